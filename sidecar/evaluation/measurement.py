@@ -1,6 +1,6 @@
 """Measure with the metrics of `sidecar.metrics` that a task lists."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -18,14 +18,14 @@ _EXAMPLE: Final = "such as [sidecar.metrics.Accuracy()]"
 
 
 class Measurement:
-    """Hold the metrics of a task, with the outputs that they belong to.
+    """Hold metrics, with the outputs that they belong to, as `chosen` returns them.
 
     Raises `EvaluationError` for an object that is not a metric, and for two metrics with the same name.
     """
 
-    def __init__(self, task: Task) -> None:
+    def __init__(self, chosen: Iterable[tuple[Output, Any]]) -> None:
         self._metrics: dict[str, tuple[Output, Metric]] = {}
-        for output, metric in _chosen(task):
+        for output, metric in chosen:
             name = shown(output, str(metric.name))
             if name in self._metrics:
                 raise EvaluationError("task_error", f"metrics need different names, found {name!r} again")
@@ -66,23 +66,34 @@ class Measurement:
         )
 
 
-def _chosen(task: Task) -> Iterator[tuple[Output, Any]]:
-    """Yield the metrics of the task as (output, metric); none if it has a loss only."""
+def chosen(task: Task, is_of_framework: Callable[[Any], bool] = lambda _: False) -> list[tuple[Output, Any]]:
+    """Return the metrics of the task as (output, metric); none if it has a loss only.
+
+    A metric is one of `sidecar.metrics`, or one that the framework's backend takes. Raises `EvaluationError` for
+    anything else.
+    """
     if task.metrics is None:
-        return
+        return []
+    pairs: list[tuple[Output, Any]] = []
     for output, metrics in by_output(call("Task(metrics=…)", task.metrics)).items():
-        if not isinstance(metrics, list | tuple) or not metrics:
+        listed = [metrics] if is_of_framework(metrics) else metrics
+        if not isinstance(listed, list | tuple) or not listed:
             raise EvaluationError(
                 "task_error", f"Task(metrics=…) must return a list of metrics, {_EXAMPLE}, found {metrics!r:.80}"
             )
-        for metric in metrics:
-            if isinstance(metric, type) or not all(hasattr(metric, name) for name in _NEEDED):
+        for metric in listed:
+            if isinstance(metric, type):
+                raise EvaluationError(
+                    "task_error", f"Task(metrics=…) lists the class {metric.__name__}: write {metric.__name__}(…)"
+                )
+            if not is_of_framework(metric) and not all(hasattr(metric, name) for name in _NEEDED):
                 raise EvaluationError(
                     "task_error",
                     f"Task(metrics=…) must list metrics of sidecar.metrics, {_EXAMPLE}, found {metric!r:.80}; metrics "
-                    f"of Keras need framework = 'tensorflow'",
+                    f"of Keras need framework = 'tensorflow', those of torchmetrics framework = 'torch'",
                 )
-            yield output, metric
+            pairs.append((output, metric))
+    return pairs
 
 
 def _one(part: Any) -> NDArray[Any]:

@@ -21,7 +21,7 @@ from sidecar.evaluation.data.structure import as_arrays, copied, leaves, map_lea
 from sidecar.evaluation.eval_loop import BatchOutput, evaluate_set
 from sidecar.evaluation.eval_sets import EvalSets
 from sidecar.evaluation.failures import EvaluationError, following_from_code
-from sidecar.evaluation.measurement import Measurement
+from sidecar.evaluation.measurement import Measurement, chosen
 from sidecar.evaluation.metrics.metric import MetricResult
 from sidecar.evaluation.path_alias import is_gone
 from sidecar.evaluation.predictions_columns import PredictionsColumns, refused_column
@@ -46,7 +46,7 @@ class PythonEvaluator:
         open_source = partial(ArraySource, batch_size=task.batch_size, shard=shard)
         self._sets = EvalSets(task, shard, open_source, cache_bytes=cache_bytes)
         with following_from_code():
-            self._measurement = Measurement(task)
+            self._measurement = Measurement(chosen(task))
         self._columns = PredictionsColumns(task.predictions, _column) if task.predictions else None
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="digest")
         self._model: Any = None

@@ -12,12 +12,14 @@ from sidecar.evaluation.backends.torch.dataset_source import LoadedBatch
 from sidecar.evaluation.backends.torch.loss import TorchLoss
 from sidecar.evaluation.backends.torch.ragged import LABELS
 from sidecar.evaluation.backends.torch.tensors import finite_rows, leaves, map_leaves, moved, to_numpy
+from sidecar.evaluation.backends.torch.torchmetrics_members import TorchMetrics, is_torchmetric
 from sidecar.evaluation.data.batch_source import Batch
 from sidecar.evaluation.data.elements import describe, unpack
 from sidecar.evaluation.eval_loop import BatchOutput
 from sidecar.evaluation.failures import EvaluationError
-from sidecar.evaluation.measurement import Measurement
+from sidecar.evaluation.measurement import Measurement, chosen
 from sidecar.evaluation.metrics.metric import EvalSetInfo, MetricResult
+from sidecar.evaluation.outputs import join_results
 from sidecar.evaluation.predictions_columns import PredictionsColumns, refused_column
 from sidecar.evaluation.states import SetStates, named, within
 from sidecar.evaluation.task import Task, call
@@ -34,7 +36,9 @@ class Step:
     def __init__(self, task: Task, model: nn.Module, device: torch.device) -> None:
         self._task, self._model, self._device = task, model, device
         self._loss = None if task.loss is None else TorchLoss(task.loss, device)
-        self._measurement = Measurement(task)
+        metrics = chosen(task, is_torchmetric)
+        self._measurement = Measurement(pair for pair in metrics if not is_torchmetric(pair[1]))
+        self._torchmetrics = TorchMetrics([pair for pair in metrics if is_torchmetric(pair[1])], device)
         self._columns = PredictionsColumns(task.predictions, _column) if task.predictions else None
         self.mode: type[torch.inference_mode | torch.no_grad] = torch.inference_mode
         """Mode in which batches are evaluated. A step that computes gradients needs that of `no_grad`."""
@@ -78,13 +82,12 @@ class Step:
         )
         if all(rows.all() for rows in finite):
             finite = []
-        return BatchOutput(
-            [*loss, *self._measurement.arrays(arrays[0], arrays[1], _as_numpy(counted))], finite, columns
-        )
+        measured = self._measurement.arrays(arrays[0], arrays[1], _as_numpy(counted))
+        return BatchOutput([*loss, *self._torchmetrics.arrays(y, predictions, weights), *measured], finite, columns)
 
     def states(self, info: EvalSetInfo) -> SetStates:
         """Return new states of the loss and of all metrics."""
-        states = self._measurement.states(info)
+        states = self._torchmetrics.states(info.shard) | self._measurement.states(info)
         return states if self._loss is None else named(_LOSS, self._loss.states()) | states
 
     def add(self, states: SetStates, arrays: list[list[NDArray[Any]]], firsts: Sequence[int | None]) -> None:
@@ -92,15 +95,16 @@ class Step:
         of_loss = 0 if self._loss is None else _LOSS_ARRAYS
         if self._loss is not None:
             self._loss.add(within(states, _LOSS), arrays[:of_loss])
-        self._measurement.add(states, arrays[of_loss:], firsts)
+        of_torchmetrics = of_loss + self._torchmetrics.width
+        self._torchmetrics.add(states, arrays[of_loss:of_torchmetrics], firsts)
+        self._measurement.add(states, arrays[of_torchmetrics:], firsts)
 
     def compute(self, states: SetStates) -> MetricResult:
         """Return the loss and the numbers of all metrics."""
-        numbers = self._measurement.compute(states)
-        if self._loss is None:
-            return numbers
-        loss = self._loss.compute(within(states, _LOSS))
-        return MetricResult({**loss.values, **numbers.values}, numbers.classes, (*loss.notes, *numbers.notes))
+        results = [("torchmetrics", self._torchmetrics.compute(states)), ("metrics", self._measurement.compute(states))]
+        if self._loss is not None:
+            results.insert(0, (_LOSS, self._loss.compute(within(states, _LOSS))))
+        return join_results((name, None, result) for name, result in results)
 
 
 def labels_and_predictions(task: Task, model: Any, batch: Any) -> tuple[Any, Any, Any]:

@@ -1,0 +1,277 @@
+"""Measure with a metric of torchmetrics, and refuse one whose number would depend on how batches are divided.
+
+torchmetrics is never imported here: only a task that imported it can have a metric of it.
+"""
+
+import inspect
+import math
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from sidecar.evaluation.backends.torch import repeatability
+from sidecar.evaluation.backends.torch.torchmetrics_states import MetricStates
+from sidecar.evaluation.data.shard import Shard
+from sidecar.evaluation.failures import EvaluationError
+from sidecar.evaluation.metrics.metric import Goal, MetricResult, value
+from sidecar.evaluation.outputs import Output, pick
+from sidecar.evaluation.rank_evaluation import MAX_CLASSES
+from sidecar.evaluation.states import SetStates
+
+_GOALS: Final[dict[bool | None, Goal]] = {True: "max", False: "min", None: "none"}
+_LABELS: Final = frozenset({"target", "targets", "label", "labels", "y", "y_true"})
+_SETTINGS: Final = {"compute_on_cpu": False, "dist_sync_on_step": False, "process_group": None, "dist_sync_fn": None}
+_REFUSED: Final = {
+    "Running": "is a window over the last batches, and workers have different ones",
+    "BootStrapper": "draws random samples, so its number is another one each time",
+    "MetricTracker": "follows a metric over several evaluations: give the metric itself",
+}
+_TOLERANCE: Final = 1e-4
+
+Numbers = dict[str, float | dict[str, float]]
+"""The numbers of a metric by name, where several numbers of one name are given by class or place."""
+
+
+class TorchMetric:
+    """Give one metric of torchmetrics mergeable states and final numbers.
+
+    The metric is tried on the first batch that it gets, and on its two parts.
+
+    Args:
+        name: Name of the metric and of its number.
+        output: The output of the model that it measures; None for the only one.
+        metric: The metric.
+        device: Device of its states.
+
+    Raises:
+        EvaluationError: The metric is one of those that cannot be evaluated by several workers.
+    """
+
+    def __init__(self, name: str, output: Output, metric: Any, device: torch.device) -> None:
+        self.name, self._output = name, output
+        self._label = f"metric {name!r} ({type(metric).__name__})"
+        for part in metric.modules():
+            self._require_usual(part)
+        self._metric = metric.to(device)
+        self._states = MetricStates(self._label, self._metric)
+        self._is_tried = False
+
+    @property
+    def width(self) -> int:
+        """Number of arrays that `change` returns."""
+        return self._states.width
+
+    def change(self, y: Any, predictions: Any, weights: Any) -> list[NDArray[Any]]:
+        """Return what one batch adds to the states."""
+        if weights is not None:
+            raise self._refused("takes no weights of examples: use a metric of sidecar.metrics, or give no weights")
+        y, predictions = (part if self._output is None else pick(part, self._output) for part in (y, predictions))
+        with torch.inference_mode():
+            if not self._is_tried:
+                with warnings.catch_warnings():
+                    warnings.simplefilter("ignore")  # a part of a batch may lack a class
+                    self._try_out(y, predictions)
+                self._is_tried = True
+            self._update((y, predictions))
+            return self._states.read()
+
+    def new_states(self, shard: Shard) -> SetStates:
+        """Return empty states."""
+        return self._states.new(shard)
+
+    def add(self, states: SetStates, read: list[list[NDArray[Any]]], firsts: Any) -> None:
+        """Add the changes by several batches; each item of `read` is a list with one array per batch."""
+        self._states.add(states, read, firsts)
+
+    def compute(self, states: SetStates) -> MetricResult:
+        """Return the numbers that torchmetrics computes from the merged states, with its warnings as notes."""
+        with torch.inference_mode(), warnings.catch_warnings(record=True) as warned:
+            warnings.simplefilter("always")
+            self._states.load(states)
+            numbers = self._numbers()
+            self._metric.reset()
+        goal = _GOALS.get(getattr(self._metric, "higher_is_better", None), "none")
+        values = {name: value(number, goal) for name, number in numbers.items() if isinstance(number, float)}
+        classes = {
+            name: {key: value(number, goal) for key, number in several.items()}
+            for name, several in numbers.items()
+            if isinstance(several, dict)
+        }
+        notes = tuple(dict.fromkeys(f"{self._label}: {warning.message}" for warning in warned))
+        return MetricResult(values, classes, notes)
+
+    def _require_usual(self, part: Any) -> None:
+        """Raise `EvaluationError` for classes and settings that are not for a number of all batches."""
+        for kind in type(part).__mro__:
+            if kind.__name__ in _REFUSED and kind.__module__.startswith("torchmetrics."):
+                raise self._refused(_REFUSED[kind.__name__])
+        for name, usual in _SETTINGS.items():
+            if getattr(part, name, usual) != usual:
+                raise self._refused(f"has {name}={getattr(part, name)!r}: leave it out, since workers add up states")
+
+    def _update(self, *batches: tuple[Any, Any]) -> None:
+        """Reset the metric, and update it with batches."""
+        self._metric.reset()
+        for y, predictions in batches:
+            arguments, named = self._arguments(y, predictions)
+            try:
+                self._metric.update(*arguments, **named)
+            except (MemoryError, torch.OutOfMemoryError):
+                raise
+            except Exception as error:
+                raise self._refused(
+                    f"cannot be updated with predictions {_form(predictions)} and labels {_form(y)}: "
+                    f"{' '.join(str(error).split()):.300}"
+                ) from error
+
+    def _arguments(self, y: Any, predictions: Any) -> tuple[list[Any], dict[str, Any]]:
+        """Return the arguments of `update`: (predictions, y), the predictions alone, or the parts of y by name."""
+        parameters = list(inspect.signature(self._metric.update).parameters.values())
+        plain = [one for one in parameters if one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)]
+        if len(plain) < len(parameters) and not plain:
+            return [predictions, y], {}
+        if plain and plain[0].name in _LABELS:
+            raise self._refused(
+                f"has update({', '.join(one.name for one in plain)}), but it is called with (predictions, labels), "
+                f"as torchmetrics does: exchange its parameters"
+            )
+        if isinstance(y, Mapping) and y.keys() <= {one.name for one in plain[1:]}:
+            return [predictions], dict(y)
+        needed = sum(one.default is one.empty for one in plain)
+        if needed > 2:  # noqa: PLR2004 - predictions and labels
+            names = ", ".join(f"{one.name!r}: …" for one in plain[1:needed])
+            raise self._refused(f"needs {needed} arguments: let Task(step=…) return its labels as {{{names}}}")
+        return [predictions, y][: max(needed, 1)], {}
+
+    def _try_out(self, y: Any, predictions: Any) -> None:
+        """Raise `EvaluationError` if a metric is random, or if its number depends on how batches are divided."""
+        whole = y, predictions
+        before = repeatability.generators()
+        self._update(whole)
+        self._states.use_present_shapes()
+        size = len(next(_rows(predictions), ()))
+        parts = [_part(whole, 0, size // 2), _part(whole, size // 2, size)] if size > 1 else [whole, whole]
+        try:
+            in_turn = self._number_of(lambda: self._update(*parts))
+        except EvaluationError:  # it may need a class or a number of examples that a part lacks
+            parts = [whole, whole]
+            in_turn = self._number_of(lambda: self._update(*parts))
+        changes = []
+        for part in parts:
+            self._update(part)
+            changes.append([[array] for array in self._states.read()])
+        merged = self.new_states(Shard(0, 1))
+        for number, change in enumerate(changes):
+            self.add(merged, change, [number])
+        after_merge = self._number_of(lambda: self._states.load(merged))
+        if repeatability.generators() != before:
+            raise self._refused("draws random numbers, so its number is another one each time")
+        if not _are_near(in_turn, after_merge):
+            raise self._refused(
+                f"gives {_shown(in_turn)} for two batches in turn, but {_shown(after_merge)} from their merged "
+                f"states, so the states of several workers cannot be merged"
+            )
+        if parts[0] is not whole and not _are_near(in_turn, at_once := self._number_of(lambda: self._update(whole))):
+            raise self._refused(
+                f"gives {_shown(at_once)} for the first batch, but {_shown(in_turn)} for its two parts in turn, so its "
+                f"number depends on how examples are divided into batches"
+            )
+
+    def _number_of(self, prepare: Callable[[], None]) -> Numbers:
+        prepare()
+        return self._numbers()
+
+    def _numbers(self) -> Numbers:
+        """Return the result of `compute`. Raises `EvaluationError` if it fails or is not a few numbers."""
+        try:
+            result = self._metric.compute()
+        except (MemoryError, torch.OutOfMemoryError):
+            raise
+        except Exception as error:
+            raise self._refused(f"cannot compute its result: {' '.join(str(error).split()):.300}") from error
+        numbers: Numbers = {}
+        for name, part in self._named(result):
+            array = np.asarray(part.detach().cpu().double() if isinstance(part, torch.Tensor) else part)
+            if array.dtype.kind not in "biuf":
+                raise self._refused(f"returns {name!r} of {_form(part)}, which is not a number")
+            if array.size > MAX_CLASSES:
+                raise self._refused(
+                    f"returns {array.size} numbers of {name!r}, and at most {MAX_CLASSES} can be published: choose a "
+                    f"metric with an average or an area"
+                )
+            if array.ndim:
+                numbers[name] = {"_".join(map(str, at)): float(array[at]) for at in np.ndindex(array.shape)}
+            else:
+                numbers[name] = float(array)
+        return numbers
+
+    def _named(self, result: Any) -> Iterator[tuple[str, Any]]:
+        """Yield the parts of a result by name, as `MetricCollection` names them."""
+        if isinstance(result, Mapping):
+            yield from result.items()
+        elif isinstance(result, tuple | list):
+            yield from ((f"{self.name}_{index}", part) for index, part in enumerate(result))
+        else:
+            yield self.name, result
+
+    def _refused(self, reason: str) -> EvaluationError:
+        return EvaluationError("task_error", f"{self._label} {reason}")
+
+
+def _rows(structure: Any) -> Iterator[Any]:
+    """Yield the parts of a batch that have a row for each example: tensors, and lists of anything else."""
+    if isinstance(structure, Mapping):
+        for part in structure.values():
+            yield from _rows(part)
+    elif isinstance(structure, tuple):
+        for part in structure:
+            yield from _rows(part)
+    elif isinstance(structure, list) or (isinstance(structure, torch.Tensor | np.ndarray) and structure.ndim):
+        yield structure
+
+
+def _part(structure: Any, start: int, end: int) -> Any:
+    """Return some examples of a batch."""
+    if isinstance(structure, Mapping):
+        return {name: _part(part, start, end) for name, part in structure.items()}
+    if isinstance(structure, tuple):
+        return tuple(_part(part, start, end) for part in structure)
+    return structure[start:end] if any(True for _ in _rows(structure)) else structure
+
+
+def _form(structure: Any) -> str:
+    """Describe types and shapes of a structure, such as float32 (16, 3)."""
+    if isinstance(structure, Mapping):
+        return "{" + ", ".join(f"{name!r}: {_form(part)}" for name, part in structure.items()) + "}"
+    if isinstance(structure, tuple):
+        return "(" + ", ".join(map(_form, structure)) + ")"
+    if isinstance(structure, torch.Tensor | np.ndarray):
+        return f"{str(structure.dtype).removeprefix('torch.')} {tuple(structure.shape)}"
+    size = f" of {len(structure)}" if isinstance(structure, list) else ""
+    return type(structure).__name__ + size
+
+
+def _are_near(one: Numbers, other: Numbers) -> bool:
+    flat, others = dict(_flat(one)), dict(_flat(other))
+    return flat.keys() == others.keys() and all(
+        math.isclose(number, others[name], rel_tol=_TOLERANCE, abs_tol=_TOLERANCE**2)
+        or (math.isnan(number) and math.isnan(others[name]))
+        for name, number in flat.items()
+    )
+
+
+def _flat(numbers: Numbers) -> Iterator[tuple[str, float]]:
+    for name, number in numbers.items():
+        if isinstance(number, dict):
+            yield from ((f"{name} {key}", one) for key, one in number.items())
+        else:
+            yield name, number
+
+
+def _shown(numbers: Numbers) -> str:
+    named = [f"{number:.6g}" for _, number in _flat(numbers)]
+    return ", ".join(named[:3]) + (", …" if len(named) > 3 else "")  # noqa: PLR2004
