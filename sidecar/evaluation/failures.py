@@ -55,6 +55,10 @@ _REMEDIES: Final = (
         "Steps are traced into a graph, where tensors have no values: use Keras' operations, or run_eagerly=True",
     ),
     (
+        re.compile(r"Default process group has not been initialized"),
+        "A worker has none: leave DistributedSampler and the like out, since the sidecar divides the data itself",
+    ),
+    (
         re.compile(r"No module named"),
         f"Install it for {sys.executable}, or name the Python of the training environment with worker_python",
     ),

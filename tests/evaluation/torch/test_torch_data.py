@@ -11,9 +11,10 @@ import pytest
 from tests_torch import result_of_ranks, torch_evaluator
 
 from sidecar import Task
-from sidecar.evaluation.failures import EvaluationError
+from sidecar.evaluation.failures import EvaluationError, as_failed
 from sidecar.evaluation.task import EvalSet
 from sidecar.metrics import Accuracy
+from sidecar.states import WorkerPhase
 
 pytestmark = pytest.mark.torch
 
@@ -753,3 +754,38 @@ def test_the_function_of_a_set_of_arrays_is_called_once(checkpoint):
     evaluator.read(lambda: None)
     assert calls == [1]
     assert_right(task(source), checkpoint, truth(checkpoint))
+
+
+@pytest.mark.parametrize("kind", ["loader", "dicts", "16 bits", "examples", "shard"])
+def test_generators_of_tensors(checkpoint, kind):
+    """Batches of a loader are lists, and numpy has no bfloat16."""
+
+    def halves(examples):
+        x, y = stacked(examples)
+        return x.bfloat16().float(), y.bfloat16()
+
+    sources = {
+        "loader": (lambda: iter(loader()), {"batch_size": None}),
+        "dicts": (lambda: iter(loader(collate_fn=structures()["dict"][0])), {"step": structures()["dict"][1]}),
+        "16 bits": (lambda: iter(loader(collate_fn=halves)), {"step": lambda m, b: (b[1].long(), m(b[0]))}),
+        "examples": (lambda: ([x, y] for x, y in dataset()), {"batch_size": 8}),
+        "shard": (lambda shard: iter(loader() if shard.rank == 0 else ()), {}),
+    }
+    source, options = sources[kind]
+    result = evaluate(task(source, **{"batch_size": None} | options), checkpoint)
+    assert result.values["loss"].value == pytest.approx(truth(checkpoint)[0], rel=1e-3 if kind == "16 bits" else 1e-6)
+
+
+def test_a_generator_that_can_be_read_once():
+    once = iter(loader())
+    assert "read only once" in str(refused(task(lambda: once, batch_size=None)))
+
+
+def test_a_distributed_sampler_of_the_task():
+    """It asks for a process group, which a worker does not have."""
+    from torch.utils.data import DistributedSampler
+
+    with pytest.raises(ValueError, match="process group") as caught:
+        torch_evaluator(task(lambda: loader(sampler=DistributedSampler(dataset()))))
+    message = as_failed(caught.value, phase=WorkerPhase.BUILD, plan=None, rank=None).message
+    assert "leave DistributedSampler" in message

@@ -266,7 +266,30 @@ def open_source(name: str, eval_set: EvalSet, *, batch_size: int | None, shard: 
             f"eval set {name!r}: its source returns several datasets, {', '.join(map(repr, data))}: return one of "
             f"them, and make an eval set of each",
         )
+    if isinstance(data, Iterator):
+        if not any(isinstance(leaf, torch.Tensor) for leaf in leaves(next(data, None))):
+            return ArraySource(name, eval_set, batch_size=batch_size, shard=shard)
+        generated = _Generated(name, eval_set, shard, data)
+        return DatasetSource(name, eval_set, generated, batch_size=batch_size, shard=shard)
     return ArraySource(name, eval_set, batch_size=batch_size, shard=shard, opened=data)
+
+
+class _Generated:
+    """A dataset of what a function yields, which is called for each reading. `first` is what it returned before."""
+
+    def __init__(self, name: str, eval_set: EvalSet, shard: Shard, first: Iterator[Any]) -> None:
+        self._name, self._eval_set, self._first = name, eval_set, first
+        self._arguments = [shard] if eval_set.shards_itself else []
+
+    def __iter__(self) -> Iterator[Any]:
+        elements: Iterator[Any] = call(f"eval set {self._name!r}", self._eval_set.source, *self._arguments)
+        if elements is self._first:
+            raise EvaluationError(
+                "task_error",
+                f"eval set {self._name!r}: its function returns the same iterator each time it is called, which can be "
+                f"read only once: make the iterator within the function, or write it as a generator with yield",
+            )
+        return elements
 
 
 def _is_dataset(data: Any) -> bool:
