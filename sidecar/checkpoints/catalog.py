@@ -142,6 +142,7 @@ class Catalog:
                 *pins.reasons,
                 *((f"@{digest}", _MADE_ELSEWHERE) for digest in sorted(making)),
             ),
+            left_out=tuple(chain.from_iterable(directory.left_out() for directory in directories)),
             missing=missing,
             places=places,
             broken=pins.broken,

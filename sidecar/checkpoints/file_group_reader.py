@@ -237,7 +237,7 @@ class FileGroupReader:
     def _decide(
         self, candidate: Candidate, inspected: KnownCandidate, reading: FileGroupReading, now: float
     ) -> KnownCandidate:
-        """Return the candidate as a complete checkpoint, as given up, or as it was with the reason noted."""
+        """Return the candidate as a complete checkpoint, given up, left out, or as it was with the reason noted."""
         if inspected.is_over or inspected.verdict is None:
             return inspected
         decision = self._completeness(candidate, inspected, None, now)
@@ -251,6 +251,9 @@ class FileGroupReader:
             reading.given_up.append(self._settlement(inspected, decision.error))
             return replace(inspected, given_up=True)
         assert isinstance(inspected.verdict, Inspection)
+        for other in inspected.verdict.same_as:
+            if self.glob.accepts(self.named(other)):
+                return replace(inspected, left_out=other, verdict=None)
         return replace(inspected, found=self._found(candidate, inspected, inspected.verdict, now), verdict=None)
 
     def _is_proven(self, format_: Format, candidate: Candidate, inspection: Inspection, *, doubtful: bool) -> bool:

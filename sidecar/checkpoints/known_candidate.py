@@ -22,6 +22,7 @@ class KnownCandidate:
         accepted: Whether the files count as complete, so that no more time has to pass.
         given_up: Whether the candidate was reported as corrupt.
         found: The complete checkpoint, once the candidate is one.
+        left_out: The name of the checkpoint with the same training state, for which this one is left out.
     """
 
     format: Format
@@ -33,8 +34,9 @@ class KnownCandidate:
     accepted: bool = False
     given_up: bool = False
     found: DiscoveredCheckpoint | None = None
+    left_out: str | None = None
 
     @property
     def is_over(self) -> bool:
         """Return whether the candidate needs no further reading as long as its files do not change."""
-        return self.given_up or self.found is not None
+        return self.given_up or self.found is not None or self.left_out is not None

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from catalogs import make_catalog
 from checkpoints.recorded import Recorded, copy_recorded
-from checkpoints.writer_process import WriterProcess, writer_process
+from checkpoints.writer_process import TORCH_WRITER, WriterProcess, writer_process
 
 
 class Tally:
@@ -78,13 +78,19 @@ def real_writer() -> Iterator[WriterProcess]:
 
 
 @pytest.fixture(scope="session")
+def torch_writer() -> Iterator[WriterProcess]:
+    with writer_process(TORCH_WRITER) as writer:
+        yield writer
+
+
+@pytest.fixture(scope="session")
 def recorded(tmp_path_factory) -> Recorded:
     return copy_recorded(tmp_path_factory.mktemp("recorded"))
 
 
 @pytest.fixture(scope="session")
 def written(recorded) -> Path:
-    """A folder for each of KINDS, with one checkpoint named `m-5` in it."""
+    """A folder for each of KINDS and TORCH_KINDS, with one checkpoint named `m-5` in it."""
     return recorded.kinds
 
 

@@ -1,4 +1,4 @@
-"""What keras_writers.py can write, for those who may not import a framework."""
+"""What keras_writers.py and torch_writer.py can write, for those who may not import a framework."""
 
 KINDS = (
     "keras",
@@ -19,6 +19,14 @@ KINDS = (
     "tf_object_sharded",
 )
 NEVER_WHOLE = ("keras_failed",)
+
+TORCH_KINDS = ("torch_training", "torch_state", "torch_buffer", "torch_bfloat16", "torch_unchecked", "lightning")
+"""Archives of `torch.save`."""
+
+LIGHTNING_FOLDERS = ("lightning_last", "lightning_best_and_last", "lightning_link")
+NO_CHECKPOINTS = ("legacy", "script", "exported")
+LIGHTNING_SAVES = ("lightning_same_filesystem", "lightning_other_filesystem")
+"""The same archives, as Lightning moves them from a temporary file to their final name."""
 
 SECOND_WRITERS = (
     "keras_by_tf_keras",

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from checkpoints.kinds import KINDS, NEVER_WHOLE, SECOND_WRITERS
+from checkpoints.kinds import KINDS, NEVER_WHOLE, SECOND_WRITERS, TORCH_KINDS
 from checkpoints.tables import index_of
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -23,7 +23,7 @@ from sidecar.checkpoints.formats.hdf5 import SIGNATURE, SUPERBLOCK_BYTES, lookup
 from sidecar.checkpoints.formats.sstable import read_table
 from sidecar.errors import CheckpointError, CorruptError, IncompleteError, VanishedError
 
-WHOLE_KINDS = [kind for kind in KINDS if kind not in NEVER_WHOLE]
+WHOLE_KINDS = [kind for kind in KINDS + TORCH_KINDS if kind not in NEVER_WHOLE]
 FIRST_WRITERS = [
     pytest.param(kind, marks=pytest.mark.nightly if kind in SECOND_WRITERS else ()) for kind in WHOLE_KINDS
 ]
@@ -57,7 +57,7 @@ def tables(path: Path) -> Iterator[range]:
     size = path.stat().st_size
     if path.name.endswith((".index", ".json")):
         yield range(size)
-    elif path.name.endswith(".keras"):
+    elif path.name.endswith((".keras", ".pt", ".pth", ".pth.tar", ".ckpt")):
         with zipfile.ZipFile(path) as archive:
             yield range(archive.start_dir, size)
             for each in archive.infolist():
@@ -163,7 +163,9 @@ def test_odd_names(checkpoint, root, new_catalog, clock, pins, kind, odd):
     catalog.scan()
     clock.seconds += 3
     found = {each.checkpoint.name.startswith(odd): each for each in catalog.scan().found}[True]
-    assert found.checkpoint.step_source == "optimizer" or found.checkpoint.step == (5 if odd != "%2e-5" else None)
+    assert found.checkpoint.step_source in ("optimizer", "variable") or found.checkpoint.step == (
+        5 if odd != "%2e-5" else None
+    )
     pinned = pin(found, pins)
     assert pinned.checkpoint.key in {each.checkpoint.key for each in new_catalog(quiet_seconds=0).scan().found}
     assert (pins / pinned.checkpoint.folder).is_dir()
@@ -215,7 +217,7 @@ def test_links_out_of_the_directory(checkpoint, root, tmp_path, new_catalog, clo
         (tmp_path / "outside").rename(root / file)
 
 
-@pytest.mark.parametrize("name", ["m.keras", "m.weights.h5", "m.h5", "m.weights.json"])
+@pytest.mark.parametrize("name", ["m.keras", "m.weights.h5", "m.h5", "m.weights.json", "m.pt"])
 def test_what_is_no_file(root, new_catalog, name):
     """A folder, a FIFO, a link to nothing, to itself or to a device, named like a checkpoint."""
     for make in (
@@ -316,7 +318,13 @@ STATE_WORDS = (
     b"\0",
     b"{",
 )
-NAMED = [("keras", "m.keras"), ("hdf5", "m.weights.h5"), ("keras_shards", "m.weights.json"), ("saved_model", "m")]
+NAMED = [
+    ("keras", "m.keras"),
+    ("hdf5", "m.weights.h5"),
+    ("keras_shards", "m.weights.json"),
+    ("saved_model", "m"),
+    ("torch_zip", "m.pt"),
+]
 
 
 def put(root: Path, name: str, content: bytes) -> None:

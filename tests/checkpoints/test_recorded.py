@@ -4,7 +4,7 @@ import contextlib
 from pathlib import Path
 
 import pytest
-from checkpoints.kinds import KINDS, NEVER_WHOLE
+from checkpoints.kinds import KINDS, LIGHTNING_FOLDERS, NEVER_WHOLE, TORCH_KINDS
 from checkpoints.recorded import WROTE, record
 
 from sidecar.checkpoints.files import list_files
@@ -12,13 +12,13 @@ from sidecar.checkpoints.formats import FORMATS
 from sidecar.checkpoints.inspect import inspect_one
 from sidecar.errors import CheckpointError
 
-pytestmark = [pytest.mark.tensorflow, pytest.mark.nightly]
+pytestmark = [pytest.mark.tensorflow, pytest.mark.torch, pytest.mark.nightly]
 
 
 @pytest.fixture(scope="session")
-def again(real_writer, tmp_path_factory):
+def again(real_writer, torch_writer, tmp_path_factory):
     """All of it, recorded again by the writers that are installed."""
-    return record(tmp_path_factory.mktemp("again"), real_writer)
+    return record(tmp_path_factory.mktemp("again"), real_writer, torch_writer)
 
 
 def files(root: Path) -> list[str]:
@@ -44,7 +44,7 @@ def test_the_same_files_are_written(recorded, again):
     assert again.wrote.keys() == recorded.wrote.keys()
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", KINDS + TORCH_KINDS)
 def test_a_kind_has_the_same_structure(recorded, again, kind):
     """Format, step and files are those of the recorded one; the values are of another training."""
     then, now = inspected(recorded.kinds / kind), inspected(again.kinds / kind)
@@ -63,3 +63,12 @@ def test_object_checkpoints_and_steps_have_the_same_structure(recorded, again):
     for path in recorded.optimizers.glob("*.keras"):
         then, now = inspect_one(path), inspect_one(again.optimizers / path.name)
         assert (now.step, now.step_source) == (then.step, then.step_source)
+
+
+@pytest.mark.parametrize("kind", LIGHTNING_FOLDERS)
+def test_folders_of_lightning_have_the_same_structure(recorded, again, kind):
+    """Names and steps, and which names are additional ones."""
+    then, now = recorded.torch / kind, again.torch / kind
+    assert inspected(now) == inspected(then)
+    for folder in (then, now):
+        assert FORMATS["torch_zip"].inspect(folder, "last.ckpt").same_as

@@ -1,4 +1,4 @@
-"""A TensorFlow process that writes checkpoints of every kind, and restores them, when a test asks for it."""
+"""A process of a framework that writes checkpoints of every kind, and restores them, when a test asks for it."""
 
 import contextlib
 import json
@@ -11,6 +11,8 @@ from typing import Any
 
 OBJECTS, OPTIMIZERS, WARM_UP = "objects", "optimizers", ""
 """What can be asked for in addition to the kinds of kinds.py."""
+
+TENSORFLOW_WRITER, TORCH_WRITER = "real_writer.py", "torch_writer.py"
 
 
 class WriterProcess:
@@ -36,12 +38,12 @@ class WriterProcess:
         self._process.stdin.write(question + "\n")
         self._process.stdin.flush()
         line = self._process.stdout.readline()  # bounded by the test's timeout
-        assert line, "the TensorFlow process ended; its error output is above"
+        assert line, "the writer ended; its error output is above"
         return json.loads(line)
 
 
 @contextlib.contextmanager
-def writer_process() -> Iterator[WriterProcess]:
+def writer_process(program: str = TENSORFLOW_WRITER) -> Iterator[WriterProcess]:
     """Start the process, and kill it at the end."""
     environment = os.environ | {
         "CUDA_VISIBLE_DEVICES": "-1",
@@ -49,7 +51,7 @@ def writer_process() -> Iterator[WriterProcess]:
         "KERAS_BACKEND": "tensorflow",
     }
     with subprocess.Popen(
-        [sys.executable, "-W", "ignore", str(Path(__file__).with_name("real_writer.py"))],
+        [sys.executable, "-W", "ignore", str(Path(__file__).with_name(program))],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         env=environment,

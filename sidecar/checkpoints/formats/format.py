@@ -34,7 +34,8 @@ class Inspection:
     """Describe a checkpoint whose structure is whole: its identity, its training step if any, and its needed files.
 
     `step_source` says which of its variables holds the step. `proof_bytes`: how much `check` reads to prove that the
-    checkpoint is whole, as checksums cover all content and are written last; None: it cannot prove that.
+    checkpoint is whole, as checksums cover all content and are written last; None: it cannot prove that. `same_as`:
+    other checkpoints in the folder with the same training state, if this name is an additional one: `last.ckpt`.
     """
 
     digest: str
@@ -42,6 +43,7 @@ class Inspection:
     files: tuple[str, ...]
     step_source: StepSource | None = None
     proof_bytes: int | None = None
+    same_as: tuple[str, ...] = ()
 
 
 def shown(name: str | bytes) -> str:

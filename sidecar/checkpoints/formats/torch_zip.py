@@ -9,27 +9,38 @@ The pickle is never loaded here: that would run code that the file names. For th
 read, and no more than its beginning.
 """
 
+import contextlib
 import hashlib
 import os
+import re
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import BinaryIO, Final
 
 from sidecar.checkpoints.files import Listing, open_file, update_from_content
+from sidecar.checkpoints.formats.additional_names import saved_before, target_of_link
 from sidecar.checkpoints.formats.format import Candidate, Inspection
 from sidecar.checkpoints.formats.hdf5 import require_suffix
 from sidecar.checkpoints.formats.pickle_numbers import numbers_at_top
 from sidecar.checkpoints.formats.zip_table import Member, compare_checksum, read_members
-from sidecar.errors import CorruptError
+from sidecar.errors import CheckpointError, CorruptError, VanishedError
 from sidecar.records import StepSource
 
 _PICKLE: Final = "data.pkl"
 _LEGACY: Final = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."  # a pickle of torch's magic number
 _SCRIPT: Final = "constants.pkl"
+_EXPORTED: Final = "archive_format"
+_TENSORS: Final = "data/"
 _READ_BYTES: Final = 16 * 1024
 _STEP_KEYS: Final = ("global_step", "step", "iteration", "iterations", "iter", "num_updates", "n_iter")
 """Names under which trainers save their step, the most certain first. Lightning writes `global_step`."""
+
+_NO_MODEL: Final = re.compile(
+    r"(?:optimizer|scheduler|scaler)(?:_\d+)?\.pt|rng_state(?:_\d+)?\.pth|.*_optim_states\.pt"
+    r"|pytorch_model-\d+-of-\d+\.bin"
+)
+"""Files without a whole model that Hugging Face Trainer, accelerate and DeepSpeed save next to the model."""
 
 
 class TorchZip:
@@ -68,9 +79,11 @@ class TorchZip:
             if not has_checksums:
                 update_from_content(digest, file)  # torch.serialization.set_crc32_options(False)
             step = _step(file, members[_PICKLE], (step_key,) if step_key else _STEP_KEYS)
+            others = _same_as(folder, name, file, members) if has_checksums else ()
         size = sum(member.size for member in members.values())
         source: StepSource = "step_key" if step_key else "variable"
-        return Inspection(digest.hexdigest(), step, (name,), source, proof_bytes=size if has_checksums else None)
+        proof = size if has_checksums else None
+        return Inspection(digest.hexdigest(), step, (name,), source, proof_bytes=proof, same_as=others)
 
     def check(self, folder: Path, name: str) -> None:
         """Compare every member that has a CRC-32 with it. `torch.load` does not."""
@@ -87,10 +100,13 @@ class TorchZip:
 
 def _is_named_so(name: str) -> bool:
     is_weights = name.startswith("pytorch_model") and name.endswith(".bin")  # other .bin files hold anything
-    return is_weights or name.endswith(TorchZip.suffixes)
+    return (is_weights or name.endswith(TorchZip.suffixes)) and _NO_MODEL.fullmatch(name) is None
 
 
 def _require_named_so(name: str) -> str:
+    """Return the name unchanged. Raises `VanishedError` if no checkpoint of this format has such a name."""
+    if _NO_MODEL.fullmatch(name):
+        raise VanishedError(f"{name} is not a checkpoint by its name, but a part of one without the whole model")
     return name if _is_named_so(name) else require_suffix(name, TorchZip.suffixes)
 
 
@@ -113,6 +129,8 @@ def _members(file: BinaryIO, name: str) -> dict[str, Member]:
         members[inner] = member
     if _SCRIPT in members:
         raise CorruptError(f"{name} is a program of TorchScript, not a checkpoint: save model.state_dict()")
+    if _EXPORTED in members:
+        raise CorruptError(f"{name} is a program of torch.export, not a checkpoint: save model.state_dict()")
     if len(folders) != 1 or _PICKLE not in members:
         raise CorruptError(f"{name} is a zip archive, but not one of torch.save: it has no {_PICKLE}")
     if any(member.method != zipfile.ZIP_STORED for member in members.values()):
@@ -125,3 +143,27 @@ def _step(file: BinaryIO, pickled: Member, keys: tuple[str, ...]) -> int | None:
     data = os.pread(file.fileno(), min(_READ_BYTES, pickled.size), pickled.start)
     found = numbers_at_top(data)
     return next((found[key] for key in keys if key in found), None)
+
+
+def _same_as(folder: Path, name: str, file: BinaryIO, members: Mapping[str, Member]) -> tuple[str, ...]:
+    """Return the other checkpoints in the folder with the same training state, if this name is an additional one.
+
+    The state is the same if the step is, and the sizes and checksums of all tensors.
+    """
+    target = target_of_link(folder, name)
+    if target is not None:
+        return (target,) if _is_named_so(target) else ()
+    state = None
+    same = []
+    for other in saved_before(folder, name, os.fstat(file.fileno())):
+        state = state or _state(file, members)
+        with contextlib.suppress(CheckpointError, OSError), open_file(folder, other) as opened:
+            if _state(opened, _members(opened, other)) == state:
+                same.append(other)
+    return tuple(same)
+
+
+def _state(file: BinaryIO, members: Mapping[str, Member]) -> tuple[int | None, dict[str, tuple[int, int]]]:
+    """Return the step, and the size and checksum of each tensor by its name."""
+    tensors = {inner: (each.size, each.crc) for inner, each in members.items() if inner.startswith(_TENSORS)}
+    return _step(file, members[_PICKLE], _STEP_KEYS), tensors

@@ -156,6 +156,8 @@ def _checkpoints(settings: Settings, catalog: Catalog, storage_timeout: StorageT
     yield Finding("checkpoints", ok=True, text=detection)
     for name, reason in scan.waiting:
         yield Finding("checkpoints", ok=True, text=f"{name} is not complete: {reason}")
+    for name, other in scan.left_out:
+        yield Finding("checkpoints", ok=True, text=f"{name} is not evaluated: it has the training state of {other}")
 
 
 def _detection(settings: Settings) -> str:
