@@ -402,3 +402,20 @@ def test_a_step_without_a_model_output(checkpoint):
     given = task(step=lambda m, b: (b[1], m(b[0]).logsumexp(1)), metrics=lambda: [Mean()], loss=None)
     number = evaluate(given, checkpoint).values["mean"].value
     assert math.isfinite(number)
+
+
+@pytest.mark.parametrize("only_loss", [True, False])
+def test_predictions_stay_on_the_device_if_only_the_loss_needs_them(checkpoint, monkeypatch, only_loss):
+    """Logits of a language model may take gigabytes."""
+    from sidecar.evaluation.backends.torch import step
+
+    converted = []
+
+    def noting(tensor):
+        converted.append(tuple(tensor.shape))
+        return to_numpy(tensor)
+
+    to_numpy = step.to_numpy
+    monkeypatch.setattr(step, "to_numpy", noting)
+    evaluate(task(metrics=None) if only_loss else task(), checkpoint, ranks=(1,))
+    assert ((8, 3) in converted) == (not only_loss)

@@ -40,6 +40,8 @@ class Step:
         self._measurement = Measurement(pair for pair in metrics if not is_torchmetric(pair[1]))
         self._torchmetrics = TorchMetrics([pair for pair in metrics if is_torchmetric(pair[1])], device)
         self._columns = PredictionsColumns(task.predictions, _column) if task.predictions else None
+        has_own_metrics = any(not is_torchmetric(metric) for _, metric in metrics)
+        self._needs_arrays = has_own_metrics or self._columns is not None
         self.mode: type[torch.inference_mode | torch.no_grad] = torch.inference_mode
         """Mode in which batches are evaluated. A step that computes gradients needs that of `no_grad`."""
 
@@ -66,7 +68,7 @@ class Step:
                 y, predictions, weights = labels_and_predictions(self._task, self._model, content)
                 finite = finite_rows(predictions)
                 loss = [] if self._loss is None else self._loss.arrays(y, predictions, weights)
-                arrays = [_as_numpy(part) for part in (y, predictions, weights)]
+                arrays = [_as_numpy(part) if self._needs_arrays else None for part in (y, predictions, weights)]
                 counted = weights if self._loss is None else self._loss.without_ignored(y, weights)
         except RuntimeError as error:
             if _NO_MEMORY in str(error):
@@ -74,7 +76,7 @@ class Step:
             if "type" in str(error) and (advice := _advice_on_types(self._model, content)):
                 raise EvaluationError("task_error", f"{advice}: {next(iter(str(error).splitlines()))}") from error
             raise
-        _require_rows(arrays[1], examples)
+        _require_rows(predictions, examples)
         columns = (
             {}
             if self._columns is None
@@ -192,9 +194,10 @@ def _as_numpy(structure: Any) -> Any:
 
 def _require_rows(predictions: Any, examples: int) -> None:
     """Raise `EvaluationError` unless predictions that are one array have a row for each example."""
-    if isinstance(predictions, np.ndarray) and predictions.shape[:1] != (examples,):
+    if isinstance(predictions, np.ndarray | torch.Tensor) and predictions.shape[:1] != (examples,):
+        found = tuple(predictions.shape)
         raise EvaluationError(
-            "task_error", f"predictions must have one row for each of {examples} examples, found {predictions.shape}"
+            "task_error", f"predictions must have one row for each of {examples} examples, found {found}"
         )
 
 
