@@ -23,6 +23,8 @@ WIDTH = 16
 class NumpyTrainer:
     """Saves one model per step, in the order of the commands; keeps the newest models of each folder."""
 
+    suffix = ".npz"
+
     def __init__(self):
         data = runpy.run_path(str(PLAIN))
         self._x, self._y, self._classes = data["X"].tolist(), data["Y"].tolist(), data["CLASSES"]
@@ -54,10 +56,10 @@ class NumpyTrainer:
         time.sleep(max(0.0, start.result() + due - time.monotonic()))
         model = self._model(step)
         folder.mkdir(parents=True, exist_ok=True)
-        path = folder / f"model-{step}.npz"
+        path = folder / f"model-{step}{self.suffix}"
         unfinished = folder / f".{path.name}"
         with unfinished.open("wb") as file:
-            np.savez(file, **model)
+            self._write(file, step, model)
         unfinished.rename(path)
         kept = self._kept.setdefault(folder, [])
         kept.append(path)
@@ -65,6 +67,9 @@ class NumpyTrainer:
             old.unlink(missing_ok=True)
         del kept[:-max_to_keep]
         return {"name": path.name, "step": step, **self._numbers(model)}
+
+    def _write(self, file, _step, model):
+        np.savez(file, **model)
 
     def _model(self, step):
         """Return the arrays of a model that depends on the step alone."""

@@ -38,11 +38,14 @@ class _Imports:
     packages: dict[Framework, set[str]] = field(default_factory=dict)
     loads: bool = False
 
-    def decide(self) -> Framework | None:
-        """Return the framework if there is evidence for exactly one."""
-        if self.loads:
+    def decide(self, *, of_task: bool) -> Framework | None:
+        """Return the framework if there is evidence for exactly one.
+
+        `of_task`: these are the imports of the task's own file, where a framework may be what `load` loads with.
+        """
+        if self.loads and (of_task or not self.packages):
             return "python"
-        return next(iter(self.packages)) if len(self.packages) == 1 else None
+        return next(iter(self.packages)) if len(self.packages) == 1 and not self.loads else None
 
 
 def with_framework(settings: Settings, search_path: Path) -> Settings:
@@ -58,14 +61,14 @@ def with_framework(settings: Settings, search_path: Path) -> Settings:
 
 def _framework_of(settings: Settings, search_path: Path) -> Framework:
     assert settings.task is not None
-    found = _Imports()
+    found, distance = _Imports(), 0
     path = file_of_task(settings.task, search_path)
     if path is not None:
-        for imports in _by_distance(path, search_path):
+        for distance, imports in enumerate(_by_distance(path, search_path)):  # noqa: B007 - used below
             found = imports
             if found.packages or found.loads:
                 break
-    if (decided := found.decide()) is not None:
+    if (decided := found.decide(of_task=distance == 0)) is not None:
         return decided
     names = " and ".join(sorted(set().union(*found.packages.values()))) or "no framework"
     if not found.packages:

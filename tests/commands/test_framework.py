@@ -46,6 +46,11 @@ def test_modules_next_to_the_task_count_if_it_imports_no_framework(tmp_path):
     assert found(tmp_path, my_eval="import keras\nimport data", data="import torch") == "tensorflow"
 
 
+def test_modules_next_to_the_task_that_need_different_frameworks_do_not_tell(tmp_path):
+    with pytest.raises(SettingsError, match="torch"):
+        found(tmp_path, my_eval="import a, b", a="import torch", b="from sidecar import Task\ntask = Task(load=len)")
+
+
 def test_a_module_of_a_package_can_be_the_task(tmp_path):
     named = {"jobs__digits": "import torch", "jobs__other": "import keras"}
     assert found(tmp_path, task="jobs.digits:task", **named) == "torch"

@@ -18,6 +18,7 @@ from cluster import Cluster
 from faulty import USABLE, Faulty
 from numpy_trainer import NUMPY, NumpyTrainer
 from prometheus_client.parser import text_string_to_metric_families
+from torch_trainer import TORCH, TorchTrainer
 
 from sidecar.coordination.journal import read_history
 from sidecar.coordination.storage import PosixStorage
@@ -317,6 +318,14 @@ def numpy_trainer():
     made.close()
 
 
+@pytest.fixture(scope="session")
+def torch_trainer():
+    """Saves the same models for workers of PyTorch."""
+    made = TorchTrainer()
+    yield made
+    made.close()
+
+
 @pytest.fixture(scope="module")
 def new_cluster(sidecar, numpy_trainer, tmp_path_factory):
     """Makes a run whose nodes a test starts as it likes; it evaluates numpy models."""
@@ -336,6 +345,17 @@ def new_tensorflow_cluster(sidecar, writer, tmp_path_factory):
     def make():
         folder, gate = tmp_path_factory.mktemp("cluster"), tmp_path_factory.mktemp("gate")
         return Cluster(sidecar, writer, wait_until, folder, gate, task="gated.py", settings={})
+
+    return make
+
+
+@pytest.fixture(scope="module")
+def new_torch_cluster(sidecar, torch_trainer, tmp_path_factory):
+    """Makes the same run with PyTorch, whose ranks are connected by gloo."""
+
+    def make():
+        folder, gate = tmp_path_factory.mktemp("cluster"), tmp_path_factory.mktemp("gate")
+        return Cluster(sidecar, torch_trainer, wait_until, folder, gate, task="torch_gated.py", settings=TORCH)
 
     return make
 

@@ -1,7 +1,6 @@
 """Daemons are killed and interrupted in the middle of an evaluation.
 
-Workers of numpy models start in a second. Those of TensorFlow, which has threads and sockets of its own, are tried
-nightly.
+Workers of numpy models start in a second, and those of PyTorch in two. Those of TensorFlow are tried nightly.
 """
 
 import signal
@@ -14,9 +13,10 @@ from numpy_trainer import NUMPY
     ("trainer", "task", "settings"),
     [
         ("numpy_trainer", "numpy_slow.py", NUMPY),
+        pytest.param("torch_trainer", "torch_slow.py", {}, marks=pytest.mark.torch),
         pytest.param("writer", "slow.py", {}, marks=[pytest.mark.tensorflow, pytest.mark.nightly]),
     ],
-    ids=["numpy", "tensorflow"],
+    ids=["numpy", "torch", "tensorflow"],
 )
 def test_a_group_of_two_nodes_is_killed_and_interrupted(
     request, sidecar, trainer, task, settings, tmp_path, alive, until

@@ -9,9 +9,15 @@ from cluster import failure, on, outcome
 pytestmark = pytest.mark.timeout(240)
 
 
-@pytest.fixture(scope="module")
-def cluster(new_cluster):
-    made = new_cluster()
+FRAMEWORKS = [
+    pytest.param("new_cluster", id="numpy"),
+    pytest.param("new_torch_cluster", id="torch", marks=[pytest.mark.torch, pytest.mark.nightly]),
+]
+
+
+@pytest.fixture(scope="module", params=FRAMEWORKS)
+def cluster(request):
+    made = request.getfixturevalue(request.param)()
     for node in ("worker-0", "worker-1", "worker-2"):
         made.start(node)
     return made

@@ -7,7 +7,6 @@ from cluster import failure
 from link import HOSTS, Link
 
 pytestmark = [
-    pytest.mark.tensorflow,
     pytest.mark.timeout(240),
     pytest.mark.skipif(os.geteuid() != 0, reason="network namespaces and TUN devices need root"),
 ]
@@ -19,10 +18,16 @@ def link():
         yield made
 
 
-@pytest.fixture(scope="module")
-def cluster(new_tensorflow_cluster, link):
+@pytest.fixture(
+    scope="module",
+    params=[
+        pytest.param("new_tensorflow_cluster", id="tensorflow", marks=pytest.mark.tensorflow),
+        pytest.param("new_torch_cluster", id="torch", marks=pytest.mark.torch),
+    ],
+)
+def cluster(request, link):
     """Bounds are the usual ones: on an idle link nothing may be taken for lost."""
-    made = new_tensorflow_cluster()
+    made = request.getfixturevalue(request.param)()
     for number, host in enumerate(HOSTS):
         made.start(f"worker-{number}", before=link.within(number), host=host, reach=link.reach(number))
     return made
