@@ -427,3 +427,81 @@ def a_graph_of_a_terabyte(folder: Path) -> Asked:
 def graphs_of_as_many_fields_as_may_be(folder: Path) -> Asked:
     graph = b"\x08\x01" * 9_000
     return marker(folder, (b"\x12" + varint(len(graph)) + graph) * 1_000, "its outline needs")
+
+
+# Archives of torch.save
+
+
+def torch_archive(folder: Path, members: dict[str, bytes], said: str, name: str = "m.ckpt") -> Asked:
+    with zipfile.ZipFile(folder / name, "w") as file:
+        for inner, content in members.items():
+            file.writestr(f"m/{inner}", content)
+    return "torch_zip", name, said
+
+
+@hostile
+def a_pickle_of_marks(folder: Path) -> Asked:
+    return torch_archive(folder, {"data.pkl": b"\x80\x02}" + b"(" * MIB}, "whole")
+
+
+@hostile
+def a_pickle_of_nested_mappings(folder: Path) -> Asked:
+    return torch_archive(folder, {"data.pkl": b"\x80\x02" + b"}X\x01\x00\x00\x00a" * 200_000}, "whole")
+
+
+@hostile
+def a_pickle_of_a_mapping_that_is_filled_again_and_again(folder: Path) -> Asked:
+    return torch_archive(folder, {"data.pkl": b"\x80\x02}" + b"(X\x04\x00\x00\x00stepK\x05u" * 100_000}, "whole")
+
+
+@hostile
+def a_pickle_with_a_text_of_4_gib(folder: Path) -> Asked:
+    return torch_archive(folder, {"data.pkl": b"\x80\x02}(X\xff\xff\xff\xff" + b"a" * MIB}, "whole")
+
+
+@hostile
+def a_pickle_with_a_number_of_a_million_bytes(folder: Path) -> Asked:
+    long_number = b"\x80\x02}(X\x04\x00\x00\x00step\x8b" + struct.pack("<i", MIB) + b"\x7f" * MIB + b"u."
+    return torch_archive(folder, {"data.pkl": long_number}, "whole")
+
+
+@hostile
+def a_pickle_of_digits(folder: Path) -> Asked:
+    digits = b"\x80\x02}(X\x04\x00\x00\x00stepL" + b"9" * 16_000 + b"L\nu."
+    return torch_archive(folder, {"data.pkl": digits}, "whole")
+
+
+def as_many_tensors() -> dict[str, bytes]:
+    return {"data.pkl": b"\x80\x02}."} | {f"data/{number}": b"x" for number in range(60_000)}
+
+
+@hostile
+def as_many_members_as_a_table_may_have(folder: Path) -> Asked:
+    return torch_archive(folder, as_many_tensors(), "whole")
+
+
+@hostile
+def last_next_to_as_many_members(folder: Path) -> Asked:
+    """It is compared with files of the same size."""
+    torch_archive(folder, as_many_tensors(), "whole", "last.ckpt")
+    for number in range(12):
+        os.link(folder / "last.ckpt", folder / f"m-{number}.ckpt")
+    return "torch_zip", "last.ckpt", "whole"
+
+
+@hostile
+def a_tensor_of_a_terabyte_without_a_checksum(folder: Path) -> Asked:
+    content, table = b"", b""
+    for name, data, size in ((b"m/data.pkl", b"\x80\x02}.", 4), (b"m/data/0", b"", 1 << 40)):
+        small = (size, size) if data else (0xFFFFFFFF, 0xFFFFFFFF)
+        large = b"" if data else struct.pack("<HHQQ", 1, 16, size, size)
+        told = struct.pack("<HHHHIIIHH", 0, 0, 0, 0, 0, *small, len(name), len(large))
+        table += b"PK\1\2\x2d\0\x2d\0" + told + bytes(10) + struct.pack("<I", len(content)) + name + large
+        content += b"PK\3\4\x2d\0" + told + name + large + data
+    sparse(folder / "m.ckpt", start := len(content) + (1 << 40), content)
+    end = b"PK\6\6" + struct.pack("<QHHIIQQQQ", 44, 45, 45, 0, 0, 2, 2, len(table), start)
+    end += b"PK\6\7" + struct.pack("<IQI", 0, start + len(table), 1)
+    end += b"PK\5\6" + struct.pack("<HHHHIIH", 0, 0, 2, 2, len(table), 0xFFFFFFFF, 0)
+    with (folder / "m.ckpt").open("ab") as file:
+        file.write(table + end)
+    return "torch_zip", "m.ckpt", "whole"

@@ -55,10 +55,11 @@ class Recorder:
         return all("TracerPid:\t0\n" not in (task / "status").read_text() for task in tasks.iterdir())
 
 
-def operations(calls: list["Call"], source: Path) -> Iterator[tuple[str, Callable[[Path], None]]]:
+def operations(calls: list["Call"], source: Path, after: Path) -> Iterator[tuple[str, Callable[[Path], None]]]:
     """What was done under `source`, call by call: a word for it, and how to do it under another folder.
 
-    A long write is two operations: half of it, then all.
+    `after`: the folder as it was afterwards, for content that came from outside. A long write is two operations: half
+    of it, then all.
     """
     offsets: dict[int, int] = defaultdict(int)
     for name, arguments, answer, opened in calls:
@@ -76,34 +77,38 @@ def operations(calls: list["Call"], source: Path) -> Iterator[tuple[str, Callabl
             if name in ("write", "writev", "sendfile"):
                 offsets[descriptor] += answer
             if path.startswith(f"{source}/"):
-                yield from _on_file(name, os.path.relpath(path, source), arguments, answer, offset)
+                yield from _on_file(name, os.path.relpath(path, source), arguments, answer, offset, after)
         else:
             paths = [_text(each) for each in re.findall(_HEX, arguments)]
             inside = [os.path.relpath(path, source) for path in paths if path.startswith(f"{source}/")]
             if inside:
-                yield from _on_names(name, inside, arguments)
+                yield from _on_names(name, inside, arguments, after)
 
 
 def _on_file(
-    name: str, place: str, arguments: str, answer: int, offset: int
+    name: str, place: str, arguments: str, answer: int, offset: int, after: Path
 ) -> Iterator[tuple[str, Callable[[Path], None]]]:
     if name == "ftruncate":
         yield "truncate", _truncating(place, int(arguments.rpartition(",")[2]))
         return
     data = b"".join(_bytes(each) for each in re.findall(_HEX, arguments))[:answer]
-    if name == "sendfile":  # from another file, which is still there as it was
-        _, _, _, sent, start = re.match(f"{_FD}, {_FD}, \\[(\\d+)\\]", arguments).groups()
-        data = Path(_text(sent)).read_bytes()[int(start) : int(start) + answer]
+    if name == "sendfile":  # from another file, which may be gone
+        data = (after / place).read_bytes()[offset : offset + answer]
     for part in sorted({len(data) // 2, len(data)} - {0}):
         yield "write", _writing(place, offset, data[:part])
 
 
-def _on_names(name: str, inside: list[str], arguments: str) -> Iterator[tuple[str, Callable[[Path], None]]]:
+def _on_names(
+    name: str, inside: list[str], arguments: str, after: Path
+) -> Iterator[tuple[str, Callable[[Path], None]]]:
     if name == "openat":
         if re.search(r"O_CREAT|O_TRUNC", arguments):
             yield "open", _opening(inside[0], truncate="O_TRUNC" in arguments)
     elif name.startswith("rename") and len(inside) == 2:
         yield "rename", _renaming(*inside)
+    elif name.startswith("rename"):
+        assert _text(re.findall(_HEX, arguments)[-1]).endswith(inside[0]), "nothing leaves the folder"
+        yield "rename", _appearing(inside[0], (after / inside[0]).read_bytes())
     elif name == "rmdir" or "AT_REMOVEDIR" in arguments:
         yield "rmdir", _removing_folder(inside[0])
     elif name.startswith("unlink"):
@@ -167,6 +172,15 @@ def _truncating(name: str, size: int) -> Callable[[Path], None]:
 def _renaming(old: str, new: str) -> Callable[[Path], None]:
     def do(folder: Path) -> None:
         (folder / old).replace(folder / new)
+
+    return do
+
+
+def _appearing(name: str, content: bytes) -> Callable[[Path], None]:
+    def do(folder: Path) -> None:
+        outside = folder.parent / f"{folder.name}-outside"
+        outside.write_bytes(content)
+        outside.replace(folder / name)
 
     return do
 

@@ -10,9 +10,11 @@ import re
 from pathlib import Path
 from typing import Final
 
-_LAST: Final = re.compile(r"last(?:-v\d+)?\.ckpt")
+LAST: Final = re.compile(r"last(?:-v\d+)?\.ckpt")
+"""Names that Lightning gives to the additional copy, with a number if there is one of an earlier training."""
+
 _SIMILAR_BYTES: Final = 256 * 1024  # paths in the pickle differ, and the padding of each member
-_MOST_COMPARED: Final = 8
+_MOST_COMPARED: Final = 4
 
 
 def target_of_link(folder: Path, name: str) -> str | None:
@@ -23,18 +25,17 @@ def target_of_link(folder: Path, name: str) -> str | None:
     return target.name if target.parent == folder.resolve() else None
 
 
-def saved_before(folder: Path, name: str, last: os.stat_result) -> list[str]:
-    """Return the files of Lightning that may hold the training state of `name`; none unless that is a `last.ckpt`.
+def saved_before(folder: Path, name: str) -> list[str]:
+    """Return the files of Lightning that may hold the training state of `name`, which is a `last.ckpt`.
 
     These are the few files of about the same size that were written at about the same time, the nearest first.
-    `last`: the `stat` of `name`. Raises OSError.
+    Raises OSError.
     """
-    if _LAST.fullmatch(name) is None:
-        return []
+    last = (folder / name).stat()
     others = []
     with os.scandir(folder) as entries:
         for entry in entries:
-            is_other = entry.name.endswith(".ckpt") and _LAST.fullmatch(entry.name) is None
+            is_other = entry.name.endswith(".ckpt") and LAST.fullmatch(entry.name) is None
             if is_other and entry.is_file(follow_symlinks=False):
                 status = entry.stat(follow_symlinks=False)
                 if abs(status.st_size - last.st_size) <= _SIMILAR_BYTES:

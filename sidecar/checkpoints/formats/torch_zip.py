@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import BinaryIO, Final
 
 from sidecar.checkpoints.files import Listing, open_file, update_from_content
-from sidecar.checkpoints.formats.additional_names import saved_before, target_of_link
+from sidecar.checkpoints.formats.additional_names import LAST, saved_before, target_of_link
 from sidecar.checkpoints.formats.format import Candidate, Inspection
 from sidecar.checkpoints.formats.hdf5 import require_suffix
 from sidecar.checkpoints.formats.pickle_numbers import numbers_at_top
@@ -79,10 +79,12 @@ class TorchZip:
             if not has_checksums:
                 update_from_content(digest, file)  # torch.serialization.set_crc32_options(False)
             step = _step(file, members[_PICKLE], (step_key,) if step_key else _STEP_KEYS)
-            others = _same_as(folder, name, file, members) if has_checksums else ()
-        size = sum(member.size for member in members.values())
+            state = _state(file, members) if has_checksums and LAST.fullmatch(name) else None
+            size = sum(member.size for member in members.values())
+            members.clear()  # so that there are never two large tables in memory
         source: StepSource = "step_key" if step_key else "variable"
         proof = size if has_checksums else None
+        others = _same_as(folder, name, state)
         return Inspection(digest.hexdigest(), step, (name,), source, proof_bytes=proof, same_as=others)
 
     def check(self, folder: Path, name: str) -> None:
@@ -145,25 +147,26 @@ def _step(file: BinaryIO, pickled: Member, keys: tuple[str, ...]) -> int | None:
     return next((found[key] for key in keys if key in found), None)
 
 
-def _same_as(folder: Path, name: str, file: BinaryIO, members: Mapping[str, Member]) -> tuple[str, ...]:
+def _same_as(folder: Path, name: str, state: str | None) -> tuple[str, ...]:
     """Return the other checkpoints in the folder with the same training state, if this name is an additional one.
 
-    The state is the same if the step is, and the sizes and checksums of all tensors.
+    `state`: of a `last.ckpt`, as `_state` returns it; None: no other file is compared.
     """
     target = target_of_link(folder, name)
     if target is not None:
         return (target,) if _is_named_so(target) else ()
-    state = None
     same = []
-    for other in saved_before(folder, name, os.fstat(file.fileno())):
-        state = state or _state(file, members)
+    for other in saved_before(folder, name) if state is not None else ():
         with contextlib.suppress(CheckpointError, OSError), open_file(folder, other) as opened:
             if _state(opened, _members(opened, other)) == state:
                 same.append(other)
     return tuple(same)
 
 
-def _state(file: BinaryIO, members: Mapping[str, Member]) -> tuple[int | None, dict[str, tuple[int, int]]]:
-    """Return the step, and the size and checksum of each tensor by its name."""
-    tensors = {inner: (each.size, each.crc) for inner, each in members.items() if inner.startswith(_TENSORS)}
-    return _step(file, members[_PICKLE], _STEP_KEYS), tensors
+def _state(file: BinaryIO, members: Mapping[str, Member]) -> str:
+    """Return a digest of the training state: the step, and the size and checksum of each tensor by its name."""
+    digest = hashlib.sha256(f"{_step(file, members[_PICKLE], _STEP_KEYS)}\0".encode())
+    for inner, member in sorted(members.items()):
+        if inner.startswith(_TENSORS):
+            digest.update(f"{inner}\0{member.size}\0{member.crc}\0".encode("utf-8", "surrogateescape"))
+    return digest.hexdigest()

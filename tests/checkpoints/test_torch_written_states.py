@@ -1,0 +1,59 @@
+"""What PyTorch and Lightning really do, system call by system call: nothing on the way counts as complete."""
+
+import time
+from pathlib import Path
+
+import pytest
+from checkpoints.kinds import LIGHTNING_SAVES, TORCH_KINDS
+from checkpoints.written_states import replay, trace, whole
+
+pytestmark = [pytest.mark.torch, pytest.mark.nightly]
+
+PLAIN = tuple(kind for kind in TORCH_KINDS if kind != "lightning")
+RECORDED = PLAIN + LIGHTNING_SAVES
+OTHER_FILESYSTEM = Path("/dev/shm")
+
+
+@pytest.fixture(scope="session")
+def traced(torch_writer, tmp_path_factory):
+    """Two saves of each kind."""
+    return trace(torch_writer, RECORDED, tmp_path_factory.mktemp("recorded"))
+
+
+@pytest.mark.parametrize("just_written", [False, True])
+@pytest.mark.parametrize("number", [1, 2])
+@pytest.mark.parametrize("kind", RECORDED)
+def test_nothing_on_the_way_is_complete(traced, root, new_catalog, clock, kind, number, just_written, tally):
+    """After each call, and half of each write: the structure alone tells, also where checksums replace quiet time."""
+    if just_written:
+        clock.wall_seconds = time.time()
+    assert len(set(whole(traced.after(number, kind)))) == 1
+    states, early = replay(traced, number, kind, root, new_catalog(), clock)
+    assert states == 1 if "same" in kind else states > 2
+    assert early == 0
+    tally.add("states that writers pass through", states, states)
+    print(f"{kind}, save {number}: {states} states, {early} of them whole by structure alone, and too early")
+
+
+def test_lightning_renames_on_one_filesystem(traced):
+    """The file appears whole under its name."""
+    for number in (1, 2):
+        words = [word for word, _ in traced.operations(number, "lightning_same_filesystem")]
+        assert words == ["rename"]
+
+
+def test_lightning_writes_in_place_across_filesystems(traced, tmp_path):
+    """The usual case on clusters, where $TMPDIR is local: the final name is opened, emptied and filled."""
+    assert OTHER_FILESYSTEM.stat().st_dev != tmp_path.stat().st_dev
+    for number in (1, 2):
+        words = [word for word, _ in traced.operations(number, "lightning_other_filesystem")]
+        assert words[0] == "open"
+        assert set(words[1:]) == {"write"}
+
+
+def test_torch_writes_in_place(traced):
+    """Under the final name, so a hard link would change with the next save."""
+    for kind in PLAIN:
+        words = [word for word, _ in traced.operations(2, kind)]
+        assert words[0] == "open"
+        assert "rename" not in words
