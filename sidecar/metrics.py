@@ -1,7 +1,8 @@
 """Provide metrics without a framework, for tasks: `from sidecar.metrics import Accuracy`. Part of the public API.
 
-A custom metric is a `Mean` of a function, or a class with the methods of `Metric` and with the states `ExactSum`,
-`MinMax` and `PerExampleValues`. This module imports numpy, so neither the daemon nor `sidecar/__init__.py` imports it.
+A custom metric is a `Mean` of a function, `Sums` of a function by name, or a class with the methods of `Metric` and
+with the states `ExactSum`, `MinMax` and `PerExampleValues`. This module imports numpy, so neither the daemon nor
+`sidecar/__init__.py` imports it.
 """
 
 from sidecar.evaluation.metrics.accuracy import Accuracy, TopK
@@ -14,6 +15,7 @@ from sidecar.evaluation.metrics.metric import EvalBatch, EvalSetInfo, Metric, Me
 from sidecar.evaluation.metrics.r2 import R2
 from sidecar.evaluation.metrics.regression import MAE, MSE, RMSE
 from sidecar.evaluation.metrics.sample import Sample, usual_interval
+from sidecar.evaluation.metrics.sums import Sums
 from sidecar.evaluation.states import ExactSum, MinMax, PerExampleValues
 
 __all__ = [
@@ -36,6 +38,7 @@ __all__ = [
     "PerExampleValues",
     "Perplexity",
     "Sample",
+    "Sums",
     "TopK",
     "usual_interval",
     "value",

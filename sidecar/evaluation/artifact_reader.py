@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from sidecar.errors import RecordError
 from sidecar.evaluation.artifact_writer import PREDICTIONS, SCHEMA, STATES
 from sidecar.evaluation.npy_table import PLACE, file_name, file_of
-from sidecar.evaluation.states import ExactSum, GatheredBatches, MinMax, PerExampleValues, SetStates, State
+from sidecar.evaluation.states import ExactSum, GatheredBatches, MinMax, NamedSums, PerExampleValues, SetStates, State
 
 _WORKER: Final = re.compile(r"worker-(\d{1,6})-of-(\d{1,6})", re.ASCII)
 _KINDS: Final[Mapping[str, type[State]]] = {
@@ -29,6 +29,7 @@ _KINDS: Final[Mapping[str, type[State]]] = {
     "min": MinMax,
     "each": PerExampleValues,
     "gathered": GatheredBatches,
+    "named": NamedSums,
 }
 _MOST_VALUES: Final = 1 << 28  # in one state, 2 GiB: protects the memory from large numbers in a file
 _EXAMPLES: Final = "examples"
@@ -131,7 +132,7 @@ def parse_record(path: Path, data: bytes) -> dict[str, Any]:
 
 def _state(parsed: dict[str, Any]) -> State:
     kind = _KINDS[parsed["reduction"]]
-    if kind is GatheredBatches:
+    if kind in (GatheredBatches, NamedSums):
         return kind.from_json(parsed)
     sizes = [parsed["examples"]] if kind is PerExampleValues else parsed["shape"]
     if not all(type(size) is int and size >= 0 for size in sizes) or math.prod(sizes) > _MOST_VALUES:

@@ -28,6 +28,7 @@ RUN_BY = {
     "my_eval.py": "tests/test_readme.py",
     "read_saves.py": "tests/test_readme.py",
     "several_sets.py": "tests/docs/test_code_blocks.py",
+    "sums.py": "tests/evaluation/metrics/test_sums.py",
     "restore_averaged.py": "tests/docs/test_code_blocks.py",
 }
 """Python blocks that are marked with the name of a file, and the test that runs them."""

@@ -19,7 +19,7 @@ from sidecar.evaluation.rank_evaluation import evaluate as evaluate_rank
 from sidecar.evaluation.reduction import LocalCollective
 from sidecar.evaluation.shared_folder import SharedFolderCollective
 from sidecar.evaluation.task_loader import require_framework
-from sidecar.metrics import MAE, Accuracy, ExactSum, Mean, MetricResult, value
+from sidecar.metrics import MAE, Accuracy, ExactSum, Mean, MetricResult, Sums, value
 from sidecar.records import Checkpoint, Member
 from sidecar.workers.messages import Check, Evaluate, Join
 
@@ -337,6 +337,19 @@ def test_a_metric_of_ones_own_is_merged_over_ranks(checkpoint, tmp_path):
     ends = run(task(metrics=lambda: [Confident()]), checkpoint, tmp_path / "a", ranks=2)
     expected = np.mean((X @ np.load(checkpoint)).max(axis=1) > 0.9)
     assert [end.result.metrics["test"]["confident"].value for end in ends] == [expected] * 2
+
+
+def test_named_sums_go_through_the_saves_of_ranks(checkpoint, tmp_path):
+    """Ranks of this framework meet in their saves, where such sums are read from a text."""
+    sums = Sums(
+        lambda y, predictions: {"hits": (predictions.argmax(1) == y).sum(), "all": len(y)},
+        lambda totals: totals["hits"] / totals["all"],
+        name="share",
+    )
+    ends = run(task(metrics=lambda: [sums, Accuracy()]), checkpoint, tmp_path / "a", ranks=2)
+    for end in ends:
+        values = end.result.metrics["test"]
+        assert values["share"].hex == values["accuracy"].hex
 
 
 def test_numbers_that_are_not_finite_are_counted_and_located(checkpoint, tmp_path):

@@ -20,11 +20,28 @@ from sidecar.metrics import (
     LogLoss,
     Mean,
     Perplexity,
+    Sums,
     TopK,
 )
 
 CLASSES = 3
-OF_CLASSES = [Accuracy(), TopK(2), ConfusionMatrix(CLASSES), LogLoss(from_logits=True), AUC(1)]
+
+
+def sums_of(y, predictions, weights):
+    return {
+        "hits": np.bincount(y[predictions.argmax(-1) == y], minlength=CLASSES),
+        "weight": 0.0 if weights is None else weights.sum(dtype=np.float64),
+    }
+
+
+OF_CLASSES = [
+    Accuracy(),
+    TopK(2),
+    ConfusionMatrix(CLASSES),
+    LogLoss(from_logits=True),
+    AUC(1),
+    Sums(sums_of, lambda totals: {"hits": totals["hits"].max(), "weight": totals["weight"]}),
+]
 OF_VALUES = [Mean(), MSE(), MAE(), RMSE(), R2(), Mean(lambda y, p: (y < p) * 1.0)]
 OF_SEQUENCES = [
     Accuracy(),

@@ -7,7 +7,7 @@ from tests_torch import result_of_ranks, torch_evaluator
 
 from sidecar import Task
 from sidecar.evaluation.failures import EvaluationError
-from sidecar.metrics import Accuracy
+from sidecar.metrics import Accuracy, Sums
 
 pytestmark = [
     pytest.mark.torch,
@@ -270,3 +270,18 @@ def test_weights_are_refused():
     )
     with pytest.raises(EvaluationError, match="weights"):
         torch_evaluator(given)
+
+
+def test_named_sums_measure_what_a_built_in_metric_does(checkpoint):
+    """A function of a batch as arrays of numpy, next to the metric that it repeats."""
+    sums = Sums(
+        lambda y, predictions: {"hits": (predictions.argmax(1) == y).sum(), "all": len(y)},
+        lambda totals: totals["hits"] / totals["all"],
+        name="share",
+        goal="max",
+    )
+    results = [
+        result_of_ranks(task(lambda: [sums, Accuracy()]), checkpoint, ranks)["test"].values for ranks in (1, 2, 3, 4)
+    ]
+    assert all(result == results[0] for result in results)
+    assert results[0]["share"].hex == results[0]["accuracy"].hex

@@ -1,0 +1,105 @@
+"""Numbers from sums that a function returns by name."""
+
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from sidecar.errors import RecordError, TaskError
+from sidecar.evaluation.data.shard import Shard
+from sidecar.evaluation.states import NamedSums
+from sidecar.metrics import EvalBatch, EvalSetInfo, Sums
+
+
+def confusion(y, predictions):
+    counts = np.zeros((10, 10), np.int64)
+    np.add.at(counts, (y, predictions.argmax(1)), 1)
+    return {"counts": counts, "surprise": -np.log(predictions[np.arange(len(y)), y]).sum()}
+
+
+def scores(totals):
+    counts = totals["counts"]
+    recall = np.diag(counts) / counts.sum(1)
+    return {
+        "surprise": totals["surprise"] / counts.sum(),
+        "recall": {str(digit): number for digit, number in enumerate(recall)},
+    }
+
+
+@pytest.mark.parametrize("ranks", [1, 3, 20])
+def test_numbers_come_from_the_totals_of_all_ranks(numerals, measure, ranks):
+    """Counts in an array and a sum of floats of real predictions, against scikit-learn; ranks may have no batch."""
+    from sklearn.metrics import log_loss, recall_score
+
+    found = measure(Sums(confusion, scores), numerals.y, numerals.predictions, ranks=ranks)
+    best = numerals.predictions.argmax(1)
+    assert [one.value for one in found.classes["recall"].values()] == list(recall_score(numerals.y, best, average=None))
+    assert found.values["surprise"].value == pytest.approx(log_loss(numerals.y, numerals.predictions), rel=1e-14)
+
+
+def test_weights_are_passed_to_a_function_that_takes_them(measure):
+    """A function that does not take them is refused, as its number would count all examples alike."""
+    y, weights = np.arange(5.0), np.array([1.0, 0, 2, 0, 1])
+    weighted = Sums(
+        lambda _y, p, w: {"sum": (w * p).sum(), "weight": w.sum()}, lambda totals: totals["sum"] / totals["weight"]
+    )
+    assert measure(weighted, y, y, weights).values["sums"].value == 2.0
+    with pytest.raises(TaskError, match="weights"):
+        measure(Sums(lambda _y, p: {"sum": p.sum()}, lambda totals: totals["sum"]), y, y, weights)
+
+
+@pytest.mark.parametrize(
+    ("function", "value", "reason"),
+    [
+        (lambda _y, p: p.sum(), lambda _: 0, "by name"),
+        (lambda _y, _p: {}, lambda _: 0, "by name"),
+        (lambda _y, p: {"sum": p}, lambda _: 0, "shape"),
+        (lambda _y, p: {str(len(p)): 1}, lambda _: 0, "32"),
+        (lambda _y, _p: {"name": "text"}, lambda _: 0, "str"),
+        (lambda _y, _p: {"many": np.zeros(100_000)}, lambda _: 0, "100000"),
+        (lambda _y, _p: {"none": 0}, lambda totals: 1 / totals["none"], "division by zero"),
+        (lambda _y, _p: {"none": 0}, lambda totals: totals, None),
+        (lambda _y, _p: {"none": 0}, lambda _: np.zeros(3), "number"),
+        (3, lambda _: 0, "3"),
+        (lambda _y, _p: {}, None, "None"),
+    ],
+)
+def test_mistakes_are_named(measure, function, value, reason):
+    """With the name of the metric; totals as they are may be numbers, too."""
+
+    def run():
+        return measure(Sums(function, value, name="mine"), np.zeros(40), np.zeros(40))
+
+    if reason is None:
+        assert run().values["none"].value == 0.0
+        return
+    with pytest.raises(TaskError, match="mine") as error:
+        run()
+    assert reason in str(error.value)
+
+
+def test_saved_sums_are_read_back():
+    """As ranks save them, and as records that are damaged."""
+    state = Sums(confusion, scores).states(EvalSetInfo(3, Shard(0, 1)))["sums"]
+    assert NamedSums.from_json(state.to_json()).totals() == {}
+    Sums(lambda _y, p: {"sum": p.sum()}, scores).add({"sums": state}, EvalBatch(np.zeros(2), np.array([0.1, 0.2])))
+    again = NamedSums.from_json(json.loads(json.dumps(state.to_json())))
+    again.merge(state)
+    assert again.totals() == {"sum": 0.6000000000000001}
+    with pytest.raises(RecordError):
+        NamedSums.from_json({"sums": {"sum": 3}})
+
+
+def test_the_example_of_the_docs_is_the_f1_score(numerals, measure):
+    """As scikit-learn computes it."""
+    from sklearn.metrics import f1_score
+
+    page = (Path(__file__).parents[3] / "docs" / "how-to" / "metrics.md").read_text()
+    block = re.search(r"<!-- sums.py -->\n```python\n(.*?)```", page, re.DOTALL)
+    names = {}
+    exec(block[1], names)
+    found = measure(names["f1"], numerals.y, numerals.predictions, ranks=2)
+    expected = f1_score(numerals.y == 1, numerals.predictions.argmax(1) == 1)
+    assert found.values["f1"].value == pytest.approx(expected, rel=1e-15)
