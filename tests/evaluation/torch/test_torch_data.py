@@ -666,9 +666,20 @@ def test_a_dataset_and_a_loader_of_the_same_batches_have_one_fingerprint():
         return stream.fingerprint
 
     assert fingerprint(dataset) == fingerprint(loader)
+    assert fingerprint(dataset) == fingerprint(lambda: loader(sampler=[*range(33)]))
     assert fingerprint(dataset, check="all") == fingerprint(loader, check="all")
     subset = SubsetRandomSampler([*range(16), 17, 16, *range(18, 33)])
     assert fingerprint(lambda: loader(sampler=subset)) != fingerprint(dataset)
+
+
+def test_examples_with_keys_that_are_no_numbers(checkpoint):
+    """A dataset may be a mapping, whose sampler yields names."""
+    from torch.utils.data import DataLoader
+
+    names = [f"example-{index}" for index in range(33)]
+    examples = dict(zip(names, dataset(), strict=True))
+    source = lambda: DataLoader(examples, batch_size=8, sampler=names)  # noqa: E731
+    assert_right(task(source), checkpoint, truth(checkpoint))
 
 
 def test_areas_under_curves_know_the_number_of_examples(checkpoint):

@@ -117,7 +117,8 @@ class DatasetSource:
         assert self._batches is not None
         digest = hashlib.blake2b(digest_size=16)
         for indices in self._batches:
-            digest.update(repr([_as_number(index) for index in indices]).encode())
+            listed = _as_bytes(indices)
+            digest.update(len(listed).to_bytes(8, "little") + listed)
         return digest.hexdigest()
 
     def chosen(self, numbers: Sequence[int]) -> Iterator[Batch]:
@@ -313,8 +314,12 @@ def _fetched(dataset: Any, indices: list[Any]) -> list[Any]:
     return list(fetch(indices)) if fetch else [dataset[index] for index in indices]
 
 
-def _as_number(index: Any) -> Any:
-    return index.item() if isinstance(index, torch.Tensor | np.generic) else index
+def _as_bytes(indices: Any) -> bytes:
+    """Return the content of indices: numbers as int64, and other keys of examples as texts."""
+    numbers = np.arange(indices.start, indices.stop, indices.step) if isinstance(indices, range) else None
+    if numbers is None and all(isinstance(index, int | np.integer | torch.Tensor) for index in indices):
+        numbers = np.array([int(index) for index in indices], np.int64)
+    return repr(list(indices)).encode() if numbers is None else numbers.astype(np.int64).tobytes()
 
 
 def _loader_of(loader: DataLoader[Any], batches: Sequence[Any]) -> DataLoader[Any]:
