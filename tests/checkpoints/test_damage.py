@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from checkpoints.kinds import KINDS, NEVER_WHOLE, SECOND_WRITERS, TORCH_KINDS
+from checkpoints.recorded import RECORDED
 from checkpoints.tables import index_of
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -473,6 +474,35 @@ def test_zip_tables_that_contradict(tmp_path, content, error, message):
     put(tmp_path, "m.keras", content)
     with pytest.raises(error, match=message):
         FORMATS["keras"].inspect(tmp_path, "m.keras")
+
+
+def large(field: int, value: int) -> bytes:
+    """A real archive of PyTorch with another number in the large end record, which miniz always writes."""
+    content = (RECORDED / "kinds" / "torch_training" / "m-5.pt").read_bytes()
+    return patched(content, b"PK\6\6", field, value.to_bytes(8, "little"))
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (patched(large(24, 30), b"PK\6\6", 32, (30).to_bytes(8, "little")), "contradict each other"),
+        (large(24, 30), "contradict each other"),
+        (large(40, 1 << 40), "contradict each other"),
+        (large(48, 0), "contradict each other"),
+        (large(16, 1), "of several"),
+        (patched(large(4, 44), b"PK\6\7", 8, b"\xff" * 8), "damaged"),
+        (patched(large(4, 44), b"PK\6\7", 8, bytes(8)), "damaged"),
+        (patched(large(4, 44), b"PK\6\6", 0, b"XXXX"), "damaged"),
+        (patched(large(4, 44), b"PK\6\7", 0, b"XXXX"), "but should"),
+        (patched(large(4, 44), b"PK\5\6", 10, b"\x1e\0"), "contradict each other"),
+        (patched(large(4, 44), b"PK\5\6", 12, b"\0\0\0\0"), "contradict each other"),
+    ],
+)
+def test_large_zip_tables_that_contradict(tmp_path, content, message):
+    """The large end record counts if its locator is there, and must agree with the small one."""
+    put(tmp_path, "m.pt", content)
+    with pytest.raises(CorruptError, match=message):
+        FORMATS["torch_zip"].inspect(tmp_path, "m.pt")
 
 
 def test_large_and_streamed_archives(tmp_path):

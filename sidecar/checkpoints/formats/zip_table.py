@@ -101,7 +101,11 @@ def _find_table(file: BinaryIO, size: int, name: str) -> tuple[int, int, int]:
         if locator[:4] != _LOCATOR or record[:4] != _END_64 or len(record) < _END_64_BYTES:
             raise CorruptError(f"{name}: the zip table of a large file is damaged")
         disk, first_disk = _number(record, 16, 4), _number(record, 20, 4)
+        small = ((counted, _FULL_16), (count, _FULL_16), (length, _FULL_32), (offset, _FULL_32))
         counted, count, length, offset = (_number(record, i, 8) for i in (24, 32, 40, 48))
+        for (value, full), large in zip(small, (counted, count, length, offset), strict=True):
+            if value not in (full, large):
+                raise CorruptError(f"{name}: its two end records contradict each other, {value} and {large}")
     if disk or first_disk or counted != count:
         raise CorruptError(f"{name} is one part of a zip archive of several")
     if offset + length != end:
