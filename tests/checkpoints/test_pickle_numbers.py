@@ -48,7 +48,7 @@ def numbers_of(loaded) -> dict[str, int]:
     }
 
 
-@settings(max_examples=500)
+@settings(max_examples=200)
 @given(st.dictionaries(KEYS | HASHABLE, VALUES, max_size=6) | VALUES, PROTOCOLS)
 def test_the_numbers_are_those_of_the_loaded_mapping(value, protocol):
     """All of them, and no others, whatever else the pickle holds."""
@@ -78,7 +78,7 @@ CONTENT = st.recursive(
 )
 
 
-@settings(max_examples=500)
+@settings(max_examples=200)
 @given(st.dictionaries(KEYS, CONTENT, min_size=1, max_size=8), PROTOCOLS, st.data())
 def test_a_beginning_holds_no_other_numbers(value, protocol, data):
     """Wherever the pickle is cut off, a number that is returned is one of the whole mapping."""
@@ -100,7 +100,7 @@ def test_a_beginning_holds_the_step_before_the_weights(protocol):
     assert numbers_at_top(whole[:READ_BYTES]) == {}
 
 
-@settings(max_examples=500)
+@settings(max_examples=200)
 @given(st.binary(max_size=200), st.sampled_from((b"", b"\x80\x02}", b"\x80\x02}(", b"\x80\x04}\x94(\x8c\x04step")))
 def test_arbitrary_bytes(data, head):
     """Nothing is raised, and what is returned are texts and numbers."""
@@ -109,7 +109,7 @@ def test_arbitrary_bytes(data, head):
         assert 0 <= number < 2**63
 
 
-@settings(max_examples=300)
+@settings(max_examples=200)
 @given(st.dictionaries(KEYS, VALUES, max_size=5), PROTOCOLS, st.data())
 def test_damaged_pickles(value, protocol, data):
     """Some bytes of a real one are others."""

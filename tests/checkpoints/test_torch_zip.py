@@ -22,7 +22,7 @@ from sidecar.errors import CheckpointError, ChecksumError, CorruptError, Vanishe
 from sidecar.pins.pin import pin
 
 TORCH = FORMATS["torch_zip"]
-FLIPS = 1000  # of each file; the largest has 160,000 bits
+FLIPS = 500  # of each file; the largest has 160,000 bits
 
 
 def only_name(folder: Path) -> str:
@@ -47,6 +47,20 @@ def test_the_step(written, kind, source):
     folder = written / kind
     found = inspect_one(folder / only_name(folder))
     assert (found.format, found.step, found.step_source) == ("torch_zip", 5, source)
+
+
+def test_the_step_under_a_key_of_the_user(recorded):
+    """`step_key` decides alone: a key that is not there, or that holds no whole number, is no step."""
+    folder = recorded.torch / "lightning_last"
+    steps = {key: TORCH.inspect(folder, "last.ckpt", step_key=key) for key in ("epoch", "global_step", "loops", "none")}
+    assert {key: found.step for key, found in steps.items()} == {
+        "epoch": 1,
+        "global_step": 10,
+        "loops": None,
+        "none": None,
+    }
+    assert {found.step_source for found in steps.values()} == {"step_key"}
+    assert all(found.same_as for found in steps.values()), "the state is the same whatever the key"
 
 
 def test_the_name_of_the_first_folder_does_not_matter(tmp_path):

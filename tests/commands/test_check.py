@@ -1,3 +1,6 @@
+import pickle
+import zipfile
+
 import pytest
 from fakes import save
 
@@ -38,6 +41,20 @@ def test_checkpoints_in_sub_folders_are_told_of(place, catalog):
     (told,) = [each.text for each in findings if "sub-folders" in each.text]
     assert "epoch_1/ckpt-5" in told
     assert told.endswith('checkpoint_glob = "epoch_*/*"')
+
+
+def test_a_last_ckpt_that_is_not_evaluated_is_named(place, catalog, clock):
+    """With the checkpoint that has the same training state, so that nobody looks for its numbers."""
+    place.mkdir(exist_ok=True)
+    for name in ("epoch=0-step=5.ckpt", "last.ckpt"):
+        with zipfile.ZipFile(place / name, "w") as archive:
+            archive.writestr("m/data.pkl", pickle.dumps({"global_step": 5, "path": name}, protocol=2))
+            archive.writestr("m/data/0", b"weights")
+    catalog.scan()
+    clock.seconds += 10
+    findings = list(_checkpoints(Settings(checkpoint_dir=place), catalog, StorageTimeout(10.0, "here")))
+    (text,) = [each.text for each in findings if "last.ckpt" in each.text]
+    assert "epoch=0-step=5.ckpt" in text
 
 
 def test_a_pattern_that_matches_nothing_is_told_of(place, catalog):
