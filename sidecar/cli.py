@@ -11,7 +11,7 @@ import time
 import traceback
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, Literal
 
 import typer
 
@@ -311,12 +311,16 @@ def demo(
         bool,
         _switch("--keep", "Leave the daemons serving until Ctrl-C."),
     ] = False,
+    framework: Annotated[
+        Literal["tensorflow", "torch"], typer.Option(help="What trains and evaluates: TensorFlow, or PyTorch.")
+    ] = "tensorflow",
     checkpoints: Annotated[int, typer.Option(min=1, hidden=True)] = 8,
 ) -> None:
     """Watch it work on a small example: about two minutes."""
+    from sidecar.demo.frameworks import FRAMEWORKS
     from sidecar.demo.run import run as run_demo
 
-    raise typer.Exit(run_demo(directory, keep=keep, checkpoints=checkpoints))
+    raise typer.Exit(run_demo(directory, keep=keep, checkpoints=checkpoints, framework=FRAMEWORKS[framework]))
 
 
 def main() -> None:

@@ -1,6 +1,6 @@
 """The processes of a demo: a training job of two, and one daemon beside each, started as they are deployed.
 
-Each daemon has the TF_CONFIG of the training process beside it: its role, node name and address follow from that.
+Each daemon has the environment of the training process beside it, such as TF_CONFIG: its role follows from that.
 """
 
 import json
@@ -17,13 +17,9 @@ from urllib.request import ProxyHandler, build_opener
 
 from sidecar.demo.children import Child, Children, read_end
 from sidecar.demo.folder import Folder
+from sidecar.demo.frameworks import LOCAL, TASKS, Framework
 
-TASKS: Final = ("chief", "worker")
-TASK_FILE: Final = Path(__file__).with_name("digits.py")
-
-_TRAIN: Final = Path(__file__).with_name("train.py")
 _SIDECAR: Final = (sys.executable, "-P", "-c", "from sidecar.cli import main; main()")  # works without a PATH
-_LOCAL: Final = "127.0.0.1"
 _PORTS: Final = range(22000, 23000)  # below the ephemeral ones, which any program may be using
 _PAUSE_SECONDS: Final = 0.03  # per training step: the network is so small that it would save ten checkpoints a second
 _START_BYTES: Final = 8000
@@ -70,6 +66,7 @@ class Job:
 
     children: Children
     folder: Folder
+    framework: Framework
     steps: int
     save_every: int
     environments: Mapping[str, Mapping[str, str]]  # by task: the same for a training process and the daemon beside it
@@ -82,7 +79,7 @@ class Job:
             Daemon(
                 self.children.start(
                     f"the daemon beside the {task}",
-                    (*_SIDECAR, *daemon_arguments(self.folder)),
+                    (*_SIDECAR, *daemon_arguments(self.folder, self.framework)),
                     environment=environment,
                     log=self.folder.logs / f"daemon-{task}.log",
                     takes_sigterm=True,
@@ -97,12 +94,12 @@ class Job:
             self.children.start(
                 f"training, its {task},",
                 (
-                    *(sys.executable, str(_TRAIN), "--checkpoints", str(self.folder.checkpoints)),
+                    *(*self.framework.train, "--checkpoints", str(self.folder.checkpoints)),
                     *("--steps", str(self.steps), "--save-every", str(self.save_every), "--pause", str(_PAUSE_SECONDS)),
                 ),
                 environment=environment,
                 log=self.folder.logs / f"train-{task}.log",
-                takes_sigterm=False,
+                takes_sigterm=self.framework.takes_sigterm,
             )
             for task, environment in self.environments.items()
         )
@@ -116,7 +113,7 @@ class Job:
         """Describe what training is doing, for people."""
         if not self.training:
             return "starts when the daemons are ready"
-        return f"{step} of {self.steps} steps" if step else "imports TensorFlow"
+        return f"{step} of {self.steps} steps" if step else f"imports {self.framework.title}"
 
     def progress(self) -> int:
         """Return the number of steps that training has printed so far."""
@@ -127,33 +124,31 @@ class Job:
         return max(steps, default=0)
 
 
-def make(children: Children, folder: Folder, *, steps: int, save_every: int) -> Job:
+def make(children: Children, folder: Folder, framework: Framework, *, steps: int, save_every: int) -> Job:
     """Return a job whose processes are not started yet."""
-    cluster = dict(zip(TASKS, ([f"{_LOCAL}:{port}"] for port in _free_ports(len(TASKS))), strict=True))
-    tf_configs = {task: {"cluster": cluster, "task": {"type": task, "index": 0}} for task in TASKS}
-    return Job(children, folder, steps, save_every, {task: _environment(folder, tf_configs[task]) for task in TASKS})
+    own = framework.environments(list(_free_ports(len(TASKS))))
+    environments = {task: _environment(folder, own[task]) for task in TASKS}
+    return Job(children, folder, framework, steps, save_every, environments)
 
 
-def daemon_arguments(folder: Folder) -> tuple[str, ...]:
+def daemon_arguments(folder: Folder, framework: Framework) -> tuple[str, ...]:
     """Return the arguments of `sidecar run`, which are the same for each daemon."""
     return (
-        *("run", "--checkpoint-dir", str(folder.checkpoints), "--task", f"{TASK_FILE}:task"),
-        *("--replicas", "2", "--http", f"{_LOCAL}:0", "--log-format", "json"),
+        *("run", "--checkpoint-dir", str(folder.checkpoints), "--task", f"{framework.task_file}:task"),
+        *("--replicas", "2", "--http", f"{LOCAL}:0", "--log-format", "json"),
         *("--config", os.devnull),  # else a sidecar.toml in the current directory would change the demo
     )
 
 
-def _environment(folder: Folder, tf_config: Mapping[str, Any]) -> dict[str, str]:
-    """Return the user's environment, without settings that would change the demo."""
+def _environment(folder: Folder, own: Mapping[str, str]) -> dict[str, str]:
+    """Return the user's environment with the variables of a task, without settings that would change the demo."""
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("SIDECAR_")}
-    local = {name: ",".join(filter(None, (os.environ.get(name), _LOCAL))) for name in ("no_proxy", "NO_PROXY")}
+    local = {name: ",".join(filter(None, (os.environ.get(name), LOCAL))) for name in ("no_proxy", "NO_PROXY")}
     return inherited | {
-        "TF_CONFIG": json.dumps(tf_config),
+        **own,
         "SIDECAR_WORKER_LOGS": str(folder.logs / "worker-processes"),
         "SIDECAR_STANDBY": "false",  # no worker is lost here, and two more imports would slow down training
         "CUDA_VISIBLE_DEVICES": "-1",  # two training processes would fight for one GPU's memory
-        "KERAS_BACKEND": "tensorflow",
-        "TF_CPP_MIN_LOG_LEVEL": "2",  # errors: the end of a log should say what went wrong
         **local,  # gRPC asks proxies too
     }
 
@@ -164,7 +159,7 @@ def _free_ports(count: int) -> Iterator[int]:
         with socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
-                probe.bind((_LOCAL, port))
+                probe.bind((LOCAL, port))
             except OSError:
                 continue
         yield port

@@ -21,6 +21,7 @@ from sidecar.coordination.storage import PosixStorage
 from sidecar.demo import job
 from sidecar.demo.children import ChildFailedError, Children, stop
 from sidecar.demo.folder import Folder, claimed
+from sidecar.demo.frameworks import TASKS, Framework
 from sidecar.demo.screen import Scene, activity, opened
 from sidecar.demo.table import evaluations
 from sidecar.errors import SettingsError, StorageError
@@ -31,7 +32,6 @@ _POLL_SECONDS: Final = 0.25
 _PROGRESS_TIMEOUT_SECONDS: Final = 180.0  # the longest normal silence is a cold start on a slow disk
 _STOP_SECONDS: Final = 30.0  # a daemon drains for at most 25
 _SHOW_SECONDS: Final = 20.0  # from the last entry of the journal to its gauge: the daemon needs a fraction of one
-_PACKAGES: Final = {"tensorflow": "tensorflow", "keras": "keras", "scikit-learn": "sklearn"}
 _SAMPLE: Final = ("sidecar_eval_metric{", "sidecar_eval_examples{", "sidecar_eval_checkpoint_step{", "sidecar_group_")
 
 
@@ -64,7 +64,7 @@ class Demo:
         for daemon in self.job.daemons:
             if daemon.child.ended():
                 raise daemon.child.failure("ended early")
-        for path in self.folder.checkpoints.glob("*.index"):
+        for path in self.folder.checkpoints.glob(self.job.framework.pattern):
             self._note_time(path)
         self._read_journal()
         self._states = [daemon.status() for daemon in self.job.daemons]
@@ -72,10 +72,10 @@ class Demo:
         self._require_progress(step)
         shown = {
             task: (activity(state), daemon.url or "")
-            for task, daemon, state in zip(job.TASKS, self.job.daemons, self._states, strict=True)
+            for task, daemon, state in zip(TASKS, self.job.daemons, self._states, strict=True)
         }
         self._began_at = self.now() if self._began_at is None else self._began_at
-        waited = "" if step else f" ({self.now() - self._began_at:.0f} s)"  # importing TensorFlow looks like a hang
+        waited = "" if step else f" ({self.now() - self._began_at:.0f} s)"  # importing a framework looks like a hang
         return Scene(
             evaluations(self._rows, self._written_at),
             self.job.activity(step) + waited,
@@ -86,7 +86,7 @@ class Demo:
         )
 
     def is_ready(self) -> bool:
-        """Return whether the daemons are ready. Training waits for that: four imports of TensorFlow need two cores."""
+        """Return whether the daemons are ready. Training waits for that: four imports of a framework need two cores."""
         return all(state.get("ready") for state in self._states)
 
     def is_over(self) -> bool:
@@ -107,9 +107,9 @@ class Demo:
             time.sleep(_POLL_SECONDS)
         raise daemon.child.failure(f"does not show step {self.job.steps} at {daemon.url}/metrics")
 
-    def _note_time(self, index: Path) -> None:
+    def _note_time(self, file: Path) -> None:
         try:
-            self._written_at[index.stem] = index.stat().st_mtime
+            self._written_at[file.name.removesuffix(self.job.framework.ending)] = file.stat().st_mtime
         except FileNotFoundError:  # training keeps only three
             return
 
@@ -133,24 +133,24 @@ class Demo:
             raise silent.failure(f"has made no progress for {_PROGRESS_TIMEOUT_SECONDS:.0f} s")
 
 
-def run(directory: Path, *, keep: bool, checkpoints: int) -> int:
+def run(directory: Path, *, keep: bool, checkpoints: int, framework: Framework) -> int:
     """Run the demo to its end and return 0.
 
     Raises:
         SettingsError: the directory cannot be used, or a package is missing.
         ChildFailedError: a process failed; the message ends with the end of its log.
     """
-    _require_packages()
+    _require_packages(framework)
     console = Console(highlight=False)
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # SIGTERM cleans up as Ctrl-C does
     with claimed(directory) as folder, Children() as children:
-        running = job.make(children, folder, steps=checkpoints * _SAVE_EVERY, save_every=_SAVE_EVERY)
+        running = job.make(children, folder, framework, steps=checkpoints * _SAVE_EVERY, save_every=_SAVE_EVERY)
         demo = Demo(folder, running)
         _say(
             console,
             "A chief and a worker learn handwritten digits. Beside each runs a daemon:",
             f"  sidecar run --checkpoint-dir {_short(folder.checkpoints)} --replicas 2 \\",
-            f"    --task {job.TASK_FILE}:task",
+            f"    --task {framework.task_file}:task",
             "",
         )
         running.start_daemons()
@@ -199,7 +199,7 @@ def _program() -> str:
 
 def _serve(console: Console, demo: Demo) -> None:
     """Keep the daemons running until Ctrl-C, which is a normal end here."""
-    urls = [f"  {task}'s daemon: {daemon.url}" for task, daemon in zip(job.TASKS, demo.job.daemons, strict=True)]
+    urls = [f"  {task}'s daemon: {daemon.url}" for task, daemon in zip(TASKS, demo.job.daemons, strict=True)]
     _say(console, "", "The daemons keep serving until you press Ctrl-C:", *urls)
     try:
         while True:
@@ -211,12 +211,12 @@ def _serve(console: Console, demo: Demo) -> None:
         return
 
 
-def _require_packages() -> None:
-    missing = [name for name, module in _PACKAGES.items() if importlib.util.find_spec(module) is None]
+def _require_packages(framework: Framework) -> None:
+    missing = [name for name, module in framework.packages.items() if importlib.util.find_spec(module) is None]
     if missing:
         raise SettingsError(
             f"the demo needs {' and '.join(missing)}, which {sys.executable} does not have: "
-            "pip install '.[demo]', in a clone of the repository"
+            f"pip install '.[{framework.extra}]', in a clone of the repository"
         )
 
 

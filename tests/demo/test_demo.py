@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 import uuid
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from urllib.request import urlopen
 
@@ -134,6 +134,32 @@ def test_demo_evaluates_every_checkpoint_and_ends_by_itself(start):
     wait_until(lambda: not demo.alive(), 10)  # the guards of worker processes follow the daemons
 
 
+@pytest.mark.torch
+def test_demo_with_pytorch_evaluates_every_checkpoint(start):
+    """Two processes of torchrun train with DistributedDataParallel; the daemon beside the second evaluates."""
+    demo = start("--framework", "torch", "--checkpoints", "2")
+    assert demo.wait() == 0, demo.output
+    rows = history(demo)
+    assert [(row["step"], row["status"]) for row in rows] == [(120, "succeeded"), (240, "succeeded")]
+    assert [(row["workers"], row["examples"]) for row in rows] == [(2, {"test": 397})] * 2
+    assert len(list(demo.folder.glob("**/weights.pt"))) == 4
+    assert rows[-1]["metrics"]["test"]["accuracy"]["value"] > 0.8
+    assert "chief_idles" in events(demo.folder / "logs" / "daemon-chief.log")
+    assert "the best one is step-240.pt" in demo.output.lower()
+    wait_until(lambda: not demo.alive(), 10)
+
+
+@pytest.mark.nightly
+@pytest.mark.torch
+def test_killed_demo_with_pytorch_leaves_no_process_behind(start):
+    """Torchrun starts its processes in sessions of their own."""
+    demo = start("--framework", "torch")
+    wait_until(lambda: list((demo.folder / "checkpoints").glob("*.pt")))
+    demo.process.kill()
+    demo.wait()
+    wait_until(lambda: not demo.alive(), 10)
+
+
 @pytest.mark.nightly
 @pytest.mark.tensorflow
 def test_keep_leaves_the_daemons_serving_until_ctrl_c(start):
@@ -222,22 +248,22 @@ def test_directory_of_something_else_is_a_mistake_of_settings(start, tmp_path):
     assert (tmp_path / "mine" / "thesis.txt").exists()
 
 
-def test_missing_package_is_told_with_its_remedy(monkeypatch, tmp_path):
+def test_missing_package_is_told_with_its_remedy(tmp_path):
     """Before anything is made: which packages, for which interpreter, and the command that installs them."""
     from sidecar.demo import run
+    from sidecar.demo.frameworks import FRAMEWORKS
     from sidecar.errors import SettingsError
 
-    monkeypatch.setattr(run, "_PACKAGES", {"tensorflow": "no_such_framework", "scikit-learn": "no_such_sklearn"})
-    with pytest.raises(SettingsError, match=r"pip install '\.\[demo\]'") as raised:
-        run.run(tmp_path / "demo", keep=False, checkpoints=1)
+    missing = replace(FRAMEWORKS["torch"], packages={"torch": "no_such_framework", "scikit-learn": "no_such_sklearn"})
+    with pytest.raises(SettingsError, match="torch and scikit-learn") as raised:
+        run.run(tmp_path / "demo", keep=False, checkpoints=1, framework=missing)
     assert raised.value.exit_code == 2
     assert not (tmp_path / "demo").exists()
 
 
 def test_demo_itself_imports_no_framework(tmp_path):
     """Only its child processes do."""
-    script = (
-        "import sys, sidecar.demo.run; print(sorted({'tensorflow', 'keras', 'sklearn', 'numpy'} & set(sys.modules)))"
-    )
+    frameworks = {"tensorflow", "keras", "sklearn", "numpy", "torch"}
+    script = f"import sys, sidecar.demo.run; print(sorted({frameworks} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, capture_output=True, check=True, timeout=60)
     assert done.stdout.decode().strip() == "[]"
