@@ -211,6 +211,30 @@ def test_a_planted_pickle_never_runs(tmp_path, root, new_catalog, pins, protocol
     assert proof.read_text() == "it ran"
 
 
+@pytest.mark.torch
+@pytest.mark.parametrize("called", [os.system, eval, getattr])
+def test_a_planted_pickle_never_runs_in_a_worker(tmp_path, called):
+    """It is refused by name, without the advice to allow it that other classes get."""
+    import torch
+
+    from sidecar.evaluation.backends.torch.restore import load
+    from sidecar.evaluation.failures import EvaluationError
+
+    proof = tmp_path / "proof"
+    arguments = {os.system: (f"touch {proof}",), eval: (f"open({str(proof)!r}, 'w')",), getattr: (1, "real")}
+
+    class Attack:
+        def __reduce__(self):
+            return called, arguments[called]
+
+    torch.save({"model": Attack(), "step": 3}, tmp_path / "m.pt")
+    with pytest.raises(EvaluationError) as caught:
+        load(str(tmp_path / "m.pt"))
+    assert called.__name__ in str(caught.value)
+    assert "add_safe_globals" not in str(caught.value)
+    assert not proof.exists()
+
+
 def test_the_daemons_code_has_no_way_to_unpickle():
     """No module of the formats has `pickle` or a framework in its process."""
     code = (

@@ -19,6 +19,13 @@ from sidecar.evaluation.failures import EvaluationError
 _WRAPPERS: Final = ("module.", "_orig_mod.", "_forward_module.", "_fsdp_wrapped_module.")
 _DEEPEST: Final = 3
 _NAMES_SHOWN: Final = 5
+_RUNNING_MODULES: Final = frozenset(
+    {"os", "posix", "nt", "sys", "subprocess", "shutil", "importlib", "runpy", "pty", "ctypes", "socket", "pickle"}
+)
+_RUNNING_BUILTINS: Final = frozenset(
+    f"builtins.{name}" for name in ("eval", "exec", "compile", "open", "__import__", "getattr", "setattr", "delattr")
+)
+"""With the modules above: functions that no training saves, and that attacks by pickles call."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +47,12 @@ def load(path: str) -> Any:
         names = sorted(_refused_names(path))
         if not names:
             raise EvaluationError("mismatch", f"{path} cannot be loaded: {_first_line(error)}") from error
+        if running := [name for name in names if _runs_code(name)]:
+            raise EvaluationError(
+                "mismatch",
+                f"{path} calls {_listed(running)} when it is unpickled, as attacks do: it was not loaded. Find out who "
+                f"wrote it, and save model.state_dict() alone",
+            ) from error
         imports = "".join(sorted(f"import {name.rpartition('.')[0]}; " for name in names[:1]))
         raise EvaluationError(
             "mismatch",
@@ -194,6 +207,11 @@ def _refused_names(path: str) -> list[str]:
         return list(torch.serialization.get_unsafe_globals_in_checkpoint(path))
     except Exception:  # noqa: BLE001 - the file is untrusted, and the first error says enough
         return []
+
+
+def _runs_code(name: str) -> bool:
+    """Return whether a global, such as `posix.system`, runs code or commands that the file names."""
+    return name.partition(".")[0] in _RUNNING_MODULES or name in _RUNNING_BUILTINS
 
 
 def _listed(names: list[str], separator: str = ", ") -> str:
