@@ -1,5 +1,6 @@
 """Every code block that readers can copy is run, or a reason stands here why it is not."""
 
+import json
 import os
 import re
 import shutil
@@ -30,6 +31,8 @@ RUN_BY = {
     "several_sets.py": "tests/docs/test_code_blocks.py",
     "sums.py": "tests/evaluation/metrics/test_sums.py",
     "restore_averaged.py": "tests/docs/test_code_blocks.py",
+    "train_ddp.py": "tests/docs/test_code_blocks.py",
+    "my_torch_eval.py": "tests/docs/test_code_blocks.py",
 }
 """Python blocks that are marked with the name of a file, and the test that runs them."""
 
@@ -51,6 +54,8 @@ NOT_RUN = {
     "rm -f": "needs Slurm",
     "others=": "needs Slurm",
     "srun": "needs Slurm",
+    "torchrun": "test_the_pytorch_page_works runs it",
+    "sidecar run ckpts --task my_torch_eval.py": "test_the_pytorch_page_works runs it",
     "--done-marker": "needs Slurm",
     "wait": "needs Slurm",
     "cd examples": "tests/examples/test_examples.py runs these in a copy",
@@ -189,6 +194,22 @@ def test_the_commands_work_in_their_order(folder):
             typed = re.sub(r" --http \S+", "", typed) + " --once --http 127.0.0.1:0"
         run(folder, typed)
     assert '"succeeded"' in run(folder, "sidecar history ckpts --json")
+
+
+@pytest.mark.torch
+@pytest.mark.seconds
+def test_the_pytorch_page_works(tmp_path):
+    """Two ranks under torchrun train; then each checkpoint is evaluated, by the commands of the page."""
+    for page, file, code in blocks("python"):
+        if page.name == "pytorch.md" and file:
+            (tmp_path / file).write_text(code)
+    train, evaluate = (command for page, command in commands() if page.name == "pytorch.md")
+    run(tmp_path, f"OMP_NUM_THREADS=1 {train}")
+    run(tmp_path, f"{evaluate} --once --http 127.0.0.1:0")
+    rows = json.loads(run(tmp_path, "sidecar history ckpts --json"))
+    assert [(row["step"], row["status"]) for row in rows] == [(20, "succeeded"), (40, "succeeded"), (60, "succeeded")]
+    assert rows[-1]["examples"] == {"test": 1003}
+    assert rows[-1]["metrics"]["test"]["accuracy"]["value"] > 0.8
 
 
 @pytest.mark.nightly
