@@ -7,6 +7,7 @@ import inspect
 import math
 import warnings
 from collections.abc import Callable, Iterator, Mapping
+from itertools import pairwise
 from typing import Any, Final
 
 import numpy as np
@@ -29,8 +30,10 @@ _REFUSED: Final = {
     "Running": "is a window over the last batches, and workers have different ones",
     "BootStrapper": "draws random samples, so its number is another one each time",
     "MetricTracker": "follows a metric over several evaluations: give the metric itself",
+    "MinMaxMetric": "keeps the best and the worst number of several evaluations: give the metric itself",
 }
 _TOLERANCE: Final = 1e-4
+_PARTS: Final = 3  # of a first batch; some formulas for merged states are wrong from three on
 
 Numbers = dict[str, float | dict[str, float]]
 """The numbers of a metric by name, where several numbers of one name are given by class or place."""
@@ -39,7 +42,7 @@ Numbers = dict[str, float | dict[str, float]]
 class TorchMetric:
     """Give one metric of torchmetrics mergeable states and final numbers.
 
-    The metric is tried on the first batch that it gets, and on its two parts.
+    The metric is tried on the first batch that it gets, and on its parts.
 
     Args:
         name: Name of the metric and of its number.
@@ -154,11 +157,13 @@ class TorchMetric:
         self._update(whole)
         self._states.use_present_shapes()
         size = len(next(_rows(predictions), ()))
-        parts = [_part(whole, 0, size // 2), _part(whole, size // 2, size)] if size > 1 else [whole, whole]
+        count = min(_PARTS, size)
+        ends = [size * number // count for number in range(1, count + 1)] if count else []
+        parts = [_part(whole, start, end) for start, end in pairwise([0, *ends])] if count > 1 else [whole] * _PARTS
         try:
             in_turn = self._number_of(lambda: self._update(*parts))
         except EvaluationError:  # it may need a class or a number of examples that a part lacks
-            parts = [whole, whole]
+            parts = [whole] * _PARTS
             in_turn = self._number_of(lambda: self._update(*parts))
         changes = []
         for part in parts:
@@ -167,17 +172,24 @@ class TorchMetric:
         merged = self.new_states(Shard(0, 1))
         for number, change in enumerate(changes):
             self.add(merged, change, [number])
-        after_merge = self._number_of(lambda: self._states.load(merged))
+        try:
+            after_merge = self._number_of(lambda: self._states.load(merged))
+        except EvaluationError as error:
+            raise EvaluationError("task_error", f"{error} (from the merged states of several batches)") from error
         if repeatability.generators() != before:
             raise self._refused("draws random numbers, so its number is another one each time")
         if not _are_near(in_turn, after_merge):
             raise self._refused(
-                f"gives {_shown(in_turn)} for two batches in turn, but {_shown(after_merge)} from their merged "
+                f"gives {_shown(in_turn)} for batches in turn, but {_shown(after_merge)} from their merged "
                 f"states, so the states of several workers cannot be merged"
             )
-        if parts[0] is not whole and not _are_near(in_turn, at_once := self._number_of(lambda: self._update(whole))):
+        if parts[0] is whole:
+            return
+        if len(_flat(self._number_of(lambda: self._update(parts[0])))) != len(_flat(in_turn)):
+            raise self._refused("returns more numbers for more examples: choose a metric with an average or an area")
+        if not _are_near(in_turn, at_once := self._number_of(lambda: self._update(whole))):
             raise self._refused(
-                f"gives {_shown(at_once)} for the first batch, but {_shown(in_turn)} for its two parts in turn, so its "
+                f"gives {_shown(at_once)} for the first batch, but {_shown(in_turn)} for its parts in turn, so its "
                 f"number depends on how examples are divided into batches"
             )
 
@@ -256,22 +268,21 @@ def _form(structure: Any) -> str:
 
 
 def _are_near(one: Numbers, other: Numbers) -> bool:
-    flat, others = dict(_flat(one)), dict(_flat(other))
-    return flat.keys() == others.keys() and all(
+    numbers, others = _flat(one), _flat(other)
+    return numbers.keys() == others.keys() and all(
         math.isclose(number, others[name], rel_tol=_TOLERANCE, abs_tol=_TOLERANCE**2)
         or (math.isnan(number) and math.isnan(others[name]))
-        for name, number in flat.items()
+        for name, number in numbers.items()
     )
 
 
-def _flat(numbers: Numbers) -> Iterator[tuple[str, float]]:
+def _flat(numbers: Numbers) -> dict[str, float]:
+    found: dict[str, float] = {}
     for name, number in numbers.items():
-        if isinstance(number, dict):
-            yield from ((f"{name} {key}", one) for key, one in number.items())
-        else:
-            yield name, number
+        found |= {f"{name} {key}": one for key, one in number.items()} if isinstance(number, dict) else {name: number}
+    return found
 
 
 def _shown(numbers: Numbers) -> str:
-    named = [f"{number:.6g}" for _, number in _flat(numbers)]
+    named = [f"{number:.6g}" for number in _flat(numbers).values()]
     return ", ".join(named[:3]) + (", …" if len(named) > 3 else "")  # noqa: PLR2004
