@@ -1,5 +1,7 @@
 """Metrics of torchmetrics: the numbers of one process, with equal bits for any number of ranks; or a refusal."""
 
+import subprocess
+import sys
 from dataclasses import replace
 
 import pytest
@@ -285,3 +287,13 @@ def test_named_sums_measure_what_a_built_in_metric_does(checkpoint):
     ]
     assert all(result == results[0] for result in results)
     assert results[0]["share"].hex == results[0]["accuracy"].hex
+
+
+def test_torchmetrics_is_imported_by_the_task_alone():
+    """The package is optional, and takes seconds to import."""
+    code = (
+        "import sys, sidecar.evaluation.backends.torch.torchmetrics_members as members\n"
+        "assert not members.is_torchmetric(object())\n"
+        "assert 'torchmetrics' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
