@@ -19,7 +19,7 @@ from sidecar.errors import RecordError
 from sidecar.records import SCHEMA, Inlined, Key, Outcome, Plan, Settlement
 from sidecar.states import Verdict
 
-FOLD: Final = 7
+FOLD: Final = 8
 """The version of the fold, `JournalState`. Every change of the fold raises it, so that older snapshots are unused."""
 
 FILE_FIELDS: Final = (

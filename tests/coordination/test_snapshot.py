@@ -233,6 +233,7 @@ def test_a_snapshot_of_the_release_before_is_believed():
 
 FOLDS = {
     7: ("7e0cd7f7c213f286", "61d42a57740053b1"),
+    8: ("7e0cd7f7c213f286", "c05648fe145338da"),
 }
 """By `FOLD`: digests of the fields in the file, and of the file that one journal makes. A new FOLD gets a new line."""
 
