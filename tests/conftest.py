@@ -13,6 +13,9 @@ from pathlib import Path
 
 import pytest
 
+# Read by libgomp when a test imports torch. Its threads would spin at barriers and take the cores from other tests.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
 TASKS = Path(__file__).parent / "tasks"
 DAEMONS = ("tests/demo/", "tests/integration/")
 """Folders whose tests start daemons: one of these tests at a time, the tests of other folders next to it."""

@@ -3,7 +3,7 @@
 import pytest
 from every_torchmetric import TABLE, every, table
 
-pytestmark = [pytest.mark.torch, pytest.mark.nightly]
+pytestmark = [pytest.mark.torch, pytest.mark.nightly, pytest.mark.timeout(900)]
 
 REFUSED = {
     **dict.fromkeys(("Running", "RunningMean", "RunningSum"), "window"),
