@@ -25,10 +25,10 @@ demo: $(or $(wildcard $(READY)),$(DEMO_READY))  ## Train on real digits and watc
 	@echo 'Training a small model and evaluating its 8 checkpoints, which takes 1 to 2 minutes. Ctrl-C ends it.'
 	@$(BIN)/sidecar demo $(ARGS)
 
-test: lint  ## Run every check and the tests of every part, with real processes and faults (8 to 12 minutes on two cores; ARGS="tests/daemon -x").
+test: lint  ## Run every check and the tests of every part, with real processes and faults (6 to 10 minutes on two cores; ARGS="tests/daemon -x").
 	$(PYTEST) -m 'not nightly' $(ARGS)
 
-test-fast: $(READY)  ## Run the tests that import no framework and start no process for seconds (90 seconds).
+test-fast: $(READY)  ## Run the tests that import no framework and start no process for seconds (1 minute).
 	PYTHONPATH=tests $(PYTEST) -p no_framework -m 'not tensorflow and not torch and not seconds and not nightly' $(SECONDS:%=--ignore=%) $(ARGS)
 
 test-all: lint  ## Run the whole suite: all metric classes, 2,000 schedules, mutations, recordings made again (35 minutes).
