@@ -155,7 +155,8 @@ def test_a_broken_task_ends_the_daemon_at_its_start(broken, name, tasks):
 def test_a_broken_task_with_tensorflow(sidecar, place, tasks):
     """The same, though TensorFlow was imported before the task."""
     name = "raises at import"
-    judge(sidecar.run(place, "--task", BROKEN[name][0].format(tasks=tasks)).wait(), name, tasks)
+    task = BROKEN[name][0].format(tasks=tasks)
+    judge(sidecar.run(place, "--task", task, SIDECAR_FRAMEWORK="tensorflow").wait(), name, tasks)
 
 
 def judge(done, name, tasks):
