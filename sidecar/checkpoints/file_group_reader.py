@@ -325,4 +325,9 @@ def _failed(error: Exception) -> str:
 
 
 def _unreadable(error: OSError) -> str:
+    if isinstance(error, PermissionError):
+        return (
+            "cannot be read: Permission denied; run this daemon as the user who trains, or let training make its files "
+            "readable for others: some writers, such as safetensors 0.8, save with mode 0600"
+        )
     return f"cannot be read: {error.strerror}"

@@ -18,7 +18,10 @@ from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo
 
 from sidecar.records import SaveWeights as _SaveWeights
 
-FORMATS: Final = ("tf_object", "keras", "hdf5", "keras_shards", "orbax", "saved_model", "torch_zip")
+FORMATS: Final = (
+    *("tf_object", "keras", "hdf5", "keras_shards", "orbax", "saved_model"),
+    *("torch_zip", "pretrained_folder", "safetensors"),
+)
 """Checkpoint formats, as `formats` names them."""
 
 MOST_PARTS: Final = 4

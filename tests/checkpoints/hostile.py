@@ -18,6 +18,8 @@ from checkpoints.tables import Table, block, bundle_entry, bundle_header, dimens
 from sidecar.checkpoints.formats.crc32c import masked_crc32c
 from sidecar.checkpoints.formats.hdf5 import SIGNATURE
 from sidecar.checkpoints.formats.keras_shards import MAX_MAP_BYTES
+from sidecar.checkpoints.formats.safetensors import MAX_HEADER_BYTES
+from sidecar.checkpoints.formats.shards import MAX_INDEX_BYTES as MAX_INDEX_JSON_BYTES
 from sidecar.checkpoints.formats.sstable import MAGIC
 from sidecar.checkpoints.formats.tf_object import MAX_INDEX_BYTES, MAX_SHARDS, MAX_TENSORS
 
@@ -505,3 +507,111 @@ def a_tensor_of_a_terabyte_without_a_checksum(folder: Path) -> Asked:
     with (folder / "m.ckpt").open("ab") as file:
         file.write(table + end)
     return "torch_zip", "m.ckpt", "whole"
+
+
+# safetensors, and folders of Hugging Face's libraries
+
+
+def safetensors(folder: Path, header: bytes, said: str, size: int = 0, name: str = "m.safetensors") -> Asked:
+    sparse(folder / name, 8 + len(header) + size, len(header).to_bytes(8, "little") + header)
+    return "safetensors", name, said
+
+
+def index_of_shards(folder: Path, index: bytes, said: str) -> Asked:
+    (folder / "m.safetensors.index.json").write_bytes(index)
+    return "safetensors", "m.safetensors.index.json", said
+
+
+@hostile
+def a_header_of_2_to_the_63_bytes(folder: Path) -> Asked:
+    (folder / "m.safetensors").write_bytes(b"\xff" * 8)
+    return "safetensors", "m.safetensors", f"up to {MAX_HEADER_BYTES} are read"
+
+
+@hostile
+def as_many_tensors_as_a_header_may_have(folder: Path) -> Asked:
+    count = 280_000
+    tensors = (b'"%d":{"data_offsets":[%d,%d]}' % (number, number, number + 1) for number in range(count))
+    return safetensors(folder, b"{" + b",".join(tensors) + b"}", "whole", count)
+
+
+@hostile
+def a_header_of_one_long_list(folder: Path) -> Asked:
+    return safetensors(folder, b'{"a":[' + b"0," * (5 * MIB) + b"0]}", "its header is damaged")
+
+
+@hostile
+def a_header_of_one_long_name(folder: Path) -> Asked:
+    return safetensors(folder, b'{"' + b"a" * (11 * MIB) + b'":{"data_offsets":[0,0]}}', "whole")
+
+
+@hostile
+def a_header_of_spaces(folder: Path) -> Asked:
+    return safetensors(folder, b" " * (11 * MIB), "its header is damaged")
+
+
+@hostile
+def a_header_of_escapes(folder: Path) -> Asked:
+    return safetensors(folder, b'{"' + b"\\u0041" * (MIB) + b'":{"data_offsets":[0,0]}}', "whole")
+
+
+@hostile
+def a_tensor_of_a_terabyte(folder: Path) -> Asked:
+    return safetensors(folder, b'{"a":{"data_offsets":[0,1099511627776]}}', "whole", 1 << 40)
+
+
+@hostile
+def a_number_of_a_million_digits_in_a_header(folder: Path) -> Asked:
+    return safetensors(folder, b'{"a":{"data_offsets":[0,' + b"9" * MIB + b"]}}", "its header is damaged")
+
+
+@hostile
+def an_index_of_as_many_tensors_as_it_may_have(folder: Path) -> Asked:
+    safetensors(folder, b"{}", "", name=(shard := "m-00001-of-00001.safetensors"))
+    tensors = (b'"%d":"%s"' % (number, shard.encode()) for number in range(350_000))
+    return index_of_shards(folder, b'{"weight_map":{' + b",".join(tensors) + b"}}", "whole")
+
+
+@hostile
+def an_index_of_as_many_shards_as_it_may_name(folder: Path) -> Asked:
+    tensors = (b'"%d":"m-%05d-of-99999.safetensors"' % (number, number) for number in range(99_999))
+    return index_of_shards(folder, b'{"weight_map":{' + b",".join(tensors) + b"}}", "names more than")
+
+
+@hostile
+def an_index_larger_than_it_may_be(folder: Path) -> Asked:
+    sparse(folder / "m.safetensors.index.json", MAX_INDEX_JSON_BYTES + 1)
+    return "safetensors", "m.safetensors.index.json", f"larger than the {MAX_INDEX_JSON_BYTES} bytes"
+
+
+def trainer(folder: Path, state: bytes, said: str, config: bytes = b"{}") -> Asked:
+    (folder / "m").mkdir()
+    safetensors(folder, b"{}", "", name="m/model.safetensors")
+    (folder / "m" / "config.json").write_bytes(config)
+    (folder / "m" / "trainer_state.json").write_bytes(state)
+    return "pretrained_folder", "m", said
+
+
+@hostile
+def a_trainer_that_logged_for_weeks(folder: Path) -> Asked:
+    entries = b",\n".join([b'  {\n   "loss": 0.25,\n   "step": 1\n  }'] * 500_000)
+    return trainer(folder, b'{\n "global_step": 7,\n "log_history": [\n' + entries + b"\n ]\n}\n", "whole")
+
+
+@hostile
+def a_description_of_nested_lists(folder: Path) -> Asked:
+    return trainer(folder, b'{"global_step": 7}', "is cut off, or is not JSON", b"[" * MIB)
+
+
+@hostile
+def a_description_of_numbers(folder: Path) -> Asked:
+    return trainer(folder, b'{"global_step": 7}', "whole", b"[" + b"0," * (MIB - 9) + b"0]")
+
+
+@hostile
+def as_many_files_in_a_folder(folder: Path) -> Asked:
+    (folder / "m").mkdir()
+    for number in range(20_000):
+        (folder / "m" / f"{number}.safetensors").touch()
+    (folder / "m" / "trainer_state.json").touch()
+    return "pretrained_folder", "m", "but no weights"

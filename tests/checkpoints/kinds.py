@@ -20,8 +20,18 @@ KINDS = (
 )
 NEVER_WHOLE = ("keras_failed",)
 
-TORCH_KINDS = ("torch_training", "torch_state", "torch_buffer", "torch_bfloat16", "torch_unchecked", "lightning")
+ARCHIVES = ("torch_training", "torch_state", "torch_buffer", "torch_bfloat16", "torch_unchecked", "lightning")
 """Archives of `torch.save`."""
+
+HUGGING_FACE = (
+    *("safetensors", "safetensors_shards"),
+    *("pretrained", "pretrained_shards", "pretrained_bin_shards", "trainer"),
+)
+"""Files of safetensors, and folders of Hugging Face's libraries."""
+
+TORCH_KINDS = ARCHIVES + HUGGING_FACE
+TRAINER_SAVES = ("trainer_in_place", "trainer_limited")
+"""The same folders under the names that the Trainer gives them."""
 
 LIGHTNING_FOLDERS = ("lightning_last", "lightning_best_and_last", "lightning_link")
 NO_CHECKPOINTS = ("legacy", "script", "exported")

@@ -79,7 +79,8 @@ def operations(calls: list["Call"], source: Path, after: Path) -> Iterator[tuple
             if path.startswith(f"{source}/"):
                 yield from _on_file(name, os.path.relpath(path, source), arguments, answer, offset, after)
         else:
-            paths = [_text(each) for each in re.findall(_HEX, arguments)]
+            folder = _text(file[2]) if file else ""  # names may be relative to an opened one, as those of `rmtree`
+            paths = [str(Path(folder, _text(each))) for each in re.findall(_HEX, arguments)]
             inside = [os.path.relpath(path, source) for path in paths if path.startswith(f"{source}/")]
             if inside:
                 yield from _on_names(name, inside, arguments, after)

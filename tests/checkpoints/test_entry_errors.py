@@ -163,13 +163,13 @@ def test_a_pin_without_permissions_stays_known():
         ]
 
 
-@pytest.mark.parametrize("field", [{"format": "safetensors"}, {"schema": 99}])
+@pytest.mark.parametrize("field", [{"format": "zarr"}, {"schema": 99}])
 def test_what_a_newer_release_pinned_is_not_judged(pinned, field):
     """Its format or its record is not known here: it is kept, however long it cannot be read."""
     folder = pinned.pin(1)
     record = json.loads((folder / PIN_RECORD).read_text()) | field
     for path in folder.glob("ckpt-*"):
-        path.rename(folder / "model.safetensors")
+        path.rename(folder / "model.zarr")
     (folder / PIN_RECORD).write_text(json.dumps(record))
     catalog = pinned.catalog()
     for _ in range(3):

@@ -11,7 +11,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from checkpoints.kinds import TORCH_KINDS
+from checkpoints.kinds import ARCHIVES
 
 from sidecar.checkpoints.checkpoint_glob import CheckpointGlob
 from sidecar.checkpoints.files import list_files
@@ -76,7 +76,7 @@ def test_the_name_of_the_first_folder_does_not_matter(tmp_path):
     assert len(digests) == 1
 
 
-@pytest.mark.parametrize("kind", TORCH_KINDS)
+@pytest.mark.parametrize("kind", ARCHIVES)
 def test_flipped_bits(written, tmp_path, kind, tally):
     """Each is refused, found by `check`, or changes neither the digest nor what `zipfile` reads from the archive."""
     name = only_name(written / kind)

@@ -3,9 +3,11 @@
 A line of input is JSON with the kind and the folder; each is answered by a line of JSON.
 """
 
+import contextlib
 import io
 import json
 import logging
+import shutil
 import sys
 import tempfile
 import warnings
@@ -103,6 +105,65 @@ def _last(folder: Path, **settings: Any) -> None:
     _lightning(folder, epochs=2, filename=None, **settings)
 
 
+def _language_model() -> Any:
+    """A small model of Hugging Face, built from its description."""
+    import transformers
+
+    transformers.logging.set_verbosity_error()
+    transformers.logging.disable_progress_bar()
+    sizes = {"hidden_size": 8, "intermediate_size": 8, "max_position_embeddings": 16, "vocab_size": 40}
+    return transformers.BertForSequenceClassification(
+        transformers.BertConfig(num_hidden_layers=1, num_attention_heads=2, **sizes)
+    )
+
+
+def _trainer(folder: Path, steps: int = STEP, **settings: Any) -> None:
+    """Train with Hugging Face's Trainer, which saves to `checkpoint-<step>` every 5 steps."""
+    import transformers
+
+    class Examples(torch.utils.data.Dataset):
+        def __len__(self) -> int:
+            return 4 * steps
+
+        def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
+            return {"input_ids": torch.arange(6) + index % 30, "labels": torch.tensor(index % 2)}
+
+    settings = {"max_steps": steps, "save_steps": STEP, "per_device_train_batch_size": 4, "seed": _seed()} | settings
+    arguments = transformers.TrainingArguments(
+        str(folder), use_cpu=True, report_to=[], disable_tqdm=True, logging_strategy="no", **settings
+    )
+    with contextlib.redirect_stdout(sys.stderr):
+        transformers.Trainer(_language_model(), arguments, train_dataset=Examples()).train()
+
+
+def _seed() -> int:
+    """A number that no other call gives; the Trainer would seed all calls alike."""
+    return int(torch.randint(2**31, ()))
+
+
+def _trainer_as_m(folder: Path) -> None:
+    with tempfile.TemporaryDirectory() as temporary:  # its path is in a file that is recorded
+        _trainer(Path(temporary))
+        shutil.move(Path(temporary) / f"checkpoint-{STEP}", folder / "m-5")
+
+
+def _in_shards(folder: Path, name: str, **settings: Any) -> None:
+    from huggingface_hub import save_torch_state_dict
+
+    folder.mkdir(exist_ok=True)
+    save_torch_state_dict(model().state_dict(), folder, filename_pattern=name, max_shard_size="1KB", **settings)
+
+
+def _safetensors(folder: Path) -> None:
+    from safetensors.torch import save_file
+
+    save_file(model().state_dict(), folder / "m-5.safetensors", metadata={"format": "pt", "global_step": str(STEP)})
+
+
+def _bin(folder: Path) -> None:
+    _in_shards(folder / "m-5", "pytorch_model{suffix}.bin", safe_serialization=False)
+
+
 WRITERS: dict[str, Callable[[Path], Any]] = {
     "torch_state": lambda folder: torch.save(model().state_dict(), folder / "m-5.pt"),
     "torch_training": lambda folder: torch.save(training(), folder / "m-5.pt"),
@@ -115,6 +176,14 @@ WRITERS: dict[str, Callable[[Path], Any]] = {
     "lightning_last": lambda folder: _last(folder, save_top_k=-1, save_last=True),
     "lightning_best_and_last": lambda folder: _last(folder, monitor="loss", mode="max", save_last=True),
     "lightning_link": lambda folder: _last(folder, save_top_k=-1, save_last="link"),
+    "safetensors": _safetensors,
+    "safetensors_shards": lambda folder: _in_shards(folder, "m-5{suffix}.safetensors"),
+    "pretrained": lambda folder: _language_model().save_pretrained(folder / "m-5"),
+    "pretrained_shards": lambda folder: _language_model().save_pretrained(folder / "m-5", max_shard_size="4KB"),
+    "pretrained_bin_shards": _bin,
+    "trainer": _trainer_as_m,
+    "trainer_in_place": _trainer,
+    "trainer_limited": lambda folder: _trainer(folder, 15, save_total_limit=1),
     "legacy": lambda folder: torch.save(training(), folder / "m-5.pt", _use_new_zipfile_serialization=False),
     "script": lambda folder: torch.jit.script(model()).save(str(folder / "m-5.pt")),
     "exported": _exported,

@@ -265,7 +265,7 @@ def test_a_pin_that_nobody_can_read_goes_by_its_name_when_that_is_settled(looks)
         folder.mkdir(parents=True)
         (folder / "garbage").write_bytes(b"?")
     (looks.pins / f"ckpt-4@{'4' * 12}" / ".checkpoint.json").write_bytes(
-        dumps(Checkpoint(name="ckpt-4", digest="4" * 64, step=4, format="safetensors"))
+        dumps(Checkpoint(name="ckpt-4", digest="4" * 64, step=4, format="zarr"))
     )
     looks("ckpt-3", settled=settled)
     assert looks.pinned() == ["ckpt-1", "ckpt-2", "ckpt-3", "ckpt-4"]

@@ -11,6 +11,8 @@ from sidecar.checkpoints.formats.keras_archive import KerasArchive
 from sidecar.checkpoints.formats.keras_shards import KerasShards
 from sidecar.checkpoints.formats.matching import MatchingFiles, MatchingFolders
 from sidecar.checkpoints.formats.orbax import Orbax
+from sidecar.checkpoints.formats.pretrained_folder import PretrainedFolder
+from sidecar.checkpoints.formats.safetensors import Safetensors
 from sidecar.checkpoints.formats.saved_model import SavedModel
 from sidecar.checkpoints.formats.tf_object import TfObject
 from sidecar.checkpoints.formats.torch_zip import TorchZip
@@ -27,6 +29,8 @@ FORMATS: Final[dict[str, Format]] = {
         Orbax(),  # keras.callbacks.OrbaxCheckpoint
         SavedModel(),  # tf.saved_model.save, model.export, tf_keras model.save("m")
         TorchZip(),  # torch.save, Lightning's ModelCheckpoint
+        PretrainedFolder(),  # Hugging Face's Trainer, save_pretrained, accelerate's save_state
+        Safetensors(),  # safetensors.torch.save_file, save_model
         MatchingFiles(),  # files that the user names by the setting checkpoint_pattern
         MatchingFolders(),  # folders that the user names by the same setting
     )

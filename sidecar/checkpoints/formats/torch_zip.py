@@ -23,6 +23,7 @@ from sidecar.checkpoints.formats.additional_names import LAST, saved_before, tar
 from sidecar.checkpoints.formats.format import Candidate, Inspection
 from sidecar.checkpoints.formats.hdf5 import require_suffix
 from sidecar.checkpoints.formats.pickle_numbers import numbers_at_top
+from sidecar.checkpoints.formats.step_keys import STEP_KEYS
 from sidecar.checkpoints.formats.zip_table import Member, compare_checksum, read_members
 from sidecar.errors import CheckpointError, CorruptError, VanishedError
 from sidecar.records import StepSource
@@ -33,8 +34,6 @@ _SCRIPT: Final = "constants.pkl"
 _EXPORTED: Final = "archive_format"
 _TENSORS: Final = "data/"
 _READ_BYTES: Final = 16 * 1024
-_STEP_KEYS: Final = ("global_step", "step", "iteration", "iterations", "iter", "num_updates", "n_iter")
-"""Names under which trainers save their step, the most certain first. Lightning writes `global_step`."""
 
 _NO_MODEL: Final = re.compile(
     r"(?:optimizer|scheduler|scaler)(?:_\d+)?\.pt|rng_state(?:_\d+)?\.pth|.*_optim_states\.pt"
@@ -73,12 +72,8 @@ class TorchZip:
         with open_file(folder, _require_named_so(name)) as file:
             members = _members(file, name)
             digest = hashlib.sha256(f"{self.name}\0".encode())
-            for inner, member in sorted(members.items()):
-                digest.update(f"{inner}\0{member.size}\0{member.crc}\0".encode("utf-8", "surrogateescape"))
-            has_checksums = all(member.crc for member in members.values() if member.size)
-            if not has_checksums:
-                update_from_content(digest, file)  # torch.serialization.set_crc32_options(False)
-            step = _step(file, members[_PICKLE], (step_key,) if step_key else _STEP_KEYS)
+            has_checksums = _update(digest, members, file)
+            step = _step(file, members[_PICKLE], (step_key,) if step_key else STEP_KEYS)
             state = _state(file, members) if has_checksums and LAST.fullmatch(name) else None
             size = sum(member.size for member in members.values())
             members.clear()  # so that there are never two large tables in memory
@@ -89,10 +84,7 @@ class TorchZip:
 
     def check(self, folder: Path, name: str) -> None:
         """Compare every member that has a CRC-32 with it. `torch.load` does not."""
-        with open_file(folder, _require_named_so(name)) as file:
-            for member in _members(file, name).values():
-                if member.crc:
-                    compare_checksum(file, member, name)
+        check_archive(folder, _require_named_so(name))
 
     def written_in_place(self, file: str) -> bool:
         """Return True: `torch.save` writes under the final name."""
@@ -140,6 +132,30 @@ def _members(file: BinaryIO, name: str) -> dict[str, Member]:
     return members
 
 
+def update_from_archive(digest: "hashlib._Hash", folder: Path, name: str) -> None:
+    """Check that a file of `torch.save` is whole, whatever its name, and add its content to a digest."""
+    with open_file(folder, name) as file:
+        _update(digest, _members(file, name), file)
+
+
+def check_archive(folder: Path, name: str) -> None:
+    """Compare every member that has a CRC-32 with it. `torch.load` does not."""
+    with open_file(folder, name) as file:
+        for member in _members(file, name).values():
+            if member.crc:
+                compare_checksum(file, member, name)
+
+
+def _update(digest: "hashlib._Hash", members: Mapping[str, Member], file: BinaryIO) -> bool:
+    """Add the content of an archive to a digest, and return whether all of it has checksums."""
+    for inner, member in sorted(members.items()):
+        digest.update(f"{inner}\0{member.size}\0{member.crc}\0".encode("utf-8", "surrogateescape"))
+    has_checksums = all(member.crc for member in members.values() if member.size)
+    if not has_checksums:
+        update_from_content(digest, file)  # torch.serialization.set_crc32_options(False)
+    return has_checksums
+
+
 def _step(file: BinaryIO, pickled: Member, keys: tuple[str, ...]) -> int | None:
     """Return the training step, by the first of the keys that the saved mapping has near its beginning."""
     data = os.pread(file.fileno(), min(_READ_BYTES, pickled.size), pickled.start)
@@ -165,7 +181,7 @@ def _same_as(folder: Path, name: str, state: str | None) -> tuple[str, ...]:
 
 def _state(file: BinaryIO, members: Mapping[str, Member]) -> str:
     """Return a digest of the training state: the step, and the size and checksum of each tensor by its name."""
-    digest = hashlib.sha256(f"{_step(file, members[_PICKLE], _STEP_KEYS)}\0".encode())
+    digest = hashlib.sha256(f"{_step(file, members[_PICKLE], STEP_KEYS)}\0".encode())
     for inner, member in sorted(members.items()):
         if inner.startswith(_TENSORS):
             digest.update(f"{inner}\0{member.size}\0{member.crc}\0".encode("utf-8", "surrogateescape"))

@@ -1,0 +1,61 @@
+"""Read large JSON objects member by member, so that only the text itself takes memory. The text is untrusted."""
+
+import json
+import re
+from collections.abc import Callable
+from typing import Any, Final
+
+_SPACE: Final = re.compile(r"[ \t\n\r]*")
+_DECODER: Final = json.JSONDecoder()
+_MOST_CHARACTERS: Final = 4096
+
+
+def read_members(text: str, at: int, read: Callable[[str, int], int]) -> int:
+    """Read the object that begins at `at`, and return where it ends.
+
+    `read` is called with each key and the place of its value, and returns where the value ends.
+    Raises ValueError if the text is not JSON there.
+
+    >>> read_members('{"a": "b", "c": "d"}', 0, lambda key, at: print(key) or value_at('{"a": "b", "c": "d"}', at)[1])
+    a
+    c
+    20
+    """
+    at = _next(text, at, "{")
+    while not text.startswith("}", at):
+        key, at = string_at(text, at)
+        at = _skip(text, read(key, _next(text, at, ":")))
+        if not text.startswith("}", at):
+            at = _next(text, at, ",")  # JSON does not allow one before the }, but nothing depends on it
+    return at + 1
+
+
+def string_at(text: str, at: int) -> tuple[str, int]:
+    """Return the string that begins at `at`, and where it ends. Raises ValueError."""
+    if not text.startswith('"', at):
+        raise ValueError(f"there is no string at {at}")
+    value, end = _DECODER.raw_decode(text, at)
+    return value, end
+
+
+def value_at(text: str, at: int) -> tuple[Any, int]:
+    """Return the value of any kind that begins at `at`, and where it ends. Raises ValueError, also if it is long."""
+    try:
+        value, length = _DECODER.raw_decode(text[at : at + _MOST_CHARACTERS])
+    except RecursionError as error:
+        raise ValueError(f"the value at {at} is nested too deep") from error
+    return value, at + length
+
+
+def _next(text: str, at: int, sign: str) -> int:
+    """Return the place behind a sign and the white space around it. Raises ValueError if there is another sign."""
+    at = _skip(text, at)
+    if not text.startswith(sign, at):
+        raise ValueError(f"there is no {sign} at {at}")
+    return _skip(text, at + 1)
+
+
+def _skip(text: str, at: int) -> int:
+    found = _SPACE.match(text, at)
+    assert found is not None
+    return found.end()

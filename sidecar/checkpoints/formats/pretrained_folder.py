@@ -1,0 +1,194 @@
+"""Read folders of Hugging Face's libraries: `checkpoint-<N>/` of the Trainer, and what `save_pretrained` writes.
+
+Sources: transformers `trainer.py` (`_save_checkpoint`), `modeling_utils.py` (`save_pretrained`) and
+`trainer_jit_checkpoint.py`; accelerate `checkpointing.py`; peft `peft_model.py`. The weights are safetensors, single or
+in shards; older releases use `torch.save`. The Trainer writes everything in place: the weights, the optimizer,
+the states of random numbers, and `trainer_state.json` last. While it deletes surplus checkpoints, the weights may be
+gone before that file is.
+
+Only the weights and the description of the model are the checkpoint. If the Trainer has begun to save the optimizer,
+the folder counts from `trainer_state.json` on, as for the Trainer itself.
+"""
+
+import contextlib
+import hashlib
+import json
+import os
+import re
+from collections.abc import Collection, Iterator
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Final
+
+from sidecar.checkpoints.files import File, Listing, list_files, open_file, read_file
+from sidecar.checkpoints.formats.format import Candidate, Inspection, about
+from sidecar.checkpoints.formats.safetensors import Safetensors
+from sidecar.checkpoints.formats.shards import as_shard, is_unfinished, read_index, shards_of
+from sidecar.checkpoints.formats.torch_zip import check_archive, update_from_archive
+from sidecar.errors import CheckpointError, CorruptError, IncompleteError, VanishedError
+from sidecar.records import StepSource
+from sidecar.weight_names import INDEX, main_weights
+
+STATE: Final = "trainer_state.json"
+
+_ADAPTER: Final = "adapter_model"
+_ADAPTER_CONFIG: Final = "adapter_config.json"
+_CONFIGS: Final = ("config.json", "generation_config.json", _ADAPTER_CONFIG)
+_SENTINEL: Final = "checkpoint-is-incomplete.txt"
+_ARGUMENTS: Final = "training_args.bin"  # only the Trainer writes it
+_BEFORE_STATE: Final = ("optimizer.pt", "scheduler.pt", "rng_state*.pth")
+_ZERO: Final = "global_step*"
+_SHARDED: Final = "pytorch_model_fsdp_*"
+_STEP: Final = re.compile(rb'"global_step":\s*([0-9]{1,18})\s*[,}]')
+_READ_BYTES: Final = 64 * 1024  # keys are sorted, so the long list of logged numbers comes after the step
+_TAIL_BYTES: Final = 64
+_MAX_CONFIG_BYTES: Final = 4 * 1024 * 1024
+_SAFETENSORS: Final = Safetensors()
+
+
+class PretrainedFolder:
+    """Read folders with the weights of one model, as Hugging Face's libraries write them."""
+
+    name: Final = "pretrained_folder"
+    suffixes: Final = ()
+    endings: Final = ""
+    frameworks: Final = ("torch",)
+
+    def file_group(self, name: str) -> None:
+        """Return None: a checkpoint of this format is a folder."""
+        del name
+
+    def candidates(self, folder: Path, listing: Listing) -> Iterator[Candidate]:
+        """Yield every sub-folder with weights, or with the Trainer's state.
+
+        It counts as committed if nothing is newer than that state, which is written last.
+        """
+        for name in listing.folders:
+            with contextlib.suppress(OSError):  # the folder cannot be read, or is gone
+                yield from _candidates(folder, name)
+
+    def inspect(self, folder: Path, name: str, *, step_key: str | None = None) -> Inspection:
+        """Check the weights as their own format does, and that the description of the model is whole.
+
+        The digest covers both. The step is that of the Trainer, or is in the weights under `step_key`.
+        """
+        if (folder / name).is_symlink() or not (folder / name).is_dir():
+            raise VanishedError(f"{folder / name} is not a folder")
+        inner = list_files(folder / name, all_names=True)
+        names = {*inner.files, *inner.escaping}
+        weights = main_weights(names)
+        if weights is None:
+            raise _without_weights(name, names, inner.folders)
+        step = _trainer_step(folder, name, names)
+        digest = hashlib.sha256(f"{self.name}\0".encode())
+        configs = _update_from_configs(digest, folder, name, names)
+        if weights.startswith(_ADAPTER) and _ADAPTER_CONFIG not in configs:
+            raise IncompleteError(f"{name} has no {_ADAPTER_CONFIG}, which is written after {weights}")
+        files, held = _update_from_weights(digest, folder, name, weights, step_key)
+        source: StepSource = "step_key" if step_key else "variable"
+        state = (STATE,) if STATE in names else ()
+        needed = tuple(f"{name}/{file}" for file in (*files, *configs, *state))
+        return Inspection(digest.hexdigest(), held if step_key else step, needed, source)
+
+    def check(self, folder: Path, name: str) -> None:
+        """Compare the checksums of files of `torch.save`. Safetensors have none, so their structure is checked."""
+        for file in self.inspect(folder, name).files:
+            if file.endswith(".bin"):
+                check_archive(folder, file)
+
+    def written_in_place(self, file: str) -> bool:
+        """Return True: most releases write under the final name."""
+        del file
+        return True
+
+
+def _candidates(folder: Path, name: str) -> Iterator[Candidate]:
+    """Yield the checkpoint in a sub-folder if there is one. Raises OSError."""
+    inner = list_files(folder / name, all_names=True)
+    names = {*inner.files, *inner.escaping}
+    weights = main_weights(names)
+    if weights is None and STATE not in names:
+        return
+    wanted = {weights, STATE, *_CONFIGS, *(shards_of(weights, names) if weights else ())}
+    # Unfinished shards are among the files, so that the folder changes as long as they grow.
+    files = sorted(file for file in inner.files.values() if file.name in wanted or is_unfinished(file.name))
+    leaving = min((f"{name}/{link}" for link in inner.escaping if link in wanted), default=None)
+    state = inner.files.get(STATE)
+    committed = state is not None and all(file.mtime_ns <= state.mtime_ns for file in files)
+    yield Candidate(name, tuple(_in(name, file) for file in files), committed, committed, leaving)
+
+
+def _in(folder: str, file: File) -> File:
+    return file._replace(name=f"{folder}/{file.name}")
+
+
+def _without_weights(name: str, names: Collection[str], folders: Collection[str]) -> CheckpointError:
+    """Return the error for a folder without a model's weights, with a remedy if training never writes them."""
+    if STATE not in names:
+        return VanishedError(f"{name} holds no weights of a model, or those of several")
+    if any(fnmatchcase(inner, _ZERO) for inner in folders):
+        return CorruptError(
+            f"{name} holds the shards of DeepSpeed ZeRO only, which nothing but DeepSpeed can read: let it save the "
+            f"model, too, with stage3_gather_16bit_weights_on_model_save (ZeRO 3), or call its zero_to_fp32.py"
+        )
+    if any(fnmatchcase(inner, _SHARDED) for inner in folders):
+        return IncompleteError(f"{name} holds no weights, but a folder of them: set checkpoint_glob to '*/{_SHARDED}'")
+    return IncompleteError(f"{name} has a {STATE}, but no weights: they are missing, or are being deleted")
+
+
+def _trainer_step(folder: Path, name: str, names: Collection[str]) -> int | None:
+    """Return the step in the Trainer's state; None without that file.
+
+    Raises `IncompleteError` if the Trainer has not written it yet, but has begun to save what comes before it.
+    """
+    if _SENTINEL in names:
+        raise IncompleteError(f"{name} is being written: {_SENTINEL} is there")
+    if STATE not in names:
+        if _ARGUMENTS in names and any(fnmatchcase(file, pattern) for pattern in _BEFORE_STATE for file in names):
+            raise IncompleteError(f"{name} has no {STATE}, which the Trainer writes last")
+        return None
+    with open_file(folder, f"{name}/{STATE}") as file:
+        size = os.fstat(file.fileno()).st_size
+        head = os.pread(file.fileno(), _READ_BYTES, 0)
+        tail = os.pread(file.fileno(), _TAIL_BYTES, max(0, size - _TAIL_BYTES))
+    step = _STEP.search(head)
+    is_whole = _is_json(head) if size <= _READ_BYTES else tail.rstrip().endswith(b"\n}")  # the inner } are indented
+    if step is None or not is_whole:
+        raise IncompleteError(f"{name}/{STATE} is cut off, or holds no global_step")
+    return int(step[1])
+
+
+def _is_json(content: bytes) -> bool:
+    try:
+        json.loads(content)
+    except (ValueError, RecursionError):
+        return False
+    return True
+
+
+def _update_from_configs(digest: "hashlib._Hash", folder: Path, name: str, names: Collection[str]) -> tuple[str, ...]:
+    """Add the descriptions of the model to a digest, and return their names. Raises `IncompleteError`."""
+    configs = tuple(config for config in _CONFIGS if config in names)
+    for config in configs:
+        content = read_file(folder, f"{name}/{config}", limit=_MAX_CONFIG_BYTES)
+        if not _is_json(content):
+            raise IncompleteError(f"{name}/{config} is cut off, or is not JSON")
+        digest.update(f"{config}\0".encode() + content.rstrip())
+    return configs
+
+
+def _update_from_weights(
+    digest: "hashlib._Hash", folder: Path, name: str, weights: str, step_key: str | None
+) -> tuple[tuple[str, ...], int | None]:
+    """Check the weights, add them to a digest, and return their files and the step in them."""
+    if weights.endswith(_SAFETENSORS.suffixes):
+        with about(name):
+            found = _SAFETENSORS.inspect(folder / name, weights, step_key=step_key)
+        digest.update(found.digest.encode())
+        return found.files, found.step
+    shards = read_index(folder, f"{name}/{weights}") if weights.endswith(INDEX) else ()
+    for archive in shards or (weights,):
+        digest.update(f"{archive}\0".encode())
+        with as_shard(f"{name}/{weights}", archive):
+            update_from_archive(digest, folder, f"{name}/{archive}")
+    return (weights, *shards), None
