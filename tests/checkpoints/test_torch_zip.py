@@ -217,7 +217,7 @@ def test_a_planted_pickle_never_runs_in_a_worker(tmp_path, called):
     """It is refused by name, without the advice to allow it that other classes get."""
     import torch
 
-    from sidecar.evaluation.backends.torch.restore import load
+    from sidecar.evaluation.backends.torch.weight_files import load
     from sidecar.evaluation.failures import EvaluationError
 
     proof = tmp_path / "proof"

@@ -14,8 +14,9 @@ import torch
 from sidecar.evaluation.backend import Keep, States, Stream, Tick, forget
 from sidecar.evaluation.backends.torch.batch_runner import BatchRunner
 from sidecar.evaluation.backends.torch.dataset_source import DatasetSource, open_source
-from sidecar.evaluation.backends.torch.restore import load, restore
+from sidecar.evaluation.backends.torch.restore import restore
 from sidecar.evaluation.backends.torch.tensors import bits_of
+from sidecar.evaluation.backends.torch.weight_files import load
 from sidecar.evaluation.data.array_source import ArraySource
 from sidecar.evaluation.data.batch_source import Batch
 from sidecar.evaluation.data.digest import digest_of, feed

@@ -1,12 +1,11 @@
-"""Restore a model from a file of `torch.save`, without running what the file holds, and without guessing.
+"""Restore a model from the content of a checkpoint, without guessing.
 
-`torch.load(weights_only=True)` builds tensors and plain containers only. The entry of the file that holds the model's
-values is the one whose names are exactly those of the model, after wrappers are taken off: `module.` of
-DistributedDataParallel, `_orig_mod.` of torch.compile, and one common prefix. If none or several entries fit, the error
-names them.
+The entry of the content that holds the model's values is the one whose names are exactly those of the model, after
+wrappers are taken off: `module.` of DistributedDataParallel, `_orig_mod.` of torch.compile, and one common prefix. If
+none or several entries fit, the error names them. Of parameters that the model ties, one may be stored for all, as in
+safetensors.
 """
 
-import pickle
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -14,18 +13,11 @@ from typing import Any, Final
 import torch
 from torch import nn
 
+from sidecar.evaluation.backends.torch.weight_files import listed
 from sidecar.evaluation.failures import EvaluationError
 
 _WRAPPERS: Final = ("module.", "_orig_mod.", "_forward_module.", "_fsdp_wrapped_module.")
 _DEEPEST: Final = 3
-_NAMES_SHOWN: Final = 5
-_RUNNING_MODULES: Final = frozenset(
-    {"os", "posix", "nt", "sys", "subprocess", "shutil", "importlib", "runpy", "pty", "ctypes", "socket", "pickle"}
-)
-_RUNNING_BUILTINS: Final = frozenset(
-    f"builtins.{name}" for name in ("eval", "exec", "compile", "open", "__import__", "getattr", "setattr", "delattr")
-)
-"""With the modules above: functions that no training saves, and that attacks by pickles call."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,34 +28,8 @@ class _Entry:
     values: Mapping[str, Any]
 
 
-def load(path: str) -> Any:
-    """Return the content of a file of `torch.save`. Tensors are mapped into memory, and read when they are used.
-
-    Raises `EvaluationError` for content that `weights_only=True` refuses, with the names of what it refuses.
-    """
-    try:
-        return torch.load(path, map_location="cpu", weights_only=True, mmap=True)
-    except pickle.UnpicklingError as error:
-        names = sorted(_refused_names(path))
-        if not names:
-            raise EvaluationError("mismatch", f"{path} cannot be loaded: {_first_line(error)}") from error
-        if running := [name for name in names if _runs_code(name)]:
-            raise EvaluationError(
-                "mismatch",
-                f"{path} calls {_listed(running)} when it is unpickled, as attacks do: it was not loaded. Find out who "
-                f"wrote it, and save model.state_dict() alone",
-            ) from error
-        imports = "".join(sorted(f"import {name.rpartition('.')[0]}; " for name in names[:1]))
-        raise EvaluationError(
-            "mismatch",
-            f"{path} holds {_listed(names)}, which torch.load(weights_only=True) does not build, since that could run "
-            f"code: save model.state_dict() alone, or, if you trust the file, write at the top of the task's file: "
-            f"{imports}torch.serialization.add_safe_globals([{', '.join(names[:_NAMES_SHOWN])}])",
-        ) from error
-
-
 def restore(model: nn.Module, content: Any, where: str | Callable[[Any], Any] | None) -> tuple[str, ...]:
-    """Replace all values of the model by those in the content of a file, and return notes about the result.
+    """Replace all values of the model by those in the content of a checkpoint, and return notes about the result.
 
     Args:
         model: The model.
@@ -83,7 +49,8 @@ def restore(model: nn.Module, content: Any, where: str | Callable[[Any], Any] | 
         if isinstance(value, torch.Tensor) and isinstance(own[name], torch.Tensor) and value.shape != own[name].shape
     ]
     if wrong:
-        raise EvaluationError("mismatch", f"shapes differ: {_listed(wrong, '; ')}")
+        raise EvaluationError("mismatch", f"shapes differ: {listed(wrong, '; ')}")
+    _require_equal_tied(bound, own)
     model.load_state_dict(bound, strict=True)
     return _type_notes(entry, bound, own)
 
@@ -125,15 +92,49 @@ def _bound(
 def _bind(values: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any] | None:
     """Return the values by the model's names; None if they are not exactly those of the model."""
     plain = {_unwrapped(name): value for name, value in values.items()}
-    if plain.keys() == own.keys():
-        return plain
+    if (whole := _with_tied(plain, own)) is not None:
+        return whole
     prefixes = {name[: -len(last)] for last in own for name in plain if name.endswith(f".{last}")} if own else set()
     fitting = []
     for prefix in sorted(prefixes):
         below = {name.removeprefix(prefix): value for name, value in plain.items() if name.startswith(prefix)}
-        if below.keys() == own.keys():
-            fitting.append(below)
+        if (whole := _with_tied(below, own)) is not None:
+            fitting.append(whole)
     return fitting[0] if len(fitting) == 1 else None
+
+
+def _with_tied(values: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return a value for each of the model's names; None if one is missing, or if there are others.
+
+    A missing parameter has the value of another one if the model uses the same memory for both.
+    """
+    if values.keys() == own.keys():
+        return dict(values)
+    if not values or values.keys() - own.keys():
+        return None
+    stored = {_place(own[name]): value for name, value in values.items() if _place(own[name]) is not None}
+    missing = {name: stored.get(_place(own[name])) for name in own.keys() - values.keys()}
+    return None if any(value is None for value in missing.values()) else {**values, **missing}
+
+
+def _require_equal_tied(bound: Mapping[str, Any], own: Mapping[str, Any]) -> None:
+    """Raise `EvaluationError` if parameters that are one in the model differ in the checkpoint."""
+    first: dict[tuple[Any, ...], str] = {}
+    for name, value in own.items():
+        if (place := _place(value)) is None:
+            continue
+        other = first.setdefault(place, name)
+        if other != name and bound[other] is not bound[name] and not torch.equal(bound[other], bound[name]):
+            raise EvaluationError(
+                "mismatch", f"{other} and {name} are one parameter in the model, but differ in the checkpoint"
+            )
+
+
+def _place(value: Any) -> tuple[Any, ...] | None:
+    """Return what is the same for tensors in the same memory; None for a value that takes none."""
+    if not isinstance(value, torch.Tensor) or not value.numel() or value.is_meta:
+        return None
+    return value.device, value.data_ptr(), value.shape, value.stride()
 
 
 def _unwrapped(name: str) -> str:
@@ -183,9 +184,9 @@ def _difference(entries: list[_Entry], own: Mapping[str, Any]) -> str:
     missing, surplus = sorted(own.keys() - names), sorted(names - own.keys())
     parts = [f"the model of Task(build_model=…) does not match {best.place!r} in the checkpoint"]
     if missing:
-        parts.append(f"missing there: {_listed(missing)}")
+        parts.append(f"missing there: {listed(missing)}")
     if surplus:
-        parts.append(f"only there: {_listed(surplus)}")
+        parts.append(f"only there: {listed(surplus)}")
     return "; ".join(parts)
 
 
@@ -200,24 +201,3 @@ def _type_notes(entry: _Entry, bound: Mapping[str, Any], own: Mapping[str, Any])
         f"weights are stored as {stored} in {entry.place} and evaluated as {used}, the model's type"
         for stored, used in sorted(pairs)
     )
-
-
-def _refused_names(path: str) -> list[str]:
-    try:
-        return list(torch.serialization.get_unsafe_globals_in_checkpoint(path))
-    except Exception:  # noqa: BLE001 - the file is untrusted, and the first error says enough
-        return []
-
-
-def _runs_code(name: str) -> bool:
-    """Return whether a global, such as `posix.system`, runs code or commands that the file names."""
-    return name.partition(".")[0] in _RUNNING_MODULES or name in _RUNNING_BUILTINS
-
-
-def _listed(names: list[str], separator: str = ", ") -> str:
-    more = f"{separator}and {len(names) - _NAMES_SHOWN} more" if len(names) > _NAMES_SHOWN else ""
-    return separator.join(names[:_NAMES_SHOWN]) + more
-
-
-def _first_line(error: Exception) -> str:
-    return next(iter(str(error).splitlines()), type(error).__name__)

@@ -1,0 +1,278 @@
+"""What real libraries saved is in the model afterwards, bit by bit, or is refused with the names that differ."""
+
+import json
+import os
+
+import pytest
+
+from sidecar.evaluation.failures import EvaluationError
+
+pytestmark = pytest.mark.torch
+
+
+def net(seed=0, dtype=None):
+    """A small model whose values depend on the seed."""
+    import torch
+    from torch import nn
+
+    torch.manual_seed(seed)
+    return nn.Sequential(nn.Linear(5, 4), nn.BatchNorm1d(4), nn.Linear(4, 3)).to(dtype or torch.float32)
+
+
+def tied_net(seed=0):
+    """Two layers with one weight, as language models have."""
+    import torch
+    from torch import nn
+
+    class Tied(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.embed, self.head = nn.Embedding(7, 4), nn.Linear(4, 7, bias=False)
+            self.head.weight = self.embed.weight
+
+    torch.manual_seed(seed)
+    return Tied()
+
+
+def restored(path, model, where=None):
+    """Restore a checkpoint into a model, and return the notes."""
+    from sidecar.evaluation.backends.torch.restore import restore
+    from sidecar.evaluation.backends.torch.weight_files import load
+
+    return restore(model, load(str(path)), where)
+
+
+def same(left, right):
+    """Whether two models have the same bits."""
+    import torch
+
+    values, others = left.state_dict(), right.state_dict()
+    return values.keys() == others.keys() and all(torch.equal(values[name], others[name]) for name in values)
+
+
+def save_file(model, path):
+    from safetensors.torch import save_file
+
+    save_file(model.state_dict(), path)
+    return path
+
+
+def save_model(model, path):
+    from safetensors.torch import save_model
+
+    save_model(model, str(path))
+    return path
+
+
+def save_shards(model, path, **settings):
+    from huggingface_hub import save_torch_model
+
+    path.mkdir()
+    save_torch_model(model, path, max_shard_size=80, **settings)
+    return path
+
+
+def save_bin_shards(model, path):
+    return save_shards(model, path, safe_serialization=False)
+
+
+def save_wrapped(model, path):
+    import torch
+
+    torch.save({"step": 5, "model": {f"module.{name}": value for name, value in model.state_dict().items()}}, path)
+    return path
+
+
+def save_compiled(model, path):
+    import torch
+
+    torch.save(torch.compile(model).state_dict(), path)
+    return path
+
+
+SAVES = {
+    "m.safetensors": save_file,
+    "tied.safetensors": save_model,
+    "checkpoint-5": save_shards,
+    "checkpoint-6": save_bin_shards,
+    "m.pt": save_wrapped,
+    "compiled.pt": save_compiled,
+}
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch.compile imports torch.jit
+@pytest.mark.parametrize("name", SAVES)
+@pytest.mark.parametrize("build", [net, tied_net])
+def test_the_bits_of_real_writers(tmp_path, name, build):
+    """Parameters and buffers; a tied weight that is stored once is both."""
+    if build is tied_net and name == "m.safetensors":
+        pytest.skip("safetensors refuses to store one memory under two names")
+    model = build(seed=1)
+    saved, other = SAVES[name](model, tmp_path / name), build(seed=2)
+    assert not saved.is_dir() or build is tied_net or len(list(saved.iterdir())) > 2
+    assert not same(model, other)
+    assert restored(saved, other) == ()
+    assert same(model, other)
+
+
+def test_the_index_alone(tmp_path):
+    """A checkpoint of shards in the watched directory itself has the name of its index."""
+    model, other = net(seed=1), net(seed=2)
+    save_shards(model, tmp_path / "x")
+    restored(tmp_path / "x" / "model.safetensors.index.json", other)
+    assert same(model, other)
+
+
+@pytest.mark.parametrize(
+    "dtype",
+    [
+        *("bool", "uint8", "int8", "int16", "uint16", "int32", "uint32", "int64", "uint64", "float16", "bfloat16"),
+        *("float32", "float64", "complex64", "float8_e4m3fn", "float8_e5m2"),
+    ],
+)
+def test_every_type_of_safetensors(tmp_path, dtype):
+    """The library and this program read the same bits; a scalar and an empty tensor too."""
+    import torch
+    from safetensors.torch import load_file, save_file
+
+    from sidecar.evaluation.backends.torch.weight_files import load
+
+    bits = torch.arange(64, dtype=torch.uint8) % 2 if dtype == "bool" else torch.arange(64, dtype=torch.uint8)
+    values = bits.view(getattr(torch, dtype))
+    save_file({"a": values.reshape(2, -1), "b": values[0].clone(), "c": values[:0].clone()}, tmp_path / "m.safetensors")
+    found, expected = load(str(tmp_path / "m.safetensors")), load_file(tmp_path / "m.safetensors")
+    assert found.keys() == expected.keys()
+    for name, value in expected.items():
+        assert (found[name].dtype, found[name].shape) == (value.dtype, value.shape)
+        assert torch.equal(found[name].reshape(-1).view(torch.uint8), value.reshape(-1).contiguous().view(torch.uint8))
+
+
+def test_values_between_two_places_of_their_type(tmp_path):
+    """The format allows any offset."""
+    import torch
+
+    from sidecar.evaluation.backends.torch.weight_files import load
+
+    header = {
+        "a": {"dtype": "U8", "shape": [1], "data_offsets": [0, 1]},
+        "b": {"dtype": "F32", "shape": [2], "data_offsets": [1, 9]},
+    }
+    content = json.dumps(header).encode()
+    values = b"\7" + torch.tensor([1.5, -2.0]).numpy().tobytes()
+    (tmp_path / "m.safetensors").write_bytes(len(content).to_bytes(8, "little") + content + values)
+    assert load(str(tmp_path / "m.safetensors"))["b"].tolist() == [1.5, -2.0]
+
+
+@pytest.mark.parametrize(
+    "stored",
+    [
+        {"dtype": "F4", "shape": [2], "data_offsets": [0, 8]},
+        {"dtype": "F32", "shape": [3], "data_offsets": [0, 8]},
+        {"dtype": "F32", "shape": [2], "data_offsets": [0, 7]},
+        {"dtype": "F32", "shape": [1 << 40], "data_offsets": [0, 8]},
+        {"dtype": "F32", "shape": "x", "data_offsets": [0, 8]},
+        {"dtype": ["F32"], "shape": [2], "data_offsets": [0, 8]},
+        {"shape": [2]},
+        5,
+    ],
+)
+def test_headers_that_contradict(tmp_path, stored):
+    """One sentence that names the file."""
+    from sidecar.evaluation.backends.torch.weight_files import load
+
+    content = json.dumps({"a": stored}).encode()
+    (tmp_path / "m.safetensors").write_bytes(len(content).to_bytes(8, "little") + content + bytes(8))
+    with pytest.raises(EvaluationError) as caught:
+        load(str(tmp_path / "m.safetensors"))
+    assert "m.safetensors" in str(caught.value)
+
+
+def test_the_package_is_not_needed(tmp_path, monkeypatch):
+    """A worker's environment has torch, and maybe nothing else."""
+    import sys
+
+    saved = save_file(net(seed=1), tmp_path / "m.safetensors")
+    for name in [name for name in sys.modules if name.partition(".")[0] in ("safetensors", "transformers")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "safetensors", None)
+    restored(saved, net())
+
+
+def test_one_parameter_that_differs_under_two_names(tmp_path):
+    """Of a model that did not tie them: the last one would win without a word."""
+    import torch
+
+    values = tied_net(seed=1).state_dict()
+    values["head.weight"] = values["head.weight"] + 1
+    torch.save(values, tmp_path / "m.pt")
+    model = tied_net(seed=2)
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    with pytest.raises(EvaluationError) as caught:
+        restored(tmp_path / "m.pt", model)
+    assert "embed.weight" in str(caught.value)
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+
+
+def test_a_weight_that_is_not_tied_must_be_there(tmp_path):
+    """Stored once, needed twice."""
+    saved = save_model(tied_net(), tmp_path / "m.safetensors")
+    model = tied_net()
+    model.head.weight = type(model.head.weight)(model.head.weight.detach().clone())
+    with pytest.raises(EvaluationError) as caught:
+        restored(saved, model)
+    assert caught.value.kind == "mismatch"
+    assert "head.weight" in str(caught.value) or "embed.weight" in str(caught.value)
+
+
+def test_a_folder_that_is_being_deleted(tmp_path):
+    """Its weights are gone: the checkpoint vanished, the model is not wrong."""
+    folder = save_shards(net(), tmp_path / "checkpoint-5")
+    min(folder.glob("*.safetensors")).unlink()
+    for _ in range(2):
+        with pytest.raises(EvaluationError) as caught:
+            restored(folder, net())
+        assert caught.value.kind == "vanished"
+        for path in folder.iterdir():
+            path.unlink()
+
+
+def test_tied_models_of_hugging_face(tmp_path):
+    """A causal language model, as `save_pretrained` writes it."""
+    import transformers
+
+    config = transformers.GPT2Config(n_layer=1, n_head=2, n_embd=8, vocab_size=20, n_positions=16)
+    model, other = transformers.GPT2LMHeadModel(config), transformers.GPT2LMHeadModel(config)
+    model.save_pretrained(tmp_path / "checkpoint-1")
+    assert not same(model, other)
+    restored(tmp_path / "checkpoint-1", other)
+    assert same(model, other)
+
+
+@pytest.mark.parametrize("where", ["ema", lambda content: content["ema"]])
+def test_the_place_is_named_if_several_fit(tmp_path, where):
+    """An exponential moving average beside the model."""
+    import torch
+
+    model, average = net(seed=1), net(seed=2)
+    torch.save({"model": model.state_dict(), "ema": average.state_dict()}, tmp_path / "m.pt")
+    with pytest.raises(EvaluationError) as caught:
+        restored(tmp_path / "m.pt", net())
+    assert "Task(checkpoint='model')" in str(caught.value)
+    restored(tmp_path / "m.pt", other := net(), where)
+    assert same(other, average)
+
+
+def test_another_type_is_noted(tmp_path):
+    """Weights in bfloat16 in a model of float32."""
+    import torch
+
+    saved = save_file(net(seed=1, dtype=torch.bfloat16), tmp_path / "m.safetensors")
+    (note,) = restored(saved, net())
+    assert "bfloat16" in note
+
+
+def test_only_bytes_that_are_used_are_read(tmp_path):
+    """The optimizer of a Trainer's folder is larger than the model, and is not opened."""
+    folder = save_shards(net(seed=1), tmp_path / "checkpoint-5")
+    os.mkfifo(folder / "optimizer.pt")  # opening it would hang
+    restored(folder, net())
