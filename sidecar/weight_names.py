@@ -1,4 +1,4 @@
-"""Name the files of weights that Hugging Face's libraries write: single files, and shards beside an index."""
+"""Name the files of weights that Hugging Face's libraries and `torch.distributed.checkpoint` write."""
 
 import re
 from collections.abc import Collection
@@ -6,6 +6,7 @@ from typing import Final
 
 SAFETENSORS: Final = ".safetensors"
 INDEX: Final = ".index.json"
+DCP_METADATA: Final = ".metadata"
 
 _USUAL: Final = (
     *("model.safetensors", f"model.safetensors{INDEX}", "adapter_model.safetensors"),

@@ -6,7 +6,8 @@ A checkpoint is complete as soon as all of this holds:
 2. The write is finished: the writer's own state file names the checkpoint and no newer write has begun (`committed`);
    or all content agrees with checksums that the writer adds last, as in zip archives; or its files have not changed for
    `quiet_seconds`.
-3. The user's marker is there, if `complete_marker` asks for one.
+3. Its files do not look as if they belonged to two saves, or have not changed for `corrupt_after_seconds`.
+4. The user's marker is there, if `complete_marker` asks for one.
 
 A checkpoint whose structure is not whole waits, and is corrupt once its files have not changed for
 `corrupt_after_seconds`. Pure: the reading is done by `file_group_reader`, in the formats of `formats/`.
@@ -53,6 +54,8 @@ def completeness(
     """
     if isinstance(verdict, CheckpointError):
         return Wait(str(verdict)) if unchanged_seconds < corrupt_after_seconds else Corrupt(verdict)
+    if verdict.doubt is not None and unchanged_seconds < corrupt_after_seconds:
+        return Wait(f"whole, but {verdict.doubt}: waits until unchanged for {corrupt_after_seconds:g} s")
     if not committed and unchanged_seconds < quiet_seconds:
         return Wait(f"whole, but no state file names it: waits until unchanged for {quiet_seconds:g} s")
     if missing_marker is not None:

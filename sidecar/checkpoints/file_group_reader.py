@@ -133,8 +133,10 @@ class FileGroupReader:
 
     def ends(self, candidate: KnownCandidate) -> tuple[float, float]:
         """Return the times at which a candidate is accepted, and given up, if its files do not change any more."""
-        since = candidate.unchanged_since
-        return since + self.quiet_seconds, since + self.corrupt_after_seconds
+        since, verdict = candidate.unchanged_since, candidate.verdict
+        is_doubtful = isinstance(verdict, Inspection) and verdict.doubt is not None
+        wait = self.corrupt_after_seconds if is_doubtful else self.quiet_seconds
+        return since + wait, since + self.corrupt_after_seconds
 
     def _read(
         self,

@@ -21,7 +21,7 @@ NEVER: Final = (".*", "workertemp_*", "tmp-*", "*.tmp*")
 """Names that writers give to unfinished files, and this program to its own files."""
 
 _NEVER: Final = re.compile("|".join(map(translate, NEVER)))
-_NEVER_FOLDERS: Final = re.compile("|".join(map(translate, (*NEVER, "*_temp", "*.orbax-checkpoint-tmp*"))))
+_NEVER_FOLDERS: Final = re.compile("|".join(map(translate, (*NEVER, "*_temp", "tmp_*", "*.orbax-checkpoint-tmp*"))))
 _SAMPLE_BYTES: Final = 64 * 1024
 _ALL_BYTES: Final = 16 * 1024 * 1024  # a file up to this size is hashed as a whole: that takes less than a scan may
 _ABSENT: Final = (errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG)  # such a path does not exist
@@ -163,9 +163,13 @@ def open_file(folder: Path, name: str) -> Iterator[BinaryIO]:
         if error.errno in _ABSENT:
             raise VanishedError(f"{folder / name} is gone") from error
         raise
+    mode = os.fstat(descriptor).st_mode
+    if not stat.S_ISREG(mode):
+        os.close(descriptor)
+        if stat.S_ISDIR(mode):
+            raise VanishedError(f"{folder / name} is a folder")
+        raise CorruptError(f"{folder / name} is not a regular file")
     with os.fdopen(descriptor, "rb", buffering=0) as file:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise CorruptError(f"{folder / name} is not a regular file")
         yield file
 
 

@@ -188,8 +188,8 @@ class Settings(BaseModel):
     itself; sub-folders hold backups and exports as well, so only the user knows which of them count."""
     formats: Formats = ()
     """Checkpoint formats to look for: some of `tf_object`, `keras`, `hdf5`, `keras_shards`, `orbax`, `saved_model`,
-    `torch_zip`, `pretrained_folder` and `safetensors`. Default: all that the framework restores, so that a stray file
-    of another one disturbs nothing."""
+    `torch_zip`, `pretrained_folder`, `safetensors` and `dcp`. Default: all that the framework restores, so that a stray
+    file of another one disturbs nothing."""
     checkpoint_pattern: NamePattern | None = None
     """Glob of the names of files and folders that are checkpoints, whatever their format, such as `model-*.joblib`; it
     replaces `formats`. Default: only the user knows names whose format is not one of these."""

@@ -20,7 +20,7 @@ from sidecar.records import SaveWeights as _SaveWeights
 
 FORMATS: Final = (
     *("tf_object", "keras", "hdf5", "keras_shards", "orbax", "saved_model"),
-    *("torch_zip", "pretrained_folder", "safetensors"),
+    *("torch_zip", "pretrained_folder", "safetensors", "dcp"),
 )
 """Checkpoint formats, as `formats` names them."""
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from checkpoints.tables import Table, block, bundle_entry, bundle_header, dimension, entry, index_of, table_of, varint
 
 from sidecar.checkpoints.formats.crc32c import masked_crc32c
+from sidecar.checkpoints.formats.dcp import MAX_METADATA_BYTES
 from sidecar.checkpoints.formats.hdf5 import SIGNATURE
 from sidecar.checkpoints.formats.keras_shards import MAX_MAP_BYTES
 from sidecar.checkpoints.formats.safetensors import MAX_HEADER_BYTES
@@ -615,3 +616,60 @@ def as_many_files_in_a_folder(folder: Path) -> Asked:
         (folder / "m" / f"{number}.safetensors").touch()
     (folder / "m" / "trainer_state.json").touch()
     return "pretrained_folder", "m", "but no weights"
+
+
+# torch.distributed.checkpoint
+
+
+def metadata_of(folder: Path, frames: bytes, said: str, data: bytes = b"") -> Asked:
+    (folder / "m").mkdir()
+    (folder / "m" / ".metadata").write_bytes(b"\x80\x04" + frames)
+    (folder / "m" / "__0_0.distcp").write_bytes(data)
+    return "dcp", "m", said
+
+
+def frame(content: bytes) -> bytes:
+    return b"\x95" + len(content).to_bytes(8, "little") + content
+
+
+@hostile
+def a_frame_of_2_to_the_64_bytes(folder: Path) -> Asked:
+    return metadata_of(folder, b"\x95" + b"\xff" * 8, "is cut off")
+
+
+@hostile
+def a_terabyte_of_metadata(folder: Path) -> Asked:
+    asked = metadata_of(folder, b"", f"up to {MAX_METADATA_BYTES} are read")
+    os.truncate(folder / "m" / ".metadata", 1 << 40)
+    return asked
+
+
+@hostile
+def as_many_parts_as_in_a_large_model(folder: Path) -> Asked:
+    part = b"(h\x01h\x02h\x03K\x00h\x04K\x01ub"
+    content = frame(b"\x8c\x0c__0_0.distcp\x94") + frame(part * 2_000_000 + b".")
+    return metadata_of(folder, content, "its data files have 0 bytes")
+
+
+@hostile
+def a_frame_for_each_byte(folder: Path) -> Asked:
+    return metadata_of(folder, frame(b"\x94") * 500_000 + frame(b"."), "names no data file")
+
+
+@hostile
+def as_many_names_of_data_files(folder: Path) -> Asked:
+    return metadata_of(folder, frame(b"".join(b"__%d_0.distcp" % n for n in range(200_000)) + b"."), "names more than")
+
+
+@hostile
+def a_data_file_of_a_terabyte(folder: Path) -> Asked:
+    asked = metadata_of(folder, frame(b"__0_0.distcp."), "there is no end of an archive")
+    os.truncate(folder / "m" / "__0_0.distcp", 1 << 40)
+    return asked
+
+
+@hostile
+def an_archive_that_states_no_length(folder: Path) -> Asked:
+    """Whoever walks from its end to its start by that length never arrives."""
+    end = b"PK\6\6" + bytes(52) + b"PK\6\7" + bytes(16) + b"PK\5\6" + bytes(18)
+    return metadata_of(folder, frame(b"__0_0.distcp."), "whole", end * 20_000)

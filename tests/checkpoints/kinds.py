@@ -29,7 +29,10 @@ HUGGING_FACE = (
 )
 """Files of safetensors, and folders of Hugging Face's libraries."""
 
-TORCH_KINDS = ARCHIVES + HUGGING_FACE
+DCP = ("dcp", "dcp_sharded")
+"""Folders of torch.distributed.checkpoint, of one and of two ranks."""
+
+TORCH_KINDS = ARCHIVES + HUGGING_FACE + DCP
 TRAINER_SAVES = ("trainer_in_place", "trainer_limited")
 """The same folders under the names that the Trainer gives them."""
 

@@ -61,21 +61,20 @@ def operations(calls: list["Call"], source: Path, after: Path) -> Iterator[tuple
     `after`: the folder as it was afterwards, for content that came from outside. A long write is two operations: half
     of it, then all.
     """
-    offsets: dict[int, int] = defaultdict(int)
+    offsets: dict[str, int] = defaultdict(int)  # by path: several processes may write at once, and number files alike
     for name, arguments, answer, opened in calls:
         if answer < 0:
             continue
         file = re.match(_FD, arguments)
         if name == "openat" and opened:
-            offsets[answer] = 0
+            offsets[_text(re.findall(_HEX, arguments)[-1])] = 0
         elif name == "lseek" and file:
-            offsets[int(file[1])] = answer
+            offsets[_text(file[2])] = answer
         if file and name in ("write", "writev", "pwrite64", "sendfile", "ftruncate"):
-            descriptor, path = int(file[1]), _text(file[2])
-            last = arguments.rpartition(",")[2]
-            offset = int(last) if name == "pwrite64" else offsets[descriptor]
+            path, last = _text(file[2]), arguments.rpartition(",")[2]
+            offset = int(last) if name == "pwrite64" else offsets[path]
             if name in ("write", "writev", "sendfile"):
-                offsets[descriptor] += answer
+                offsets[path] += answer
             if path.startswith(f"{source}/"):
                 yield from _on_file(name, os.path.relpath(path, source), arguments, answer, offset, after)
         else:

@@ -132,6 +132,27 @@ def test_folders_without_whole_weights(trainer, inner, error, remedy):
     assert remedy in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    "name",
+    [
+        "mp_rank_00_model_states.pt",
+        "zero_pp_rank_0_mp_rank_00_model_states.pt",
+        "bf16_zero_pp_rank_0_mp_rank_00_optim_states.pt",
+    ],
+)
+def test_folders_of_deepspeed_are_refused(root, new_catalog, clock, name):
+    """Each once, with the remedy, and not in silence."""
+    (root / "global_step5").mkdir()
+    (root / "global_step5" / name).write_bytes(b"legacy")
+    (root / "latest").write_text("global_step5")
+    catalog = new_catalog()
+    ((waiting, reason),) = catalog.scan().waiting
+    assert waiting == "global_step5"
+    assert "zero_to_fp32" in reason
+    clock.seconds += 60
+    assert [each.name for each in catalog.scan().corrupt] == ["global_step5"]
+
+
 def test_adapters(written, tmp_path):
     """Peft writes `adapter_model.safetensors`, then `adapter_config.json`."""
     (tmp_path / "step-7").mkdir()

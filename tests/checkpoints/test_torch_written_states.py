@@ -5,13 +5,19 @@ import time
 from pathlib import Path
 
 import pytest
-from checkpoints.kinds import ARCHIVES, HUGGING_FACE, LIGHTNING_SAVES, TRAINER_SAVES
+from checkpoints.kinds import ARCHIVES, DCP, HUGGING_FACE, LIGHTNING_SAVES, TRAINER_SAVES
 from checkpoints.written_states import replay, trace, whole
 
 pytestmark = [pytest.mark.torch, pytest.mark.nightly]
 
 PLAIN = tuple(kind for kind in ARCHIVES if kind != "lightning")
-RECORDED = PLAIN + LIGHTNING_SAVES + tuple(kind for kind in HUGGING_FACE if kind != "trainer") + TRAINER_SAVES[:1]
+RECORDED = (
+    PLAIN
+    + LIGHTNING_SAVES
+    + tuple(kind for kind in HUGGING_FACE if kind != "trainer")
+    + TRAINER_SAVES[:1]
+    + (*DCP, "dcp_async")
+)
 OTHER_FILESYSTEM = Path("/dev/shm")
 
 
@@ -31,7 +37,7 @@ def test_nothing_on_the_way_is_complete(traced, root, new_catalog, clock, kind, 
     assert len(set(whole(traced.after(number, kind)))) == 1
     states, early = replay(traced, number, kind, root, new_catalog(), clock)
     assert states == 1 if "same" in kind else states > 2
-    assert early == 0 or (number == 2 and "shards" in kind), "between two shards, only the quiet time tells"
+    assert early == 0
     tally.add("states that writers pass through", states, states)
     print(f"{kind}, save {number}: {states} states, {early} of them whole by structure alone, and too early")
 

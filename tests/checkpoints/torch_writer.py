@@ -164,6 +164,29 @@ def _bin(folder: Path) -> None:
     _in_shards(folder / "m-5", "pytorch_model{suffix}.bin", safe_serialization=False)
 
 
+def _dcp(folder: Path) -> None:
+    import torch.distributed.checkpoint as dcp
+
+    dcp.save(training(), checkpoint_id=folder / "m-5", no_dist=True)
+
+
+def _dcp_async(folder: Path) -> None:
+    import torch.distributed as dist
+    import torch.distributed.checkpoint as dcp
+
+    with tempfile.TemporaryDirectory() as meeting:
+        dist.init_process_group("gloo", f"file://{meeting}/store", rank=0, world_size=1)
+        dcp.async_save(training(), checkpoint_id=folder / "m-5").result()
+        dist.destroy_process_group()
+
+
+def _dcp_sharded(folder: Path) -> None:
+    import sharded_writer
+
+    sharded_writer.save(folder / "m-5", _seed())
+    (folder / "m-5.expected").unlink()
+
+
 WRITERS: dict[str, Callable[[Path], Any]] = {
     "torch_state": lambda folder: torch.save(model().state_dict(), folder / "m-5.pt"),
     "torch_training": lambda folder: torch.save(training(), folder / "m-5.pt"),
@@ -184,6 +207,9 @@ WRITERS: dict[str, Callable[[Path], Any]] = {
     "trainer": _trainer_as_m,
     "trainer_in_place": _trainer,
     "trainer_limited": lambda folder: _trainer(folder, 15, save_total_limit=1),
+    "dcp": _dcp,
+    "dcp_sharded": _dcp_sharded,
+    "dcp_async": _dcp_async,
     "legacy": lambda folder: torch.save(training(), folder / "m-5.pt", _use_new_zipfile_serialization=False),
     "script": lambda folder: torch.jit.script(model()).save(str(folder / "m-5.pt")),
     "exported": _exported,

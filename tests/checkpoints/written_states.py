@@ -54,12 +54,14 @@ def trace(writer: WriterProcess, kinds: Iterable[str], folder: Path) -> Traced:
 
 
 def whole(root: Path) -> Iterator[tuple[str, str]]:
-    """Names and digests of what passes the structure check, whatever the time."""
+    """Names and digests of what passes the structure check without a doubt, whatever the time."""
     listing = list_files(root)
     for format_ in FORMATS.values():
         for candidate in format_.candidates(root, listing):
             with contextlib.suppress(CheckpointError):
-                yield candidate.name, format_.inspect(root, candidate.name).digest
+                inspection = format_.inspect(root, candidate.name)
+                if inspection.doubt is None:
+                    yield candidate.name, inspection.digest
 
 
 def replay(traced: Traced, number: int, kind: str, root: Path, catalog: Catalog, clock) -> tuple[int, int]:

@@ -5,6 +5,7 @@ from collections.abc import Collection, Sequence
 from typing import Final
 
 from sidecar.checkpoints.files import is_temporary
+from sidecar.checkpoints.formats.dcp import Dcp
 from sidecar.checkpoints.formats.format import Candidate, Format, Inspection
 from sidecar.checkpoints.formats.hdf5 import Hdf5
 from sidecar.checkpoints.formats.keras_archive import KerasArchive
@@ -31,6 +32,7 @@ FORMATS: Final[dict[str, Format]] = {
         TorchZip(),  # torch.save, Lightning's ModelCheckpoint
         PretrainedFolder(),  # Hugging Face's Trainer, save_pretrained, accelerate's save_state
         Safetensors(),  # safetensors.torch.save_file, save_model
+        Dcp(),  # torch.distributed.checkpoint.save, torchtitan
         MatchingFiles(),  # files that the user names by the setting checkpoint_pattern
         MatchingFolders(),  # folders that the user names by the same setting
     )

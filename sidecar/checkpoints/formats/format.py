@@ -36,6 +36,7 @@ class Inspection:
     `step_source` says which of its variables holds the step. `proof_bytes`: how much `check` reads to prove that the
     checkpoint is whole, as checksums cover all content and are written last; None: it cannot prove that. `same_as`:
     other checkpoints in the folder with the same training state, if this name is an additional one: `last.ckpt`.
+    `doubt`: why the files may belong to two saves, although each is whole.
     """
 
     digest: str
@@ -44,6 +45,7 @@ class Inspection:
     step_source: StepSource | None = None
     proof_bytes: int | None = None
     same_as: tuple[str, ...] = ()
+    doubt: str | None = None
 
 
 def shown(name: str | bytes) -> str:

@@ -23,7 +23,7 @@ from typing import Final
 from sidecar.checkpoints.files import File, Listing, list_files, open_file, read_file
 from sidecar.checkpoints.formats.format import Candidate, Inspection, about
 from sidecar.checkpoints.formats.safetensors import Safetensors
-from sidecar.checkpoints.formats.shards import as_shard, is_unfinished, read_index, shards_of
+from sidecar.checkpoints.formats.shards import as_shard, doubt_about, is_unfinished, read_index, shards_of
 from sidecar.checkpoints.formats.torch_zip import check_archive, update_from_archive
 from sidecar.errors import CheckpointError, CorruptError, IncompleteError, VanishedError
 from sidecar.records import StepSource
@@ -38,6 +38,7 @@ _SENTINEL: Final = "checkpoint-is-incomplete.txt"
 _ARGUMENTS: Final = "training_args.bin"  # only the Trainer writes it
 _BEFORE_STATE: Final = ("optimizer.pt", "scheduler.pt", "rng_state*.pth")
 _ZERO: Final = "global_step*"
+_DEEPSPEED: Final = ("*mp_rank_*_model_states.pt", "*zero_pp_rank_*_optim_states.pt")
 _SHARDED: Final = "pytorch_model_fsdp_*"
 _STEP: Final = re.compile(rb'"global_step":\s*([0-9]{1,18})\s*[,}]')
 _READ_BYTES: Final = 64 * 1024  # keys are sorted, so the long list of logged numbers comes after the step
@@ -85,10 +86,11 @@ class PretrainedFolder:
         if weights.startswith(_ADAPTER) and _ADAPTER_CONFIG not in configs:
             raise IncompleteError(f"{name} has no {_ADAPTER_CONFIG}, which is written after {weights}")
         files, held = _update_from_weights(digest, folder, name, weights, step_key)
+        doubt = doubt_about(folder / name, weights, files[1:])
         source: StepSource = "step_key" if step_key else "variable"
         state = (STATE,) if STATE in names else ()
         needed = tuple(f"{name}/{file}" for file in (*files, *configs, *state))
-        return Inspection(digest.hexdigest(), held if step_key else step, needed, source)
+        return Inspection(digest.hexdigest(), held if step_key else step, needed, source, doubt=doubt)
 
     def check(self, folder: Path, name: str) -> None:
         """Compare the checksums of files of `torch.save`. Safetensors have none, so their structure is checked."""
@@ -107,7 +109,7 @@ def _candidates(folder: Path, name: str) -> Iterator[Candidate]:
     inner = list_files(folder / name, all_names=True)
     names = {*inner.files, *inner.escaping}
     weights = main_weights(names)
-    if weights is None and STATE not in names:
+    if weights is None and STATE not in names and not _is_of_deepspeed(names):
         return
     wanted = {weights, STATE, *_CONFIGS, *(shards_of(weights, names) if weights else ())}
     # Unfinished shards are among the files, so that the folder changes as long as they grow.
@@ -124,16 +126,21 @@ def _in(folder: str, file: File) -> File:
 
 def _without_weights(name: str, names: Collection[str], folders: Collection[str]) -> CheckpointError:
     """Return the error for a folder without a model's weights, with a remedy if training never writes them."""
+    if _is_of_deepspeed(names) or (STATE in names and any(fnmatchcase(inner, _ZERO) for inner in folders)):
+        return CorruptError(
+            f"{name} holds shards of DeepSpeed, which have no sign of completeness, and which only DeepSpeed can read: "
+            f"let training save the model, too (Trainer with ZeRO 3: stage3_gather_16bit_weights_on_model_save), call "
+            f"zero_to_fp32.py, or set checkpoint_pattern, complete_marker and Task(restore=…)"
+        )
     if STATE not in names:
         return VanishedError(f"{name} holds no weights of a model, or those of several")
-    if any(fnmatchcase(inner, _ZERO) for inner in folders):
-        return CorruptError(
-            f"{name} holds the shards of DeepSpeed ZeRO only, which nothing but DeepSpeed can read: let it save the "
-            f"model, too, with stage3_gather_16bit_weights_on_model_save (ZeRO 3), or call its zero_to_fp32.py"
-        )
     if any(fnmatchcase(inner, _SHARDED) for inner in folders):
         return IncompleteError(f"{name} holds no weights, but a folder of them: set checkpoint_glob to '*/{_SHARDED}'")
     return IncompleteError(f"{name} has a {STATE}, but no weights: they are missing, or are being deleted")
+
+
+def _is_of_deepspeed(names: Collection[str]) -> bool:
+    return any(fnmatchcase(name, pattern) for pattern in _DEEPSPEED for name in names)
 
 
 def _trainer_step(folder: Path, name: str, names: Collection[str]) -> int | None:

@@ -20,7 +20,7 @@ from sidecar.checkpoints.files import Listing, open_file, update_from_content
 from sidecar.checkpoints.formats.format import Candidate, Inspection, shown
 from sidecar.checkpoints.formats.hdf5 import require_suffix
 from sidecar.checkpoints.formats.json_members import read_members, string_at, value_at
-from sidecar.checkpoints.formats.shards import as_shard, read_index, require_none_unfinished, shards_of
+from sidecar.checkpoints.formats.shards import as_shard, doubt_about, read_index, require_none_unfinished, shards_of
 from sidecar.checkpoints.formats.step_keys import STEP_KEYS
 from sidecar.errors import CorruptError, IncompleteError, VanishedError
 from sidecar.records import StepSource
@@ -77,7 +77,8 @@ class Safetensors:
             digest.update(f"{shard}\0".encode("utf-8", "surrogateescape"))
             with as_shard(name, shard):
                 steps.append(_update(digest, folder, shard, keys))
-        return Inspection(digest.hexdigest(), steps[0], (name, *shards), source)
+        doubt = doubt_about(folder, name, shards)
+        return Inspection(digest.hexdigest(), steps[0], (name, *shards), source, doubt=doubt)
 
     def check(self, folder: Path, name: str) -> None:
         """Check the structure, as `inspect` does: the format has no checksums."""

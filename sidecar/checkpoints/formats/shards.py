@@ -5,8 +5,8 @@
 
 If training saves to the same folder again, shards are replaced one by one beside the old index. Most writers do so in
 place, so a shard that is being written is not whole. safetensors 0.8 writes each to `.tmp…` in the same folder and
-renames it, so only that file shows that the shards belong to two saves. Copies may have an index that is older than
-its shards, so times alone tell nothing.
+renames it, so that file shows that the shards belong to two saves. Otherwise only times do: shards that are newer than
+the index. Copies may have such times, too.
 """
 
 import contextlib
@@ -78,6 +78,13 @@ def require_none_unfinished(folder: Path, index: str) -> None:
         for entry in entries:
             if is_unfinished(entry.name) and entry.stat(follow_symlinks=False).st_mtime_ns >= written_at:
                 raise IncompleteError(f"{index}: a shard is being saved again, to {entry.name}")
+
+
+def doubt_about(folder: Path, index: str, shards: Iterable[str]) -> str | None:
+    """Return why shards may be of two saves: one is newer than the index. Paths are relative to the folder."""
+    written_at = (folder / index).stat().st_mtime_ns
+    newer = [shard for shard in shards if (folder / shard).stat().st_mtime_ns > written_at]
+    return f"{max(newer)} is newer than {index}, as if it was being saved again" if newer else None
 
 
 @contextlib.contextmanager

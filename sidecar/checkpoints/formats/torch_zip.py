@@ -24,7 +24,7 @@ from sidecar.checkpoints.formats.format import Candidate, Inspection
 from sidecar.checkpoints.formats.hdf5 import require_suffix
 from sidecar.checkpoints.formats.pickle_numbers import numbers_at_top
 from sidecar.checkpoints.formats.step_keys import STEP_KEYS
-from sidecar.checkpoints.formats.zip_table import Member, compare_checksum, read_members
+from sidecar.checkpoints.formats.zip_table import Member, archives_in, compare_checksum, read_members
 from sidecar.errors import CheckpointError, CorruptError, VanishedError
 from sidecar.records import StepSource
 
@@ -144,6 +144,15 @@ def check_archive(folder: Path, name: str) -> None:
         for member in _members(file, name).values():
             if member.crc:
                 compare_checksum(file, member, name)
+
+
+def check_archives(folder: Path, name: str) -> None:
+    """Compare every member that has a CRC-32 with it, in a file that is a row of archives of `torch.save`."""
+    with open_file(folder, name) as file:
+        for place in archives_in(file, name):
+            for member in read_members(file, name, place):
+                if member.crc:
+                    compare_checksum(file, member, name)
 
 
 def _update(digest: "hashlib._Hash", members: Mapping[str, Member], file: BinaryIO) -> bool:

@@ -50,20 +50,41 @@ class Member:
     start: int
 
 
-def read_members(file: BinaryIO, name: str) -> list[Member]:
+def archives_in(file: BinaryIO, name: str) -> Iterator[range]:
+    """Yield the place of each archive in a file that is a row of archives as PyTorch writes them, the last one first.
+
+    Raises `CorruptError` if there is no end of an archive where one must be.
+    """
+    end = os.fstat(file.fileno()).st_size
+    while end:
+        start = max(0, end - _END_64_BYTES - _LOCATOR_BYTES - _END_BYTES)
+        record = os.pread(file.fileno(), end - start, start)
+        if record[:4] != _END_64 or record[-_END_BYTES:][:4] != _END:
+            raise CorruptError(f"{name}: there is no end of an archive at {end}")
+        length = len(record) + _number(record, 40, 8) + _number(record, 48, 8)  # and the table, and what lies before it
+        if length > end:
+            raise CorruptError(f"{name}: the archive that ends at {end} states a length of {length} bytes")
+        yield range(end - length, end)
+        end -= length
+
+
+def read_members(file: BinaryIO, name: str, place: range | None = None) -> list[Member]:
     """Return the members that the archive's table lists, checked against the file, in order of position.
+
+    `place`: where the archive lies in the file; None: it is the whole file.
 
     Raises:
         IncompleteError: There is no table at the end.
         CorruptError: Table and file contradict each other.
     """
-    size = os.fstat(file.fileno()).st_size
-    offset, length, count = _find_table(file, size, name)
+    place = range(os.fstat(file.fileno()).st_size) if place is None else place
+    offset, length, count = _find_table(file, place, name)
     if length > MAX_TABLE_BYTES:
         raise CorruptError(f"{name} has a zip table of {length} bytes, more than any model needs")
     entries = sorted(_entries(os.pread(file.fileno(), length, offset), count, name), key=lambda entry: entry[1])
-    members, end = [], 0
-    for entry, at, flags in entries:
+    members, end = [], place.start
+    for entry, inside, flags in entries:
+        at = place.start + inside
         if not end <= at < offset:
             raise CorruptError(f"{name}: {shown(entry.name)} at {at} overlaps another member or the table")
         member = _located(file, entry, at, flags, name)
@@ -77,13 +98,13 @@ def read_members(file: BinaryIO, name: str) -> list[Member]:
     return members
 
 
-def _find_table(file: BinaryIO, size: int, name: str) -> tuple[int, int, int]:
-    """Return the offset, the length and the number of entries of the table, as its end record says.
+def _find_table(file: BinaryIO, place: range, name: str) -> tuple[int, int, int]:
+    """Return the offset in the file, the length and the number of entries of the table, as its end record says.
 
     Raises `CorruptError` if the table does not end where its end record begins.
     """
-    window = min(size, _END_BYTES + _FULL_16)
-    tail = os.pread(file.fileno(), window, size - window)
+    window = min(len(place), _END_BYTES + _FULL_16)
+    tail = os.pread(file.fileno(), window, place.stop - window)
     at = tail.rfind(_END)
     while at >= 0 and at + _END_BYTES + _number(tail, at + 20, 2) != len(tail):  # a comment follows the record
         at = tail.rfind(_END, 0, at)
@@ -92,12 +113,12 @@ def _find_table(file: BinaryIO, size: int, name: str) -> tuple[int, int, int]:
     disk, first_disk, count, length, offset = (
         _number(tail, at + i, n) for i, n in ((4, 2), (6, 2), (10, 2), (12, 4), (16, 4))
     )
-    counted, end = _number(tail, at + 8, 2), size - window + at
-    locator = os.pread(file.fileno(), _LOCATOR_BYTES, max(0, end - _LOCATOR_BYTES))
+    counted, end = _number(tail, at + 8, 2), place.stop - window + at
+    locator = os.pread(file.fileno(), _LOCATOR_BYTES, max(place.start, end - _LOCATOR_BYTES))
     is_full = _FULL_16 in (count, counted) or _FULL_32 in (length, offset)
     if is_full or locator[:4] == _LOCATOR:  # PyTorch's writer, miniz, writes the large record for small files, too
-        end = _number(locator, 8, 8)
-        record = os.pread(file.fileno(), _END_64_BYTES, min(end, size))
+        end = min(place.start + _number(locator, 8, 8), place.stop)
+        record = os.pread(file.fileno(), _END_64_BYTES, end)
         if locator[:4] != _LOCATOR or record[:4] != _END_64 or len(record) < _END_64_BYTES:
             raise CorruptError(f"{name}: the zip table of a large file is damaged")
         disk, first_disk = _number(record, 16, 4), _number(record, 20, 4)
@@ -108,6 +129,7 @@ def _find_table(file: BinaryIO, size: int, name: str) -> tuple[int, int, int]:
                 raise CorruptError(f"{name}: its two end records contradict each other, {value} and {large}")
     if disk or first_disk or counted != count:
         raise CorruptError(f"{name} is one part of a zip archive of several")
+    offset += place.start
     if offset + length != end:
         raise CorruptError(f"{name}: the zip table ends at {offset + length}, but should end at {end}")
     return offset, length, count

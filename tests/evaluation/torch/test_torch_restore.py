@@ -140,7 +140,7 @@ def test_every_type_of_safetensors(tmp_path, dtype):
     bits = torch.arange(64, dtype=torch.uint8) % 2 if dtype == "bool" else torch.arange(64, dtype=torch.uint8)
     values = bits.view(getattr(torch, dtype))
     save_file({"a": values.reshape(2, -1), "b": values[0].clone(), "c": values[:0].clone()}, tmp_path / "m.safetensors")
-    found, expected = load(str(tmp_path / "m.safetensors")), load_file(tmp_path / "m.safetensors")
+    found, expected = load(str(tmp_path / "m.safetensors")).content, load_file(tmp_path / "m.safetensors")
     assert found.keys() == expected.keys()
     for name, value in expected.items():
         assert (found[name].dtype, found[name].shape) == (value.dtype, value.shape)
@@ -160,7 +160,7 @@ def test_values_between_two_places_of_their_type(tmp_path):
     content = json.dumps(header).encode()
     values = b"\7" + torch.tensor([1.5, -2.0]).numpy().tobytes()
     (tmp_path / "m.safetensors").write_bytes(len(content).to_bytes(8, "little") + content + values)
-    assert load(str(tmp_path / "m.safetensors"))["b"].tolist() == [1.5, -2.0]
+    assert load(str(tmp_path / "m.safetensors")).content["b"].tolist() == [1.5, -2.0]
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from typing import Any, Final
 import torch
 from torch import nn
 
-from sidecar.evaluation.backends.torch.weight_files import listed
+from sidecar.evaluation.backends.torch.weight_files import Stored, listed
 from sidecar.evaluation.failures import EvaluationError
 
 _WRAPPERS: Final = ("module.", "_orig_mod.", "_forward_module.", "_fsdp_wrapped_module.")
@@ -28,12 +28,12 @@ class _Entry:
     values: Mapping[str, Any]
 
 
-def restore(model: nn.Module, content: Any, where: str | Callable[[Any], Any] | None) -> tuple[str, ...]:
+def restore(model: nn.Module, stored: Stored, where: str | Callable[[Any], Any] | None) -> tuple[str, ...]:
     """Replace all values of the model by those in the content of a checkpoint, and return notes about the result.
 
     Args:
         model: The model.
-        content: What `load` returned.
+        stored: What `load` returned.
         where: `Task.checkpoint`: the place of the values in the content, such as `ema`, or a function that takes the
             content and returns them; None: the place is found.
 
@@ -42,7 +42,7 @@ def restore(model: nn.Module, content: Any, where: str | Callable[[Any], Any] | 
     """
     model = _without_wrappers(model)
     own = model.state_dict()
-    entry, bound = _bound(content, where, own)
+    entry, bound = _bound(stored.content, where, own)
     wrong = [
         f"{name} is {tuple(value.shape)} in the checkpoint and {tuple(own[name].shape)} in the model"
         for name, value in bound.items()
@@ -50,6 +50,7 @@ def restore(model: nn.Module, content: Any, where: str | Callable[[Any], Any] | 
     ]
     if wrong:
         raise EvaluationError("mismatch", f"shapes differ: {listed(wrong, '; ')}")
+    bound = dict(stored.read(bound))
     _require_equal_tied(bound, own)
     model.load_state_dict(bound, strict=True)
     return _type_notes(entry, bound, own)
@@ -67,11 +68,11 @@ def _bound(
 ) -> tuple[_Entry, dict[str, Any]]:
     """Return the entry that holds the model's values, and these under the model's names."""
     if where is None:
-        entries = list(_entries(content))
+        entries = list(_entries(content, own))
     elif isinstance(where, str):
-        entries = [_Entry(where, _at(content, where))]
+        entries = [_Entry(where, _parameters(_at(content, where), own))]
     else:
-        entries = [_Entry("Task(checkpoint=…)", _as_mapping(where(content)))]
+        entries = [_Entry("Task(checkpoint=…)", _parameters(_as_mapping(where(content)), own))]
     if not entries:
         raise EvaluationError(
             "mismatch", f"the checkpoint holds no state dict: it is a {type(content).__name__} without named tensors"
@@ -144,16 +145,27 @@ def _unwrapped(name: str) -> str:
     return name
 
 
-def _entries(content: Any, place: str = "", depth: int = 0) -> Iterator[_Entry]:
+def _entries(content: Any, own: Mapping[str, Any], place: str = "", depth: int = 0) -> Iterator[_Entry]:
     """Yield every mapping with named tensors in a content; optimizers name theirs by numbers."""
     if not isinstance(content, Mapping) or depth > _DEEPEST:
         return
-    values = {name: value for name, value in content.items() if isinstance(name, str)}
-    tensors = {name: value for name, value in values.items() if isinstance(value, torch.Tensor)}
-    if tensors:
-        yield _Entry(place or "the whole file", values)
-    for name, value in values.items():
-        yield from _entries(value, f"{place}.{name}" if place else name, depth + 1)
+    if any(isinstance(name, str) and isinstance(value, torch.Tensor) for name, value in content.items()):
+        yield _Entry(place or "the whole file", _parameters(content, own))
+    for name, value in content.items():
+        if isinstance(name, str):
+            yield from _entries(value, own, f"{place}.{name}" if place else name, depth + 1)
+
+
+def _parameters(content: Mapping[Any, Any], own: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the tensors of a mapping by name, and what else the model has a name for.
+
+    torchtitan saves the model's tensors side by side with the optimizer.
+    """
+    return {
+        name: value
+        for name, value in content.items()
+        if isinstance(name, str) and (isinstance(value, torch.Tensor) or _unwrapped(name) in own)
+    }
 
 
 def _at(content: Any, place: str) -> Mapping[str, Any]:

@@ -8,14 +8,15 @@ are read when they are used.
 import json
 import os
 import pickle
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 import torch
 
 from sidecar.evaluation.failures import EvaluationError
-from sidecar.weight_names import INDEX, SAFETENSORS, main_weights
+from sidecar.weight_names import DCP_METADATA, INDEX, SAFETENSORS, main_weights
 
 _LENGTH_BYTES: Final = 8
 _METADATA: Final = "__metadata__"
@@ -49,28 +50,48 @@ _RUNNING_BUILTINS: Final = frozenset(
 """With the modules above: functions that no training saves, and that attacks by pickles call."""
 
 
-def load(path: str) -> Any:
-    """Return the content of a checkpoint: that of a file of `torch.save`, or the tensors by name.
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """Hold the content of a checkpoint: what was saved, such as a mapping of tensors by name.
+
+    `read`: returns the values of some of its tensors. Those of other formats are in `content` already.
+    """
+
+    content: Any
+    read: Callable[[Mapping[str, Any]], Mapping[str, Any]] = dict
+
+
+def load(path: str) -> Stored:
+    """Return the content of a checkpoint.
 
     Args:
-        path: A file of `torch.save` or safetensors, an index of shards, or a folder of Hugging Face's libraries.
+        path: A file of `torch.save` or safetensors, an index of shards, a folder of Hugging Face's libraries, or one of
+            `torch.distributed.checkpoint`.
 
     Raises:
-        EvaluationError: `mismatch` for content that `weights_only=True` refuses, with the names of what it refuses;
-            `vanished` if a file of a folder is gone.
+        EvaluationError: `mismatch` for content that could run code, with the names of what it refuses; `vanished` if a
+            file is gone.
     """
     where = Path(path)
-    if where.is_dir():
-        weights = main_weights([entry.name for entry in where.iterdir()])
-        if weights is None:
-            raise EvaluationError("vanished", f"{path} holds no weights of a model")
-        where /= weights
     try:
-        if where.name.endswith(INDEX):
-            return dict(_of_shards(where))
-        return _load_file(where)
+        if (where / DCP_METADATA).exists():
+            # Imported here, because it takes half a second, and most checkpoints are files.
+            from sidecar.evaluation.backends.torch.distributed_checkpoint import DistributedCheckpoint
+
+            folder = DistributedCheckpoint(where)
+            return Stored(folder.content, folder.read)
+        if where.is_dir():
+            where /= _weights_in(where)
+        return Stored(dict(_of_shards(where)) if where.name.endswith(INDEX) else _load_file(where))
     except FileNotFoundError as error:
         raise EvaluationError("vanished", f"{path} is gone, or part of it: {error}") from error
+
+
+def _weights_in(folder: Path) -> str:
+    weights = main_weights([entry.name for entry in folder.iterdir()])
+    if weights is None:
+        raise EvaluationError("vanished", f"{folder} holds no weights of a model")
+    return weights
 
 
 def _of_shards(index: Path) -> Iterator[tuple[str, torch.Tensor]]:
