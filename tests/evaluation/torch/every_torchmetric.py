@@ -198,6 +198,10 @@ def data(area, name, sizes):  # noqa: C901, PLR0911, PLR0912 - a table
     return None, None
 
 
+PRETRAINED = {"BERTScore", "CLIPImageQualityAssessment", "CLIPScore", "InfoLM"}
+"""Classes that download a model of transformers."""
+
+
 def made(area, name, kind):
     """A new object of a class."""
     import torchmetrics
@@ -287,6 +291,8 @@ def of_result(result):
 
 def attempt(name, area, kind):
     """Evaluate with one to four ranks, and with torchmetrics alone."""
+    if name in PRETRAINED:
+        return Tried(area, "a trained model of transformers", "other packages")
     from sidecar.evaluation.failures import EvaluationError
 
     with warnings.catch_warnings():
