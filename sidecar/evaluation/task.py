@@ -121,7 +121,7 @@ class Task:
         loss: A loss object, or a function of (y, y_pred) that returns one number per example. With PyTorch a criterion
             such as `nn.CrossEntropyLoss()`, or a function of (predictions, y): the order of arguments is that of the
             framework. Without metrics and loss, everything is measured that the compiled Keras model's `test_step`
-            measures.
+            measures, or that a LightningModule logs in its `validation_step`.
         batch_size: Number of examples per batch; None: the data is already batched.
         checkpoint: With TensorFlow, maps the model to the root of the object graph, e.g.
             `lambda m: tf.train.Checkpoint(net=m)`. With PyTorch, the place of the model's values in the file, such as

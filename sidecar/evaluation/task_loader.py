@@ -60,8 +60,6 @@ def require_framework(task: Task, framework: str) -> None:
         )
     if framework == "torch" and task.load is None and task.build_model is None:
         raise TaskError("framework = 'torch' needs Task(build_model=…), a function that returns a torch.nn.Module")
-    if framework == "torch" and task.metrics is None and task.loss is None:
-        raise TaskError("framework = 'torch' needs Task(metrics=…) or Task(loss=…), or nothing would be measured")
     if task.load is not None and framework != "python":
         raise TaskError(f"Task(load=…, predict=…) needs framework = 'python', found framework = {framework!r}")
     if task.load is None and framework == "python":

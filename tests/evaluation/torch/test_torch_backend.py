@@ -225,17 +225,10 @@ def test_a_causal_language_model_needs_a_step_that_shifts():
     torch_evaluator(task(lambda: torch.utils.data.DataLoader(rows, batch_size=2), **shifted))
 
 
-@pytest.mark.parametrize(
-    ("changes", "expected"),
-    [
-        ({"metrics": None, "loss": None}, "metrics=…) or Task(loss"),
-        ({"build_model": None}, "Task(build_model=…)"),
-    ],
-)
-def test_tasks_that_cannot_be_evaluated_with_torch(changes, expected):
+def test_a_task_without_a_model_cannot_be_evaluated_with_torch():
     with pytest.raises(TaskError, match="framework") as refused:
-        require_framework(task(**changes), "torch")
-    assert expected in str(refused.value)
+        require_framework(task(build_model=None), "torch")
+    assert "Task(build_model=…)" in str(refused.value)
 
 
 def test_a_step_needs_torch():

@@ -276,3 +276,35 @@ def test_only_bytes_that_are_used_are_read(tmp_path):
     folder = save_shards(net(seed=1), tmp_path / "checkpoint-5")
     os.mkfifo(folder / "optimizer.pt")  # opening it would hang
     restored(folder, net())
+
+
+def vit():
+    """A model whose file has other names than the model: transformers writes those of former releases."""
+    import transformers
+
+    sizes = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8}
+    config = transformers.ViTConfig(image_size=8, patch_size=4, num_channels=1, num_labels=3, **sizes)
+    return transformers.ViTForImageClassification(config)
+
+
+def test_names_of_former_releases_of_transformers(tmp_path):
+    """Only `from_pretrained` can reverse them; what it leaves to chance is refused."""
+    from safetensors.torch import load_file, save_file
+
+    from sidecar.evaluation.backends.torch.pretrained import is_of_transformers, load_by_transformers
+    from sidecar.evaluation.backends.torch.restore import fits, restore
+    from sidecar.evaluation.backends.torch.weight_files import Stored, load
+
+    model, other, folder = vit(), vit(), tmp_path / "checkpoint-5"
+    model.save_pretrained(folder)
+    assert is_of_transformers(model)
+    assert not is_of_transformers(net())
+    assert not fits(other, load(str(folder))), "else this test shows nothing"
+    restore(other, Stored(load_by_transformers(other, folder)), None)
+    assert same(model, other)
+    values = load_file(folder / "model.safetensors")
+    del values["classifier.bias"]
+    save_file(values, folder / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(EvaluationError) as caught:
+        load_by_transformers(vit(), folder)
+    assert "missing keys classifier.bias" in str(caught.value)

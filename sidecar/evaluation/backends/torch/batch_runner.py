@@ -14,6 +14,7 @@ from torch import nn
 
 from sidecar.evaluation.backend import Keep, Tick
 from sidecar.evaluation.backends.torch import repeatability
+from sidecar.evaluation.backends.torch.lightning import LightningStep, is_lightning
 from sidecar.evaluation.backends.torch.step import Step
 from sidecar.evaluation.data.batch_source import Batch
 from sidecar.evaluation.data.reader import EvalSetReader
@@ -39,7 +40,7 @@ class BatchRunner:
     def __init__(self, task: Task, device: torch.device) -> None:
         self._task, self._device = task, device
         self.model = built(task).to(device)
-        self.step = Step(task, self.model, device)
+        self.step = step_for(task, self.model, device)
         self._of_compilation = repeatability.switch_off_compilation(self.model)
         self.weights_digest: Callable[[], str] = lambda: ""
         self._draws: set[str] = set()  # eval sets for which the model draws random numbers, on this rank
@@ -84,19 +85,20 @@ class BatchRunner:
     def evaluate(self, reader: EvalSetReader, states: SetStates, shard: Shard, tick: Tick, keep: Keep) -> SetStates:
         """Add the batches of this rank to new states. Raises `EvaluationError` for a model that is not repeatable."""
         self.model.eval()
+        self.step.begin()
         drawn = 0
         before = repeatability.versions(self.model)
-        first_own: tuple[Batch, int | bytes, BatchOutput] | None = None
+        first_own: tuple[Batch, int | bytes, int, BatchOutput] | None = None
 
         def run(batch: Batch, number: int, first: int | None) -> BatchOutput:
             nonlocal first_own, drawn
             place = reader.digest(batch) if first is None else number
-            output, has_drawn = self._run(reader, batch, place)
+            output, has_drawn = self._run(reader, batch, place, number)
             drawn += has_drawn
             if first_own is None and reader.name not in self._repeated:
-                first_own = batch, place, output
-                self._require_equal(output, self._run(reader, batch, place)[0], "twice")
-                self._compare_with_fresh(reader, batch, place, output)
+                first_own = batch, place, number, output
+                self._require_equal(output, self._run(reader, batch, place, number)[0], "twice")
+                self._compare_with_fresh(reader, batch, place, number, output)
             return output
 
         evaluated = evaluate_set(
@@ -111,43 +113,58 @@ class BatchRunner:
         )
         repeatability.require_unchanged(self.model, before)
         if first_own is not None:
-            batch, place, output = first_own
-            self._require_equal(output, self._run(reader, batch, place)[0], "again after all others")
+            batch, place, number, output = first_own
+            self._require_equal(output, self._run(reader, batch, place, number)[0], "again after all others")
             self._repeated.add(reader.name)
         exact_sum(evaluated, _DRAWN).add(np.int64(drawn))
         return evaluated
 
-    def _compare_with_fresh(self, reader: EvalSetReader, batch: Batch, place: int | bytes, output: BatchOutput) -> None:
+    def _compare_with_fresh(
+        self, reader: EvalSetReader, batch: Batch, place: int | bytes, number: int, output: BatchOutput
+    ) -> None:
         """Raise `EvaluationError` if outputs depend on what the model computed from earlier weights."""
         if self._fresh is None:
             return
-        used, self.step = self.step, Step(self._task, self._fresh, self._device)
+        used, self.step = self.step, step_for(self._task, self._fresh, self._device)
         try:
             self.step.mode = used.mode
-            other, _ = self._run(reader, batch, place)
+            other, _ = self._run(reader, batch, place, number)
         finally:
             self.step = used
         if self._device.type == "cpu":
             repeatability.require_independent(output.arrays, other.arrays, self._suspects)
         self._suspects, self._fresh = (), None
 
-    def _run(self, reader: EvalSetReader, batch: Batch, place: int | bytes) -> tuple[BatchOutput, bool]:
+    def _run(self, reader: EvalSetReader, batch: Batch, place: int | bytes, number: int) -> tuple[BatchOutput, bool]:
         """Run one batch, and return whether the model drew random numbers. Then these were seeded."""
         examples = reader.examples_in(batch)
         if reader.name not in self._draws:
             before = repeatability.generators()
-            output = self.step.run(batch, examples)
+            output = self.step.run(batch, examples, number)
             if repeatability.generators() == before:
                 return output, False
             self._draws.add(reader.name)
         repeatability.seed(self.weights_digest(), reader.name, place)
         seeded = repeatability.generators()
-        output = self.step.run(batch, examples)
+        output = self.step.run(batch, examples, number)
         return output, repeatability.generators() != seeded
 
     def _require_equal(self, one: BatchOutput, other: BatchOutput, when: str) -> None:
         if self._device.type == "cpu":  # kernels of a GPU may add in any order
             repeatability.require_equal(one.arrays, other.arrays, when)
+
+
+def step_for(task: Task, model: nn.Module, device: torch.device) -> Step | LightningStep:
+    """Return what measures batches: the task's metrics and loss, or the model's own `validation_step`."""
+    if task.metrics is not None or task.loss is not None:
+        return Step(task, model, device)
+    if task.step is None and is_lightning(model):
+        return LightningStep(task, model, device)
+    raise EvaluationError(
+        "task_error",
+        "framework = 'torch' needs Task(metrics=…) or Task(loss=…), or nothing would be measured; only a "
+        "LightningModule measures by itself, in its validation_step",
+    )
 
 
 def built(task: Task) -> nn.Module:

@@ -14,9 +14,10 @@ import torch
 from sidecar.evaluation.backend import Keep, States, Stream, Tick, forget
 from sidecar.evaluation.backends.torch.batch_runner import BatchRunner
 from sidecar.evaluation.backends.torch.dataset_source import DatasetSource, open_source
-from sidecar.evaluation.backends.torch.restore import restore
+from sidecar.evaluation.backends.torch.pretrained import is_of_transformers, load_by_transformers
+from sidecar.evaluation.backends.torch.restore import fits, restore
 from sidecar.evaluation.backends.torch.tensors import bits_of
-from sidecar.evaluation.backends.torch.weight_files import load
+from sidecar.evaluation.backends.torch.weight_files import Stored, load
 from sidecar.evaluation.data.array_source import ArraySource
 from sidecar.evaluation.data.batch_source import Batch
 from sidecar.evaluation.data.digest import digest_of, feed
@@ -66,7 +67,12 @@ class TorchEvaluator:
         def use() -> None:
             self.model.train()  # some modules merge weights in the mode of eval(), and undo it in that of train()
             with _vanished_if_gone(path):
-                self._notes = restore(self.model, loading.result(), self._task.checkpoint)
+                stored, where = loading.result(), self._task.checkpoint
+                if where is None and is_of_transformers(self.model) and Path(path).is_dir():
+                    stored = (
+                        stored if fits(self.model, stored) else Stored(load_by_transformers(self.model, Path(path)))
+                    )
+                self._notes = restore(self.model, stored, where)
             self._runner.note_restored()
 
         return use

@@ -28,6 +28,12 @@ class _Entry:
     values: Mapping[str, Any]
 
 
+def fits(model: nn.Module, stored: Stored) -> bool:
+    """Return whether an entry of a checkpoint has exactly the names of the model."""
+    own = _without_wrappers(model).state_dict()
+    return any(_bind(entry.values, own) is not None for entry in _entries(stored.content, own))
+
+
 def restore(model: nn.Module, stored: Stored, where: str | Callable[[Any], Any] | None) -> tuple[str, ...]:
     """Replace all values of the model by those in the content of a checkpoint, and return notes about the result.
 

@@ -51,15 +51,19 @@ class Step:
         The model may still make variables, which must not be tensors of the inference mode.
         """
         chosen, self.mode = self.mode, torch.no_grad
-        self.run(batch, examples)
+        self.run(batch, examples, 0)
         try:
             self.mode = chosen
-            self.run(batch, examples)
+            self.run(batch, examples, 0)
         except RuntimeError:
             self.mode = torch.no_grad  # gradients of inputs cannot be computed in the inference mode
 
-    def run(self, batch: Batch, examples: int) -> BatchOutput:
-        """Run the model on one batch of so many examples."""
+    def begin(self) -> None:
+        """Prepare an evaluation. Nothing is kept from batch to batch."""
+
+    def run(self, batch: Batch, examples: int, number: int) -> BatchOutput:
+        """Run the model on one batch of so many examples. `number`: that of the batch, which does not matter."""
+        del number
         content = moved(batch.content if isinstance(batch, LoadedBatch) else batch, self._device)
         if self._model.training:  # the task may have changed it
             self._model.eval()

@@ -7,6 +7,7 @@ import inspect
 import math
 import warnings
 from collections.abc import Callable, Iterator, Mapping
+from copy import copy
 from itertools import pairwise
 from typing import Any, Final
 
@@ -47,7 +48,7 @@ class TorchMetric:
     Args:
         name: Name of the metric and of its number.
         output: The output of the model that it measures; None for the only one.
-        metric: The metric.
+        metric: The metric, which stays accessible as an attribute.
         device: Device of its states.
 
     Raises:
@@ -59,8 +60,8 @@ class TorchMetric:
         self._label = f"metric {name!r} ({type(metric).__name__})"
         for part in metric.modules():
             self._require_usual(part)
-        self._metric = metric.to(device)
-        self._states = MetricStates(self._label, self._metric)
+        self.metric = metric.to(device)
+        self._states = MetricStates(self._label, self.metric)
         self._is_tried = False
 
     @property
@@ -75,12 +76,34 @@ class TorchMetric:
         y, predictions = (part if self._output is None else pick(part, self._output) for part in (y, predictions))
         with torch.inference_mode():
             if not self._is_tried:
-                with warnings.catch_warnings():
-                    warnings.simplefilter("ignore")  # a part of a batch may lack a class
-                    self._try_out(y, predictions)
-                self._is_tried = True
+                self.try_out(y, predictions)
             self._update((y, predictions))
-            return self._states.read()
+            return self.read()
+
+    def try_out(self, y: Any, predictions: Any) -> None:
+        """Raise `EvaluationError` if the metric is random, or if its number depends on how batches are divided."""
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # a part of a batch may lack a class
+            self._try_out(y, predictions)
+        self._is_tried = True
+
+    def reset(self) -> None:
+        """Forget all batches."""
+        self.metric.reset()
+
+    def read(self) -> list[NDArray[Any]]:
+        """Return what was added to the states since the last reset."""
+        return self._states.read()
+
+    def load(self, states: SetStates) -> None:
+        """Put merged states into the metric, so that `compute` of torchmetrics returns the number of all batches."""
+        self._states.load(states)
+
+    def renamed(self, name: str) -> "TorchMetric":
+        """Return the same metric with another name for its number."""
+        other = copy(self)
+        other.name = name
+        return other
 
     def new_states(self, shard: Shard) -> SetStates:
         """Return empty states."""
@@ -96,8 +119,8 @@ class TorchMetric:
             warnings.simplefilter("always")
             self._states.load(states)
             numbers = self._numbers()
-            self._metric.reset()
-        goal = _GOALS.get(getattr(self._metric, "higher_is_better", None), "none")
+            self.metric.reset()
+        goal = _GOALS.get(getattr(self.metric, "higher_is_better", None), "none")
         values = {name: value(number, goal) for name, number in numbers.items() if isinstance(number, float)}
         classes = {
             name: {key: value(number, goal) for key, number in several.items()}
@@ -118,11 +141,11 @@ class TorchMetric:
 
     def _update(self, *batches: tuple[Any, Any]) -> None:
         """Reset the metric, and update it with batches."""
-        self._metric.reset()
+        self.metric.reset()
         for y, predictions in batches:
             arguments, named = self._arguments(y, predictions)
             try:
-                self._metric.update(*arguments, **named)
+                self.metric.update(*arguments, **named)
             except (MemoryError, torch.OutOfMemoryError):
                 raise
             except Exception as error:
@@ -133,7 +156,7 @@ class TorchMetric:
 
     def _arguments(self, y: Any, predictions: Any) -> tuple[list[Any], dict[str, Any]]:
         """Return the arguments of `update`: (predictions, y), the predictions alone, or the parts of y by name."""
-        parameters = list(inspect.signature(self._metric.update).parameters.values())
+        parameters = list(inspect.signature(self.metric.update).parameters.values())
         plain = [one for one in parameters if one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)]
         if len(plain) < len(parameters) and not plain:
             return [predictions, y], {}
@@ -151,7 +174,6 @@ class TorchMetric:
         return [predictions, y][: max(needed, 1)], {}
 
     def _try_out(self, y: Any, predictions: Any) -> None:
-        """Raise `EvaluationError` if a metric is random, or if its number depends on how batches are divided."""
         whole = y, predictions
         before = repeatability.generators()
         self._update(whole)
@@ -200,7 +222,7 @@ class TorchMetric:
     def _numbers(self) -> Numbers:
         """Return the result of `compute`. Raises `EvaluationError` if it fails or is not a few numbers."""
         try:
-            result = self._metric.compute()
+            result = self.metric.compute()
         except (MemoryError, torch.OutOfMemoryError):
             raise
         except Exception as error:

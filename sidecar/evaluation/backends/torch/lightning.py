@@ -1,0 +1,327 @@
+"""Measure what a LightningModule logs in its own `validation_step`, without a Trainer.
+
+Source: pytorch-lightning 2.6 `core/module.py` (`log`) and `trainer/connectors/logger_connector/result.py`. Lightning is
+never imported here. A logged number becomes the mean over all batches, weighted by their sizes, or a sum. A logged
+metric of torchmetrics becomes the number of all examples: its states are those of all batches, added up as
+`torchmetrics_states` says. At the end they are put back into the module's metrics, and `on_validation_epoch_end` is
+called once, so that `self.accuracy.compute()` in it is right.
+"""
+
+import inspect
+import numbers
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+from sidecar.evaluation.backends.torch import repeatability
+from sidecar.evaluation.backends.torch.dataset_source import LoadedBatch
+from sidecar.evaluation.backends.torch.tensors import moved
+from sidecar.evaluation.backends.torch.torchmetrics_members import is_torchmetric
+from sidecar.evaluation.backends.torch.torchmetrics_metric import TorchMetric
+from sidecar.evaluation.data.batch_source import Batch
+from sidecar.evaluation.eval_loop import BatchOutput
+from sidecar.evaluation.failures import EvaluationError
+from sidecar.evaluation.metrics.metric import EvalSetInfo, MetricResult, value
+from sidecar.evaluation.outputs import Output, join_results
+from sidecar.evaluation.states import ExactSum, SetStates, exact_sum, named, within
+from sidecar.evaluation.task import Task
+
+_PACKAGES: Final = ("pytorch_lightning", "lightning", "lightning_fabric")
+_NUMBERS: Final = "logged numbers"  # name of a state
+_END: Final = "on_validation_epoch_end"
+_REDUCTIONS: Final = {"mean": "mean", "avg": "mean", "sum": "sum"}
+_NO_TRAINER: Final = "not attached to a `Trainer`"
+
+
+def is_lightning(model: nn.Module) -> bool:
+    """Return whether a model is a LightningModule, of either package."""
+    return _base(model) is not None
+
+
+@dataclass(slots=True)
+class _Log:
+    """Stand for `log` and `log_dict` of a module, and keep what they get: numbers with weights, and metrics."""
+
+    size: int = 1
+    numbers: dict[str, tuple[float, float]] = field(default_factory=dict)
+    sums: set[str] = field(default_factory=set)
+    metrics: dict[str, Any] = field(default_factory=dict)
+
+    def log(self, name: str, value: Any, *args: Any, **options: Any) -> None:
+        """Take one value, as `LightningModule.log` does. Raises `EvaluationError` for what cannot be added up."""
+        if is_torchmetric(value):
+            if hasattr(value, "items"):
+                self.log_dict(dict(value.items()), *args, **options)
+            else:
+                self.metrics[name] = value
+            return
+        if args or options.get("on_epoch") is False:
+            raise _refused(f"logs {name!r} with {'arguments by position' if args else 'on_epoch=False'}: {_FORM}")
+        reduction = _REDUCTIONS.get(str(options.get("reduce_fx", "mean")))
+        if reduction is None:
+            raise _refused(f"logs {name!r} with reduce_fx={options['reduce_fx']!r}: {_FORM}")
+        if isinstance(value, torch.Tensor) and value.numel() == 1:
+            value = value.item()
+        if not isinstance(value, numbers.Real):
+            raise _refused(f"logs {name!r} with {type(value).__name__}, which is not a number")
+        if name in self.numbers:
+            raise _refused(f"logs {name!r} twice for one batch")
+        weight = float(options.get("batch_size") or self.size)
+        if reduction == "sum":
+            self.sums.add(name)
+            weight = 1.0
+        self.numbers[name] = float(value) * weight, weight
+
+    def log_dict(self, dictionary: Mapping[str, Any], *args: Any, **options: Any) -> None:
+        """Take several values, as `LightningModule.log_dict` does."""
+        for name, one in dictionary.items():
+            self.log(name, one, *args, **options)
+
+    def begin(self, size: int) -> None:
+        """Forget everything before a batch of so many examples."""
+        self.size = size
+        self.numbers.clear()
+        self.metrics.clear()
+
+
+_FORM: Final = "log means (the default) or sums over an epoch, such as self.log('loss', loss, batch_size=len(x))"
+
+
+class LightningStep:
+    """Run `validation_step` on single batches, and add what it logs to states.
+
+    Raises `EvaluationError` for a module whose numbers would not be those of all batches.
+    """
+
+    def __init__(self, task: Task, module: Any, device: torch.device) -> None:
+        self._module, self._device = module, device
+        if task.predictions:
+            raise _refused("returns no predictions: leave Task(predictions=…) out, or give Task(step=…)")
+        if not _overrides(module, "validation_step"):
+            raise _refused("is missing: give the module one, or Task(metrics=…) or Task(loss=…)")
+        if hasattr(module, "validation_epoch_end"):
+            raise _refused(f"has a validation_epoch_end, which Lightning 2 does not call: write {_END}")
+        if len(task.eval_sets) > 1 and "dataloader_idx" in inspect.signature(module.validation_step).parameters:
+            raise _refused("takes dataloader_idx, but eval sets have names: give a task with one of them, or metrics")
+        for collection in module.modules():
+            if hasattr(collection, "_enable_compute_groups"):  # a collection, whose metrics share states otherwise
+                collection._enable_compute_groups = False  # noqa: SLF001
+        self._log = _Log()
+        module.log, module.log_dict = self._log.log, self._log.log_dict
+        self._metrics: dict[str, TorchMetric] = {}  # those that a batch updates, by the name of their number
+        self._unlogged: set[str] = set()  # the names of those that are not logged, but used at the end
+        self._keys: tuple[str, ...] | None = None
+        self.mode: type[torch.inference_mode | torch.no_grad] = torch.inference_mode
+
+    def try_out(self, batch: Batch, examples: int) -> None:
+        """Run a first batch, and find out what is logged."""
+        chosen, self.mode = self.mode, torch.no_grad
+        self.run(batch, examples, 0)
+        try:
+            self.mode = chosen
+            self.run(batch, examples, 0)
+        except RuntimeError:
+            self.mode = torch.no_grad
+
+    def begin(self) -> None:
+        """Prepare an evaluation."""
+        for hook in ("on_validation_start", "on_validation_epoch_start"):
+            if _overrides(self._module, hook):
+                self._call(hook)
+
+    def run(self, batch: Batch, examples: int, number: int) -> BatchOutput:
+        """Run one batch."""
+        content = moved(batch.content if isinstance(batch, LoadedBatch) else batch, self._device)
+        if self._module.training:
+            self._module.eval()
+        with self.mode():
+            if self._keys is None:
+                self._learn(content, examples, number)
+            for metric in self._metrics.values():
+                metric.reset()
+            self._validate(content, examples, number)
+        assert self._keys is not None
+        if (logged := self._log.numbers.keys()) != set(self._keys):
+            name = min(logged ^ set(self._keys))
+            raise _refused(f"logs {name!r} for some batches only: log it for each batch")
+        logged_numbers = np.array([self._log.numbers[name] for name in self._keys], np.float64).reshape(-1, 2)
+        return BatchOutput([logged_numbers, *(one for m in self._metrics.values() for one in m.read())], [], {})
+
+    def states(self, info: EvalSetInfo) -> SetStates:
+        """Return new states of the logged numbers and of all metrics."""
+        states: SetStates = {_NUMBERS: ExactSum((len(self._keys or ()), 2), "float64")}
+        for name, metric in self._metrics.items():
+            states |= named(name, metric.new_states(info.shard))
+        return states
+
+    def add(self, states: SetStates, arrays: list[list[NDArray[Any]]], firsts: Sequence[int | None]) -> None:
+        """Add several batches; each item of `arrays` is a list with one array per batch."""
+        exact_sum(states, _NUMBERS).add_all(np.stack(arrays[0]))
+        at = 1
+        for name, metric in self._metrics.items():
+            metric.add(within(states, name), arrays[at : at + metric.width], firsts)
+            at += metric.width
+
+    def compute(self, states: SetStates) -> MetricResult:
+        """Return all logged numbers, after `on_validation_epoch_end` was called with the metrics of all batches."""
+        totals = exact_sum(states, _NUMBERS).round()
+        means = {
+            name: float(total) if name in self._log.sums else float(total) / float(weight)
+            for name, (total, weight) in zip(self._keys or (), totals, strict=True)
+        }
+        results: list[tuple[str, Output, MetricResult]] = [
+            ("log", None, MetricResult({name: value(number, "none") for name, number in means.items()}, {}))
+        ]
+        with torch.no_grad():
+            results.append((_END, None, self._at_the_end(states)))
+        results += [
+            (name, None, metric.compute(within(states, name)))
+            for name, metric in self._metrics.items()
+            if name not in self._unlogged
+        ]
+        return join_results(results)
+
+    def _at_the_end(self, states: SetStates) -> MetricResult:
+        """Call the module's hooks for the end of an evaluation, and return what they log."""
+        if not _overrides(self._module, _END):
+            return MetricResult({}, {})
+        for name, metric in self._metrics.items():
+            metric.load(within(states, name))
+        self._log.begin(1)
+        self._call(_END)
+        found = {name: value(total / weight, "none") for name, (total, weight) in self._log.numbers.items()}
+        classes: dict[str, Any] = {}
+        for name, metric in self._log.metrics.items():
+            own = next((one for one in self._metrics.values() if one.metric is metric), None)
+            if own is None:
+                raise _refused(f"logs {name!r} in {_END}, a metric that no batch updates")
+            result = own.renamed(name).compute(within(states, own.name))
+            found |= result.values
+            classes |= result.classes
+        return MetricResult(found, classes)
+
+    def _learn(self, content: Any, examples: int, number: int) -> None:
+        """Run a first batch, and find out which metrics it updates and under which names they are logged."""
+        found = dict(_metrics_in(self._module))
+        updates: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {}
+        before = repeatability.attributes(self._module)
+        with _recorded(found, updates):
+            self._validate(content, examples, number)
+        measuring = tuple(f"{place}." for place, part in self._module.named_modules() if is_torchmetric(part))
+        kept = [
+            name
+            for name in repeatability.changed_attributes(self._module, before)
+            if not name.startswith(("_", *measuring))
+        ]
+        if kept and _overrides(self._module, _END):
+            raise _refused(
+                f"keeps {kept[0]!r} from batch to batch, which holds the batches of one worker only when {_END} is "
+                f"called: log numbers, or update a metric of torchmetrics in validation_step and compute it in {_END}"
+            )
+        names = {id(metric): name for name, metric in self._log.metrics.items()}
+        for place, (arguments, options) in updates.items():
+            name = names.get(id(found[place]), place)
+            self._metrics[name] = metric = TorchMetric(name, None, found[place], self._device)
+            metric.try_out(*_labels_and_predictions(metric.name, arguments, options))
+            if id(found[place]) not in names:
+                self._unlogged.add(name)
+        if lost := [name for name, metric in self._log.metrics.items() if name not in self._metrics]:
+            raise _refused(f"logs the metric {lost[0]!r}, but does not update it, or logs it under two names")
+        self._keys = tuple(self._log.numbers)
+        if not self._keys and not self._metrics:
+            raise _refused("logs nothing: call self.log(…) in it, or update metrics of torchmetrics")
+
+    def _validate(self, content: Any, examples: int, number: int) -> None:
+        self._log.begin(examples)
+        self._call("validation_step", content, number)
+
+    def _call(self, name: str, *arguments: Any) -> None:
+        """Call a method of the module with as many arguments as it takes."""
+        method: Callable[..., Any] = getattr(self._module, name)
+        taken = [one for one in inspect.signature(method).parameters.values() if one.default is one.empty]
+        if any(one.name == "dataloader_idx" for one in taken):
+            arguments = (*arguments, 0)
+        plain = [one for one in taken if one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)]
+        try:
+            method(*arguments[: max(len(plain), 1)])
+        except RuntimeError as error:
+            if _NO_TRAINER in str(error):
+                raise _refused(
+                    f"needs a Trainer in {name}, and there is none in an evaluation: do not use self.trainer and "
+                    f"self.all_gather there; numbers are added up over all workers anyway"
+                ) from error
+            raise
+
+
+def _base(model: nn.Module) -> type | None:
+    return next(
+        (
+            kind
+            for kind in type(model).__mro__
+            if kind.__name__ == "LightningModule" and kind.__module__.partition(".")[0] in _PACKAGES
+        ),
+        None,
+    )
+
+
+def _overrides(module: nn.Module, name: str) -> bool:
+    """Return whether a module has a method of its own in place of Lightning's, which does nothing."""
+    own, base = getattr(type(module), name, None), getattr(_base(module), name, None)
+    return own is not None and own is not base and getattr(own, "__module__", "").partition(".")[0] not in _PACKAGES
+
+
+def _metrics_in(module: nn.Module) -> Iterator[tuple[str, Any]]:
+    """Yield place and metric for each metric of torchmetrics that is not a part of another one."""
+    inside: tuple[str, ...] = ()
+    for place, part in module.named_modules():
+        if (
+            is_torchmetric(part)
+            and not hasattr(part, "_enable_compute_groups")
+            and not place.startswith(inside or "\0")
+        ):
+            inside = (*inside, f"{place}.")
+            yield place, part
+
+
+class _recorded:  # noqa: N801 - a context manager
+    """Note the arguments with which metrics are updated for the first time in a block, by their places."""
+
+    def __init__(self, found: Mapping[str, Any], updates: dict[str, tuple[tuple[Any, ...], dict[str, Any]]]) -> None:
+        self._found, self._updates = found, updates
+        self._originals = {place: metric.update for place, metric in found.items()}
+
+    def __enter__(self) -> None:
+        for place, metric in self._found.items():
+            metric.update = self._noting(place, self._originals[place])
+
+    def __exit__(self, *error: object) -> None:
+        for place, metric in self._found.items():
+            metric.update = self._originals[place]
+
+    def _noting(self, place: str, update: Callable[..., None]) -> Callable[..., None]:
+        def note(*arguments: Any, **options: Any) -> None:
+            self._updates.setdefault(place, (arguments, options))
+            update(*arguments, **options)
+
+        return note
+
+
+def _labels_and_predictions(name: str, arguments: tuple[Any, ...], options: Mapping[str, Any]) -> tuple[Any, Any]:
+    """Return (y, predictions) of an update, to try the metric out on. Raises `EvaluationError` for other arguments."""
+    if len(arguments) in (1, 2) and not options:
+        return (*arguments, None)[1], arguments[0]
+    if not arguments and options.keys() == {"preds", "target"}:
+        return options["target"], options["preds"]
+    raise _refused(
+        f"updates the metric {name!r} with {len(arguments)} arguments and {', '.join(options) or 'none by name'}: "
+        f"update it with (predictions, labels), so that it can be tried out on parts of a batch"
+    )
+
+
+def _refused(reason: str) -> EvaluationError:
+    return EvaluationError("task_error", f"the module's validation_step {reason}")

@@ -1,0 +1,261 @@
+"""A LightningModule's own validation_step, without a Trainer: Lightning's numbers, where these are right."""
+
+# ruff: noqa: ARG001, ARG005 - Lightning calls methods with these arguments
+import math
+
+import pytest
+from tests_torch import result_of_ranks
+
+from sidecar import Task
+from sidecar.errors import TaskError
+from sidecar.evaluation.failures import EvaluationError
+
+pytestmark = [pytest.mark.torch, pytest.mark.filterwarnings("ignore")]
+
+N, CLASSES, BATCH = 103, 4, 10
+
+
+def data():
+    import torch
+    from torch.utils.data import TensorDataset
+
+    x = torch.randn(N, 6, generator=torch.Generator().manual_seed(3))
+    return TensorDataset(x, (x.sum(1) * 1.5).long().abs() % CLASSES)
+
+
+def module(**methods):
+    """A class of LightningModule with these methods, and metrics of torchmetrics."""
+    import pytorch_lightning as lightning
+    import torch
+    import torchmetrics
+    from torch import nn
+
+    class Module(lightning.LightningModule):
+        def __init__(self):
+            super().__init__()
+            torch.manual_seed(1)
+            self.net = nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Dropout(0.5), nn.Linear(16, CLASSES))
+            kind = torchmetrics.classification
+            self.train_accuracy = kind.MulticlassAccuracy(CLASSES)
+            self.accuracy = kind.MulticlassAccuracy(CLASSES, average="micro")
+            self.area = kind.MulticlassAUROC(CLASSES)
+            self.several = torchmetrics.MetricCollection(
+                {"f1": kind.MulticlassF1Score(CLASSES), "recall": kind.MulticlassRecall(CLASSES)}
+            )
+            self.outputs = []
+
+        def forward(self, x):
+            return self.net(x)
+
+    for name, method in methods.items():
+        setattr(Module, name, method)
+    return Module
+
+
+@pytest.fixture
+def checkpoint(tmp_path):
+    """Weights of the module, as a state dict."""
+    import torch
+
+    torch.save(module()().state_dict(), tmp_path / "m.pt")
+    return tmp_path / "m.pt"
+
+
+def task(kind, **changes):
+    return Task(**({"build_model": kind, "eval_sets": {"test": data}, "batch_size": BATCH} | changes))
+
+
+def of_ranks(kind, checkpoint, ranks=1, **changes):
+    """The numbers of so many ranks, by name."""
+    return {
+        name: one.value
+        for name, one in result_of_ranks(task(kind, **changes), checkpoint, ranks)["test"].values.items()
+    }
+
+
+def of_trainer(kind):
+    """What Lightning's own Trainer finds in one process."""
+    import logging
+
+    import pytorch_lightning as lightning
+    from torch.utils.data import DataLoader
+
+    logging.getLogger("pytorch_lightning").setLevel(logging.ERROR)
+    trainer = lightning.Trainer(
+        accelerator="cpu",
+        logger=False,
+        enable_progress_bar=False,
+        enable_checkpointing=False,
+        enable_model_summary=False,
+    )
+    (found,) = trainer.validate(kind(), DataLoader(data(), BATCH), verbose=False)
+    return found
+
+
+def usual(self, batch, batch_idx):
+    """What most modules do."""
+    from torch import nn
+
+    x, y = batch
+    logits = self(x)
+    self.log("val_loss", nn.functional.cross_entropy(logits, y), prog_bar=True, sync_dist=True)
+    self.accuracy(logits, y)
+    self.log("val_accuracy", self.accuracy, on_epoch=True)
+    self.area.update(logits.softmax(1), y)
+    self.log("val_area", self.area)
+    self.several(logits, y)
+    self.log_dict(self.several)
+    self.log("right", (logits.argmax(1) == y).sum(), reduce_fx="sum")
+
+
+def at_the_end(self):
+    """Numbers that only all batches together give."""
+    self.log("end", self.accuracy.compute() * 2)
+    self.accuracy.reset()
+
+
+@pytest.mark.parametrize(
+    "methods", [{"validation_step": usual}, {"validation_step": usual, "on_validation_epoch_end": at_the_end}]
+)
+def test_numbers_are_those_of_the_trainer(checkpoint, methods):
+    """With an uneven last batch; and the bits are equal for 1 to 4 ranks."""
+    kind = module(**methods)
+    found = [of_ranks(kind, checkpoint, ranks) for ranks in (1, 2, 3, 4)]
+    expected = of_trainer(kind)
+    if "on_validation_epoch_end" in methods:  # the Trainer computes what is left after reset()
+        expected["val_accuracy"] = expected["end"] / 2
+    assert found[0].keys() == expected.keys()
+    for name, number in expected.items():
+        assert found[0][name] == pytest.approx(number, rel=1e-5), name
+    assert {name: number.hex() for name, number in found[0].items()} == {
+        name: number.hex() for name, number in found[3].items()
+    }
+    assert found[0] == found[1] == found[2] == found[3]
+
+
+def test_a_metric_that_is_only_computed_at_the_end(checkpoint):
+    """It is right on all data, though no rank has seen all of it; and it is published under the name of the log."""
+
+    def step(self, batch, batch_idx):
+        self.accuracy.update(self(batch[0]), batch[1])
+
+    def end(self):
+        self.log("by_hand", self.accuracy.compute())
+        self.log("by_metric", self.accuracy)
+
+    kind = module(validation_step=step, on_validation_epoch_end=end)
+    first, third = of_ranks(kind, checkpoint), of_ranks(kind, checkpoint, 3)
+    assert first == third
+    assert first.keys() == {"by_hand", "by_metric"}
+    assert first["by_hand"] == pytest.approx(first["by_metric"], abs=1e-6)
+    assert first["by_metric"] == pytest.approx(of_trainer(kind)["by_hand"], abs=1e-6)
+
+
+def test_the_size_of_a_batch_can_be_given(checkpoint):
+    """As for sequences: weights are the counted tokens."""
+
+    def step(self, batch, batch_idx):
+        self.log("odd", batch[0].mean(), batch_size=1)
+
+    kind = module(validation_step=step)
+    means = [float(data()[start : start + BATCH][0].mean()) for start in range(0, N, BATCH)]
+    assert of_ranks(kind, checkpoint, 2)["odd"] == pytest.approx(sum(means) / len(means), rel=1e-6)
+
+
+def test_the_number_of_the_batch_is_that_of_the_whole_set(checkpoint):
+    """Whatever the number of ranks."""
+
+    def step(self, batch, batch_idx):
+        self.log("number", float(batch_idx), batch_size=1)
+
+    numbers = range(math.ceil(N / BATCH))
+    for ranks in (1, 3):
+        assert of_ranks(module(validation_step=step), checkpoint, ranks)["number"] == sum(numbers) / len(numbers)
+
+
+def test_a_loss_that_is_not_a_number_is_told(checkpoint):
+    """As everywhere."""
+
+    def step(self, batch, batch_idx):
+        self.log("loss", float("nan") if batch_idx == 3 else 1.0)
+
+    assert of_ranks(module(validation_step=step), checkpoint, 2)["loss"] is None
+
+
+def keeps(self, batch, batch_idx):
+    self.outputs.append(self(batch[0]))
+
+
+def of_the_kept(self):
+    self.log("mean", sum(map(len, self.outputs)))
+
+
+REFUSED = {
+    "a list of outputs": ({"validation_step": keeps, "on_validation_epoch_end": of_the_kept}, "'outputs'"),
+    "nothing": ({"validation_step": lambda self, batch, batch_idx: None}, "logs nothing"),
+    "a trainer": ({"validation_step": lambda self, batch, batch_idx: self.trainer.world_size}, "needs a Trainer"),
+    "all_gather": ({"validation_step": lambda self, batch, batch_idx: self.all_gather(batch[0])}, "needs a Trainer"),
+    "an older hook": (
+        {"validation_step": usual, "validation_epoch_end": lambda self, outputs: None},
+        "validation_epoch_end",
+    ),
+    "the largest": (
+        {"validation_step": lambda self, batch, batch_idx: self.log("x", 1.0, reduce_fx="max")},
+        "reduce_fx='max'",
+    ),
+    "a step only": (
+        {"validation_step": lambda self, batch, batch_idx: self.log("x", 1.0, on_step=True, on_epoch=False)},
+        "on_epoch=False",
+    ),
+    "some batches": (
+        {"validation_step": lambda self, batch, batch_idx: [self.log("x", 1.0), batch_idx or self.log("y", 1.0)]},
+        "'y' for some batches",
+    ),
+    "a metric that is not updated": (
+        {"validation_step": lambda self, batch, batch_idx: self.log("a", self.accuracy)},
+        "does not update it",
+    ),
+    "other arguments": (
+        {"validation_step": lambda self, batch, batch_idx: self.accuracy.update(target=batch[1], preds=batch[1], n=1)},
+        "n",
+    ),
+    "an array": ({"validation_step": lambda self, batch, batch_idx: self.log("x", batch[0])}, "not a number"),
+    "no step": ({}, "is missing"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_cannot_be_right_is_refused(checkpoint, name):
+    """With the reason."""
+    methods, reason = REFUSED[name]
+    with pytest.raises((EvaluationError, TypeError)) as caught:
+        of_ranks(module(**methods), checkpoint, 2)
+    assert reason in str(caught.value)
+
+
+def test_other_modules_need_metrics_or_a_loss(checkpoint):
+    """A LightningModule measures by itself, others do not; with metrics its own step is not called."""
+    import torch
+
+    from sidecar.metrics import Accuracy
+
+    with pytest.raises((EvaluationError, TaskError)) as caught:
+        of_ranks(lambda: torch.nn.Linear(6, CLASSES), checkpoint)
+    assert "LightningModule" in str(caught.value)
+    with pytest.raises(EvaluationError) as caught:
+        of_ranks(module(validation_step=usual), checkpoint, predictions=True)
+    assert "predictions" in str(caught.value)
+    assert of_ranks(module(), checkpoint, metrics=lambda: [Accuracy()]).keys() == {"accuracy"}
+
+
+def test_hooks_at_the_start_are_called(checkpoint):
+    """A module may prepare itself there."""
+
+    def start(self):
+        self.factor = 2.0
+
+    def step(self, batch, batch_idx):
+        self.log("x", getattr(self, "factor", 1.0))
+
+    kind = module(validation_step=step, on_validation_epoch_start=start)
+    assert of_ranks(kind, checkpoint, 2)["x"] == 2.0
