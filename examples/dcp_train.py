@@ -1,4 +1,7 @@
-"""Train with FSDP and save sharded, as torchtitan does: torchrun --nproc-per-node 2 dcp_train.py ckpts."""
+"""Train with FSDP, and save sharded and beside the training, as torchtitan does.
+
+torchrun --nproc-per-node 2 dcp_train.py ckpts
+"""
 
 import sys
 from pathlib import Path

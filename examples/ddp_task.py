@@ -1,4 +1,7 @@
-"""Evaluate what ddp_train.py saves: sidecar run ckpts --task ddp_task.py:task."""
+"""Define the task that evaluates what ddp_train.py and dcp_train.py save.
+
+sidecar run ckpts --task ddp_task.py:task --once
+"""
 
 from torch import nn
 from torch_digits import digits

@@ -1,4 +1,7 @@
-"""Train with DistributedDataParallel, and save with torch.save: torchrun --nproc-per-node 2 ddp_train.py ckpts."""
+"""Train with DistributedDataParallel, and save with torch.save.
+
+torchrun --nproc-per-node 2 ddp_train.py ckpts
+"""
 
 import sys
 from pathlib import Path

@@ -1,4 +1,7 @@
-"""Evaluate what hugging_face_train.py saves: sidecar run ckpts --task hugging_face_task.py:task."""
+"""Define the task that evaluates what hugging_face_train.py saves.
+
+sidecar run ckpts --task hugging_face_task.py:task --once
+"""
 
 from typing import Any
 

@@ -1,4 +1,7 @@
-"""Train with Hugging Face's Trainer: torchrun --nproc-per-node 2 hugging_face_train.py ckpts."""
+"""Train with Hugging Face's Trainer.
+
+torchrun --nproc-per-node 2 hugging_face_train.py ckpts
+"""
 
 import sys
 

@@ -1,4 +1,7 @@
-"""Evaluate what lightning_train.py saves by its validation_step: sidecar run ckpts --task lightning_task.py:task."""
+"""Define the task that evaluates what lightning_train.py saves, by the module's own validation_step.
+
+sidecar run ckpts --task lightning_task.py:task --once
+"""
 
 from typing import Any
 

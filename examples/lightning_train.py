@@ -1,4 +1,7 @@
-"""Train with Lightning on two processes, without validation: torchrun --nproc-per-node 2 lightning_train.py ckpts."""
+"""Train with Lightning on two processes, without validation.
+
+torchrun --nproc-per-node 2 lightning_train.py ckpts
+"""
 
 import sys
 

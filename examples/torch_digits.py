@@ -1,4 +1,7 @@
-"""Real handwritten digits as PyTorch reads them: 1,400 to learn, and 397 others for the tasks of this folder."""
+"""Read real handwritten digits: 1,400 to learn, and 397 others for the tasks of this folder.
+
+python torch_digits.py
+"""
 
 import numpy as np
 import torch
@@ -12,3 +15,8 @@ def digits(*, training: bool) -> TensorDataset:
     order = np.random.default_rng(seed=1).permutation(len(read.target))[slice(1400) if training else slice(1400, None)]
     images = torch.from_numpy(read.images[order, np.newaxis] / 16).float()
     return TensorDataset(images, torch.from_numpy(read.target[order]))
+
+
+if __name__ == "__main__":
+    for training in (True, False):
+        print(len(digits(training=training)), "digits")
