@@ -1,6 +1,8 @@
 """Train with FSDP, and save sharded and beside the training, as torchtitan does.
 
-torchrun --nproc-per-node 2 dcp_train.py ckpts
+    torchrun --nproc-per-node 2 dcp_train.py ckpts
+
+Real handwritten digits of scikit-learn are the data.
 """
 
 import sys

@@ -1,6 +1,8 @@
 """Define the task that evaluates what ddp_train.py and dcp_train.py save.
 
-sidecar run ckpts --task ddp_task.py:task --once
+    sidecar run ckpts --task ddp_task.py:task --once
+
+Real handwritten digits of scikit-learn are the data.
 """
 
 from torch import nn

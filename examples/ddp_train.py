@@ -1,6 +1,8 @@
 """Train with DistributedDataParallel, and save with torch.save.
 
-torchrun --nproc-per-node 2 ddp_train.py ckpts
+    torchrun --nproc-per-node 2 ddp_train.py ckpts
+
+Real handwritten digits of scikit-learn are the data.
 """
 
 import sys

@@ -1,6 +1,8 @@
 """Define the task that evaluates what hugging_face_train.py saves.
 
-sidecar run ckpts --task hugging_face_task.py:task --once
+    sidecar run ckpts --task hugging_face_task.py:task --once
+
+Real handwritten digits of scikit-learn are the data.
 """
 
 from typing import Any

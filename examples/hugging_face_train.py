@@ -1,6 +1,8 @@
 """Train with Hugging Face's Trainer.
 
-torchrun --nproc-per-node 2 hugging_face_train.py ckpts
+    torchrun --nproc-per-node 2 hugging_face_train.py ckpts
+
+Real handwritten digits of scikit-learn are the data.
 """
 
 import sys

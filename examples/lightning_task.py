@@ -1,6 +1,8 @@
 """Define the task that evaluates what lightning_train.py saves, by the module's own validation_step.
 
-sidecar run ckpts --task lightning_task.py:task --once
+    sidecar run ckpts --task lightning_task.py:task --once
+
+Real handwritten digits of scikit-learn are the data.
 """
 
 from typing import Any

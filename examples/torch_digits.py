@@ -1,6 +1,8 @@
 """Read real handwritten digits: 1,400 to learn, and 397 others for the tasks of this folder.
 
-python torch_digits.py
+    python torch_digits.py
+
+Real handwritten digits of scikit-learn are the data.
 """
 
 import numpy as np
