@@ -9,7 +9,6 @@ import os
 import sys
 import time
 import traceback
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
@@ -46,7 +45,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"]},
-    help="Evaluate every checkpoint of a TensorFlow or Keras training job, while training keeps running.",
+    help="Evaluate every checkpoint of a TensorFlow, Keras or PyTorch training job, while training keeps running.",
     epilog=examples(
         "sidecar init ckpts     # writes sidecar.toml and a task to fill in",
         "sidecar check          # finds problems before they cost time",
@@ -260,7 +259,7 @@ def requeue(
         typer.echo(printable(outlook(storage_timeout.call(observer.collect))))
 
 
-@app.command(epilog=examples("sidecar init", "sidecar init ckpts"))
+@app.command(epilog=examples("sidecar init", "sidecar init ckpts", "sidecar init ckpts --framework torch"))
 def init(
     directory: Annotated[
         Path | None,
@@ -270,20 +269,16 @@ def init(
             show_default=False,
         ),
     ] = None,
+    framework: Annotated[
+        Literal["tensorflow", "torch"] | None,
+        typer.Option(help="What trains; else the checkpoints tell, or the Python files here.", show_default=False),
+    ] = None,
 ) -> None:
     """Write sidecar.toml and a task to fill in, from what is found here."""
     from sidecar.commands.init import propose, write
 
     here = Path.cwd()
-    write(here, propose(here, None if directory is None else directory.absolute()), typer.echo)
-
-
-class Shell(StrEnum):
-    """List the shells that can complete commands."""
-
-    bash = "bash"
-    zsh = "zsh"
-    fish = "fish"
+    write(here, propose(here, None if directory is None else directory.absolute(), framework), typer.echo)
 
 
 @app.command(
@@ -294,12 +289,12 @@ class Shell(StrEnum):
     )
 )
 def completion(
-    shell: Annotated[Shell, typer.Argument(help="Shell to complete commands in: bash, zsh or fish.")],
+    shell: Annotated[Literal["bash", "zsh", "fish"], typer.Argument(help="Shell to complete commands in.")],
 ) -> None:
     """Print the script that completes commands and options in your shell."""
     from typer._completion_shared import get_completion_script
 
-    typer.echo(get_completion_script(prog_name="sidecar", complete_var=_COMPLETE, shell=shell.value))
+    typer.echo(get_completion_script(prog_name="sidecar", complete_var=_COMPLETE, shell=shell))
 
 
 @app.command(epilog=examples("sidecar demo", "sidecar demo --keep"))

@@ -5,7 +5,7 @@ itself. A task that gives `Task(load=…)` loads its models itself, whatever it 
 """
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Literal
@@ -46,6 +46,16 @@ class _Imports:
         if self.loads and (of_task or not self.packages):
             return "python"
         return next(iter(self.packages)) if len(self.packages) == 1 and not self.loads else None
+
+
+def framework_of_files(paths: Iterable[Path]) -> Framework | None:
+    """Return the framework that Python files import, if all of them together import exactly one."""
+    imports = _Imports()
+    for path in paths:
+        for name in _names(path, imports):
+            if framework := _BY_PACKAGE.get(name.partition(".")[0]):
+                imports.packages.setdefault(framework, set()).add(name)
+    return next(iter(imports.packages)) if len(imports.packages) == 1 else None
 
 
 def with_framework(settings: Settings, search_path: Path) -> Settings:

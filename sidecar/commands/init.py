@@ -12,7 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from sidecar.checkpoints.formats import FORMATS
 from sidecar.commands.catalog_and_rules import make_catalog
+from sidecar.commands.framework import framework_of_files
 from sidecar.commands.hints import short
 from sidecar.errors import SettingsError, StorageError
 from sidecar.settings import Settings
@@ -29,10 +31,11 @@ checkpoint_dir = {directory}
 task = {task}
 
 # replicas = 2                # worker processes on this node
+# worker_python = "python"    # the Python that trains, such as /opt/train/bin/python, if this program has another one
 # every_steps = 1000          # evaluate the first checkpoint of each thousand steps only
 # chief_nodes = ["node-0"]    # in a job of several nodes: those that never evaluate
 """
-_TASK: Final = """\
+_TASK_OF_TENSORFLOW: Final = """\
 \"\"\"Define how `sidecar` evaluates checkpoints. Only worker processes import this file.\"\"\"
 
 import keras
@@ -55,6 +58,30 @@ def task():
         batch_size=64,
     )
 """
+_TASK_OF_TORCH: Final = """\
+\"\"\"Define how `sidecar` evaluates checkpoints. Only worker processes import this file.\"\"\"
+
+from torch import nn
+
+from sidecar import Task
+from sidecar.metrics import Accuracy
+{imported}
+
+{builder}def test_set():
+    # Return a Dataset or a DataLoader of torch, a dataset of Hugging Face, or arrays (x, y).
+    raise NotImplementedError("{file}: return your test set in test_set()")
+
+
+def task():
+    return Task(
+        build_model=build_model,
+        eval_sets={{"test": test_set}},
+        metrics=lambda: [Accuracy()],
+        loss=nn.CrossEntropyLoss(),
+        batch_size=64,
+    )
+"""
+_TASKS: Final = {"tensorflow": _TASK_OF_TENSORFLOW, "torch": _TASK_OF_TORCH}
 _OWN_BUILDER: Final = """\
 def build_model():
     # Return the same model as training: checkpoints are restored into it.
@@ -66,22 +93,31 @@ def build_model():
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """Hold the choices for the files: the checkpoint directory, its number of checkpoints, and the model's module."""
+    """Hold the choices for the files: the checkpoint directory, its number of checkpoints, and the model's module.
+
+    `framework`: the key of the task's template.
+    """
 
     directory: Path
     checkpoints: int
     builder: str | None
+    framework: str = "tensorflow"
 
 
-def propose(here: Path, directory: Path | None) -> Proposal:
-    """Find the checkpoint directory and the model. Raises `SettingsError` if no directory is named or found."""
+def propose(here: Path, directory: Path | None, framework: str | None = None) -> Proposal:
+    """Find the checkpoint directory, the model, and the framework unless it is given.
+
+    Raises `SettingsError` if no directory is named or found, or for a framework without a template.
+    """
+    if framework is not None and framework not in _TASKS:
+        raise SettingsError(f"--framework {framework}: there is a task to start from for {' and '.join(_TASKS)}")
     counts = {folder: _count(folder) for folder in ([directory] if directory is not None else _candidates(here))}
     if not counts:
         raise SettingsError(
             "no directory here holds checkpoints: name the one that training will save in, as in `sidecar init ckpts`"
         )
     best = max(counts, key=lambda folder: counts[folder])
-    return Proposal(best, counts[best], _builder(here))
+    return Proposal(best, counts[best], _builder(here), framework or _framework(here, best))
 
 
 def write(here: Path, proposal: Proposal, report: Callable[[str], None]) -> None:
@@ -93,7 +129,9 @@ def write(here: Path, proposal: Proposal, report: Callable[[str], None]) -> None
     task = f"{TASK_FILE}:task"
     settings = _SETTINGS.format(directory=json.dumps(short(proposal.directory)), task=json.dumps(task))
     _create(here / SETTINGS_FILE, settings, report)
-    _create(here / TASK_FILE, _TASK.format(imported=imported, builder=builder, file=TASK_FILE), report)
+    _create(
+        here / TASK_FILE, _TASKS[proposal.framework].format(imported=imported, builder=builder, file=TASK_FILE), report
+    )
     count = "no checkpoint yet" if not proposal.checkpoints else f"complete checkpoints: {proposal.checkpoints}"
     report(f"checkpoints: {short(proposal.directory)} ({count})")
     if proposal.builder is not None:
@@ -124,26 +162,51 @@ def _candidates(here: Path) -> list[Path]:
 
 def _count(directory: Path) -> int:
     """Return the number of complete checkpoints in a directory; 0 if it cannot be read."""
+    return len(_formats(directory))
+
+
+def _formats(directory: Path) -> list[str]:
+    """Return the format of each complete checkpoint in a directory; none if it cannot be read."""
     if not directory.is_dir():
-        return 0
+        return []
     try:
-        return len(make_catalog(Settings(checkpoint_dir=directory, run="any"), once=True).scan().found)
+        found = make_catalog(Settings(checkpoint_dir=directory, run="any"), once=True).scan().found
     except StorageError:
-        return 0
+        return []
+    return [each.checkpoint.format for each in found]
+
+
+def _framework(here: Path, directory: Path) -> str:
+    """Return the framework that can restore the checkpoints, else the one that the Python files import."""
+    of_formats = {name for format_ in _formats(directory) for name in FORMATS[format_].frameworks if name in _TASKS}
+    if len(of_formats) == 1:
+        return of_formats.pop()
+    imported = framework_of_files(here / name for name in _python_files(here))
+    return imported if imported in _TASKS else next(iter(_TASKS))
+
+
+def _python_files(here: Path) -> list[str]:
+    names = sorted(name for name in os.listdir(here) if name.endswith(".py"))  # noqa: PTH208 - names
+    return [name for name in names[:_FILES_READ] if name != TASK_FILE and _is_small(here / name)]
+
+
+def _is_small(path: Path) -> bool:
+    """Return whether a file may have been written by a person."""
+    try:
+        return path.is_file() and path.stat().st_size <= _PYTHON_BYTES
+    except OSError:
+        return False
 
 
 def _builder(here: Path) -> str | None:
     """Return the only module in `here` that defines `build_model` and runs no other code; None if there is not one."""
-    names = sorted(name for name in os.listdir(here) if name.endswith(".py") and name != TASK_FILE)  # noqa: PTH208 - names
-    builders = [name for name in names[:_FILES_READ] if _is_safe_builder(here / name)]
+    builders = [name for name in _python_files(here) if _is_safe_builder(here / name)]
     return builders[0].removesuffix(".py") if len(builders) == 1 and builders[0][:-3].isidentifier() else None
 
 
 def _is_safe_builder(path: Path) -> bool:
     """Return whether a file defines `build_model`, and runs no other code when it is imported."""
     try:
-        if not path.is_file() or path.stat().st_size > _PYTHON_BYTES:
-            return False
         body = ast.parse(path.read_bytes()).body
     except (OSError, ValueError, SyntaxError, RecursionError, MemoryError):
         return False

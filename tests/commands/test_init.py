@@ -1,13 +1,21 @@
 import ast
+import json
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 from fakes import save
 
+from sidecar.commands.framework import with_framework
 from sidecar.commands.init import propose, write
 from sidecar.commands.task_file import check_task
 from sidecar.errors import SettingsError
 from sidecar.settings import load
 
+RECORDED = Path(__file__).parents[1] / "checkpoints" / "recorded" / "kinds"
 MODEL = "import keras\n\n\ndef build_model():\n    return keras.Sequential([])\n"
 
 
@@ -71,3 +79,55 @@ def test_no_directory_at_all_is_told(here):
     (here / "src").mkdir()
     with pytest.raises(SettingsError, match="sidecar init ckpts"):
         propose(here, None)
+
+
+@pytest.mark.parametrize(
+    ("kind", "imports", "given", "expected"),
+    [
+        ("torch_state", "", None, "torch"),
+        ("trainer", "import keras", None, "torch"),
+        ("keras", "import torch", None, "tensorflow"),
+        (None, "import torch", None, "torch"),
+        (None, "from lightning import Trainer", None, "torch"),
+        (None, "import torch, tensorflow", None, "tensorflow"),
+        (None, "", None, "tensorflow"),
+        ("keras", "", "torch", "torch"),
+    ],
+)
+def test_the_framework(here, kind, imports, given, expected):
+    """The checkpoints tell, else the Python files; an option decides."""
+    (here / "ckpts").mkdir()
+    if kind is not None:
+        shutil.copytree(RECORDED / kind, here / "ckpts", dirs_exist_ok=True)
+    (here / "train.py").write_text(f"{imports}\n")
+    proposal = propose(here, here / "ckpts", given)
+    assert proposal.framework == expected
+    write(here, proposal, lambda _: None)
+    text = (here / "sidecar_task.py").read_text()
+    assert ("from torch import nn" in text) == (expected == "torch")
+    settings = load({}, environ={})
+    assert with_framework(settings, here).framework == expected
+
+
+def test_a_framework_without_a_template(here):
+    """Its models are loaded by the user's own code."""
+    with pytest.raises(SettingsError, match="tensorflow and torch"):
+        propose(here, here / "ckpts", "python")
+
+
+@pytest.mark.torch
+@pytest.mark.seconds
+def test_the_task_for_torch_needs_only_a_model_and_data(here):
+    """Filled in as its comments say, it evaluates a checkpoint."""
+    code = "import torch; torch.save(torch.nn.Linear(4, 3).state_dict(), 'ckpts/m-5.pt')"
+    (here / "ckpts").mkdir()
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
+    write(here, propose(here, None), lambda _: None)
+    path = here / "sidecar_task.py"
+    text = re.sub(r"raise NotImplementedError\(.*build_model\(\).*\)", "return nn.Linear(4, 3)", path.read_text())
+    made = "import torch; return torch.randn(50, 4), torch.zeros(50, dtype=torch.long)"
+    path.write_text(re.sub(r"raise NotImplementedError\(.*test_set\(\).*\)", made, text))
+    command = [str(Path(sys.executable).with_name("sidecar")), "eval", "ckpts/m-5.pt", "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["examples"] == {"test": 50}
