@@ -1,23 +1,27 @@
 """Test the whole system from outside: whether every checkpoint's values arrive in Prometheus, and are right.
 
 The script waits for new checkpoints of the training job, computes their numbers itself, and compares. It prints a table
-and exits with 0, or with 1 and one sentence per failure. CHECKPOINTS is the number of checkpoints.
+and exits with 0, or with 1 and one sentence per failure. CHECKPOINTS is the number of checkpoints, RUN the name of the
+run.
 """  # noqa: INP001 - a script next to others, not a package
 
+import importlib
 import os
 import shutil
 import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 from typing import Final
 
 import promql
 import run_files
 import verdict
+from run_files import step
 
-_RUN: Final = '{run="digits"}'
-_CHIEF: Final = '{run="digits",instance="daemon-chief:19108"}'
+_RUN: Final = f'{{run="{run_files.RUN}"}}'
+_CHIEF: Final = f'{{run="{run_files.RUN}",instance="{run_files.DAEMONS}-chief:19108"}}'
 START_SECONDS: Final = 600.0  # seven processes import TensorFlow, on a small machine one after the other
 PATIENCE_SECONDS: Final = 300.0  # for events that take a few seconds, and longer on a busy machine
 _PAUSE_SECONDS: Final = 0.5
@@ -72,8 +76,8 @@ class Copies:
         """Copy new checkpoints, and the saves of those that were copied; return the number of copied checkpoints."""
         for name in run_files.checkpoints(self._checkpoints):
             if name not in self._old and name not in self.saved_at:
-                written_at = (self._checkpoints / f"{name}.index").stat().st_mtime
-                for path in self._checkpoints.glob(f"{name}.*"):
+                written_at = run_files.saved_at(name, self._checkpoints)
+                for path in run_files.files(name, self._checkpoints):
                     shutil.copy(path, self.folder)
                 self.saved_at[name] = written_at
                 self.names.append(name)
@@ -88,8 +92,7 @@ class Copies:
 
 def _gather(copies: Copies, names: list[str], started: float) -> verdict.Evidence:
     """Return everything that the verdict needs, from the copies, the journal and Prometheus."""
-    import recompute  # noqa: PLC0415 - imports TensorFlow, which is slow, so not before it is needed
-
+    recompute = import_recompute()
     since = time.time() - started
     plans = list(run_files.plans())
     checkpoints = []
@@ -127,9 +130,9 @@ def _recorded(started: float) -> verdict.Seen:
     return verdict.join(steps, promql.samples(f"sidecar:eval_metric:latest{_RUN}", since), by=None)
 
 
-def step(name: str) -> int:
-    """Return the step in a checkpoint's name."""
-    return int(name.rpartition("-")[2])
+def import_recompute() -> ModuleType:
+    """Return the module that computes the numbers of this run. It imports a framework, which is slow."""
+    return importlib.import_module("recompute_torch" if run_files.RUN == run_files.TORCH_RUN else "recompute")
 
 
 def wait(what: str, condition: Callable[[], bool], seconds: float) -> None:

@@ -13,10 +13,11 @@ from typing import Final
 
 import run_files
 import verdict
-from e2e import PATIENCE_SECONDS, START_SECONDS, Copies, group_at_work, say, step, wait
+from e2e import PATIENCE_SECONDS, START_SECONDS, Copies, group_at_work, import_recompute, say, wait
+from run_files import step
 
 _FAULTS: Final = ("pause", "disconnect", "kill")
-_VICTIM: Final = "daemon-worker-1"
+_VICTIM: Final = f"{run_files.DAEMONS}-worker-1"
 _EARLY_SECONDS: Final = 3.0  # so short that the node still counts as alive when the next checkpoint is planned
 
 
@@ -47,8 +48,7 @@ def main() -> None:
 
 def _problems(copies: Copies, names: list[str]) -> list[str]:
     """Return a sentence for each failure with the checkpoints of these names."""
-    import recompute  # noqa: PLC0415 - imports TensorFlow, which is slow, so not before it is needed
-
+    recompute = import_recompute()
     plans = list(run_files.plans())
     found = []
     for name in names:

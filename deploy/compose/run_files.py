@@ -1,9 +1,11 @@
 """Read the files of the training job and the daemons on shared storage, without any of the daemon's code.
 
-These are the checkpoints that TensorFlow's `checkpoint` file names, and the plans and outcomes of the journal.
+These are the checkpoints that TensorFlow's `checkpoint` file names, or the files that torch.save wrote and the training
+job renamed; and the plans and outcomes of the journal. RUN is the name of the run.
 """  # noqa: INP001 - a script next to others, not a package
 
 import json
+import os
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -11,8 +13,13 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
 
-CHECKPOINTS: Final = Path("/ckpts/digits")
-STATE: Final = CHECKPOINTS / ".sidecar" / "digits"
+TORCH_RUN: Final = "digits-torch"
+RUN: Final = os.environ.get("RUN", "digits")
+DAEMONS: Final = "torch-daemon" if RUN == TORCH_RUN else "daemon"
+"""What the names of the daemons' services begin with."""
+
+CHECKPOINTS: Final = Path("/ckpts") / RUN
+STATE: Final = CHECKPOINTS / ".sidecar" / RUN
 
 _NAMED: Final = re.compile(r'^all_model_checkpoint_paths: "(.+)"$', re.MULTILINE)
 
@@ -37,7 +44,22 @@ def checkpoints(directory: Path = CHECKPOINTS) -> list[str]:
     try:
         return _NAMED.findall((directory / "checkpoint").read_text())
     except FileNotFoundError:
-        return []
+        return sorted((path.name for path in directory.glob("step-*.pt")), key=step)
+
+
+def files(name: str, directory: Path = CHECKPOINTS) -> list[Path]:
+    """Return the files of a checkpoint: the file of this name, or `<name>.index` and `<name>.data-…`."""
+    return [path for path in directory.iterdir() if path.name == name or path.name.startswith(f"{name}.")]
+
+
+def saved_at(name: str, directory: Path = CHECKPOINTS) -> float:
+    """Return when the last file of a checkpoint was written, in seconds since 1970."""
+    return max(path.stat().st_mtime for path in files(name, directory))
+
+
+def step(name: str) -> int:
+    """Return the step in a checkpoint's name."""
+    return int(name.removesuffix(".pt").rpartition("-")[2])
 
 
 def plans(state: Path = STATE) -> Iterator[Plan]:

@@ -1,24 +1,32 @@
-"""Run one process of the training job: the example that `sidecar demo` trains, slowed down to save at regular times.
+"""Run one process of the training job: an example that `sidecar demo` trains, slowed down to save at regular times.
+
+python trainer.py MODULE
 
 A process whose peers are gone ends at once, so that its container starts it again, and all processes continue together
 from the newest checkpoint. Otherwise it would wait half a minute for the others to shut down.
 """  # noqa: INP001 - a script next to others, not a package
 
+import importlib
 import os
 import sys
 import traceback
 from typing import Final
 
-from sidecar.demo import train
+import run_files
 
 _STEPS_PER_SAVE: Final = 20
-_DIRECTORY: Final = "/ckpts/digits"
-_BATCH_SIZE: Final = 63  # the example's batch size is not divisible by three
+_BATCH_SIZE: Final = 63  # TensorFlow divides a batch among the processes, and the example's batch not by three
 
 if __name__ == "__main__":
     pause = float(os.environ["SAVE_SECONDS"]) / _STEPS_PER_SAVE
     steps = int(os.environ["SAVES"]) * _STEPS_PER_SAVE
-    options = {"--checkpoints": _DIRECTORY, "--steps": steps, "--save-every": _STEPS_PER_SAVE, "--pause": pause}
+    options = {
+        "--checkpoints": run_files.CHECKPOINTS,
+        "--steps": steps,
+        "--save-every": _STEPS_PER_SAVE,
+        "--pause": pause,
+    }
+    train = importlib.import_module(sys.argv[1])
     train.BATCH_SIZE = _BATCH_SIZE
     try:
         train.main([str(word) for option in options.items() for word in option])

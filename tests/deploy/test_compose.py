@@ -20,9 +20,13 @@ ROOT = Path(__file__).parents[2]
 DOCKERFILE = (ROOT / "deploy/Dockerfile").read_text()
 COMPOSE = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
 SERVICES = COMPOSE["services"]
-DAEMONS = ("daemon-chief", "daemon-worker-0", "daemon-worker-1")
-TRAINERS = ("trainer-chief", "trainer-worker-0", "trainer-worker-1")
-OURS = (*DAEMONS, *TRAINERS, "e2e")
+TENSORFLOW_DAEMONS = ("daemon-chief", "daemon-worker-0", "daemon-worker-1")
+TORCH_DAEMONS = tuple(f"torch-{name}" for name in TENSORFLOW_DAEMONS)
+DAEMONS = TENSORFLOW_DAEMONS + TORCH_DAEMONS
+TENSORFLOW_TRAINERS = ("trainer-chief", "trainer-worker-0", "trainer-worker-1")
+TORCH_TRAINERS = ("torch-trainer-0", "torch-trainer-1", "torch-trainer-2")
+TRAINERS = TENSORFLOW_TRAINERS + TORCH_TRAINERS
+OURS = (*DAEMONS, *TRAINERS, "e2e", "torch-e2e")
 
 
 @pytest.fixture
@@ -89,10 +93,14 @@ def test_daemons_are_given_settings_that_exist(name):
     environment = SERVICES[name]["environment"]
     given = {variable.removeprefix("SIDECAR_").lower(): value for variable, value in environment.items()}
     settings = Settings(**given)
-    assert settings.role == ("chief" if name == "daemon-chief" else "worker")
+    torch = name.startswith("torch-")
+    assert settings.role == ("chief" if name.endswith("chief") else "worker")
     assert settings.host == name
-    assert settings.run == "digits"
-    assert f"daemon-{settings.node}" == name
+    assert settings.run == ("digits-torch" if torch else "digits")
+    assert settings.checkpoint_dir == Path("/ckpts") / settings.run
+    assert f"daemon-{settings.node}" == name.removeprefix("torch-")
+    module, function = settings.task.split(":")
+    assert f"def {function}(" in (ROOT / f"{module.replace('.', '/')}.py").read_text()
 
 
 def test_one_user_and_one_volume_so_that_hard_links_work():
@@ -105,7 +113,7 @@ def test_one_user_and_one_volume_so_that_hard_links_work():
 
 def test_the_training_cluster_is_the_same_for_all():
     """Three TF_CONFIGs name one cluster, whose addresses are the services themselves."""
-    configs = {name: json.loads(SERVICES[name]["environment"]["TF_CONFIG"]) for name in TRAINERS}
+    configs = {name: json.loads(SERVICES[name]["environment"]["TF_CONFIG"]) for name in TENSORFLOW_TRAINERS}
     clusters = [config["cluster"] for config in configs.values()]
     assert all(cluster == clusters[0] for cluster in clusters)
     for name, config in configs.items():
@@ -113,12 +121,36 @@ def test_the_training_cluster_is_the_same_for_all():
         assert config["cluster"][task["type"]][task["index"]] == f"{name}:22000"
 
 
+@pytest.mark.torch
+def test_torchrun_is_given_options_that_it_reads():
+    """Each PyTorch trainer is a node of one job, by variables that have the names of torchrun's options."""
+    from torch.distributed.run import get_args_parser
+
+    options = {action.dest for action in get_args_parser()._actions}
+    environments = [SERVICES[name]["environment"] for name in TORCH_TRAINERS]
+    for rank, environment in enumerate(environments):
+        given = {name: value for name, value in environment.items() if name.startswith("PET_")}
+        assert {name.removeprefix("PET_").lower() for name in given} <= options
+        assert given["PET_NODE_RANK"] == str(rank)
+        assert given["PET_NNODES"] == str(len(environments))
+        assert given["PET_MASTER_ADDR"] == TORCH_TRAINERS[0]
+
+
+@pytest.mark.parametrize("name", TRAINERS)
+def test_trainers_save_where_the_daemons_of_their_run_look(name):
+    """The folder is named after the run, and the module that is trained exists."""
+    service = SERVICES[name]
+    assert service["environment"]["RUN"] == ("digits-torch" if name.startswith("torch-") else "digits")
+    assert (ROOT / f"{service['entrypoint'][-1].replace('.', '/')}.py").exists()
+
+
 def test_images_are_pinned_and_the_light_one_is_the_chief_s():
     """Foreign images name a version; the chief's daemon needs no framework."""
     assert re.fullmatch(r"prom/prometheus:\$\{PROMETHEUS_TAG:-v\d+\.\d+\.\d+\}", SERVICES["prometheus"]["image"])
     assert re.fullmatch(r"grafana/grafana:\$\{GRAFANA_TAG:-\d+\.\d+\.\d+\}", SERVICES["grafana"]["image"])
     for name in OURS:
-        target = "daemon" if name == "daemon-chief" else "tensorflow"
+        framework = "torch" if name.startswith("torch-") else "tensorflow"
+        target = "daemon" if name.endswith("daemon-chief") else framework
         assert SERVICES[name]["image"] == f"sidecar-evaluator:{target}"
         assert SERVICES[name]["build"]["target"] == target
         assert f" AS {target}\n" in DOCKERFILE
@@ -138,30 +170,34 @@ def test_the_context_holds_what_the_build_copies():
     assert all((ROOT / source).exists() for source in sources)
 
 
-def test_the_image_installs_what_the_package_asks_for(tmp_path):
+@pytest.mark.parametrize("extra", ["tensorflow", "torch"])
+def test_the_image_installs_what_the_package_asks_for(tmp_path, extra):
     """The build's list of needs is the package's own, with the extras named."""
     code = "\n".join(re.findall(r"^        '(.*)' (?:\\|> needed\.py)$", DOCKERFILE, re.MULTILINE)).replace("\\n", "\n")
     (tmp_path / "needed.py").write_text(code.replace('sep="\n"', 'sep="\\n"'))
-    command = [sys.executable, str(tmp_path / "needed.py"), "tensorflow"]
+    command = [sys.executable, str(tmp_path / "needed.py"), extra]
     printed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.splitlines()
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    assert printed == [*project["dependencies"], *project["optional-dependencies"]["tensorflow"]]
+    assert printed == [*project["dependencies"], *project["optional-dependencies"][extra]]
+    assert f"RUN python needed.py {extra} > needed.txt" in DOCKERFILE
 
 
-def test_everything_but_grafana_starts_by_itself():
-    """Grafana is asked for, as its image may be out of reach, and nothing waits for it; so is the test."""
-    assert {name: each["profiles"] for name, each in SERVICES.items() if "profiles" in each} == {
-        "grafana": ["grafana"],
-        "e2e": ["test"],
-    }
-    assert not any({"grafana", "e2e"} & each.get("depends_on", {}).keys() for each in SERVICES.values())
+def test_one_run_starts_by_itself():
+    """Grafana is asked for, as its image may be out of reach, and nothing waits for it; so are PyTorch and tests."""
+    expected = {"grafana": ["grafana"], "e2e": ["test"], "torch-e2e": ["torch-test"]}
+    expected |= {name: ["torch"] for name in (*TORCH_TRAINERS, *TORCH_DAEMONS)}
+    assert {name: each["profiles"] for name, each in SERVICES.items() if "profiles" in each} == expected
+    waits = {name: each.get("depends_on", {}).keys() for name, each in SERVICES.items()}
+    assert waits["e2e"] == {"prometheus", *TENSORFLOW_DAEMONS, *TENSORFLOW_TRAINERS}
+    assert waits["torch-e2e"] == {"prometheus", *TORCH_DAEMONS, *TORCH_TRAINERS}
+    assert not any(expected.keys() & others for name, others in waits.items() if name != "torch-e2e")
 
 
 def test_the_overlay_builds_with_the_machine_s_network():
     """Every image that is built, and no other service's."""
     overlay = yaml.safe_load((ROOT / "deploy/compose/ci.yml").read_text())["services"]
     built = {name for name, service in SERVICES.items() if "build" in service}
-    assert {name for name, service in overlay.items() if service.get("build") == {"network": "host"}} == built
+    assert {name for name, service in overlay.items() if service["build"]["network"] == "host"} == built
     assert overlay.keys() == built
 
 
@@ -174,7 +210,7 @@ def test_compose_itself_reads_the_file(needs, program, monkeypatch):
     monkeypatch.delenv("COMPOSE_FILE", raising=False)
     files = ["--file", "docker-compose.yml"]
     for arguments in (files, [*files, "--file", "deploy/compose/ci.yml"]):
-        profiles = ["--profile", "test", "--profile", "grafana"]
+        profiles = ["--profile=test", "--profile=grafana", "--profile=torch", "--profile=torch-test"]
         command = [*compose, *arguments, *profiles, "config", "--services"]
         done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
@@ -401,13 +437,18 @@ def test_plans_are_read_as_the_daemons_write_them(scripts, tmp_path):
 
 
 @pytest.mark.parametrize("age", [0, 101])
-def test_training_is_unhealthy_when_it_stopped_saving(tmp_path, age):
+@pytest.mark.parametrize(("name", "file"), [("ckpt-20", "ckpt-20.index"), ("step-20.pt", "step-20.pt")])
+def test_training_is_unhealthy_when_it_stopped_saving(tmp_path, name, file, age):
     """The trainers' health check looks at the age of the newest checkpoint, and fails where there is none."""
     import os
     import time
 
-    command = [sys.executable, "-IS", str(ROOT / "deploy/compose/saving.py"), str(tmp_path), "20"]
+    command = [sys.executable, "-S", str(ROOT / "deploy/compose/saving.py"), str(tmp_path), "20"]
     assert subprocess.run(command, capture_output=True).returncode == 1
-    (tmp_path / "checkpoint").touch()
-    os.utime(tmp_path / "checkpoint", (time.time() - age,) * 2)
+    if name.startswith("ckpt"):
+        (tmp_path / "checkpoint").write_text(f'all_model_checkpoint_paths: "{name}"\n')
+    else:
+        (tmp_path / "step-3.pt").touch()
+    (tmp_path / file).touch()
+    os.utime(tmp_path / file, (time.time() - age,) * 2)
     assert subprocess.run(command, capture_output=True).returncode == (1 if age else 0)

@@ -312,7 +312,7 @@ def test_a_folder_that_is_no_environment_is_left_alone(staged: Staged) -> None:
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (("--with", "pytorch"), "tensorflow or gpu is possible"),
+        (("--with", "pytorch"), "tensorflow, torch or gpu is possible"),
         (("--prefix", "opt/sidecar"), "an absolute path is needed"),
         (("--python", "no-such-python"), "apt install python3"),
         (("--from", "/nowhere/"), "no such file or folder"),

@@ -38,7 +38,9 @@ RUN_BY = {
 
 NOT_RUN = {
     "git clone": "a clone has no address here; tests/deploy/readme/walk.py does it in a container",
-    "pip install": "downloads 700 MB; tests/deploy/readme/walk.py does it in a container",
+    "pip install": "downloads 700 MB; tests/deploy/readme/walk.py does the like in a container",
+    "python3 -m venv": "installs packages; tests/deploy/readme/walk.py does it in a container",
+    "export SIDECAR_WORKER_PYTHON": "this suite has one environment; tests/deploy/readme/walk.py has two",
     "curl": "asks a daemon that stays; tests/deploy/readme/walk.py does it in a container",
     "make": "starts this suite, or takes minutes; .ci/run and tests/deploy/readme/walk.py run make",
     ".venv/bin/pytest": "starts this suite",
@@ -198,11 +200,12 @@ def test_the_commands_work_in_their_order(folder):
 
 @pytest.mark.torch
 @pytest.mark.seconds
-def test_the_pytorch_page_works(tmp_path):
-    """Two ranks under torchrun train; then each checkpoint is evaluated, by the commands of the page."""
-    for page, file, code in blocks("python"):
-        if page.name == "pytorch.md" and file:
-            (tmp_path / file).write_text(code)
+@pytest.mark.parametrize("source", ["pytorch.md", "README.md"])
+def test_the_pytorch_page_works(tmp_path, source):
+    """Two ranks under torchrun train; then each checkpoint is evaluated, by the page's commands and by either task."""
+    code_of = {(page.name, file): code for page, file, code in blocks("python") if file}
+    (tmp_path / "train_ddp.py").write_text(code_of["pytorch.md", "train_ddp.py"])
+    (tmp_path / "my_torch_eval.py").write_text(code_of[source, "my_torch_eval.py"])
     train, evaluate = (command for page, command in commands() if page.name == "pytorch.md")
     run(tmp_path, f"OMP_NUM_THREADS=1 {train}")
     run(tmp_path, f"{evaluate} --once --http 127.0.0.1:0")

@@ -115,10 +115,16 @@ def main(readme: Path, bundle: Path) -> int:
             # The repository's address is the reader's; here it is a bundle.
             walk.do(command.replace("<this repository>", str(bundle)).replace(" && cd sidecar-evaluator", ""))
             walk.folder = home / "sidecar-evaluator"
-        elif command.startswith("pip install"):
-            walk._run(f"python3 -m venv {own}/venv")
+        elif command.startswith("python3 -m venv"):
+            # Before that a reader has an environment that trains, and it is active.
+            walk.do(
+                f"python3 -m venv {own}/venv && {own}/venv/bin/pip install -c tests/constraints.txt tensorflow keras"
+            )
             walk.environ["PATH"] = f"{own}/venv/bin:{walk.environ['PATH']}"
             walk.do(command)
+        elif command.startswith("export "):
+            shown = subprocess.run(f"{command}; env -0", shell=True, env=walk.environ, capture_output=True, check=True)
+            walk.environ = dict(line.split("=", 1) for line in shown.stdout.decode().split("\0") if line)
             walk.folder = own
         else:
             walk.do(command)
