@@ -158,6 +158,30 @@ def test_other_folders(root, written, new_catalog, tmp_path):
             DCP.inspect(root, name)
 
 
+@pytest.mark.torch
+def test_a_save_without_coordination_is_refused(tmp_path, new_catalog, clock, root):
+    """Each rank writes metadata of its own, and nothing tells when all have. The remedy is named."""
+    import torch
+    import torch.distributed as dist
+    import torch.distributed.checkpoint as dcp
+
+    dist.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
+    try:
+        dcp.save({"w": torch.ones(3)}, checkpoint_id=root / "step-5", use_collectives=False)
+    finally:
+        dist.destroy_process_group()
+    assert (root / "step-5" / "__0.metadata").exists()
+    with pytest.raises(CorruptError, match="use_collectives=True"):
+        DCP.inspect(root, "step-5")
+    catalog = new_catalog()
+    catalog.scan()
+    clock.seconds += 120
+    scan = catalog.scan()
+    reasons = [reason for _, reason in scan.waiting] + [each.reason for each in scan.corrupt]
+    assert scan.found == ()
+    assert any("use_collectives=True" in reason for reason in reasons)
+
+
 def test_the_step_of_other_trainers(written, tmp_path):
     """Accelerate and Lightning name their folders otherwise."""
     for name, expected in (("checkpoint-500/pytorch_model_fsdp_0", 500), ("epoch=3-step=40.ckpt", 40), ("last", None)):

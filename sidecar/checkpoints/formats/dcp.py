@@ -28,6 +28,8 @@ from sidecar.errors import CorruptError, IncompleteError, VanishedError
 from sidecar.weight_names import DCP_METADATA
 
 UNFINISHED: Final = f"{DCP_METADATA}.tmp"
+UNCOORDINATED: Final = f"__0{DCP_METADATA}"
+"""What rank 0 writes instead where every rank saves by itself: `use_collectives=False`."""
 
 MAX_METADATA_BYTES: Final = 1 << 30
 """Of 5 million parts: a large model and its optimizer on 1,000 ranks."""
@@ -70,7 +72,7 @@ class Dcp:
         """Yield every sub-folder with `.metadata`. It counts as committed if no data file is newer."""
         for name in listing.folders:
             with contextlib.suppress(OSError):  # the folder cannot be read, or is gone
-                if (folder / name / DCP_METADATA).is_file():
+                if any((folder / name / file).is_file() for file in (DCP_METADATA, UNCOORDINATED)):
                     yield _candidate(folder, name)
 
     def inspect(self, folder: Path, name: str, *, step_key: str | None = None) -> Inspection:
@@ -79,6 +81,11 @@ class Dcp:
         if (folder / name).is_symlink() or not (folder / name).is_dir():
             raise VanishedError(f"{folder / name} is not a folder")
         where = f"{name}/{DCP_METADATA}"
+        if not (folder / where).exists() and (folder / name / UNCOORDINATED).exists():
+            raise CorruptError(
+                f"{name} was saved by each rank alone (use_collectives=False): it holds no {DCP_METADATA}, so nothing "
+                "tells when it is complete; save it with use_collectives=True"
+            )
         digest = hashlib.sha256(f"{self.name}\0".encode())
         with open_file(folder, where) as file:
             names, needed = _read_metadata(file, where, digest)
@@ -114,7 +121,9 @@ def _candidate(folder: Path, name: str) -> Candidate:
     """Return the candidate in a folder with `.metadata`. Raises OSError."""
     listing = list_files(folder / name, all_names=True)
     files = sorted(
-        file for file in listing.files.values() if file.name in (DCP_METADATA, UNFINISHED) or _DATA.fullmatch(file.name)
+        file
+        for file in listing.files.values()
+        if file.name in (DCP_METADATA, UNFINISHED, UNCOORDINATED) or _DATA.fullmatch(file.name)
     )
     leaving = min((link for link in listing.escaping if link == DCP_METADATA or _DATA.fullmatch(link)), default=None)
     metadata = listing.files.get(DCP_METADATA)
