@@ -14,21 +14,29 @@ after each evaluation: medians of a tenth of the evaluations, and a line fitted 
 fifths (warm-up)."""
 COLUMNS = ("", "evaluations", "after 2/5", "at the end", "growth MB", "slope: KB an evaluation")
 
+PROGRAMS = {
+    "tensorflow": ("dense.py", "saver.py", "keras", "dense"),
+    "torch": ("dense_torch.py", "saver_torch.py", "dense_torch"),
+}
+"""The task, and the program that saves its checkpoints."""
+
 
 def measure(quick):
     count = 50 if quick else 500
     with scratch() as folder, contextlib.ExitStack() as stack:
-        saver = stack.enter_context(Child("saver.py", "keras", "dense", folder=folder))
-        paths = [saver.ask(folder=str(folder / "ckpts"), step=step)["path"] for step in (1, 2)]
         found = {}
-        for name, places in {"one worker, alone": 1, "two workers in a cluster": 2}.items():
-            with Crew(folder / name.split()[0], "dense.py", [Place()] * places) as crew:
-                process = psutil.Process(crew.pids[0])
-                sizes = []
-                for number in range(count):
-                    crew.evaluate(paths[number % 2])
-                    sizes.append(process.memory_info().rss / 1e6)
-            found[name] = _growth(sizes)
+        for framework, (task, *program) in PROGRAMS.items():
+            saver = stack.enter_context(Child(*program, folder=folder))
+            paths = [saver.ask(folder=str(folder / framework), step=step)["path"] for step in (1, 2)]
+            for name, places in {"one worker, alone": 1, "two workers in a cluster": 2}.items():
+                crew_folder = folder / f"{framework}-{places}"
+                with Crew(crew_folder, task, [Place()] * places, framework=framework) as crew:
+                    process = psutil.Process(crew.pids[0])
+                    sizes = []
+                    for number in range(count):
+                        crew.evaluate(paths[number % 2])
+                        sizes.append(process.memory_info().rss / 1e6)
+                found[f"{framework}: {name}"] = _growth(sizes)
     rows = [(name, count, *each) for name, each in found.items()]
     figures = [Figure(f"growth, {name}, after warm-up", each[2], 2.0, unit=" MB") for name, each in found.items()]
     notes = [

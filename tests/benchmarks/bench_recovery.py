@@ -52,6 +52,10 @@ def measure(quick):
                 found["workers partitioned"] = [run.suffer(lambda *_: _part(link)) for _ in range(rounds)]
         with Run(folder / "bare", saver, standby=False) as run:
             found[BARE] = [run.suffer(kill_worker) for _ in range(rounds)]
+        torch_saver = stack.enter_context(Child("saver_torch.py", "dense_torch", folder=folder))
+        with Run(folder / "torch", torch_saver, task="marked_torch.py") as run:
+            for name in ("worker killed", "worker stopped"):
+                found[f"PyTorch: {name}"] = [run.suffer(FAULTS[name]) for _ in range(rounds)]
         with Run(folder / "eventless", saver, [{"before": WITHOUT_EVENTS}] * 2) as run:
             unheard = run.seen(plans)
         unready, ready = _hang(folder, saver)
@@ -69,6 +73,8 @@ def _figures(found, seen, unheard, unready):
         "daemon killed with its worker": (LEASE + 2, None, LEASE + 7),
         "proposer killed": (None, LEASE + 2, None),
         "proposer killed, idle": (None, LEASE + 2, None),
+        "PyTorch: worker killed": (1.0, None, 5.0),
+        "PyTorch: worker stopped": (LEASE + 2, None, LEASE + 7),
     }
     told = ("noticed", "next proposal", "next group evaluating")
     figures = [
@@ -144,8 +150,9 @@ FAULTS = {
 class Run:
     """Two nodes, and what their journal tells; `with` ends them."""
 
-    def __init__(self, folder, saver, ends=({}, {}), **settings):
+    def __init__(self, folder, saver, ends=({}, {}), task="marked.py", **settings):
         folder.mkdir()
+        self._task = task
         self.checkpoints, self.marks = folder / "ckpts", folder / "marks"
         self.run_dir = self.checkpoints / ".sidecar" / "ckpts"
         self.marks.touch()
@@ -171,7 +178,7 @@ class Run:
         cores = machine.cpus()
         self._daemons[number] = Daemon(
             self.checkpoints,
-            "marked.py",
+            self._task,
             *end.get("options", ()),
             node=f"worker-{number}",
             before=end.get("before", ()),

@@ -11,7 +11,8 @@ from table import Figure, Table
 HOW = """As *latency* and *scaling*, with PyTorch: the same net and data, `torch.save` of model and optimizer, and a
 floor that loads the model's weights and runs one loop of forward pass, loss and accuracy. The archive is complete as
 soon as its checksums agree. `evaluate` of two workers with one core and one thread each is compared with one such
-worker, on 30,000 examples, in turn."""
+worker, in turn: *compute-bound* on 30,000 examples in memory, *DataLoader-bound* on 3,000 examples that a `Dataset`
+decompresses, read by a `DataLoader` without processes of its own, with `cache_bytes = 0`."""
 
 
 def measure(quick):
@@ -26,11 +27,15 @@ def measure(quick):
     with scratch() as folder, contextlib.ExitStack() as stack:
         saver = stack.enter_context(Child("saver_torch.py", folder=folder))
         examples = 5_000 if quick else 30_000
-        computing, explained = compare(saver, folder, 2 if quick else 7, cores, "conv_torch.py", examples)
+        rounds = 2 if quick else 7
+        computing, explained = compare(saver, folder / "computing", rounds, cores, "conv_torch.py", examples)
+        examples = 500 if quick else 3_000
+        loading, told = compare(saver, folder / "loading", rounds, cores, "loader_torch.py", examples, cache_bytes=0)
     rows = [row("1 worker", *one), row("2 workers, a core each", *two)]
     figures = [
         Figure("1 worker, median over the floor", ratio(one), 1.15),
         Figure("2 workers on 2 cores, median over the floor", ratio(two), 1.20),
         Figure("two workers against one, compute-bound, phase evaluate", computing[2], 1.85, "at least", " ×"),
+        Figure("two workers against one, DataLoader-bound, phase evaluate", loading[2], 1.85, "at least", " ×"),
     ]
-    return Table("PyTorch: latency and scaling", HOW, COLUMNS, rows, figures, explained)
+    return Table("PyTorch: latency and scaling", HOW, COLUMNS, rows, figures, [*explained, *told])

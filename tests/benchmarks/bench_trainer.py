@@ -13,7 +13,8 @@ some seconds: without a daemon, with one, without again. Each block with a daemo
 evaluation keeps a worker busy for most of the block. Step times are medians over blocks and contain no saves.
 *Pinned*: trainer and daemon have one core and one thread each. *Unpinned*: default threads on both sides, all cores
 for both; the worker nices itself (10). *Inline*: no daemon, and `model.evaluate` on the same data after each block,
-counted into its steps: what a trainer pays that evaluates so often by itself."""
+counted into its steps: what a trainer pays that evaluates so often by itself. *PyTorch*: the same net and data, with
+`torch.save`."""
 COLUMNS = ("", "ms a step without", "with", "slowdown", "CPU ms without", "with", "evaluations", "time evaluating")
 
 
@@ -30,8 +31,23 @@ def measure(quick):
             trainer.ask(seconds=seconds, evaluate=True)
             unpinned = _compare(trainer, folder / "unpinned", {"env": examples}, blocks, seconds)
             inline = _inline(trainer, blocks, seconds)
-    rows = [("pinned", *pinned), ("unpinned, worker niced", *unpinned), ("inline model.evaluate, unpinned", *inline)]
-    figures = [Figure("step time beside the daemon, pinned", pinned[2], 1.03, unit=" ×")]
+        with Child("trainer_torch.py", "1", folder=folder, cores={first}, **examples) as trainer:
+            trainer.ask(seconds=seconds)
+            torch = _compare(trainer, folder / "torch", daemon, blocks, seconds, "conv_torch.py")
+        with Child("trainer_torch.py", "0", folder=folder, **examples) as trainer:
+            trainer.ask(seconds=seconds)
+            torch_free = _compare(trainer, folder / "torch-free", {"env": examples}, blocks, seconds, "conv_torch.py")
+    rows = [
+        ("pinned", *pinned),
+        ("unpinned, worker niced", *unpinned),
+        ("inline model.evaluate, unpinned", *inline),
+        ("PyTorch, pinned", *torch),
+        ("PyTorch, unpinned, worker niced", *torch_free),
+    ]
+    figures = [
+        Figure("step time beside the daemon, pinned", pinned[2], 1.03, unit=" ×"),
+        Figure("step time beside the daemon, PyTorch, pinned", torch[2], 1.03, unit=" ×"),
+    ]
     notes = [
         "Step time that grows while CPU time does not was spent waiting for a core: other programs use the machine.",
         "CPU time of a step that grows tells of caches and memory that both sides share.",
@@ -39,11 +55,11 @@ def measure(quick):
     return Table("Trainer: what evaluation costs training", HOW, COLUMNS, rows, figures, notes)
 
 
-def _compare(trainer, folder, node, blocks, seconds):
+def _compare(trainer, folder, node, blocks, seconds, task="conv.py"):
     """Blocks without, with, without; and how busy the evaluator was."""
     without = [trainer.ask(seconds=seconds) for _ in range(blocks)]
     with contextlib.ExitStack() as stack:
-        (daemon,) = start_nodes(stack, folder, "conv.py", [node])
+        (daemon,) = start_nodes(stack, folder, task, [node])
         for count in (1, 2):  # cold, and beside the standby's import
             trainer.ask(seconds=0.1, save_to=str(folder))
             wait_until(lambda count=count: len(daemon.successes()) >= count, f"evaluation {count}: {daemon.said()}")

@@ -38,8 +38,9 @@ class Place:
 class Crew:
     """A group with one worker process in each place, which has joined and stays warm; `with` ends it."""
 
-    def __init__(self, folder, task, places, env=None, **join):
+    def __init__(self, folder, task, places, env=None, framework="tensorflow", **join):
         self.folder = folder
+        self._format = {"tensorflow": "tf", "torch": "torch_zip"}[framework]
         self._inbox = queue.SimpleQueue()
         self._nodes = []
         self._plan = 0
@@ -47,7 +48,7 @@ class Crew:
         for number, place in enumerate(places):
             launch = WorkerLaunch(
                 interpreter=place.interpreter,
-                framework="tensorflow",
+                framework=framework,
                 environment=environ(**(env or {})),
                 changes={"PYTHONWARNINGS": "ignore"},
                 devices=("-1",),
@@ -65,7 +66,7 @@ class Crew:
             for rank, (node, each) in enumerate(zip(self._nodes, self._started, strict=True))
         )
         for node, member in zip(self._nodes, self.members, strict=True):
-            usual = {"framework": "tensorflow", "search_path": str(TASKS), "threads": 1, "cache_bytes": 1 << 30}
+            usual = {"framework": framework, "search_path": str(TASKS), "threads": 1, "cache_bytes": 1 << 30}
             command = Join(
                 group=group_id(self.members),
                 members=self.members,
@@ -101,7 +102,7 @@ class Crew:
         saves = self.folder / f"plan-{self._plan}"
         begin = time.monotonic()
         for node, member in zip(self._nodes, self.members, strict=True):
-            checkpoint = Checkpoint(name="ckpt", digest=f"digest-{self._plan}", step=self._plan, format="tf")
+            checkpoint = Checkpoint(name="ckpt", digest=f"digest-{self._plan}", step=self._plan, format=self._format)
             command = Evaluate(
                 plan=self._plan,
                 checkpoint=checkpoint,

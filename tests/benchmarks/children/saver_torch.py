@@ -1,13 +1,18 @@
-"""A training process without the training: `torch.save` of model and optimizer, whenever it is told to."""
+"""A training process without the training: `torch.save` of model and optimizer, whenever it is told to.
 
+`saver_torch.py [TASK]`: the task's module has `build_model` or `conv_net`.
+"""
+
+import importlib
+import sys
 import time
 from pathlib import Path
 
 import torch
 from answers import serve
-from conv_torch import conv_net
 
-model = conv_net()
+task = importlib.import_module(sys.argv[1] if len(sys.argv) > 1 else "conv_torch")
+model = task.task().build_model()
 optimizer = torch.optim.Adam(model.parameters())
 for parameter in model.parameters():
     parameter.grad = torch.zeros_like(parameter)
