@@ -5,10 +5,12 @@ The process never outlives its daemon (parent-death signal, and end of input). I
 """
 
 import argparse
+import contextlib
 import ctypes
 import os
 import signal
 import sys
+import time
 import traceback
 from collections.abc import Callable, Sequence
 from typing import BinaryIO, Final
@@ -23,6 +25,8 @@ _IOPRIO_WHO_PROCESS: Final = 1
 _IOPRIO_BEST_EFFORT_LAST: Final = (2 << 13) | 7  # linux/ioprio.h: class best effort, lowest priority in it
 _SYS_IOPRIO_SET: Final = {"x86_64": 251, "aarch64": 30}
 _NICENESS: Final = 10  # training on the same node has priority; the worker still makes progress
+_AUTOGROUP_TRIES: Final = 20  # the kernel accepts one niceness of an autogroup in 0.1 s, on the whole machine
+_AUTOGROUP_AGAIN_SECONDS: Final = 0.05
 _OOM_SCORE: Final = "1000"  # killed first if memory is short: a worker is replaced, a trainer is not
 
 
@@ -109,12 +113,33 @@ def _never_outlive(parent: int) -> None:
 
 
 def _be_gentle() -> None:
+    """Let the training on this node go first: with the processor, with the disk, and when memory is short."""
     os.nice(_NICENESS)
+    _be_gentle_as_a_session()
     number = _SYS_IOPRIO_SET.get(os.uname().machine)
     if number is not None:
         ctypes.CDLL(None).syscall(number, _IOPRIO_WHO_PROCESS, 0, _IOPRIO_BEST_EFFORT_LAST)
-    try:
-        with open("/proc/self/oom_score_adj", "w") as score:  # noqa: PTH123 - procfs
-            score.write(_OOM_SCORE)
-    except OSError:  # a container may forbid it, and the score is not essential
-        return
+    with contextlib.suppress(OSError):  # a container may forbid it, and the score is not essential
+        _write("/proc/self/oom_score_adj", _OOM_SCORE)
+
+
+def _be_gentle_as_a_session() -> None:
+    """Lower the priority of this session, which is what counts where the kernel groups processes by sessions.
+
+    With `sched_autogroup_enabled`, the default of most distributions, the niceness of a process counts only among the
+    processes of its session, and every worker has a session of its own. Source: sched(7), "The autogroup feature".
+    """
+    for _ in range(_AUTOGROUP_TRIES):
+        try:
+            _write("/proc/self/autogroup", str(_NICENESS))
+        except BlockingIOError:
+            time.sleep(_AUTOGROUP_AGAIN_SECONDS)
+        except OSError:  # a kernel without autogroups
+            return
+        else:
+            return
+
+
+def _write(path: str, text: str) -> None:
+    with open(path, "w") as file:  # noqa: PTH123 - procfs
+        file.write(text)

@@ -32,6 +32,12 @@ _DEFAULTS: Final[Mapping[str, Mapping[str, str]]] = {
     },
     "torch": {
         "OMP_WAIT_POLICY": "PASSIVE",  # threads that wait by spinning would take the time of the training next to them
+        # Threads wait 10,000 turns, some microseconds, before they sleep: the next operation mostly begins sooner.
+        "GOMP_SPINCOUNT": "10000",
+        # Freed tensors stay in the process. glibc would return each one above 32 MiB to the kernel, and the pages of
+        # the next one would have to be cleared again. The worker returns what is free after each evaluation.
+        "MALLOC_MMAP_THRESHOLD_": str(1 << 30),
+        "MALLOC_TRIM_THRESHOLD_": str(1 << 30),
         "CUBLAS_WORKSPACE_CONFIG": ":4096:8",  # the setting with which matrix products on a GPU are repeatable
         "TOKENIZERS_PARALLELISM": "false",  # threads of tokenizers, which loaders fork
     },

@@ -228,6 +228,7 @@ def test_killed_demo_leaves_no_process_behind(start):
     wait_until(lambda: not demo.alive(), 10)
 
 
+@pytest.mark.tensorflow
 def test_failed_daemon_is_named_with_the_end_of_its_log(start):
     """The chief's daemon is killed while it starts."""
     demo = start()

@@ -160,9 +160,9 @@ def test_a_killed_worker_is_replaced(daemon, writer, folder, gate):
     assert not before.keys() & daemon.worker_pids().keys()
 
 
-def test_sigterm_ends_it(daemon, alive):
-    """With exit code 0, and its workers with it."""
+def test_sigterm_ends_it(daemon, alive, until):
+    """With exit code 0, and its workers with it; their guards follow when they are gone."""
     pids = daemon.children()
     assert len(pids) == 4  # two workers, and the guard of each
     assert daemon.end(signal.SIGTERM).code == 0
-    assert not alive(pids)
+    until(lambda: not alive(pids), lambda: f"the guards to end: {alive(pids)}", 30)

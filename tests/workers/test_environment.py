@@ -44,6 +44,14 @@ def test_another_framework_gets_no_variables_of_tensorflow():
     assert environment["PYTHONUNBUFFERED"] == "1"
 
 
+def test_torch_keeps_freed_memory_and_lets_threads_sleep():
+    """Both make an evaluation faster; a user who sets them otherwise knows why."""
+    environment = made(framework="torch")
+    assert int(environment["MALLOC_MMAP_THRESHOLD_"]) == int(environment["MALLOC_TRIM_THRESHOLD_"]) == 2**30
+    assert int(environment["GOMP_SPINCOUNT"]) > 0
+    assert made({"GOMP_SPINCOUNT": "1"}, framework="torch")["GOMP_SPINCOUNT"] == "1"
+
+
 def test_no_proxy_before_the_group():
     """Addresses of the group are added to both spellings, once, behind what was there."""
     environment = made({"no_proxy": "a,10.0.0.7", "NO_PROXY": ""}, hosts=["10.0.0.7", "node-2"])

@@ -140,6 +140,8 @@ def test_workers_are_gentle(trio):
         process = psutil.Process(worker.process.pid)
         assert process.nice() >= 10
         assert Path(f"/proc/{process.pid}/oom_score_adj").read_text().strip() == "1000"
+        autogroup = Path(f"/proc/{process.pid}/autogroup")  # where there is one, niceness counts only within it
+        assert not autogroup.exists() or autogroup.read_text().split()[1:] == ["nice", "10"]
 
 
 def test_every_worker_saves_to_its_own_path(trio, evaluated, trained, digits):
