@@ -4,7 +4,6 @@
 code; docs/reference/exit-codes.md lists the codes.
 """
 
-import json
 import os
 import sys
 import time
@@ -14,9 +13,9 @@ from typing import Annotated, Any, Final, Literal
 
 import typer
 
-from sidecar.commands.load import configured_directory, settings_file, warn
+from sidecar.commands.load import settings_file, warn
 from sidecar.commands.options import examples, takes_settings
-from sidecar.errors import SettingsError, SidecarError, StorageError
+from sidecar.errors import SidecarError, StorageError
 from sidecar.settings import load
 from sidecar.version import __version__
 
@@ -124,23 +123,32 @@ def history(
     ] = False,
 ) -> None:
     """List all results of a run, oldest first."""
-    from sidecar.commands.hints import typed
-    from sidecar.commands.status.observe import observer_of
-    from sidecar.commands.terminal import print_history
-    from sidecar.coordination.journal import read_history
-    from sidecar.coordination.run import find_run
-    from sidecar.observability.report import rows, table
+    from sidecar.commands.history import print_history_of
 
-    settings, storage_timeout, observer = observer_of(flags)
-    found = storage_timeout.call(lambda: read_history(observer.storage))
-    if as_json:
-        typer.echo(json.dumps(rows(found), indent=1, allow_nan=False))
-    elif found.entries:
-        print_history(table(found), rows(found))
-    elif storage_timeout.call(lambda: find_run(observer.storage)) is None:
-        typer.echo(f"run {settings.run}: no daemon has started yet; `{typed(settings, 'run')}` starts one")
-    else:
-        typer.echo(f"run {settings.run}: no result yet; `{typed(settings, 'status')}` shows what is going on")
+    print_history_of(flags, as_json=as_json)
+
+
+@app.command(
+    epilog=examples(
+        "sidecar export ckpts > results.csv",
+        "sidecar export ckpts --format jsonl | jq .value",
+        "sidecar export ckpts --format openmetrics > past.txt",
+    )
+)
+@takes_settings()
+def export(
+    flags: dict[str, Any],
+    form: Annotated[
+        Literal["csv", "jsonl", "openmetrics"],
+        typer.Option(
+            "--format", help="A table, JSON lines, or OpenMetrics with the time of each result, for promtool."
+        ),
+    ] = "csv",
+) -> None:
+    """Print every number of every evaluation for other programs."""
+    from sidecar.commands.export import print_export
+
+    print_export(flags, form)
 
 
 @app.command(epilog=examples("sidecar status ckpts", "sidecar status ckpts --watch"))
@@ -219,44 +227,10 @@ def requeue(
     ] = 300.0,
 ) -> None:
     """Evaluate checkpoints again that failed, vanished, were corrupt or skipped; with --again, any."""
-    from sidecar.commands.hints import evaluates_again
-    from sidecar.commands.requeue import Request, folder_and_names, outlook
-    from sidecar.commands.requeue import requeue as reopen
-    from sidecar.commands.status.collect import OBSERVED_BEATS, observe_for
-    from sidecar.commands.status.observe import observer_of
-    from sidecar.plain_text import printable
-    from sidecar.policy.node_identity import node_name
+    from sidecar.commands.requeue_typed import Typed, requeue_typed
 
-    if all_evaluated and not again:
-        raise SettingsError("--all means all that were evaluated: add --again, or give --all-failed for what failed")
-    if not checkpoints and not all_failed and not all_evaluated:
-        more = " or --all" if again else ""
-        raise SettingsError(f"nothing is named: give names of checkpoints, such as ckpt-5, or --all-failed{more}")
-    place, names = folder_and_names(checkpoints or (), flags["checkpoint_dir"], configured_directory(flags))
-    settings, storage_timeout, observer = observer_of(flags | {"checkpoint_dir": flags["checkpoint_dir"] or place})
-    waits = flags["wait"] is not False
-    reopened = storage_timeout.call(
-        lambda: reopen(
-            observer.storage,
-            observer.catalog,
-            Request(names, all_failed=all_failed, again=again, all_evaluated=all_evaluated),
-            by=node_name(settings, os.environ),
-            clock=observer.clock,
-            wait_seconds=wait_seconds if waits else 0.0,
-            pause=time.sleep,
-            report=lambda sentence: typer.echo(printable(sentence), err=True),
-            dry_run=dry_run,
-            command=lambda name: evaluates_again(settings, name),
-        )
-    )
-    one, several = ("would be", "would be") if dry_run else ("is", "are")
-    for settlement in reopened:
-        typer.echo(printable(f"{settlement.name} {one} requeued ({settlement.reason})"))
-    if all_evaluated and reopened:
-        typer.echo(f"{len(reopened)} {one if len(reopened) == 1 else several} requeued")
-    if reopened and waits and not dry_run:
-        storage_timeout.call(lambda: observe_for(observer, OBSERVED_BEATS * settings.beat_seconds, time.sleep))
-        typer.echo(printable(outlook(storage_timeout.call(observer.collect))))
+    typed = Typed(tuple(checkpoints or ()), all_failed=all_failed, again=again, all_evaluated=all_evaluated)
+    requeue_typed(flags, typed, dry_run=dry_run, wait_seconds=wait_seconds)
 
 
 @app.command(epilog=examples("sidecar init", "sidecar init ckpts", "sidecar init ckpts --framework torch"))

@@ -24,6 +24,12 @@ BRISK = {
 }
 """Shorter bounds than the usual ones, still longer than what a busy machine of two cores does to a process."""
 
+FRAMEWORKS = [
+    pytest.param("new_cluster", id="numpy"),
+    pytest.param("new_torch_cluster", id="torch", marks=[pytest.mark.torch, pytest.mark.nightly]),
+]
+"""Fixtures that make a cluster. Those of numpy come together in files, those of PyTorch are connected by gloo."""
+
 MANY_LINES = 16
 """More than a daemon may say of one fault: a beginning, two plans, two workers that come, what was lost."""
 
@@ -67,6 +73,13 @@ class Cluster:
         self.daemons[node] = daemon
         self._read[node] = 0
         return daemon
+
+    def end(self):
+        """Kill all daemons, and their workers with them."""
+        for daemon in self.living().values():
+            daemon.process.kill()
+            daemon.wait()
+        self.free()
 
     def living(self):
         """The daemons that run."""
@@ -224,6 +237,21 @@ def outcome(cluster, plan):
 def on(ranks, node):
     """The process of a node's first rank."""
     return next(each for each in ranks if each.node == node).pid
+
+
+def is_of(lost, cluster, node):
+    """Return whether a failed attempt is about the worker of a node that was killed, or about its connection."""
+    named = outcome(cluster, lost["plan"]).node == node
+    return ends_a_sum(lost) or (lost["kind"] == "worker_died" and "was killed by SIGKILL" in lost["message"] and named)
+
+
+def ends_a_sum(lost):
+    """Return whether a rank of PyTorch lost a peer in a sum.
+
+    It notices the end of a connection as soon as the daemons notice the end of a process or of a daemon, but gloo does
+    not say whose connection it was.
+    """
+    return lost["kind"] == "member_lost" and "could not be reached in a sum" in lost["message"]
 
 
 def failure(found):

@@ -4,10 +4,12 @@ import fcntl
 import gc
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -61,6 +63,20 @@ def pytest_collection_modifyitems(config, items):
 
 def _place_in_order(nodeid: str) -> int:
     return next((place for place, start in enumerate(LONGEST_FIRST) if nodeid.startswith(start)), len(LONGEST_FIRST))
+
+
+@pytest.fixture(scope="session")
+def needs() -> Callable[[str], str]:
+    """`needs("promtool")` is its path; without it the test is skipped, or fails if TEST_REQUIRES names it."""
+
+    def find(program: str) -> str:
+        found = shutil.which(program)
+        if found is None:
+            required = program in os.environ.get("TEST_REQUIRES", "").split(",")
+            (pytest.fail if required else pytest.skip)(f"{program} is not installed")
+        return found
+
+    return find
 
 
 @pytest.fixture(autouse=True)

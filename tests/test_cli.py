@@ -14,7 +14,7 @@ from users import MALLORY, acting_as
 from sidecar import cli
 from sidecar.commands.options import FLAGS
 
-COMMANDS = ("run", "eval", "history", "status", "check", "requeue")
+COMMANDS = ("run", "eval", "history", "export", "status", "check", "requeue")
 
 
 @pytest.fixture
@@ -97,6 +97,17 @@ def test_the_directory_is_an_argument_or_an_option(type_, here, words):
     code, out, err = type_("history", *words)
     assert (code, err) == (0, "")
     assert "no daemon has started yet; `sidecar run ckpts` starts one" in out
+
+
+def test_an_export_of_nothing(type_, here):
+    """A document without rows for the program, and the reason for the person."""
+    (here / "ckpts").mkdir()
+    code, out, err = type_("export", "ckpts")
+    assert code == 0
+    assert out.startswith("plan,completed_at,checkpoint,")
+    assert out.count("\n") == 1
+    assert "no daemon has started yet; `sidecar run ckpts` starts one" in err
+    assert type_("export", "ckpts", "--format", "openmetrics")[1] == "# EOF\n"
 
 
 def test_two_directories_are_a_mistake(type_):

@@ -171,7 +171,7 @@ class Exporter(Collector):
     def describe(self) -> Iterator[Metric]:
         """Yield all families without samples, so that `?name[]=` can select them before the first update."""
         for name in _FAMILIES:
-            yield _family(name)
+            yield empty_family(name)
         yield HistogramMetricFamily(_DURATION, _DURATION_HELP)
 
 
@@ -189,17 +189,18 @@ class FamilyFacts(NamedTuple):
 
 def families() -> list[FamilyFacts]:
     """Return a description of every `sidecar_*` family."""
-    facts = [FamilyFacts(name, _family(name).type, labels, text) for name, (labels, text) in _FAMILIES.items()]
+    facts = [FamilyFacts(name, empty_family(name).type, labels, text) for name, (labels, text) in _FAMILIES.items()]
     return [*facts, FamilyFacts(_DURATION, "histogram", _DURATION_LABELS, _DURATION_HELP)]
 
 
-def _family(name: str) -> _Family:
+def empty_family(name: str) -> _Family:
+    """Return a family of `sidecar_*` without samples."""
     labels, explanation = _FAMILIES[name]
     return (CounterMetricFamily if name.endswith("_total") else GaugeMetricFamily)(name, explanation, labels=labels)
 
 
 def _build_info() -> Metric:
-    family = _family("sidecar_build_info")
+    family = empty_family("sidecar_build_info")
     family.add_metric((__version__, platform.python_version()), 1)
     return family
 
@@ -214,7 +215,7 @@ class _Samples:
     def add(self, name: str, value: float | None, *labels: str) -> None:
         """Add one sample, unless the value is None: then there is no such number."""
         if value is not None:
-            family = self.families.get(name) or self.families.setdefault(name, _family(name))
+            family = self.families.get(name) or self.families.setdefault(name, empty_family(name))
             family.add_metric((self._run, *labels), value)
 
 
@@ -230,7 +231,7 @@ def _export_evaluations(samples: _Samples, history: JournalState) -> None:
         about = _label(checkpoint.name), _source(checkpoint.step_source)
         samples.add("sidecar_eval_checkpoint_info", 1, eval_set, *about)
     samples.add("sidecar_eval_checkpoint_step", newest.plan.checkpoint.step)
-    samples.add("sidecar_eval_completed_timestamp_seconds", _seconds(newest.outcome.completed_at))
+    samples.add("sidecar_eval_completed_timestamp_seconds", seconds_of(newest.outcome.completed_at))
 
 
 def _export_eval_set(samples: _Samples, eval_set: str, result: Result, totals: Totals) -> None:
@@ -315,7 +316,7 @@ _USAGE: Final = {
 
 def _worker_usage(status: Status) -> Iterator[Metric]:
     """Yield the memory and CPU time of each worker process, read from /proc at the scrape, not in the loop."""
-    families = {name: _family(name) for name in _USAGE.values()}
+    families = {name: empty_family(name) for name in _USAGE.values()}
     for process_number, worker in enumerate(status.workers):
         collector = ProcessCollector(pid=worker.pid.__int__, registry=None)
         for sample in (sample for family in collector.collect() for sample in family.samples):
@@ -333,8 +334,8 @@ def _source(source: str | None) -> str:
     return source or "unknown"  # older releases recorded no source
 
 
-def _seconds(text: str) -> float | None:
-    """Return the Unix time of a record's timestamp."""
+def seconds_of(text: str) -> float | None:
+    """Return the Unix time of a record's timestamp; None if it is not one."""
     try:
         return datetime.fromisoformat(text).timestamp()
     except ValueError:

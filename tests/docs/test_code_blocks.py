@@ -64,6 +64,8 @@ NOT_RUN = {
     "python digits_train.py": "tests/examples/test_examples.py runs it",
     "sidecar run ckpts --task digits_task.py": "tests/examples/test_examples.py runs it",
     "python read_predictions.py": "tests/examples/test_examples.py runs it",
+    "sidecar export": "tests/observability/test_export.py lets a real Prometheus read it",
+    "promtool": "tests/observability/test_export.py runs it",
     "sidecar eval ckpts --task own_metric_task.py": "tests/examples/test_examples.py runs it",
 }
 """Beginnings of shell commands, and why the walk below leaves them out."""

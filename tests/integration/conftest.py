@@ -353,8 +353,9 @@ def new_tensorflow_cluster(sidecar, writer, tmp_path_factory):
 def new_torch_cluster(sidecar, torch_trainer, tmp_path_factory):
     """Makes the same run with PyTorch, whose ranks are connected by gloo."""
 
-    def make():
-        folder, gate = tmp_path_factory.mktemp("cluster"), tmp_path_factory.mktemp("gate")
+    def make(folder=None):
+        gate = tmp_path_factory.mktemp("gate")
+        folder = folder or tmp_path_factory.mktemp("cluster")
         return Cluster(sidecar, torch_trainer, wait_until, folder, gate, task="torch_gated.py", settings=TORCH)
 
     return make

@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
+from cluster import FRAMEWORKS
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -24,22 +25,18 @@ SETTINGS_BEFORE = (  # that commit has one setting for both of these
 )
 
 
-@pytest.fixture
-def cluster(new_cluster):
-    yield from ended(new_cluster())
+@pytest.fixture(params=FRAMEWORKS)
+def cluster(request):
+    made = request.getfixturevalue(request.param)()
+    yield made
+    made.end()
 
 
 @pytest.fixture
 def tensorflow_cluster(new_tensorflow_cluster):
-    yield from ended(new_tensorflow_cluster())
-
-
-def ended(made):
-    """Yield a cluster, and kill its daemons afterwards."""
+    made = new_tensorflow_cluster()
     yield made
-    made.free()
-    for daemon in made.living().values():
-        daemon.process.kill()
+    made.end()
 
 
 def left_out(daemon, node):

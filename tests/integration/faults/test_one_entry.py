@@ -8,6 +8,7 @@ import contextlib
 import signal
 
 import pytest
+from cluster import FRAMEWORKS
 from faulty import USABLE, Faulty
 
 pytestmark = [
@@ -18,8 +19,13 @@ pytestmark = [
 QUICK = {"SIDECAR_VISIBILITY_SECONDS": "6", "SIDECAR_SWEEP_SECONDS": "0.5", "SIDECAR_STORAGE_TIMEOUT_SECONDS": "4"}
 
 
+@pytest.fixture(scope="module", params=FRAMEWORKS)
+def new(request):
+    return request.getfixturevalue(request.param)
+
+
 @pytest.fixture(scope="module")
-def mounts(tmp_path_factory):
+def mounts(new, tmp_path_factory):  # noqa: ARG001 - for each framework another disk
     folder = tmp_path_factory.mktemp("storage")
     (folder / "disk").mkdir()
     with Faulty(folder / "disk", folder / "one") as one, Faulty(folder / "disk", folder / "two") as two:
@@ -27,11 +33,12 @@ def mounts(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def cluster(new_cluster, mounts):
-    made = new_cluster(mounts["worker-0"].source)
+def cluster(new, mounts):
+    made = new(mounts["worker-0"].source)
     for node, mount in mounts.items():
         made.start(node, folder=mount.path / "ckpts", **QUICK)
-    return made
+    yield made
+    made.end()
 
 
 @pytest.fixture(autouse=True)

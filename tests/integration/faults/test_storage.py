@@ -4,7 +4,7 @@ import os
 import time
 
 import pytest
-from cluster import failure, on
+from cluster import FRAMEWORKS, failure, on
 from disk import Disk
 
 pytestmark = [
@@ -16,18 +16,24 @@ STORAGE_SECONDS = 4.0
 HANG_SECONDS = 30.0
 
 
+@pytest.fixture(scope="module", params=FRAMEWORKS)
+def new(request):
+    return request.getfixturevalue(request.param)
+
+
 @pytest.fixture(scope="module")
-def disk(tmp_path_factory):
+def disk(new, tmp_path_factory):  # noqa: ARG001 - for each framework another disk
     with Disk(tmp_path_factory.mktemp("disk") / "disk") as made:
         yield made
 
 
 @pytest.fixture(scope="module")
-def cluster(new_cluster, disk):
-    made = new_cluster(disk.path)
+def cluster(new, disk):
+    made = new(disk.path)
     for node in ("worker-0", "worker-1"):
         made.start(node, SIDECAR_STORAGE_TIMEOUT_SECONDS=str(STORAGE_SECONDS))
-    return made
+    yield made
+    made.end()
 
 
 @pytest.fixture(autouse=True)

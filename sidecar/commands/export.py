@@ -1,0 +1,22 @@
+"""Print every number of a run for other programs."""
+
+from typing import Any
+
+import typer
+
+from sidecar.commands.history import history_of
+from sidecar.observability.export import ExportFormat, as_csv, as_json_lines, as_openmetrics
+
+
+def print_export(flags: dict[str, Any], form: ExportFormat) -> None:
+    """Print all results to standard output; without any, print an empty document, and the reason as an error."""
+    run, history, none_yet = history_of(flags)
+    if form == "csv":
+        text = as_csv(history)
+    elif form == "jsonl":
+        text = as_json_lines(history)
+    else:
+        text = as_openmetrics(history, run)
+    typer.echo(text, nl=False)
+    if none_yet:
+        typer.echo(none_yet, err=True)

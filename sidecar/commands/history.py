@@ -1,0 +1,38 @@
+"""Print the results of a run, or say why there are none."""
+
+import json
+from typing import Any
+
+import typer
+
+from sidecar.commands.hints import typed
+from sidecar.commands.status.observe import observer_of
+from sidecar.commands.terminal import print_history
+from sidecar.coordination.journal import read_history
+from sidecar.coordination.journal_state import JournalState
+from sidecar.coordination.run import find_run
+from sidecar.observability.report import rows, table
+
+
+def history_of(flags: dict[str, Any]) -> tuple[str, JournalState, str]:
+    """Return the run, its history, and a sentence for a person if that is empty."""
+    settings, storage_timeout, observer = observer_of(flags)
+    found = storage_timeout.call(lambda: read_history(observer.storage))
+    if found.entries:
+        return settings.run, found, ""
+    if storage_timeout.call(lambda: find_run(observer.storage)) is None:
+        why = f"no daemon has started yet; `{typed(settings, 'run')}` starts one"
+    else:
+        why = f"no result yet; `{typed(settings, 'status')}` shows what is going on"
+    return settings.run, found, f"run {settings.run}: {why}"
+
+
+def print_history_of(flags: dict[str, Any], *, as_json: bool) -> None:
+    """Print all results, oldest first: a table, or a JSON list of objects."""
+    _, found, none_yet = history_of(flags)
+    if as_json:
+        typer.echo(json.dumps(rows(found), indent=1, allow_nan=False))
+    elif none_yet:
+        typer.echo(none_yet)
+    else:
+        print_history(table(found), rows(found))

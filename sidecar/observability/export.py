@@ -1,0 +1,180 @@
+"""Write all results of a run as CSV, JSON lines or OpenMetrics, which other programs read.
+
+A scrape of Prometheus sees the newest result only, and misses one that was replaced within the interval. This module
+reads the journal instead, so it leaves out nothing. Pure.
+"""
+
+import csv
+import io
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Final, Literal
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.metrics_core import Metric
+from prometheus_client.openmetrics.exposition import generate_latest
+from prometheus_client.registry import Collector
+from prometheus_client.samples import Timestamp
+
+from sidecar.coordination.journal_state import Closed, JournalState
+from sidecar.coordination.totals import number_of
+from sidecar.observability.prometheus import empty_family, seconds_of
+from sidecar.plain_text import one_line
+from sidecar.records import Value
+
+ExportFormat = Literal["csv", "jsonl", "openmetrics"]
+
+_LEAST_MILLISECONDS: Final = 1  # between two results: the resolution of Prometheus
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExportedNumber:
+    """One number of one evaluation. Its fields are the columns of the CSV, and the keys of the JSON.
+
+    `value` is `nan`, `inf` or `-inf` as text where a number is not finite; `hex` has the exact bits of any number
+    (`float.hex`). `class_label` is empty unless the number is about one class.
+    """
+
+    plan: int
+    completed_at: str
+    checkpoint: str
+    digest: str
+    step: int | None
+    step_source: str | None
+    eval_set: str
+    metric: str
+    class_label: str
+    value: float | str
+    hex: str
+    lower: float | None
+    upper: float | None
+    examples: int
+    workers: int
+
+
+def exported(history: JournalState) -> Iterator[ExportedNumber]:
+    """Yield every number of every successful evaluation, oldest first."""
+    for closed, eval_set, metric, class_label, value in _values(history):
+        plan, result = closed.plan, closed.outcome.result
+        assert plan.checkpoint is not None
+        assert result is not None
+        yield ExportedNumber(
+            plan=plan.plan,
+            completed_at=closed.outcome.completed_at,
+            checkpoint=one_line(plan.checkpoint.name),
+            digest=plan.checkpoint.digest,
+            step=plan.checkpoint.step,
+            step_source=plan.checkpoint.step_source,
+            eval_set=eval_set,
+            metric=metric,
+            class_label=class_label,
+            value=value.number,
+            hex=value.hex,
+            lower=value.lower,
+            upper=value.upper,
+            examples=result.examples[eval_set],
+            workers=result.workers,
+        )
+
+
+def as_csv(history: JournalState) -> str:
+    """Return a table with one row for each number, for spreadsheets and data frames."""
+    text = io.StringIO()
+    writer = csv.DictWriter(text, [field.name for field in fields(ExportedNumber)], lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(asdict(number) for number in exported(history))
+    return text.getvalue()
+
+
+def as_json_lines(history: JournalState) -> str:
+    """Return one JSON object per line for each number."""
+    return "".join(json.dumps(asdict(number), allow_nan=False) + "\n" for number in exported(history))
+
+
+def as_openmetrics(history: JournalState, run: str) -> str:
+    """Return the gauges of all results, each with the time at which its evaluation was completed.
+
+    `promtool tsdb create-blocks-from openmetrics` reads it. Times are those of the node that completed an evaluation;
+    of two results in the same millisecond, the later one gets the next millisecond.
+    """
+    registry = CollectorRegistry()
+    registry.register(_Past(history, run))
+    text: bytes = generate_latest(registry)  # type: ignore[no-untyped-call]
+    return text.decode()
+
+
+class _Past(Collector):
+    """Collect the gauges of all results, with their times."""
+
+    def __init__(self, history: JournalState, run: str) -> None:
+        self._history, self._run = history, run
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield the families that have samples. All samples of a series are together, oldest first."""
+        times = _times(self._history)
+        series: dict[str, dict[tuple[str, ...], dict[int, float]]] = {}
+        for closed, eval_set, metric, class_label, value in _values(self._history):
+            plan, result, checkpoint = closed.plan.plan, closed.outcome.result, closed.plan.checkpoint
+            assert result is not None
+            assert checkpoint is not None
+            found: Mapping[tuple[str, ...], float | None]
+            if class_label:
+                found = {("sidecar_eval_class_metric", eval_set, metric, class_label): number_of(value)}
+            else:
+                found = {
+                    ("sidecar_eval_metric", eval_set, metric): number_of(value),
+                    ("sidecar_eval_metric_lower", eval_set, metric): value.lower,
+                    ("sidecar_eval_metric_upper", eval_set, metric): value.upper,
+                    ("sidecar_eval_examples", eval_set): result.examples[eval_set],
+                    ("sidecar_eval_set_checkpoint_step", eval_set): checkpoint.step,
+                    ("sidecar_eval_checkpoint_step",): checkpoint.step,
+                }
+            for (name, *labels), number in found.items():
+                if number is not None:
+                    series.setdefault(name, {}).setdefault((self._run, *labels), {})[plan] = number
+        for name, numbers_by_labels in series.items():
+            family = empty_family(name)
+            for values, numbers in numbers_by_labels.items():
+                for plan, time in times.items():
+                    if plan in numbers:
+                        family.add_metric(values, numbers[plan], timestamp=time)
+            yield family
+
+
+def _values(history: JournalState) -> Iterator[tuple[Closed, str, str, str, Value]]:
+    """Yield each number with its evaluation, eval set, metric and class; the class is empty for the whole set."""
+    for closed in _evaluations(history):
+        assert closed.outcome.result is not None
+        for eval_set, metrics in closed.outcome.result.metrics.items():
+            for metric, value in metrics.items():
+                yield closed, eval_set, metric, "", value
+        for eval_set, by_metric in closed.outcome.result.classes.items():
+            for metric, by_class in by_metric.items():
+                for label, value in by_class.items():
+                    yield closed, eval_set, metric, label, value
+
+
+def _evaluations(history: JournalState) -> Iterator[Closed]:
+    for entry in history.entries:
+        if isinstance(entry, Closed) and entry.outcome.result is not None and entry.plan.checkpoint is not None:
+            yield entry
+
+
+def _times(history: JournalState) -> dict[int, Timestamp]:
+    """Return the time of each evaluation by its plan, in order of time. No two are equal.
+
+    An unreadable time follows the time of the plan before.
+    """
+    completed: dict[int, int] = {}
+    last = 0
+    for closed in _evaluations(history):
+        seconds = seconds_of(closed.outcome.completed_at)
+        last = last if seconds is None else round(1000 * seconds)
+        completed[closed.plan.plan] = last
+    times: dict[int, Timestamp] = {}
+    last = -1
+    for plan, milliseconds in sorted(completed.items(), key=lambda item: (item[1], item[0])):
+        last = max(milliseconds, last + _LEAST_MILLISECONDS)
+        times[plan] = Timestamp(last // 1000, last % 1000 * 1_000_000)
+    return times
