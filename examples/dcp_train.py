@@ -5,6 +5,7 @@
 Real handwritten digits of scikit-learn are the data.
 """
 
+import gc
 import sys
 from pathlib import Path
 from typing import Any
@@ -42,4 +43,6 @@ for epoch in range(1, 4):
     state = {**weights, "optimizer": moments, "train_state": {"step": step}}
     saving = dcp.async_save(state, checkpoint_id=Path(sys.argv[1]) / f"step-{step}", process_group=of_savers)
 saving.result()
+del model, optimizer, weights, moments, state, saving, of_savers
+gc.collect()  # frees what uses process groups: PyTorch may abort at exit if their threads still run
 dist.destroy_process_group()

@@ -5,6 +5,7 @@
 Real handwritten digits of scikit-learn are the data.
 """
 
+import gc
 import sys
 from pathlib import Path
 
@@ -33,4 +34,6 @@ for epoch in range(1, 4):
         step = epoch * len(loader)
         state = {"step": step, "model": model.module.state_dict(), "optimizer": optimizer.state_dict()}
         torch.save(state, folder / f"step-{step}.pt")
+del model
+gc.collect()  # frees what uses the process group: PyTorch may abort at exit if its threads still run
 dist.destroy_process_group()

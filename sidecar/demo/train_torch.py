@@ -6,6 +6,7 @@ It does not know of the sidecar: it saves checkpoints, as any training job does.
 """
 
 import argparse
+import gc
 import os
 import sys
 import time
@@ -59,6 +60,8 @@ def main(arguments: list[str]) -> None:
         if step % LOG_EVERY == 0 or step == options.steps:
             say(f"step {step} of {options.steps}")
     dist.barrier()
+    del model
+    gc.collect()  # frees what uses the process group: PyTorch may abort at exit if its threads still run
     dist.destroy_process_group()
 
 
