@@ -5,8 +5,10 @@ The built task stays in memory between checkpoints. Every failure becomes a `Fai
 
 import ctypes
 import gc
+import os
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Final
 
 from sidecar.evaluation.backend import Backend, Collective, Evaluator
 from sidecar.evaluation.data.shard import Shard
@@ -16,8 +18,9 @@ from sidecar.evaluation.task_loader import LoadedTask, load, require_framework
 from sidecar.states import WorkerPhase
 from sidecar.workers.messages import Check, Checked, Command, Evaluate, Join, Joined, Phase, Report
 
-_return_free_memory = getattr(ctypes.CDLL(None), "malloc_trim", None)
-"""glibc's malloc_trim(3); None with another C library."""
+_keeps_freed_memory: Final = "MALLOC_TRIM_THRESHOLD_" in os.environ
+_return_free_memory: Final = getattr(ctypes.CDLL(None), "malloc_trim", None) if _keeps_freed_memory else None
+"""glibc's malloc_trim(3), if glibc was told not to call it; None with another C library."""
 
 
 class Dispatcher:
