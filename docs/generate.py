@@ -20,7 +20,7 @@ import sidecar
 from sidecar import cli, errors, records, states
 from sidecar.commands.options import FLAGS
 from sidecar.observability.events import EVENTS
-from sidecar.observability.prometheus import families
+from sidecar.observability.families import families
 from sidecar.observability.sentences import sentence
 from sidecar.policy.eligibility import Reason
 from sidecar.settings import PREFIX, Settings
@@ -33,10 +33,21 @@ _NOTE: Final = "<!-- Written by `make reference` from {source}: change that, and
 _TYPES: Final = {
     **dict.fromkeys(("CheckpointDirectory", "StateDirectory", "LogDirectory", "Program"), "path"),
     **dict.fromkeys(
-        ("str", "RunName", "TaskReference", "FileName", "Host", "PortRange", "Address", "MarkerName", "StepPattern"),
+        (
+            "str",
+            "RunName",
+            "TaskReference",
+            "FileName",
+            "Host",
+            "PortRange",
+            "Address",
+            "MarkerName",
+            "StepPattern",
+            "ReceiverUrl",
+        ),
         "text",
     ),
-    **dict.fromkeys(("CompleteMarker", "MetricName", "NamePattern"), "text"),
+    **dict.fromkeys(("CompleteMarker", "MetricName", "NamePattern", "ReceiverUrl"), "text"),
     "bool": "`true` or `false`",
     "Count": "whole number, 1 or more",
     "Whole": "whole number, 0 or more",
@@ -239,7 +250,7 @@ def _help_of(name: str, parameter: Any) -> tuple[str, str, str]:
 def metrics_page() -> str:
     """Return the page of all Prometheus families."""
     lines = [
-        *_head("Metrics", "sidecar/observability/prometheus.py"),
+        *_head("Metrics", "sidecar/observability/families.py"),
         "`/metrics` serves these families, and those of the Prometheus client about the daemon's own process",
         "(`process_*`). The `sidecar_eval_*` families come from one daemon of the run, the publisher. A family without",
         "samples is not shown.",

@@ -7,6 +7,7 @@ import queue
 import signal
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -19,6 +20,7 @@ from sidecar.commands.backend_options import workers_listen
 from sidecar.commands.bootstrap import daemon_from_settings
 from sidecar.commands.framework import with_framework
 from sidecar.commands.port_owner import node_serving
+from sidecar.commands.sinks import close, start_deliveries, statuses
 from sidecar.commands.task_file import check_before_import
 from sidecar.daemon.events import Message, Terminate
 from sidecar.daemon.loop import Daemon
@@ -57,8 +59,10 @@ def serve(settings: Settings, environ: Mapping[str, str], *, settings_file: Path
     log = structlog.get_logger().bind(run=settings.run, node=node)
     published = Published({})
     registry = CollectorRegistry()
-    exporter = Exporter(registry)
-    clock, publisher = SystemClock(), Publisher(published, exporter, Notifier(environ))
+    deliveries = start_deliveries(settings, log)
+    exporter = Exporter(registry, sinks=partial(statuses, deliveries))
+    updates = [delivery.update for delivery in deliveries]
+    clock, publisher = SystemClock(), Publisher(published, exporter, Notifier(environ), updates)
 
     def begin() -> _Life:
         inbox: queue.SimpleQueue[Message] = queue.SimpleQueue()
@@ -94,6 +98,7 @@ def serve(settings: Settings, environ: Mapping[str, str], *, settings_file: Path
                 before, life = life, begin()
                 before.hand_over(life)
     finally:
+        close(deliveries, settings.sink_timeout_seconds)
         server.close()
 
 

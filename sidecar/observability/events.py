@@ -49,6 +49,10 @@ EVENTS: Final[Mapping[str, str]] = {
     "best_metric_unknown": "`best_metric` names a metric that the task does not measure.",
     "saves_left": "Saved weights or predictions could not be removed after several attempts.",
     "entry_failed": "A file that nothing depends on, such as a view of a result, cannot be read, written or removed.",
+    # Sinks
+    "sink_failed": "A sink, such as `remote_write`, does not take results; they are delivered later.",
+    "sink_recovered": "A sink takes results again.",
+    "sink_refused": "A sink refused a result for good; the next ones are delivered.",
     # Shared storage and time
     "storage_failed": "Shared storage gave an error; the daemon tries again after a beat.",
     "storage_recovered": "Shared storage works again after an error.",

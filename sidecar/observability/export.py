@@ -7,19 +7,19 @@ reads the journal instead, so it leaves out nothing. Pure.
 import csv
 import io
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, fields
 from typing import Final, Literal
 
 from prometheus_client import CollectorRegistry
-from prometheus_client.metrics_core import Metric
+from prometheus_client.metrics_core import GaugeMetricFamily, Metric
 from prometheus_client.openmetrics.exposition import generate_latest
 from prometheus_client.registry import Collector
 from prometheus_client.samples import Timestamp
 
 from sidecar.coordination.journal_state import Closed, JournalState
-from sidecar.coordination.totals import number_of
-from sidecar.observability.prometheus import empty_family, seconds_of
+from sidecar.observability.prometheus import seconds_of
+from sidecar.observability.result_series import FAMILIES, result_samples
 from sidecar.plain_text import one_line
 from sidecar.records import Value
 
@@ -93,7 +93,7 @@ def as_json_lines(history: JournalState) -> str:
 
 
 def as_openmetrics(history: JournalState, run: str) -> str:
-    """Return the gauges of all results, each with the time at which its evaluation was completed.
+    """Return the series of all results, each sample with the time at which its evaluation was completed.
 
     `promtool tsdb create-blocks-from openmetrics` reads it. Times are those of the node that completed an evaluation;
     of two results in the same millisecond, the later one gets the next millisecond.
@@ -105,40 +105,27 @@ def as_openmetrics(history: JournalState, run: str) -> str:
 
 
 class _Past(Collector):
-    """Collect the gauges of all results, with their times."""
+    """Collect the samples of all results, with their times."""
 
     def __init__(self, history: JournalState, run: str) -> None:
         self._history, self._run = history, run
 
     def collect(self) -> Iterator[Metric]:
         """Yield the families that have samples. All samples of a series are together, oldest first."""
-        times = _times(self._history)
-        series: dict[str, dict[tuple[str, ...], dict[int, float]]] = {}
-        for closed, eval_set, metric, class_label, value in _values(self._history):
-            plan, result, checkpoint = closed.plan.plan, closed.outcome.result, closed.plan.checkpoint
-            assert result is not None
+        evaluations = {closed.plan.plan: closed for closed in _evaluations(self._history)}
+        series: dict[str, dict[tuple[str, ...], list[tuple[float, Timestamp]]]] = {}
+        for plan, time in _times(self._history).items():
+            checkpoint, result = evaluations[plan].plan.checkpoint, evaluations[plan].outcome.result
             assert checkpoint is not None
-            found: Mapping[tuple[str, ...], float | None]
-            if class_label:
-                found = {("sidecar_eval_class_metric", eval_set, metric, class_label): number_of(value)}
-            else:
-                found = {
-                    ("sidecar_eval_metric", eval_set, metric): number_of(value),
-                    ("sidecar_eval_metric_lower", eval_set, metric): value.lower,
-                    ("sidecar_eval_metric_upper", eval_set, metric): value.upper,
-                    ("sidecar_eval_examples", eval_set): result.examples[eval_set],
-                    ("sidecar_eval_set_checkpoint_step", eval_set): checkpoint.step,
-                    ("sidecar_eval_checkpoint_step",): checkpoint.step,
-                }
-            for (name, *labels), number in found.items():
-                if number is not None:
-                    series.setdefault(name, {}).setdefault((self._run, *labels), {})[plan] = number
-        for name, numbers_by_labels in series.items():
-            family = empty_family(name)
-            for values, numbers in numbers_by_labels.items():
-                for plan, time in times.items():
-                    if plan in numbers:
-                        family.add_metric(values, numbers[plan], timestamp=time)
+            assert result is not None
+            for sample in result_samples(self._run, checkpoint, result):
+                series.setdefault(sample.family, {}).setdefault(sample.labels, []).append((sample.value, time))
+        for name, samples_by_labels in series.items():
+            names, text = FAMILIES[name]
+            family = GaugeMetricFamily(name, text, labels=names)
+            for labels, samples in samples_by_labels.items():
+                for value, time in samples:
+                    family.add_metric(labels, value, timestamp=time)
             yield family
 
 

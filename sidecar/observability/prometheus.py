@@ -7,132 +7,30 @@ reset. This module must not import the daemon.
 
 import platform
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime
-from typing import Final, NamedTuple, get_args
+from typing import Final, get_args
 
 from prometheus_client import CollectorRegistry, ProcessCollector
-from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.metrics_core import HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from sidecar.coordination.journal_state import JournalState
 from sidecar.coordination.totals import Totals, number_of
-from sidecar.observability.status import Status
+from sidecar.observability.families import (
+    DURATION,
+    DURATION_HELP,
+    DURATION_LABELS,
+    FAMILIES,
+    Family,
+    family_of,
+)
+from sidecar.observability.status import SinkStatus, Status
 from sidecar.plain_text import one_line
 from sidecar.policy.eligibility import Reason
 from sidecar.records import Result
 from sidecar.states import NodeState
 from sidecar.version import __version__
-
-_ONE = ("run",)
-_METRIC = ("run", "eval_set", "metric")
-_DURATION: Final = "sidecar_evaluation_phase_duration_seconds"
-_DURATION_LABELS: Final = ("run", "phase")
-_DURATION_HELP: Final = "Seconds that successful evaluations spent in each phase, on the slowest worker."
-
-# Families of information are gauges of 1: as Info, OpenMetrics would strip `_info` and see `sidecar_eval_metric` twice.
-_FAMILIES: Final[dict[str, tuple[tuple[str, ...], str]]] = {
-    "sidecar_eval_metric": (_METRIC, "Value of a metric, over all workers, when its eval set was evaluated last."),
-    "sidecar_eval_metric_lower": (_METRIC, "Lower end of the metric's 95 % confidence interval."),
-    "sidecar_eval_metric_upper": (_METRIC, "Upper end of the metric's 95 % confidence interval."),
-    "sidecar_eval_metric_info": ((*_METRIC, "goal"), "Always 1; goal says whether more (max) or less (min) is better."),
-    "sidecar_eval_best_metric": (_METRIC, "Best value of a metric over all checkpoints evaluated in this run."),
-    "sidecar_eval_best_step": (_METRIC, "Training step of the checkpoint with the best value of a metric."),
-    "sidecar_eval_best_info": (
-        (*_METRIC, "checkpoint", "step_source"),
-        "Always 1; the checkpoint with the best value of a metric, and how its step was found.",
-    ),
-    "sidecar_eval_class_metric": (
-        (*_METRIC, "class"),
-        "Value of a metric for one class, where there are few, when its eval set was evaluated last.",
-    ),
-    "sidecar_eval_examples": (
-        ("run", "eval_set"),
-        "Examples counted, each once, when the eval set was evaluated last.",
-    ),
-    "sidecar_eval_set_checkpoint_step": (
-        ("run", "eval_set"),
-        "Training step of the checkpoint that the gauges of an eval set are about: with every_nth an earlier one.",
-    ),
-    "sidecar_eval_checkpoint_info": (
-        ("run", "eval_set", "checkpoint", "step_source"),
-        "Always 1; the checkpoint that the gauges of an eval set are about, and how its step was found.",
-    ),
-    "sidecar_eval_nonfinite_examples": (
-        ("run", "eval_set", "place"),
-        "Examples with NaN or infinite numbers in a place that ever held any, when the eval set was evaluated last.",
-    ),
-    "sidecar_data_changes_total": (
-        ("run", "eval_set"),
-        "Evaluations in which an eval set held other data than in the one before: curves do not compare across them.",
-    ),
-    "sidecar_eval_checkpoint_step": (_ONE, "Training step of the checkpoint evaluated last."),
-    "sidecar_eval_completed_timestamp_seconds": (
-        _ONE,
-        "Unix time at which the last evaluation was completed.",
-    ),
-    "sidecar_newest_checkpoint_step": (_ONE, "Training step of the complete checkpoint discovered last."),
-    "sidecar_newest_checkpoint_info": (
-        ("run", "checkpoint", "step_source"),
-        "Always 1; the complete checkpoint discovered last, and how its step was found.",
-    ),
-    "sidecar_newest_checkpoint_timestamp_seconds": (
-        _ONE,
-        "Unix time at which the last file of the checkpoint discovered last was written.",
-    ),
-    "sidecar_checkpoints_pending": (_ONE, "Complete checkpoints that still need an evaluation."),
-    "sidecar_pending_oldest_timestamp_seconds": (
-        _ONE,
-        "Unix time at which the oldest checkpoint that still needs an evaluation was written; absent if there is none.",
-    ),
-    "sidecar_checkpoints_evaluated_total": (_ONE, "Checkpoints that were evaluated successfully."),
-    "sidecar_checkpoints_failed_total": (_ONE, "Checkpoints given up after too many failed attempts."),
-    "sidecar_checkpoints_skipped_total": (
-        _ONE,
-        "Checkpoints passed over on purpose, as queue, every_steps, start or the bounds of pins say.",
-    ),
-    "sidecar_checkpoints_vanished_total": (_ONE, "Checkpoints deleted before they could be evaluated."),
-    "sidecar_checkpoints_corrupt_total": (_ONE, "Checkpoints whose files contradict themselves."),
-    "sidecar_checkpoints_unseen_total": (
-        _ONE,
-        "Checkpoints deleted before any node saw them, as gaps in their numbers show, since this daemon started.",
-    ),
-    "sidecar_plans_failed_total": (("run", "kind"), "Attempts at an evaluation that failed, by kind of failure."),
-    "sidecar_group_size": (_ONE, "Worker processes in the group of the newest successful evaluation."),
-    "sidecar_groups_formed_total": (_ONE, "Evaluation groups formed since this daemon started."),
-    "sidecar_members": (
-        ("run", "state"),
-        "Nodes whose heartbeat this node sees, by the state they report; chiefs apart.",
-    ),
-    "sidecar_nodes_left_out": (
-        ("run", "reason"),
-        "Ready nodes that take no part in evaluations, or not in all, by the reason; `sidecar status` names them.",
-    ),
-    "sidecar_pins_bytes": (_ONE, "Disk space of the checkpoints held until they are evaluated."),
-    "sidecar_saves_bytes": (_ONE, "Disk space of the weights, predictions and states that workers saved."),
-    "sidecar_ready": (
-        ("run", "node"),
-        "1 while the node can do its part (a chief has none), else 0; /readyz has the reason.",
-    ),
-    "sidecar_publisher": (("run", "node"), "1 on the one node that exports the sidecar_eval_* families, else 0."),
-    "sidecar_node_info": (
-        ("run", "node", "role", "role_source", "version"),
-        "Always 1; this node's role and where it was found.",
-    ),
-    "sidecar_worker_processes": (("run", "state"), "Worker processes of this node, by what they are doing."),
-    "sidecar_worker_batches": (("run", "process"), "Batches of the running evaluation that a worker process has done."),
-    "sidecar_worker_expected_batches": (
-        ("run", "process"),
-        "Batches of the running evaluation that a worker process has to do.",
-    ),
-    "sidecar_worker_info": (
-        ("run", "process", "worker", "pid"),
-        "Always 1; worker and process id behind a process number.",
-    ),
-    "sidecar_worker_resident_memory_bytes": (("run", "process"), "Resident memory of a worker process in bytes."),
-    "sidecar_worker_cpu_seconds_total": (("run", "process"), "CPU time that a worker process has used in seconds."),
-    "sidecar_build_info": (("version", "python"), "Always 1; versions of this daemon and of its interpreter."),
-}
 
 
 class Exporter(Collector):
@@ -141,9 +39,17 @@ class Exporter(Collector):
     Args:
         registry: The registry that is scraped; never the global one, so that several daemons fit in one process.
         process_metrics: Whether to add the daemon's own `process_*` families (CPU seconds, memory, open files).
+        sinks: Returns the status of each sink to which this node delivers.
     """
 
-    def __init__(self, registry: CollectorRegistry, *, process_metrics: bool = True) -> None:
+    def __init__(
+        self,
+        registry: CollectorRegistry,
+        *,
+        process_metrics: bool = True,
+        sinks: Callable[[], Iterable[SinkStatus]] = tuple,
+    ) -> None:
+        self._sinks = sinks
         self._snapshot: tuple[Metric, ...] = (_build_info(),)
         self._shown: Status | None = None
         registry.register(self)
@@ -163,44 +69,22 @@ class Exporter(Collector):
         self._shown = status
 
     def collect(self) -> Iterator[Metric]:
-        """Yield the last snapshot, and the present resources of the worker processes. Safe in any thread."""
+        """Yield the last snapshot, and sinks and resources of workers as they are now. Safe in any thread."""
         yield from self._snapshot
-        if self._shown is not None and self._shown.workers:
-            yield from _worker_usage(self._shown)
+        if self._shown is not None:
+            yield from _sinks(self._shown.identity.run, self._sinks())
+            if self._shown.workers:
+                yield from _worker_usage(self._shown)
 
     def describe(self) -> Iterator[Metric]:
         """Yield all families without samples, so that `?name[]=` can select them before the first update."""
-        for name in _FAMILIES:
-            yield empty_family(name)
-        yield HistogramMetricFamily(_DURATION, _DURATION_HELP)
-
-
-_Family = GaugeMetricFamily | CounterMetricFamily
-
-
-class FamilyFacts(NamedTuple):
-    """Describe a family for the reference page, whether or not it has samples."""
-
-    name: str
-    type: str
-    labels: tuple[str, ...]
-    help: str
-
-
-def families() -> list[FamilyFacts]:
-    """Return a description of every `sidecar_*` family."""
-    facts = [FamilyFacts(name, empty_family(name).type, labels, text) for name, (labels, text) in _FAMILIES.items()]
-    return [*facts, FamilyFacts(_DURATION, "histogram", _DURATION_LABELS, _DURATION_HELP)]
-
-
-def empty_family(name: str) -> _Family:
-    """Return a family of `sidecar_*` without samples."""
-    labels, explanation = _FAMILIES[name]
-    return (CounterMetricFamily if name.endswith("_total") else GaugeMetricFamily)(name, explanation, labels=labels)
+        for name in FAMILIES:
+            yield family_of(name)
+        yield HistogramMetricFamily(DURATION, DURATION_HELP)
 
 
 def _build_info() -> Metric:
-    family = empty_family("sidecar_build_info")
+    family = family_of("sidecar_build_info")
     family.add_metric((__version__, platform.python_version()), 1)
     return family
 
@@ -210,12 +94,12 @@ class _Samples:
 
     def __init__(self, run: str) -> None:
         self._run = run
-        self.families: dict[str, _Family] = {}
+        self.families: dict[str, Family] = {}
 
     def add(self, name: str, value: float | None, *labels: str) -> None:
         """Add one sample, unless the value is None: then there is no such number."""
         if value is not None:
-            family = self.families.get(name) or self.families.setdefault(name, empty_family(name))
+            family = self.families.get(name) or self.families.setdefault(name, family_of(name))
             family.add_metric((self._run, *labels), value)
 
 
@@ -269,7 +153,7 @@ def _export_totals(samples: _Samples, totals: Totals) -> None:
 
 
 def _durations(run: str, totals: Totals) -> Metric:
-    family = HistogramMetricFamily(_DURATION, _DURATION_HELP, labels=_DURATION_LABELS)
+    family = HistogramMetricFamily(DURATION, DURATION_HELP, labels=DURATION_LABELS)
     for phase, duration in totals.durations.items():
         family.add_metric((run, phase), duration.cumulative(), duration.total)
     return family
@@ -308,6 +192,16 @@ def _export_status(samples: _Samples, status: Status) -> None:
         samples.add("sidecar_worker_info", 1, process, worker.worker, str(worker.pid))
 
 
+def _sinks(run: str, sinks: Iterable[SinkStatus]) -> Iterator[Metric]:
+    """Yield how far each sink is behind, as it is at the scrape."""
+    samples = _Samples(run)
+    for sink in sinks:
+        samples.add("sidecar_sink_pending_results", sink.pending, sink.name)
+        samples.add("sidecar_sink_oldest_pending_timestamp_seconds", sink.oldest_pending, sink.name)
+        samples.add("sidecar_sink_refused_results_total", sink.refused, sink.name)
+    yield from samples.families.values()
+
+
 _USAGE: Final = {
     "process_resident_memory_bytes": "sidecar_worker_resident_memory_bytes",
     "process_cpu_seconds_total": "sidecar_worker_cpu_seconds_total",
@@ -316,7 +210,7 @@ _USAGE: Final = {
 
 def _worker_usage(status: Status) -> Iterator[Metric]:
     """Yield the memory and CPU time of each worker process, read from /proc at the scrape, not in the loop."""
-    families = {name: empty_family(name) for name in _USAGE.values()}
+    families = {name: family_of(name) for name in _USAGE.values()}
     for process_number, worker in enumerate(status.workers):
         collector = ProcessCollector(pid=worker.pid.__int__, registry=None)
         for sample in (sample for family in collector.collect() for sample in family.samples):

@@ -3,7 +3,7 @@
 The daemon's loop calls `Publisher` and `DaemonLog`, which `commands.bootstrap` builds. Nothing is decided here.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -33,10 +33,11 @@ class Publisher:
     published: Published
     exporter: Exporter
     notify: Notifier
+    deliver: Sequence[Callable[[Status, JournalState], None]] = ()  # to sinks; none of them waits
     last: tuple[Status, int] | None = None
 
     def __call__(self, status: Status, history: JournalState) -> None:
-        """Notify systemd that the loop turned. Update the gauges and the status page if anything changed."""
+        """Notify systemd that the loop turned. Update gauges, status page and sinks if anything changed."""
         self.notify(status, history)
         if self.last == (status, history.log.count):
             return
@@ -44,6 +45,8 @@ class Publisher:
         self.exporter.update(status, history)
         self.published.unready = status.unready
         self.published.status = status_json(status, history)
+        for note in self.deliver:
+            note(status, history)
 
 
 @dataclass(slots=True)

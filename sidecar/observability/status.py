@@ -72,6 +72,17 @@ class UnreadableEntries:
     count: int = 0  # of all of them
 
 
+@dataclass(frozen=True, slots=True)
+class SinkStatus:
+    """Describe how far a sink is behind the journal, on the node that delivers to it."""
+
+    name: str
+    pending: int = 0  # evaluations that it does not have yet
+    oldest_pending: float | None = None  # when the oldest of them was completed (seconds since 1970)
+    refused: int = 0  # evaluations that it will never have, since this daemon started
+    failing: str | None = None  # why the newest delivery failed; None: it did not
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Status:
     """Describe the present state of this node. The content of the journal is in `JournalState`."""

@@ -20,8 +20,6 @@ from sidecar.settings.values import (
     CheckpointDirectory,
     CompleteMarker,
     Count,
-    Devices,
-    Environment,
     Factor,
     FileName,
     Formats,
@@ -39,6 +37,7 @@ from sidecar.settings.values import (
     PathGlobs,
     PortRange,
     Program,
+    ReceiverUrl,
     RunName,
     SaveWeights,
     Seconds,
@@ -47,6 +46,7 @@ from sidecar.settings.values import (
     TaskReference,
     Whole,
 )
+from sidecar.settings.worker_values import Devices, Environment
 
 _DERIVED: Final[Any] = None  # a default that `values` derives from other settings
 
@@ -90,8 +90,7 @@ class Settings(BaseModel):
 
     # Group and ports
     replicas: Count = 1
-    """Worker processes on this node. Default: one suits a node without GPUs; a node with GPUs takes one for each
-    GPU."""
+    """Worker processes on this node. Default: one suits a node without GPUs; a node with GPUs takes one for each."""
     min_workers: Count = 1
     """Smallest number of worker processes that forms a group and evaluates. Default: a result now, from one worker, is
     better than a wait for all of them."""
@@ -118,16 +117,22 @@ class Settings(BaseModel):
     """Whether checkpoints that exist before the first start of the run are evaluated (`all`) or skipped (`new`).
     Default: a daemon that starts late evaluates the checkpoints that it missed."""
     stop_after_step: Whole | None = None
-    """Training step after which the daemon ends, once its checkpoint is evaluated. Default: a daemon serves until it is
-    stopped."""
+    """Training step after whose evaluation the daemon ends. Default: a daemon serves until it is stopped."""
     stop_idle_seconds: Seconds | None = None
     """Time without any work after which the daemon ends. Default: a daemon serves until it is stopped."""
     done_marker: MarkerName | None = None
     """Name of the file in `checkpoint_dir` by which training reports that its last checkpoint is saved; the daemon then
     evaluates the rest and ends. Default: a file that an earlier run left must not end the daemon at each start."""
     wait: bool = True
-    """Whether `sidecar run` waits for further checkpoints; `--once` turns that off. Default: a daemon serves until it
-    is stopped."""
+    """Whether `sidecar run` waits for more checkpoints; not with `--once`. Default: a daemon serves until stopped."""
+
+    # Sinks
+    remote_write: ReceiverUrl | None = None
+    """URL to which every result is sent by Prometheus remote write, with its time, such as
+    `http://prometheus:9090/api/v1/write`; it may hold `user:password@`. Default: only the user knows a receiver."""
+    sink_timeout_seconds: Seconds = 10.0
+    """Time that a sink, such as `remote_write`, may take for each step of a request, and for the last results when the
+    daemon ends. Default: a receiver answers in milliseconds, and one that hangs delays its own results only."""
 
     # Log
     log_format: Literal["console", "json"] | None = None
@@ -163,8 +168,7 @@ class Settings(BaseModel):
     are rounded differently and nodes with other bits form no group; 2 gave the same bits as 1, where 3 and 8 did not,
     and leaves the other cores to training."""
     collectives: Literal["auto", "ring", "nccl"] = "ring"
-    """Implementation of TensorFlow's collective operations between workers. Default: a few KB for each evaluation do
-    not need NCCL."""
+    """Implementation of TensorFlow's collective operations. Default: a few KB for each evaluation do not need NCCL."""
     always_cluster: bool = False
     """Whether a group of one worker forms a TensorFlow cluster, too. Default: one worker has nobody to sum with; tests
     turn it on."""
@@ -281,8 +285,7 @@ class Settings(BaseModel):
     """Time that the worker processes may take to import the framework and form a group. Default: they take seconds, but
     the first import may read gigabytes from a slow disk."""
     restore_timeout_seconds: Seconds = 1800.0
-    """Time that a worker may take to restore a checkpoint or to save its results. Default: enough for 100 GB at 60
-    MB/s."""
+    """Time that a worker may take to restore a checkpoint or save results. Default: enough for 100 GB at 60 MB/s."""
     first_batch_timeout_seconds: Seconds = 900.0
     """Time that a worker may take for its first batch. Default: that batch traces and compiles the model and fills the
     input pipeline."""
@@ -303,11 +306,9 @@ class Settings(BaseModel):
     beat after the last worker came. Default: the sums take milliseconds, or seconds over a link that loses packets, and
     a lost link is noticed within a lease."""
     plan_cap_seconds: Seconds = 86400.0
-    """Longest time that one attempt at an evaluation may take. Default: an attempt that still runs after a day will not
-    end by itself."""
+    """Longest time that an attempt may take. Default: an attempt that still runs after a day will not end by itself."""
     drain_seconds: Seconds = 25.0
-    """Time that a running evaluation has to end after the daemon got a signal. Default: within the 30 s that Kubernetes
-    grants."""
+    """Time that a running evaluation has to end after a signal. Default: within the 30 s that Kubernetes grants."""
     sweep_seconds: Seconds = 2.0
     """Interval between two scans of the checkpoint directory. Default: on NFS a scan is the only way to find a new
     checkpoint, and it costs only as much as has changed."""

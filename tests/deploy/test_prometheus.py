@@ -17,7 +17,7 @@ from statuses import make_status
 
 from sidecar.coordination.journal_state import JournalState
 from sidecar.observability.prometheus import Exporter
-from sidecar.observability.status import Newest, WorkerStatus
+from sidecar.observability.status import Newest, SinkStatus, WorkerStatus
 from sidecar.records import PHASES, Checkpoint, Member, Nonfinite, Outcome, Plan, Result, Settlement, Value
 from sidecar.states import FAILURE_CLASSES
 
@@ -135,7 +135,8 @@ def registry():
         saves_bytes=2048,
     )
     registry = CollectorRegistry()
-    Exporter(registry).update(status, history)
+    sinks = [SinkStatus("remote_write", pending=2, oldest_pending=1769860700.5, refused=1)]
+    Exporter(registry, sinks=lambda: sinks).update(status, history)
     return registry
 
 

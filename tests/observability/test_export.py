@@ -4,18 +4,13 @@ import csv
 import io
 import json
 import math
-import socket
 import subprocess
-import time
-from contextlib import closing
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from urllib.error import URLError
-from urllib.parse import urlencode
-from urllib.request import ProxyHandler, build_opener
 
 import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
+from prometheus_server import PrometheusServer
 
 from sidecar.coordination.journal_state import JournalState
 from sidecar.observability.export import as_csv, as_json_lines, as_openmetrics
@@ -23,8 +18,6 @@ from sidecar.records import Value
 
 BEGIN = datetime(2026, 1, 31, 12, tzinfo=UTC)
 PATIENCE_SECONDS = 60
-
-open_url = build_opener(ProxyHandler({})).open
 
 
 def value(number, **more):
@@ -103,24 +96,24 @@ def test_openmetrics_has_every_result_at_its_time(evaluations):
     """Bits, step and time, as prometheus_client's own parser reads them."""
     numbers = [0.1 + 0.2, 1e-300, -0.0, 1e22, 123456789.125, math.pi]
     read = samples(as_openmetrics(evaluations(numbers), "mnist"))
-    losses = read["sidecar_eval_metric", "test", "loss"]
+    losses = read["sidecar_result", "test", "loss"]
     assert [number.hex() for _, number in losses] == [number.hex() for number in numbers]
     assert [moment for moment, _ in losses] == [BEGIN.timestamp() + index * 0.4 for index in range(len(numbers))]
-    steps = read["sidecar_eval_set_checkpoint_step", "test"]
+    steps = read["sidecar_result_step", "test"]
     assert steps == [(moment, 100 * (index + 1)) for index, (moment, _) in enumerate(losses)]
 
 
 def test_numbers_that_are_not_finite(evaluations):
     """They are samples like any others."""
     read = samples(as_openmetrics(evaluations([math.nan, math.inf, -math.inf]), "mnist"))
-    assert [str(number) for _, number in read["sidecar_eval_metric", "test", "loss"]] == ["nan", "inf", "-inf"]
+    assert [str(number) for _, number in read["sidecar_result", "test", "loss"]] == ["nan", "inf", "-inf"]
 
 
 def test_clocks_that_differ(evaluations, journal):
     """Samples are in order of time, and two never have the same one; a time that is none follows the one before."""
     evaluations([1.0, 2.0, 3.0])
     history = timed(journal.history, [5.0, 0.0, 5.0])
-    read = samples(as_openmetrics(history, "mnist"))["sidecar_eval_metric", "test", "loss"]
+    read = samples(as_openmetrics(history, "mnist"))["sidecar_result", "test", "loss"]
     assert [(round(moment - BEGIN.timestamp(), 3), number) for moment, number in read] == [
         (0.0, 2.0),
         (5.0, 1.0),
@@ -132,7 +125,7 @@ def test_clocks_that_differ(evaluations, journal):
     ):
         odd.apply(entry.plan)
         odd.apply(replace(entry.outcome, completed_at=completed))
-    read = samples(as_openmetrics(odd, "mnist"))["sidecar_eval_metric", "test", "loss"]
+    read = samples(as_openmetrics(odd, "mnist"))["sidecar_result", "test", "loss"]
     assert [(round(moment - BEGIN.timestamp(), 3), number) for moment, number in read] == [
         (1.0, 1.0),
         (1.001, 2.0),
@@ -144,7 +137,7 @@ def test_names_of_all_kinds(journal):
     """Whatever a user calls a metric, the document stays well-formed."""
     odd = 'odd "name"\\ of\nall'
     journal.evaluate("ckpt-5", 500, {odd: value(0.5)})
-    assert samples(as_openmetrics(journal.history, "mnist"))["sidecar_eval_metric", "test", odd][0][1] == 0.5
+    assert samples(as_openmetrics(journal.history, "mnist"))["sidecar_result", "test", odd][0][1] == 0.5
 
 
 def test_a_real_prometheus_has_all_of_them(needs, evaluations, tmp_path):
@@ -156,34 +149,7 @@ def test_a_real_prometheus_has_all_of_them(needs, evaluations, tmp_path):
     made = [promtool, "tsdb", "create-blocks-from", "openmetrics", past, tmp_path / "data"]
     done = subprocess.run(made, capture_output=True, text=True, timeout=PATIENCE_SECONDS)
     assert done.returncode == 0, done.stderr
-    (tmp_path / "prometheus.yml").write_text("global: {}\n")
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        address = f"127.0.0.1:{server.getsockname()[1]}"
-    words = [
-        prometheus,
-        f"--config.file={tmp_path / 'prometheus.yml'}",
-        f"--storage.tsdb.path={tmp_path / 'data'}",
-        f"--web.listen-address={address}",
-        "--storage.tsdb.retention.time=100y",
-    ]
-    with (tmp_path / "log").open("wb") as log, subprocess.Popen(words, stdout=log, stderr=log) as running:
-        try:
-            found = values_of(address, 'sidecar_eval_metric{run="mnist",metric="loss"}[1h]', BEGIN.timestamp() + 60)
-        finally:
-            running.kill()
-    assert [float(number).hex() for _, number in found] == [number.hex() for number in numbers]
+    with PrometheusServer(prometheus, tmp_path) as server:
+        found = server.samples('sidecar_result{run="mnist",metric="loss"}[1h]', BEGIN.timestamp() + 60)
+    assert [number.hex() for _, number in found] == [number.hex() for number in numbers]
     assert [moment for moment, _ in found] == pytest.approx([BEGIN.timestamp() + 0.4 * index for index in range(40)])
-
-
-def values_of(address, query, moment):
-    """The samples of the one series that a query finds, once the server answers."""
-    url = f"http://{address}/api/v1/query?{urlencode({'query': query, 'time': moment})}"
-    end = time.monotonic() + PATIENCE_SECONDS
-    while True:
-        try:
-            with closing(open_url(url, timeout=5)) as answer:
-                (series,) = json.load(answer)["data"]["result"]
-                return series["values"]
-        except (URLError, ConnectionError):
-            assert time.monotonic() < end, "Prometheus did not answer"
-            time.sleep(0.1)

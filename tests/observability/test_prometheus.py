@@ -11,7 +11,7 @@ from prometheus_client.openmetrics.exposition import generate_latest as openmetr
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
-from sidecar.observability import prometheus
+from sidecar.observability.families import FAMILIES
 from sidecar.observability.prometheus import Exporter
 from sidecar.observability.status import Newest, WorkerStatus
 from sidecar.policy.eligibility import Reason
@@ -330,7 +330,7 @@ def test_process_metrics(registry):
 
 def test_families_follow_the_conventions():
     """Every name has the one prefix, every help is a sentence, and no label could grow without bound."""
-    for name, (labels, explanation) in prometheus._FAMILIES.items():
+    for name, (labels, explanation) in FAMILIES.items():
         assert name.startswith("sidecar_")
         assert explanation.endswith(".")
         assert not {"step", "path", *([] if name.endswith("_info") else ["checkpoint"])} & set(labels)

@@ -1,0 +1,130 @@
+"""Send results to Prometheus by remote write, each at its own time, so that no scrape interval hides one.
+
+Format: Prometheus remote write 1.0 (https://prometheus.io/docs/specs/prw/remote_write_spec/): a protobuf message,
+compressed with snappy. The message has four fields of two kinds and the compression is optional in snappy's format, so
+both are written here. Tests read them with the libraries and with a real Prometheus.
+"""
+
+import base64
+import struct
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from http import HTTPStatus
+from http.client import HTTPException
+from typing import Any, Final
+from urllib.parse import unquote, urlsplit, urlunsplit
+
+from sidecar.observability.result_series import FAMILIES, ResultSample, result_samples
+from sidecar.plain_text import one_line
+from sidecar.sinks.sink import Evaluation, SinkRefusedError, SinkUnavailableError
+from sidecar.version import __version__
+
+_HEADERS: Final = {
+    "Content-Encoding": "snappy",
+    "Content-Type": "application/x-protobuf",
+    "User-Agent": f"sidecar-evaluator/{__version__}",
+    "X-Prometheus-Remote-Write-Version": "0.1.0",
+}
+_ANSWER_BYTES: Final = 1024
+_AGAIN: Final = frozenset({HTTPStatus.TOO_MANY_REQUESTS})  # and all 5xx, as the specification says
+_SEVEN_BITS: Final = 0x7F
+_LITERAL_BYTES: Final = 1 << 16  # the longest literal whose length takes two bytes
+
+
+class RemoteWrite:
+    """Send one request for each evaluation.
+
+    Args:
+        url: URL of the receiver, such as `http://prometheus:9090/api/v1/write`. A user and a password in it are sent
+            as Basic authentication.
+        timeout_seconds: Limit for each step of a request: connect, send, wait for the answer.
+    """
+
+    name = "remote_write"
+
+    def __init__(self, url: str, timeout_seconds: float) -> None:
+        self._url, self._headers = _without_user(url)
+        self._timeout_seconds = timeout_seconds
+        self._open = urllib.request.build_opener(_NoRedirects).open
+
+    def write(self, evaluation: Evaluation) -> None:
+        """Send the samples of an evaluation. Prometheus ignores a sample that it has, with the same time and value."""
+        samples = result_samples(evaluation.run, evaluation.checkpoint, evaluation.result)
+        body = compressed(write_request(samples, evaluation.milliseconds))
+        request = urllib.request.Request(self._url, body, {**_HEADERS, **self._headers}, method="POST")  # noqa: S310 - http(s) by the setting's check
+        try:
+            with self._open(request, timeout=self._timeout_seconds):
+                return
+        except urllib.error.HTTPError as error:
+            with error:
+                answer = f"{self._url} answered {error.code} {error.reason}: {_first_line(error.read(_ANSWER_BYTES))}"
+            if error.code >= HTTPStatus.INTERNAL_SERVER_ERROR or error.code in _AGAIN:
+                raise SinkUnavailableError(answer) from error
+            raise SinkRefusedError(answer) from error
+        except (OSError, HTTPException) as error:
+            reason = error.reason if isinstance(error, urllib.error.URLError) else error
+            raise SinkUnavailableError(f"{self._url} cannot be reached: {one_line(str(reason))}") from error
+
+
+class _NoRedirects(urllib.request.HTTPRedirectHandler):
+    """Take a redirection for an error: urllib would repeat the request without its body."""
+
+    def redirect_request(self, *_: Any) -> None:
+        """Refuse to follow."""
+        return
+
+
+def write_request(samples: Iterator[ResultSample], milliseconds: int) -> bytes:
+    """Return the samples as `prometheus.WriteRequest` (prompb/remote.proto, prompb/types.proto)."""
+    parts = []
+    for sample in samples:
+        labels = {"__name__": sample.family, **dict(zip(FAMILIES[sample.family][0], sample.labels, strict=True))}
+        series = [_bytes_field(1, _label(name, value)) for name, value in sorted(labels.items())]
+        at = b"\x09" + struct.pack("<d", sample.value) + b"\x10" + _varint(milliseconds)  # fields 1 and 2 of Sample
+        parts.append(_bytes_field(1, b"".join([*series, _bytes_field(2, at)])))
+    return b"".join(parts)
+
+
+def compressed(data: bytes) -> bytes:
+    """Return the data in snappy's block format, as literals: a request is sent once and is small.
+
+    Source: https://github.com/google/snappy/blob/main/format_description.txt
+    """
+    parts = [_varint(len(data))]
+    for start in range(0, len(data), _LITERAL_BYTES):
+        literal = data[start : start + _LITERAL_BYTES]
+        parts += [bytes([61 << 2]), struct.pack("<H", len(literal) - 1), literal]
+    return b"".join(parts)
+
+
+def _label(name: str, value: str) -> bytes:
+    text = value.encode(errors="backslashreplace")  # a name of a file may hold bytes that are no text
+    return _bytes_field(1, name.encode()) + _bytes_field(2, text)
+
+
+def _bytes_field(number: int, data: bytes) -> bytes:
+    return bytes([number << 3 | 2]) + _varint(len(data)) + data
+
+
+def _varint(value: int) -> bytes:
+    parts = bytearray()
+    while value > _SEVEN_BITS:
+        parts.append(value & _SEVEN_BITS | 0x80)
+        value >>= 7
+    parts.append(value)
+    return bytes(parts)
+
+
+def _without_user(url: str) -> tuple[str, dict[str, str]]:
+    """Return the URL without user and password, and the header that they become."""
+    parts = urlsplit(url)
+    user, at, host = parts.netloc.rpartition("@")
+    if not at:
+        return url, {}
+    secret = base64.b64encode(unquote(user).encode()).decode()
+    return urlunsplit(parts._replace(netloc=host)), {"Authorization": f"Basic {secret}"}
+
+
+def _first_line(answer: bytes) -> str:
+    return one_line(answer.decode(errors="replace").strip().partition("\n")[0])

@@ -1,0 +1,82 @@
+"""A journal in miniature, shared by the tests of its views."""
+
+from sidecar.coordination.journal_state import JournalState
+from sidecar.records import Checkpoint, Member, Outcome, Plan, Result, Settlement, Value
+
+ACCURACY = Value(value=0.97, hex=(0.97).hex(), lower=0.95, upper=0.98, goal="max")
+PHASES = {"detect": 0.01, "agree": 0.02, "restore": 0.1, "evaluate": 0.6, "reduce": 0.01, "save": 0.05}
+
+
+class Journal:
+    """Writes plans and outcomes into a `JournalState`, numbering them as the agreement does."""
+
+    def __init__(self, run="mnist"):
+        self.run, self.history = run, JournalState()
+
+    def plan(self, name="ckpt-5", *, step=500, attempt=1, settles=(), members=2, task="t1"):
+        """Open a plan for a checkpoint, or, without a name, only settle."""
+        number = self.history.through + 1
+        checkpoint = name and Checkpoint(name=name, digest=f"digest-{name}", step=step, format="tf_object")
+        listed = tuple(Member(rank, f"worker-{rank}", f"w{number}-{rank}", "h:1") for rank in range(members))
+        plan = Plan(
+            plan=number,
+            run=self.run,
+            nonce="n",
+            checkpoint=checkpoint,
+            attempt=attempt,
+            members=listed if name else None,
+            settles=tuple(settles),
+            task=task,
+            proposer="worker-0",
+            proposed_at="2026-01-31T12:00:00.000Z",
+        )
+        self.history.apply(plan)
+        return plan
+
+    def succeed(
+        self, metrics=None, examples=1003, phases=None, classes=None, changed=(), eval_sets=("test",), nonfinite=None
+    ):
+        """Close the open plan with the same numbers for each eval set; with classes of the set `test`."""
+        result = Result(
+            group="g1",
+            workers=2,
+            examples=dict.fromkeys(eval_sets, examples),
+            metrics=dict.fromkeys(eval_sets, metrics or {"accuracy": ACCURACY}),
+            phases=PHASES if phases is None else phases,
+            variables="v",
+            task="t1",
+            profile={},
+            saves=(),
+            classes={"test": classes} if classes else {},
+            changed=changed,
+            nonfinite={"test": nonfinite} if nonfinite else {},
+        )
+        return self.close(status="succeeded", result=result)
+
+    def fail(self, kind="stalled", message="no batch for 60 s"):
+        """Close the open plan as failed on worker-1."""
+        return self.close(status="failed", kind=kind, node="worker-1", rank=1, message=message)
+
+    def close(self, **how):
+        """Close the open plan."""
+        (closed,) = self.history.apply(
+            Outcome(
+                plan=self.history.through,
+                run=self.run,
+                nonce="n",
+                closed_by="worker-0",
+                completed_at="2026-01-31T12:00:01.500Z",
+                **how,
+            )
+        )
+        return closed
+
+    def evaluate(self, name, step, metrics=None, eval_sets=("test",), task="t1"):
+        """One whole successful evaluation."""
+        self.plan(name, step=step, task=task)
+        return self.succeed(metrics, eval_sets=eval_sets)
+
+
+def settlement(name="ckpt-5", verdict="failed", *, step=500, reason="gave up after 3 attempts", task="t1"):
+    """The end of a checkpoint of `Journal`."""
+    return Settlement(name=name, digest=f"digest-{name}", step=step, verdict=verdict, reason=reason, task=task)

@@ -1,0 +1,280 @@
+"""Each result reaches a sink once and in order, whatever fails meanwhile and whoever delivers."""
+
+import threading
+import time
+from dataclasses import replace
+
+import pytest
+from journals import Journal
+from statuses import make_status
+
+from sidecar.coordination.journal import Journal as StoredJournal
+from sidecar.coordination.journal_state import EntryLog, JournalState
+from sidecar.coordination.run import open_run
+from sidecar.coordination.storage import PosixStorage
+from sidecar.errors import StorageError
+from sidecar.observability.status import SinkStatus
+from sidecar.records import group_id
+from sidecar.sinks import delivery as module
+from sidecar.sinks.delivery import Delivery
+from sidecar.sinks.sink import SinkRefusedError, SinkUnavailableError
+
+PATIENCE_SECONDS = 60.0
+
+
+class Notes:
+    """A sink that notes what it gets, after the exceptions that `raises` lists."""
+
+    name = "notes"
+
+    def __init__(self):
+        self.got, self.raises, self.hold = [], [], threading.Event()
+        self.hold.set()
+
+    def write(self, evaluation):
+        """Note it."""
+        assert self.hold.wait(PATIENCE_SECONDS)
+        if self.raises:
+            raise self.raises.pop(0)
+        self.got.append(evaluation)
+
+    @property
+    def plans(self):
+        """Numbers of the plans, in the order in which they came."""
+        return [evaluation.plan for evaluation in self.got]
+
+
+class Log:
+    """Notes the names of events."""
+
+    def __init__(self):
+        self.events = []
+
+    def info(self, event, **_):
+        """Note it."""
+        self.events.append(event)
+
+    warning = info
+
+
+@pytest.fixture(autouse=True)
+def _short_pauses(monkeypatch):
+    monkeypatch.setattr(module, "_FIRST_PAUSE_SECONDS", 0.01)
+
+
+@pytest.fixture
+def storage(tmp_path):
+    return PosixStorage(tmp_path)
+
+
+@pytest.fixture
+def log():
+    return Log()
+
+
+@pytest.fixture
+def sink():
+    return Notes()
+
+
+@pytest.fixture
+def deliver(storage, log, sink, request):
+    """Start a delivery as the daemon of a node does; `deliver(storage=…)` takes another storage."""
+
+    def start(storage=storage):
+        made = Delivery(sink, storage, "mnist", log)
+        made.start()
+        request.addfinalizer(lambda: made.close(PATIENCE_SECONDS))
+        return made
+
+    return start
+
+
+def until(condition):
+    """Wait until something holds."""
+    end = time.monotonic() + PATIENCE_SECONDS
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+def publishing(**changes):
+    return make_status(run="mnist", node="worker-0", state="ready", publisher=True, journal_read=True, **changes)
+
+
+def finish(delivery, history):
+    """Tell a delivery of a history, wait until it has ended."""
+    delivery.update(publishing(), history)
+    delivery.close(PATIENCE_SECONDS)
+
+
+def test_each_evaluation_is_delivered_once(deliver, sink):
+    """In their order, without failed attempts; a daemon that is restarted goes on where the other one ended."""
+    journal = Journal()
+    journal.evaluate("ckpt-1", 100)
+    journal.plan("ckpt-2", step=200)
+    journal.fail()
+    journal.evaluate("ckpt-2", 200)
+    finish(deliver(), journal.history)
+    assert [(each.plan, each.checkpoint.step, each.run) for each in sink.got] == [(1, 100, "mnist"), (3, 200, "mnist")]
+    journal.evaluate("ckpt-3", 300)
+    finish(deliver(), journal.history)
+    assert sink.plans == [1, 3, 4]
+    finish(deliver(), journal.history)
+    assert sink.plans == [1, 3, 4]
+
+
+def test_a_delivery_gets_what_comes_while_it_runs(deliver, sink):
+    """The loop tells of each change, and never waits, though the sink hangs."""
+    journal, delivery = Journal(), deliver()
+    sink.hold.clear()
+    for step in range(1, 6):
+        journal.evaluate(f"ckpt-{step}", step)
+        delivery.update(publishing(), journal.history)
+    assert sink.got == []
+    sink.hold.set()
+    delivery.close(PATIENCE_SECONDS)
+    assert sink.plans == [1, 2, 3, 4, 5]
+
+
+def test_a_sink_that_is_away(deliver, sink, log):
+    """The same result is delivered until it is taken; the log tells of it once."""
+    journal = Journal()
+    journal.evaluate("ckpt-1", 100)
+    journal.evaluate("ckpt-2", 200)
+    sink.raises = [SinkUnavailableError("away") for _ in range(5)]
+    delivery = deliver()
+    delivery.update(publishing(), journal.history)
+    until(lambda: "sink_recovered" in log.events)
+    assert log.events == ["sink_failed", "sink_recovered"]
+    assert sink.plans == [1, 2]
+    assert delivery.status == SinkStatus("notes")
+
+
+def test_a_sink_with_a_bug(deliver, sink, log):
+    """Any exception counts as a failure, and is shown; the thread lives."""
+    journal = Journal()
+    journal.evaluate("ckpt-1", 100)
+    sink.raises = [ZeroDivisionError("oops")]
+    finish(deliver(), journal.history)
+    assert log.events[:1] == ["sink_failed"]
+    finish(deliver(), journal.history)
+    assert sink.plans == [1]
+
+
+def test_how_far_a_sink_is_behind(deliver, sink):
+    """While it fails, the number of results that it lacks, and the time of the oldest."""
+    journal = Journal()
+    for step in (1, 2, 3):
+        journal.evaluate(f"ckpt-{step}", step)
+    sink.hold.clear()
+    sink.raises = [SinkUnavailableError("away")]
+    delivery = deliver()
+    assert delivery.status is None
+    delivery.update(publishing(), journal.history)
+    until(lambda: delivery.status.pending == 3)
+    assert delivery.status.oldest_pending == 1769860801.5
+    sink.hold.set()
+
+
+def test_a_result_that_is_refused_holds_up_nothing(deliver, sink, log):
+    """It is counted, and never delivered again."""
+    journal = Journal()
+    journal.evaluate("ckpt-1", 100)
+    journal.evaluate("ckpt-2", 200)
+    sink.raises = [SinkRefusedError("no")]
+    delivery = deliver()
+    finish(delivery, journal.history)
+    assert (sink.plans, delivery.status.refused, log.events) == ([2], 1, ["sink_refused"])
+    finish(deliver(), journal.history)
+    assert sink.plans == [2]
+
+
+def test_only_the_publisher_delivers(deliver, sink):
+    """Nobody else does; who publishes later goes on with what the other one has left."""
+    journal, first, second = Journal(), deliver(), deliver()
+    journal.evaluate("ckpt-1", 100)
+    first.update(publishing(), journal.history)
+    second.update(replace(publishing(), publisher=False), journal.history)
+    until(lambda: sink.plans == [1])
+    first.update(replace(publishing(), publisher=False), journal.history)
+    journal.evaluate("ckpt-2", 200)
+    first.update(replace(publishing(), publisher=False), journal.history)
+    finish(second, journal.history)
+    first.close(PATIENCE_SECONDS)
+    assert sink.plans == [1, 2]
+    assert first.status is None
+
+
+def test_nothing_is_delivered_before_the_journal_is_read(deliver, sink):
+    """A part of it would make later results look like the first ones."""
+    journal, delivery = Journal(), deliver()
+    journal.evaluate("ckpt-1", 100)
+    delivery.update(replace(publishing(), journal_read=False), journal.history)
+    delivery.close(PATIENCE_SECONDS)
+    assert sink.got == []
+
+
+def test_times_increase(deliver, sink):
+    """Also where clocks of nodes differ, or a time is none: Prometheus refuses samples that are out of order."""
+    journal, history = Journal(), JournalState()
+    times = ("2026-01-31T12:00:05.000Z", "2026-01-31T12:00:01.000Z", "yesterday", "2026-01-31T12:00:09.000Z")
+    for step in range(1, 5):
+        journal.evaluate(f"ckpt-{step}", step)
+    for entry, completed in zip(journal.history.entries, times, strict=True):
+        history.apply(entry.plan)
+        history.apply(replace(entry.outcome, completed_at=completed))
+    finish(deliver(), history)
+    first = sink.got[0].milliseconds
+    assert [each.milliseconds - first for each in sink.got] == [0, 1, 2, 4000]
+
+
+def test_a_result_whose_progress_was_not_recorded_comes_again(deliver, storage, sink):
+    """With the same time and numbers, so that a sink can tell."""
+    journal = Journal()
+    journal.evaluate("ckpt-1", 100)
+
+    class Full(PosixStorage):
+        def replace(self, *_):
+            raise StorageError("full")
+
+    failing = deliver(storage=Full(storage.root))
+    failing.update(publishing(), journal.history)
+    until(lambda: sink.got)
+    failing.close(PATIENCE_SECONDS)
+    again = len(sink.got)
+    finish(deliver(), journal.history)
+    assert len(sink.got) == again + 1
+    assert sink.got[-1] == sink.got[0]
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"{", b'{"run":"n","plan":-1}', b'{"run":"other run","plan":7}', b"\xff" * 99]
+)
+def test_a_damaged_record_of_the_progress(deliver, storage, sink, content):
+    """Results come again, and none is lost; so it is when the record is about another run."""
+    storage.replace("sinks/notes.json", content)
+    journal = Journal()
+    journal.evaluate("ckpt-1", 100)
+    finish(deliver(), journal.history)
+    assert sink.plans == [1]
+
+
+def test_a_sink_that_is_far_behind(deliver, storage, sink):
+    """The daemon remembers the newest entries only, so the journal is read."""
+    run = open_run(storage, 0.0)
+    stored, short = StoredJournal(storage, run), JournalState(log=EntryLog(keep=2))
+    journal = Journal(run)
+    for step in range(1, 10):
+        journal.evaluate(f"ckpt-{step}", step)
+    for entry in journal.history.entries:
+        assert stored.propose(entry.plan)
+        stored.read_new()
+        result = replace(entry.outcome.result, group=group_id(entry.plan.members))
+        assert stored.close(replace(entry.outcome, result=result))
+        stored.read_new()
+        short.apply(entry.plan)
+        short.apply(entry.outcome)
+    assert len(short.entries) < 9
+    finish(deliver(), short)
+    assert sink.plans == list(range(1, 10))
