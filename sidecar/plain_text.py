@@ -1,8 +1,10 @@
 """Print numbers, intervals and foreign text for people. Every part of the program that writes for people uses it."""
 
+import re
 from typing import Any, Final
 
 _SHOWN_CHARACTERS: Final = 80  # one line of a terminal
+_USER_IN_URL: Final = re.compile(r"(?<=://)[^/\s]*(?=@)")
 
 
 def number(value: float | str) -> str:
@@ -29,3 +31,8 @@ def shortened(value: Any, most: int = _SHOWN_CHARACTERS) -> str:
     """Return a value as Python writes it, cut to `most` characters, for a message about it."""
     text = repr(value)
     return text if len(text) <= most else f"{text[: most - 1]}…"
+
+
+def without_password(text: str) -> str:
+    """Return a text without the users and passwords of the URLs in it."""
+    return _USER_IN_URL.sub("…", text)

@@ -1,6 +1,8 @@
 """Text for people: numbers, intervals, and names that may hold anything."""
 
-from sidecar.plain_text import interval, number, one_line, printable, shortened
+import pytest
+
+from sidecar.plain_text import interval, number, one_line, printable, shortened, without_password
 
 
 def test_numbers_have_five_digits_and_texts_stay():
@@ -23,3 +25,18 @@ def test_long_values_are_cut():
     """A line of a terminal has room for the rest of the message."""
     assert shortened("x" * 100) == "'" + "x" * 78 + "…"
     assert shortened([1, 2]) == "[1, 2]"
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("http://me:se/cret@host/write", "http://me:se/cret@host/write"),
+        ("http://me:secret@host/write?x=a@b", "http://…@host/write?x=a@b"),
+        ("'ftp://me:s@e@cret@host'", "'ftp://…@host'"),
+        ("http://host/a@b", "http://host/a@b"),
+        ("me@host", "me@host"),
+    ],
+)
+def test_passwords_in_urls_are_not_shown(text, shown):
+    """Messages go into logs that others read."""
+    assert without_password(text) == shown

@@ -17,7 +17,7 @@ from typing import Any, Final
 from pydantic import ValidationError
 
 from sidecar.errors import SettingsError
-from sidecar.plain_text import shortened
+from sidecar.plain_text import shortened, without_password
 from sidecar.settings.model import Settings
 from sidecar.settings.spelling import CONFIG, PREFIX, RENAMED, option, variable, ways
 
@@ -145,11 +145,15 @@ def _explain(error: ValidationError, origins: Mapping[str, str], *, unread: bool
             continue
         origin = origins.get(key, f"default of {key}")
         given = problem["input"]
-        shown = "" if given is None else f": {shortened(str(given) if isinstance(given, Path) else given)}"
+        shown = "" if given is None else f": {_shown(given)}"
         where = "".join(f"[{part}]" for part in inside)
         remedy = problem["msg"].removeprefix("Value error, ").removeprefix("Input ")
         lines.append(f"{origin}{where}{shown}: {remedy}")
     return lines
+
+
+def _shown(given: Any) -> str:
+    return shortened(without_password(str(given)) if isinstance(given, Path | str) else given)
 
 
 def _replacement(key: str, spell: Callable[[str], str]) -> str:

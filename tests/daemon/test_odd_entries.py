@@ -120,7 +120,9 @@ def test_a_view_is_never_written_through_a_link(node, tmp_path):
 def test_what_killed_writers_left_goes_after_a_day(node):
     """In every folder that daemons write to, and in those of single checkpoints; nothing else does."""
     folder = next((node.run_dir / "evaluations").iterdir())
-    places = [node.run_dir, folder, *(node.run_dir / name for name in ("members", "plans", "outcomes", "evaluations"))]
+    (node.run_dir / "sinks").mkdir()
+    written = ("members", "plans", "outcomes", "evaluations", "sinks")
+    places = [node.run_dir, folder, *(node.run_dir / name for name in written)]
     day = 86400.0
     for place in places:
         for name, age in ((".tmp-old", 2 * day), (".tmp-new", day / 2), ("note.txt", 2 * day)):

@@ -47,10 +47,11 @@ def test_every_result_arrives_once(sidecar, numpy_trainer, server, place):
     assert "sink_refused" not in daemon.err + last.err
 
 
-@pytest.mark.parametrize("url", ["prometheus:9090", "ftp://a/b", "http://", "http://[::1/x", "http://a/b?c"])
+@pytest.mark.parametrize("url", ["prometheus:9090", "ftp://me:secret@a/b", "http://", "http://[::1/x", "http://a/b?c"])
 def test_a_wrong_url_is_one_sentence(sidecar, place, url):
     """What was written, and what to write."""
     done = sidecar.command("status", place, SIDECAR_REMOTE_WRITE=url)
     assert done.code == 2
     assert "SIDECAR_REMOTE_WRITE" in done.sentence
     assert "http://prometheus:9090/api/v1/write" in done.sentence or "IPv6" in done.sentence
+    assert "secret" not in done.sentence
