@@ -15,7 +15,7 @@ import typer
 
 from sidecar.commands.load import settings_file, warn
 from sidecar.commands.options import examples, takes_settings
-from sidecar.errors import SidecarError, StorageError
+from sidecar.errors import SettingsError, SidecarError, StorageError
 from sidecar.settings import load
 from sidecar.version import __version__
 
@@ -37,6 +37,17 @@ def _switch(*names_and_help: str) -> Any:
     *names, text = names_and_help
     return typer.Option(*names, help=text, metavar="", show_default=False)
 
+
+EvalSets = Annotated[
+    list[str] | None,
+    typer.Option("--set", help="Only this eval set, or those that match; may be repeated.", metavar="GLOB"),
+]
+Metrics = Annotated[
+    list[str] | None,
+    typer.Option("--metric", help="Only this metric, or those that match; may be repeated.", metavar="GLOB"),
+]
+FromStep = Annotated[int | None, typer.Option(help="Only checkpoints from this training step on.", metavar="STEP")]
+ToStep = Annotated[int | None, typer.Option(help="Only checkpoints up to this training step.", metavar="STEP")]
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -113,10 +124,21 @@ def evaluate(
     evaluate_one(settings, os.environ, path, save_dir=save_dir, as_json=as_json, warn=warn)
 
 
-@app.command(epilog=examples("sidecar history ckpts", "sidecar history ckpts --json"))
+@app.command(
+    epilog=examples(
+        "sidecar history ckpts",
+        "sidecar history ckpts --json",
+        "sidecar history ckpts --set test --metric 'acc*' --from-step 1000",
+    )
+)
 @takes_settings()
 def history(
     flags: dict[str, Any],
+    eval_sets: EvalSets = None,
+    metrics: Metrics = None,
+    from_step: FromStep = None,
+    to_step: ToStep = None,
+    as_csv: Annotated[bool, _switch("--csv", "Print a table with one row for each number, as export does.")] = False,
     as_json: Annotated[
         bool,
         _switch("--json", "Print a list of objects, oldest first."),
@@ -124,8 +146,12 @@ def history(
 ) -> None:
     """List all results of a run, oldest first."""
     from sidecar.commands.history import print_history_of
+    from sidecar.observability.narrowing import narrowing
 
-    print_history_of(flags, as_json=as_json)
+    if as_csv and as_json:
+        raise SettingsError("--csv and --json are two formats: give one of them")
+    form: Literal["table", "csv", "json"] = "csv" if as_csv else "json" if as_json else "table"
+    print_history_of(flags, narrowing(eval_sets, metrics, from_step, to_step), form)
 
 
 @app.command(
@@ -144,11 +170,16 @@ def export(
             "--format", help="A table, JSON lines, or OpenMetrics with the time of each result, for promtool."
         ),
     ] = "csv",
+    eval_sets: EvalSets = None,
+    metrics: Metrics = None,
+    from_step: FromStep = None,
+    to_step: ToStep = None,
 ) -> None:
     """Print every number of every evaluation for other programs."""
     from sidecar.commands.export import print_export
+    from sidecar.observability.narrowing import narrowing
 
-    print_export(flags, form)
+    print_export(flags, narrowing(eval_sets, metrics, from_step, to_step), form)
 
 
 @app.command(epilog=examples("sidecar status ckpts", "sidecar status ckpts --watch"))

@@ -110,6 +110,15 @@ def test_an_export_of_nothing(type_, here):
     assert type_("export", "ckpts", "--format", "openmetrics")[1] == "# EOF\n"
 
 
+def test_two_formats_are_a_mistake(type_, here):
+    """Neither is preferred in silence."""
+    (here / "ckpts").mkdir()
+    code, _, err = type_("history", "ckpts", "--csv", "--json")
+    assert code == 2
+    assert "--csv and --json are two formats" in err
+    assert type_("history", "ckpts", "--csv", "--from-step", "5")[1].startswith("plan,completed_at,")
+
+
 def test_two_directories_are_a_mistake(type_):
     """Neither is preferred in silence."""
     code, _, err = type_("history", "ckpts", "-d", "other")

@@ -6,11 +6,13 @@ import typer
 
 from sidecar.commands.history import history_of
 from sidecar.observability.export import ExportFormat, as_csv, as_json_lines, as_openmetrics
+from sidecar.observability.narrowing import Narrowing
 
 
-def print_export(flags: dict[str, Any], form: ExportFormat) -> None:
-    """Print all results to standard output; without any, print an empty document, and the reason as an error."""
-    run, history, none_yet = history_of(flags)
+def print_export(flags: dict[str, Any], narrowing: Narrowing, form: ExportFormat) -> None:
+    """Print the results that were asked for; without any, print an empty document, and the reason as an error."""
+    run, whole, none_yet = history_of(flags)
+    history = narrowing.of(whole)
     if form == "csv":
         text = as_csv(history)
     elif form == "jsonl":

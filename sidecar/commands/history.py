@@ -1,7 +1,7 @@
 """Print the results of a run, or say why there are none."""
 
 import json
-from typing import Any
+from typing import Any, Literal
 
 import typer
 
@@ -11,6 +11,8 @@ from sidecar.commands.terminal import print_history
 from sidecar.coordination.journal import read_history
 from sidecar.coordination.journal_state import JournalState
 from sidecar.coordination.run import find_run
+from sidecar.observability.export import as_csv
+from sidecar.observability.narrowing import Narrowing
 from sidecar.observability.report import rows, table
 
 
@@ -27,12 +29,17 @@ def history_of(flags: dict[str, Any]) -> tuple[str, JournalState, str]:
     return settings.run, found, f"run {settings.run}: {why}"
 
 
-def print_history_of(flags: dict[str, Any], *, as_json: bool) -> None:
-    """Print all results, oldest first: a table, or a JSON list of objects."""
-    _, found, none_yet = history_of(flags)
-    if as_json:
+def print_history_of(flags: dict[str, Any], narrowing: Narrowing, form: Literal["table", "csv", "json"]) -> None:
+    """Print the results that were asked for, oldest first: a table for people, CSV, or a JSON list of objects."""
+    _, whole, none_yet = history_of(flags)
+    found = narrowing.of(whole)
+    if form == "json":
         typer.echo(json.dumps(rows(found), indent=1, allow_nan=False))
+    elif form == "csv":
+        typer.echo(as_csv(found), nl=False)
     elif none_yet:
         typer.echo(none_yet)
+    elif not found.entries:
+        typer.echo(f"none of the {len(whole.entries)} results is what the options ask for")
     else:
         print_history(table(found), rows(found))
