@@ -31,7 +31,7 @@ PACKAGE: Final = Path(sidecar.__file__).parent
 _NOTE: Final = "<!-- Written by `make reference` from {source}: change that, and not this page. -->"
 
 _TYPES: Final = {
-    **dict.fromkeys(("CheckpointDirectory", "StateDirectory", "LogDirectory", "Program"), "path"),
+    **dict.fromkeys(("CheckpointDirectory", "StateDirectory", "LogDirectory", "OptionalDirectory", "Program"), "path"),
     **dict.fromkeys(
         (
             "str",

@@ -131,6 +131,26 @@ class Folder:
             with os.fdopen(descriptor, "wb") as file:
                 yield file
 
+    @contextlib.contextmanager
+    def append_to_file(self, name: str) -> Iterator[BinaryIO]:
+        """Open a regular file for reading and for writing at its end, unbuffered; create it if it is missing.
+
+        Raises `NotRegularError` for anything else, and for a file with other names, and never waits.
+        """
+        flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        with self._with_path(name):
+            descriptor = os.open(_component(name), flags, 0o666, dir_fd=self.descriptor)
+            try:
+                status = os.fstat(descriptor)
+                _reject_irregular(status.st_mode)
+                if status.st_nlink != 1:
+                    raise NotRegularError(errno.EMLINK, "it has another name, so it may be somebody else's file")
+            except OSError:
+                os.close(descriptor)
+                raise
+            with os.fdopen(descriptor, "r+b", buffering=0) as file:
+                yield file
+
     def make_folder(self, name: str) -> None:
         """Create a sub-folder; raises `FileExistsError` if the name is taken."""
         with self._with_path(name):

@@ -190,3 +190,21 @@ def test_a_folder_that_is_swapped_for_a_link_again_and_again_leads_nowhere(folde
     finally:
         hostile.kill()
         hostile.communicate()
+
+
+def test_a_file_is_continued_only_if_it_is_ones_own(folder, outside):
+    """A link, whatever its kind, could lead to somebody else's file; nothing else than a regular file is opened."""
+    with folder.append_to_file("log") as file:
+        file.write(b"one ")
+    with folder.append_to_file("log") as file:
+        file.write(b"two")
+        file.seek(0)
+        assert file.read() == b"one two"
+    (folder.path / "soft").symlink_to(outside / "below" / "file")
+    (folder.path / "dangling").symlink_to(outside / "new")
+    (folder.path / "hard").hardlink_to(outside / "below" / "file")
+    os.mkfifo(folder.path / "fifo")
+    for name in ("soft", "dangling", "hard", "fifo"):
+        with pytest.raises(OSError, match=name), folder.append_to_file(name):
+            pytest.fail(f"{name} was opened")
+    (folder.path / "hard").unlink()

@@ -8,15 +8,20 @@ from sidecar.coordination.storage import PosixStorage
 from sidecar.observability.status import SinkStatus
 from sidecar.settings import Settings
 from sidecar.sinks.delivery import Delivery
+from sidecar.sinks.sink import Sink
 
 
 def start_deliveries(settings: Settings, log: Any) -> list[Delivery]:
     """Return a delivery to each sink of the settings. What a sink needs is imported only if there is one."""
-    sinks = []
+    sinks: list[Sink] = []
     if settings.remote_write is not None:
-        from sidecar.sinks.remote_write import RemoteWrite  # noqa: PLC0415 - urllib and TLS take 3 MB of memory
+        from sidecar.sinks.remote_write import RemoteWrite  # noqa: PLC0415 - urllib and TLS take 3 MB
 
         sinks.append(RemoteWrite(settings.remote_write, settings.sink_timeout_seconds))
+    if settings.tensorboard_dir is not None:
+        from sidecar.sinks.tensorboard import TensorBoard  # noqa: PLC0415 - likewise
+
+        sinks.append(TensorBoard(settings.tensorboard_dir, settings.run, settings.tensorboard_tags))
     deliveries = [Delivery(sink, PosixStorage(settings.run_dir), settings.run, log) for sink in sinks]
     for delivery in deliveries:
         delivery.start()

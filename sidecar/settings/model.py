@@ -34,6 +34,7 @@ from sidecar.settings.values import (
     NodeGlobs,
     OneLease,
     OneVisibility,
+    OptionalDirectory,
     PathGlobs,
     PortRange,
     Program,
@@ -130,6 +131,11 @@ class Settings(BaseModel):
     remote_write: ReceiverUrl | None = None
     """URL to which every result is sent by Prometheus remote write, with its time, such as
     `http://prometheus:9090/api/v1/write`; it may hold `user:password@`. Default: only the user knows a receiver."""
+    tensorboard_dir: OptionalDirectory = None
+    """Log directory of TensorBoard to which every result is written. Default: nothing is written unless asked for."""
+    tensorboard_tags: Literal["metric", "keras"] = "metric"
+    """Names of TensorBoard's series: those of the metrics, or those of tf_keras' `SidecarEvaluator` (`keras`). Default:
+    the metrics' own names, which training mostly uses, too."""
     sink_timeout_seconds: Seconds = 10.0
     """Time that a sink, such as `remote_write`, may take for each step of a request, and for the last results when the
     daemon ends. Default: a receiver answers in milliseconds, and one that hangs delays its own results only."""
@@ -153,8 +159,7 @@ class Settings(BaseModel):
     """Devices of the worker processes: `cpu`, `gpu` for all GPUs that the daemon sees, or a list of GPUs by number or
     UUID. Default: the GPUs belong to training until the user says otherwise."""
     share_gpu: bool = False
-    """Whether workers may use a GPU on which another process runs. Default: a training process that shares its GPU may
-    run out of memory and die."""
+    """Whether workers may use a GPU on which another process runs. Default: that process could run out of memory."""
     gpu_memory_mb: Count | None = None
     """Most memory in MB that a worker process takes of its GPU. Default: no limit; memory is taken as it is needed."""
     release_idle_seconds: Seconds = 600.0
@@ -170,8 +175,7 @@ class Settings(BaseModel):
     collectives: Literal["auto", "ring", "nccl"] = "ring"
     """Implementation of TensorFlow's collective operations. Default: a few KB for each evaluation do not need NCCL."""
     always_cluster: bool = False
-    """Whether a group of one worker forms a TensorFlow cluster, too. Default: one worker has nobody to sum with; tests
-    turn it on."""
+    """Whether a group of one worker forms a TensorFlow cluster, too. Default: one worker has nobody to sum with."""
 
     # Reading of checkpoints
     trust_saved_graph: bool = False
@@ -235,8 +239,7 @@ class Settings(BaseModel):
     """Failures of machines, such as a lost worker, after which a checkpoint is given up. Default: with the backoff
     below ten of them take eight minutes, which outlasts a reboot."""
     backoff_first_seconds: Seconds = 1.0
-    """Pause after the first failure; each further failure doubles it. Default: most losses are over as soon as they are
-    noticed."""
+    """Pause after the first failure; each further one doubles it. Default: most losses are over when noticed."""
     backoff_last_seconds: LongestBackoff = 300.0
     """Longest pause after a failure. Default: an evaluation begins at most five minutes after the trouble is over."""
 
@@ -244,11 +247,9 @@ class Settings(BaseModel):
     beat_seconds: Seconds = 2.0
     """Interval between two heartbeats of a node. Default: one small file for each node is cheap at this rate."""
     lease_seconds: Lease = 10.0
-    """Time without a new heartbeat after which a node counts as gone. Default: five beats, so that one slow write does
-    not count as a death."""
+    """Time without a heartbeat after which a node is gone. Default: five beats, so that a slow write is no death."""
     visibility_seconds: Seconds = 60.0
-    """Time after which a file that another node wrote must be visible on this one. Default: NFS caches a directory for
-    up to 60 s (acdirmax)."""
+    """Time after which a file of another node must be visible. Default: NFS caches a directory for 60 s (acdirmax)."""
     run_lost_seconds: OneLease = _DERIVED
     """Time for which the record of the run, `run.json`, must be missing before the daemons begin a new run. Default:
     `lease_seconds`, so that a deleted run ends as soon as a lost node."""
@@ -287,8 +288,7 @@ class Settings(BaseModel):
     restore_timeout_seconds: Seconds = 1800.0
     """Time that a worker may take to restore a checkpoint or save results. Default: enough for 100 GB at 60 MB/s."""
     first_batch_timeout_seconds: Seconds = 900.0
-    """Time that a worker may take for its first batch. Default: that batch traces and compiles the model and fills the
-    input pipeline."""
+    """Time for a worker's first batch. Default: it traces and compiles the model, and fills the input pipeline."""
     stall_seconds: Seconds = 60.0
     """Shortest time without a finished batch after which a worker counts as stalled. Default: a minute is longer than
     usual pauses of storage, however fast the batches are."""

@@ -17,6 +17,7 @@ from urllib.parse import unquote, urlsplit, urlunsplit
 
 from sidecar.observability.result_series import FAMILIES, ResultSample, result_samples
 from sidecar.plain_text import one_line
+from sidecar.sinks.protobuf import bytes_field, double_field, integer_field, text_field, varint
 from sidecar.sinks.sink import Evaluation, SinkRefusedError, SinkUnavailableError
 from sidecar.version import __version__
 
@@ -28,7 +29,6 @@ _HEADERS: Final = {
 }
 _ANSWER_BYTES: Final = 1024
 _AGAIN: Final = frozenset({HTTPStatus.TOO_MANY_REQUESTS})  # and all 5xx, as the specification says
-_SEVEN_BITS: Final = 0x7F
 _LITERAL_BYTES: Final = 1 << 16  # the longest literal whose length takes two bytes
 
 
@@ -80,9 +80,9 @@ def write_request(samples: Iterator[ResultSample], milliseconds: int) -> bytes:
     parts = []
     for sample in samples:
         labels = {"__name__": sample.family, **dict(zip(FAMILIES[sample.family][0], sample.labels, strict=True))}
-        series = [_bytes_field(1, _label(name, value)) for name, value in sorted(labels.items())]
-        at = b"\x09" + struct.pack("<d", sample.value) + b"\x10" + _varint(milliseconds)  # fields 1 and 2 of Sample
-        parts.append(_bytes_field(1, b"".join([*series, _bytes_field(2, at)])))
+        series = [bytes_field(1, text_field(1, name) + text_field(2, value)) for name, value in sorted(labels.items())]
+        at = double_field(1, sample.value) + integer_field(2, milliseconds)
+        parts.append(bytes_field(1, b"".join([*series, bytes_field(2, at)])))
     return b"".join(parts)
 
 
@@ -91,29 +91,11 @@ def compressed(data: bytes) -> bytes:
 
     Source: https://github.com/google/snappy/blob/main/format_description.txt
     """
-    parts = [_varint(len(data))]
+    parts = [varint(len(data))]
     for start in range(0, len(data), _LITERAL_BYTES):
         literal = data[start : start + _LITERAL_BYTES]
         parts += [bytes([61 << 2]), struct.pack("<H", len(literal) - 1), literal]
     return b"".join(parts)
-
-
-def _label(name: str, value: str) -> bytes:
-    text = value.encode(errors="backslashreplace")  # a name of a file may hold bytes that are no text
-    return _bytes_field(1, name.encode()) + _bytes_field(2, text)
-
-
-def _bytes_field(number: int, data: bytes) -> bytes:
-    return bytes([number << 3 | 2]) + _varint(len(data)) + data
-
-
-def _varint(value: int) -> bytes:
-    parts = bytearray()
-    while value > _SEVEN_BITS:
-        parts.append(value & _SEVEN_BITS | 0x80)
-        value >>= 7
-    parts.append(value)
-    return bytes(parts)
 
 
 def _without_user(url: str) -> tuple[str, dict[str, str]]:
