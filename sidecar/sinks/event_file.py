@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from typing import BinaryIO, Final
 
 from sidecar.checkpoints.formats.crc32c import masked_crc32c
+from sidecar.durable import sync_file
 
 FIRST_RECORD_BYTES: Final = 12  # length and its checksum
 _CHECKSUM_BYTES: Final = 4
@@ -36,7 +37,7 @@ def append(file: BinaryIO, *data: bytes) -> None:
     waiting = memoryview(b"".join(map(record, data)))
     while waiting:
         waiting = waiting[os.write(file.fileno(), waiting) :]
-    os.fsync(file.fileno())
+    sync_file(file)
 
 
 def _next(file: BinaryIO) -> bytes | None:
