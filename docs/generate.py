@@ -33,18 +33,7 @@ _NOTE: Final = "<!-- Written by `make reference` from {source}: change that, and
 _TYPES: Final = {
     **dict.fromkeys(("CheckpointDirectory", "StateDirectory", "LogDirectory", "OptionalDirectory", "Program"), "path"),
     **dict.fromkeys(
-        (
-            "str",
-            "RunName",
-            "TaskReference",
-            "FileName",
-            "Host",
-            "PortRange",
-            "Address",
-            "MarkerName",
-            "StepPattern",
-            "ReceiverUrl",
-        ),
+        ("str", "RunName", "TaskReference", "FileName", "Host", "PortRange", "Address", "MarkerName", "StepPattern"),
         "text",
     ),
     **dict.fromkeys(("CompleteMarker", "MetricName", "NamePattern", "ReceiverUrl"), "text"),

@@ -36,3 +36,11 @@ def timestamp(wall_seconds: float) -> str:
     """Return a time in RFC 3339, UTC with milliseconds, as in records: `2026-01-31T12:00:00.123Z`."""
     wall_seconds = min(max(wall_seconds, _FIRST_SECOND), _LAST_SECOND)  # a file may have any time
     return datetime.fromtimestamp(wall_seconds, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def seconds_of(text: str) -> float | None:
+    """Return the Unix time of a record's timestamp; None if it is not one."""
+    try:
+        return datetime.fromisoformat(text).timestamp()
+    except ValueError:
+        return None

@@ -17,8 +17,8 @@ from prometheus_client.openmetrics.exposition import generate_latest
 from prometheus_client.registry import Collector
 from prometheus_client.samples import Timestamp
 
+from sidecar.clock import seconds_of
 from sidecar.coordination.journal_state import Closed, JournalState
-from sidecar.observability.prometheus import seconds_of
 from sidecar.observability.result_series import FAMILIES, result_samples
 from sidecar.plain_text import one_line
 from sidecar.records import Value

@@ -8,13 +8,13 @@ reset. This module must not import the daemon.
 import platform
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from datetime import datetime
 from typing import Final, get_args
 
 from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.metrics_core import HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from sidecar.clock import seconds_of
 from sidecar.coordination.journal_state import JournalState
 from sidecar.coordination.totals import Totals, number_of
 from sidecar.observability.families import (
@@ -226,11 +226,3 @@ def _label(name: str) -> str:
 
 def _source(source: str | None) -> str:
     return source or "unknown"  # older releases recorded no source
-
-
-def seconds_of(text: str) -> float | None:
-    """Return the Unix time of a record's timestamp; None if it is not one."""
-    try:
-        return datetime.fromisoformat(text).timestamp()
-    except ValueError:
-        return None

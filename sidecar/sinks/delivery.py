@@ -8,11 +8,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+from sidecar.clock import seconds_of
 from sidecar.coordination.journal import read_history
 from sidecar.coordination.journal_state import Closed, Entry, JournalState
 from sidecar.coordination.storage import Storage
 from sidecar.errors import SidecarError
-from sidecar.observability.prometheus import seconds_of
 from sidecar.observability.status import SinkStatus, Status
 from sidecar.sinks.progress import Progress, read_progress, write_progress
 from sidecar.sinks.sink import Evaluation, Sink, SinkRefusedError
@@ -114,7 +114,7 @@ class Delivery:
         if waiting is None:
             waiting = list(_evaluations(read_history(self._storage).entries, delivered.plan))
         for index, closed in enumerate(waiting):
-            self._note_waiting(waiting[index:])
+            self._note_waiting(len(waiting) - index, closed)
             evaluation = self._evaluation(closed, delivered)
             try:
                 self._sink.write(evaluation)
@@ -127,7 +127,7 @@ class Delivery:
                 if self._known is None:
                     return  # another node goes on
                 self._delivered = delivered
-        self._note_waiting([])
+        self._note_waiting(0)
 
     def _progress(self, known: _Known) -> Progress | None:
         """Return which results the sink has; None if the run has no plan yet."""
@@ -155,10 +155,10 @@ class Delivery:
 
     # -- what people see ---------------------------------------------------------------------------------------------
 
-    def _note_waiting(self, waiting: Sequence[Closed]) -> None:
-        oldest = seconds_of(waiting[0].outcome.completed_at) if waiting else None
+    def _note_waiting(self, count: int, first: Closed | None = None) -> None:
+        oldest = None if first is None else seconds_of(first.outcome.completed_at)
         with self._changed:
-            self._status = replace(self._status, pending=len(waiting), oldest_pending=oldest)
+            self._status = replace(self._status, pending=count, oldest_pending=oldest)
 
     def _note_failure(self, reason: str) -> None:
         if self._status.failing is None:

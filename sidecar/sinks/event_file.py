@@ -12,7 +12,7 @@ from typing import BinaryIO, Final
 from sidecar.checkpoints.formats.crc32c import masked_crc32c
 from sidecar.durable import sync_file
 
-FIRST_RECORD_BYTES: Final = 12  # length and its checksum
+_HEAD_BYTES: Final = 12  # length and its checksum
 _CHECKSUM_BYTES: Final = 4
 _LONGEST_RECORD: Final = 1 << 24
 
@@ -28,7 +28,7 @@ def records(file: BinaryIO) -> Iterator[tuple[int, bytes]]:
     file.seek(0)
     end = 0
     while (data := _next(file)) is not None:
-        end += FIRST_RECORD_BYTES + len(data) + _CHECKSUM_BYTES
+        end += _HEAD_BYTES + len(data) + _CHECKSUM_BYTES
         yield end, data
 
 
@@ -42,8 +42,8 @@ def append(file: BinaryIO, *data: bytes) -> None:
 
 def _next(file: BinaryIO) -> bytes | None:
     """Return the data of the next record; None if it is not whole."""
-    head = _read(file, FIRST_RECORD_BYTES)
-    if len(head) < FIRST_RECORD_BYTES:
+    head = _read(file, _HEAD_BYTES)
+    if len(head) < _HEAD_BYTES:
         return None
     length, checksum = struct.unpack("<QI", head)
     if checksum != masked_crc32c(head[:8]) or length > _LONGEST_RECORD:

@@ -1,8 +1,8 @@
 """Send results to Prometheus by remote write, each at its own time, so that no scrape interval hides one.
 
 Format: Prometheus remote write 1.0 (https://prometheus.io/docs/specs/prw/remote_write_spec/): a protobuf message,
-compressed with snappy. The message has four fields of two kinds and the compression is optional in snappy's format, so
-both are written here. Tests read them with the libraries and with a real Prometheus.
+compressed with snappy. The message has few fields and the compression is optional in snappy's format, so both are
+written here. A real Prometheus reads them in tests.
 """
 
 import base64
