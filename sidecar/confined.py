@@ -99,21 +99,8 @@ class Folder:
     @contextlib.contextmanager
     def open_file(self, name: str) -> Iterator[BinaryIO]:
         """Open a regular file for reading, unbuffered; raises `NotRegularError` for anything else, and never waits."""
-        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         with self._with_path(name):
-            try:
-                descriptor = os.open(_component(name), flags, dir_fd=self.descriptor)
-            except OSError as error:
-                if error.errno == errno.ELOOP:
-                    raise NotRegularError(error.errno, "it is a link, not a regular file") from error
-                if error.errno in (errno.ENXIO, errno.ENODEV):
-                    raise NotRegularError(error.errno, "it is not a regular file") from error
-                raise
-            try:
-                _reject_irregular(os.fstat(descriptor).st_mode)
-            except OSError:
-                os.close(descriptor)  # Python itself refuses to make a file object of a folder
-                raise
+            descriptor = self._open_regular(name, os.O_RDONLY)
             with os.fdopen(descriptor, "rb", buffering=0) as file:
                 yield file
 
@@ -137,19 +124,30 @@ class Folder:
 
         Raises `NotRegularError` for anything else, and for a file with other names, and never waits.
         """
-        flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         with self._with_path(name):
-            descriptor = os.open(_component(name), flags, 0o666, dir_fd=self.descriptor)
-            try:
-                status = os.fstat(descriptor)
-                _reject_irregular(status.st_mode)
-                if status.st_nlink != 1:
-                    raise NotRegularError(errno.EMLINK, "it has another name, so it may be somebody else's file")
-            except OSError:
-                os.close(descriptor)
-                raise
+            descriptor = self._open_regular(name, os.O_RDWR | os.O_APPEND | os.O_CREAT)
             with os.fdopen(descriptor, "r+b", buffering=0) as file:
+                if os.fstat(descriptor).st_nlink != 1:
+                    raise NotRegularError(errno.EMLINK, "it has another name, so it may be somebody else's file")
                 yield file
+
+    def _open_regular(self, name: str, flags: int) -> int:
+        """Return the descriptor of a regular file; raise `NotRegularError` for anything else, and never wait."""
+        try:
+            flags |= os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+            descriptor = os.open(_component(name), flags, 0o666, dir_fd=self.descriptor)
+        except OSError as error:
+            if error.errno == errno.ELOOP:
+                raise NotRegularError(error.errno, "it is a link, not a regular file") from error
+            if error.errno in (errno.ENXIO, errno.ENODEV):
+                raise NotRegularError(error.errno, "it is not a regular file") from error
+            raise
+        try:
+            _reject_irregular(os.fstat(descriptor).st_mode)
+        except OSError:
+            os.close(descriptor)  # Python itself refuses to make a file object of a folder
+            raise
+        return descriptor
 
     def make_folder(self, name: str) -> None:
         """Create a sub-folder; raises `FileExistsError` if the name is taken."""

@@ -4,9 +4,9 @@ import textwrap
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import asdict
-from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
+from sidecar.clock import seconds_of
 from sidecar.commands.observed_nodes import ObservedNode
 from sidecar.commands.status.collect import RunStatus
 from sidecar.observability.report import bests, checkpoint_of, recent, run_json
@@ -286,11 +286,8 @@ def _open_seconds(status: RunStatus) -> float:
     """Return how long the plan has been open, by the clocks of two nodes. For display only: no decision uses it."""
     plan = status.history.open
     assert plan is not None
-    try:
-        since = datetime.fromisoformat(plan.proposed_at).timestamp()
-    except ValueError:
-        return 0.0
-    return round(max(0.0, status.wall - since), 3)
+    since = seconds_of(plan.proposed_at)
+    return 0.0 if since is None else round(max(0.0, status.wall - since), 3)
 
 
 def _active(heartbeat: Heartbeat) -> int:
