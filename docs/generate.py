@@ -24,6 +24,7 @@ from sidecar.observability.families import families
 from sidecar.observability.sentences import sentence
 from sidecar.policy.eligibility import Reason
 from sidecar.settings import PREFIX, Settings
+from sidecar.settings.outputs import OutputSettings
 
 FOLDER: Final = Path(__file__).with_name("reference")
 PACKAGE: Final = Path(sidecar.__file__).parent
@@ -104,12 +105,20 @@ def settings_page() -> str:
 
 def settings() -> list[tuple[str, str, list[Setting]]]:
     """Return the groups of settings: title, remark and members. Raises `MissingSentenceError`."""
-    path = Path(inspect.getfile(Settings))
+    groups = [*_groups(Settings), *_groups(OutputSettings)]
+    if {each.name for _, _, group in groups for each in group} != set(Settings.model_fields):
+        raise MissingSentenceError("not every setting is a field with an annotation")
+    return groups
+
+
+def _groups(defined: type) -> list[tuple[str, str, list[Setting]]]:
+    """Return the groups that one class defines."""
+    path = Path(inspect.getfile(defined))
     source = path.read_text(encoding="utf-8")
     tree = ast.parse(source)
-    (body,) = (node.body for node in tree.body if isinstance(node, ast.ClassDef) and node.name == "Settings")
-    first = next(node.lineno for node in body if _is_setting(node))
-    last = next(node.lineno for node in body if isinstance(node, ast.FunctionDef))
+    (body,) = (node.body for node in tree.body if isinstance(node, ast.ClassDef) and node.name == defined.__name__)
+    fields = [node.lineno for node in body if _is_setting(node)]
+    first, last = fields[0], fields[-1]
     strings = {line for node in body if isinstance(node, ast.Expr) for line in range(node.lineno, node.end_lineno or 0)}
     comments = {
         number: line.strip().removeprefix("# ")
@@ -126,8 +135,6 @@ def settings() -> list[tuple[str, str, list[Setting]]]:
         groups[-1][2].append(_setting(node.target.id, node, after))
     if comments:
         raise MissingSentenceError(f"{path}: comments that do not begin a group: {comments}")
-    if {each.name for _, _, group in groups for each in group} != set(Settings.model_fields):
-        raise MissingSentenceError(f"{path}: not every setting is a field with an annotation")
     return groups
 
 

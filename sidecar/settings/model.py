@@ -1,18 +1,20 @@
 """Define the settings of a daemon: one frozen `Settings`, whose every field is followed by its documentation.
 
 That documentation is the source of docs/reference/settings.md: the meaning, and after "Default:" the reason for the
-default. A comment on lines of its own begins a group of fields. `values` checks values, and `sources` reads them. It
-imports neither a framework nor the command line: every command pays for it at start-up.
+default. A comment on lines of its own begins a group of fields. `outputs` has the settings of the
+use of results. `values` checks values, and `sources` reads them. It imports neither a framework nor the command line:
+every command pays for it at start-up.
 """
 
 import sys
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import ConfigDict
 
 from sidecar.errors import SettingsError
 from sidecar.records import Role
+from sidecar.settings.outputs import OutputSettings
 from sidecar.settings.spelling import ways
 from sidecar.settings.values import (
     Address,
@@ -34,11 +36,9 @@ from sidecar.settings.values import (
     NodeGlobs,
     OneLease,
     OneVisibility,
-    OptionalDirectory,
     PathGlobs,
     PortRange,
     Program,
-    ReceiverUrl,
     RunName,
     SaveWeights,
     Seconds,
@@ -52,7 +52,7 @@ from sidecar.settings.worker_values import Devices, Environment
 _DERIVED: Final[Any] = None  # a default that `values` derives from other settings
 
 
-class Settings(BaseModel):
+class Settings(OutputSettings):
     """Hold every setting of a daemon, checked. `load` reads them; the constructor looks at its arguments only."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
@@ -127,19 +127,6 @@ class Settings(BaseModel):
     wait: bool = True
     """Whether `sidecar run` waits for more checkpoints; not with `--once`. Default: a daemon serves until stopped."""
 
-    # Sinks
-    remote_write: ReceiverUrl | None = None
-    """URL to which every result is sent by Prometheus remote write, with its time, such as
-    `http://prometheus:9090/api/v1/write`; it may hold `user:password@`. Default: only the user knows a receiver."""
-    tensorboard_dir: OptionalDirectory = None
-    """Log directory of TensorBoard to which every result is written. Default: nothing is written unless asked for."""
-    tensorboard_tags: Literal["metric", "keras"] = "metric"
-    """Names of TensorBoard's series: those of the metrics, or those of tf_keras' `SidecarEvaluator` (`keras`). Default:
-    the metrics' own names, which training mostly uses, too."""
-    sink_timeout_seconds: Seconds = 10.0
-    """Time that a sink, such as `remote_write`, may take for each step of a request, and for the last results when the
-    daemon ends. Default: a receiver answers in milliseconds, and one that hangs delays its own results only."""
-
     # Log
     log_format: Literal["console", "json"] | None = None
     """Format of the log: sentences for people (`console`), or one JSON object a line (`json`). Default: `console` on a
@@ -152,7 +139,7 @@ class Settings(BaseModel):
     worker_logs: LogDirectory = _DERIVED
     """Directory for the logs of the worker processes. Default: a folder of this user in the system's temporary
     directory, since logs do not belong on shared storage."""
-    worker_env: Environment = {}
+    worker_env: Environment = {}  # noqa: RUF012 - pydantic copies defaults
     """Environment variables that worker processes get in addition to the daemon's; `false` in TOML, or `null` in JSON,
     removes a variable. Default: workers run in the daemon's environment unless the user changes it."""
     devices: Devices = "cpu"

@@ -1,0 +1,27 @@
+"""Define the settings of what is done with results: where they are sent, and what happens after one.
+
+`model` adds all other settings, and describes how fields and their documentation are written.
+"""
+
+from typing import Literal
+
+from pydantic import BaseModel
+
+from sidecar.settings.values import OptionalDirectory, ReceiverUrl, Seconds
+
+
+class OutputSettings(BaseModel):
+    """Hold the settings of results. Only `Settings`, which has all others as well, is ever made."""
+
+    # Sinks
+    remote_write: ReceiverUrl | None = None
+    """URL to which every result is sent by Prometheus remote write, with its time, such as
+    `http://prometheus:9090/api/v1/write`; it may hold `user:password@`. Default: only the user knows a receiver."""
+    tensorboard_dir: OptionalDirectory = None
+    """Log directory of TensorBoard to which every result is written. Default: nothing is written unless asked for."""
+    tensorboard_tags: Literal["metric", "keras"] = "metric"
+    """Names of TensorBoard's series: those of the metrics, or those of tf_keras' `SidecarEvaluator` (`keras`). Default:
+    the metrics' own names, which training mostly uses, too."""
+    sink_timeout_seconds: Seconds = 10.0
+    """Time that a sink, such as `remote_write`, may take for each step of a request, and for the last results when the
+    daemon ends. Default: a receiver answers in milliseconds, and one that hangs delays its own results only."""
