@@ -1,0 +1,169 @@
+"""One run's numbers, read from every place that shows them: the same bits everywhere, however awkward the number.
+
+The reference is the journal, as `sidecar history --json` prints it.
+"""
+
+import csv
+import ctypes
+import io
+import json
+import math
+import sys
+import time
+import types
+from datetime import datetime
+
+import pytest
+from numpy_trainer import NUMPY
+from prometheus_server import PrometheusServer
+
+STEPS = (10, 20, 30)
+BOUNDS = ("value", "lower", "upper")
+
+
+def bits(number):
+    """The exact text of a number; of one that is not finite, its name."""
+    return number.hex() if math.isfinite(number) else str(float(number))
+
+
+@pytest.fixture(scope="module")
+def prometheus(needs, tmp_path_factory):
+    with PrometheusServer(needs("prometheus"), tmp_path_factory.mktemp("prometheus")) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def run(sidecar, numpy_trainer, prometheus, tmp_path_factory):
+    """A daemon that has evaluated three checkpoints, and delivered them to every sink."""
+    folder = tmp_path_factory.mktemp("same")
+    settings = NUMPY | {
+        "SIDECAR_REMOTE_WRITE": prometheus.receiver,
+        "SIDECAR_TENSORBOARD_DIR": str(folder / "tensorboard"),
+    }
+    daemon = sidecar.run(folder / "ckpts", task="numpy_awkward.py", **settings)
+    daemon.evaluated(*numpy_trainer.save(folder / "ckpts", *STEPS))
+    pending = lambda: daemon.samples("sidecar_sink_pending_results").values()  # noqa: E731
+    daemon.until(lambda: set(pending()) == {0.0}, "all sinks to have all results")
+    daemon.place = folder
+    yield daemon
+    daemon.process.kill()
+
+
+@pytest.fixture(scope="module")
+def numbers(run, sidecar):
+    """All numbers by (step, metric, bound), as the journal has them."""
+    rows = json.loads(sidecar.command("history", run.place / "ckpts", "--json").out)
+    found = {
+        (row["step"], metric, bound): value["hex"] if bound == "value" else bits(value[bound])
+        for row in rows
+        for metric, value in row["metrics"]["test"].items()
+        for bound in BOUNDS
+        if value[bound] is not None or bound == "value"
+    }
+    assert len(rows) == len(STEPS)
+    assert {"inf", "nan", "0x0.0p+0", (5e-324).hex()} <= set(found.values())
+    return found
+
+
+def of_bound(numbers, bound, step=None):
+    """The numbers of one bound; of one step, by metric."""
+    chosen = {key: number for key, number in numbers.items() if key[2] == bound}
+    if step is None:
+        return {(key[0], key[1]): number for key, number in chosen.items()}
+    return {key[1]: number for key, number in chosen.items() if key[0] == step}
+
+
+def test_export_prints_them(run, sidecar, numbers):
+    """Exact text, and decimals that Python reads back to the same bits: two tables and JSON lines."""
+    place = run.place / "ckpts"
+    tables = [
+        *(
+            list(csv.DictReader(io.StringIO(sidecar.command(*command).out)))
+            for command in (
+                ("export", place),
+                ("history", place, "--csv"),
+            )
+        ),
+        [json.loads(line) for line in sidecar.command("export", place, "--format", "jsonl").out.splitlines()],
+    ]
+    for table in tables:
+        assert {(int(row["step"]), row["metric"]): row["hex"] for row in table} == of_bound(numbers, "value")
+        assert {
+            (int(row["step"]), row["metric"], bound): bits(float(row[bound]))
+            for row in table
+            for bound in BOUNDS
+            if row[bound] not in ("", None)
+        } == numbers
+
+
+@pytest.mark.parametrize("bound", BOUNDS)
+def test_prometheus_stores_them(prometheus, numbers, bound):
+    """Sent by remote write: a sample for each result, at the time of its completion."""
+    name = {"value": "sidecar_result"}.get(bound, f"sidecar_result_{bound}")
+    series = prometheus.series(f"{name}[1h]", time.time())
+    steps = {at: int(float(step)) for at, step in prometheus.samples("sidecar_result_step[1h]", time.time())}
+    assert {
+        (steps[at], each["metric"]["metric"]): bits(float(number)) for each in series for at, number in each["values"]
+    } == of_bound(numbers, bound)
+
+
+def test_openmetrics_has_them(run, sidecar, numbers):
+    """The file for promtool."""
+    from prometheus_client.openmetrics.parser import text_string_to_metric_families
+
+    text = sidecar.command("export", run.place / "ckpts", "--format", "openmetrics").out
+    families = {family.name: family.samples for family in text_string_to_metric_families(text)}
+    steps = {str(each.timestamp): int(each.value) for each in families["sidecar_result_step"]}
+    for bound in BOUNDS:
+        name = {"value": "sidecar_result"}.get(bound, f"sidecar_result_{bound}")
+        assert {
+            (steps[str(each.timestamp)], each.labels["metric"]): bits(each.value) for each in families[name]
+        } == of_bound(numbers, bound)
+
+
+@pytest.mark.parametrize("bound", BOUNDS)
+def test_gauges_show_the_newest(run, numbers, bound):
+    """`/metrics`, read by Prometheus' own parser for Python."""
+    name = "sidecar_eval_metric" if bound == "value" else f"sidecar_eval_metric_{bound}"
+    shown = {dict(labels)["metric"]: bits(number) for labels, number in run.samples(name).items()}
+    assert shown == of_bound(numbers, bound, STEPS[-1])
+
+
+def test_the_status_documents_show_the_newest(run, sidecar, numbers):
+    """`/api/status` and `sidecar status --json`."""
+    by_command = json.loads(sidecar.command("status", run.place / "ckpts", "--json", "--no-observe").out)
+    for document in (run.status(), by_command):
+        shown = document["evaluation"]["metrics"]["test"]
+        assert {metric: value["hex"] for metric, value in shown.items()} == of_bound(numbers, "value", STEPS[-1])
+        assert all(value["value"] is None or bits(value["value"]) == value["hex"] for value in shown.values())
+
+
+def test_tables_show_five_digits_of_them(run, sidecar, numbers):
+    """`sidecar history` for people: each number as it is rounded there."""
+    shown = sidecar.command("history", run.place / "ckpts", COLUMNS="400").out
+    lines = {
+        int(line.split()[0]): line for line in shown.splitlines() if line.split()[:1] in ([str(step)] for step in STEPS)
+    }
+    for (step, metric), number in of_bound(numbers, "value").items():
+        rounded = number if number in ("nan", "inf") else f"{float.fromhex(number):.5g}"
+        assert rounded in lines[step].split(), metric
+
+
+def test_tensorboard_shows_the_nearest_floats(run, numbers, monkeypatch):
+    """TensorBoard has 32 bits for a number: its reader finds the float that is nearest."""
+    monkeypatch.setitem(sys.modules, "tensorboard.compat.notf", types.ModuleType("notf"))  # without TensorFlow
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    shown = EventAccumulator(str(run.place / "tensorboard" / "test"), size_guidance={"scalars": 0}).Reload()
+    found = {(each.step, tag): bits(each.value) for tag in shown.Tags()["scalars"] for each in shown.Scalars(tag)}
+    assert found == {
+        (step, metric if bound == "value" else f"{metric}/{bound}"): bits(ctypes.c_float(float.fromhex(number)).value)
+        for (step, metric, bound), number in numbers.items()
+    }
+
+
+def test_times_are_those_of_completion(run, prometheus):
+    """The journal's times are those of the samples, to the millisecond."""
+    completed = [datetime.fromisoformat(row["completed_at"]).timestamp() for row in run.successes()]
+    stored = [at for at, _ in prometheus.samples("sidecar_result_step[1h]", time.time())]
+    assert stored == [pytest.approx(at, abs=0.0011) for at in completed]
