@@ -6,7 +6,7 @@ Needs `grafana-foundation-sdk`, which is in the extra `dev`.
 
 from pathlib import Path
 
-from sidecar_dashboards import eval_fleet, training_run
+from sidecar_dashboards import all_runs, compare_runs, eval_fleet, training_run
 from sidecar_dashboards.dashboard import to_json
 
 FOLDER = Path(__file__).with_name("dashboards")
@@ -15,6 +15,8 @@ FOLDER = Path(__file__).with_name("dashboards")
 def dashboards() -> dict[str, str]:
     """Return the content of each file, by its name."""
     return {
+        "all-runs.json": to_json(all_runs.build()),
+        "compare-runs.json": to_json(compare_runs.build()),
         "training-run.json": to_json(training_run.build()),
         "eval-fleet.json": to_json(eval_fleet.build()),
     }

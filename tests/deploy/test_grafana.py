@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 GRAFANA = Path(__file__).parents[2] / "deploy" / "grafana"
-FILES = ("training-run.json", "eval-fleet.json")
+FILES = ("training-run.json", "eval-fleet.json", "compare-runs.json", "all-runs.json")
 
 
 def load(name):
@@ -16,8 +16,10 @@ def load(name):
 
 
 def panels_of(board):
-    """All but headings."""
-    return [panel for panel in board["panels"] if panel["type"] != "row"]
+    """All but headings, with those in closed rows."""
+    return [
+        panel for each in board["panels"] for panel in (each.get("panels", ()) if each["type"] == "row" else [each])
+    ]
 
 
 @pytest.fixture(scope="session")
@@ -66,7 +68,9 @@ def test_panels_fit_the_grid(board):
         below = one["y"] + one["h"] <= other["y"] or other["y"] + other["h"] <= one["y"]
         assert beside or below, (one, other)
     for key in ("id", "title"):
-        found = [panel[key] for panel in board["panels"]]
+        found = [
+            panel[key] for panel in (*(each for each in board["panels"] if each["type"] == "row"), *panels_of(board))
+        ]
         assert len(set(found)) == len(found)
 
 
@@ -86,7 +90,7 @@ def test_every_panel_explains_itself(board):
 
 def test_dashboard_opens_as_people_expect(board):
     """Time zone, range, refresh, links to the other one that keep choices and time; every variable is one it has."""
-    assert (board["timezone"], board["time"]["from"], board["refresh"]) == ("browser", "now-1h", "10s")
+    assert (board["timezone"], board["time"]["from"], board["refresh"]) == ("browser", "now-24h", "1m")
     assert board["editable"]
     assert board["id"] is None
     (link,) = board["links"]
@@ -95,7 +99,7 @@ def test_dashboard_opens_as_people_expect(board):
     assert set(link["tags"]) <= set(board["tags"])
     own = {variable["name"] for variable in board["templating"]["list"]}
     used = set(re.findall(r"\$\{?([a-z_]+)", json.dumps(board)))
-    assert used - own <= {"__range", "__interval", "__rate_interval", "__all"}
+    assert used - own <= {"__range", "__interval", "__rate_interval", "__all", "__data", "__value", "__url_time_range"}
     assert own <= used
 
 
@@ -105,3 +109,37 @@ def test_provisioned_source_is_the_one_that_is_chosen(board):
     (variable,) = (each for each in board["templating"]["list"] if each["type"] == "datasource")
     assert re.search(rf"^    uid: {variable['current']['value']}$", source, re.MULTILINE)
     assert re.search(r"^    url: \$\{PROMETHEUS_URL\}$", source, re.MULTILINE)
+
+
+def test_one_metric_is_open_and_the_others_wait_closed():
+    """A run with many metrics asks for one of them until somebody opens another."""
+    (repeated,) = (each for each in load("training-run.json")["panels"] if each.get("repeat"))
+    assert (repeated["type"], repeated["collapsed"], repeated["repeat"]) == ("row", True, "others")
+    assert all("$others" in panel["title"] for panel in repeated["panels"])
+
+
+def test_the_default_run_is_the_newest(board):
+    """The first value is the default, and only runs are listed by their age."""
+    for variable in board["templating"]["list"]:
+        if variable["name"] == "run":
+            assert variable["query"]["query"].startswith("query_result(sort_desc(")
+            assert "newest_checkpoint_timestamp_seconds" in variable["query"]["query"]
+            assert variable["sort"] == 0
+
+
+def test_every_panel_leads_to_a_page_that_exists(board):
+    """The pages are those of this repository, with the headings that the links name."""
+    docs = GRAFANA.parents[1] / "docs"
+    for panel in panels_of(board):
+        (link,) = panel["links"]
+        found = re.fullmatch(r"\$\{docs\}/([\w/-]+)\$\{suffix\}(?:#([\w-]+))?", link["url"])
+        page = (docs / f"{found[1]}.md").read_text()
+        headings = {
+            re.sub(r"[^a-z0-9]+", "-", line.lower()).strip("-") for line in re.findall(r"^#+ (.+)$", page, re.MULTILINE)
+        }
+        assert found[2] is None or found[2] in headings, link["url"]
+
+
+def test_data_is_bounded(board):
+    """No panel asks for more points than a screen has, whatever the time in view."""
+    assert all(panel.get("maxDataPoints", 1000) <= 1000 for panel in panels_of(board))

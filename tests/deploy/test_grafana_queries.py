@@ -24,9 +24,10 @@ from sidecar.coordination.journal import read_history
 from sidecar.coordination.storage import PosixStorage
 from sidecar.observability.prometheus import Exporter
 from sidecar.observability.report import rows
+from sidecar.observability.result_series import FAMILIES as RESULT_FAMILIES
 
 GRAFANA = Path(__file__).parents[2] / "deploy" / "grafana"
-FILES = ("training-run.json", "eval-fleet.json")
+FILES = ("training-run.json", "eval-fleet.json", "compare-runs.json", "all-runs.json")
 RULES = GRAFANA.parent / "prometheus" / "rules"
 SIDECAR = (sys.executable, "-P", "-c", "from sidecar.cli import main; main()")
 TASK = Path(__file__).parents[1] / "tasks" / "graded.py"
@@ -68,8 +69,10 @@ def load(name):
 
 
 def panels_of(board):
-    """All but headings."""
-    return [panel for panel in board["panels"] if panel["type"] != "row"]
+    """All but headings, with those in closed rows."""
+    return [
+        panel for each in board["panels"] for panel in (each.get("panels", ()) if each["type"] == "row" else [each])
+    ]
 
 
 def queries_of(board):
@@ -95,6 +98,8 @@ def queries_of(board):
 
 
 ALL = [query for name in FILES for query in queries_of(load(name))]
+RARE = re.compile(r"Data changed|by class|NaN or infinity|Lag B$")
+"""Queries about what this run never does: test_grafana_samples.py has series for them."""
 
 
 @pytest.fixture(params=FILES)
@@ -112,11 +117,11 @@ def test_every_metric_is_exported_or_recorded():
     names |= {sample.name for family in process.collect() for sample in family.samples}
     recorded = "".join(each.read_text() for each in RULES.iterdir())
     names |= set(re.findall(r"^\s*- record: (\S+)$", recorded, re.MULTILINE))
-    names |= {"ALERTS", "ALERTS_FOR_STATE", "up"}
+    names |= {"ALERTS", "ALERTS_FOR_STATE", "up", *RESULT_FAMILIES}
     for query in ALL:
-        used = set(
-            re.findall(r"\b(?:sidecar[_:][\w:]+|process_\w+|ALERTS\w*|up\b)", re.sub(r'"[^"]*"', "", query.expr))
-        )
+        named = "|".join(re.findall(r'__name__=~"([^"]*)"', query.expr))
+        bare = re.sub(r'"[^"]*"', "", query.expr) + named
+        used = set(re.findall(r"\b(?:sidecar[_:][\w:]+|process_\w+|ALERTS\w*|up\b)", bare))
         assert used, query.where
         assert used <= names, (query.where, used - names)
 
@@ -154,7 +159,7 @@ class Run:
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
-                env=ENVIRON,
+                env=ENVIRON | {"SIDECAR_REMOTE_WRITE": f"http://{self.address}/api/v1/write"},
                 cwd=self.folder,
                 start_new_session=True,
             )
@@ -253,6 +258,7 @@ class Run:
             f"--config.file={config}",
             f"--storage.tsdb.path={self.folder / 'tsdb'}",
             f"--web.listen-address={self.address}",
+            "--web.enable-remote-write-receiver",
         )
         self.until(lambda: self.ask("query", query="up == 1"), "the first scrape")
 
@@ -269,14 +275,15 @@ class Run:
             return []
         return data["result"] if isinstance(data, dict) else data
 
-    def data(self, query):
-        """Series as (labels, values), computed as Grafana would for the time from the beginning to the end."""
+    def ask_for(self, query):
+        """Prometheus' answer to a query, as Grafana would ask for the time from the beginning to the end."""
         span = self.end - self.start
         step = max(query.interval, SCRAPE_SECONDS, math.ceil(span / query.points))
         values = {
             "run": "checkpoints",
             "eval_set": "test",
             "metric": query.metric,
+            "others": "loss",
             "__interval": f"{step}s",
             "__range": f"{round(span)}s",
             "__rate_interval": f"{max(step + SCRAPE_SECONDS, 4 * SCRAPE_SECONDS)}s",
@@ -284,13 +291,24 @@ class Run:
         expr = re.sub(r"\$\{?([a-z_]+)\}?", lambda match: values[match[1]], query.expr)
         if found := re.fullmatch(r"label_values\((\S+), (\w+)\)", expr):
             series = self.ask("series", **{"match[]": found[1], "start": self.start, "end": self.end})
-            return [({found[2]: each[found[2]]}, [1.0]) for each in series]
-        if query.instant:
-            found = self.ask("query", query=expr, time=self.end)
-            return [(each["metric"], [float(each["value"][1])]) for each in found]
+            return [{"metric": {found[2]: each[found[2]]}, "value": (self.end, "1")} for each in series]
+        if query.instant or expr.startswith("query_result("):
+            return self.ask("query", query=expr.removeprefix("query_result"), time=self.end)
         start, end = (int(edge // step) * step for edge in (self.start, self.end))  # aligned, as Grafana does
-        found = self.ask("query_range", query=expr, start=start, end=end, step=step)
-        return [(each["metric"], [float(value) for _, value in each["values"]]) for each in found]
+        return self.ask("query_range", query=expr, start=start, end=end, step=step)
+
+    def data(self, query):
+        """Series as (labels, values)."""
+        return [
+            (each["metric"], [float(value) for _, value in each.get("values") or [each["value"]]])
+            for each in self.ask_for(query)
+        ]
+
+    def samples(self, query):
+        """Samples as (labels, time, value), of a query that asks for all samples in view."""
+        return [
+            (each["metric"], stamp, float(value)) for each in self.ask_for(query) for stamp, value in each["values"]
+        ]
 
     def history(self):
         """What the journal says of each success, by step."""
@@ -337,6 +355,9 @@ def run(needs, tmp_path_factory):
 def test_query_gives_data(run, query):
     """Of a run in which everything happened once, every query shows something, with the labels that its legend uses."""
     series = run.data(query)
+    if RARE.search(query.where):
+        assert not series
+        return
     assert any(not math.isnan(value) for _, values in series for value in values)
     for labels, _ in series:
         assert set(query.labels) <= set(labels)
@@ -352,27 +373,85 @@ def panel(name, identity):
     ]
 
 
-def cells(run):
-    """What the table of checkpoints shows, as {(step, column): value}."""
-    (query,) = panel("training-run.json", 201)
-    return {(int(labels["step"]), labels["column"]): value for labels, (value,) in run.data(query)}
+def joined(run, name, identity):
+    """What a panel makes of its samples, as {time: {name of the column: value}}: the samples of an evaluation are one."""
+    (shown,) = (each for each in panels_of(load(name)) if each["id"] == identity)
+    names = {}
+    for step in shown["transformations"]:
+        names |= step["options"].get("renameByName", {})
+    found = {}
+    for query in panel(name, identity):
+        field = f"Value #{query.where[-1]}"
+        for labels, stamp, value in run.samples(query):
+            column = names.get(field) or names.get(f"{field} (last)") or labels["metric"]
+            found.setdefault(stamp, {})[column] = value
+    return found
 
 
 def test_table_agrees_with_the_journal(run):
-    """Numbers went through the exporter, a scrape, a rule and a join of two series, and are still the journal's."""
-    shown, rows = cells(run), run.history()
-    assert max(rows) in {step for step, _ in shown}
-    assert len({step for step, _ in shown}) > 1
-    for (step, column), value in shown.items():
-        row = rows[step]
+    """Numbers went through remote write and a join of series, and are the journal's to the last bit: each evaluation."""
+    shown, rows = joined(run, "training-run.json", 301), run.history()
+    assert {each["step"] for each in shown.values()} == set(rows)
+    for stamp, cells in shown.items():
+        row = rows[cells.pop("step")]
+        assert stamp == pytest.approx(datetime.fromisoformat(row["completed_at"]).timestamp(), abs=1e-3)
+        assert cells.pop("examples") == row["examples"]["test"]
+        assert cells == {metric: each["value"] for metric, each in row["metrics"]["test"].items()}
+
+
+def test_curve_agrees_with_the_journal(run):
+    """Each evaluation is a point of the curve over step, with its interval."""
+    for identity, metric in ((106, "accuracy"), (206, "loss")):
+        points = {}
+        for query in panel("training-run.json", identity):
+            for labels, stamp, value in run.samples(replace(query, metric="accuracy")):
+                assert labels.get("metric", metric) == metric
+                points.setdefault(stamp, {})[query.where[-1]] = value
         expected = {
-            "examples": row["examples"]["test"],
-            "completed at": datetime.fromisoformat(row["completed_at"]).timestamp() * 1000,
-        } | {name: each["value"] for name, each in row["metrics"]["test"].items()}
-        assert value == pytest.approx(expected[column], abs=0 if column == "examples" else 1e-9, rel=1e-12), (
-            step,
-            column,
-        )
+            step: (row["metrics"]["test"][metric][end] for end in ("value", "lower", "upper"))
+            for step, row in run.history().items()
+        }
+        found = {point["D"]: (point["C"], point.get("B"), point.get("A")) for point in points.values()}
+        assert found == {step: tuple(ends) for step, ends in expected.items()}
+
+
+def test_setup_is_complete_and_every_result_is_shown(run):
+    """The two panels about the panels say so."""
+    for name, setup, shown in (("training-run.json", 11, 12), ("compare-runs.json", 103, 104)):
+        for identity, expected in ((setup, 4), (shown, 2)):
+            (query,) = panel(name, identity)
+            assert [value for _, (value,) in run.data(query)] == [expected], query.where
+
+
+def test_runs_are_compared_by_what_the_journal_says(run):
+    """Best and newest of the run, with their steps, in both tables of runs."""
+    rows = run.history()
+    accuracy = {step: row["metrics"]["test"]["accuracy"]["value"] for step, row in rows.items()}
+    best, newest = max(accuracy, key=accuracy.get), in_order(rows)[-1]
+    expected = {"best": accuracy[best], "at step": best, "newest": accuracy[newest], "newest step": newest}
+    assert (
+        table(run, "compare-runs.json", 2).items()
+        >= {
+            **expected,
+            "best checkpoint": f"model-{best}.json",
+            "newest checkpoint": f"model-{newest}.json",
+        }.items()
+    )
+    overview = table(run, "all-runs.json", 6)
+    assert overview.items() >= {"best": accuracy[best], "newest": accuracy[newest], "best at step": best}.items()
+    assert overview["alerts"] >= 1
+
+
+def table(run, name, identity):
+    """The one row of a table that is joined by a label, as {column: value}."""
+    (shown,) = (each for each in panels_of(load(name)) if each["id"] == identity)
+    (names,) = (step["options"]["renameByName"] for step in shown["transformations"] if step["id"] == "organize")
+    found = {}
+    for query in panel(name, identity):
+        ((labels, (value,)),) = run.data(replace(query, metric="accuracy"))
+        fields = {f"Value #{query.where[-1]}": value} | labels
+        found |= {names[field]: value for field, value in fields.items() if field in names}
+    return found
 
 
 def test_comparisons_say_what_the_numbers_say(run):
@@ -380,17 +459,18 @@ def test_comparisons_say_what_the_numbers_say(run):
 
     The newest is what was evaluated last: one whose first attempt failed may come after those that followed it.
     """
-    shown, rows = cells(run), run.history()
-    *_, previous, newest = (step for step in in_order(rows) if (step, "accuracy") in shown)
+    rows = run.history()
+    *_, previous, newest = in_order(rows)
     than_previous, _ = panel("training-run.json", 103)
     better = {labels["metric"]: value for labels, (value,) in run.data(than_previous)}
     (verdict,) = panel("training-run.json", 104)
     verdicts = {labels["metric"]: value for labels, (value,) in run.data(verdict)}
     assert better.keys() == verdicts.keys() == {"accuracy", "loss"}
     for metric, sign in (("accuracy", 1), ("loss", -1)):
-        assert better[metric] == pytest.approx(sign * (shown[newest, metric] - shown[previous, metric]), abs=1e-9)
-        values = [sign * row["metrics"]["test"][metric]["value"] for row in rows.values()]
-        assert (verdicts[metric] == 2) == (sign * shown[newest, metric] == max(values))
+        values = {step: row["metrics"]["test"][metric]["value"] for step, row in rows.items()}
+        assert better[metric] == pytest.approx(sign * (values[newest] - values[previous]), abs=1e-9)
+        best = max(sign * value for value in values.values())
+        assert (verdicts[metric] == 2) == (sign * values[newest] == best)
 
 
 def test_overrides_and_transformations_name_fields_that_exist(run, board):
@@ -398,23 +478,31 @@ def test_overrides_and_transformations_name_fields_that_exist(run, board):
     for shown in panels_of(board):
         fields = set(_fields(run, board, shown))
         for step in shown.get("transformations", ()):
-            renamed = step["options"].get("renameByName", {})
+            options = step["options"]
+            if step["id"] == "groupBy":
+                assert set(options["fields"]) <= fields, shown["title"]
+                fields |= {f"{field} (last)" for field in options["fields"]}
+            if step["id"] == "groupingToMatrix":
+                assert {options[key] for key in ("columnField", "rowField", "valueField")} <= fields, shown["title"]
+                fields.add("{rowField}\\{columnField}".format_map(options))
+            renamed = options.get("renameByName", {})
             assert set(renamed) <= fields, shown["title"]
             fields |= set(renamed.values())
         named = {override["matcher"]["options"] for override in shown["fieldConfig"]["overrides"]}
-        named |= {conf["y"]["matcher"]["options"] for conf in shown["options"].get("series", ())}
+        named |= {shown["options"]["xField"]} if "xField" in shown["options"] else set()
         assert named <= fields, shown["title"]
 
 
 def _fields(run, board, shown):
-    steps = {each["id"]: each["options"] for each in shown.get("transformations", ())}
+    """The names of fields before transformations. A legend without labels needs no series."""
     for target in shown["targets"]:
         query = next(each for each in ALL if each.where == f"{board['uid']}: {shown['title']} {target['refId']}")
-        for labels, _ in run.data(query):
-            if "groupingToMatrix" in steps:
-                yield "{rowField}\\{columnField}".format_map(steps["groupingToMatrix"])
-                yield labels["column"]
-            elif target.get("format") == "table":
-                yield from (*labels, "Value" if len(shown["targets"]) == 1 else f"Value #{target['refId']}")
-            else:
-                yield re.sub(r"{{(\w+)}}", lambda match: labels[match[1]], target.get("legendFormat", ""))  # noqa: B023
+        legend = target.get("legendFormat", "")
+        if target.get("format") == "table":
+            yield from ("Time", "Value" if len(shown["targets"]) == 1 else f"Value #{target['refId']}")
+            yield from (label for labels, _ in run.data(query) for label in labels)
+        elif "{{" not in legend:
+            yield legend
+        else:
+            for labels, _ in run.data(query):
+                yield re.sub(r"{{(\w+)}}", lambda match: labels[match[1]], legend)  # noqa: B023

@@ -5,10 +5,11 @@ from typing import Final
 from grafana_foundation_sdk.models import dashboard as model
 from grafana_foundation_sdk.models.common import VisibilityMode
 
-from sidecar_dashboards import panels, queries
-from sidecar_dashboards.dashboard import Place, assemble, choice
+from sidecar_dashboards import joins, panels, queries
+from sidecar_dashboards.dashboard import Place, assemble, newest_runs
 from sidecar_dashboards.panels import (
     BLUE,
+    COUNT,
     DARK_BLUE,
     GREEN,
     GREY,
@@ -46,14 +47,15 @@ def build() -> model.Dashboard:
         UID,
         "Sidecar: eval fleet",
         "The daemons and worker processes that evaluate a training run's checkpoints.",
-        [choice("run", "Run", "label_values(sidecar_node_info, run)")],
+        [newest_runs()],
         [failures()],
         [
             Place(None, _at_a_glance()),
-            Place(panels.row(100, "What is broken"), [_alerts(), _failures()]),
-            Place(panels.row(200, "Who is there"), [_nodes(), _publisher(), _ready(), _members()]),
+            Place(panels.row(100, "What is broken"), [_alerts(), _failures()], "how-to/troubleshooting"),
+            Place(panels.row(200, "Nodes"), [_nodes(), _publisher(), _ready(), _members()]),
             Place(panels.row(300, "Work"), [_phases(), _progress(), _workers(), _group(), _formed()]),
-            Place(panels.row(400, "Resources"), _resources()),
+            Place(panels.row(400, "Resources"), _resources(), "how-to/gpus"),
+            Place(panels.row(500, "Sinks of results"), _sinks(), "how-to/monitoring#get-every-number"),
         ],
     )
 
@@ -62,7 +64,7 @@ def _at_a_glance() -> list[Panel]:
     return [
         panels.numbers(
             1,
-            "Ready members",
+            "Ready nodes",
             "Nodes that could take part in an evaluation, as the publisher sees their heartbeats. Fewer than you "
             "started: look at Nodes below for the one that is missing or not ready.",
             panels.now("A", rule("members:max", f'{RUN},state="ready"')),
@@ -73,21 +75,21 @@ def _at_a_glance() -> list[Panel]:
         .no_value("no daemon"),
         panels.numbers(
             2,
-            "Publishers",
+            "Publishing nodes",
             "Nodes that decide and export results: 1. None for more than a minute: no daemon of role worker is ready. "
             "Two for more than a minute: they do not see each other's files; check the shared storage's caching.",
             panels.now("A", rule("publishers:sum")),
-            width=4,
+            width=3,
         )
         .unit("none")
         .thresholds(steps({None: ORANGE, 1: BLUE, 2: VERMILION}))
         .no_value("no daemon"),
         panels.numbers(
             3,
-            "Group size",
+            "Group size now",
             "Worker processes that evaluate together at this moment; 0 between groups.",
             panels.now("A", rule("group_size:max")),
-            width=4,
+            width=3,
         )
         .unit("none")
         .no_value("no daemon"),
@@ -119,36 +121,26 @@ def _at_a_glance() -> list[Panel]:
             "Alerts firing",
             "Alerts about this run and about daemons of no known run; listed below.",
             panels.now("A", f"count({queries.ALERTS}) or vector(0)"),
-            width=4,
+            width=3,
         )
         .unit("none")
         .thresholds(steps({None: BLUE, 1: VERMILION}))
         .no_value("unknown"),
+        panels.setup(7, width=3),
     ]
 
 
 def _alerts() -> Panel:
     since = 'ALERTS_FOR_STATE{alertname=~"Sidecar.*",run=~"$run|"}'
-    panel = panels.grid(
+    panel = panels.alerts(
         101,
         "Alerts",
-        "What fires now about this run or about daemons of no known run, and since when its condition holds. Each "
-        "alert's annotations, on Prometheus' alerts page, say what to do.",
-        panels.rows("A", f"1000 * {since} and ignoring (alertstate) {queries.ALERTS}"),
+        "What fires now about this run or about daemons of no known run, and since when its condition holds. The "
+        "link of an alert explains it and says what to do first.",
+        f"1000 * {since} and ignoring (alertstate) {queries.ALERTS}",
         width=12,
-    ).no_value("Nothing fires.")
-    panels.transform(
-        panel,
-        (
-            "organize",
-            {
-                "excludeByName": {"Time": True, "run": True, "job": True, "__name__": True},
-                "indexByName": {"alertname": 0, "severity": 1, "node": 2, "instance": 3, "Value": 4},
-                "renameByName": {"alertname": "alert", "Value": "since"},
-            },
-        ),
     )
-    return panels.dress(panel.unit("string"), {"since": {"unit": "dateTimeFromNow"}})
+    return joins.join_alerts(panel, ("alertname", "severity", "node", "instance", "Value"), hide=("run", "job"))
 
 
 def _failures() -> Panel:
@@ -171,51 +163,84 @@ def _failures() -> Panel:
 
 
 def _nodes() -> Panel:
+    python = f"max by (node, python) (sidecar_build_info * on (job, instance) group_left (node) {NODE_INFO})"
     panel = panels.grid(
         201,
-        "Nodes",
-        "Daemons that run now. role source: where the role was found; a surprise there explains a node that does "
-        "nothing. A node that is missing has no daemon, or Prometheus cannot reach it. Different versions: finish "
-        "the rollout.",
-        panels.rows("A", f"max by (node, role, role_source, version) ({NODE_INFO})"),
+        "Nodes now",
+        "Daemons that run now; click an address to see its status page (if your browser reaches it). role source: "
+        "where the role was found; a surprise there explains a node that does nothing. A node that is missing has no "
+        "daemon, or Prometheus cannot reach it. Different versions: finish the rollout.",
+        panels.rows("A", f"max by (node, role, role_source, version, instance) ({NODE_INFO})"),
         panels.rows("B", f"max by (node) (sidecar_ready{{{RUN}}})"),
         panels.rows("C", f"max by (node) (sidecar_publisher{{{RUN}}})"),
         panels.rows("D", f"1000 * max by (node) ({of_node(f'process_start_time_seconds{{{_JOB}}}')})"),
+        panels.rows("E", python),
         width=24,
     ).no_value(_NO_DAEMON)
-    panels.transform(
-        panel,
-        ("filterFieldsByName", {"exclude": {"names": ["Time"]}}),
-        ("joinByField", {"byField": "node", "mode": "outer"}),
-        (
-            "organize",
-            {
-                "excludeByName": {"Value #A": True},
-                "indexByName": {
-                    name: place
-                    for place, name in enumerate(
-                        ("node", "role", "role_source", "Value #B", "Value #C", "Value #D", "version")
-                    )
-                },
-                "renameByName": {
-                    "role_source": "role source",
-                    "Value #B": "ready",
-                    "Value #C": "publisher",
-                    "Value #D": "started",
-                },
-            },
-        ),
-        ("sortBy", {"fields": {}, "sort": [{"field": "node"}]}),
-    )
+    columns = {
+        "role": "role",
+        "role_source": "role source",
+        "Value #B": "ready",
+        "Value #C": "publisher",
+        "Value #D": "started",
+        "instance": "address",
+        "version": "version",
+        "python": "python",
+    }
+    joins.join_by(panel, "node", columns, hide=("Value #A", "Value #E"))
+    joins.transform(panel, ("sortBy", {"fields": {}, "sort": [{"field": "node"}]}))
     coloured: panels.Properties = {"custom.cellOptions": {"type": "color-text"}}
+    page = {"title": "Status page", "url": "http://${__value.raw}/", "targetBlank": True}
     return panels.dress(
         panel.unit("string"),
         {
             "ready": {**coloured, "mappings": texts({0: ("not ready", VERMILION), 1: ("ready", BLUE)})},
             "publisher": {**coloured, "mappings": texts({0: ("no", GREY), 1: ("publisher", BLUE)})},
             "started": {"unit": "dateTimeFromNow"},
+            "address": {"links": [page]},
         },
     )
+
+
+def _sinks() -> list[Panel]:
+    """Return the panels of all sinks, by their label: a new kind of sink appears by itself."""
+    pending = f"max by (sink) (sidecar_sink_pending_results{{{RUN}}})"
+    oldest = f"max by (sink) (sidecar_sink_oldest_pending_timestamp_seconds{{{RUN}}})"
+    refused = f"max by (sink) (max_over_time(sidecar_sink_refused_results_total{{{RUN}}}[$__range]))"
+    lag = f"(clamp_min(time() - {oldest}, 0) or 0 * {pending})"
+    table = panels.grid(
+        501,
+        "Sinks",
+        "Where the publishing daemon sends results: remote_write, TensorBoard, hooks and others. Lag: the age of the "
+        "oldest result that the sink does not have; orange from 15 minutes on, as the alert SidecarSinkBehind. "
+        "Refused: results that it will never have; `sink_refused` in the log names them.",
+        panels.rows("A", pending),
+        panels.rows("B", lag),
+        panels.rows("C", refused),
+        width=12,
+    )
+    joins.join_by(table, "sink", {"Value #A": "pending", "Value #B": "lag", "Value #C": "refused"})
+    table.unit(COUNT.unit).decimals(COUNT.decimals).no_value("No sink is set.")
+    text: panels.Properties = {"custom.cellOptions": {"type": "color-text"}}
+    late, some = (steps({None: BLUE, value: ORANGE}).build() for value in (900, 1))
+    panels.dress(
+        table,
+        {
+            "sink": {"unit": "string"},
+            "lag": {"unit": "s", **text, "thresholds": late},
+            "refused": {**text, "thresholds": some},
+        },
+    )
+    over_time = panels.lines(
+        502,
+        "Sinks: lag over time",
+        "The age of the oldest result that each sink does not have; 0 if it has all. A line that climbs is a sink that "
+        "is down or fails: `sink_failed` in the log of the publishing daemon says why. Evaluation goes on meanwhile.",
+        panels.query("A", lag, "{{sink}}"),
+        width=12,
+        slopes=True,
+    )
+    return [table, over_time.unit("s").min(0).no_value("No sink is set.")]
 
 
 def _publisher() -> Panel:
@@ -251,7 +276,7 @@ def _ready() -> Panel:
 def _members() -> Panel:
     panel = panels.areas(
         204,
-        "Members by state",
+        "Nodes by state",
         "Nodes whose heartbeat the publisher sees. Starting for minutes: the framework's import is slow, or the task "
         "cannot be imported; see the workers' logs. Draining: being stopped. Chief: runs no evaluation, by its role.",
         panels.query("A", rule("members:max"), "{{state}}"),
@@ -324,7 +349,7 @@ def _formed() -> Panel:
     return (
         panels.lines(
             305,
-            "Groups formed",
+            "Eval groups formed, by node",
             "Groups that each daemon has been part of since it started. A group should live for days: a line that "
             "rises steadily is churn; look at Failures by kind and at Ready over time.",
             panels.query("A", of_node(f"sidecar_groups_formed_total{{{RUN}}}"), "{{node}}"),

@@ -5,9 +5,11 @@ vermilion is broken. A text or a number always says the same as the colour.
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
 from grafana_foundation_sdk.builders import (
+    bargauge,
     common,
     dashboard,
     prometheus,
@@ -15,13 +17,14 @@ from grafana_foundation_sdk.builders import (
     statetimeline,
     table,
     timeseries,
-    xychart,
+    trend,
 )
 from grafana_foundation_sdk.cog.builder import Builder
 from grafana_foundation_sdk.models import common as looks
 from grafana_foundation_sdk.models import dashboard as model
-from grafana_foundation_sdk.models import xychart as xy
 from grafana_foundation_sdk.models.prometheus import PromQueryFormat
+
+from sidecar_dashboards import queries
 
 BLUE: Final = "#56B4E9"
 DARK_BLUE: Final = "#0072B2"
@@ -42,6 +45,28 @@ Properties = Mapping[str, object]
 """Settings of some fields: `{"unit": "s"}`."""
 
 
+@dataclass(frozen=True, slots=True)
+class Format:
+    """Hold the unit and the decimals of a number."""
+
+    unit: str
+    decimals: int
+
+    @property
+    def properties(self) -> Properties:
+        """Return the settings of a field."""
+        return {"unit": self.unit, "decimals": self.decimals}
+
+
+NUMBER: Final = Format("locale", 6)
+"""A metric: 0.00003, 0.969773 and 12,345.6789 are all shown, and zeros at the end are not."""
+
+COUNT: Final = Format("locale", 0)
+"""A step, or a number of things: 1,200,000."""
+
+STEP_AXIS: Final[Properties] = {**COUNT.properties, "custom.axisLabel": "step"}
+
+
 def query(ref: str, expr: str, legend: str = "") -> prometheus.Dataquery:
     """Return a query over the time in view."""
     return _query(ref, expr).range().legend_format(legend)
@@ -57,34 +82,34 @@ def rows(ref: str, expr: str) -> prometheus.Dataquery:
     return _query(ref, expr).instant().format(PromQueryFormat.TABLE)
 
 
-def numbers(identity: int, title: str, description: str, *queries: prometheus.Dataquery, width: int) -> stat.Panel:
+def numbers(identity: int, title: str, description: str, *asked: prometheus.Dataquery, width: int) -> stat.Panel:
     """Return a panel with one large number per series."""
     panel = (
         stat.Panel()
         .height(4)
         .color_mode(looks.BigValueColorMode.VALUE)
         .graph_mode(looks.BigValueGraphMode.NONE)
-        .text_mode(looks.BigValueTextMode.VALUE_AND_NAME if len(queries) > 1 else looks.BigValueTextMode.VALUE)
+        .text_mode(looks.BigValueTextMode.VALUE_AND_NAME if len(asked) > 1 else looks.BigValueTextMode.VALUE)
         .justify_mode(looks.BigValueJustifyMode.CENTER)
         .reduce_options(common.ReduceDataOptions().calcs(["lastNotNull"]).values(values=False))
         .thresholds(steps({None: BLUE}))
         .max_data_points(1000)
     )
-    _finish(panel, identity, title, description, queries, width)
+    _finish(panel, identity, title, description, asked, width)
     return panel
 
 
 def names(identity: int, title: str, description: str, query: prometheus.Dataquery, *, width: int) -> stat.Panel:
     """Return a panel with the legend of the one series that a query finds, as text."""
     panel = numbers(identity, title, description, query, width=width)
-    return panel.height(3).text_mode(looks.BigValueTextMode.NAME).max_data_points(5000).unit("none")
+    return panel.height(3).text_mode(looks.BigValueTextMode.NAME).unit("none")
 
 
 def lines(
     identity: int,
     title: str,
     description: str,
-    *queries: prometheus.Dataquery,
+    *asked: prometheus.Dataquery,
     width: int = 8,
     slopes: bool = False,
 ) -> timeseries.Panel:
@@ -98,13 +123,11 @@ def lines(
         .legend(_legend("lastNotNull"))
         .tooltip(_tooltip())
     )
-    _finish(panel, identity, title, description, queries, width)
+    _finish(panel, identity, title, description, asked, width)
     return panel
 
 
-def bars(
-    identity: int, title: str, description: str, *queries: prometheus.Dataquery, width: int = 8
-) -> timeseries.Panel:
+def bars(identity: int, title: str, description: str, *asked: prometheus.Dataquery, width: int = 8) -> timeseries.Panel:
     """Return a panel of stacked bars, few enough to see each."""
     panel = (
         timeseries.Panel()
@@ -118,21 +141,21 @@ def bars(
         .tooltip(_tooltip())
         .max_data_points(100)
     )
-    _finish(panel, identity, title, description, queries, width)
+    _finish(panel, identity, title, description, asked, width)
     return panel
 
 
 def areas(
-    identity: int, title: str, description: str, *queries: prometheus.Dataquery, width: int = 8
+    identity: int, title: str, description: str, *asked: prometheus.Dataquery, width: int = 8
 ) -> timeseries.Panel:
     """Return a panel of stacked areas, whose values add up."""
-    panel = lines(identity, title, description, *queries, width=width)
+    panel = lines(identity, title, description, *asked, width=width)
     stacked = common.StackingConfig().mode(looks.StackingMode.NORMAL).group("A")
     return panel.stacking(stacked).fill_opacity(60).line_width(1).decimals(0).min(0)
 
 
 def states(
-    identity: int, title: str, description: str, *queries: prometheus.Dataquery, width: int = 8
+    identity: int, title: str, description: str, *asked: prometheus.Dataquery, width: int = 8
 ) -> statetimeline.Panel:
     """Return a panel with one band per series, coloured by its state."""
     panel = (
@@ -146,11 +169,11 @@ def states(
         .legend(_legend())
         .tooltip(_tooltip())
     )
-    _finish(panel, identity, title, description, queries, width)
+    _finish(panel, identity, title, description, asked, width)
     return panel
 
 
-def grid(identity: int, title: str, description: str, *queries: prometheus.Dataquery, width: int = 24) -> table.Panel:
+def grid(identity: int, title: str, description: str, *asked: prometheus.Dataquery, width: int = 24) -> table.Panel:
     """Return a table."""
     panel = (
         table.Panel()
@@ -159,35 +182,85 @@ def grid(identity: int, title: str, description: str, *queries: prometheus.Dataq
         .cell_height(looks.TableCellHeight.SM)
         .footer(common.TableFooterOptions().show(show=False).reducer(["sum"]).count_rows(count_rows=False))
     )
-    _finish(panel, identity, title, description, queries, width)
+    _finish(panel, identity, title, description, asked, width)
     return panel
 
 
-def over(
-    x: str, curves: Sequence[str], identity: int, title: str, description: str, *queries: prometheus.Dataquery
-) -> xychart.Panel:
-    """Return a panel of curves over a field other than the time. All curves are fields of one frame."""
-    series: list[Builder[xy.XYSeriesConfig]] = [
-        xychart.XYSeriesConfig()
-        .name(xychart.XychartXYSeriesConfigName().fixed(curve))
-        .frame(xychart.XychartXYSeriesConfigFrame().matcher(_xy_matcher("byIndex", 0)))
-        .x(xychart.XychartXYSeriesConfigX().matcher(_xy_matcher("byName", x)))
-        .y(xychart.XychartXYSeriesConfigY().matcher(_xy_matcher("byName", curve)))
-        for curve in curves
-    ]
+def by_class(identity: int, title: str, description: str, *asked: prometheus.Dataquery, width: int) -> bargauge.Panel:
+    """Return a panel with one horizontal bar per series, named by its legend."""
     panel = (
-        xychart.Panel()
+        bargauge.Panel()
         .height(9)
-        .mapping(xy.SeriesMapping.MANUAL)
-        .series(series)
-        .show(xy.XYShowMode.POINTS_AND_LINES)
-        .point_size(xychart.XychartFieldConfigPointSize().fixed(6))
-        .line_width(2)
-        .legend(_legend())
-        .tooltip(common.VizTooltipOptions().mode(looks.TooltipDisplayMode.SINGLE).sort(looks.SortOrder.NONE))
+        .orientation(looks.VizOrientation.HORIZONTAL)
+        .display_mode(looks.BarGaugeDisplayMode.BASIC)
+        .show_unfilled(show_unfilled=False)
+        .reduce_options(common.ReduceDataOptions().calcs(["lastNotNull"]).values(values=False))
+        .thresholds(steps({None: BLUE}))
+        .min(0)
     )
-    _finish(panel, identity, title, description, queries, 12)
+    _finish(panel, identity, title, description, asked, width)
     return panel
+
+
+def over_step(
+    identity: int, title: str, description: str, *asked: prometheus.Dataquery, width: int = 12
+) -> trend.Panel:
+    """Return a panel of curves over the field `step`. All curves are fields of one frame, whose steps ascend.
+
+    It is no XY chart: that draws a step which one of several runs lacks as 0, and has no bands.
+    """
+    panel = (
+        trend.Panel()
+        .height(9)
+        .x_field("step")
+        .line_width(2)
+        .show_points(looks.VisibilityMode.ALWAYS)
+        .point_size(6)
+        .span_nulls(span_nulls=True)
+        .legend(_legend("lastNotNull"))
+        .tooltip(_tooltip())
+    )
+    _finish(panel, identity, title, description, asked, width)
+    return panel
+
+
+def setup(identity: int, *, width: int) -> stat.Panel:
+    """Return the panel that says whether Prometheus has what the others ask for."""
+    states = {
+        0: ("no daemon was scraped", ORANGE),
+        2: ("recording rules are missing", VERMILION),
+        3: ("alerts are missing", ORANGE),
+        4: ("complete", BLUE),
+    }
+    panel = numbers(
+        identity,
+        "Setup",
+        "Whether Prometheus has the daemons' metrics and the rules in deploy/prometheus/rules/, in the time in view. "
+        "Without the recording rules nearly all panels are empty. The rules are new for a minute after a start.",
+        now("A", queries.setup()),
+        width=width,
+    )
+    return panel.mappings(texts(states)).unit("none").no_value("Prometheus does not answer")
+
+
+def results_shown(identity: int, run: str, *, width: int) -> stat.Panel:
+    """Return the panel that says whether curves have a point for each evaluation."""
+    states = {
+        0: ("the newest of each scrape", GREY),
+        1: ("all but the newest ones", ORANGE),
+        2: ("every result", BLUE),
+    }
+    panel = numbers(
+        identity,
+        "Results shown",
+        "Every result: the daemons send each one with its own time, so each evaluation has its point. The newest of "
+        "each scrape: two evaluations within one scrape interval leave one point; set remote_write, see the "
+        "documentation of monitoring. All but the newest ones: some are on their way; look at Sinks in the fleet's "
+        "dashboard.",
+        now("A", queries.every_result(run)),
+        width=width,
+    )
+    return panel.mappings(texts(states)).unit("none").no_value("unknown")
 
 
 def fixed(color: str) -> Properties:
@@ -219,41 +292,31 @@ def dress(panel: P, fields: Mapping[str, Properties]) -> P:
     return panel
 
 
-def transform(panel: P, *transformations: tuple[str, object]) -> P:
-    """Return the panel with transformations, by name, with their options."""
-    transformed: Any = panel
-    for name, options in transformations:
-        transformed.with_transformation(model.DataTransformerConfig(id_val=name, options=options))
+def alerts(identity: int, title: str, description: str, expr: str, *, width: int) -> table.Panel:
+    """Return a table of alerts, each linked to the page that explains it. `joins.join_alerts` names its columns."""
+    panel = grid(identity, title, description, rows("A", expr), width=width).no_value("Nothing fires.").unit("string")
+    runbook = {"title": "What it means", "url": "${docs}/how-to/alerts${suffix}", "targetBlank": True}
+    return dress(panel, {"alert": {"links": [runbook]}, "since": {"unit": "dateTimeFromNow"}})
+
+
+def to_dashboard(title: str, uid: str, run: str) -> Properties:
+    """Return a link of a table's cell to another dashboard about one run, at the same time."""
+    address = f"/d/{uid}?var-run={run.replace('}', ':percentencode}')}&${{datasource:queryparam}}&${{__url_time_range}}"
+    return {"title": title, "url": address}
+
+
+def linked(panel: P, title: str, page: str) -> P:
+    """Return the panel with a link to a page of the documentation, such as `how-to/monitoring` or with an anchor."""
+    page, _, anchor = page.partition("#")
+    link = dashboard.DashboardLink(title).type(model.DashboardLinkType.LINK).target_blank(target_blank=True)
+    address = f"${{docs}}/{page}${{suffix}}" + (f"#{anchor}" if anchor else "")
+    documented: Any = panel
+    documented.links([link.url(address)])
     return panel
 
 
-def as_matrix(panel: P, row_label: str, order: Sequence[str] = (), *, newest_first: bool) -> P:
-    """Turn `queries.columns` into a table: a row per value of the label, a number, and a field per column."""
-    return transform(
-        panel,
-        ("sortBy", {"fields": {}, "sort": [{"field": "column"}]}),  # a fixed order, because series have none
-        (
-            "groupingToMatrix",
-            {"columnField": "column", "rowField": row_label, "valueField": "Value", "emptyValue": "null"},
-        ),
-        (
-            "organize",
-            {
-                "renameByName": {f"{row_label}\\column": row_label},
-                "indexByName": {name: place for place, name in enumerate((f"{row_label}\\column", *order))},
-                "excludeByName": {},
-            },
-        ),
-        (
-            "convertFieldType",
-            {"fields": {}, "conversions": [{"targetField": row_label, "destinationType": "number"}]},
-        ),
-        ("sortBy", {"fields": {}, "sort": [{"field": row_label, "desc": newest_first}]}),
-    )
-
-
 def row(identity: int, title: str) -> dashboard.Row:
-    """Return a heading for the panels that follow."""
+    """Return a heading for panels."""
     return dashboard.Row(title).id(identity)
 
 
@@ -262,10 +325,10 @@ def _query(ref: str, expr: str) -> prometheus.Dataquery:
 
 
 def _finish(
-    panel: Any, identity: int, title: str, description: str, queries: Sequence[prometheus.Dataquery], width: int
+    panel: Any, identity: int, title: str, description: str, asked: Sequence[prometheus.Dataquery], width: int
 ) -> None:
     panel.id(identity).title(title).description(description).span(width).datasource(SOURCE).interval(MIN_INTERVAL)
-    panel.targets(list(queries))
+    panel.targets(list(asked))
 
 
 def _legend(*calculations: str) -> common.VizLegendOptions:
@@ -280,7 +343,3 @@ def _tooltip() -> common.VizTooltipOptions:
         .sort(looks.SortOrder.DESCENDING)
         .hide_zeros(hide_zeros=True)
     )
-
-
-def _xy_matcher(identity: str, options: object) -> xychart.MatcherConfig:
-    return xychart.MatcherConfig().id(identity).options(options)

@@ -1,13 +1,12 @@
 """Build pieces of PromQL. They read recording rules, which survive a move of the publisher, or a node's own series."""
 
-from collections.abc import Mapping
 from typing import Final
 
 RUN: Final = 'run="$run"'
-METRIC: Final = f'{RUN},eval_set="$eval_set",metric=~"$metric"'  # =~: Grafana escapes the values of a multiple choice
+EVAL_SET: Final = f'{RUN},eval_set="$eval_set"'
+METRIC: Final = f'{EVAL_SET},metric=~"$metric"'  # =~: Grafana escapes the values of a multiple choice
 
 CHECKPOINT_STEP: Final = f"sidecar:eval_checkpoint_step:latest{{{RUN}}}"
-SET_STEP: Final = f'sidecar:eval_set_checkpoint_step:latest{{{RUN},eval_set="$eval_set"}}'
 COMPLETED: Final = f"sidecar:eval_completed_timestamp_seconds:latest{{{RUN}}}"
 NODE_INFO: Final = f"sidecar_node_info{{{RUN}}}"
 ALERTS: Final = 'ALERTS{alertstate="firing",alertname=~"Sidecar.*",run=~"$run|"}'  # some have no run
@@ -24,8 +23,8 @@ def last(series: str) -> str:
 
 
 def last_named(info: str) -> str:
-    """Return the newest series of an info metric, which has one for each checkpoint, also after a run has ended."""
-    return f"topk(1, max_over_time(timestamp({info})[$__range:$__interval]))"
+    """Return each run's newest series of an info metric, which has one for each checkpoint, also after its end."""
+    return f"topk by (run) (1, max_over_time(timestamp({info})[$__range:$__interval]))"
 
 
 def of_node(series: str) -> str:
@@ -38,44 +37,38 @@ def per_interval(counter: str) -> str:
     return f"clamp_min({counter} - {counter} offset $__interval, 0)"
 
 
-def before(series: str) -> str:
-    """Return the last value before the newest evaluation was completed; nothing if that was before the view."""
-    earlier = f"{COMPLETED} < on (run) last_over_time({COMPLETED}[$__range] @ end())"
-    return f"last_over_time(({series} and on (run) ({earlier}))[$__range:$__interval])"
+def samples(family: str, labels: str) -> str:
+    """Return every sample in view of the results, each with the time of its evaluation: `samples("result", METRIC)`.
+
+    They come from the daemons (remote write), or from rules that see the newest result of each scrape.
+    """
+    return f'{{__name__=~"sidecar_{family}|sidecar:{family}:sampled",{labels}}}[$__range]'
 
 
-def better_by(before_it: str) -> str:
+def every_result(run: str = RUN) -> str:
+    """Return 2 if daemons send every result, 1 if some are on their way, and 0 if Prometheus sees scrapes alone."""
+    sent = f"max(present_over_time(sidecar_result_step{{{run}}}[$__range]))"
+    waiting = f'sum(max by (run) (sidecar_sink_pending_results{{{run},sink="remote_write"}}))'
+    return f"{sent} + ({waiting} == bool 0) or 2 * {sent} or vector(0)"
+
+
+def setup() -> str:
+    """Return 4 if rules of both files are there, 3 without alerts, 2 without recording rules, 0 without daemons."""
+    stages = {4: "sidecar:daemon_seen_timestamp_seconds:max", 3: "sidecar:publishers:sum", 2: "sidecar_node_info"}
+    found = {stage: f"max(present_over_time({series}[$__range]))" for stage, series in stages.items()}
+    return f"(4 * {found[4]} * {found[3]}) or 3 * {found[3]} or 2 * {found[2]} or vector(0)"
+
+
+def better_by(newest: str, before: str, labels: str) -> str:
     """Return how much better the newest value is: positive if better, whether the goal is max or min."""
     more, less = (
-        f"max without (goal) ({last(rule('eval_metric_info:latest', METRIC + goal))})"
+        f"max without (goal) ({last(rule('eval_metric_info:latest', labels + goal))})"
         for goal in (',goal="max"', ',goal="min"')
     )
-    newest = last(rule("eval_metric:latest", METRIC))
-    return f"({newest} - {before_it}) * on (run, eval_set, metric) ({more} or -{less})"
+    return f"({newest} - {before}) * on (run, eval_set, metric) ({more} or -{less})"
 
 
-def verdict() -> str:
+def verdict(newest: str, best: str, lower: str, upper: str) -> str:
     """Return 2 if the newest value is the best, 1 if the best lies in its interval, and 0 if it is worse."""
-    newest, best, lower, upper = (
-        last(rule(name, METRIC))
-        for name in ("eval_metric:latest", "eval_best_metric:latest", "eval_metric_lower:latest",
-                     "eval_metric_upper:latest")
-    )  # fmt: skip
     is_best = f"2 * ({newest} == bool {best})"
     return f"clamp_max({is_best} + ({best} >= bool {lower}) * ({best} <= bool {upper}), 2) or {is_best}"
-
-
-def by_step(series: str, *labels: str) -> str:
-    """Return the last value of the eval set for each training step in view, with the step as a label."""
-    with_step = f'{series} * on (run) group_left (step) count_values by (run) ("step", {SET_STEP})'
-    return f"max by ({', '.join((*labels, 'step'))}) (last_over_time(({with_step})[$__range:$__interval]))"
-
-
-def columns(named: Mapping[str, str]) -> str:
-    """Return the columns of a table as one query, so that an empty column does not rename the others.
-
-    `$1` as a name stands for the label `metric` of each series.
-    """
-    return " or ".join(
-        f'label_replace({series}, "column", "{name}", "metric", "(.*)")' for name, series in named.items()
-    )

@@ -2,21 +2,31 @@
 
 from typing import Final
 
+from grafana_foundation_sdk.builders import stat
 from grafana_foundation_sdk.models import dashboard as model
+from grafana_foundation_sdk.models.common import BigValueTextMode
 
-from sidecar_dashboards import panels, queries
-from sidecar_dashboards.dashboard import Mark, Place, assemble, choice
-from sidecar_dashboards.panels import BLUE, DARK_BLUE, GREY, ORANGE, PURPLE, VERMILION, Panel, fixed, steps, texts
-from sidecar_dashboards.queries import CHECKPOINT_STEP, COMPLETED, METRIC, RUN, SET_STEP, last, rule
+from sidecar_dashboards import joins, panels, queries
+from sidecar_dashboards.dashboard import TRAINING_RUN, Mark, Place, assemble, choice, metrics, newest_runs
+from sidecar_dashboards.metric import MetricPanels
+from sidecar_dashboards.panels import (
+    BLUE,
+    COUNT,
+    DARK_BLUE,
+    GREY,
+    NUMBER,
+    ORANGE,
+    PURPLE,
+    VERMILION,
+    YELLOW,
+    Panel,
+    fixed,
+    steps,
+)
+from sidecar_dashboards.queries import CHECKPOINT_STEP, COMPLETED, EVAL_SET, RUN, last, rule
 
-UID: Final = "sidecar-training-run"
-
-_VALUE: Final = rule("eval_metric:latest", METRIC)
-_LOWER: Final = rule("eval_metric_lower:latest", METRIC)
-_UPPER: Final = rule("eval_metric_upper:latest", METRIC)
-_BEST: Final = rule("eval_best_metric:latest", METRIC)
-_BEST_STEP: Final = rule("eval_best_step:latest", METRIC)
-_SET_INFO: Final = rule("eval_checkpoint_info:latest", f'{RUN},eval_set="$eval_set"')
+_BEST_STEP: Final = rule("eval_best_step:latest", f'{EVAL_SET},metric=~"$metric|$others"')
+_SET_INFO: Final = rule("eval_checkpoint_info:latest", EVAL_SET)
 _NAMED: Final = "{{checkpoint}} · step from {{step_source}}"
 _SETTLED: Final = {
     "evaluated": ("checkpoints_evaluated:max", BLUE),
@@ -24,32 +34,37 @@ _SETTLED: Final = {
     "vanished": ("checkpoints_vanished:max", PURPLE),
     "corrupt": ("checkpoints_corrupt:max", ORANGE),
     "unseen": ("checkpoints_unseen:max", DARK_BLUE),
-    "given up": ("checkpoints_failed:max", VERMILION),
+    "failed for good": ("checkpoints_failed:max", VERMILION),
 }
 
 
 def build() -> model.Dashboard:
     """Return the dashboard."""
+    recorded = f'label_values(sidecar:eval_metric:latest{{{EVAL_SET},metric!="$metric"}}, metric)'
     return assemble(
-        UID,
+        TRAINING_RUN,
         "Sidecar: training run",
         "The quality of a training run's checkpoints, as its sidecar evaluates them.",
         [
-            choice("run", "Run", "label_values(sidecar_node_info, run)"),
+            newest_runs(),
             choice("eval_set", "Eval set", f"label_values(sidecar:eval_metric:latest{{{RUN}}}, eval_set)"),
-            choice(
-                "metric", "Metric", f'label_values(sidecar:eval_metric:latest{{{RUN},eval_set="$eval_set"}}, metric)'
-            )
+            metrics(EVAL_SET),
+            choice("others", "More metrics", recorded)
             .multi(multi=True)
             .include_all(include_all=True)
             .current(model.VariableOption(selected=True, text=["All"], value=["$__all"])),
         ],
-        [_new_best(), failures()],
+        [_new_best(), failures(), _data_changed()],
         [
             Place(None, _at_a_glance()),
-            Place(panels.row(100, "$metric on $eval_set").repeat("metric"), _metric()),
-            Place(panels.row(200, "Last checkpoints"), [_table()]),
-            Place(panels.row(300, "Is evaluation keeping up?"), _keeping_up()),
+            Place(panels.row(100, "$metric on $eval_set"), MetricPanels("metric", 100).all()),
+            Place(
+                panels.row(200, "$others on $eval_set").repeat("others"),
+                MetricPanels("others", 200).main(),
+                closed=True,
+            ),
+            Place(panels.row(300, "Last checkpoints and the data"), [_table(), _nonfinite()], "how-to/data"),
+            Place(panels.row(400, "Is evaluation keeping up?"), _keeping_up(), "how-to/choose-checkpoints"),
         ],
     )
 
@@ -68,96 +83,85 @@ def _new_best() -> Mark:
     return Mark("New best", BLUE, changed, "New best {{metric}}", "Step {{step}} on {{eval_set}}", "metric")
 
 
+def _data_changed() -> Mark:
+    """Return the marks of evaluations whose eval set held other data than before."""
+    grown = queries.per_interval(rule("data_changes:max", EVAL_SET))
+    text = "Numbers before and after this moment are about other data, so do not compare them."
+    return Mark("Data changed", YELLOW, f"{grown} > 0", "The data of {{eval_set}} changed", text, "eval_set")
+
+
 def _at_a_glance() -> list[Panel]:
     attention = steps({None: BLUE, 1: ORANGE})
+    lag, limit = rule("eval_lag_seconds:max"), rule("eval_lag_limit_seconds:max")
+
+    def count(identity: int, title: str, description: str, expr: str) -> stat.Panel:
+        panel = panels.numbers(identity, title, description, panels.now("A", expr), width=3)
+        return panel.unit(COUNT.unit).decimals(COUNT.decimals).no_value("no daemon")
+
+    seconds_since = panels.numbers(
+        5,
+        "Time since last evaluation",
+        "Time since an evaluation was completed. Compare it with how often training saves: if nothing waits, training "
+        "saves nothing new.",
+        panels.now("A", f"time() - {last(COMPLETED)}"),
+        width=3,
+    )
+    lag_now = panels.numbers(
+        3,
+        "Lag",
+        "How long the oldest checkpoint that still waits has been waiting; 0 if none waits. Orange from the limit of "
+        "the alert SidecarEvaluationLagging on: three times a usual evaluation, at least 15 minutes. Then look at "
+        "Phases in the fleet's dashboard, and give it more nodes or replicas, or let it skip (the queue setting).",
+        panels.now("A", f"{lag} <= on (run) {limit}", "within its limit"),
+        panels.now("B", f"{lag} > on (run) {limit}", "over its limit"),
+        width=3,
+    )
+    panels.dress(lag_now, {"within its limit": fixed(BLUE), "over its limit": fixed(ORANGE)})
     return [
-        panels.numbers(
+        count(
             1,
             "Evaluated step",
             "Step of the checkpoint evaluated last: everything below that says newest is about it. It is an epoch "
             "where names count epochs, and a number in order of writing where nothing tells a step: see Evaluated "
             "checkpoint. Empty until the first evaluation has ended.",
-            panels.now("A", last(CHECKPOINT_STEP)),
-            width=3,
-        )
-        .unit("none")
-        .no_value("none yet"),
-        panels.numbers(
+            last(CHECKPOINT_STEP),
+        ).no_value("none yet"),
+        count(
             2,
             "Steps behind",
             "Steps (epochs or checkpoints, where these are counted) from the checkpoint evaluated last to the newest "
             "one on disk. It falls back to 0 after every evaluation; if it only grows, evaluation is slower than "
             "training saves, or stands still. Negative after training went back to an earlier checkpoint, until that "
             "is evaluated.",
-            panels.now("A", f"{last(rule('newest_checkpoint_step:latest'))} - {last(CHECKPOINT_STEP)}"),
-            width=3,
-        )
-        .unit("none")
-        .no_value("none yet"),
-        panels.numbers(
-            3,
-            "Lag",
-            "How long the oldest checkpoint that still waits has been waiting; 0 if none waits. Evaluation keeps up "
-            "while this stays below the time between two saves. If it grows: look at Phases in the fleet's dashboard, "
-            "then give it more nodes or replicas, or let it skip (the queue setting). Orange from 15 minutes on.",
-            panels.now("A", rule("eval_lag_seconds:max")),
-            width=3,
-        )
-        .unit("s")
-        .decimals(0)
-        .thresholds(steps({None: BLUE, 900: ORANGE}))
-        .no_value("no daemon"),
-        panels.numbers(
+            f"{last(rule('newest_checkpoint_step:latest'))} - {last(CHECKPOINT_STEP)}",
+        ).no_value("none yet"),
+        lag_now.unit("s").decimals(0).text_mode(BigValueTextMode.VALUE).no_value("no daemon"),
+        count(
             4,
-            "Waiting",
+            "Checkpoints waiting",
             "Complete checkpoints that still need an evaluation. 0 or 1 is normal.",
-            panels.now("A", rule("checkpoints_pending:max")),
-            width=3,
-        )
-        .unit("none")
-        .thresholds(steps({None: BLUE, 3: ORANGE}))
-        .no_value("no daemon"),
-        panels.numbers(
-            5,
-            "Last evaluation",
-            "Time since an evaluation was completed. Compare it with how often training saves: if nothing waits, it "
-            "is training that saves nothing new.",
-            panels.now("A", f"time() - {last(COMPLETED)}"),
-            width=3,
-        )
-        .unit("s")
-        .decimals(0)
-        .no_value("none yet"),
-        panels.numbers(
+            rule("checkpoints_pending:max"),
+        ).thresholds(steps({None: BLUE, 3: ORANGE})),
+        seconds_since.unit("s").decimals(0).no_value("none yet"),
+        count(
             6,
-            "Evaluated",
+            "Checkpoints evaluated",
             "Checkpoints evaluated successfully since the run began, each counted once.",
-            panels.now("A", last(rule("checkpoints_evaluated:max"))),
-            width=3,
-        )
-        .unit("none")
-        .no_value("no daemon"),
-        panels.numbers(
+            last(rule("checkpoints_evaluated:max")),
+        ),
+        count(
             7,
-            "Given up",
+            "Checkpoints failed",
             "Checkpoints that will have no result, because attempts failed too often. `sidecar history` says why; "
-            "after mending the cause, `sidecar requeue` opens one again.",
-            panels.now("A", last(rule("checkpoints_failed:max"))),
-            width=3,
-        )
-        .unit("none")
-        .thresholds(attention)
-        .no_value("no daemon"),
-        panels.numbers(
+            "after fixing the cause, `sidecar requeue` opens one again.",
+            last(rule("checkpoints_failed:max")),
+        ).thresholds(attention),
+        count(
             8,
             "Alerts firing",
             "Alerts about this run and about daemons of no known run. The fleet's dashboard (link above) lists them.",
-            panels.now("A", f"count({queries.ALERTS}) or vector(0)"),
-            width=3,
-        )
-        .unit("none")
-        .thresholds(steps({None: BLUE, 1: VERMILION}))
-        .no_value("unknown"),
+            f"count({queries.ALERTS}) or vector(0)",
+        ).thresholds(steps({None: BLUE, 1: VERMILION})),
         panels.names(
             9,
             "Evaluated checkpoint",
@@ -165,216 +169,67 @@ def _at_a_glance() -> list[Panel]:
             "optimizer or another variable, by step_key or step_pattern, in the name, or nowhere (order): then "
             "checkpoints are numbered in order of writing.",
             panels.now("A", queries.last_named(_SET_INFO), _NAMED),
-            width=12,
+            width=9,
         ).no_value("none yet"),
         panels.names(
             10,
             "Newest checkpoint on disk",
             "The complete checkpoint that was discovered last, and where its step was found, likewise.",
             panels.now("A", queries.last_named(rule("newest_checkpoint_info:latest")), _NAMED),
-            width=12,
+            width=9,
         ).no_value("none yet"),
+        panels.setup(11, width=3).height(3),
+        panels.results_shown(12, RUN, width=3).height(3),
     ]
 
 
-def _metric() -> list[Panel]:
-    return [_newest(), _best(), _better(), _verdict(), _best_checkpoint(), _over_time(), _over_step()]
-
-
-def _newest() -> Panel:
-    panel = (
-        panels.numbers(
-            101,
-            "Newest",
-            "The metric of the checkpoint evaluated last, and the ends of its 95 % confidence interval. Metrics that "
-            "are no means over examples have no interval.",
-            panels.now("A", last(_VALUE), "value"),
-            panels.now("B", last(_LOWER), "from"),
-            panels.now("C", last(_UPPER), "to"),
-            width=8,
-        )
-        .unit("none")
-        .decimals(4)
-        .no_value("none yet")
-    )
-    return panels.dress(panel, {"from": fixed(GREY), "to": fixed(GREY)})
-
-
-def _best() -> Panel:
-    panel = (
-        panels.numbers(
-            102,
-            "Best so far",
-            "The best value of the whole run and the step that reached it, also if that was before the time "
-            "in view. Empty for a metric of which nobody knows whether more or less is better.",
-            panels.now("A", last(_BEST), "value"),
-            panels.now("B", last(_BEST_STEP), "at step"),
-            width=5,
-        )
-        .unit("none")
-        .decimals(4)
-        .no_value("no goal")
-    )
-    return panels.dress(panel, {"at step": {**fixed(GREY), "decimals": 0}})
-
-
-def _best_checkpoint() -> Panel:
-    return panels.names(
-        107,
-        "Best checkpoint by $metric",
-        "The checkpoint that reached the best value of the run, and where its step was found: the one to keep.",
-        panels.now("A", queries.last_named(rule("eval_best_info:latest", METRIC)), _NAMED),
-        width=24,
-    ).no_value("no goal")
-
-
-def _better() -> Panel:
-    return (
-        panels.numbers(
-            103,
-            "Better by",
-            "How much better the newest value is than that of the evaluation before it, and than the best before it. "
-            "Above 0 is better, also where less is better (a loss). Looked up within the time in view.",
-            panels.now("A", queries.better_by(queries.before(_VALUE)), "than the previous"),
-            panels.now("B", queries.better_by(queries.before(_BEST)), "than the best before"),
-            width=7,
-        )
-        .max_data_points(5000)
-        .unit("none")
-        .decimals(4)
-        .thresholds(steps({None: ORANGE, 0: BLUE}))
-        .no_value("needs two evaluations")
-    )
-
-
-def _verdict() -> Panel:
-    verdicts = {
-        0: ("worse than the best", ORANGE),
-        1: ("within noise of the best", GREY),
-        2: ("new best", BLUE),
-    }
-    return (
-        panels.numbers(
-            104,
-            "Verdict",
-            "New best: no checkpoint of the run was better. Within noise of the best: the best value lies in the "
-            "newest one's 95 % interval, so the difference may be chance. Worse than the best: it does not, or there "
-            "is no interval; now and then that is normal, checkpoint after checkpoint it is not.",
-            panels.now("A", queries.verdict()),
-            width=4,
-        )
-        .mappings(texts(verdicts))
-        .unit("none")
-        .no_value("no goal")
-    )
-
-
-def _over_time() -> Panel:
-    panel = (
-        panels.lines(
-            105,
-            "$metric over time",
-            "The metric as evaluations were completed; the band is its 95 % interval, the dashed line the best so far. "
-            "Marks show new bests and failed attempts. A value holds until the next evaluation ends.",
-            panels.query("A", _UPPER, "to"),
-            panels.query("B", _LOWER, "from"),
-            panels.query("C", _VALUE, "value"),
-            panels.query("D", _BEST, "best so far"),
-            width=12,
-        )
-        .height(9)
-        .unit("none")
-        .decimals(4)
-        .no_value("No evaluation has ended in this time.")
-    )
-    band = {**fixed(BLUE), "custom.lineWidth": 0}
-    return panels.dress(
-        panel,
-        {
-            "to": {**band, "custom.fillBelowTo": "from", "custom.fillOpacity": 25},
-            "from": band,
-            "value": fixed(BLUE),
-            "best so far": {
-                **fixed(ORANGE),
-                "custom.lineStyle": {"fill": "dash", "dash": [8, 8]},
-                "custom.lineWidth": 1,
-            },
-        },
-    )
-
-
-def _over_step() -> Panel:
-    expr = queries.columns(
-        {name: queries.by_step(series) for name, series in (("value", _VALUE), ("from", _LOWER), ("to", _UPPER))}
-    )
-    panel = (
-        panels.over(
-            "step",
-            ("value", "from", "to"),
-            106,
-            "$metric over step",
-            "One point per step evaluated in the time in view, with the ends of its 95 % interval. Use this "
-            "to compare runs: it does not depend on how fast training was. If a step was evaluated twice (after a "
-            "rollback), the last one counts.",
-            panels.rows("A", expr),
-        )
-        .max_data_points(5000)
-        .unit("none")
-        .decimals(4)
-        .no_value("No evaluation has ended in this time.")
-    )
-    thin = {**fixed(GREY), "custom.show": "lines", "custom.lineWidth": 1}
-    panels.as_matrix(panel, "step", newest_first=False)
-    return panels.dress(
-        panel,
-        {
-            "step": {"decimals": 0, "custom.axisLabel": "step"},
-            "value": fixed(BLUE),
-            "from": thin,
-            "to": thin,
-        },
-    )
-
-
 def _table() -> Panel:
-    per_step = {
-        # Only while the set took part in the newest evaluation, because with every_nth its step may be an earlier one.
-        "completed at": queries.by_step(f"(1000 * {COMPLETED} and on (run) {SET_STEP} == on (run) {CHECKPOINT_STEP})"),
-        "examples": queries.by_step(rule("eval_examples:latest", f'{RUN},eval_set="$eval_set"')),
-        "$1": queries.by_step(_VALUE, "metric"),
-    }
-    panel = (
-        panels.grid(
-            201,
-            "Last checkpoints on $eval_set",
-            "Every step evaluated in the time in view, the newest on top, with the chosen metrics. A step that is "
-            "missing was skipped, failed, or followed by the next one within seconds; `sidecar history` has all.",
-            panels.rows("A", queries.columns(per_step)),
-        )
-        .max_data_points(5000)
-        .unit("none")
-        .decimals(4)
-        .no_value("No evaluation has ended in this time.")
-    )
-    panels.as_matrix(panel, "step", ("completed at", "examples"), newest_first=True)
+    panel = panels.grid(
+        301,
+        "Evaluations on $eval_set",
+        "Every evaluation in the time in view, the newest on top, with all metrics. An evaluation that is missing "
+        "failed, or followed another one within a scrape interval (see Results shown). `sidecar history` has all.",
+        panels.rows("A", queries.samples("result", EVAL_SET)),
+        panels.rows("B", queries.samples("result_step", EVAL_SET)),
+        panels.rows("C", queries.samples("result_examples", EVAL_SET)),
+        width=16,
+    ).height(9)
+    joins.join_evaluations(panel, "A", {"B": "step", "C": "examples"})
+    panel.unit(NUMBER.unit).decimals(NUMBER.decimals).no_value("No evaluation has ended in this time.")
     return panels.dress(
         panel,
         {
-            "step": {"decimals": 0, "custom.width": 120},
+            "step": {**COUNT.properties, "custom.width": 120},
             "completed at": {"unit": "dateTimeAsIso", "custom.width": 200},
-            "examples": {"decimals": 0, "custom.width": 120},
+            "examples": {**COUNT.properties, "custom.width": 120},
         },
     )
+
+
+def _nonfinite() -> Panel:
+    panel = panels.lines(
+        302,
+        "Examples with NaN or infinity",
+        "Examples whose inputs or predictions held NaN or infinite numbers, by the place. It should be empty: the "
+        "place never held any. Predictions: training diverges. Inputs: the data is broken; nonfinite says what "
+        "happens then.",
+        panels.query("A", rule("eval_nonfinite_examples:latest", EVAL_SET), "{{place}}"),
+        width=8,
+    )
+    panel.height(9).min(0).unit(COUNT.unit).decimals(COUNT.decimals)
+    return panel.no_value("No place ever held such numbers.")
 
 
 def _keeping_up() -> list[Panel]:
     lag = (
         panels.lines(
-            301,
+            401,
             "Lag over time",
             "How long the oldest waiting checkpoint has been waiting. A saw that comes back to 0 is healthy; a line "
-            "that climbs means that evaluation is too slow, cannot form a group, or has no daemon.",
+            "that climbs means that evaluation is too slow, cannot form a group, or has no daemon. The dashed line "
+            "is the limit of the alert SidecarEvaluationLagging.",
             panels.query("A", rule("eval_lag_seconds:max"), "oldest waiting"),
+            panels.query("B", rule("eval_lag_limit_seconds:max"), "limit of the alert"),
             slopes=True,
         )
         .unit("s")
@@ -384,39 +239,39 @@ def _keeping_up() -> list[Panel]:
     )
     both = (
         panels.lines(
-            302,
+            402,
             "Newest step and evaluated step",
             "What is on disk and what is evaluated. The gap between them is work to do; a drop of the newest step is "
             "training that went back.",
             panels.query("A", rule("newest_checkpoint_step:latest"), "newest on disk"),
             panels.query("B", CHECKPOINT_STEP, "evaluated"),
         )
-        .unit("none")
-        .decimals(0)
+        .unit(COUNT.unit)
+        .decimals(COUNT.decimals)
         .no_value("No checkpoint has been seen in this time.")
     )
     settled = (
         panels.lines(
-            303,
-            "Checkpoints settled",
+            403,
+            "How checkpoints ended",
             "How checkpoints ended, counted since the run began; unseen: deleted before any node saw them, counted "
-            "since the daemons started. Skipped: passed over on purpose (queue, every_steps "
-            "and start settings) or for want of room (pin_max_bytes, keep_free_bytes). Vanished: deleted before they "
-            "could be held. Corrupt: their files contradict themselves; look at the storage. Given up: see `sidecar "
-            "history`.",
+            "since the daemons started. Skipped: passed over on purpose (queue, every_steps and start settings) or "
+            "for want of room (pin_max_bytes, keep_free_bytes). Vanished: deleted before they could be held. "
+            "Corrupt: their files contradict themselves; look at the storage. Failed for good: see `sidecar history`.",
             *(
                 panels.query(ref, rule(series), name)
                 for ref, (name, (series, _)) in zip("ABCDEF", _SETTLED.items(), strict=True)
             ),
         )
-        .unit("none")
-        .decimals(0)
+        .unit(COUNT.unit)
+        .decimals(COUNT.decimals)
         .min(0)
         .no_value("No daemon exports this run.")
     )
+    dashed = {**fixed(ORANGE), "custom.lineStyle": {"fill": "dash", "dash": [8, 8]}, "custom.fillOpacity": 0}
     colours = {"newest on disk": fixed(GREY), "evaluated": fixed(BLUE)}
     return [
-        panels.dress(lag, {"oldest waiting": fixed(DARK_BLUE)}),
+        panels.dress(lag, {"oldest waiting": fixed(DARK_BLUE), "limit of the alert": dashed}),
         panels.dress(both, colours),
         panels.dress(settled, {name: fixed(colour) for name, (_, colour) in _SETTLED.items()}),
     ]
