@@ -408,11 +408,11 @@ def test_curve_agrees_with_the_journal(run):
                 assert labels.get("metric", metric) == metric
                 points.setdefault(stamp, {})[query.where[-1]] = value
         expected = {
-            step: (row["metrics"]["test"][metric][end] for end in ("value", "lower", "upper"))
+            step: tuple(row["metrics"]["test"][metric].get(end) for end in ("value", "lower", "upper"))
             for step, row in run.history().items()
         }
         found = {point["D"]: (point["C"], point.get("B"), point.get("A")) for point in points.values()}
-        assert found == {step: tuple(ends) for step, ends in expected.items()}
+        assert found == expected
 
 
 def test_setup_is_complete_and_every_result_is_shown(run):

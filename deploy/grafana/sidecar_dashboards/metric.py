@@ -71,18 +71,14 @@ class MetricPanels:
         return panels.dress(panel, {"at step": {**fixed(GREY), **COUNT.properties}})
 
     def _better(self) -> Panel:
-        newest = self._gauge("eval_metric")
-        previous, best_before = (
-            last(rule(f"{name}:previous", self._labels)) for name in ("eval_metric", "eval_best_metric")
-        )
         panel = panels.numbers(
             self._first + 3,
             "Better by",
             "How much better the newest value is than that of the evaluation before it, and than the best before it. "
-            "Above 0 is better, also where less is better (a loss). The rules remember both numbers, so the time in "
-            "view does not matter.",
-            panels.now("A", queries.better_by(newest, previous, self._labels), "than the previous"),
-            panels.now("B", queries.better_by(newest, best_before, self._labels), "than the best before"),
+            "Above 0 is better, also where less is better (a loss). Rules remember both numbers, so the time in view does "
+            "not matter. They see each evaluation that is not followed by the next one within 10 s.",
+            panels.now("A", queries.better_than_previous(self._labels), "than the previous"),
+            panels.now("B", queries.better_than_best_before(self._labels), "than the best before"),
             width=7,
         )
         panel.thresholds(steps({None: ORANGE, 0: BLUE}))

@@ -59,13 +59,25 @@ def setup() -> str:
     return f"(4 * {found[4]} * {found[3]}) or 3 * {found[3]} or 2 * {found[2]} or vector(0)"
 
 
-def better_by(newest: str, before: str, labels: str) -> str:
-    """Return how much better the newest value is: positive if better, whether the goal is max or min."""
+def better_than_previous(labels: str) -> str:
+    """Return how much better the newest value is than the one before: of the results in view, else as rules saw it."""
+    newest, previous = (last(rule(name, labels)) for name in ("eval_metric:latest", "eval_metric:previous"))
+    return _goodness(f"(idelta(sidecar_result{{{labels}}}[$__range]) or {newest} - {previous})", labels)
+
+
+def better_than_best_before(labels: str) -> str:
+    """Return how much better the newest value is than the best before it."""
+    newest, best = (last(rule(name, labels)) for name in ("eval_metric:latest", "eval_best_metric:previous"))
+    return _goodness(f"({newest} - {best})", labels)
+
+
+def _goodness(growth: str, labels: str) -> str:
+    """Return a growth as it is where the goal is max, and its opposite where it is min."""
     more, less = (
         f"max without (goal) ({last(rule('eval_metric_info:latest', labels + goal))})"
         for goal in (',goal="max"', ',goal="min"')
     )
-    return f"({newest} - {before}) * on (run, eval_set, metric) ({more} or -{less})"
+    return f"{growth} * on (run, eval_set, metric) ({more} or -{less})"
 
 
 def verdict(newest: str, best: str, lower: str, upper: str) -> str:
