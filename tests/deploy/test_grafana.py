@@ -3,23 +3,9 @@
 import json
 import re
 from itertools import combinations
-from pathlib import Path
 
 import pytest
-
-GRAFANA = Path(__file__).parents[2] / "deploy" / "grafana"
-FILES = ("training-run.json", "eval-fleet.json", "compare-runs.json", "all-runs.json")
-
-
-def load(name):
-    return json.loads((GRAFANA / "dashboards" / name).read_text())
-
-
-def panels_of(board):
-    """All but headings, with those in closed rows."""
-    return [
-        panel for each in board["panels"] for panel in (each.get("panels", ()) if each["type"] == "row" else [each])
-    ]
+from dashboard_queries import FILES, GRAFANA, load, panels_of
 
 
 @pytest.fixture(scope="session")

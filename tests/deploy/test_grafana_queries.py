@@ -5,19 +5,15 @@ import math
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 import time
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime
-from http import HTTPStatus
 from pathlib import Path
-from urllib.error import HTTPError, URLError
-from urllib.parse import urlencode
-from urllib.request import ProxyHandler, build_opener
 
 import pytest
+from dashboard_queries import ALL, FILES, GRAFANA, Prometheus, joined, load, open_url, panel, panels_of
 from prometheus_client import CollectorRegistry, ProcessCollector
 
 from sidecar.coordination.journal import read_history
@@ -26,8 +22,6 @@ from sidecar.observability.prometheus import Exporter
 from sidecar.observability.report import rows
 from sidecar.observability.result_series import FAMILIES as RESULT_FAMILIES
 
-GRAFANA = Path(__file__).parents[2] / "deploy" / "grafana"
-FILES = ("training-run.json", "eval-fleet.json", "compare-runs.json", "all-runs.json")
 RULES = GRAFANA.parent / "prometheus" / "rules"
 SIDECAR = (sys.executable, "-P", "-c", "from sidecar.cli import main; main()")
 TASK = Path(__file__).parents[1] / "tasks" / "graded.py"
@@ -45,59 +39,6 @@ ENVIRON = {  # no one's settings
     "GRADED_BATCH_SECONDS": "0.3",  # 20 batches and two worker processes: each evaluation is scraped several times
 }
 
-open_url = build_opener(ProxyHandler({})).open
-
-
-@dataclass(frozen=True)
-class Query:
-    """A query as Grafana would send it, but for its variables."""
-
-    where: str  # dashboard and panel, variable or annotation
-    expr: str
-    instant: bool = False
-    interval: int = SCRAPE_SECONDS  # seconds: the panel's own least one
-    points: int = 1000
-    metric: str = "accuracy"
-    labels: tuple[str, ...] = ()  # of each series, as legends and tables use them
-
-    def __str__(self):
-        return self.where
-
-
-def load(name):
-    return json.loads((GRAFANA / "dashboards" / name).read_text())
-
-
-def panels_of(board):
-    """All but headings, with those in closed rows."""
-    return [
-        panel for each in board["panels"] for panel in (each.get("panels", ()) if each["type"] == "row" else [each])
-    ]
-
-
-def queries_of(board):
-    """Every query of a dashboard: its variables', its annotations', its panels'."""
-    uid = board["uid"]
-    for variable in board["templating"]["list"]:
-        if variable["type"] == "query":
-            yield Query(f"{uid}: variable {variable['name']}", variable["query"]["query"])
-    for mark in board["annotations"]["list"]:
-        if "expr" in mark:
-            used = tuple(re.findall(r"{{(\w+)}}", mark["titleFormat"] + mark["textFormat"]))
-            yield Query(f"{uid}: {mark['name']}", mark["expr"], interval=10, points=100, metric=".*", labels=used)
-    for panel in panels_of(board):
-        for target in panel["targets"]:
-            yield Query(
-                f"{uid}: {panel['title']} {target['refId']}",
-                target["expr"],
-                instant=target["instant"],
-                interval=int(panel["interval"].removesuffix("s")),
-                points=panel.get("maxDataPoints", 1000),
-                labels=tuple(re.findall(r"{{(\w+)}}", target.get("legendFormat", ""))),
-            )
-
-
-ALL = [query for name in FILES for query in queries_of(load(name))]
 RARE = re.compile(r"Data changed|by class|NaN or infinity|Lag B$")
 """Queries about what this run never does: test_grafana_samples.py has series for them."""
 
@@ -133,7 +74,7 @@ def _with_suffixes(family):
     ]
 
 
-class Run:
+class Run(Prometheus):
     """A chief's daemon and a worker's, the checkpoints that a training would save, a Prometheus that scrapes both."""
 
     def __init__(self, folder, prometheus):
@@ -142,9 +83,7 @@ class Run:
         self.checkpoints.mkdir()
         self.start = time.time()
         self._processes, self._spoiled = [], set()
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.address = f"127.0.0.1:{probe.getsockname()[1]}"
+        super().__init__(SCRAPE_SECONDS, run=self.checkpoints.name, eval_set="test", others="loss")
 
     @property
     def said(self):
@@ -262,54 +201,6 @@ class Run:
         )
         self.until(lambda: self.ask("query", query="up == 1"), "the first scrape")
 
-    def ask(self, endpoint, **parameters):
-        """Prometheus' answer; empty while it does not listen."""
-        try:
-            with open_url(f"http://{self.address}/api/v1/{endpoint}", urlencode(parameters).encode(), 30) as answer:
-                data = json.load(answer)["data"]
-        except HTTPError as error:
-            if error.code != HTTPStatus.SERVICE_UNAVAILABLE:
-                pytest.fail(f"{parameters}: {error.read().decode()}")
-            return []
-        except URLError:
-            return []
-        return data["result"] if isinstance(data, dict) else data
-
-    def ask_for(self, query):
-        """Prometheus' answer to a query, as Grafana would ask for the time from the beginning to the end."""
-        span = self.end - self.start
-        step = max(query.interval, SCRAPE_SECONDS, math.ceil(span / query.points))
-        values = {
-            "run": "checkpoints",
-            "eval_set": "test",
-            "metric": query.metric,
-            "others": "loss",
-            "__interval": f"{step}s",
-            "__range": f"{round(span)}s",
-            "__rate_interval": f"{max(step + SCRAPE_SECONDS, 4 * SCRAPE_SECONDS)}s",
-        }
-        expr = re.sub(r"\$\{?([a-z_]+)\}?", lambda match: values[match[1]], query.expr)
-        if found := re.fullmatch(r"label_values\((\S+), (\w+)\)", expr):
-            series = self.ask("series", **{"match[]": found[1], "start": self.start, "end": self.end})
-            return [{"metric": {found[2]: each[found[2]]}, "value": (self.end, "1")} for each in series]
-        if query.instant or expr.startswith("query_result("):
-            return self.ask("query", query=expr.removeprefix("query_result"), time=self.end)
-        start, end = (int(edge // step) * step for edge in (self.start, self.end))  # aligned, as Grafana does
-        return self.ask("query_range", query=expr, start=start, end=end, step=step)
-
-    def data(self, query):
-        """Series as (labels, values)."""
-        return [
-            (each["metric"], [float(value) for _, value in each.get("values") or [each["value"]]])
-            for each in self.ask_for(query)
-        ]
-
-    def samples(self, query):
-        """Samples as (labels, time, value), of a query that asks for all samples in view."""
-        return [
-            (each["metric"], stamp, float(value)) for each in self.ask_for(query) for stamp, value in each["values"]
-        ]
-
     def history(self):
         """What the journal says of each success, by step."""
         found = rows(read_history(PosixStorage(self.checkpoints / ".sidecar" / self.checkpoints.name)))
@@ -363,33 +254,8 @@ def test_query_gives_data(run, query):
         assert set(query.labels) <= set(labels)
 
 
-def panel(name, identity):
-    """A panel's queries, at the resolution at which they were scraped."""
-    (found,) = (each for each in panels_of(load(name)) if each["id"] == identity)
-    return [
-        replace(query, interval=SCRAPE_SECONDS, points=1000, metric=".*")
-        for query in ALL
-        if query.where.startswith(f"{load(name)['uid']}: {found['title']} ")
-    ]
-
-
-def joined(run, name, identity):
-    """What a panel makes of its samples, as {time: {name of the column: value}}: the samples of an evaluation are one."""
-    (shown,) = (each for each in panels_of(load(name)) if each["id"] == identity)
-    names = {}
-    for step in shown["transformations"]:
-        names |= step["options"].get("renameByName", {})
-    found = {}
-    for query in panel(name, identity):
-        field = f"Value #{query.where[-1]}"
-        for labels, stamp, value in run.samples(query):
-            column = names.get(field) or names.get(f"{field} (last)") or labels["metric"]
-            found.setdefault(stamp, {})[column] = value
-    return found
-
-
 def test_table_agrees_with_the_journal(run):
-    """Numbers went through remote write and a join of series, and are the journal's to the last bit: each evaluation."""
+    """Each evaluation: numbers went through remote write and a join of series, and are the journal's to the bit."""
     shown, rows = joined(run, "training-run.json", 301), run.history()
     assert {each["step"] for each in shown.values()} == set(rows)
     for stamp, cells in shown.items():
