@@ -28,6 +28,7 @@ TASK = Path(__file__).parents[1] / "tasks" / "graded.py"
 ACCURACIES = (40, 55, 70, 85)
 """Percent, of one checkpoint after the other."""
 SCRAPE_SECONDS = 1
+INTERVAL = 60  # seconds: of panels that show a day
 HOLD_SECONDS = 22.0  # panels and annotations look every 10 s
 PATIENCE_SECONDS = 150.0
 ENVIRON = {  # no one's settings
@@ -289,6 +290,16 @@ def test_setup_is_complete_and_every_result_is_shown(run):
             assert [value for _, (value,) in run.data(query)] == [expected], query.where
 
 
+def test_names_are_those_of_the_newest_numbers(run):
+    """Also right after an evaluation, when the panel's interval has not passed."""
+    rows = run.history()
+    best = max(rows, key=lambda step: rows[step]["metrics"]["test"]["accuracy"]["value"])
+    for identity, step in ((9, in_order(rows)[-1]), (10, max(rows)), (107, best)):
+        (query,) = panel("training-run.json", identity)
+        ((labels, _),) = run.data(replace(query, metric="accuracy", interval=INTERVAL, points=100))
+        assert labels["checkpoint"] == f"model-{step}.json", identity
+
+
 def test_runs_are_compared_by_what_the_journal_says(run):
     """Best and newest of the run, with their steps, in both tables of runs."""
     rows = run.history()
@@ -314,7 +325,7 @@ def table(run, name, identity):
     (names,) = (step["options"]["renameByName"] for step in shown["transformations"] if step["id"] == "organize")
     found = {}
     for query in panel(name, identity):
-        ((labels, (value,)),) = run.data(replace(query, metric="accuracy"))
+        ((labels, (value,)),) = run.data(replace(query, metric="accuracy", interval=INTERVAL, points=100))
         fields = {f"Value #{query.where[-1]}": value} | labels
         found |= {names[field]: value for field, value in fields.items() if field in names}
     return found

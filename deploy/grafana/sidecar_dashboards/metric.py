@@ -76,7 +76,7 @@ class MetricPanels:
             "Better by",
             "How much better the newest value is than that of the evaluation before it, and than the best before it. "
             "Above 0 is better, also where less is better (a loss). Rules remember both numbers, so the time in view does "
-            "not matter. They see each evaluation that is not followed by the next one within 10 s.",
+            "not matter; they follow an evaluation within 10 s.",
             panels.now("A", queries.better_than_previous(self._labels), "than the previous"),
             panels.now("B", queries.better_than_best_before(self._labels), "than the best before"),
             width=7,

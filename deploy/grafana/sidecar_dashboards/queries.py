@@ -23,8 +23,12 @@ def last(series: str) -> str:
 
 
 def last_named(info: str) -> str:
-    """Return each run's newest series of an info metric, which has one for each checkpoint, also after its end."""
-    return f"topk by (run) (1, max_over_time(timestamp({info})[$__range:$__interval]))"
+    """Return each run's newest series of an info metric, which has one for each checkpoint, also after its end.
+
+    A subquery ends up to an interval before now, so it is asked only if there is no series now.
+    """
+    earlier = f"max_over_time(timestamp({info})[$__range:$__interval])"
+    return f"topk by (run) (1, timestamp({info}) or {earlier} unless on (run) {info})"
 
 
 def of_node(series: str) -> str:
