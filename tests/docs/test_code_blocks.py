@@ -65,6 +65,7 @@ NOT_RUN = {
     "sidecar run ckpts --task digits_task.py": "tests/examples/test_examples.py runs it",
     "python read_predictions.py": "tests/examples/test_examples.py runs it",
     "sidecar export": "tests/observability/test_export.py lets a real Prometheus read it",
+    "amtool": "needs Alertmanager, which no test starts",
     "promtool": "tests/observability/test_export.py runs it",
     "sidecar eval ckpts --task own_metric_task.py": "tests/examples/test_examples.py runs it",
 }

@@ -75,8 +75,8 @@ class MetricPanels:
             self._first + 3,
             "Better by",
             "How much better the newest value is than that of the evaluation before it, and than the best before it. "
-            "Above 0 is better, also where less is better (a loss). Rules remember both numbers, so the time in view does "
-            "not matter; they follow an evaluation within 10 s.",
+            "Above 0 is better, also where less is better (a loss). Rules remember both numbers, so the time in view "
+            "does not matter; they follow an evaluation within 10 s.",
             panels.now("A", queries.better_than_previous(self._labels), "than the previous"),
             panels.now("B", queries.better_than_best_before(self._labels), "than the best before"),
             width=7,
