@@ -40,6 +40,7 @@ def build() -> model.Dashboard:
             ),
             Place(panels.row(200, "Do they keep up?"), [_lag(), _evaluated(), _failed()], "how-to/choose-checkpoints"),
         ],
+        one_run=False,
     )
 
 

@@ -37,6 +37,7 @@ def build() -> model.Dashboard:
             Place(None, [_over_step(), _best_of_each()]),
             Place(panels.row(100, "The same runs over time"), [_over_time(), _over_hours(), *_about()]),
         ],
+        one_run=False,
     )
 
 

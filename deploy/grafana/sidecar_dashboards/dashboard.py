@@ -94,8 +94,10 @@ def assemble(
     choices: Sequence[dashboard.QueryVariable],
     marks: Sequence[Mark],
     places: Sequence[Place],
+    *,
+    one_run: bool = True,
 ) -> model.Dashboard:
-    """Return a whole dashboard."""
+    """Return a whole dashboard. Only one that is about one run hands its choices to the others."""
     source = (
         dashboard.DatasourceVariable("datasource")
         .label("Data source")
@@ -106,7 +108,7 @@ def assemble(
         dashboard.DashboardLink("Sidecar dashboards")
         .type(model.DashboardLinkType.DASHBOARDS)
         .tags(["sidecar"])
-        .include_vars(include_vars=True)
+        .include_vars(include_vars=one_run)
         .keep_time(keep_time=True)
     )
     builder = (
