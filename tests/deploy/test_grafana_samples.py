@@ -113,6 +113,15 @@ def test_each_evaluation_is_a_point(prometheus, run, name, identity):
     ]
 
 
+def test_runs_are_laid_upon_each_other(prometheus):
+    """With two runs chosen, each has its own values by step, whatever the times of its evaluations."""
+    chosen = of_run(prometheus, "sent|sampled")
+    values, steps = panel("compare-runs.json", 1)
+    accuracies = {(labels["run"], stamp): value for labels, stamp, value in chosen.samples(values)}
+    curves = {(labels["run"], step): accuracies[labels["run"], stamp] for labels, stamp, step in chosen.samples(steps)}
+    assert curves == {(run, step): value for run in ("sent", "sampled") for step, value in RESULTS.items()}
+
+
 @pytest.mark.parametrize("run", ["sent", "sampled"])
 def test_each_evaluation_is_a_row(prometheus, run):
     """The table has one row for each, with the step, the examples and the metrics."""
