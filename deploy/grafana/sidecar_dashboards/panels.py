@@ -121,7 +121,7 @@ def lines(
         .line_interpolation(looks.LineInterpolation.LINEAR if slopes else looks.LineInterpolation.STEP_AFTER)
         .show_points(looks.VisibilityMode.NEVER)
         .legend(_legend("lastNotNull"))
-        .tooltip(_tooltip())
+        .tooltip(_tooltip(zeros=True))
     )
     _finish(panel, identity, title, description, asked, width)
     return panel
@@ -218,7 +218,7 @@ def over_step(
         .point_size(6)
         .span_nulls(span_nulls=True)
         .legend(_legend("lastNotNull"))
-        .tooltip(_tooltip())
+        .tooltip(_tooltip(zeros=True))
     )
     _finish(panel, identity, title, description, asked, width)
     return panel
@@ -336,10 +336,10 @@ def _legend(*calculations: str) -> common.VizLegendOptions:
     return legend.display_mode(looks.LegendDisplayMode.LIST).calcs(list(calculations))
 
 
-def _tooltip() -> common.VizTooltipOptions:
+def _tooltip(*, zeros: bool = False) -> common.VizTooltipOptions:
     return (
         common.VizTooltipOptions()
         .mode(looks.TooltipDisplayMode.MULTI)
         .sort(looks.SortOrder.DESCENDING)
-        .hide_zeros(hide_zeros=True)
+        .hide_zeros(hide_zeros=not zeros)
     )
