@@ -9,7 +9,6 @@ from sidecar_dashboards import joins, panels, queries
 from sidecar_dashboards.dashboard import Place, assemble, newest_runs
 from sidecar_dashboards.panels import (
     BLUE,
-    COUNT,
     DARK_BLUE,
     GREEN,
     GREY,
@@ -23,12 +22,11 @@ from sidecar_dashboards.panels import (
     texts,
 )
 from sidecar_dashboards.queries import NODE_INFO, RUN, last, of_node, rule
+from sidecar_dashboards.resources import JOB, NO_DAEMON, resources, sinks
 from sidecar_dashboards.training_run import failures
 
 UID: Final = "sidecar-eval-fleet"
 
-_JOB: Final = 'job=~".*sidecar.*"'  # a PodMonitor's targets have the job NAMESPACE/sidecar
-_NO_DAEMON: Final = "No daemon of this run was scraped in this time."
 _PHASES: Final = {
     "detect": GREY,
     "agree": YELLOW,
@@ -54,8 +52,8 @@ def build() -> model.Dashboard:
             Place(panels.row(100, "What is broken"), [_alerts(), _failures()], "how-to/troubleshooting"),
             Place(panels.row(200, "Nodes"), [_nodes(), _publisher(), _ready(), _members()]),
             Place(panels.row(300, "Work"), [_phases(), _progress(), _workers(), _group(), _formed()]),
-            Place(panels.row(400, "Resources"), _resources(), "how-to/gpus"),
-            Place(panels.row(500, "Sinks of results"), _sinks(), "how-to/monitoring#get-every-number"),
+            Place(panels.row(400, "Resources"), resources(), "how-to/gpus"),
+            Place(panels.row(500, "Sinks of results"), sinks(), "how-to/monitoring#get-every-number"),
         ],
     )
 
@@ -110,7 +108,7 @@ def _at_a_glance() -> list[Panel]:
             5,
             "Targets down",
             "Daemons of all runs that Prometheus cannot scrape. Target health on Prometheus' status page names them.",
-            panels.now("A", f"count(up{{{_JOB}}} == 0) or vector(0)"),
+            panels.now("A", f"count(up{{{JOB}}} == 0) or vector(0)"),
             width=4,
         )
         .unit("none")
@@ -173,10 +171,10 @@ def _nodes() -> Panel:
         panels.rows("A", f"max by (node, role, role_source, version, instance) ({NODE_INFO})"),
         panels.rows("B", f"max by (node) (sidecar_ready{{{RUN}}})"),
         panels.rows("C", f"max by (node) (sidecar_publisher{{{RUN}}})"),
-        panels.rows("D", f"1000 * max by (node) ({of_node(f'process_start_time_seconds{{{_JOB}}}')})"),
+        panels.rows("D", f"1000 * max by (node) ({of_node(f'process_start_time_seconds{{{JOB}}}')})"),
         panels.rows("E", python),
         width=24,
-    ).no_value(_NO_DAEMON)
+    ).no_value(NO_DAEMON)
     columns = {
         "role": "role",
         "role_source": "role source",
@@ -202,47 +200,6 @@ def _nodes() -> Panel:
     )
 
 
-def _sinks() -> list[Panel]:
-    """Return the panels of all sinks, by their label: a new kind of sink appears by itself."""
-    pending = f"max by (sink) (sidecar_sink_pending_results{{{RUN}}})"
-    oldest = f"max by (sink) (sidecar_sink_oldest_pending_timestamp_seconds{{{RUN}}})"
-    refused = f"max by (sink) (max_over_time(sidecar_sink_refused_results_total{{{RUN}}}[$__range]))"
-    lag = f"(clamp_min(time() - {oldest}, 0) or 0 * {pending})"
-    table = panels.grid(
-        501,
-        "Sinks",
-        "Where the publishing daemon sends results: remote_write, TensorBoard, hooks and others. Lag: the age of the "
-        "oldest result that the sink does not have; orange from 15 minutes on, as the alert SidecarSinkBehind. "
-        "Refused: results that it will never have; `sink_refused` in the log names them.",
-        panels.rows("A", pending),
-        panels.rows("B", lag),
-        panels.rows("C", refused),
-        width=12,
-    )
-    joins.join_by(table, "sink", {"Value #A": "pending", "Value #B": "lag", "Value #C": "refused"})
-    table.unit(COUNT.unit).decimals(COUNT.decimals).no_value("No sink is set.")
-    text: panels.Properties = {"custom.cellOptions": {"type": "color-text"}}
-    late, some = (steps({None: BLUE, value: ORANGE}).build() for value in (900, 1))
-    panels.dress(
-        table,
-        {
-            "sink": {"unit": "string"},
-            "lag": {"unit": "s", **text, "thresholds": late},
-            "refused": {**text, "thresholds": some},
-        },
-    )
-    over_time = panels.lines(
-        502,
-        "Sinks: lag over time",
-        "The age of the oldest result that each sink does not have; 0 if it has all. A line that climbs is a sink that "
-        "is down or fails: `sink_failed` in the log of the publishing daemon says why. Evaluation goes on meanwhile.",
-        panels.query("A", lag, "{{sink}}"),
-        width=12,
-        slopes=True,
-    )
-    return [table, over_time.unit("s").min(0).no_value("No sink is set.")]
-
-
 def _publisher() -> Panel:
     return (
         panels.states(
@@ -254,7 +211,7 @@ def _publisher() -> Panel:
         )
         .mappings(texts({0: ("no", GREY), 1: ("publisher", BLUE)}))
         .unit("none")
-        .no_value(_NO_DAEMON)
+        .no_value(NO_DAEMON)
     )
 
 
@@ -269,7 +226,7 @@ def _ready() -> Panel:
         )
         .mappings(texts({0: ("not ready", VERMILION), 1: ("ready", BLUE)}))
         .unit("none")
-        .no_value(_NO_DAEMON)
+        .no_value(NO_DAEMON)
     )
 
 
@@ -280,7 +237,7 @@ def _members() -> Panel:
         "Nodes whose heartbeat the publisher sees. Starting for minutes: the framework's import is slow, or the task "
         "cannot be imported; see the workers' logs. Draining: being stopped. Chief: runs no evaluation, by its role.",
         panels.query("A", rule("members:max"), "{{state}}"),
-    ).no_value(_NO_DAEMON)
+    ).no_value(NO_DAEMON)
     colours = {"starting": YELLOW, "ready": BLUE, "draining": ORANGE, "left": GREY, "chief": GREEN}
     return panels.dress(panel.unit("none"), {state: fixed(colour) for state, colour in colours.items()})
 
@@ -341,7 +298,7 @@ def _group() -> Panel:
         "Group size over time",
         "Worker processes that evaluate together. It changes when nodes come and go; 0 while a group forms.",
         panels.query("A", rule("group_size:max"), "processes"),
-    ).no_value(_NO_DAEMON)
+    ).no_value(NO_DAEMON)
     return panels.dress(panel.unit("none").decimals(0).min(0), {"processes": fixed(BLUE)})
 
 
@@ -357,77 +314,5 @@ def _formed() -> Panel:
         .unit("none")
         .decimals(0)
         .min(0)
-        .no_value(_NO_DAEMON)
+        .no_value(NO_DAEMON)
     )
-
-
-def _resources() -> list[Panel]:
-    process = "{{node}} process {{process}}"
-    own = {"memory": "process_resident_memory_bytes", "cpu": "process_cpu_seconds_total", "files": "process_open_fds"}
-    worker = {"memory": "sidecar_worker_resident_memory_bytes", "cpu": "sidecar_worker_cpu_seconds_total"}
-
-    def rate(counter: str) -> str:
-        return of_node(f"rate({counter}[$__rate_interval])")
-
-    def chart(identity: int, title: str, description: str, expr: str, legend: str, unit: str) -> Panel:
-        panel = panels.lines(identity, title, description, panels.query("A", expr, legend), slopes=True)
-        return panel.unit(unit).min(0).no_value(_NO_DAEMON)
-
-    disk = (
-        panels.lines(
-            403,
-            "Disk used on shared storage",
-            "Pins: checkpoints held until they are evaluated, mostly hard links, which cost nothing until training "
-            "deletes its own name of them. Saves: what workers saved about evaluations; bounded by the keep setting.",
-            panels.query("A", f"max by (run) (sidecar_pins_bytes{{{RUN}}})", "pins"),
-            panels.query("B", f"max by (run) (sidecar_saves_bytes{{{RUN}}})", "saves"),
-        )
-        .unit("bytes")
-        .min(0)
-        .no_value(_NO_DAEMON)
-    )
-    return [
-        chart(
-            401,
-            "Worker processes: memory",
-            "Resident memory of each worker process, standbys included. A line that climbs from evaluation to "
-            "evaluation is a leak in the task; one that ends at its top was killed for memory (out_of_memory).",
-            of_node(f"{worker['memory']}{{{RUN}}}"),
-            process,
-            "bytes",
-        ),
-        chart(
-            402,
-            "Worker processes: CPU",
-            "Cores that each worker process keeps busy. What training lacks may be here: limit workers by the "
-            "container, the unit or fewer replicas.",
-            rate(f"{worker['cpu']}{{{RUN}}}"),
-            process,
-            "short",
-        ),
-        panels.dress(disk, {"pins": fixed(BLUE), "saves": fixed(ORANGE)}),
-        chart(
-            404,
-            "Daemons: memory",
-            "Resident memory of each daemon, without its workers. It should be flat for weeks; report it if it is not.",
-            of_node(f"{own['memory']}{{{_JOB}}}"),
-            "{{node}}",
-            "bytes",
-        ),
-        chart(
-            405,
-            "Daemons: CPU",
-            "Cores that each daemon keeps busy: a few hundredths. Report it if one needs more for minutes.",
-            rate(f"{own['cpu']}{{{_JOB}}}"),
-            "{{node}}",
-            "short",
-        ),
-        chart(
-            406,
-            "Daemons: open files",
-            "Open file descriptors of each daemon. It should be flat; report it if it is not.",
-            of_node(f"{own['files']}{{{_JOB}}}"),
-            "{{node}}",
-            "none",
-        ),
-    ]
