@@ -57,6 +57,7 @@ def join_runs(panel: P, value: str, step: str) -> P:
             },
         ),
         _renamed({f"Value #{step}\\run": "step"}, f"Value #{step}\\run"),
+        ("convertFieldType", {"fields": {}, "conversions": [{"targetField": "step", "destinationType": "number"}]}),
         _sorted_by("step"),
     )
 
