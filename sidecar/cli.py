@@ -13,6 +13,7 @@ from typing import Annotated, Any, Final, Literal
 
 import typer
 
+from sidecar.commands.character_fallback import use_fallback
 from sidecar.commands.load import settings_file, warn
 from sidecar.commands.options import examples, takes_settings
 from sidecar.errors import SettingsError, SidecarError, StorageError
@@ -325,6 +326,7 @@ def demo(
 
 def main() -> None:
     """Run a command, and exit with its code."""
+    use_fallback((sys.stdout, sys.stderr))
     try:
         if _COMPLETE in os.environ:
             from typer._completion_classes import completion_init

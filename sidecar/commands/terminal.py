@@ -53,6 +53,11 @@ def _update(bar: "Progress", lines: "dict[str, TaskID]", workers: tuple[WorkerSt
         )
 
 
+def is_screen(console: Console) -> bool:
+    """Return whether output can be drawn over: on a terminal that moves its cursor, whatever FORCE_COLOR says."""
+    return console.is_terminal and not console.is_dumb_terminal and console.file.isatty()
+
+
 @contextmanager
 def elapsed(console: Console, doing: str) -> Iterator[None]:
     """Show on a terminal, below the output, what is being done and for how long."""

@@ -6,13 +6,12 @@ from collections.abc import Callable
 from typing import Any, NoReturn
 
 import typer
-from rich.console import Console, Group, RenderableType
-from rich.live import Live
-from rich.text import Text
+from rich.console import Console, Group
 
 from sidecar.commands.status.collect import RunObserver, RunStatus, observe_for
 from sidecar.commands.status.render import as_json, lines
 from sidecar.commands.storage_timeout import StorageTimeout
+from sidecar.commands.terminal import is_screen
 from sidecar.errors import StorageError
 from sidecar.plain_text import printable
 
@@ -50,26 +49,20 @@ def print_again(
     is raised, and so is an exception of `pause`.
     """
     console = Console()
-    if json_lines or not console.is_terminal:
-        while True:
-            try:
-                status = timeout.call(observer.collect)
-            except StorageError as error:
-                _reject_final(error)
-                typer.echo(f"sidecar: {error}", err=True)
-            else:
-                _print_block(console, run, status, json_lines=json_lines)
-            pause(every_seconds)
-    with Live(console=console, auto_refresh=False) as live:
-        last: list[RenderableType] = []
-        while True:
-            try:
-                last = list(lines(run, timeout.call(observer.collect)))
-                live.update(Group(*last), refresh=True)
-            except StorageError as error:
-                _reject_final(error)
-                live.update(Group(*last, Text(printable(str(error)), style="red")), refresh=True)
-            pause(every_seconds)
+    if not json_lines and is_screen(console):
+        from sidecar.commands.status.screen import watch  # noqa: PLC0415 - only a terminal needs it
+
+        watch(console, run, observer, timeout, every_seconds=every_seconds, pause=pause)
+    while True:
+        try:
+            status = timeout.call(observer.collect)
+        except StorageError as error:
+            if not error.retryable:
+                raise
+            typer.echo(f"sidecar: {printable(str(error))}", err=True)
+        else:
+            _print_block(console, run, status, json_lines=json_lines)
+        pause(every_seconds)
 
 
 def _observe_and_collect(observer: RunObserver, seconds: float, pause: Pause) -> RunStatus:
@@ -82,9 +75,3 @@ def _print_block(console: Console, run: str, status: RunStatus, *, json_lines: b
         typer.echo(json.dumps(as_json(run, status), allow_nan=False))
     else:
         console.print(Group(*lines(run, status), ""))
-
-
-def _reject_final(error: StorageError) -> None:
-    """Raise an error that a retry cannot fix."""
-    if not error.retryable:
-        raise error

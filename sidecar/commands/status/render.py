@@ -2,7 +2,7 @@
 
 import textwrap
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final
 
@@ -15,6 +15,7 @@ from sidecar.records import Heartbeat, WorkerProgress
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
+    from rich.table import Table
     from rich.text import Text
 
 _ROWS_SHOWN: Final = 5  # of each list, such as the queue
@@ -37,7 +38,7 @@ def as_json(run: str, status: RunStatus) -> dict[str, Any]:
         left_out={node: left_out.why for node, left_out in status.left_out.items()},
     )
     if document["plan"] is not None:
-        document["plan"] |= {"open_seconds": _open_seconds(status), "phase": status.phase}
+        document["plan"] |= {"open_seconds": open_seconds(status), "phase": status.phase}
     return document | {
         "run_id": status.run_id,
         "members": Counter(
@@ -95,12 +96,16 @@ def lines(run: str, status: RunStatus) -> "Iterator[RenderableType]":
         return
     yield Text(printable(f"run {run}" + (f" in {status.place}" if status.place else "")), style="bold")
     yield from _results(status)
-    yield from _plan(status)
-    yield from _queue(status)
-    yield _text(", ".join(f"{verdict} {count}" for verdict, count in status.verdicts.items()))
+    yield _text(plan_line(status), "" if status.history.open is None else "bold")
+    yield from queue_lines(status)
+    yield _text(verdicts_line(status))
     yield ""
-    yield from _members(status)  # at the end, because the table may be longer than the terminal
-    yield from _past(status)
+    yield member_table(status, status.members)  # at the end, because it may be longer than the terminal
+    yield from member_notes(status)
+    if past := list(past_lines(status)):
+        yield ""
+        yield "ended last, newest first"
+        yield from past
 
 
 def _results(status: RunStatus) -> "Iterator[RenderableType]":
@@ -135,8 +140,8 @@ def _with_step(name: str, step: int | None) -> str:
     return name if step is None else f"{name} (step {step})"
 
 
-def _members(status: RunStatus) -> "Iterator[RenderableType]":
-    """Yield the table of nodes, and sentences about nodes that need attention."""
+def member_table(status: RunStatus, members: Sequence[ObservedNode], *, doing: bool = True) -> "Table":
+    """Return the table of nodes; with `doing`, with the phases of their workers."""
     from rich.box import SIMPLE_HEAD  # noqa: PLC0415 - only people need it
     from rich.table import Table  # noqa: PLC0415
 
@@ -147,27 +152,32 @@ def _members(status: RunStatus) -> "Iterator[RenderableType]":
     for name in ("active", "standby"):
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("last change", min_width=9)
-    table.add_column("doing", overflow="fold")
+    if doing:
+        table.add_column("doing", overflow="fold")
     table.add_column("version", overflow="fold")
-    for observed in status.members:
+    for observed in members:
         heartbeat = observed.heartbeat
         has_workers = heartbeat.role != "chief" and not observed.left
-        cells = (
+        cells = [
             heartbeat.node,
             heartbeat.role,
             heartbeat.state,
             str(_active(heartbeat)) if has_workers else "",
             str(_standby(heartbeat)) if has_workers else "",
             _last_change(status, observed),
-            _phases(status, heartbeat),
+            *([_phases(status, heartbeat)] if doing else []),
             heartbeat.version,
-        )
+        ]
         table.add_row(*map(_text, cells), style="" if observed.fresh(status.lease_seconds) else "dim")
-    yield table
+    return table
+
+
+def member_notes(status: RunStatus) -> "Iterator[Text]":
+    """Yield sentences about the nodes: who publishes, and which need attention."""
     for why in status.unread.values():
         yield _text(why, "yellow")
     if not status.members:
-        yield "no daemon has written a heartbeat yet"
+        yield _text("no daemon has written a heartbeat yet")
     elif status.proposer is not None:
         yield _text(f"{status.proposer} proposes plans and publishes the numbers")
     elif not any(observed.fresh(status.lease_seconds) for observed in status.members):
@@ -191,11 +201,11 @@ def _why_none_is_alive(status: RunStatus) -> str:
     return f"no heartbeat changed for {max(silent):.1f} s: the daemons seem to be down"
 
 
-def _plan(status: RunStatus) -> "Iterator[RenderableType]":
+def plan_line(status: RunStatus) -> str:
+    """Return a sentence about the open plan, or that there is none."""
     plan = status.history.open
     if plan is None or plan.checkpoint is None:
-        yield "no plan is open"
-        return
+        return "no plan is open"
     members = plan.members or ()
     nodes = ", ".join(dict.fromkeys(member.node for member in members))
     step = "" if plan.checkpoint.step is None else f" (step {plan.checkpoint.shown_step})"
@@ -203,10 +213,16 @@ def _plan(status: RunStatus) -> "Iterator[RenderableType]":
         f"plan {plan.plan}: {plan.checkpoint.name}{step}, attempt {plan.attempt}, {_workers(len(members))} on {nodes}"
     )
     phase = "phase unknown" if status.phase is None else f"in phase {status.phase}"
-    yield _text(f"{description}; open for {_duration(_open_seconds(status))}, {phase}", "bold")
+    return f"{description}; open for {_duration(open_seconds(status))}, {phase}"
 
 
-def _queue(status: RunStatus) -> "Iterator[RenderableType]":
+def verdicts_line(status: RunStatus) -> str:
+    """Return how many checkpoints ended in which way."""
+    return ", ".join(f"{verdict} {count}" for verdict, count in status.verdicts.items())
+
+
+def queue_lines(status: RunStatus) -> "Iterator[Text]":
+    """Yield the checkpoints that wait, and those that cannot be evaluated now."""
     plan = status.history.open
     open_key = plan.checkpoint.key if plan is not None and plan.checkpoint is not None else None
     queue = [checkpoint for checkpoint in status.queue if checkpoint.key != open_key]
@@ -228,12 +244,9 @@ def _queue(status: RunStatus) -> "Iterator[RenderableType]":
         yield _text("no checkpoint was found in the checkpoint directory: is it shared with the chief?", "dim")
 
 
-def _past(status: RunStatus) -> "Iterator[RenderableType]":
+def past_lines(status: RunStatus) -> "Iterator[Text]":
     """Yield lines about the newest ended plans and settled checkpoints."""
     rows = recent(status.history)[:_ROWS_SHOWN]
-    if rows:
-        yield ""
-        yield "ended last, newest first"
     last_reason = ""
     for row in rows:
         verdict = "ok" if row["status"] == "succeeded" else row["status"]
@@ -282,7 +295,7 @@ def _batches(workers: list[WorkerProgress]) -> str:
     return f" {sum(worker.batches for worker in workers)}/{sum(totals)}"
 
 
-def _open_seconds(status: RunStatus) -> float:
+def open_seconds(status: RunStatus) -> float:
     """Return how long the plan has been open, by the clocks of two nodes. For display only: no decision uses it."""
     plan = status.history.open
     assert plan is not None
