@@ -6,50 +6,33 @@ them, so that every section shows its most important lines, and each line is cut
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from sidecar.commands.progress_rate import duration
-from sidecar.commands.sparkline import sparkline
 from sidecar.commands.status.collect import RunStatus
+from sidecar.commands.status.live_tables import cut, line_of, member_table, metric_rows, metric_table, worker_rows
 from sidecar.commands.status.plan_progress import WorkerLine, plan_seconds_left
 from sidecar.commands.status.render import (
     lines,
     member_notes,
-    member_table,
     open_seconds,
     past_lines,
     plan_line,
     queue_lines,
     verdicts_line,
 )
-from sidecar.coordination.journal_state import Closed
-from sidecar.coordination.totals import number_of
-from sidecar.observability.report import bests
-from sidecar.plain_text import number, printable
-from sidecar.records import shown_step
-from sidecar.states import WorkerPhase
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
-    from rich.table import Table
     from rich.text import Text
-
-_EVALUATIONS_SHOWN: Final = 40  # by a sparkline
-_NAME_CHARACTERS: Final = 22
-STAR: Final = "★"
-"""Mark of the best value."""
-
-_BAR_CHARACTERS: Final = 20
-_NARROW: Final = 64  # columns below which the less important columns are left out
-_COUNTED: Final = (WorkerPhase.READ, WorkerPhase.EVALUATE)  # phases that have batches
 
 
 @dataclass(frozen=True, slots=True)
 class Section:
     """Hold a part of the screen: the number of its lines, how many are always shown, and how to render some of them.
 
-    `render` takes the number of lines that there is room for, and returns a renderable of at most so many lines. A blank
-    line stands before the section if there is room for all blank lines.
+    `render` takes the number of lines that there is room for, and returns a renderable of at most so many lines. With
+    `blank`, an empty line stands before the section if there is room for all of them.
     """
 
     lines: int
@@ -96,25 +79,27 @@ def fit(height: int, wanted: Sequence[tuple[int, int]]) -> list[int]:
 
 def _sections(run: str, status: RunStatus, workers: Sequence[WorkerLine], width: int) -> Iterator[Section]:
     title = f"run {run}" + (f" in {status.place}" if status.place else "")
-    yield _texts([_line(title, "bold")], least=1)
-    metrics = _metric_rows(status)
+    yield _texts([line_of(title, "bold")], least=1)
+    metrics = metric_rows(status)
     if metrics:
         rows = len(metrics) + 1
-        yield Section(rows, min(4, rows), lambda count: _metric_table(metrics, count - 1, width), blank=True)
-    yield _texts([_line(_plan_text(status, workers), "bold" if status.history.open else "")], least=1, blank=True)
+        yield Section(rows, min(4, rows), lambda count: metric_table(metrics, count - 1, width), blank=True)
+    yield _texts([line_of(_plan_text(status, workers), "bold" if status.history.open else "")], least=1, blank=True)
     if workers:
-        yield Section(len(workers), min(3, len(workers)), lambda count: _worker_rows(workers, count, width))
+        yield Section(len(workers), min(3, len(workers)), lambda count: worker_rows(workers, count, width))
     yield _texts(list(queue_lines(status)), least=1, blank=True)
-    yield _texts([_line(verdicts_line(status))], least=1)
+    yield _texts([line_of(verdicts_line(status))], least=1)
     members = sorted(status.members, key=lambda observed: observed.fresh(status.lease_seconds) is True)
     if members:  # those that are not alive come first, as they need attention
-        rows = len(members) + 2
-        yield Section(rows, min(4, rows), lambda count: member_table(status, members[: max(0, count - 2)], doing=False))
+        rows = len(members) + 1
+        yield Section(
+            rows, min(3, rows), lambda count: member_table(status, members[: max(0, count - 1)], width), blank=True
+        )
     notes = list(member_notes(status))
     yield _texts(notes, least=min(1, len(notes)))
     past = list(past_lines(status))
     if past:
-        yield _texts([_line("ended last, newest first"), *past], least=3, blank=True)
+        yield _texts([line_of("ended last, newest first"), *past], least=3, blank=True)
 
 
 def _texts(texts: "list[Text]", *, least: int, blank: bool = False) -> Section:
@@ -131,67 +116,6 @@ def _texts(texts: "list[Text]", *, least: int, blank: bool = False) -> Section:
     return Section(len(texts), least, render, blank)
 
 
-@dataclass(frozen=True, slots=True)
-class _MetricRow:
-    """Hold the course of one metric. Numbers are text for people."""
-
-    name: str
-    newest: str
-    best: str
-    values: list[float]
-
-
-def _metric_rows(status: RunStatus) -> list[_MetricRow]:
-    """Return a row for each metric of the newest task, with its values in the newest evaluations."""
-    latest = status.history.newest_task.latest
-    best_by = bests(status.history)
-    results = [
-        entry.outcome.result
-        for entry in status.history.entries
-        if isinstance(entry, Closed) and entry.outcome.result is not None
-    ]
-    rows = []
-    for eval_set, newest in latest.items():
-        for name, value in newest.result.metrics.get(eval_set, {}).items():
-            values = [
-                number_of(result.metrics[eval_set][name])
-                for result in results
-                if name in result.metrics.get(eval_set, {})
-            ]
-            best = best_by.get((eval_set, name))
-            where = "" if best is None else shown_step(best.step, best.step_source) or best.checkpoint
-            is_best = best is not None and best.number == number_of(value)
-            rows.append(
-                _MetricRow(
-                    f"{eval_set}/{name}" if len(latest) > 1 else name,
-                    number(value.number) + (f" {STAR}" if is_best else ""),
-                    "" if best is None else f"{number(best.number)} at {where}",
-                    values[-_EVALUATIONS_SHOWN:],
-                )
-            )
-    return rows
-
-
-def _metric_table(rows: list[_MetricRow], count: int, width: int) -> "RenderableType":
-    """Return a table of the first `count` metrics: newest, best, and a sparkline with its range."""
-    from rich.table import Table  # noqa: PLC0415 - only people need it
-
-    wide = width >= _NARROW
-    more = f", {len(rows) - count} more not shown" if count < len(rows) else ""
-    table = Table.grid(padding=(0, 2, 0, 0))
-    for heading in ("metric", "newest", *((f"best ({STAR})", "course" + more) if wide else ("course" + more,))):
-        table.add_column(heading, no_wrap=True, overflow="ellipsis")
-    table.show_header, table.header_style = True, "dim"
-    used = 2 * _NAME_CHARACTERS + 12 if wide else _NAME_CHARACTERS + 12
-    for row in rows[:count]:
-        finite = [value for value in row.values if abs(value) < float("inf")]
-        course = sparkline(row.values, width=max(4, width - used - 22))
-        span = f"  {number(min(finite))} to {number(max(finite))}" if len(finite) > 1 and wide else ""
-        cells = [_cut(row.name), row.newest, *([_cut(row.best)] if wide else []), course + span]
-        table.add_row(*map(_line, cells))
-    return table
-
-
 def _plan_text(status: RunStatus, workers: Sequence[WorkerLine]) -> str:
     """Return a sentence about the open plan, with the time that is left if it is known."""
     plan = status.history.open
@@ -200,77 +124,9 @@ def _plan_text(status: RunStatus, workers: Sequence[WorkerLine]) -> str:
     step = f" (step {plan.checkpoint.shown_step})" if plan.checkpoint.shown_step else ""
     left = plan_seconds_left(workers)
     parts = [
-        f"plan {plan.plan}: {_cut(plan.checkpoint.name)}{step}",
+        f"plan {plan.plan}: {cut(plan.checkpoint.name)}{step}",
         *([f"attempt {plan.attempt}"] if plan.attempt != 1 else []),
         f"open for {duration(open_seconds(status))}",
         *([f"about {duration(left)} left"] if left is not None else []),
     ]
     return ", ".join(parts)
-
-
-def _worker_rows(workers: Sequence[WorkerLine], count: int, width: int) -> "RenderableType":
-    """Return one line with a bar for each worker; if there is not room for all, for the slowest ones."""
-    from rich.console import Group  # noqa: PLC0415 - only people need it
-
-    if count >= len(workers):
-        return _worker_table(workers, width)
-    slowest_first = sorted(workers, key=lambda line: (line.phase is not None, line.fraction, line.rank))
-    shown = sorted(slowest_first[: count - 1], key=lambda line: line.rank)
-    return Group(_worker_table(shown, width), _line(f"and {len(workers) - len(shown)} more workers, further on"))
-
-
-def _worker_table(shown: Sequence[WorkerLine], width: int) -> "Table":
-    from rich.progress_bar import ProgressBar  # noqa: PLC0415 - only people need it
-    from rich.table import Table  # noqa: PLC0415
-
-    wide = width >= _NARROW
-    table = Table.grid(padding=(0, 1, 0, 0))
-    table.add_column(justify="right", no_wrap=True)
-    for _ in range(2):
-        table.add_column(no_wrap=True, overflow="ellipsis")
-    table.add_column(no_wrap=True)
-    for _ in range(3 if wide else 1):
-        table.add_column(justify="right", no_wrap=True)
-    for line in shown:
-        bar: RenderableType = ""
-        if line.phase in _COUNTED and line.total:
-            bar = ProgressBar(
-                total=line.total, completed=line.batches, width=_BAR_CHARACTERS if wide else _BAR_CHARACTERS // 2
-            )
-        cells = [str(line.rank), _cut(line.node), _cut(_doing(line))]
-        table.add_row(*map(_line, cells), bar, *map(_line, _numbers(line) if wide else [_count(line)]))
-    return table
-
-
-def _doing(line: WorkerLine) -> str:
-    if line.silent_seconds is not None:
-        return f"silent for {duration(line.silent_seconds)}"
-    if line.phase is None:
-        return "not reported"
-    return "done" if line.phase == WorkerPhase.IDLE else line.phase
-
-
-def _count(line: WorkerLine) -> str:
-    if line.phase not in _COUNTED or not (line.batches or line.total):
-        return ""
-    return f"{line.batches}/{line.total}" if line.total is not None else f"{line.batches} batches"
-
-
-def _numbers(line: WorkerLine) -> list[str]:
-    """Return the batches, their rate, and the time that is left, as far as each is known."""
-    rate = "" if line.per_second is None else f"{number(round(line.per_second, 2))}/s"
-    left = "" if line.seconds_left is None else f"{duration(line.seconds_left)} left"
-    return [_count(line), rate, left]
-
-
-def _cut(text: str) -> str:
-    """Return a name as printable text of at most `_NAME_CHARACTERS` characters."""
-    text = printable(text).replace("\n", " ")
-    return text if len(text) <= _NAME_CHARACTERS else text[: _NAME_CHARACTERS - 1] + "…"
-
-
-def _line(words: str, style: str = "") -> "Text":
-    """Return text of one line that cannot control the terminal."""
-    from rich.text import Text  # noqa: PLC0415 - only people need it
-
-    return Text(printable(words).replace("\n", " "), style=style, no_wrap=True, overflow="ellipsis")

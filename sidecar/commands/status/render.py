@@ -2,7 +2,7 @@
 
 import textwrap
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final
 
@@ -79,7 +79,7 @@ def _member(status: RunStatus, observed: ObservedNode) -> dict[str, Any]:
         "changed": observed.changed,
         "silent_seconds": round(observed.silent_seconds, 3),
         "file_age_seconds": None if written_at is None else round(max(0.0, status.wall - written_at), 3),
-        "workers": {"active": _active(heartbeat), "standby": _standby(heartbeat)},
+        "workers": {"active": active(heartbeat), "standby": standby(heartbeat)},
         "doing": None if heartbeat.doing is None else [asdict(progress) for progress in heartbeat.doing],
     }
 
@@ -100,7 +100,7 @@ def lines(run: str, status: RunStatus) -> "Iterator[RenderableType]":
     yield from queue_lines(status)
     yield _text(verdicts_line(status))
     yield ""
-    yield member_table(status, status.members)  # at the end, because it may be longer than the terminal
+    yield _member_table(status)  # at the end, because it may be longer than the terminal
     yield from member_notes(status)
     if past := list(past_lines(status)):
         yield ""
@@ -140,8 +140,7 @@ def _with_step(name: str, step: int | None) -> str:
     return name if step is None else f"{name} (step {step})"
 
 
-def member_table(status: RunStatus, members: Sequence[ObservedNode], *, doing: bool = True) -> "Table":
-    """Return the table of nodes; with `doing`, with the phases of their workers."""
+def _member_table(status: RunStatus) -> "Table":
     from rich.box import SIMPLE_HEAD  # noqa: PLC0415 - only people need it
     from rich.table import Table  # noqa: PLC0415
 
@@ -152,22 +151,21 @@ def member_table(status: RunStatus, members: Sequence[ObservedNode], *, doing: b
     for name in ("active", "standby"):
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("last change", min_width=9)
-    if doing:
-        table.add_column("doing", overflow="fold")
+    table.add_column("doing", overflow="fold")
     table.add_column("version", overflow="fold")
-    for observed in members:
+    for observed in status.members:
         heartbeat = observed.heartbeat
         has_workers = heartbeat.role != "chief" and not observed.left
-        cells = [
+        cells = (
             heartbeat.node,
             heartbeat.role,
             heartbeat.state,
-            str(_active(heartbeat)) if has_workers else "",
-            str(_standby(heartbeat)) if has_workers else "",
-            _last_change(status, observed),
-            *([_phases(status, heartbeat)] if doing else []),
+            str(active(heartbeat)) if has_workers else "",
+            str(standby(heartbeat)) if has_workers else "",
+            last_change(status, observed),
+            _phases(status, heartbeat),
             heartbeat.version,
-        ]
+        )
         table.add_row(*map(_text, cells), style="" if observed.fresh(status.lease_seconds) else "dim")
     return table
 
@@ -262,7 +260,7 @@ def past_lines(status: RunStatus) -> "Iterator[Text]":
         yield _text(f"  {at} UTC  {row['checkpoint']} {verdict}{for_good}{kind}{attempt}{workers}{reason}", style)
 
 
-def _last_change(status: RunStatus, observed: ObservedNode) -> str:
+def last_change(status: RunStatus, observed: ObservedNode) -> str:
     """Return when a node's heartbeat last changed, as far as it was observed."""
     if observed.left:
         return ""
@@ -303,11 +301,13 @@ def open_seconds(status: RunStatus) -> float:
     return 0.0 if since is None else round(max(0.0, status.wall - since), 3)
 
 
-def _active(heartbeat: Heartbeat) -> int:
+def active(heartbeat: Heartbeat) -> int:
+    """Return the number of a node's worker processes that evaluate."""
     return sum(slot.worker is not None for slot in heartbeat.slots)
 
 
-def _standby(heartbeat: Heartbeat) -> int:
+def standby(heartbeat: Heartbeat) -> int:
+    """Return the number of a node's worker processes that are ready to replace others."""
     return sum(slot.standby is not None for slot in heartbeat.slots)
 
 
