@@ -128,6 +128,8 @@ def evaluate(
 @app.command(
     epilog=examples(
         "sidecar history ckpts",
+        "sidecar history ckpts --last 20",
+        "sidecar history ckpts --plot --metric accuracy",
         "sidecar history ckpts --json",
         "sidecar history ckpts --set test --metric 'acc*' --from-step 1000",
     )
@@ -139,6 +141,10 @@ def history(
     metrics: Metrics = None,
     from_step: FromStep = None,
     to_step: ToStep = None,
+    newest: Annotated[
+        int | None, typer.Option("--last", min=1, help="Only the newest N of these results.", metavar="N")
+    ] = None,
+    as_plot: Annotated[bool, _switch("--plot", "Plot each metric over the training step.")] = False,
     as_csv: Annotated[bool, _switch("--csv", "Print a table with one row for each number, as export does.")] = False,
     as_json: Annotated[
         bool,
@@ -146,13 +152,15 @@ def history(
     ] = False,
 ) -> None:
     """List all results of a run, oldest first."""
-    from sidecar.commands.history import print_history_of
+    from sidecar.commands.history import HistoryForm, print_history_of
     from sidecar.observability.narrowing import narrowing
 
-    if as_csv and as_json:
-        raise SettingsError("--csv and --json are two formats: give one of them")
-    form: Literal["table", "csv", "json"] = "csv" if as_csv else "json" if as_json else "table"
-    print_history_of(flags, narrowing(eval_sets, metrics, from_step, to_step), form)
+    forms: dict[HistoryForm, bool] = {"plot": as_plot, "csv": as_csv, "json": as_json}
+    given = [form for form, is_given in forms.items() if is_given]
+    if len(given) > 1:
+        raise SettingsError(f"{' and '.join(f'--{form}' for form in given)} are {len(given)} formats: give one of them")
+    narrowed = narrowing(eval_sets, metrics, from_step, to_step, newest)
+    print_history_of(flags, narrowed, given[0] if given else "table")
 
 
 @app.command(

@@ -1,15 +1,35 @@
 """Print numbers, intervals and foreign text for people. Every part of the program that writes for people uses it."""
 
+import math
 import re
+from collections.abc import Sequence
 from typing import Any, Final
 
 _SHOWN_CHARACTERS: Final = 80  # one line of a terminal
+_MOST_DECIMALS: Final = 6
 _USER_IN_URL: Final = re.compile(r"(?<=://)[^/\s]*(?=@)")
 
 
 def number(value: float | str) -> str:
     """Return a number with five significant digits; a text, such as `nan`, stays as it is."""
     return value if isinstance(value, str) else f"{value:.5g}"
+
+
+def aligned(values: Sequence[float | str | None]) -> list[str]:
+    """Return the numbers of a column with equally many decimals, as many as the one that needs most; None is empty.
+
+    Numbers of very different sizes stay as `number` writes them, because so many decimals would say nothing.
+    """
+    texts = ["" if value is None else number(value) for value in values]
+    written = [text for value, text in zip(values, texts, strict=True) if _is_finite(value)]
+    decimals = max((len(text.partition(".")[2]) for text in written), default=0)
+    if decimals > _MOST_DECIMALS or any("e" in text for text in written):
+        return texts
+    return [f"{value:.{decimals}f}" if _is_finite(value) else text for value, text in zip(values, texts, strict=True)]
+
+
+def _is_finite(value: float | str | None) -> bool:
+    return not isinstance(value, str | None) and math.isfinite(value)
 
 
 def interval(lower: float | None, upper: float | None) -> str:

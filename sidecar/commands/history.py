@@ -4,8 +4,11 @@ import json
 from typing import Any, Literal
 
 import typer
+from rich.console import Console
 
 from sidecar.commands.hints import typed
+from sidecar.commands.history_plot import plots
+from sidecar.commands.history_table import best_plans, courses, table
 from sidecar.commands.status.observe import observer_of
 from sidecar.commands.terminal import print_history
 from sidecar.coordination.journal import read_history
@@ -13,7 +16,9 @@ from sidecar.coordination.journal_state import JournalState
 from sidecar.coordination.run import find_run
 from sidecar.observability.export import as_csv
 from sidecar.observability.narrowing import Narrowing
-from sidecar.observability.report import rows, table
+from sidecar.observability.report import rows
+
+HistoryForm = Literal["table", "plot", "csv", "json"]
 
 
 def history_of(flags: dict[str, Any]) -> tuple[str, JournalState, str]:
@@ -29,8 +34,8 @@ def history_of(flags: dict[str, Any]) -> tuple[str, JournalState, str]:
     return settings.run, found, f"run {settings.run}: {why}"
 
 
-def print_history_of(flags: dict[str, Any], narrowing: Narrowing, form: Literal["table", "csv", "json"]) -> None:
-    """Print the results that were asked for, oldest first: a table for people, CSV, or a JSON list of objects."""
+def print_history_of(flags: dict[str, Any], narrowing: Narrowing, form: HistoryForm) -> None:
+    """Print the results that were asked for, oldest first: a table or plots for people, CSV, or a list of objects."""
     _, whole, none_yet = history_of(flags)
     found = narrowing.of(whole)
     if form == "json":
@@ -41,5 +46,11 @@ def print_history_of(flags: dict[str, Any], narrowing: Narrowing, form: Literal[
         typer.echo(none_yet)
     elif not found.entries:
         typer.echo(f"none of the {len(whole.entries)} results is what the options ask for")
+    elif form == "plot":
+        console = Console()
+        colors = console.is_terminal and not console.no_color and console.color_system is not None
+        for plot in plots(found, best_plans(whole), width=console.width, colors=colors):
+            typer.echo(plot)
     else:
-        print_history(table(found), rows(found))
+        shown, best = rows(found), best_plans(whole)
+        print_history(table(shown, best), shown, courses(shown, best))

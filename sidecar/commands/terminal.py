@@ -101,10 +101,12 @@ def print_result(checkpoint: Checkpoint, result: Result, saves: Path, *, as_json
     console.print(Text(printable(f"saved by each worker: {saves}")), soft_wrap=True)
 
 
-def print_history(table: Table, rows: list[dict[str, Any]]) -> None:
-    """Print the table, and below it the newest distinct reasons of failures, oldest first, as the journal has them."""
+def print_history(table: Table, rows: list[dict[str, Any]], below: list[str]) -> None:
+    """Print the table, lines below it, and the newest distinct reasons of failures, oldest first, as in the journal."""
     console = Console()
     console.print(table)
+    for line in below:
+        console.print(Text(line, no_wrap=True, overflow="ellipsis"))
     newest = {(row["kind"], row["message"]): row for row in rows if row["message"] is not None}
     for row in sorted(newest.values(), key=lambda row: int(row["plan"]))[-_REASONS_SHOWN:]:
         attempt = "" if row["attempt"] is None else f", attempt {row['attempt']}"

@@ -20,12 +20,14 @@ class Narrowing:
         metrics: Globs of metrics; none: all of them.
         first_step: The smallest training step; None: any.
         last_step: The largest training step; None: any.
+        newest: The number of newest entries that stay, of those that are left; None: all of them.
     """
 
     eval_sets: tuple[str, ...] = ()
     metrics: tuple[str, ...] = ()
     first_step: int | None = None
     last_step: int | None = None
+    newest: int | None = None
 
     def of(self, history: JournalState) -> JournalState:
         """Return the entries that were chosen, with the numbers that were chosen.
@@ -34,6 +36,7 @@ class Narrowing:
         of checkpoints whose step is unknown, stay only if all steps do.
         """
         entries = list(self._entries(history.entries))
+        entries = entries if self.newest is None else entries[max(0, len(entries) - self.newest) :]
         return JournalState(log=EntryLog(entries=entries, count=len(entries)))
 
     def _entries(self, entries: list[Entry]) -> Iterator[Entry]:
@@ -65,11 +68,19 @@ class Narrowing:
 
 
 def narrowing(
-    eval_sets: Sequence[str] | None, metrics: Sequence[str] | None, first_step: int | None, last_step: int | None
+    eval_sets: Sequence[str] | None,
+    metrics: Sequence[str] | None,
+    first_step: int | None,
+    last_step: int | None,
+    newest: int | None = None,
 ) -> Narrowing:
     """Return what the options of a command ask for; None stands for an option that was not given."""
     return Narrowing(
-        eval_sets=tuple(eval_sets or ()), metrics=tuple(metrics or ()), first_step=first_step, last_step=last_step
+        eval_sets=tuple(eval_sets or ()),
+        metrics=tuple(metrics or ()),
+        first_step=first_step,
+        last_step=last_step,
+        newest=newest,
     )
 
 

@@ -1,25 +1,21 @@
 """Build the rows of `sidecar history`, and the JSON of both status documents, from `JournalState` and `Status`.
 
-Pure. `table` imports rich when it is called, because the daemon never needs it.
+Pure.
 """
 
 import dataclasses
 import math
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import PurePosixPath
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import unquote
 
 from sidecar.clock import timestamp
 from sidecar.coordination.journal_state import Closed, Entry, JournalState, Settled
 from sidecar.coordination.totals import Best
 from sidecar.observability.status import Status
-from sidecar.plain_text import number, one_line
-from sidecar.records import Checkpoint, Key, Plan, Value, shown_step
+from sidecar.records import Checkpoint, Key, Plan, Value
 from sidecar.states import OutcomeStatus, Verdict
-
-if TYPE_CHECKING:
-    from rich.table import Table
 
 Row = dict[str, Any]
 
@@ -39,40 +35,6 @@ def rows(history: JournalState) -> list[Row]:
 def recent(history: JournalState) -> list[Row]:
     """Return the newest rows, newest first. The cost does not grow with the history."""
     return _rows(history.entries[-_RECENT_ENTRIES:])[: -_RECENT_ROWS - 1 : -1]
-
-
-def table(history: JournalState) -> "Table":
-    """Return the rows as a table for people, with one column per metric."""
-    from rich.box import SIMPLE_HEAD  # noqa: PLC0415 - only people need it
-    from rich.table import Table  # noqa: PLC0415 - only people need it
-    from rich.text import Text  # noqa: PLC0415
-
-    shown = rows(history)
-    columns = dict.fromkeys(
-        (eval_set, name) for row in shown for eval_set, values in row["metrics"].items() for name in values
-    )
-    result = Table(box=SIMPLE_HEAD, show_edge=False, padding=0)  # as narrow as possible
-    result.add_column("step", justify="right", no_wrap=True)
-    result.add_column("checkpoint", overflow="fold", min_width=10)
-    result.add_column("status", overflow="fold", min_width=6)
-    for eval_set, name in columns:
-        result.add_column(Text(f"{one_line(eval_set)}\n{one_line(name)}"), justify="right", no_wrap=True)
-    for name in ("examples", "workers", "s"):
-        result.add_column(name, justify="right", no_wrap=True)
-    result.add_column("UTC", no_wrap=True)
-    for row in shown:
-        cells = [
-            shown_step(row["step"], row["step_source"]),
-            row["checkpoint"],
-            _verdict(row),
-            *(_printed(row["metrics"].get(eval_set, {}).get(name)) for eval_set, name in columns),
-            str(sum(row["examples"].values())) if row["examples"] else "",
-            str(row["workers"] or ""),
-            f"{sum(row['phases'].values()):.2f}" if row["phases"] else "",
-            row["completed_at"][5:16].replace("T", " "),
-        ]
-        result.add_row(*(Text(one_line(cell)) for cell in cells))
-    return result
 
 
 def status_json(status: Status, history: JournalState) -> dict[str, Any]:
@@ -272,13 +234,3 @@ def open_plan(plan: Plan) -> dict[str, Any]:
         "nodes": list(dict.fromkeys(member.node for member in members)),
         "proposed_at": plan.proposed_at,
     }
-
-
-def _verdict(row: Row) -> str:
-    if row["status"] == "succeeded":
-        return "ok"
-    return str(row["status"] if row["kind"] is None else f"{row['status']}: {row['kind']}")
-
-
-def _printed(value: Mapping[str, Any] | None) -> str:
-    return "" if value is None else number(value["hex"] if value["value"] is None else value["value"])
