@@ -2,12 +2,20 @@
 
 import pytest
 
-from sidecar.plain_text import interval, number, one_line, printable, shortened, without_password
+from sidecar.plain_text import aligned, interval, number, one_line, printable, shortened, without_password
 
 
 def test_numbers_have_five_digits_and_texts_stay():
     """A number that is not finite comes as a text."""
     assert (number(0.97123456), number(1e-9), number("nan")) == ("0.97123", "1e-09", "nan")
+
+
+def test_numbers_of_a_column_have_equally_many_decimals():
+    """Texts and missing numbers stay; numbers of very different sizes do, too."""
+    assert aligned([0.9068, 0.79597, "nan", None, 12.0]) == ["0.90680", "0.79597", "nan", "", "12.00000"]
+    assert aligned([1e-9, 0.5]) == ["1e-09", "0.5"]
+    assert aligned([0.00012345, 0.5]) == ["0.00012345", "0.5"]
+    assert aligned([3.0, 250.0, float("inf")]) == ["3", "250", "inf"]
 
 
 def test_an_interval_needs_both_bounds():

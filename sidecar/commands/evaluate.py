@@ -13,11 +13,12 @@ from typing import Any, Final
 from sidecar.checkpoints.formats import orbax, saved_model
 from sidecar.checkpoints.inspect import check, inspect_one
 from sidecar.commands.catalog_and_rules import make_catalog
+from sidecar.commands.eval_progress import shown_progress
 from sidecar.commands.framework import with_framework
 from sidecar.commands.load import load_settings
 from sidecar.commands.one_shot import Inbox, OneShot, evaluate_once, result_of
 from sidecar.commands.task_file import check_before_import
-from sidecar.commands.terminal import print_result, shown_progress
+from sidecar.commands.terminal import print_result
 from sidecar.commands.worker_pool import make_task_spec, make_workers
 from sidecar.errors import CheckpointError, EvaluationFailedError, SettingsError, TaskError, VanishedError
 from sidecar.policy.node_identity import node_name

@@ -194,5 +194,5 @@ def _without_gaps(points: Sequence[Point]) -> Iterator[list[Point]]:
 
 def _tick(x: float) -> str:
     """Return a step in at most nine characters."""
-    text = f"{x:.0f}"
+    text = f"{x:.9g}"
     return text if len(text) <= 9 else f"{x:.3g}"  # noqa: PLR2004

@@ -25,6 +25,7 @@ class ProgressRate:
 
     def note(self, batches: int, now: float) -> None:
         """Note a report that was seen at `now`. Fewer batches than before begin a new phase."""
+        batches = bounded(batches)
         if self._samples and batches < self._samples[-1][1]:
             self._samples.clear()
         if batches < 1 or (self._samples and batches == self._samples[-1][1]):
@@ -52,8 +53,13 @@ class ProgressRate:
         if rate is None or total is None:
             return None
         newest, batches = self._samples[-1]
-        left = min(max(0, total - batches), _MOST_BATCHES)
+        left = max(0, bounded(total) - batches)
         return max(0.0, left / rate - min(now - newest, 1 / rate)) if left else 0.0
+
+
+def bounded(batches: int) -> int:
+    """Return a number of batches from a file as one that can be: a file may hold any."""
+    return min(max(0, batches), _MOST_BATCHES)
 
 
 def duration(seconds: float) -> str:

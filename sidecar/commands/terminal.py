@@ -1,56 +1,21 @@
 """Show people, on a terminal, the progress of `eval`, tables of results, and the reasons of failures."""
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import typer
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from sidecar.observability.status import WorkerStatus
 from sidecar.plain_text import interval, number, printable
 from sidecar.records import Checkpoint, Result
 
-if TYPE_CHECKING:
-    from rich.progress import Progress, TaskID
-
-Show = Callable[[tuple[WorkerStatus, ...]], None]
-
 _REASONS_SHOWN: Final = 3  # a wrong task fails every checkpoint in the same way; --json has all messages
-
-
-@contextmanager
-def shown_progress(framework: str) -> Iterator[Show]:
-    """Show one line for each worker, with its elapsed time, on standard error if that is a terminal."""
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn  # noqa: PLC0415 - slow to import
-
-    console = Console(stderr=True)
-    columns = (TextColumn("worker {task.fields[number]}"), TextColumn("{task.description:<18}"), BarColumn(20))
-    counts = (TextColumn("{task.fields[counts]}"), TimeElapsedColumn())
-    with Progress(*columns, *counts, console=console, transient=True, disable=not console.is_terminal) as bar:
-        lines: dict[str, TaskID] = {}
-        yield lambda workers: _update(bar, lines, workers, framework)
-
-
-def _update(bar: "Progress", lines: "dict[str, TaskID]", workers: tuple[WorkerStatus, ...], framework: str) -> None:
-    """Update the progress lines of all worker processes."""
-    for index, worker in enumerate(workers):
-        doing = f"imports {framework}" if worker.state == "import" else worker.state
-        counts = "" if worker.total_batches is None else f"{worker.batches}/{worker.total_batches} batches"
-        if worker.worker not in lines:
-            lines[worker.worker] = bar.add_task(doing, total=None, number=index, counts=counts)
-        bar.update(
-            lines[worker.worker],
-            description=doing,
-            completed=worker.batches,
-            total=worker.total_batches,
-            counts=counts,
-        )
 
 
 def is_screen(console: Console) -> bool:

@@ -4,6 +4,8 @@ import pytest
 from catalogs import make_catalog
 from fakes import FakeClock
 from heartbeats import make_heartbeat
+from journals import Journal as MiniatureJournal
+from journals import settlement
 
 from sidecar.commands.status.collect import RunObserver
 from sidecar.coordination.heartbeats import Heartbeats
@@ -125,3 +127,15 @@ def writers(storage, run):
 def checkpoint():
     """A checkpoint by the number of its step."""
     return lambda step, digest="e": Checkpoint(name=f"ckpt-{step}", digest=digest * 64, step=step, format="tf_object")
+
+
+@pytest.fixture
+def journal():
+    """An empty journal in memory."""
+    return MiniatureJournal()
+
+
+@pytest.fixture
+def settle():
+    """Make settlements."""
+    return settlement

@@ -70,3 +70,10 @@ def test_the_history_stays_as_it_was(history):
     before = rows(history)
     Narrowing(metrics=("loss",), first_step=200).of(history)
     assert rows(history) == before
+
+
+def test_the_newest_of_what_is_left(history):
+    """More than there are is no mistake."""
+    everything = rows(history)
+    assert rows(Narrowing(newest=1).of(history)) == everything[-1:]
+    assert len(rows(Narrowing(newest=100).of(history))) == len(rows(Narrowing().of(history)))

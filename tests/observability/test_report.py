@@ -1,20 +1,11 @@
-import io
 import json
 import math
 
 import pytest
-from rich.console import Console
 
 from sidecar.coordination.totals import Best
 from sidecar.observability import report
 from sidecar.records import Checkpoint, Nonfinite, Value
-
-
-def shown(history):
-    console = Console(width=200, no_color=True)
-    with console.capture() as capture:
-        console.print(report.table(history))
-    return capture.get()
 
 
 def test_success_row(journal):
@@ -154,46 +145,6 @@ def test_nan_is_strict_json(journal):
     assert row["metrics"]["test"]["loss"] == {"value": None, "hex": "nan", "lower": None, "upper": None}
 
 
-def test_table(journal, settle):
-    """People get one line per row, a column per metric of any row, and the kind of each failure."""
-    journal.evaluate("ckpt-4", 400, {"loss": Value(value=None, hex="nan")})
-    journal.evaluate("ckpt-5", 500)
-    journal.plan("ckpt-6", step=600)
-    journal.fail()
-    journal.plan(None, settles=[settle("ckpt-7", "vanished", step=None)])
-    text = shown(journal.history)
-    lines = [line for line in text.splitlines() if "ckpt-" in line]
-    assert [word for word in text.split() if word in ("loss", "accuracy")] == ["loss", "accuracy"]
-    assert "nan" in lines[0]
-    assert "0.97" in lines[1]
-    assert "1003" in lines[1]
-    assert "0.79" in lines[1]  # seconds, all phases together
-    assert "failed: stalled" in lines[2]
-    assert "vanished" in lines[3]
-
-
-def test_table_fits_a_terminal(journal):
-    """Two metrics and everything beside them are readable in 80 columns."""
-    journal.evaluate(
-        "ckpt-10",
-        12345,
-        {"accuracy": Value(value=0.987654321, hex="0x1p0"), "loss": Value(value=0.0123456789, hex="0x1p0")},
-    )
-    console = Console(width=80, record=True, file=io.StringIO())
-    console.print(report.table(journal.history))
-    text = console.export_text()
-    for part in ("12345", "ckpt-10", " ok ", "0.98765", "0.012346", "1003", "01-31 12:00"):
-        assert part in text
-
-
-def test_table_escapes(journal):
-    """Neither rich markup nor terminal codes in a name have any effect."""
-    journal.evaluate("[red]ckpt\x1b[31m", 1, {"[b]acc\n": Value(value=1.0, hex="0x1p0")})
-    text = shown(journal.history)
-    assert "[red]ckpt\\x1b[31m" in text
-    assert "[b]acc\\n" in text
-
-
 def test_what_succeeded_after_all_is_not_settled_without_a_result(journal, status, settle):
     """It had failed for good under code that was corrected since."""
     journal.plan("ckpt-2", step=2, settles=[settle("ckpt-1", "failed", task="t0"), settle("ckpt-0", "skipped")])
@@ -275,10 +226,6 @@ def test_an_ordinal_is_marked(journal, settle):
         ("first", None, None),
         ("last", 3, "order"),
     ]
-    console = Console(width=200)
-    with console.capture() as told:
-        console.print(report.table(journal.history))
-    assert "#3" in told.get()
 
 
 def test_the_best_checkpoint_is_named_as_it_was_found():

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from sidecar.commands.observed_nodes import ObservedNode
-from sidecar.commands.progress_rate import ProgressRate
+from sidecar.commands.progress_rate import ProgressRate, bounded
 from sidecar.commands.status.collect import RunStatus
 from sidecar.records import Member, WorkerProgress
 from sidecar.states import WorkerPhase
@@ -68,8 +68,8 @@ class PlanProgress:
             rank=member.rank,
             node=member.node,
             phase=None if progress is None else progress.phase,
-            batches=0 if progress is None else progress.batches,
-            total=None if progress is None else progress.total,
+            batches=0 if progress is None else bounded(progress.batches),
+            total=None if progress is None or progress.total is None else bounded(progress.total),
             per_second=None if gone else rate,
             seconds_left=None if gone else left,
             silent_seconds=observed.silent_seconds if gone and observed is not None else None,

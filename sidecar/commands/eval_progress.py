@@ -1,0 +1,117 @@
+"""Show the progress of `sidecar eval` on standard error: a bar for each worker on a terminal, else lines."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final
+
+import typer
+from rich.console import Console
+
+from sidecar.clock import Clock, SystemClock
+from sidecar.commands.progress_rate import ProgressRate, duration
+from sidecar.commands.terminal import is_screen
+from sidecar.observability.status import WorkerStatus
+from sidecar.plain_text import number, printable
+from sidecar.states import WorkerPhase
+
+if TYPE_CHECKING:
+    from rich.progress import Progress, TaskID
+
+Show = Callable[[tuple[WorkerStatus, ...]], None]
+
+_LINE_SECONDS: Final = 10.0  # between two lines about one phase, if there is no terminal
+_LONG: Final = (WorkerPhase.IMPORT, WorkerPhase.RESTORE, WorkerPhase.EVALUATE)
+_LAST: Final = len(WorkerPhase)
+
+
+@contextmanager
+def shown_progress(framework: str, *, console: Console | None = None, clock: Clock | None = None) -> Iterator[Show]:
+    """Yield a function that shows the workers, with the rate of their batches and the time that is left."""
+    console, clock = console or Console(stderr=True), clock or SystemClock()
+    if not is_screen(console):
+        yield ProgressLines(framework, clock, lambda line: typer.echo(line, err=True)).show
+        return
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn  # noqa: PLC0415 - slow to import
+
+    columns = (TextColumn("worker {task.fields[number]}"), TextColumn("{task.description:<18}"), BarColumn(16))
+    counts = (TextColumn("{task.fields[counts]:<24}"), TimeElapsedColumn())
+    with Progress(*columns, *counts, console=console, transient=True) as bar:
+        yield ProgressBars(framework, clock, bar).show
+
+
+class ProgressBars:
+    """Show one bar for each worker, with its elapsed time."""
+
+    def __init__(self, framework: str, clock: Clock, bar: "Progress") -> None:
+        self._framework, self._clock, self._bar = framework, clock, bar
+        self._rates = WorkerRates()
+        self._lines: dict[str, TaskID] = {}
+
+    def show(self, workers: tuple[WorkerStatus, ...]) -> None:
+        """Update the bars."""
+        for index, worker in enumerate(workers):
+            doing, total = phase_name(worker.state, self._framework), worker.total_batches
+            if worker.worker not in self._lines:
+                self._lines[worker.worker] = self._bar.add_task(doing, total=None, number=index, counts="")
+            counts = self._rates.progress(worker, self._clock.now())
+            self._bar.update(
+                self._lines[worker.worker],
+                description=doing,
+                completed=worker.batches,
+                total=total if worker.state == WorkerPhase.EVALUATE else None,
+                counts=counts,
+            )
+
+
+class ProgressLines:
+    """Write a line when the slowest worker begins a phase that may take long, and every ten seconds while it takes."""
+
+    def __init__(self, framework: str, clock: Clock, write: Callable[[str], None]) -> None:
+        self._framework, self._clock, self._write = framework, clock, write
+        self._rates = WorkerRates()
+        self._begun: set[str] = set()
+        self._written_at = clock.now()
+
+    def show(self, workers: tuple[WorkerStatus, ...]) -> None:
+        """Write a line if there is news."""
+        now = self._clock.now()
+        progress = {worker.worker: self._rates.progress(worker, now) for worker in workers}
+        slowest = min(workers, key=lambda worker: (_rank(worker.state), worker.batches), default=None)
+        if slowest is None:
+            return
+        begins = slowest.state in _LONG and slowest.state not in self._begun
+        if not begins and now - self._written_at < _LINE_SECONDS:
+            return
+        self._begun.add(slowest.state)
+        self._written_at = now
+        done = progress[slowest.worker]
+        whose = f", the slowest of {len(workers)} workers" if len(workers) > 1 else ""
+        self._write(printable(f"sidecar: {phase_name(slowest.state, self._framework)}{f' {done}' * bool(done)}{whose}"))
+
+
+class WorkerRates:
+    """Hold the rate of each worker in its phase."""
+
+    def __init__(self) -> None:
+        self._of: dict[tuple[str, str], ProgressRate] = {}
+
+    def progress(self, worker: WorkerStatus, now: float) -> str:
+        """Note a status, and return its batches, their rate, and the time that is left, as far as they are known."""
+        if not worker.batches:
+            return ""
+        rate = self._of.setdefault((worker.worker, worker.state), ProgressRate())
+        rate.note(worker.batches, now)
+        of = "" if worker.total_batches is None else f"/{worker.total_batches}"
+        per_second, left = rate.per_second(now), rate.seconds_left(worker.total_batches, now)
+        speed = "" if per_second is None else f" {number(round(per_second, 2))}/s"
+        return f"{worker.batches}{of}{speed}" + ("" if left is None else f" {duration(left)} left")
+
+
+def phase_name(state: str, framework: str) -> str:
+    """Return what a worker does, for people."""
+    return f"imports {framework}" if state == WorkerPhase.IMPORT else state
+
+
+def _rank(state: str) -> int:
+    """Return the place of a phase in the order of `WorkerPhase`."""
+    return next((rank for rank, phase in enumerate(WorkerPhase) if phase == state), _LAST)

@@ -1,0 +1,79 @@
+import io
+import math
+
+from rich.console import Console
+
+from sidecar.commands.history_table import best_plans, courses, table
+from sidecar.observability.report import rows
+from sidecar.records import Value
+
+
+def shown(history, width=200):
+    console = Console(width=width, no_color=True, file=io.StringIO())
+    with console.capture() as capture:
+        console.print(table(rows(history), best_plans(history)))
+    return capture.get()
+
+
+def measured(number, goal="max"):
+    return Value(value=number if math.isfinite(number) else None, hex=number.hex(), goal=goal)
+
+
+def test_table(journal, settle):
+    """People get one line per row, a column per metric of any row, and the kind of each failure."""
+    journal.evaluate("ckpt-4", 400, {"loss": Value(value=None, hex="nan")})
+    journal.evaluate("ckpt-5", 500)
+    journal.plan("ckpt-6", step=600)
+    journal.fail()
+    journal.plan(None, settles=[settle("ckpt-7", "vanished", step=None)])
+    text = shown(journal.history)
+    lines = [line for line in text.splitlines() if "ckpt-" in line]
+    assert [word for word in text.split() if word in ("loss", "accuracy")] == ["loss", "accuracy"]
+    assert "nan" in lines[0]
+    assert "0.97" in lines[1]
+    assert "1003" in lines[1]
+    assert "0.79" in lines[1]  # seconds, all phases together
+    assert "failed: stalled" in lines[2]
+    assert "vanished" in lines[3]
+
+
+def test_it_fits_a_terminal(journal):
+    """Two metrics, each with its best marked, and everything beside them are readable in 80 columns."""
+    for accuracy, loss in ((0.9, 0.0123456789), (0.987654321, 0.5)):
+        journal.evaluate("ckpt-10", 12345, {"accuracy": measured(accuracy), "loss": measured(loss, "min")})
+    text = shown(journal.history, 80)
+    for part in ("12345", "ckpt-10", " ok ", "0.98765 ★", "0.012346 ★", "1003", "01-31 12:00", "0.90000"):
+        assert part in text
+
+
+def test_names_cannot_control_the_terminal(journal):
+    """Neither rich markup nor terminal codes in a name have any effect."""
+    journal.evaluate("[red]ckpt\x1b[31m", 1, {"[b]acc\n": Value(value=1.0, hex="0x1p0")})
+    text = shown(journal.history)
+    assert "[red]ckpt\\x1b[31m" in text
+    assert "[b]acc\\n" in text
+
+
+def test_an_ordinal_is_marked(journal):
+    """`#2`: the second checkpoint without a step, in order of writing."""
+    journal.evaluate("best", None)
+    journal.evaluate("last", None)
+    assert "#2" in shown(journal.history)
+
+
+def test_the_best_is_that_of_the_run(journal):
+    """Also if only some evaluations are shown: the mark does not move, and its meaning is told where it is shown."""
+    for step, accuracy in ((100, 0.5), (200, 0.75), (300, 0.625)):
+        journal.evaluate(f"ckpt-{step}", step, {"accuracy": measured(accuracy)})
+    everything, best = rows(journal.history), best_plans(journal.history)
+    assert best == {("test", "accuracy"): 2}
+    assert courses(everything, best) == ["★ best of the run", "▁█▅  test/accuracy  0.5 to 0.75"]
+    assert courses(everything[-1:], best) == []
+
+
+def test_courses_have_gaps(journal):
+    """A number that is not finite has no level, and a metric without any finite one says so."""
+    for step in (1, 2, 3):
+        odd = {"loss": measured(math.nan if step == 2 else float(step), "none"), "o\x1b": measured(math.inf, "none")}
+        journal.evaluate(f"ckpt-{step}", step, odd)
+    assert courses(rows(journal.history), {}) == ["▁ █  test/loss  1 to 3", "     test/o\\x1b  no finite number"]
