@@ -19,8 +19,7 @@ if TYPE_CHECKING:
 
 Show = Callable[[tuple[WorkerStatus, ...]], None]
 
-_LINE_SECONDS: Final = 10.0  # between two lines about one phase, if there is no terminal
-_LONG: Final = (WorkerPhase.IMPORT, WorkerPhase.RESTORE, WorkerPhase.EVALUATE)
+_LINE_SECONDS: Final = 10.0  # between two lines, if there is no terminal
 _LAST: Final = len(WorkerPhase)
 
 
@@ -64,29 +63,24 @@ class ProgressBars:
 
 
 class ProgressLines:
-    """Write a line when the slowest worker begins a phase that may take long, and every ten seconds while it takes."""
+    """Write what the slowest worker does, every ten seconds. A quick evaluation writes nothing."""
 
     def __init__(self, framework: str, clock: Clock, write: Callable[[str], None]) -> None:
         self._framework, self._clock, self._write = framework, clock, write
         self._rates = WorkerRates()
-        self._begun: set[str] = set()
         self._written_at = clock.now()
 
     def show(self, workers: tuple[WorkerStatus, ...]) -> None:
-        """Write a line if there is news."""
+        """Write a line if it is time for one."""
         now = self._clock.now()
         progress = {worker.worker: self._rates.progress(worker, now) for worker in workers}
         slowest = min(workers, key=lambda worker: (_rank(worker.state), worker.batches), default=None)
-        if slowest is None:
+        if slowest is None or now - self._written_at < _LINE_SECONDS:
             return
-        begins = slowest.state in _LONG and slowest.state not in self._begun
-        if not begins and now - self._written_at < _LINE_SECONDS:
-            return
-        self._begun.add(slowest.state)
         self._written_at = now
-        done = progress[slowest.worker]
+        done = f" {progress[slowest.worker]}" if progress[slowest.worker] else ""
         whose = f", the slowest of {len(workers)} workers" if len(workers) > 1 else ""
-        self._write(printable(f"sidecar: {phase_name(slowest.state, self._framework)}{f' {done}' * bool(done)}{whose}"))
+        self._write(printable(f"progress: {phase_name(slowest.state, self._framework)}{done}{whose}"))
 
 
 class WorkerRates:

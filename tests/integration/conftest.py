@@ -68,8 +68,8 @@ class Ended:
 
     @property
     def said(self):
-        """What was said to a person: standard error without the log's lines."""
-        return "\n".join(line for line in self.err.splitlines() if not line.startswith("{"))
+        """What was said to a person: standard error without the log's lines, and those of a slow machine's progress."""
+        return "\n".join(line for line in self.err.splitlines() if not line.startswith(("{", "progress: ")))
 
     @property
     def sentence(self):

@@ -72,7 +72,7 @@ def test_people_get_a_table(request, start, made, task):
     newest = request.getfixturevalue(made)[-1]
     program = request.getfixturevalue(start)(task)
     done = program.wait()
-    assert (done.code, done.err) == (0, "")
+    assert (done.code, done.said) == (0, "")
     accuracy = newest["correct"] / newest["examples"]
     assert re.search(rf"accuracy\s+│\s+{accuracy:.5g}", done.out)
     assert "103 examples of test; 1 worker" in done.out

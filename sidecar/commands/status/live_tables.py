@@ -107,11 +107,12 @@ def _grid(headings: Sequence[str]) -> "Table":
     return table
 
 
-def member_table(status: RunStatus, members: Sequence[ObservedNode], width: int) -> "Table":
-    """Return one line for each node, after the headings."""
+def member_table(status: RunStatus, members: Sequence[ObservedNode], count: int, width: int) -> "Table":
+    """Return one line for each of the first `count` nodes, after the headings."""
     wide = width >= _NARROW
-    table = _grid(["node", "state", "last change", *(["role", "active", "standby", "version"] if wide else [])])
-    for observed in members:
+    some = f" ({count} of {len(members)})" if count < len(members) else ""
+    table = _grid([f"node{some}", "state", "last change", *(["role", "active", "standby", "version"] if wide else [])])
+    for observed in members[:count]:
         heartbeat = observed.heartbeat
         cells = [cut(heartbeat.node), heartbeat.state, last_change(status, observed)]
         if wide:

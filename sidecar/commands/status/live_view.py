@@ -92,9 +92,7 @@ def _sections(run: str, status: RunStatus, workers: Sequence[WorkerLine], width:
     members = sorted(status.members, key=lambda observed: observed.fresh(status.lease_seconds) is True)
     if members:  # those that are not alive come first, as they need attention
         rows = len(members) + 1
-        yield Section(
-            rows, min(3, rows), lambda count: member_table(status, members[: max(0, count - 1)], width), blank=True
-        )
+        yield Section(rows, min(3, rows), lambda count: member_table(status, members, count - 1, width), blank=True)
     notes = list(member_notes(status))
     yield _texts(notes, least=min(1, len(notes)))
     past = list(past_lines(status))
