@@ -24,6 +24,7 @@ _INTERRUPTED: Final = 130
 _A_BUG: Final = 70
 _FAILED: Final = 1
 _COMPLETE: Final = "_SIDECAR_COMPLETE"  # set by the shell's completion
+_ZSH_BEGINS: Final = "(( $+functions[compdef] )) || { autoload -Uz compinit && compinit -i }"
 
 _NODE_OPTIONS: Final = ("task", "replicas", "min_workers", "port_range", "role", "node", "host", "http")
 _RUN_OPTIONS: Final = (
@@ -308,7 +309,11 @@ def completion(
     """Print the script that completes commands and options in your shell."""
     from typer._completion_shared import get_completion_script
 
-    typer.echo(get_completion_script(prog_name="sidecar", complete_var=_COMPLETE, shell=shell))
+    script = get_completion_script(prog_name="sidecar", complete_var=_COMPLETE, shell=shell)
+    if shell == "zsh":  # a ~/.zshrc without any other completion has not loaded what defines `compdef`
+        first, rest = script.split("\n", 1)
+        script = f"{first}\n{_ZSH_BEGINS}\n{rest}"
+    typer.echo(script)
 
 
 @app.command(epilog=examples("sidecar demo", "sidecar demo --keep"))

@@ -135,7 +135,7 @@ def test_thirty_workers_do_not_hide_the_rest(observer, writers, checkpoint, prog
     assert "0 node-0 evaluate" not in text.replace("10 node-10", "")
     assert int(more[1]) + len(re.findall(" evaluate ", text)) == 30
     assert "waiting 0" in text
-    assert "node (7 of 30)  state" in text
+    assert "node (8 of 30)  state" in text
 
 
 def test_names_cannot_control_the_terminal(observer, writers, checkpoint, progress):
