@@ -8,6 +8,7 @@ import typer
 from rich.console import Console
 
 from sidecar.clock import Clock, SystemClock
+from sidecar.commands.interrupts import Interrupts
 from sidecar.commands.progress_rate import ProgressRate, duration
 from sidecar.commands.terminal import is_screen
 from sidecar.observability.status import WorkerStatus
@@ -34,7 +35,8 @@ def shown_progress(framework: str, *, console: Console | None = None, clock: Clo
 
     columns = (TextColumn("worker {task.fields[number]}"), TextColumn("{task.description:<18}"), BarColumn(16))
     counts = (TextColumn("{task.fields[counts]:<24}"), TimeElapsedColumn())
-    with Progress(*columns, *counts, console=console, transient=True) as bar:
+    bars = Progress(*columns, *counts, console=console, transient=True)
+    with Interrupts().received(), bars as bar:  # a signal gives the cursor back, too
         yield ProgressBars(framework, clock, bar).show
 
 

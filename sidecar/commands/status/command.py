@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import os
 from collections.abc import Callable
 from typing import Any, NoReturn
 
@@ -52,7 +53,9 @@ def print_again(
     if not json_lines and is_screen(console):
         from sidecar.commands.status.screen import watch  # noqa: PLC0415 - only a terminal needs it
 
-        watch(console, run, observer, timeout, every_seconds=every_seconds, pause=pause)
+        # COLUMNS and LINES, if the shell exports them, do not follow the terminal's size.
+        own = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES")}
+        watch(Console(_environ=own), run, observer, timeout, every_seconds=every_seconds, pause=pause)
     while True:
         try:
             status = timeout.call(observer.collect)

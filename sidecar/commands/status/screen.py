@@ -5,16 +5,14 @@ terminal gets its own screen and its cursor back however the command ends, and t
 """
 
 import contextlib
-import os
-import signal
-from collections.abc import Callable, Iterator
-from types import FrameType
+from collections.abc import Callable
 from typing import Final, NoReturn
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.text import Text
 
+from sidecar.commands.interrupts import Interrupts
 from sidecar.commands.status.collect import RunObserver, RunStatus
 from sidecar.commands.status.live_view import live_view
 from sidecar.commands.status.plan_progress import PlanProgress, WorkerLine
@@ -24,15 +22,6 @@ from sidecar.errors import StorageError
 from sidecar.plain_text import printable
 
 _LOOK_SECONDS: Final = 0.2  # between two looks at the size of the terminal, which cost nothing
-_ENDING: Final = (signal.SIGTERM, signal.SIGHUP)
-
-
-class _EndedError(BaseException):
-    """Raised in the main thread by a signal that ends the program."""
-
-    def __init__(self, number: int) -> None:
-        super().__init__(number)
-        self.number = number
 
 
 def watch(
@@ -45,8 +34,9 @@ def watch(
     pause: Callable[[float], None],
 ) -> NoReturn:
     """Show the status until a signal, or an exception of `pause`. An error of storage that a retry may fix is shown."""
-    screen = Screen(console, run)
-    with _signals_as_exceptions():
+    interrupts = Interrupts()
+    screen = Screen(console, run, interrupts)
+    with interrupts.received():
         try:
             screen.open()
             while True:
@@ -58,15 +48,17 @@ def watch(
                     screen.complain(str(error))
                 screen.wait(every_seconds, pause)
         finally:
+            interrupts.end()
             screen.close()
 
 
 class Screen:
     """Draw statuses on a terminal. `close` gives the terminal back."""
 
-    def __init__(self, console: Console, run: str) -> None:
+    def __init__(self, console: Console, run: str, interrupts: Interrupts) -> None:
         self._console = console
         self._run = run
+        self._interrupts = interrupts
         self._progress = PlanProgress()
         self._status: RunStatus | None = None
         self._workers: list[WorkerLine] = []
@@ -75,7 +67,8 @@ class Screen:
 
     def open(self) -> None:
         """Take the terminal."""
-        self._live.start()
+        with self._interrupts.held():
+            self._live.start()
         self._draw()
 
     def update(self, status: RunStatus) -> None:
@@ -116,23 +109,5 @@ class Screen:
             shown.append(Text(printable(f"run {self._run}: reading …")))
         else:
             shown += live_view(self._run, self._status, self._workers, width=width, height=height)
-        self._live.update(Group(*shown), refresh=True)
-
-
-@contextlib.contextmanager
-def _signals_as_exceptions() -> Iterator[None]:
-    """Let signals that end the program raise an exception first, and end it when that was handled."""
-    previous = {number: signal.signal(number, _raise) for number in _ENDING}
-    try:
-        yield
-    except _EndedError as ended:
-        signal.signal(ended.number, signal.SIG_DFL)
-        os.kill(os.getpid(), ended.number)
-        raise
-    finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler)
-
-
-def _raise(number: int, _: FrameType | None) -> NoReturn:
-    raise _EndedError(number)
+        with self._interrupts.held():
+            self._live.update(Group(*shown), refresh=True)
