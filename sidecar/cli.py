@@ -15,8 +15,8 @@ import typer
 
 from sidecar.commands.character_fallback import use_fallback
 from sidecar.commands.load import settings_file, warn
-from sidecar.commands.options import examples, takes_settings
-from sidecar.errors import SettingsError, SidecarError, StorageError
+from sidecar.commands.options import EvalSets, FromStep, Metrics, ToStep, examples, takes_settings
+from sidecar.errors import SidecarError, StorageError
 from sidecar.settings import load
 from sidecar.version import __version__
 
@@ -24,7 +24,6 @@ _INTERRUPTED: Final = 130
 _A_BUG: Final = 70
 _FAILED: Final = 1
 _COMPLETE: Final = "_SIDECAR_COMPLETE"  # set by the shell's completion
-_ZSH_BEGINS: Final = "(( $+functions[compdef] )) || { autoload -Uz compinit && compinit -i }"
 
 _NODE_OPTIONS: Final = ("task", "replicas", "min_workers", "port_range", "role", "node", "host", "http")
 _RUN_OPTIONS: Final = (
@@ -39,17 +38,6 @@ def _switch(*names_and_help: str) -> Any:
     *names, text = names_and_help
     return typer.Option(*names, help=text, metavar="", show_default=False)
 
-
-EvalSets = Annotated[
-    list[str] | None,
-    typer.Option("--set", help="Only this eval set, or those that match; may be repeated.", metavar="GLOB"),
-]
-Metrics = Annotated[
-    list[str] | None,
-    typer.Option("--metric", help="Only this metric, or those that match; may be repeated.", metavar="GLOB"),
-]
-FromStep = Annotated[int | None, typer.Option(help="Only checkpoints from this training step on.", metavar="STEP")]
-ToStep = Annotated[int | None, typer.Option(help="Only checkpoints up to this training step.", metavar="STEP")]
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -153,15 +141,11 @@ def history(
     ] = False,
 ) -> None:
     """List all results of a run, oldest first."""
-    from sidecar.commands.history import HistoryForm, print_history_of
+    from sidecar.commands.history import form_of, print_history_of
     from sidecar.observability.narrowing import narrowing
 
-    forms: dict[HistoryForm, bool] = {"plot": as_plot, "csv": as_csv, "json": as_json}
-    given = [form for form, is_given in forms.items() if is_given]
-    if len(given) > 1:
-        raise SettingsError(f"{' and '.join(f'--{form}' for form in given)} are {len(given)} formats: give one of them")
     narrowed = narrowing(eval_sets, metrics, from_step, to_step, newest)
-    print_history_of(flags, narrowed, given[0] if given else "table")
+    print_history_of(flags, narrowed, form_of({"plot": as_plot, "csv": as_csv, "json": as_json}))
 
 
 @app.command(
@@ -307,13 +291,9 @@ def completion(
     shell: Annotated[Literal["bash", "zsh", "fish"], typer.Argument(help="Shell to complete commands in.")],
 ) -> None:
     """Print the script that completes commands and options in your shell."""
-    from typer._completion_shared import get_completion_script
+    from sidecar.commands.completion import script
 
-    script = get_completion_script(prog_name="sidecar", complete_var=_COMPLETE, shell=shell)
-    if shell == "zsh":  # a ~/.zshrc without any other completion has not loaded what defines `compdef`
-        first, rest = script.split("\n", 1)
-        script = f"{first}\n{_ZSH_BEGINS}\n{rest}"
-    typer.echo(script)
+    typer.echo(script(shell, _COMPLETE))
 
 
 @app.command(epilog=examples("sidecar demo", "sidecar demo --keep"))

@@ -9,10 +9,14 @@ import threading
 from pathlib import Path
 
 import pytest
+from journal_files import Writers
 from users import MALLORY, acting_as
 
 from sidecar import cli
 from sidecar.commands.options import FLAGS
+from sidecar.coordination.run import open_run
+from sidecar.coordination.storage import PosixStorage
+from sidecar.records import Checkpoint, Value
 
 COMMANDS = ("run", "eval", "history", "export", "status", "check", "requeue")
 
@@ -115,7 +119,8 @@ def test_two_formats_are_a_mistake(type_, here):
     (here / "ckpts").mkdir()
     code, _, err = type_("history", "ckpts", "--csv", "--json")
     assert code == 2
-    assert "--csv and --json are two formats" in err
+    assert "--csv and --json are 2 formats" in err
+    assert type_("history", "ckpts", "--csv", "--json", "--plot")[0] == 2
     assert type_("history", "ckpts", "--csv", "--from-step", "5")[1].startswith("plan,completed_at,")
 
 
@@ -289,6 +294,28 @@ def test_init_writes_what_the_other_commands_find(type_, here, words):
     assert (code, err) == (0, "")
     assert "wrote sidecar.toml" in out
     assert "run ckpts: no daemon has started yet" in type_("status", "--no-observe")[1]
+
+
+def test_results_are_plotted_and_cut(type_, here):
+    """Of a real journal; without a terminal there are no colors."""
+    (here / "ckpts").mkdir()
+    storage = PosixStorage(here / "ckpts" / ".sidecar" / "ckpts")
+    writers = Writers(storage, open_run(storage, 0.0))
+    for step in (100, 200, 300):
+        accuracy = Value(value=step / 1000, hex=(step / 1000).hex(), goal="max")
+        checkpoint = Checkpoint(name=f"ckpt-{step}", digest="e" * 64, step=step, format="tf_object")
+        writers.propose(checkpoint=checkpoint)
+        writers.close(metrics={"accuracy": accuracy})
+    code, out, err = type_("history", "ckpts", "--plot")
+    assert (code, err) == (0, "")
+    assert out.startswith("test/accuracy over step  ★ best 0.3 at step 300\n")
+    assert "\x1b" not in out
+    assert max(map(len, out.splitlines())) <= 80
+    table = type_("history", "ckpts", "--last", "2")[1]
+    assert "ckpt-100" not in table
+    assert "0.3 ★" in table
+    assert [row["step"] for row in json.loads(type_("history", "ckpts", "--last", "1", "--json")[1])] == [300]
+    assert type_("history", "ckpts", "--last", "0")[0] == 2
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])

@@ -1,6 +1,7 @@
 """Print the results of a run, or say why there are none."""
 
 import json
+from collections.abc import Mapping
 from typing import Any, Literal
 
 import typer
@@ -14,11 +15,21 @@ from sidecar.commands.terminal import print_history
 from sidecar.coordination.journal import read_history
 from sidecar.coordination.journal_state import JournalState
 from sidecar.coordination.run import find_run
+from sidecar.errors import SettingsError
 from sidecar.observability.export import as_csv
 from sidecar.observability.narrowing import Narrowing
 from sidecar.observability.report import rows
 
 HistoryForm = Literal["table", "plot", "csv", "json"]
+
+
+def form_of(asked: Mapping[HistoryForm, bool]) -> HistoryForm:
+    """Return the form that was asked for, or a table. Raises `SettingsError` if there are several."""
+    given = [form for form, is_asked in asked.items() if is_asked]
+    if len(given) > 1:
+        named = " and ".join(f"--{form}" for form in given)
+        raise SettingsError(f"{named} are {len(given)} formats: give one of them")
+    return given[0] if given else "table"
 
 
 def history_of(flags: dict[str, Any]) -> tuple[str, JournalState, str]:

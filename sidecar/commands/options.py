@@ -38,6 +38,17 @@ class Option:
     default: str | None = None  # shown if the setting's own default says nothing
 
 
+EvalSets = Annotated[
+    list[str] | None,
+    typer.Option("--set", help="Only this eval set, or those that match; may be repeated.", metavar="GLOB"),
+]
+Metrics = Annotated[
+    list[str] | None,
+    typer.Option("--metric", help="Only this metric, or those that match; may be repeated.", metavar="GLOB"),
+]
+FromStep = Annotated[int | None, typer.Option(help="Only checkpoints from this training step on.", metavar="STEP")]
+ToStep = Annotated[int | None, typer.Option(help="Only checkpoints up to this training step.", metavar="STEP")]
+
 OPTIONS: Final[dict[str, Option]] = {
     "checkpoint_dir": Option(Path, "DIR", "Directory that training saves its checkpoints in.", "-d"),
     "config": Option(Path, "FILE", "TOML file with any of the settings.", "-c", default="./sidecar.toml, if there"),

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from sidecar.plain_text import interval, number, printable
+from sidecar.plain_text import interval, number, one_line, printable
 from sidecar.records import Checkpoint, Result
 
 _REASONS_SHOWN: Final = 3  # a wrong task fails every checkpoint in the same way; --json has all messages
@@ -52,7 +52,9 @@ def print_result(checkpoint: Checkpoint, result: Result, saves: Path, *, as_json
     table = Table("eval set", "metric", "value", "95 % interval", title=title, title_justify="left")
     for eval_set, metrics in result.metrics.items():
         for name, value in metrics.items():
-            table.add_row(Text(eval_set), Text(name), number(value.number), interval(value.lower, value.upper))
+            table.add_row(
+                Text(one_line(eval_set)), Text(one_line(name)), number(value.number), interval(value.lower, value.upper)
+            )
     console = Console()
     console.print(table)
     examples = ", ".join(f"{count} examples of {name}" for name, count in result.examples.items())
