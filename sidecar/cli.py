@@ -184,7 +184,7 @@ def status(
         bool,
         _switch("--json", "Print an object; with --watch one per line."),
     ] = False,
-    watch: Annotated[bool, _switch("--watch", "-w", "Repeat until Ctrl-C.")] = False,
+    watch: Annotated[bool, _switch("--watch", "-w", "Keep the terminal up to date until Ctrl-C.")] = False,
     every: Annotated[float, typer.Option(min=0.1, help="Seconds between two scans with --watch.", metavar="S")] = 2.0,
 ) -> None:
     """Show the newest and the best result, nodes, queue and progress.
