@@ -68,7 +68,7 @@ from sidecar.metrics import Accuracy
 {imported}
 
 {builder}def test_set():
-    # Return a Dataset or a DataLoader of torch, a dataset of Hugging Face, or arrays (x, y).
+    # Return a Dataset or a DataLoader of torch, a dataset of Hugging Face .with_format("torch"), or arrays (x, y).
     raise NotImplementedError("{file}: return your test set in test_set()")
 
 
@@ -85,23 +85,34 @@ _TASKS: Final = {"tensorflow": _TASK_OF_TENSORFLOW, "torch": _TASK_OF_TORCH}
 _OWN_BUILDER: Final = """\
 def build_model():
     # Return the same model as training: checkpoints are restored into it.
-    raise NotImplementedError("{file}: return your model in build_model()")
+{hint}    raise NotImplementedError("{file}: return your model in build_model()")
 
 
 """
+
+
+_HINTS: Final = {
+    "pretrained_folder": """\
+    # For example, with the class that training uses:
+    #   from transformers import AutoConfig, AutoModelForSequenceClassification
+    #   return AutoModelForSequenceClassification.from_config(AutoConfig.from_pretrained("the folder of a checkpoint"))
+"""
+}
+"""What to write in `build_model`, by the format of the checkpoints, where it is not obvious."""
 
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
     """Hold the choices for the files: the checkpoint directory, its number of checkpoints, and the model's module.
 
-    `framework`: the key of the task's template.
+    `framework`: the key of the task's template. `formats`: those of the checkpoints that were found.
     """
 
     directory: Path
     checkpoints: int
     builder: str | None
     framework: str = "tensorflow"
+    formats: tuple[str, ...] = ()
 
 
 def propose(here: Path, directory: Path | None, framework: str | None = None) -> Proposal:
@@ -117,13 +128,15 @@ def propose(here: Path, directory: Path | None, framework: str | None = None) ->
             "no directory here holds checkpoints: name the one that training will save in, as in `sidecar init ckpts`"
         )
     best = max(counts, key=lambda folder: counts[folder])
-    return Proposal(best, counts[best], _builder(here), framework or _framework(here, best))
+    formats = tuple(dict.fromkeys(_formats(best)))
+    return Proposal(best, counts[best], _builder(here), framework or _framework(here, best), formats)
 
 
 def write(here: Path, proposal: Proposal, report: Callable[[str], None]) -> None:
     """Write the missing files, and report each. Raises `SettingsError` if the directory cannot be written to."""
     if proposal.builder is None:
-        imported, builder = "", _OWN_BUILDER.format(file=TASK_FILE)
+        hint = "".join(_HINTS.get(format_, "") for format_ in proposal.formats)
+        imported, builder = "", _OWN_BUILDER.format(file=TASK_FILE, hint=hint)
     else:
         imported, builder = f"from {proposal.builder} import {_BUILDER}\n", ""
     task = f"{TASK_FILE}:task"

@@ -109,6 +109,16 @@ def test_the_framework(here, kind, imports, given, expected):
     assert with_framework(settings, here).framework == expected
 
 
+def test_a_folder_of_transformers_comes_with_an_example(here):
+    """The model is built from the description in the folder, and the dataset has to give tensors."""
+    shutil.copytree(RECORDED / "pretrained", here / "ckpts")
+    write(here, propose(here, here / "ckpts"), lambda _: None)
+    text = (here / "sidecar_task.py").read_text()
+    assert "AutoConfig.from_pretrained" in text
+    assert '.with_format("torch")' in text
+    ast.parse(text)
+
+
 def test_a_framework_without_a_template(here):
     """Its models are loaded by the user's own code."""
     with pytest.raises(SettingsError, match="tensorflow and torch"):
