@@ -27,6 +27,7 @@ class Interrupts:
     def __init__(self) -> None:
         self._held = False
         self._pending: int | None = None
+        self._to_suspend = False
 
     @contextmanager
     def received(self) -> Iterator[None]:
@@ -53,6 +54,27 @@ class Interrupts:
         if self._pending is not None and not before:
             self._raise(self._pending)
 
+    @contextmanager
+    def suspendable(self) -> Iterator[None]:
+        """Note Ctrl-Z instead of stopping at once; `suspend` stops the process when the terminal was given back."""
+        previous = signal.signal(signal.SIGTSTP, self._note_suspension)
+        try:
+            yield
+        finally:
+            signal.signal(signal.SIGTSTP, previous)
+
+    @property
+    def wants_suspension(self) -> bool:
+        """Return whether Ctrl-Z was pressed and the process was not suspended yet."""
+        return self._to_suspend
+
+    def suspend(self) -> None:
+        """Stop the process as Ctrl-Z does, and return when it continues."""
+        self._to_suspend = False
+        previous = signal.signal(signal.SIGTSTP, signal.SIG_DFL)
+        os.kill(os.getpid(), signal.SIGTSTP)
+        signal.signal(signal.SIGTSTP, previous)
+
     def end(self) -> None:
         """Raise no exception from now on."""
         self._held = True
@@ -62,6 +84,9 @@ class Interrupts:
             self._pending = self._pending or number
         else:
             self._raise(number)
+
+    def _note_suspension(self, _: int, __: FrameType | None) -> None:
+        self._to_suspend = True
 
     def _raise(self, number: int) -> None:
         self._held = True

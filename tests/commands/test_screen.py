@@ -112,6 +112,10 @@ def test_a_terminal_is_drawn_over_and_given_back(tmux, command, writers):
         tmux.wait(partial(tmux.shows, "last change  role", is_shown=columns > 64))
         tmux.wait(lambda: tmux.text.startswith("run state"))
         assert tmux.text.count("run state") == 1
+    tmux("send-keys", "C-z")
+    tmux.wait(lambda: tmux.state == "10" and "Stopped" in tmux.text)
+    tmux.type("fg")
+    tmux.wait(lambda: tmux.state == "01" and tmux.text.startswith("run state"))
     tmux("send-keys", "C-c")
     tmux.wait(lambda: tmux.state == "10" and tmux.text.rstrip().endswith("$"))
     assert "plan 1: ckpt-600 (step 600), attempt 1" in tmux.text

@@ -36,7 +36,7 @@ def watch(
     """Show the status until a signal, or an exception of `pause`. An error of storage that a retry may fix is shown."""
     interrupts = Interrupts()
     screen = Screen(console, run, interrupts)
-    with interrupts.received():
+    with interrupts.received(), interrupts.suspendable():
         try:
             screen.open()
             while True:
@@ -87,6 +87,11 @@ class Screen:
         while seconds > 0:
             pause(min(_LOOK_SECONDS, seconds))
             seconds -= _LOOK_SECONDS
+            if self._interrupts.wants_suspension:
+                with self._interrupts.held():
+                    self._live.stop()
+                self._interrupts.suspend()
+                self.open()
             if self._console.size != size:
                 size = self._console.size
                 self._draw()
