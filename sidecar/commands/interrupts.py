@@ -31,8 +31,12 @@ class Interrupts:
 
     @contextmanager
     def received(self) -> Iterator[None]:
-        """Receive the signals. At the end those other than Ctrl-C end the process as if nobody had received them."""
-        previous = {number: signal.signal(number, self._receive) for number in _ENDING}
+        """Receive the signals. At the end those other than Ctrl-C end the process as if nobody had received them.
+
+        A signal that the process was started to ignore, as `nohup` does, stays ignored.
+        """
+        heeded = [number for number in _ENDING if signal.getsignal(number) != signal.SIG_IGN]
+        previous = {number: signal.signal(number, self._receive) for number in heeded}
         try:
             yield
         except EndedError as ended:
