@@ -8,11 +8,16 @@ from sidecar.commands.interrupts import EndedError, Interrupts
 def test_a_signal_within_a_held_block_waits_for_its_end():
     """A change of the terminal is complete before the exception."""
     interrupts, done = Interrupts(), []
-    with interrupts.received():
-        with pytest.raises(KeyboardInterrupt), interrupts.held():
+
+    def change():
+        with interrupts.held():
             with interrupts.held():
                 signal.raise_signal(signal.SIGINT)
             done.append("all of it")
+
+    with interrupts.received():
+        with pytest.raises(KeyboardInterrupt):
+            change()
         signal.raise_signal(signal.SIGINT)
     assert done == ["all of it"], "and a second one does not disturb the end"
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
