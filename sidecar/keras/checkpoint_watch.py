@@ -190,10 +190,11 @@ class CheckpointWatch:
         if found.checkpoint.pin is not None:
             return found
         try:
+            self._private.make()
             return pin(found, self._pins_dir, copies=self._every)
         except (MustCopyError, NoRoomError):
             return found
-        except StorageError as error:
+        except (StorageError, OSError) as error:
             self._warn(f"checkpoints are read without protection against deletion: {error}")
             return found
 

@@ -155,7 +155,7 @@ class EvaluationLoop:
             if failure.kind in (FailureKind.VANISHED, FailureKind.MISMATCH):
                 return failure  # it is gone, or of another model: a retry cannot help
             if attempt < self._rules.max_retries:
-                LOG.info(
+                LOG.warning(
                     "SidecarEvaluator encountered an error when loading the checkpoint at %s. Retrying. Error: %s: %s",
                     path,
                     failure.kind,
@@ -181,7 +181,7 @@ class EvaluationLoop:
             return True
         if self._evaluated == 0 and now - self._told_at >= self._rules.timeout_seconds:
             self._told_at = now
-            LOG.info(
+            LOG.warning(
                 "No checkpoints appear to be found after %g seconds. Please check if you are properly using a "
                 "`keras.callbacks.ModelCheckpoint` or a `tf.train.CheckpointManager` to save checkpoints by the "
                 "training. %s",

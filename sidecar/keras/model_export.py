@@ -62,6 +62,12 @@ class SidecarEvaluatorModelExport(keras.callbacks.ModelCheckpoint):  # type: ign
         """Take the name and the step of the checkpoint that is evaluated next. `SidecarEvaluator` calls this."""
         self._checkpoint = name, step
 
+    def _implements_train_batch_hooks(self) -> bool:
+        """Return False: the list of callbacks of tf_keras asks each callback, and this one is of Keras 3."""
+        return False
+
+    _implements_test_batch_hooks = _implements_predict_batch_hooks = _implements_train_batch_hooks
+
     def on_test_begin(self, logs: Any = None) -> None:
         """Find the number of the checkpoint: of the one that is evaluated, or else of the newest file."""
         del logs
@@ -111,10 +117,14 @@ class SidecarEvaluatorModelExport(keras.callbacks.ModelCheckpoint):  # type: ign
         temporary = f".tmp-{path.name}"
         with open_folder(path.parent) as folder:
             folder.remove(temporary)
-            if self.save_weights_only:
-                self.model.save_weights(str(path.parent / temporary), overwrite=True)
-            else:
-                self.model.save(str(path.parent / temporary), overwrite=True)
+            try:
+                write = self.model.save_weights if self.save_weights_only else self.model.save
+                write(str(path.parent / temporary), overwrite=True)
+            except NotImplementedError as error:
+                raise TaskError(
+                    f"the model ({type(self.model).__name__}) cannot be saved as a whole: give it get_config, or export "
+                    f"with save_weights_only=True"
+                ) from error
             with folder.open_file(temporary) as file:
                 sync_file(file)
             folder.rename(temporary, path.name)

@@ -23,12 +23,17 @@ _ABANDONED_SECONDS: Final = 24 * 3600.0  # a process touches its folder with eac
 
 
 class PrivateFolder:
-    """Represent the folder of this process. It is created when the first checkpoint is pinned in it."""
+    """Represent the folder of this process, which `make` creates."""
 
     def __init__(self, directory: Path) -> None:
         self._all = directory / FOLDER
         self._host = re.sub(r"[^\w.]", "_", socket.gethostname()) or "host"
         self.path = self._all / f"{self._host}-{os.getpid()}-{secrets.token_hex(4)}"
+
+    def make(self) -> None:
+        """Create the folder if it is missing. Raises OSError, also if a link has its name."""
+        with open_folder(self._all.parent) as directory, directory.folder(f"{FOLDER}/{self.path.name}", make=True):
+            pass
 
     def touch(self) -> None:
         """Show that this process lives."""
