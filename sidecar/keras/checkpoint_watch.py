@@ -40,8 +40,11 @@ class Watch(Protocol):
         """Return whether the files of a checkpoint are still those that were found."""
         ...
 
-    def finish(self, found: DiscoveredCheckpoint) -> None:
-        """Never return this checkpoint again; with `latest`, none that was found before it either."""
+    def finish(self, found: DiscoveredCheckpoint, *, is_evaluated: bool) -> None:
+        """Never return this checkpoint again.
+
+        If only the latest one is wanted and it was evaluated, those that were found before it are not returned either.
+        """
         ...
 
     def glance(self) -> None:
@@ -131,12 +134,15 @@ class CheckpointWatch:
         except (CheckpointError, StorageError):
             return False
 
-    def finish(self, found: DiscoveredCheckpoint) -> None:
-        """Never return this checkpoint again; with `latest`, none that was found before it either."""
+    def finish(self, found: DiscoveredCheckpoint, *, is_evaluated: bool) -> None:
+        """Never return this checkpoint again.
+
+        If only the latest one is wanted and it was evaluated, those that were found before it are not returned either.
+        """
         places = self._scan.places
         place = places.get(found.checkpoint.key, -1)
         self._finished.add(found.checkpoint.key)
-        if not self._every:
+        if is_evaluated and not self._every:
             self._finished |= {key for key in self._scan.by_key if places[key] < place}
         if found.checkpoint.pin is not None:
             try:

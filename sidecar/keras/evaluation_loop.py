@@ -122,7 +122,7 @@ class EvaluationLoop:
         name, number = found.checkpoint.name, _number_of(found)
         failure = self._restore(found)
         if failure is not None:
-            self._watch.finish(found)
+            self._watch.finish(found, is_evaluated=False)
             if failure.kind == FailureKind.MISMATCH and self._evaluated == 0:
                 raise EvaluationFailedError(
                     f"{one_line(name)} does not fit the model, and it is the first checkpoint to be evaluated, so the "
@@ -134,7 +134,7 @@ class EvaluationLoop:
         examples, metrics = self._evaluation.evaluate(found, self._watch.glance)
         shown = " ".join(f"{key}={value}" for key, value in metrics.items())
         LOG.info("End of evaluation. Metrics: %s", shown)
-        self._watch.finish(found)
+        self._watch.finish(found, is_evaluated=True)
         self._evaluated += 1
         self._report(EvaluatedCheckpoint(name, found.checkpoint.step, examples, metrics))
         most = self._rules.max_evaluations

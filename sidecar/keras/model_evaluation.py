@@ -15,7 +15,7 @@ from typing import Any, Final
 import keras
 
 from sidecar.checkpoints.scan import DiscoveredCheckpoint
-from sidecar.errors import EvaluationFailedError, TaskError
+from sidecar.errors import EvaluationFailedError, SidecarError, TaskError
 from sidecar.evaluation.backends.tensorflow.evaluator import KerasEvaluator
 from sidecar.evaluation.backends.tensorflow.libraries import is_keras_2
 from sidecar.evaluation.backends.tensorflow.restore import restore
@@ -29,6 +29,7 @@ from sidecar.plain_text import one_line
 from sidecar.states import FailureKind
 
 _SET: Final = "validation"
+_MOST_CHARACTERS: Final = 500  # of an error of Keras, which may write the values of a batch into it
 _CACHE_BYTES: Final = 1024**3  # of data that stay in memory, as in a worker process
 _WORDS: Final = (
     ("let build_model return", "give SidecarEvaluator"),
@@ -55,7 +56,15 @@ def open_evaluation(
     if not exact:
         return PlainEvaluation(model, source, callbacks, steps)
     with explained():
-        return ExactEvaluation(model, _evaluator(model, source), callbacks, steps)
+        try:
+            return ExactEvaluation(model, _evaluator(model, source), callbacks, steps)
+        except (EvaluationError, SidecarError):
+            raise
+        except Exception as error:
+            text = " ".join(str(error).split())[:_MOST_CHARACTERS]
+            raise TaskError(
+                f"the model cannot be evaluated on the first batch of data: {type(error).__name__}: {text}"
+            ) from error
 
 
 def _evaluator(model: Any, source: Callable[[], Any]) -> KerasEvaluator:

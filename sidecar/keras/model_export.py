@@ -26,7 +26,8 @@ class SidecarEvaluatorModelExport(keras.callbacks.ModelCheckpoint):  # type: ign
         SidecarEvaluatorModelExport("best/model-{epoch:04d}", "ckpts/ckpt-{epoch:04d}", monitor="accuracy", mode="max")
 
     The best value is stored next to the exports, so that a restarted evaluator does not export a worse model. An export
-    appears whole, by one rename. It holds the weights, and no state of the optimizer but its iterations.
+    appears whole, by one rename. To continue training take the checkpoint itself, which the file with the best value
+    names: an export need not hold the state of the optimizer.
 
     Args:
         export_filepath: Path of an export. `{epoch}` is the number in the name of the checkpoint that was evaluated;
@@ -117,13 +118,17 @@ class SidecarEvaluatorModelExport(keras.callbacks.ModelCheckpoint):  # type: ign
         temporary = f".tmp-{path.name}"
         with open_folder(path.parent) as folder:
             folder.remove(temporary)
+            if not self.save_weights_only and not self.model.optimizer.built:
+                self.model.optimizer.build(
+                    self.model.trainable_variables
+                )  # Keras warns when it loads one without state
             try:
                 write = self.model.save_weights if self.save_weights_only else self.model.save
                 write(str(path.parent / temporary), overwrite=True)
             except NotImplementedError as error:
                 raise TaskError(
-                    f"the model ({type(self.model).__name__}) cannot be saved as a whole: give it get_config, or export "
-                    f"with save_weights_only=True"
+                    f"the model ({type(self.model).__name__}) cannot be saved as a whole: give it get_config, or "
+                    f"export with save_weights_only=True"
                 ) from error
             with folder.open_file(temporary) as file:
                 sync_file(file)

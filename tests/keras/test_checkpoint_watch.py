@@ -36,9 +36,17 @@ def test_the_latest_checkpoint_is_taken(put, root, new_watch):
             file.unlink()
         assert os.path.exists(f"{watch.path(found)}.index")  # noqa: PTH110 - as TensorFlow opens it
         assert watch.is_unchanged(found)
-        watch.finish(found)
+        watch.finish(found, is_evaluated=True)
         assert watch.next() is None
     assert sorted(entry.name for entry in root.iterdir() if entry.name.startswith(".")) == []
+
+
+def test_before_one_that_fails_an_older_one_is_taken(put, new_watch):
+    """It was passed over, and may still be the newest one that can be read."""
+    put("keras")
+    with new_watch() as watch:
+        watch.finish(watch.next(), is_evaluated=False)
+        assert name_of(watch.next()) == "ckpt-2"
 
 
 def test_every_checkpoint_is_taken_in_order(put, root, new_watch, clock):
@@ -57,12 +65,12 @@ def test_every_checkpoint_is_taken_in_order(put, root, new_watch, clock):
         taken = []
         while first is not None:
             taken.append(name_of(first))
-            watch.finish(first)
+            watch.finish(first, is_evaluated=True)
             first = watch.next()
     assert taken == ["ckpt-1", "ckpt-2", "ckpt-3"]
 
 
-def test_a_directory_may_come_later(put, root, new_watch, tmp_path):
+def test_a_directory_may_come_later(put, new_watch, tmp_path):
     """The trainer creates it."""
     later = tmp_path / "later"
     with new_watch(directory=later) as watch:
@@ -73,7 +81,7 @@ def test_a_directory_may_come_later(put, root, new_watch, tmp_path):
         assert name_of(watch.next()) == "ckpt-3"
 
 
-def test_a_half_written_checkpoint_waits(put, root, new_watch):
+def test_a_half_written_checkpoint_waits(put, new_watch):
     """And the problem names it."""
     put("keras", "ckpt-3.index")
     with new_watch() as watch:
@@ -88,7 +96,7 @@ def test_two_evaluators_do_not_disturb_each_other(put, new_watch, root):
         first, second = one.next(), other.next()
         assert name_of(first) == name_of(second) == "ckpt-3"
         assert one.path(first) != other.path(second)
-        one.finish(first)
+        one.finish(first, is_evaluated=True)
         assert os.path.exists(f"{other.path(second)}.index")  # noqa: PTH110 - as TensorFlow opens it
     assert not (root / FOLDER).exists()
 
@@ -140,4 +148,4 @@ def test_without_a_right_to_write_checkpoints_are_read_where_they_lie(put, new_w
         assert watch.is_unchanged(found)
         shutil.copy2(root / "ckpt-2.index", root / "ckpt-3.index")
         assert not watch.is_unchanged(found)
-        watch.finish(found)
+        watch.finish(found, is_evaluated=True)

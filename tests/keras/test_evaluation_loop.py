@@ -21,12 +21,12 @@ def found(name, step=None, format_name="tf_object"):
     return DiscoveredCheckpoint(checkpoint, Path("/ckpts"), 0.0, 0.0)
 
 
-class FakeWatch:
+class _Watch:
     """Returns checkpoints in a given order; None means that there is no new one."""
 
     def __init__(self, *checkpoints):
         self.coming = list(checkpoints)
-        self.finished, self.corrupt, self.replaced = [], [], []
+        self.evaluated, self.finished, self.corrupt, self.replaced = [], [], [], []
 
     def next(self):
         return self.coming.pop(0) if self.coming else None
@@ -34,10 +34,12 @@ class FakeWatch:
     def path(self, checkpoint):
         return f"/ckpts/{checkpoint.checkpoint.name}"
 
-    def is_unchanged(self, checkpoint):
+    def is_unchanged(self, _):
         return not (self.replaced and self.replaced.pop(0))
 
-    def finish(self, checkpoint):
+    def finish(self, checkpoint, *, is_evaluated):
+        if is_evaluated:
+            self.evaluated.append(checkpoint.checkpoint.name)
         self.finished.append(checkpoint.checkpoint.name)
 
     def glance(self):
@@ -51,7 +53,7 @@ class FakeWatch:
         return "ckpt-1 is not used: a shard is missing."
 
 
-class FakeEvaluation:
+class _Evaluation:
     """Fails as often as it is told, by name."""
 
     def __init__(self, **failures):
@@ -63,16 +65,16 @@ class FakeEvaluation:
         if kinds := self.failures.get(checkpoint.checkpoint.name):
             raise EvaluationError(kinds.pop(0), f"{path} is odd")
 
-    def evaluate(self, checkpoint, tick):
+    def evaluate(self, _, tick):
         tick()
         return 3, {"loss": 0.5}
 
 
-class Run:
+class _Run:
     """A loop that ends after some sleeps at the latest."""
 
     def __init__(self, watch, evaluation=None, **rules):
-        self.watch, self.evaluation, self.clock = watch, evaluation or FakeEvaluation(), FakeClock()
+        self.watch, self.evaluation, self.clock = watch, evaluation or _Evaluation(), FakeClock()
         self.rules, self.slept, self.results = LoopRules(**rules), [], []
 
     def __call__(self):
@@ -90,7 +92,7 @@ class Run:
 
 def test_it_ends_after_the_numbered_checkpoint():
     """The number in the name counts, not the number of evaluations."""
-    run = Run(FakeWatch(found("ckpt-1"), None, found("ckpt-9"), found("ckpt-10")), max_evaluations=5)
+    run = _Run(_Watch(found("ckpt-1"), None, found("ckpt-9"), found("ckpt-10")), max_evaluations=5)
     assert run() == ["ckpt-1", "ckpt-9"]
     assert run.watch.finished == ["ckpt-1", "ckpt-9"]
     assert run.slept == [1.0]
@@ -99,14 +101,14 @@ def test_it_ends_after_the_numbered_checkpoint():
 def test_names_without_a_number_count_as_one_evaluation_each():
     """As for a file that is saved again and again under one name."""
     last = (found("last", format_name="hdf5") for _ in itertools.count())
-    run = Run(FakeWatch(*itertools.islice(last, 9)), max_evaluations=2)
+    run = _Run(_Watch(*itertools.islice(last, 9)), max_evaluations=2)
     assert run() == ["last", "last"]
 
 
 @pytest.mark.parametrize("most", [None, 0])
 def test_without_a_number_it_ends_when_nothing_comes(most):
     """`max_evaluations` of 0 means no end, as in Keras 2."""
-    run = Run(FakeWatch(found("ckpt-1"), None, found("ckpt-2")), max_evaluations=most, stop_idle_seconds=5)
+    run = _Run(_Watch(found("ckpt-1"), None, found("ckpt-2")), max_evaluations=most, stop_idle_seconds=5)
     assert run() == ["ckpt-1", "ckpt-2"]
     assert run.slept == [1.0] * 6
 
@@ -114,7 +116,7 @@ def test_without_a_number_it_ends_when_nothing_comes(most):
 @pytest.mark.parametrize("kind", ["corrupt", "storage"])
 def test_a_failed_load_is_tried_again(kind, caplog):
     """With longer and longer pauses, and a message that says so."""
-    run = Run(FakeWatch(found("ckpt-1")), FakeEvaluation(ckpt_1=[kind] * 3), max_evaluations=1)
+    run = _Run(_Watch(found("ckpt-1")), _Evaluation(ckpt_1=[kind] * 3), max_evaluations=1)
     assert run() == ["ckpt-1"]
     assert run.slept == [1.0, 2.0, 4.0]
     assert caplog.text.count("Retrying") == 3
@@ -122,9 +124,9 @@ def test_a_failed_load_is_tried_again(kind, caplog):
 
 def test_a_checkpoint_that_cannot_be_loaded_is_skipped(caplog):
     """In one sentence, and the next one is evaluated."""
-    run = Run(FakeWatch(found("ckpt-1"), found("ckpt-2")), FakeEvaluation(ckpt_1=["corrupt"] * 9), max_evaluations=2)
+    run = _Run(_Watch(found("ckpt-1"), found("ckpt-2")), _Evaluation(ckpt_1=["corrupt"] * 9), max_evaluations=2)
     assert run() == ["ckpt-2"]
-    assert run.watch.finished == ["ckpt-1", "ckpt-2"]
+    assert (run.watch.finished, run.watch.evaluated) == (["ckpt-1", "ckpt-2"], ["ckpt-2"])
     assert len(run.evaluation.restored) == 5
     (error,) = [record for record in caplog.records if record.levelno == logging.ERROR]
     assert "ckpt-1" in error.getMessage()
@@ -132,14 +134,14 @@ def test_a_checkpoint_that_cannot_be_loaded_is_skipped(caplog):
 
 def test_a_deleted_checkpoint_is_skipped_at_once():
     """A retry cannot help."""
-    run = Run(FakeWatch(found("ckpt-1"), found("ckpt-2")), FakeEvaluation(ckpt_1=["vanished"]), max_evaluations=2)
+    run = _Run(_Watch(found("ckpt-1"), found("ckpt-2")), _Evaluation(ckpt_1=["vanished"]), max_evaluations=2)
     assert run() == ["ckpt-2"]
     assert run.slept == []
 
 
 def test_files_that_change_while_they_are_read_are_read_again():
     """The weights could be of two checkpoints."""
-    run = Run(FakeWatch(found("ckpt-1")), max_evaluations=1)
+    run = _Run(_Watch(found("ckpt-1")), max_evaluations=1)
     run.watch.replaced = [True]
     assert run() == ["ckpt-1"]
     assert run.evaluation.restored == ["ckpt-1", "ckpt-1"]
@@ -147,7 +149,7 @@ def test_files_that_change_while_they_are_read_are_read_again():
 
 def test_a_wrong_model_is_an_error():
     """The first checkpoint does not fit it."""
-    run = Run(FakeWatch(found("ckpt-1")), FakeEvaluation(ckpt_1=["mismatch"]))
+    run = _Run(_Watch(found("ckpt-1")), _Evaluation(ckpt_1=["mismatch"]))
     with pytest.raises(EvaluationFailedError, match="ckpt-1"):
         run()
 
@@ -155,16 +157,16 @@ def test_a_wrong_model_is_an_error():
 def test_a_checkpoint_of_another_model_is_skipped():
     """After one that fits."""
     checkpoints = found("ckpt-1"), found("ckpt-2"), found("ckpt-3")
-    run = Run(FakeWatch(*checkpoints), FakeEvaluation(ckpt_2=["mismatch"]), max_evaluations=3)
+    run = _Run(_Watch(*checkpoints), _Evaluation(ckpt_2=["mismatch"]), max_evaluations=3)
     assert run() == ["ckpt-1", "ckpt-3"]
 
 
 def test_the_last_checkpoint_must_be_evaluated():
     """Otherwise the loop would wait for ever, as that of Keras 2."""
-    run = Run(FakeWatch(found("ckpt-2")), FakeEvaluation(ckpt_2=["corrupt"] * 9), max_evaluations=2)
+    run = _Run(_Watch(found("ckpt-2")), _Evaluation(ckpt_2=["corrupt"] * 9), max_evaluations=2)
     with pytest.raises(EvaluationFailedError, match="ckpt-2"):
         run()
-    run = Run(FakeWatch(None), max_evaluations=2)
+    run = _Run(_Watch(None), max_evaluations=2)
     run.watch.corrupt = [Settlement(name="ckpt-2", digest="d", step=None, verdict=Verdict.CORRUPT, reason="truncated")]
     with pytest.raises(EvaluationFailedError, match="truncated"):
         run()
@@ -172,7 +174,7 @@ def test_the_last_checkpoint_must_be_evaluated():
 
 def test_the_user_is_told_if_there_is_no_checkpoint(caplog):
     """Every `timeout_seconds`, with the reason if one is known, and not after an evaluation."""
-    run = Run(FakeWatch(*[None] * 70, found("ckpt-1")), stop_idle_seconds=100, timeout_seconds=30)
+    run = _Run(_Watch(*[None] * 70, found("ckpt-1")), stop_idle_seconds=100, timeout_seconds=30)
     assert run() == ["ckpt-1"]
     told = [record.getMessage() for record in caplog.records if "No checkpoints appear" in record.getMessage()]
     assert len(told) == 2
@@ -183,7 +185,7 @@ def test_the_user_is_told_if_there_is_no_checkpoint(caplog):
 def test_names_cannot_control_a_terminal(caplog):
     """A name may hold any character."""
     name = "ckpt\n\x1b[31m\udcff<script>"
-    run = Run(FakeWatch(found(name), found("ckpt-2")), FakeEvaluation(**{name: ["vanished"]}), max_evaluations=2)
+    run = _Run(_Watch(found(name), found("ckpt-2")), _Evaluation(**{name: ["vanished"]}), max_evaluations=2)
     assert run() == ["ckpt-2"]
     (error,) = [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR]
     assert error.isprintable()
@@ -211,6 +213,6 @@ def test_numbers_in_names(name, format_name, number):
 
 def test_a_step_that_is_not_the_number_is_reported():
     """The iterations of the optimizer, for instance."""
-    run = Run(FakeWatch(found("ckpt-1", 32)), max_evaluations=1)
+    run = _Run(_Watch(found("ckpt-1", 32)), max_evaluations=1)
     run()
     assert [(each.step, each.examples, each.metrics) for each in run.results] == [(32, 3, {"loss": 0.5})]
