@@ -118,10 +118,9 @@ class SidecarEvaluatorModelExport(keras.callbacks.ModelCheckpoint):  # type: ign
         temporary = f".tmp-{path.name}"
         with open_folder(path.parent) as folder:
             folder.remove(temporary)
-            if not self.save_weights_only and not self.model.optimizer.built:
-                self.model.optimizer.build(
-                    self.model.trainable_variables
-                )  # Keras warns when it loads one without state
+            optimizer: Any = getattr(self.model, "optimizer", None)
+            if not self.save_weights_only and getattr(optimizer, "built", True) is False:
+                optimizer.build(self.model.trainable_variables)  # Keras warns when it loads one without state
             try:
                 write = self.model.save_weights if self.save_weights_only else self.model.save
                 write(str(path.parent / temporary), overwrite=True)
