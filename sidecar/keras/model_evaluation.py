@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from typing import Any, Final
 
 import keras
+import tensorflow as tf
 
 from sidecar.checkpoints.scan import DiscoveredCheckpoint
 from sidecar.errors import EvaluationFailedError, SidecarError, TaskError
@@ -46,12 +47,17 @@ def open_evaluation(
     """Try model, metrics and data on a first batch, before a checkpoint is there.
 
     Raises:
-        TaskError: The model is not compiled, or data, model or metrics cannot be evaluated.
+        TaskError: The model is not compiled or not of TensorFlow, or data, model or metrics cannot be evaluated.
     """
     if not getattr(model, "compiled", getattr(model, "_is_compiled", False)):  # Keras 3, tf_keras
         raise TaskError(
             f"the model {model!r:.80} is not compiled, so there is nothing to measure: call model.compile(loss=…, "
             f"metrics=…) before it is given to SidecarEvaluator"
+        )
+    if keras_of(model) is keras and keras.backend.backend() != "tensorflow":
+        raise TaskError(
+            f"Keras computes with {keras.backend.backend()} here, and only TensorFlow is supported: set "
+            f"KERAS_BACKEND=tensorflow before Keras is imported"
         )
     if not exact:
         return PlainEvaluation(model, source, callbacks, steps)
@@ -233,6 +239,8 @@ def _restoring() -> Iterator[None]:
             yield
     except EvaluationError as error:
         raise EvaluationError(error.kind, _reword(str(error))) from error
+    except (OSError, tf.errors.OpError) as error:
+        raise EvaluationError("storage", f"it cannot be read: {error}") from error
 
 
 @contextmanager
