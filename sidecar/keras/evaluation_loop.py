@@ -126,11 +126,12 @@ class EvaluationLoop:
             if failure.kind == FailureKind.MISMATCH and self._evaluated == 0:
                 raise EvaluationFailedError(
                     f"{one_line(name)} does not fit the model, and it is the first checkpoint to be evaluated, so the "
-                    f"model is taken to be wrong: {failure}"
-                ) from failure
+                    f"model is taken to be wrong: {one_line(str(failure))}"
+                )
             self._skip(name, number, str(failure))
             return False
-        LOG.info("Evaluation starts: Model weights loaded from latest checkpoint file %s", self._watch.path(found))
+        path = one_line(self._watch.path(found))
+        LOG.info("Evaluation starts: Model weights loaded from latest checkpoint file %s", path)
         examples, metrics = self._evaluation.evaluate(found, self._watch.glance)
         shown = " ".join(f"{key}={value}" for key, value in metrics.items())
         LOG.info("End of evaluation. Metrics: %s", shown)
@@ -150,16 +151,16 @@ class EvaluationLoop:
                 if self._watch.is_unchanged(found):
                     return None
                 failure = EvaluationError("corrupt", "its files were replaced while they were read")
-            except EvaluationError as error:
-                failure = error
+            except EvaluationError as error:  # users know the name, not the path of the pin, which is temporary
+                failure = EvaluationError(error.kind, str(error).replace(path, found.checkpoint.name))
             if failure.kind in (FailureKind.VANISHED, FailureKind.MISMATCH):
                 return failure  # it is gone, or of another model: a retry cannot help
             if attempt < self._rules.max_retries:
                 LOG.warning(
                     "SidecarEvaluator encountered an error when loading the checkpoint at %s. Retrying. Error: %s: %s",
-                    path,
+                    one_line(path),
                     failure.kind,
-                    failure,
+                    one_line(str(failure)),
                 )
                 self._sleep(delay)
                 delay = min(2 * delay, _LONGEST_RETRY_SECONDS)

@@ -215,7 +215,7 @@ def set_iterations(model: Any, found: DiscoveredCheckpoint) -> None:
     optimizer = getattr(model, "optimizer", None)
     if iterations_of(found) is None:
         place = "stay as they are" if step is None else f"are taken from the name: {step}"
-        LOG.warning("%s holds no optimizer, so the iterations that callbacks see %s", name, place)
+        LOG.warning("%s holds no optimizer that has made a step, so the iterations that callbacks see %s", name, place)
     if step is not None and optimizer is not None:
         optimizer.iterations.assign(step)
 
@@ -238,7 +238,7 @@ def _restoring() -> Iterator[None]:
             warnings.filterwarnings("ignore", message="Skipping variable loading for optimizer")
             yield
     except EvaluationError as error:
-        raise EvaluationError(error.kind, _reword(str(error))) from error
+        raise EvaluationError(error.kind, _reword(str(error))) from None
     except (OSError, tf.errors.OpError) as error:
         raise EvaluationError("storage", f"it cannot be read: {error}") from error
 

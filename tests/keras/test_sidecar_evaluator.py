@@ -201,6 +201,7 @@ def test_a_wrong_model_is_reported(small, new_evaluator, tmp_path):
     with pytest.raises(EvaluationFailedError, match=r"m-1.weights.h5.*9") as caught:
         evaluator.start()
     assert "build_model" not in str(caught.value)
+    assert FOLDER not in str(caught.value)
     assert not (tmp_path / FOLDER).exists()
 
 
@@ -237,6 +238,18 @@ def test_a_file_that_vanishes_during_the_load_is_skipped(small, new_evaluator, t
     evaluator = new_evaluator()
     evaluator.start()
     assert [result.checkpoint for result in evaluator.results] == ["m-1.keras"]
+
+
+def test_names_may_hold_any_character(small, new_evaluator, tmp_path, caplog):
+    """They reach neither a terminal nor a path as they are."""
+    caplog.set_level("INFO", logger="tensorflow")
+    name = "m\n\x1b[31m<script>é'\"$(x)-1.weights.h5"
+    small.trained(4).save_weights(tmp_path / "m.weights.h5")
+    (tmp_path / "m.weights.h5").rename(tmp_path / name)
+    evaluator = new_evaluator(max_evaluations=1, stop_idle_seconds=20)
+    evaluator.start()
+    assert [(result.checkpoint, result.step) for result in evaluator.results] == [(name, 4)]
+    assert all(message.isprintable() for message in caplog.messages)
 
 
 def test_ctrl_c_ends_it(small, new_evaluator, tmp_path):
