@@ -6,7 +6,6 @@ traced steps, the same sums. Only the callbacks of the user are added. The numbe
 """
 
 import os
-import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -18,13 +17,13 @@ import tensorflow as tf
 from sidecar.checkpoints.scan import DiscoveredCheckpoint
 from sidecar.errors import EvaluationFailedError, SidecarError, TaskError
 from sidecar.evaluation.backends.tensorflow.evaluator import KerasEvaluator
-from sidecar.evaluation.backends.tensorflow.libraries import is_keras_2
 from sidecar.evaluation.backends.tensorflow.restore import restore
 from sidecar.evaluation.data.shard import Shard
 from sidecar.evaluation.eval_loop import EXAMPLES
 from sidecar.evaluation.failures import EvaluationError
 from sidecar.evaluation.states import SetStates, exact_sum
 from sidecar.evaluation.task import Task
+from sidecar.keras.callback_calls import CallbackCalls, announce, keras_of
 from sidecar.keras.evaluation_loop import LOG, Evaluation, iterations_of
 from sidecar.plain_text import one_line
 from sidecar.states import FailureKind
@@ -113,11 +112,11 @@ class ExactEvaluation:
 
     def evaluate(self, found: DiscoveredCheckpoint, tick: Callable[[], None]) -> tuple[int | None, dict[str, float]]:
         """Evaluate, calling the callbacks, and return the number of examples and the metrics."""
-        _announce(self._callbacks, found)
+        announce(self._callbacks, found)
         with explained():
             (stream,) = self._evaluator.read(tick)
             batches = stream.batches if stream.is_counted else self._steps
-            calls = _CallbackCalls(self._model, self._callbacks, batches, self._numbers)
+            calls = CallbackCalls(self._model, self._callbacks, batches, self._numbers)
             hashed = self._evaluator.digest()
             calls.begin_evaluation()
             states = self._evaluator.evaluate(tick, observer=calls)
@@ -149,61 +148,12 @@ class PlainEvaluation:
 
     def evaluate(self, found: DiscoveredCheckpoint, tick: Callable[[], None]) -> tuple[int | None, dict[str, float]]:
         """Evaluate as Keras does. The number of examples is unknown."""
-        _announce(self._callbacks, found)
+        announce(self._callbacks, found)
         logs = self._model.evaluate(
             self._source(), steps=self._steps, callbacks=list(self._callbacks), verbose=2, return_dict=True
         )
         tick()
         return None, {name: float(value) for name, value in logs.items()}
-
-
-class _CallbackCalls:
-    """Call the user's callbacks as `model.evaluate` does, and print its line at the end."""
-
-    def __init__(
-        self,
-        model: Any,
-        callbacks: Sequence[Any],
-        batches: int | None,
-        numbers: Callable[[SetStates], dict[str, float]],
-    ) -> None:
-        library = keras_of(model)
-        self._callbacks = library.callbacks.CallbackList(
-            list(callbacks), model=model, verbose=2, epochs=1, steps=batches
-        )
-        self._bar = library.utils.Progbar(batches, verbose=2, unit_name="step")
-        self._numbers = numbers
-        default = library.callbacks.Callback.on_test_batch_end
-        self._are_told = any(
-            getattr(callback.on_test_batch_end, "__func__", None) is not default
-            for callback in self._callbacks.callbacks
-        )
-        self._batch = -1
-
-    def begin_evaluation(self) -> None:
-        self._callbacks.on_test_begin()
-
-    def begin(self) -> None:
-        """Handle a batch that is about to be computed."""
-        self._batch += 1
-        self._callbacks.on_test_batch_begin(self._batch)
-
-    def end(self, states: Callable[[], SetStates]) -> None:
-        """Pass on the numbers up to this batch, which are computed only if a callback takes them."""
-        if self._are_told:
-            self._callbacks.on_test_batch_end(self._batch, self._numbers(states()))
-
-    def end_evaluation(self, numbers: dict[str, float]) -> None:
-        self._callbacks.on_test_end(dict(numbers))
-        self._bar.stateful_metrics = set(numbers)  # they are shown as they are, without averages
-        self._bar.update(self._batch + 1, list(numbers.items()), finalize=True)
-
-
-def keras_of(model: Any) -> Any:
-    """Return the module `keras` or `tf_keras`, whichever the model is of."""
-    if is_keras_2(model):
-        return sys.modules["tf_keras"]
-    return keras
 
 
 def set_iterations(model: Any, found: DiscoveredCheckpoint) -> None:
@@ -218,13 +168,6 @@ def set_iterations(model: Any, found: DiscoveredCheckpoint) -> None:
         LOG.warning("%s holds no optimizer that has made a step, so the iterations that callbacks see %s", name, place)
     if step is not None and optimizer is not None:
         optimizer.iterations.assign(step)
-
-
-def _announce(callbacks: Sequence[Any], found: DiscoveredCheckpoint) -> None:
-    """Tell callbacks that ask for it, as `SidecarEvaluatorModelExport` does, which checkpoint is evaluated."""
-    for callback in callbacks:
-        if (set_checkpoint := getattr(callback, "set_checkpoint", None)) is not None:
-            set_checkpoint(found.checkpoint.name, found.checkpoint.step)
 
 
 @contextmanager
