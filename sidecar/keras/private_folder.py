@@ -27,7 +27,7 @@ class PrivateFolder:
 
     def __init__(self, directory: Path) -> None:
         self._all = directory / FOLDER
-        self._host = re.sub(r"[^\w.]", "_", socket.gethostname()) or "host"
+        self._host = _name_of_host()
         self.path = self._all / f"{self._host}-{os.getpid()}-{secrets.token_hex(4)}"
 
     def make(self) -> None:
@@ -69,3 +69,12 @@ class PrivateFolder:
         if match["host"] == self._host and not Path("/proc", match["process"]).exists():
             return True
         return now - folder.stat(name).st_mtime > _ABANDONED_SECONDS
+
+
+def _name_of_host() -> str:
+    """Return a name within which process numbers are unique: containers may share the name of their host."""
+    try:
+        namespace = Path("/proc/self/ns/pid").stat().st_ino
+    except OSError:
+        namespace = 0
+    return f"{re.sub(r'[^a-zA-Z0-9.]', '_', socket.gethostname())}_{namespace}"

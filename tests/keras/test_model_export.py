@@ -43,7 +43,7 @@ def exported(tmp_path):
 def test_better_models_are_exported(new_export, tmp_path, small):
     """Under the number of the checkpoint that was evaluated; the default metric is the loss."""
     export = new_export()
-    for name, loss in (("ckpt-3", 0.5), ("ckpt-4", 0.6), ("ckpt-5", math.nan), ("ckpt-12", 0.4)):
+    for name, loss in (("ckpt-2", math.nan), ("ckpt-3", 0.5), ("ckpt-4", 0.6), ("ckpt-5", math.nan), ("ckpt-12", 0.4)):
         evaluated(export, name, loss=loss, accuracy=0.1)
     assert exported(tmp_path) == ["m-03.keras", "m-12.keras"]
     loaded = small.keras.models.load_model(tmp_path / "best" / "m-12.keras")
