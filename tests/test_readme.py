@@ -61,6 +61,18 @@ def test_the_training_script_and_the_smallest_task_work(trained_as_shown, replic
     assert re.search(rf"1003 examples of test; {told}\b", shown)
 
 
+@pytest.mark.tensorflow
+def test_the_evaluator_in_one_process_works(trained_as_shown, tmp_path):
+    """The script of the page evaluates the newest checkpoint, and leaves nothing in the checkpoint directory."""
+    shutil.copytree(trained_as_shown / "ckpts", tmp_path / "ckpts", ignore=shutil.ignore_patterns(".*"))
+    (tmp_path / "my_eval.py").write_text(snippet("my_eval.py"))
+    (tmp_path / "evaluate.py").write_text(snippet("evaluate.py", HOW_TO / "sidecar-evaluator.md"))
+    shown = run(tmp_path, sys.executable, "evaluate.py")
+    assert shown.splitlines()[-1].startswith("epoch-03.keras 189 {'loss': ")
+    assert [path.name for path in (tmp_path / "best").glob("[!.]*")] == ["epoch-03.keras"]
+    assert [path.name for path in (tmp_path / "ckpts").glob(".*")] == []
+
+
 @pytest.mark.nightly
 @pytest.mark.tensorflow
 def test_the_script_of_a_custom_training_loop_works(tmp_path):

@@ -6,7 +6,7 @@ states. The loop counts examples, finds numbers that are not finite, passes on r
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,6 +43,18 @@ Run = Callable[[Batch, int, int | None], BatchOutput]
 latter is None if both are unknown."""
 
 
+class BatchObserver(Protocol):
+    """Follow an evaluation from batch to batch, as callbacks of Keras do."""
+
+    def begin(self) -> None:
+        """Handle a batch that is about to be computed."""
+        ...
+
+    def end(self, states: Callable[[], SetStates]) -> None:
+        """Handle a batch that was computed. `states` returns the states of the metrics up to this batch."""
+        ...
+
+
 def evaluate_set(
     reader: EvalSetReader,
     states: SetStates,
@@ -53,6 +65,7 @@ def evaluate_set(
     shard: Shard,
     tick: Tick,
     keep: Keep,
+    observer: BatchObserver | None = None,
 ) -> SetStates:
     """Evaluate the batches of one eval set that belong to this rank.
 
@@ -65,13 +78,21 @@ def evaluate_set(
         shard: This rank, and the number of ranks.
         tick: Called after every batch.
         keep: Takes the rows to save, if there are any.
+        observer: Called before and after every batch.
 
     Returns:
         The states of the metrics, and those that count examples and numbers that are not finite.
     """
     counted = 0
     pending, predicted = BatchBuffer(add), nonfinite.NonfiniteCounter()
+
+    def up_to_now() -> SetStates:
+        pending.flush()
+        return states
+
     for number, first, batch in reader.own():
+        if observer is not None:
+            observer.begin()
         output = run(batch, number, first)
         examples = reader.examples_in(batch)
         pending.add(output.arrays, first)
@@ -79,6 +100,8 @@ def evaluate_set(
         predicted.add("prediction", output.finite, examples, number, first)
         if output.columns:
             keep(reader.name, Rows(first, examples, output.columns))
+        if observer is not None:
+            observer.end(up_to_now)
         tick()
     pending.flush()
     finish()

@@ -31,6 +31,7 @@ RUN_BY = {
     "several_sets.py": "tests/docs/test_code_blocks.py",
     "sums.py": "tests/evaluation/metrics/test_sums.py",
     "restore_averaged.py": "tests/docs/test_code_blocks.py",
+    "evaluate.py": "tests/test_readme.py",
     "train_ddp.py": "tests/docs/test_code_blocks.py",
     "my_torch_eval.py": "tests/docs/test_code_blocks.py",
 }
@@ -81,6 +82,7 @@ WALKED = (
     "sidecar status",
 )
 UNMARKED_PYTHON = {
+    "from tf_keras.utils import SidecarEvaluator": "two imports, of which readers take one",
     'os.environ["TF_USE_LEGACY_KERAS"] = "1"': "tests/evaluation/test_peer_scenarios.py sets it so",
     "import xgboost": "XGBoost is not among the development tools",
     "import onnxruntime": "ONNX Runtime is not among the development tools",

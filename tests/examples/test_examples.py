@@ -43,6 +43,15 @@ def test_predictions_reproduce_the_published_accuracy(digits):
 
 @pytest.mark.nightly
 @pytest.mark.tensorflow
+def test_one_process_evaluates_without_a_daemon(digits):
+    """It ends after the last epoch's checkpoint, and exports it as the best."""
+    shown = run(digits, sys.executable, "keras_evaluator.py", "1")
+    assert re.search(r"^epoch-01.weights.h5, step 22: accuracy 0\.\d{4}$", shown, re.MULTILINE)
+    assert (digits / "best" / "epoch-01.keras").is_file()
+
+
+@pytest.mark.nightly
+@pytest.mark.tensorflow
 def test_metrics_of_ones_own_are_published(digits):
     """By two workers."""
     shown = run(digits, SIDECAR, "eval", "ckpts", "--task", "own_metric_task.py:task", "--replicas", "2")

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from sidecar import EvalSet, Shard, Task, results
 from sidecar.data import npz, tfrecords
+from sidecar.keras import SidecarEvaluator, SidecarEvaluatorModelExport
 from sidecar.metrics import AUC, R2, Accuracy, ConfusionMatrix, Mean, Metric, Sample, TopK
 
 
@@ -79,3 +80,9 @@ built_in: list[Metric] = [
     Mean(distance, name="distance", goal="min"),
     R2(),
 ]
+
+
+export = SidecarEvaluatorModelExport("best/m-{epoch}", Path("ckpts/m-{epoch}.keras"), monitor="accuracy", mode="max")
+evaluator: SidecarEvaluator = SidecarEvaluator(object(), arrays(), Path("ckpts"), None, 10, [export], every=True)
+evaluator.start()
+accuracies: list[float] = [result.metrics["accuracy"] for result in evaluator.results]

@@ -28,7 +28,7 @@ from sidecar.evaluation.data.batch_source import Batch
 from sidecar.evaluation.data.cache import CacheBudget
 from sidecar.evaluation.data.digest import feed
 from sidecar.evaluation.data.shard import Shard
-from sidecar.evaluation.eval_loop import BatchOutput, evaluate_set
+from sidecar.evaluation.eval_loop import BatchObserver, BatchOutput, evaluate_set
 from sidecar.evaluation.failures import EvaluationError, following_from_code
 from sidecar.evaluation.hdf5 import require_readable, require_self_contained
 from sidecar.evaluation.metrics.metric import EvalSetInfo, MetricResult
@@ -183,12 +183,14 @@ class KerasEvaluator:
             ]
         )
 
-    def evaluate(self, tick: Tick, keep: Keep = forget) -> States:
+    def evaluate(self, tick: Tick, keep: Keep = forget, observer: BatchObserver | None = None) -> States:
         """Sum metric states over the batches of this rank, and pass the predictions that the task saves to `keep`."""
         with self._recurrent.preserved() as begin:
-            return {batches.name: self._evaluate(batches, begin, tick, keep) for batches in self._chosen}
+            return {batches.name: self._evaluate(batches, begin, tick, keep, observer) for batches in self._chosen}
 
-    def _evaluate(self, batches: Batches, begin: list[Any], tick: Tick, keep: Keep) -> SetStates:
+    def _evaluate(
+        self, batches: Batches, begin: list[Any], tick: Tick, keep: Keep, observer: BatchObserver | None
+    ) -> SetStates:
         """Evaluate one eval set; recurrent layers begin with the states `begin`."""
         step = self._step_of(batches)
         states = self._states(batches)
@@ -222,6 +224,7 @@ class KerasEvaluator:
             shard=self._shard,
             tick=tick,
             keep=keep,
+            observer=observer,
         )
 
     def save_weights(self, folder: Path) -> None:

@@ -1,0 +1,203 @@
+"""Restore checkpoints into the user's model and evaluate it, exactly or with Keras' own `evaluate`.
+
+The exact evaluation is the one that a worker process of the daemon runs, with one rank: the same restore, the same
+traced steps, the same sums. Only the callbacks of the user are added. The numbers are therefore those of
+`sidecar eval`, to the bit, if the numeric profile is the same.
+"""
+
+import os
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Final
+
+import keras
+import tensorflow as tf
+
+from sidecar.checkpoints.scan import DiscoveredCheckpoint
+from sidecar.errors import EvaluationFailedError, SidecarError, TaskError
+from sidecar.evaluation.backends.tensorflow.evaluator import KerasEvaluator
+from sidecar.evaluation.backends.tensorflow.restore import restore
+from sidecar.evaluation.data.shard import Shard
+from sidecar.evaluation.eval_loop import EXAMPLES
+from sidecar.evaluation.failures import EvaluationError
+from sidecar.evaluation.states import SetStates, exact_sum
+from sidecar.evaluation.task import Task
+from sidecar.keras.callback_calls import CallbackCalls, announce, keras_of
+from sidecar.keras.evaluation_loop import LOG, Evaluation, iterations_of
+from sidecar.plain_text import one_line
+from sidecar.states import FailureKind
+
+_SET: Final = "validation"
+_MOST_CHARACTERS: Final = 500  # of an error of Keras, which may write the values of a batch into it
+_CACHE_BYTES: Final = 1024**3  # of data that stay in memory, as in a worker process
+_WORDS: Final = (
+    ("let build_model return", "give SidecarEvaluator"),
+    ("Let build_model return", "Give SidecarEvaluator"),
+    (", or name its place with Task(checkpoint=…)", ""),
+    ("Task(batch_size=None) means that the data is already batched: if it is not, give a batch_size", "batch the data"),
+)
+"""Advice for the author of a task, and the same for the user of `SidecarEvaluator`."""
+
+
+def open_evaluation(
+    model: Any, source: Callable[[], Any], callbacks: Sequence[Any], *, steps: int | None, exact: bool
+) -> Evaluation:
+    """Try model, metrics and data on a first batch, before a checkpoint is there.
+
+    Raises:
+        TaskError: The model is not compiled or not of TensorFlow, or data, model or metrics cannot be evaluated.
+    """
+    if not getattr(model, "compiled", getattr(model, "_is_compiled", False)):  # Keras 3, tf_keras
+        raise TaskError(
+            f"the model {model!r:.80} is not compiled, so there is nothing to measure: call model.compile(loss=…, "
+            f"metrics=…) before it is given to SidecarEvaluator"
+        )
+    if keras_of(model) is keras and keras.backend.backend() != "tensorflow":
+        raise TaskError(
+            f"Keras computes with {keras.backend.backend()} here, and only TensorFlow is supported: set "
+            f"KERAS_BACKEND=tensorflow before Keras is imported"
+        )
+    if not exact:
+        return PlainEvaluation(model, source, callbacks, steps)
+    with explained():
+        try:
+            return ExactEvaluation(model, _evaluator(model, source), callbacks, steps)
+        except (EvaluationError, SidecarError):
+            raise
+        except Exception as error:
+            text = " ".join(str(error).split())[:_MOST_CHARACTERS]
+            raise TaskError(
+                f"the model cannot be evaluated on the first batch of data: {type(error).__name__}: {text}"
+            ) from error
+
+
+def _evaluator(model: Any, source: Callable[[], Any]) -> KerasEvaluator:
+    """Build the evaluator of a worker process, and read the data once.
+
+    If the data comes in another order each time, batches are taken as they come: one process need not compare them with
+    those of others. Metrics that are means over batches are refused then.
+    """
+    evaluator = _build(model, lambda: source())  # noqa: PLW0108 - the parameters of a function say how data is divided
+    try:
+        evaluator.read(_nothing)
+    except EvaluationError as error:
+        if error.kind != FailureKind.STREAM_DIFFERS:
+            raise
+        evaluator = _build(model, lambda shard: source())  # noqa: ARG005 - see above
+        evaluator.read(_nothing)
+    return evaluator
+
+
+def _build(model: Any, source: Callable[..., Any]) -> KerasEvaluator:
+    task = Task(build_model=lambda: model, eval_sets={_SET: source})
+    return KerasEvaluator(task, Shard(0, 1), threads=len(os.sched_getaffinity(0)), cache_bytes=_CACHE_BYTES)
+
+
+def _nothing() -> None:
+    """Ignore a sign of life."""
+
+
+class ExactEvaluation:
+    """Evaluate with exact sums."""
+
+    def __init__(self, model: Any, evaluator: KerasEvaluator, callbacks: Sequence[Any], steps: int | None) -> None:
+        self._model, self._evaluator, self._callbacks, self._steps = model, evaluator, callbacks, steps
+
+    def restore(self, found: DiscoveredCheckpoint, path: str) -> None:
+        """Restore all variables of the model, and the optimizer's iterations. Raises `EvaluationError`."""
+        with _restoring():
+            self._evaluator.restore(path)()
+        set_iterations(self._model, found)
+
+    def evaluate(self, found: DiscoveredCheckpoint, tick: Callable[[], None]) -> tuple[int | None, dict[str, float]]:
+        """Evaluate, calling the callbacks, and return the number of examples and the metrics."""
+        announce(self._callbacks, found)
+        with explained():
+            (stream,) = self._evaluator.read(tick)
+            batches = stream.batches if stream.is_counted else self._steps
+            calls = CallbackCalls(self._model, self._callbacks, batches, self._numbers)
+            hashed = self._evaluator.digest()
+            calls.begin_evaluation()
+            states = self._evaluator.evaluate(tick, observer=calls)
+            hashed()
+            numbers = self._numbers(states[_SET])
+        calls.end_evaluation(numbers)
+        return int(exact_sum(states[_SET], EXAMPLES).integers()), numbers
+
+    def _numbers(self, states: SetStates) -> dict[str, float]:
+        values = self._evaluator.compute({_SET: states})[_SET].values
+        return {name: float.fromhex(value.hex) for name, value in values.items()}
+
+
+class PlainEvaluation:
+    """Evaluate with `model.evaluate`, for metrics and models that exact sums refuse."""
+
+    def __init__(self, model: Any, source: Callable[[], Any], callbacks: Sequence[Any], steps: int | None) -> None:
+        self._model, self._source, self._callbacks, self._steps = model, source, callbacks, steps
+        self._is_built = False
+
+    def restore(self, found: DiscoveredCheckpoint, path: str) -> None:
+        """Restore all variables of the model, and the optimizer's iterations. Raises `EvaluationError`."""
+        if not self._is_built:  # a model without variables cannot be restored
+            self._model.evaluate(self._source(), steps=1, verbose=0)
+            self._is_built = True
+        with _restoring():
+            restore(self._model, path, None)
+        set_iterations(self._model, found)
+
+    def evaluate(self, found: DiscoveredCheckpoint, tick: Callable[[], None]) -> tuple[int | None, dict[str, float]]:
+        """Evaluate as Keras does. The number of examples is unknown."""
+        announce(self._callbacks, found)
+        logs = self._model.evaluate(
+            self._source(), steps=self._steps, callbacks=list(self._callbacks), verbose=2, return_dict=True
+        )
+        tick()
+        return None, {name: float(value) for name, value in logs.items()}
+
+
+def set_iterations(model: Any, found: DiscoveredCheckpoint) -> None:
+    """Set the optimizer's iterations, which TensorBoard's callback takes as the step, to those of the checkpoint.
+
+    If the checkpoint does not hold them, the number in its name is taken.
+    """
+    name, step = one_line(found.checkpoint.name), found.checkpoint.step
+    optimizer = getattr(model, "optimizer", None)
+    if iterations_of(found) is None:
+        place = "stay as they are" if step is None else f"are taken from the name: {step}"
+        LOG.warning("%s holds no optimizer that has made a step, so the iterations that callbacks see %s", name, place)
+    if step is not None and optimizer is not None:
+        optimizer.iterations.assign(step)
+
+
+@contextmanager
+def _restoring() -> Iterator[None]:
+    """Write the advice in an `EvaluationError` for users of `SidecarEvaluator`, and hide a warning of Keras.
+
+    Keras restores an optimizer next to the model. The one of an evaluator has no state yet, which does no harm.
+    """
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="Skipping variable loading for optimizer")
+            yield
+    except EvaluationError as error:
+        raise EvaluationError(error.kind, _reword(str(error))) from None
+    except (OSError, tf.errors.OpError) as error:
+        raise EvaluationError("storage", f"it cannot be read: {error}") from error
+
+
+@contextmanager
+def explained() -> Iterator[None]:
+    """Turn the failures of an evaluation into errors for users."""
+    try:
+        yield
+    except EvaluationError as error:
+        if error.kind in (FailureKind.TASK_ERROR, FailureKind.STREAM_DIFFERS):
+            raise TaskError(f"{_reword(str(error))} (exact=False evaluates as model.evaluate does)") from error
+        raise EvaluationFailedError(_reword(str(error))) from error
+
+
+def _reword(text: str) -> str:
+    for of_task, of_evaluator in _WORDS:
+        text = text.replace(of_task, of_evaluator)
+    return text
