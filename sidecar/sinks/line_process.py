@@ -60,7 +60,7 @@ class LineProcess:
         except BaseException:
             self.close()
             raise
-        if descriptors or not answer:
+        if descriptors:
             self.close()
         if not answer:
             raise NoAnswerError(f"the process {self._module} ended without an answer")
@@ -81,22 +81,16 @@ class LineProcess:
         process = self._process
         assert process.stdin is not None
         assert process.stdout is not None
-        end, answer = time.monotonic() + seconds, b""
+        end = time.monotonic() + seconds
         try:
             _send(process.stdin.fileno(), line, end)
-            while not answer.endswith(b"\n") and len(answer) < _LONGEST_ANSWER:
-                ready, _, _ = select.select([process.stdout], [], [], max(0.0, end - time.monotonic()))
-                if not ready:
-                    raise TimeoutError
-                part = os.read(process.stdout.fileno(), _LONGEST_ANSWER)
-                if not part:
-                    raise BrokenPipeError
-                answer += part
+            answer = _receive(process.stdout.fileno(), end)
         except TimeoutError:
             raise NoAnswerError(f"no answer within {seconds:g} s") from None
         except BrokenPipeError:
+            answer = b""
+        if not answer:
             self.close()
-            return b""
         return answer
 
     def _start(self, descriptors: tuple[int, ...]) -> "subprocess.Popen[bytes]":
@@ -125,3 +119,17 @@ def _send(descriptor: int, data: bytes, end: float) -> None:
             raise TimeoutError
         with contextlib.suppress(BlockingIOError):
             data = data[os.write(descriptor, data) :]
+
+
+def _receive(descriptor: int, end: float) -> bytes:
+    """Return one line from a pipe; nothing if the writer ends before that. Raises `TimeoutError`."""
+    line = b""
+    while not line.endswith(b"\n"):
+        ready, _, _ = select.select([descriptor], [], [], max(0.0, end - time.monotonic()))
+        if not ready:
+            raise TimeoutError
+        part = os.read(descriptor, _LONGEST_ANSWER)
+        if not part or len(line) > _LONGEST_ANSWER:
+            return b""
+        line += part
+    return line

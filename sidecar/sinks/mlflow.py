@@ -64,11 +64,13 @@ class MLflow:
         self._given = environ.get("MLFLOW_RUN_ID") or None
         self._experiment = environ.get("MLFLOW_EXPERIMENT_ID") or environ.get("MLFLOW_EXPERIMENT_NAME") or ""
         variables = {
+            "MLFLOW_TRACKING_URI": uri,
             "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0",  # the delivery repeats, with longer pauses
             "MLFLOW_HTTP_REQUEST_TIMEOUT": str(math.ceil(timeout_seconds)),
             "MLFLOW_DISABLE_TELEMETRY": "true",  # a daemon reports to nobody unasked
         }
         self._process = LineProcess(_MODULE, variables)
+        self._remedy = "; the variable MLFLOW_RUN_ID names it"
         self._sent: str | None = None  # the export that was uploaded last
 
     def write(self, evaluation: Evaluation) -> None:
@@ -96,6 +98,7 @@ class MLflow:
         if recorded is None:
             raise SinkUnavailableError("the run has no record at the moment")
         path = self._record(recorded.run)
+        self._remedy = f"; or remove {self._run_dir / path}: a new run is begun then"
         if (target := self._target(path)) is not None:
             return target
         question = {"tag": recorded.run, "name": evaluation.run, "milliseconds": evaluation.milliseconds}
@@ -140,15 +143,11 @@ class MLflow:
         """Return the answer of the process. Raises `SinkUnavailableError` or `SinkRefusedError`."""
         limit = _START_SECONDS + max(seconds, _STEPS * self._timeout_seconds)
         try:
-            answer = self._process.ask({**question, "uri": self._uri}, limit, descriptors=descriptors)
+            answer = self._process.ask(question, limit, descriptors=descriptors)
         except NoAnswerError as error:
             raise SinkUnavailableError(f"MLflow: {error}") from error
         if "error" not in answer:
             return answer
         if answer["refused"]:
             raise SinkRefusedError(f"MLflow: {answer['error']}")
-        hint = ""
-        if answer["gone"]:
-            records = self._run_dir / "sinks" / "mlflow-*.json"
-            hint = "; MLFLOW_RUN_ID names it" if self._given else f"; or remove {records}: a new run is begun then"
-        raise SinkUnavailableError(f"MLflow: {answer['error']}{hint}")
+        raise SinkUnavailableError(f"MLflow: {answer['error']}{self._remedy if answer['gone'] else ''}")

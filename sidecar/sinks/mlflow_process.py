@@ -47,7 +47,7 @@ def main() -> None:
             if client is None:
                 from mlflow.tracking import MlflowClient  # noqa: PLC0415 - an answer says why it cannot be imported
 
-                client = MlflowClient(request["uri"])
+                client = MlflowClient()
             answer = _REQUESTS[request["do"]](client, request)
         except Exception as error:  # noqa: BLE001 - libraries below raise what they like
             answer = _failure(error, request["do"])
@@ -113,9 +113,8 @@ def _log_best(client: Any, request: Mapping[str, Any]) -> dict[str, Any]:
 def _active(client: Any, run_id: str) -> Any:
     run = client.get_run(run_id)
     if run.info.lifecycle_stage != "active":
-        raise _GoneError(
-            f"run {run_id} was deleted in MLflow: restore it there (mlflow runs restore --run-id {run_id})"
-        )
+        remedy = f"restore it there (mlflow runs restore --run-id {run_id})"
+        raise _GoneError(f"run {run_id} was deleted in MLflow: {remedy}")
     return run
 
 
