@@ -6,6 +6,7 @@ it gets a private folder whose links lead to the files that were opened here.
 """
 
 import contextlib
+import errno
 import os
 import stat
 import tempfile
@@ -41,7 +42,7 @@ def opened_best(run_dir: Path, *, known: str | None = None) -> Iterator[Best | N
     with contextlib.ExitStack() as stack:
         try:
             exports = stack.enter_context(_exports(run_dir))
-            name = os.readlink("best", dir_fd=exports.descriptor)
+            name = _name(exports)
             export = stack.enter_context(exports.folder(name))
             export.stat(_MANIFEST)
         except FileNotFoundError:
@@ -64,6 +65,14 @@ def opened_best(run_dir: Path, *, known: str | None = None) -> Iterator[Best | N
 def _exports(run_dir: Path) -> Iterator[Folder]:
     with open_folder(run_dir) as state, state.folder("exports") as exports:
         yield exports
+
+
+def _name(exports: Folder) -> str:
+    """Return the name to which the link leads. `Folder.folder` would open `a/b`, too."""
+    name = os.readlink("best", dir_fd=exports.descriptor)
+    if "/" in name:
+        raise OSError(errno.EINVAL, "it does not lead to an export", str(exports.path / "best"))
+    return name
 
 
 def _show(export: Folder, place: Path, stack: contextlib.ExitStack) -> Iterator[int]:

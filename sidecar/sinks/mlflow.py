@@ -6,6 +6,7 @@ kinds work. It runs in a process of its own: it takes more memory than the whole
 
 import hashlib
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,12 +16,14 @@ from sidecar.codec import dumps, loads
 from sidecar.coordination.run import find_run
 from sidecar.coordination.storage import Storage
 from sidecar.errors import RecordError
+from sidecar.plain_text import shortened, without_password
 from sidecar.records import SCHEMA
 from sidecar.sinks.exported_best import opened_best
 from sidecar.sinks.line_process import LineProcess, NoAnswerError
 from sidecar.sinks.mlflow_series import points, series
 from sidecar.sinks.sink import Evaluation, SinkRefusedError, SinkUnavailableError
 
+_RUN_ID: Final = re.compile(r"[A-Za-z0-9][\w-]{0,255}", re.ASCII)
 _MODULE: Final = "sidecar.sinks.mlflow_process"
 _START_SECONDS: Final = 60.0  # to start Python and to import mlflow, from a slow disk
 _STEPS: Final = 4  # the most requests to the server for one question
@@ -59,7 +62,7 @@ class MLflow:
         environ: Mapping[str, str],
         log_best: bool = False,
     ) -> None:
-        self._uri, self._storage, self._run_dir = uri, storage, run_dir
+        self._uri, self._storage, self._run_dir = without_password(uri), storage, run_dir
         self._timeout_seconds, self._log_best = timeout_seconds, log_best
         self._given = environ.get("MLFLOW_RUN_ID") or None
         self._experiment = environ.get("MLFLOW_EXPERIMENT_ID") or environ.get("MLFLOW_EXPERIMENT_NAME") or ""
@@ -103,6 +106,8 @@ class MLflow:
             return target
         question = {"tag": recorded.run, "name": evaluation.run, "milliseconds": evaluation.milliseconds}
         found = self._ask({"do": "find_run", **question})["run"]
+        if not isinstance(found, str) or not _RUN_ID.fullmatch(found):
+            raise SinkUnavailableError(f"MLflow: {shortened(found)} is not the id of a run: is {self._uri} a server?")
         self._storage.create(path, dumps(_Target(mlflow_run=found)))
         target = self._target(path)
         if target is None:

@@ -30,6 +30,10 @@ class _GoneError(Exception):
     """A run cannot take results until a person acts."""
 
 
+class _RefusedError(Exception):
+    """The server will never take these numbers."""
+
+
 def main() -> None:
     """Answer requests until standard input ends, or until none comes for a while."""
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
@@ -95,7 +99,13 @@ def _log(client: Any, request: Mapping[str, Any]) -> dict[str, Any]:
     run, milliseconds = request["run"], request["milliseconds"]
     _active(client, run)
     metrics = [Metric(name, float.fromhex(hex_), milliseconds, request["step"]) for name, hex_ in request["points"]]
-    client.log_batch(run, metrics)
+    try:
+        client.log_batch(run, metrics)
+    except Exception as error:
+        if getattr(error, "error_code", None) != "INVALID_PARAMETER_VALUE":
+            raise
+        _active(client, run)  # a run that was deleted meanwhile has the same code
+        raise _RefusedError(str(error)) from error
     if request["own"]:  # its duration is that of the evaluations; the run of a trainer is the trainer's to end
         client.set_terminated(run, end_time=milliseconds)
     return {"done": True}
@@ -122,7 +132,7 @@ def _failure(error: Exception, what: str) -> dict[str, Any]:
     """Return the answer about an error: whether the numbers can never be logged, or the run cannot take any."""
     code = getattr(error, "error_code", None)
     gone = isinstance(error, _GoneError) or (code == "RESOURCE_DOES_NOT_EXIST" and what != "find_run")
-    return {"error": _sentence(error), "refused": what == "log" and code == "INVALID_PARAMETER_VALUE", "gone": gone}
+    return {"error": _sentence(error), "refused": isinstance(error, _RefusedError), "gone": gone}
 
 
 def _sentence(error: Exception) -> str:

@@ -44,7 +44,10 @@ def _path(name: str) -> str:
 
 def _part(name: str) -> str:
     """Return a name without `/`: the eval set `a/b` with the metric `c` is not `a` with `b/c`."""
-    return _marked("_" if name in ("", ".", "..") else _NOT_PERMITTED.sub("_", name), name)
+    legal = _NOT_PERMITTED.sub("_", name)
+    if legal in ("", ".") or legal.startswith(".."):  # MLflow takes any name that begins with .. for a way out
+        legal = f"_{legal[1:]}"
+    return _marked(legal, name)
 
 
 def _marked(legal: str, name: str) -> str:
