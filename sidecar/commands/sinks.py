@@ -1,13 +1,17 @@
 """Make the sinks that the settings ask for, and start and end the deliveries to them."""
 
 import os
+import sys
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from importlib.util import find_spec
-from typing import Any
+from typing import Any, NoReturn
 
+import typer
+
+from sidecar.commands.load import warn
 from sidecar.coordination.storage import PosixStorage
-from sidecar.errors import SettingsError
+from sidecar.errors import SettingsError, SidecarError
 from sidecar.observability.status import SinkStatus
 from sidecar.plain_text import shortened, without_password
 from sidecar.settings import Settings
@@ -59,6 +63,24 @@ def close(deliveries: Iterable[Delivery], seconds: float) -> None:
     end = time.monotonic() + seconds
     for delivery in deliveries:
         delivery.close(max(0.0, end - time.monotonic()))
+
+
+def leave(settings: Settings, serve: Callable[[], int]) -> NoReturn:
+    """Run a daemon, and end this process with its exit code.
+
+    Python waits at its end for all threads, and those of a sink of another author may never end. So with such a sink
+    the process ends without that wait.
+    """
+    if not settings.sinks:
+        raise typer.Exit(serve())
+    try:
+        code = serve()
+    except SidecarError as error:
+        warn(str(error))
+        code = error.exit_code
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
 
 
 def _mlflow(settings: Settings, environ: Mapping[str, str]) -> Sink:
