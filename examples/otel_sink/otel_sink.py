@@ -15,7 +15,7 @@ import urllib.request
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from sidecar.sinks.sink import Evaluation, SinkRefusedError, SinkUnavailableError
+from sidecar.sinks import Evaluation, SinkRefusedError, SinkUnavailableError
 
 AGAIN = (429, 502, 503, 504)  # as the specification says: all other errors are final
 

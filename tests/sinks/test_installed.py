@@ -1,7 +1,10 @@
 """Sinks of other packages are loaded by name, and whatever is wrong with one is one sentence."""
 
+import json
+import re
 import threading
 import time
+from pathlib import Path
 
 import pytest
 from installed_sinks import install
@@ -189,6 +192,22 @@ def test_a_sink_that_exits_keeps_its_thread(tmp_path):
     del delivery._sink._sink.options["raises"]
     until(lambda: delivery.status.pending == 0)
     delivery.close(PATIENCE_SECONDS)
+
+
+def test_the_sink_of_the_page(tmp_path, monkeypatch):
+    """The one that docs/how-to/write-a-sink.md shows works as it is."""
+    page = Path(__file__).parents[2] / "docs/how-to/write-a-sink.md"
+    source = re.search(r"<!-- jsonl_sink.py -->\n```python\n(.*?)```", page.read_text(), re.DOTALL)[1]
+    install(tmp_path / "page", {"jsonl": "acme_sinks:make"}, source, monkeypatch, distribution="page")
+    sink = make("jsonl", {"path": str(tmp_path / "results.jsonl")})
+    deliver(sink, tmp_path, Log()).close(PATIENCE_SECONDS)
+    (line,) = (tmp_path / "results.jsonl").read_text().splitlines()
+    assert json.loads(line) == {"plan": 1, "step": 100, "time": 1769860801500, "test/accuracy": 0.97}
+    log = Log()
+    failing = deliver(make("jsonl", {"path": str(tmp_path / "missing" / "file")}), tmp_path / "other", log)
+    until(lambda: log.events)
+    failing.close(PATIENCE_SECONDS)
+    assert [event for event, reason in log.events if "missing" in reason] == ["sink_failed"]
 
 
 def test_a_sink_that_hangs(tmp_path):

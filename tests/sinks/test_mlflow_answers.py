@@ -3,6 +3,8 @@
 import http.server
 import os
 import socket
+import subprocess
+import sys
 import threading
 import time
 
@@ -117,6 +119,36 @@ def test_a_server_that_never_answers(answering, sink, evaluation):
     assert time.monotonic() - began < PATIENCE_SECONDS
     assert len(answering.requests) == asked + 1
     answering.hold.set()
+
+
+def start_process(code="main()"):
+    """Start the process that talks to MLflow, as `LineProcess` does."""
+    words = [sys.executable, "-c", f"from sidecar.sinks import mlflow_process\nmlflow_process.{code}"]
+    return subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+
+
+def test_the_process_ends_with_the_daemon(answering, monkeypatch):
+    """At once, though a request is under way."""
+    answering.hold.clear()
+    asked = len(answering.requests)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"http://127.0.0.1:{answering.server_port}")
+    with start_process() as process:
+        process.stdin.write(b'{"do": "delete_run", "run": "a"}\n')
+        process.stdin.flush()
+        end = time.monotonic() + PATIENCE_SECONDS
+        while len(answering.requests) == asked:
+            assert time.monotonic() < end
+            time.sleep(0.05)
+        process.stdin.close()
+        assert process.wait(PATIENCE_SECONDS / 2) == 0
+        assert process.stdout.read() == b""
+    answering.hold.set()
+
+
+def test_the_process_ends_without_work():
+    """So that its memory is free between two results."""
+    with start_process("IDLE_SECONDS = 0.1\nmlflow_process.main()") as process:
+        assert process.wait(PATIENCE_SECONDS) == 0
 
 
 def test_a_server_that_answers_a_byte_at_a_time(place, evaluation, monkeypatch):

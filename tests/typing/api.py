@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from sidecar import EvalSet, Shard, Task, results
 from sidecar.data import npz, tfrecords
 from sidecar.metrics import AUC, R2, Accuracy, ConfusionMatrix, Mean, Metric, Sample, TopK
+from sidecar.sinks import Evaluation, Sink, SinkRefusedError, SinkUnavailableError
 
 
 def build_model() -> Any:
@@ -79,3 +80,21 @@ built_in: list[Metric] = [
     Mean(distance, name="distance", goal="min"),
     R2(),
 ]
+
+
+class OwnSink:
+    """A sink of another package."""
+
+    name = "own"
+
+    def write(self, evaluation: Evaluation) -> None:
+        """Look at every part that a sink may use."""
+        for eval_set, metrics in evaluation.result.metrics.items():
+            for metric, value in metrics.items():
+                if value.lower is None:
+                    raise SinkRefusedError(f"{evaluation.run}: {eval_set}/{metric} of {evaluation.checkpoint.name}")
+                if float.fromhex(value.hex) > value.lower:
+                    raise SinkUnavailableError(f"{evaluation.plan} at {evaluation.milliseconds}")
+
+
+sink: Sink = OwnSink()
