@@ -3,9 +3,9 @@
 import os
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib.util import find_spec
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 import typer
 
@@ -18,6 +18,17 @@ from sidecar.settings import Settings
 from sidecar.settings.sink_values import check_tracking_uri
 from sidecar.sinks.delivery import Delivery
 from sidecar.sinks.sink import Sink
+
+if TYPE_CHECKING:
+    from sidecar.sinks.mlflow import MLflow
+
+
+class Closing(Protocol):
+    """Work in a thread that ends."""
+
+    def close(self, seconds: float) -> None:
+        """Finish, for at most `seconds`."""
+        ...
 
 
 def make_sinks(settings: Settings, environ: Mapping[str, str] = os.environ) -> list[Sink]:
@@ -34,7 +45,7 @@ def make_sinks(settings: Settings, environ: Mapping[str, str] = os.environ) -> l
         from sidecar.sinks.tensorboard import TensorBoard  # noqa: PLC0415 - likewise
 
         sinks.append(TensorBoard(settings.tensorboard_dir, settings.run, settings.tensorboard_tags))
-    if settings.mlflow or settings.mlflow_tracking_uri is not None:
+    if _logs_to_mlflow(settings):
         sinks.append(_mlflow(settings, environ))
     if settings.sinks:
         from sidecar.sinks.installed import load  # noqa: PLC0415 - likewise
@@ -53,12 +64,26 @@ def start_deliveries(settings: Settings, log: Any) -> list[Delivery]:
     return deliveries
 
 
+def start_uploads(settings: Settings, deliveries: Sequence[Delivery], log: Any) -> list[Closing]:
+    """Return what uploads the best checkpoints, if the settings ask for it."""
+    if not settings.mlflow_log_best or not _logs_to_mlflow(settings):
+        return []
+    from sidecar.sinks.mlflow_best import BestUpload  # noqa: PLC0415 - likewise
+
+    def delivers() -> bool:
+        return any(delivery.status is not None for delivery in deliveries)
+
+    upload = BestUpload(_mlflow(settings, os.environ), settings.run_dir, delivers, log)
+    upload.start()
+    return [upload]
+
+
 def statuses(deliveries: Iterable[Delivery]) -> list[SinkStatus]:
     """Return the status of each delivery, if this node delivers."""
     return [status for delivery in deliveries if (status := delivery.status) is not None]
 
 
-def close(deliveries: Iterable[Delivery], seconds: float) -> None:
+def close(deliveries: Iterable[Closing], seconds: float) -> None:
     """Deliver what is known, for at most `seconds` in all, and end the deliveries."""
     end = time.monotonic() + seconds
     for delivery in deliveries:
@@ -83,7 +108,11 @@ def leave(settings: Settings, serve: Callable[[], int]) -> NoReturn:
     os._exit(code)
 
 
-def _mlflow(settings: Settings, environ: Mapping[str, str]) -> Sink:
+def _logs_to_mlflow(settings: Settings) -> bool:
+    return settings.mlflow or settings.mlflow_tracking_uri is not None
+
+
+def _mlflow(settings: Settings, environ: Mapping[str, str]) -> "MLflow":
     uri = settings.mlflow_tracking_uri or environ.get("MLFLOW_TRACKING_URI")
     if not uri:
         raise SettingsError(
@@ -107,5 +136,4 @@ def _mlflow(settings: Settings, environ: Mapping[str, str]) -> Sink:
         settings.run_dir,
         settings.sink_timeout_seconds,
         environ=environ,
-        log_best=settings.mlflow_log_best,
     )

@@ -18,16 +18,14 @@ from sidecar.coordination.storage import Storage
 from sidecar.errors import RecordError
 from sidecar.plain_text import shortened, without_password
 from sidecar.records import SCHEMA
-from sidecar.sinks.exported_best import opened_best
 from sidecar.sinks.line_process import LineProcess, NoAnswerError
 from sidecar.sinks.mlflow_series import points, series
 from sidecar.sinks.sink import Evaluation, SinkRefusedError, SinkUnavailableError
 
 _RUN_ID: Final = re.compile(r"[A-Za-z0-9][\w-]{0,255}", re.ASCII)
-_MODULE: Final = "sidecar.sinks.mlflow_process"
-_START_SECONDS: Final = 60.0  # to start Python and to import mlflow, from a slow disk
+MODULE: Final = "sidecar.sinks.mlflow_process"
+START_SECONDS: Final = 60.0  # to start Python and to import mlflow, from a slow disk
 _STEPS: Final = 4  # the most requests to the server for one question
-_UPLOAD_SECONDS: Final = 1800.0  # for 100 GB at 60 MB/s, as restoring may take
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +45,6 @@ class MLflow:
         run_dir: Its path, for messages and for exports.
         timeout_seconds: Limit for each request to the server.
         environ: Variables of MLflow: `MLFLOW_RUN_ID`, `MLFLOW_EXPERIMENT_NAME` and others.
-        log_best: Whether a new best export (`exports/best`) becomes an artifact of the run.
     """
 
     name = "mlflow"
@@ -60,21 +57,19 @@ class MLflow:
         timeout_seconds: float,
         *,
         environ: Mapping[str, str],
-        log_best: bool = False,
     ) -> None:
         self._uri, self._storage, self._run_dir = without_password(uri), storage, run_dir
-        self._timeout_seconds, self._log_best = timeout_seconds, log_best
+        self._timeout_seconds = timeout_seconds
         self._given = environ.get("MLFLOW_RUN_ID") or None
         self._experiment = environ.get("MLFLOW_EXPERIMENT_ID") or environ.get("MLFLOW_EXPERIMENT_NAME") or ""
-        variables = {
+        self.variables = {
             "MLFLOW_TRACKING_URI": uri,
             "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0",  # the delivery repeats, with longer pauses
             "MLFLOW_HTTP_REQUEST_TIMEOUT": str(math.ceil(timeout_seconds)),
             "MLFLOW_DISABLE_TELEMETRY": "true",  # a daemon reports to nobody unasked
         }
-        self._process = LineProcess(_MODULE, variables)
+        self._process = LineProcess(MODULE, self.variables)
         self._remedy = "; the variable MLFLOW_RUN_ID names it"
-        self._sent: str | None = None  # the export that was uploaded last
 
     def write(self, evaluation: Evaluation) -> None:
         """Log an evaluation. MLflow ignores a point that it has, with the same name, step, time and value."""
@@ -89,8 +84,13 @@ class MLflow:
                 "points": points(series(evaluation.result)),
             }
         )
-        if self._log_best:
-            self._send_best(run)
+
+    def logged_run(self) -> str | None:
+        """Return the id of MLflow's run; None if nothing was logged yet. Safe in any thread."""
+        if self._given is not None:
+            return self._given
+        recorded = find_run(self._storage)
+        return None if recorded is None else self._target(self._record(recorded.run))
 
     def _own_run(self, evaluation: Evaluation) -> str:
         """Return the id of MLflow's run for this run. Several nodes may begin at once: one of their records is first.
@@ -130,29 +130,35 @@ class MLflow:
         except RecordError as error:
             raise SinkUnavailableError(f"{self._run_dir / path} is damaged: remove it ({error})") from error
 
-    def _send_best(self, run: str) -> None:
-        """Upload the best export, unless the run has it. Its files are opened here, and no link in it is followed.
+    def _ask(self, question: Mapping[str, Any]) -> Any:
+        return ask(self._process, question, _STEPS * self._timeout_seconds, remedy=self._remedy)
 
-        An export that cannot be uploaded holds up no numbers: it is tried again with the next result.
-        """
-        try:
-            with opened_best(self._run_dir, known=self._sent) as best:
-                if best is not None:
-                    question = {"do": "log_best", "run": run, "name": best.name, "folder": str(best.folder)}
-                    self._ask(question, _UPLOAD_SECONDS, descriptors=best.descriptors)
-                    self._sent = best.name
-        except SinkUnavailableError as error:
-            raise SinkRefusedError(f"the numbers were logged, but not the best export: {error}") from error
 
-    def _ask(self, question: Mapping[str, Any], seconds: float = 0.0, descriptors: tuple[int, ...] = ()) -> Any:
-        """Return the answer of the process. Raises `SinkUnavailableError` or `SinkRefusedError`."""
-        limit = _START_SECONDS + max(seconds, _STEPS * self._timeout_seconds)
-        try:
-            answer = self._process.ask(question, limit, descriptors=descriptors)
-        except NoAnswerError as error:
-            raise SinkUnavailableError(f"MLflow: {error}") from error
-        if "error" not in answer:
-            return answer
-        if answer["refused"]:
-            raise SinkRefusedError(f"MLflow: {answer['error']}")
-        raise SinkUnavailableError(f"MLflow: {answer['error']}{self._remedy if answer['gone'] else ''}")
+def ask(
+    process: LineProcess,
+    question: Mapping[str, Any],
+    seconds: float,
+    *,
+    remedy: str = "",
+    descriptors: tuple[int, ...] = (),
+) -> Any:
+    """Return the answer of the process that talks to MLflow.
+
+    Args:
+        process: The process, which runs `MODULE`.
+        question: A request as `mlflow_process` takes it.
+        seconds: Limit for the answer, in addition to the time that the process may take to start.
+        remedy: End of the sentence about a run that cannot take results.
+        descriptors: Open files that the process needs.
+
+    Raises `SinkUnavailableError` or `SinkRefusedError`.
+    """
+    try:
+        answer = process.ask(question, START_SECONDS + seconds, descriptors=descriptors)
+    except NoAnswerError as error:
+        raise SinkUnavailableError(f"MLflow: {error}") from error
+    if "error" not in answer:
+        return answer
+    if answer["refused"]:
+        raise SinkRefusedError(f"MLflow: {answer['error']}")
+    raise SinkUnavailableError(f"MLflow: {answer['error']}{remedy if answer['gone'] else ''}")

@@ -112,11 +112,12 @@ def _log(client: Any, request: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _log_best(client: Any, request: Mapping[str, Any]) -> dict[str, Any]:
-    """Upload an export, unless the run has it."""
+    """Upload an export, unless the run has it: its tag is set when all of it is there."""
     run = _active(client, request["run"])
-    if run.data.tags.get(BEST_TAG) != request["name"]:
-        client.log_artifacts(request["run"], request["folder"], f"best/{request['name']}")
-        client.set_tag(request["run"], BEST_TAG, request["name"])
+    if run.data.tags.get(BEST_TAG) == request["name"]:
+        return {"done": False}
+    client.log_artifacts(request["run"], request["folder"], f"best/{request['name']}")
+    client.set_tag(request["run"], BEST_TAG, request["name"])
     return {"done": True}
 
 
