@@ -1,4 +1,4 @@
-"""A real MLflow server with a database in SQLite, to be killed and started again."""
+"""A real MLflow server with a database in SQLite, or with files as older ones have, to be killed and started again."""
 
 import os
 import signal
@@ -19,8 +19,9 @@ _open_url = urllib.request.build_opener(urllib.request.ProxyHandler({})).open
 class MlflowServer:
     """Keeps runs and artifacts in `folder`; `with` starts it and ends it."""
 
-    def __init__(self, program, folder):
+    def __init__(self, program, folder, *, files=False):
         self._program, self._folder = program, Path(folder)
+        self._store = f"file://{self._folder / 'runs'}" if files else f"sqlite:///{self._folder / 'mlflow.db'}"
         with socket.create_server(("127.0.0.1", 0)) as server:
             self._address = f"127.0.0.1:{server.getsockname()[1]}"
         self.uri = f"http://{self._address}"
@@ -37,10 +38,11 @@ class MlflowServer:
         """Start it, and wait until it answers."""
         host, port = self._address.split(":")
         words = [self._program, "server", "--host", host, "--port", port]
-        words += ["--backend-store-uri", f"sqlite:///{self._folder / 'mlflow.db'}"]
+        words += ["--backend-store-uri", self._store]
         words += ["--artifacts-destination", self._folder / "artifacts"]
         words += ["--gunicorn-opts", "--workers 1 --no-control-socket"]  # its usual server needs numpy
         environ = os.environ | {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", "MLFLOW_DISABLE_TELEMETRY": "true"}
+        environ["MLFLOW_ALLOW_FILE_STORE"] = "true"
         with (self._folder / "log").open("ab") as log:
             self._running = subprocess.Popen(words, stdout=log, stderr=log, env=environ, start_new_session=True)
         end = time.monotonic() + PATIENCE_SECONDS

@@ -69,12 +69,14 @@ class MLflow:
             "MLFLOW_DISABLE_TELEMETRY": "true",  # a daemon reports to nobody unasked
         }
         self._process = LineProcess(MODULE, self.variables)
+        self._certain = False  # whether MLflow lacks the next result for certain
         self._remedy = "; the variable MLFLOW_RUN_ID names it"
 
     def write(self, evaluation: Evaluation) -> None:
-        """Log an evaluation. MLflow ignores a point that it has, with the same name, step, time and value."""
+        """Log an evaluation. Before the first one, and after a failure, MLflow is asked for the points that it has."""
         run = self._given or self._own_run(evaluation)
-        self._ask(
+        ask, self._certain = not self._certain, False
+        answer = self._ask(
             {
                 "do": "log",
                 "run": run,
@@ -82,8 +84,10 @@ class MLflow:
                 "step": evaluation.checkpoint.step or 0,
                 "milliseconds": evaluation.milliseconds,
                 "points": points(series(evaluation.result)),
+                "ask": ask,
             }
         )
+        self._certain = not answer["there"]  # else the next one may be there, too
 
     def logged_run(self) -> str | None:
         """Return the id of MLflow's run; None if nothing was logged yet. Safe in any thread."""

@@ -10,7 +10,7 @@ import os
 import queue
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from sidecar.plain_text import one_line, without_password
@@ -93,14 +93,15 @@ def _delete_run(client: Any, request: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _log(client: Any, request: Mapping[str, Any]) -> dict[str, Any]:
-    """Log the numbers of one evaluation. A point that the server has is ignored by the server."""
+    """Log the numbers of one evaluation; if `ask` is true, only those that the run lacks."""
     from mlflow.entities import Metric  # noqa: PLC0415 - likewise
 
     run, milliseconds = request["run"], request["milliseconds"]
     _active(client, run)
     metrics = [Metric(name, float.fromhex(hex_), milliseconds, request["step"]) for name, hex_ in request["points"]]
+    missing = _missing(client, run, metrics) if request["ask"] else metrics
     try:
-        client.log_batch(run, metrics)
+        client.log_batch(run, missing)
     except Exception as error:
         if getattr(error, "error_code", None) != "INVALID_PARAMETER_VALUE":
             raise
@@ -108,7 +109,24 @@ def _log(client: Any, request: Mapping[str, Any]) -> dict[str, Any]:
         raise _RefusedError(str(error)) from error
     if request["own"]:  # its duration is that of the evaluations; the run of a trainer is the trainer's to end
         client.set_terminated(run, end_time=milliseconds)
-    return {"done": True}
+    return {"done": True, "there": len(missing) < len(metrics)}
+
+
+def _missing(client: Any, run: str, metrics: Sequence[Any]) -> Sequence[Any]:
+    """Return the metrics that a run lacks. They are written in order, so the first and the last one tell nearly always.
+
+    A server with a database ignores points that it has, but one with files would have them twice.
+    """
+    if not metrics or _has(client, run, metrics[-1]):
+        return []
+    if not _has(client, run, metrics[0]):
+        return metrics
+    return [metric for metric in metrics if not _has(client, run, metric)]
+
+
+def _has(client: Any, run: str, metric: Any) -> bool:
+    history = client.get_metric_history(run, metric.key)
+    return any((point.step, point.timestamp) == (metric.step, metric.timestamp) for point in history)
 
 
 def _log_best(client: Any, request: Mapping[str, Any]) -> dict[str, Any]:

@@ -20,6 +20,7 @@ _MARK_CHARACTERS: Final = 8
 def series(result: Result) -> dict[str, float]:
     """Return the numbers of an evaluation by name: `EVAL_SET/METRIC`, its bounds, and `EVAL_SET/examples`.
 
+    The bounds are `EVAL_SET/METRIC_lower` and `_upper`: a server that stores files cannot have both `a/b` and `a/b/c`.
     A metric that has the name of a bound or of the examples takes their place.
     """
     numbers, others = dict[str, float](), dict[str, float]()
@@ -29,7 +30,7 @@ def series(result: Result) -> dict[str, float]:
             numbers[name] = number_of(value)
             for bound, number in (("lower", value.lower), ("upper", value.upper)):
                 if number is not None:
-                    others[f"{name}/{bound}"] = number
+                    others[f"{name}_{bound}"] = number
     for eval_set, examples in result.examples.items():
         others[f"{_part(eval_set)}/examples"] = float(examples)
     return {**others, **numbers}

@@ -173,7 +173,7 @@ def test_the_server_is_killed_and_comes_back(server, client, sinks, place):
     (run,) = runs_of(client, place)
     expected = [(10 * index, 1000 * (BEGIN + index), math.sin(index).hex()) for index in range(6)]
     assert points(client, run.info.run_id, "test/loss") == expected
-    assert [bits for _, _, bits in points(client, run.info.run_id, "test/loss/lower")] == [(-1.0).hex()] * 6
+    assert [bits for _, _, bits in points(client, run.info.run_id, "test/loss_lower")] == [(-1.0).hex()] * 6
     assert [bits for _, _, bits in points(client, run.info.run_id, "test/examples")] == [(1003.0).hex()] * 6
     assert (run.info.run_name, run.info.status, run.info.end_time) == ("mnist", "FINISHED", 1000 * (BEGIN + 5))
 
@@ -218,8 +218,8 @@ def test_the_run_of_training(client, sinks, place):
     assert found.data.metrics == {
         "loss": 0.5,
         "test/accuracy": 0.97,
-        "test/accuracy/lower": 0.95,
-        "test/accuracy/upper": 0.98,
+        "test/accuracy_lower": 0.95,
+        "test/accuracy_upper": 0.98,
         "test/examples": 1003.0,
     }
     assert runs_of(client, place) == []
@@ -259,6 +259,32 @@ def test_a_run_that_was_deleted(client, sinks, place):
     assert new.info.run_id != run.info.run_id
     with pytest.raises(SinkUnavailableError, match="MLFLOW_RUN_ID"):
         sinks(MLFLOW_RUN_ID="0" * 32).write(second)
+
+
+@pytest.mark.nightly
+def test_a_server_that_stores_files(needs, tmp_path, place):
+    """It appends a point as often as it comes, so it is asked: after a start, after a failure, without progress."""
+    with MlflowServer(needs("mlflow", PROGRAMS), tmp_path, files=True) as server, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        from mlflow.entities import Metric
+        from mlflow.tracking import MlflowClient
+
+        client, journal = MlflowClient(server.uri), Journal()
+        for index in range(4):
+            journal.evaluate(f"ckpt-{index}", 10 * index, {"loss": value(math.sin(index))})
+        made = [MLflow(server.uri, PosixStorage(place), place, TIMEOUT_SECONDS, environ={}) for _ in range(3)]
+        assert deliver(made[0], place, at(journal.history.entries[:2])) == 0
+        run = made[0].logged_run()
+        client.log_batch(
+            run, [Metric("test/loss_lower", -1.0, 1000 * (BEGIN + 2), 20)]
+        )  # begun
+        assert deliver(made[1], place, at(journal.history.entries[:3])) == 0
+        (place / "sinks/mlflow.json").unlink()
+        assert deliver(made[2], place, at(journal.history.entries)) == 0
+        for name in ("test/loss", "test/loss_lower", "test/loss_upper", "test/examples"):
+            assert [step for step, _, _ in points(client, run, name)] == [0, 10, 20, 30]
+        for each in made:
+            each._process.close()
 
 
 @pytest.mark.nightly

@@ -26,8 +26,8 @@ def test_usual_names_stay_as_they_are():
     """Set and metric, its bounds, and the examples."""
     assert names({"accuracy": ACCURACY, "recall/a cat": LOSS}, "test set") == {
         "test set/accuracy": 0.97,
-        "test set/accuracy/lower": 0.95,
-        "test set/accuracy/upper": 0.98,
+        "test set/accuracy_lower": 0.95,
+        "test set/accuracy_upper": 0.98,
         "test set/recall/a cat": 0.5,
         "test set/examples": 1003.0,
     }
@@ -53,10 +53,10 @@ def test_no_two_names_become_one():
 
 def test_a_metric_with_the_name_of_a_bound():
     """The metric itself is shown under its name."""
-    assert names({"accuracy/lower": LOSS, "accuracy": ACCURACY, "examples": LOSS}) == {
+    assert names({"accuracy_lower": LOSS, "accuracy": ACCURACY, "examples": LOSS}) == {
         "test/accuracy": 0.97,
-        "test/accuracy/lower": 0.5,
-        "test/accuracy/upper": 0.98,
+        "test/accuracy_lower": 0.5,
+        "test/accuracy_upper": 0.98,
         "test/examples": 0.5,
     }
 
