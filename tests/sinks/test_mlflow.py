@@ -275,9 +275,7 @@ def test_a_server_that_stores_files(needs, tmp_path, place):
         made = [MLflow(server.uri, PosixStorage(place), place, TIMEOUT_SECONDS, environ={}) for _ in range(3)]
         assert deliver(made[0], place, at(journal.history.entries[:2])) == 0
         run = made[0].logged_run()
-        client.log_batch(
-            run, [Metric("test/loss_lower", -1.0, 1000 * (BEGIN + 2), 20)]
-        )  # begun
+        client.log_batch(run, [Metric("test/loss_lower", -1.0, 1000 * (BEGIN + 2), 20)])  # begun
         assert deliver(made[1], place, at(journal.history.entries[:3])) == 0
         (place / "sinks/mlflow.json").unlink()
         assert deliver(made[2], place, at(journal.history.entries)) == 0
