@@ -7,6 +7,9 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 DEMO_READY := $(VENV)/.demo-ready
 DOCS_READY := $(VENV)/.docs-ready
+# MLflow's server excludes versions that the other tools need (pyarrow), so it has an environment of its own.
+MLFLOW_VENV := .venv-mlflow
+MLFLOW_READY := $(MLFLOW_VENV)/.ready
 NEWER = $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed, $(PYTHON) is " + sys.version.split()[0] + ": name another with make PYTHON=…")'
 PIP := $(BIN)/pip install --disable-pip-version-check --constraint tests/constraints.txt
 # One more than the two cores of CI: daemons and groups wait now and then.
@@ -25,16 +28,16 @@ demo: $(or $(wildcard $(READY)),$(DEMO_READY))  ## Train on real digits and watc
 	@echo 'Training a small model and evaluating its 8 checkpoints, which takes 1 to 2 minutes. Ctrl-C ends it.'
 	@$(BIN)/sidecar demo $(ARGS)
 
-test: lint  ## Run every check and the tests of every part, with real processes and faults (6 to 10 minutes on two cores; ARGS="tests/daemon -x").
+test: lint $(MLFLOW_READY)  ## Run every check and the tests of every part, with real processes and faults (6 to 10 minutes on two cores; ARGS="tests/daemon -x").
 	$(PYTEST) -m 'not nightly' $(ARGS)
 
 test-fast: $(READY)  ## Run the tests that import no framework and start no process for seconds (1 minute).
 	PYTHONPATH=tests $(PYTEST) -p no_framework -m 'not tensorflow and not torch and not seconds and not nightly' $(SECONDS:%=--ignore=%) $(ARGS)
 
-test-all: lint  ## Run the whole suite: all metric classes, 2,000 schedules, mutations, recordings made again (35 minutes).
+test-all: lint $(MLFLOW_READY)  ## Run the whole suite: all metric classes, 2,000 schedules, mutations, recordings made again (35 minutes).
 	$(PYTEST) $(ARGS)
 
-test-rest: $(READY)  ## Run what `make test` leaves to `make test-all`.
+test-rest: $(READY) $(MLFLOW_READY)  ## Run what `make test` leaves to `make test-all`.
 	$(PYTEST) -m nightly $(ARGS)
 
 test-gpu: $(READY)  ## Run what needs a GPU; where there is none, say so and try nothing.
@@ -81,13 +84,19 @@ try-readme:  ## Type the commands of the README in a clean container and time th
 	tests/deploy/readme/try
 
 clean:  ## Remove the virtual environment and what tools left.
-	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .coverage sidecar-demo site
+	rm -rf $(VENV) $(MLFLOW_VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .coverage sidecar-demo site
 
 $(READY): pyproject.toml tests/constraints.txt
 	@$(NEWER)
 	$(PYTHON) -m venv $(VENV)
-	$(PIP) --quiet --editable '.[tensorflow,torch,dev,docs]'
+	$(PIP) --quiet --editable '.[tensorflow,torch,mlflow,dev,docs]'
 	@touch $(READY)
+
+$(MLFLOW_READY): tests/mlflow-server.txt
+	@$(NEWER)
+	$(PYTHON) -m venv $(MLFLOW_VENV)
+	$(MLFLOW_VENV)/bin/pip install --quiet --disable-pip-version-check --no-deps --requirement tests/mlflow-server.txt
+	@touch $@
 
 $(DEMO_READY): pyproject.toml tests/constraints.txt
 	@$(NEWER)

@@ -37,7 +37,7 @@ _TYPES: Final = {
         ("str", "RunName", "TaskReference", "FileName", "Host", "PortRange", "Address", "MarkerName", "StepPattern"),
         "text",
     ),
-    **dict.fromkeys(("CompleteMarker", "MetricName", "NamePattern", "ReceiverUrl"), "text"),
+    **dict.fromkeys(("CompleteMarker", "MetricName", "NamePattern", "ReceiverUrl", "TrackingUri"), "text"),
     "bool": "`true` or `false`",
     "Count": "whole number, 1 or more",
     "Whole": "whole number, 0 or more",
@@ -48,6 +48,7 @@ _TYPES: Final = {
     **dict.fromkeys(("NodeGlobs", "HostGlobs", "PathGlobs", "Formats"), "list of texts, or one text with commas"),
     "Devices": "`cpu` or `gpu`, or list of numbers and texts, or one text with commas",
     "Environment": "table of texts, or a JSON object",
+    "InstalledSinks": "table of tables, or a JSON object",
     "Role": "`worker` or `chief`",
     "SaveWeights": "`all`, `first` or `none`",
 }

@@ -81,8 +81,9 @@ def run(
     settings = load(flags)
     configure(settings.log_format, verbose=verbose)
     from sidecar.commands.serve import serve
+    from sidecar.commands.sinks import leave
 
-    raise typer.Exit(serve(settings, os.environ, settings_file=here.path))
+    leave(settings, lambda: serve(settings, os.environ, settings_file=here.path))
 
 
 @app.command(

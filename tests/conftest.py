@@ -66,14 +66,18 @@ def _place_in_order(nodeid: str) -> int:
 
 
 @pytest.fixture(scope="session")
-def needs() -> Callable[[str], str]:
-    """`needs("promtool")` is its path; without it the test is skipped, or fails if TEST_REQUIRES names it."""
+def needs() -> Callable[..., str]:
+    """`needs("promtool")` is its path; without it the test is skipped, or fails if TEST_REQUIRES names it.
 
-    def find(program: str) -> str:
-        found = shutil.which(program)
+    `folder`: the only place where it is looked for.
+    """
+
+    def find(program: str, folder: Path | None = None) -> str:
+        found = shutil.which(program, path=folder)
         if found is None:
             required = program in os.environ.get("TEST_REQUIRES", "").split(",")
-            (pytest.fail if required else pytest.skip)(f"{program} is not installed")
+            where = "" if folder is None else f" in {folder}"
+            (pytest.fail if required else pytest.skip)(f"{program} is not installed{where}")
         return found
 
     return find

@@ -20,7 +20,7 @@ from sidecar.commands.backend_options import workers_listen
 from sidecar.commands.bootstrap import daemon_from_settings
 from sidecar.commands.framework import with_framework
 from sidecar.commands.port_owner import node_serving
-from sidecar.commands.sinks import close, start_deliveries, statuses
+from sidecar.commands.sinks import close, start_deliveries, start_uploads, statuses
 from sidecar.commands.task_file import check_before_import
 from sidecar.daemon.events import Message, Terminate
 from sidecar.daemon.loop import Daemon
@@ -61,6 +61,7 @@ def serve(settings: Settings, environ: Mapping[str, str], *, settings_file: Path
     registry = CollectorRegistry()
     deliveries = start_deliveries(settings, log)
     exporter = Exporter(registry, sinks=partial(statuses, deliveries))
+    uploads = start_uploads(settings, deliveries, log)
     updates = [delivery.update for delivery in deliveries]
     clock, publisher = SystemClock(), Publisher(published, exporter, Notifier(environ), updates)
 
@@ -99,6 +100,7 @@ def serve(settings: Settings, environ: Mapping[str, str], *, settings_file: Path
                 before.hand_over(life)
     finally:
         close(deliveries, settings.sink_timeout_seconds)
+        close(uploads, settings.sink_timeout_seconds)
         server.close()
 
 

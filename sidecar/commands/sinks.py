@@ -1,18 +1,41 @@
-"""Start and end the deliveries to the sinks that the settings ask for."""
+"""Make the sinks that the settings ask for, and start and end the deliveries to them."""
 
+import os
+import sys
 import time
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
+import typer
+
+from sidecar.commands.load import warn
 from sidecar.coordination.storage import PosixStorage
+from sidecar.errors import SettingsError, SidecarError
 from sidecar.observability.status import SinkStatus
+from sidecar.plain_text import shortened, without_password
 from sidecar.settings import Settings
+from sidecar.settings.sink_values import check_tracking_uri
 from sidecar.sinks.delivery import Delivery
 from sidecar.sinks.sink import Sink
 
+if TYPE_CHECKING:
+    from sidecar.sinks.mlflow import MLflow
 
-def start_deliveries(settings: Settings, log: Any) -> list[Delivery]:
-    """Return a delivery to each sink of the settings. What a sink needs is imported only if there is one."""
+
+class Closing(Protocol):
+    """Work in a thread that ends."""
+
+    def close(self, seconds: float) -> None:
+        """Finish, for at most `seconds`."""
+        ...
+
+
+def make_sinks(settings: Settings, environ: Mapping[str, str] = os.environ) -> list[Sink]:
+    """Return the sinks of the settings. What a sink needs is imported only if there is one.
+
+    Raises `SettingsError` if one cannot be made: a daemon without it would lose its results without a word.
+    """
     sinks: list[Sink] = []
     if settings.remote_write is not None:
         from sidecar.sinks.remote_write import RemoteWrite  # noqa: PLC0415 - urllib and TLS take 3 MB
@@ -22,10 +45,37 @@ def start_deliveries(settings: Settings, log: Any) -> list[Delivery]:
         from sidecar.sinks.tensorboard import TensorBoard  # noqa: PLC0415 - likewise
 
         sinks.append(TensorBoard(settings.tensorboard_dir, settings.run, settings.tensorboard_tags))
-    deliveries = [Delivery(sink, PosixStorage(settings.run_dir), settings.run, log) for sink in sinks]
+    if _logs_to_mlflow(settings):
+        sinks.append(_mlflow(settings, environ))
+    if settings.sinks:
+        from sidecar.sinks.installed import load  # noqa: PLC0415 - likewise
+
+        for name, options in settings.sinks.items():
+            sinks.append(load(name, options, settings.run, settings.sink_timeout_seconds))
+    return sinks
+
+
+def start_deliveries(settings: Settings, log: Any) -> list[Delivery]:
+    """Return a delivery to each sink of the settings. Raises `SettingsError` if one cannot be made."""
+    storage = PosixStorage(settings.run_dir)
+    deliveries = [Delivery(sink, storage, settings.run, log) for sink in make_sinks(settings)]
     for delivery in deliveries:
         delivery.start()
     return deliveries
+
+
+def start_uploads(settings: Settings, deliveries: Sequence[Delivery], log: Any) -> list[Closing]:
+    """Return what uploads the best checkpoints, if the settings ask for it."""
+    if not settings.mlflow_log_best or not _logs_to_mlflow(settings):
+        return []
+    from sidecar.sinks.mlflow_best import BestUpload  # noqa: PLC0415 - likewise
+
+    def delivers() -> bool:
+        return any(delivery.status is not None for delivery in deliveries)
+
+    upload = BestUpload(_mlflow(settings, os.environ), settings.run_dir, delivers, log)
+    upload.start()
+    return [upload]
 
 
 def statuses(deliveries: Iterable[Delivery]) -> list[SinkStatus]:
@@ -33,8 +83,57 @@ def statuses(deliveries: Iterable[Delivery]) -> list[SinkStatus]:
     return [status for delivery in deliveries if (status := delivery.status) is not None]
 
 
-def close(deliveries: Iterable[Delivery], seconds: float) -> None:
+def close(deliveries: Iterable[Closing], seconds: float) -> None:
     """Deliver what is known, for at most `seconds` in all, and end the deliveries."""
     end = time.monotonic() + seconds
     for delivery in deliveries:
         delivery.close(max(0.0, end - time.monotonic()))
+
+
+def leave(settings: Settings, serve: Callable[[], int]) -> NoReturn:
+    """Run a daemon, and end this process with its exit code.
+
+    Python waits at its end for all threads, and those of a sink of another author may never end. So with such a sink
+    the process ends without that wait.
+    """
+    if not settings.sinks:
+        raise typer.Exit(serve())
+    try:
+        code = serve()
+    except SidecarError as error:
+        warn(str(error))
+        code = error.exit_code
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+def _logs_to_mlflow(settings: Settings) -> bool:
+    return settings.mlflow or settings.mlflow_tracking_uri is not None
+
+
+def _mlflow(settings: Settings, environ: Mapping[str, str]) -> "MLflow":
+    uri = settings.mlflow_tracking_uri or environ.get("MLFLOW_TRACKING_URI")
+    if not uri:
+        raise SettingsError(
+            "mlflow is true, but no server is named: set mlflow_tracking_uri, or the variable MLFLOW_TRACKING_URI"
+        )
+    try:
+        check_tracking_uri(uri)
+    except ValueError as error:
+        shown = shortened(without_password(uri))
+        raise SettingsError(f"environment MLFLOW_TRACKING_URI: {shown}: {error}") from error
+    if find_spec("mlflow") is None:
+        raise SettingsError(
+            "MLflow is asked for, but its library is not installed: pip install 'sidecar-evaluator[mlflow]' in the "
+            "daemon's environment, from the clone: pip install '.[mlflow]'"
+        )
+    from sidecar.sinks.mlflow import MLflow  # noqa: PLC0415 - likewise
+
+    return MLflow(
+        uri,
+        PosixStorage(settings.run_dir),
+        settings.run_dir,
+        settings.sink_timeout_seconds,
+        environ=environ,
+    )

@@ -53,6 +53,8 @@ EVENTS: Final[Mapping[str, str]] = {
     "sink_failed": "A sink, such as `remote_write`, does not take results; they are delivered later.",
     "sink_recovered": "A sink takes results again.",
     "sink_refused": "A sink refused a result for good; the next ones are delivered.",
+    "best_uploaded": "The best export was uploaded to MLflow.",
+    "best_upload_failed": "The best export could not be uploaded to MLflow; that is tried again.",
     # Shared storage and time
     "storage_failed": "Shared storage gave an error; the daemon tries again after a beat.",
     "storage_recovered": "Shared storage works again after an error.",

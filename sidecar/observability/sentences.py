@@ -99,6 +99,8 @@ _SENTENCES: Final[Mapping[str, Callable[[Event], str]]] = {
     "sink_failed": _said("{sink}: {reason}; {pending} results wait"),
     "sink_recovered": _said("{sink}: works again"),
     "sink_refused": _said("{sink}: the result of {checkpoint} was refused: {reason}"),
+    "best_uploaded": _said("uploaded {export} to MLflow in {seconds:g} s"),
+    "best_upload_failed": _said("the best export could not be uploaded: {reason}"),
     "checkpoint_dir_missing": _remedied("the checkpoint directory does not exist"),
     "many_checkpoints": _said("{count} checkpoints are in the directory, {supported} are supported: {remedy}"),
     "checkpoints_in_subfolders": _said("no checkpoint was found: {remedy}"),

@@ -7,6 +7,7 @@ from typing import Literal
 
 from pydantic import BaseModel
 
+from sidecar.settings.sink_values import InstalledSinks, TrackingUri
 from sidecar.settings.values import OptionalDirectory, ReceiverUrl, Seconds
 
 
@@ -22,6 +23,19 @@ class OutputSettings(BaseModel):
     tensorboard_tags: Literal["metric", "keras"] = "metric"
     """Names of TensorBoard's series: those of the metrics, or those of tf_keras' `SidecarEvaluator` (`keras`). Default:
     the metrics' own names, which training mostly uses, too."""
+    mlflow: bool = False
+    """Whether every result is logged to MLflow, to the server that `mlflow_tracking_uri` or the variable
+    `MLFLOW_TRACKING_URI` names. Default: the variable alone belongs to training, which must not find the numbers of
+    another program in its server unasked."""
+    mlflow_tracking_uri: TrackingUri | None = None
+    """Tracking server of MLflow to which every result is logged, such as `http://mlflow:5000`; run, experiment and
+    login come from the `MLFLOW_*` variables. Default: only the user knows a server."""
+    mlflow_log_best: bool = False
+    """Whether each new best export (`exports/best`) is uploaded as an artifact of MLflow's run. Default: a checkpoint
+    may be many times larger than all numbers of a run, and the exports are on shared storage anyway."""
+    sinks: InstalledSinks = {}
+    """Sinks that other installed packages provide, as tables `[sinks.NAME]` with their options, or a JSON object.
+    Default: no code of others is loaded unless it is named."""
     sink_timeout_seconds: Seconds = 10.0
     """Time that a sink, such as `remote_write`, may take for each step of a request, and for the last results when the
     daemon ends. Default: a receiver answers in milliseconds, and one that hangs delays its own results only."""

@@ -34,6 +34,7 @@ RUN_BY = {
     "evaluate.py": "tests/test_readme.py",
     "train_ddp.py": "tests/docs/test_code_blocks.py",
     "my_torch_eval.py": "tests/docs/test_code_blocks.py",
+    "jsonl_sink.py": "tests/sinks/test_installed.py",
 }
 """Python blocks that are marked with the name of a file, and the test that runs them."""
 
@@ -43,6 +44,8 @@ NOT_RUN = {
     "python3 -m venv": "installs packages; tests/deploy/readme/walk.py does it in a container",
     "export SIDECAR_WORKER_PYTHON": "this suite has one environment; tests/deploy/readme/walk.py has two",
     "curl": "asks a daemon that stays; tests/deploy/readme/walk.py does it in a container",
+    "~/sidecar-env/bin/pip install '.[mlflow]'": "downloads 60 MB",
+    "export MLFLOW_RUN_ID": "needs a server; tests/sinks/test_mlflow.py creates such a run",
     "make": "starts this suite, or takes minutes; .ci/run and tests/deploy/readme/walk.py run make",
     ".venv/bin/pytest": "starts this suite",
     "sidecar requeue": "needs checkpoints that failed; tests/commands/test_requeue.py tries each form",

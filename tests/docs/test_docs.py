@@ -154,7 +154,9 @@ def test_links_to_files_that_are_no_pages_are_shown_as_paths(tmp_path):
         assert shown(kept) == kept
 
 
-@pytest.mark.parametrize("name", ["sidecar", "sidecar.metrics", "sidecar.data", "sidecar.results", "sidecar.keras"])
+@pytest.mark.parametrize(
+    "name", ["sidecar", "sidecar.metrics", "sidecar.data", "sidecar.results", "sidecar.keras", "sidecar.sinks"]
+)
 def test_the_page_of_the_public_api_lists_all_of_it(name):
     """Each name that a public module exports, and no other."""
     page = (DOCS / "reference/python.md").read_text()

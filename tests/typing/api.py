@@ -11,6 +11,7 @@ from sidecar import EvalSet, Shard, Task, results
 from sidecar.data import npz, tfrecords
 from sidecar.keras import SidecarEvaluator, SidecarEvaluatorModelExport
 from sidecar.metrics import AUC, R2, Accuracy, ConfusionMatrix, Mean, Metric, Sample, TopK
+from sidecar.sinks import Evaluation, Sink, SinkRefusedError, SinkUnavailableError
 
 
 def build_model() -> Any:
@@ -86,3 +87,21 @@ export = SidecarEvaluatorModelExport("best/m-{epoch}", Path("ckpts/m-{epoch}.ker
 evaluator: SidecarEvaluator = SidecarEvaluator(object(), arrays(), Path("ckpts"), None, 10, [export], every=True)
 evaluator.start()
 accuracies: list[float] = [result.metrics["accuracy"] for result in evaluator.results]
+
+
+class OwnSink:
+    """A sink of another package."""
+
+    name = "own"
+
+    def write(self, evaluation: Evaluation) -> None:
+        """Look at every part that a sink may use."""
+        for eval_set, metrics in evaluation.result.metrics.items():
+            for metric, value in metrics.items():
+                if value.lower is None:
+                    raise SinkRefusedError(f"{evaluation.run}: {eval_set}/{metric} of {evaluation.checkpoint.name}")
+                if float.fromhex(value.hex) > value.lower:
+                    raise SinkUnavailableError(f"{evaluation.plan} at {evaluation.milliseconds}")
+
+
+sink: Sink = OwnSink()

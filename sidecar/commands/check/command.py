@@ -24,6 +24,7 @@ from sidecar.clock import SystemClock
 from sidecar.commands.backend_options import backend_options, workers_listen
 from sidecar.commands.check.finding import Finding
 from sidecar.commands.check.peers import Here, group, visibility, watch
+from sidecar.commands.check.sinks import sinks
 from sidecar.commands.framework import with_framework
 from sidecar.commands.observed_nodes import ObservedNodes
 from sidecar.commands.port_owner import node_serving
@@ -62,6 +63,7 @@ def findings(
     if (yield from _journal(settings, storage_timeout)):
         yield from _storage(settings, storage_timeout)
     yield from _http(settings)
+    yield from sinks(settings)
     observed_nodes = yield from _nodes(settings, environ, storage_timeout)
     if role is not None and role.role == "chief":
         yield Finding("task", ok=True, text="not needed: this node is the chief and never evaluates")

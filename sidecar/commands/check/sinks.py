@@ -1,0 +1,19 @@
+"""Try to make the sinks of the settings, as a daemon does at its start."""
+
+from collections.abc import Iterator
+
+from sidecar.commands.check.finding import Finding
+from sidecar.commands.sinks import make_sinks
+from sidecar.errors import SettingsError
+from sidecar.settings import Settings
+
+
+def sinks(settings: Settings) -> Iterator[Finding]:
+    """Report the sinks, if there are any. None of them is asked to take anything."""
+    try:
+        names = [sink.name for sink in make_sinks(settings)]
+    except SettingsError as error:
+        yield Finding("sinks", ok=False, text=str(error))
+        return
+    if names:
+        yield Finding("sinks", ok=True, text=f"{', '.join(names)}: every result is sent there")

@@ -1,0 +1,45 @@
+"""Check the values of the settings about sinks, as `values` checks the others. Used by `outputs` alone."""
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Annotated, Any, Final
+from urllib.parse import urlsplit
+
+from pydantic import AfterValidator, BeforeValidator
+
+OWN_SINKS: Final = ("remote_write", "tensorboard", "mlflow")
+"""Sinks of this program, each with settings of its own."""
+
+_SINK_NAME: Final = re.compile(r"[A-Za-z0-9_]{1,64}", re.ASCII)  # a label, and the name of a file
+
+
+def check_tracking_uri(value: str) -> str:
+    """Return the address of a tracking server; raises `ValueError`."""
+    parts = urlsplit(value)  # raises a ValueError for brackets that do not match
+    server = parts.scheme in ("http", "https") and parts.hostname and not parts.query and not parts.fragment
+    if not server and value != "databricks" and parts.scheme != "databricks":
+        raise ValueError("write the URL of a tracking server, such as http://mlflow:5000, or databricks")
+    return value
+
+
+def _are_sinks(value: Any) -> Any:
+    remedy = "write a table [sinks.NAME] with the options of each sink"
+    try:
+        parsed = json.loads(value) if isinstance(value, str) else value
+    except ValueError as error:
+        raise ValueError(f'not JSON ({error}): write an object such as {{"NAME": {{"path": "/x"}}}}') from error
+    if not isinstance(parsed, Mapping):
+        raise ValueError(remedy)  # noqa: TRY004 - pydantic collects ValueError only
+    for name, options in parsed.items():
+        if not _SINK_NAME.fullmatch(str(name)):
+            raise ValueError(f"{name!r} cannot be the name of a sink: use letters, digits and '_', at most 64")
+        if name in OWN_SINKS:
+            raise ValueError(f"{name!r} is a sink of this program, which has settings of its own")
+        if not isinstance(options, Mapping):
+            raise ValueError(f"{name!r}: {remedy}")  # noqa: TRY004 - likewise
+    return {name: dict(options) for name, options in parsed.items()}
+
+
+TrackingUri = Annotated[str, AfterValidator(check_tracking_uri)]
+InstalledSinks = Annotated[dict[str, dict[str, Any]], BeforeValidator(_are_sinks)]

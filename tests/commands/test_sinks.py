@@ -1,0 +1,86 @@
+"""The sinks of the settings are made, and a sink that is missing is one sentence."""
+
+import sys
+
+import pytest
+from installed_sinks import install
+
+from sidecar.commands.check.sinks import sinks as check_sinks
+from sidecar.commands.sinks import make_sinks
+from sidecar.errors import SettingsError
+from sidecar.settings import Settings
+
+SOURCE = """
+class Sink:
+    name = "acme"
+    def write(self, evaluation): ...
+
+def make(options, run, timeout_seconds):
+    return Sink()
+"""
+
+
+@pytest.fixture
+def settings(tmp_path):
+    """Make settings of a daemon."""
+    return lambda **given: Settings(checkpoint_dir=tmp_path, **given)
+
+
+def test_none_is_made_unasked(settings):
+    """Also where training logs to MLflow."""
+    assert make_sinks(settings(), {"MLFLOW_TRACKING_URI": "http://mlflow:5000"}) == []
+    assert list(check_sinks(settings())) == []
+
+
+def test_all_that_are_asked_for_are_made(settings, tmp_path, monkeypatch):
+    """Each with its name, and `sidecar check` lists them. The library of MLflow is not imported here."""
+    install(tmp_path / "site", {"acme": "acme_sinks:make"}, SOURCE, monkeypatch)
+    before = "mlflow" in sys.modules
+    asked = settings(
+        remote_write="http://a/b", tensorboard_dir=tmp_path, mlflow_tracking_uri="http://m:5000", sinks={"acme": {}}
+    )
+    assert [sink.name for sink in make_sinks(asked, {})] == ["remote_write", "tensorboard", "mlflow", "acme"]
+    (finding,) = check_sinks(asked)
+    assert (finding.ok, "acme" in finding.text) == (True, True)
+    assert ("mlflow" in sys.modules) == before
+
+
+@pytest.mark.parametrize(
+    ("given", "uri"),
+    [
+        ({"mlflow": True}, "http://of-the-environment:5000"),
+        ({"mlflow_tracking_uri": "http://of-the-settings"}, "http://of-the-settings"),
+        ({"mlflow": True, "mlflow_tracking_uri": "https://me:pw@of-the-settings/x"}, "https://…@of-the-settings/x"),
+        ({"mlflow_tracking_uri": "databricks://profile"}, "databricks://profile"),
+    ],
+)
+def test_the_server_of_mlflow(settings, given, uri):
+    """The settings' own one wins; a password is kept out of messages."""
+    (sink,) = make_sinks(settings(**given), {"MLFLOW_TRACKING_URI": "http://of-the-environment:5000"})
+    assert sink._uri == uri
+
+
+@pytest.mark.parametrize(
+    ("environ", "shown"),
+    [
+        ({}, "mlflow_tracking_uri"),
+        ({"MLFLOW_TRACKING_URI": "./mlruns"}, "'./mlruns'"),
+        ({"MLFLOW_TRACKING_URI": "ftp://me:secret@host"}, "ftp://"),
+    ],
+)
+def test_no_server_of_mlflow(settings, environ, shown):
+    """What is set, and what to set."""
+    with pytest.raises(SettingsError) as raised:
+        make_sinks(settings(mlflow=True), environ)
+    assert shown in str(raised.value)
+    assert "secret" not in str(raised.value)
+
+
+def test_the_library_of_mlflow_is_missing(settings, monkeypatch):
+    """The extra is named, by the start and by `sidecar check`."""
+    monkeypatch.setattr("sidecar.commands.sinks.find_spec", lambda _: None)
+    asked = settings(mlflow_tracking_uri="http://mlflow:5000")
+    with pytest.raises(SettingsError, match="mlflow"):
+        make_sinks(asked, {})
+    (finding,) = check_sinks(asked)
+    assert (finding.ok, "pip install" in finding.text) == (False, True)
