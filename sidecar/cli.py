@@ -13,6 +13,7 @@ from typing import Annotated, Any, Final, Literal
 
 import typer
 
+from sidecar.commands.hooks_command import app as hooks
 from sidecar.commands.load import settings_file, warn
 from sidecar.commands.options import examples, takes_settings
 from sidecar.errors import SettingsError, SidecarError, StorageError
@@ -63,6 +64,7 @@ app = typer.Typer(
         "sidecar history        # lists the results",
     ),
 )
+app.add_typer(hooks, name="hooks")
 
 
 @app.callback(invoke_without_command=True)

@@ -8,22 +8,24 @@
             print(signal.reason)
             break
 
-It imports nothing but the standard library. In a job of several processes only one may ask, and it must pass its answer
+It needs nothing but the standard library. In a job of several processes only one may ask, and it must pass its answer
 on to the others, because a file becomes visible on two machines at two moments: docs/how-to/early-stop.md shows how.
 """
 
-import json
 import os
 import stat
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
+
+from sidecar.codec import loads
+from sidecar.errors import RecordError
+from sidecar.records import SCHEMA
 
 FILE: Final = "early_stop.json"
 """The name of the signal in the run's state directory. A person withdraws the signal by deleting the file."""
 
-SCHEMA: Final = 1
 _MOST_BYTES: Final = 64 * 1024
 
 
@@ -78,7 +80,7 @@ def should_stop(
         if not stat.S_ISREG(os.lstat(path).st_mode):
             return None
         return _read(path)
-    except (OSError, ValueError, TypeError, RecursionError):
+    except (OSError, RecordError, ValueError):  # ValueError: a path with a null character
         return None
 
 
@@ -99,19 +101,4 @@ def _read(path: str) -> StopSignal | None:
         data = file.read(_MOST_BYTES + 1)
     if len(data) > _MOST_BYTES:
         return None
-    found = json.loads(data)
-    return _signal(found) if isinstance(found, dict) else None
-
-
-def _signal(found: dict[str, Any]) -> StopSignal | None:
-    """Return the record as a signal; None if its fields do not have the right types. More fields do not matter."""
-    texts = {name: found.get(name) for name in ("reason", "metric", "best_checkpoint", "checkpoint", "run", "created_at")}
-    steps = {name: found.get(name) for name in ("best_step", "step")}
-    best, patience, schema = found.get("best"), found.get("patience"), found.get("schema")
-    if not all(isinstance(text, str) for text in texts.values()) or not isinstance(patience, int):
-        return None
-    if not all(step is None or isinstance(step, int) for step in steps.values()) or not isinstance(schema, int):
-        return None
-    if not (best is None or isinstance(best, int | float)):
-        return None
-    return StopSignal(**texts, **steps, best=best, patience=patience, schema=schema)
+    return loads(StopSignal, data)

@@ -41,7 +41,7 @@ def make_hooks(settings: Settings) -> Iterator[Hook]:
         )
 
 
-def test_hooks(settings: Settings, event: str | None, report: Callable[[str], None] = typer.echo) -> bool:
+def try_hooks(settings: Settings, event: str | None, report: Callable[[str], None] = typer.echo) -> bool:
     """Send a sample event to each hook, or to one. Print a line for each, and return whether all have taken it.
 
     Raises:
@@ -50,7 +50,11 @@ def test_hooks(settings: Settings, event: str | None, report: Callable[[str], No
     hooks = [(hook, setting) for hook, setting in _by_name(settings) if event in (None, hook)]
     if not hooks:
         configured = ", ".join(hook for hook, _ in _by_name(settings)) or "none"
-        which = "no hook is set" if event is None else f"there is no hook {event!r} in the settings, which have {configured}"
+        which = (
+            "no hook is set"
+            if event is None
+            else f"there is no hook {event!r} in the settings, which have {configured}"
+        )
         raise SettingsError(f"{which}: write a table [hooks] in sidecar.toml, with some of {', '.join(HOOKS)}")
     return all([_test(settings.run, hook, setting, report) for hook, setting in hooks])  # noqa: C419 - try all of them
 
@@ -155,7 +159,11 @@ def _sample(run: str, hook: HookName, now: float, id_: str) -> Event:
             reason="this is a sample of `sidecar hooks test`: the run goes on",
             failed=0,
             checkpoints={"evaluated": 1},
-            best={"sample/accuracy": Best(goal="max", hex=(0.5).hex(), step=0, folder="", checkpoint="sample", step_source="name")},
+            best={
+                "sample/accuracy": Best(
+                    goal="max", hex=(0.5).hex(), step=0, folder="", checkpoint="sample", step_source="name"
+                )
+            },
             milliseconds=milliseconds,
             id=identity,
         )

@@ -25,6 +25,7 @@ from sidecar.states import NodeState
 
 _SINKS_PAUSE_SECONDS: Final = 0.05  # between two looks whether the sinks have taken the end of the run
 
+
 @dataclass(slots=True, kw_only=True)
 class RequestBuilder:
     """Build the requests of one daemon.

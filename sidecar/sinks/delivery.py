@@ -173,7 +173,7 @@ class Delivery:
     def _write(self, event: Event, delivered: Progress) -> Progress | None:
         """Deliver an event and record that; return the new progress, or None if another node goes on."""
         try:
-            self.sink.write(event)  # type: ignore[arg-type] - of the classes that it takes
+            self.sink.write(event)  # type: ignore[arg-type]  # it is of the classes that the sink takes
             delivered = replace(delivered, milliseconds=event.milliseconds)
         except SinkRefusedError as error:
             self._note_refusal(event, str(error))
@@ -236,9 +236,7 @@ class Delivery:
 
     def _note_refusal(self, event: Event, reason: str) -> None:
         checkpoint = event.checkpoint.name if isinstance(event, Evaluation) else getattr(event, "checkpoint", None)
-        self.log.warning(
-            "sink_refused", sink=self.sink.name, checkpoint=checkpoint, plan=event.plan, reason=reason
-        )
+        self.log.warning("sink_refused", sink=self.sink.name, checkpoint=checkpoint, plan=event.plan, reason=reason)
         with self._changed:
             self._status = replace(self._status, refused=self._status.refused + 1)
 

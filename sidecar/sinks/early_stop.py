@@ -25,8 +25,8 @@ from sidecar.sinks.sink import Evaluation, Event
 class EarlyStop:
     """Give the signal after `patience` evaluations in a row that were not better than the best one before them.
 
-    A person withdraws the signal by deleting its file. It is given again after `patience` further evaluations without an
-    improvement.
+    A person withdraws the signal by deleting its file. It is given again after `patience` further evaluations without
+    an improvement.
 
     Args:
         storage: The run's state directory.

@@ -23,7 +23,10 @@ SCHEMA: Final = 1
 
 def is_nonfinite(result: Result) -> bool:
     """Return whether a metric of an evaluation is NaN or infinite, or its data or predictions hold such numbers."""
-    metrics = [*result.metrics.values(), *(classes for by_set in result.classes.values() for classes in by_set.values())]
+    metrics = [
+        *result.metrics.values(),
+        *(classes for by_set in result.classes.values() for classes in by_set.values()),
+    ]
     return bool(result.nonfinite) or any(value.value is None for values in metrics for value in values.values())
 
 

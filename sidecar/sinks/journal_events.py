@@ -1,7 +1,7 @@
 """Make the events of sinks from the entries of the journal, and find those that a sink does not have yet.
 
-The place of an entry is its plan and a number: 1, 2, … for the settlements in the plan, and `END` for its end. Places are
-ordered as the entries are. `stored_entries` reads the journal; everything else is pure.
+The place of an entry is its plan and a number: 1, 2, … for the settlements in the plan, and `END` for its end. Places
+are ordered as the entries are. `stored_entries` reads the journal; everything else is pure.
 """
 
 import sys
@@ -47,7 +47,7 @@ def is_taken(entry: Entry, takes: frozenset[type]) -> bool:
 
 
 def event_of(entry: Entry, place: Place, run: str, after: int) -> Event | None:
-    """Return an entry as an event; None if it is none. `after`: the Unix time in ms that the event must be later than."""
+    """Return an entry as an event; None if it is none. Its time is later than `after`, a Unix time in milliseconds."""
     kind = _class_of(entry)
     if kind is None:
         return None

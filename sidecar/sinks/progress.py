@@ -13,9 +13,9 @@ from sidecar.records import SCHEMA
 class Progress:
     """Name the newest event of a run that a sink has taken or refused: its plan and its time.
 
-    `plan` is 0 before the first one. A plan settles checkpoints when it is opened, and is closed later: `settled` is the
-    number of its settlements that were handled while its end was not; None once all of the plan was handled. `ended` is
-    the newest plan at the last end of the run that the sink has; None if there was none.
+    `plan` is 0 before the first one. A plan settles checkpoints when it is opened, and is closed later: `settled` is
+    the number of its settlements that were handled while its end was not; None once all of the plan was handled.
+    `ended` is the newest plan at the last end of the run that the sink has; None if there was none.
     """
 
     run: str

@@ -127,8 +127,10 @@ class EventSink(Protocol):
     Such a sink begins with the events after its first start, and gets the evaluations before it by `resume`.
     """
 
-    name: str
-    """As in `Sink`."""
+    @property
+    def name(self) -> str:
+        """Return the name, as in `Sink`."""
+        ...
 
     takes: ClassVar[frozenset[type]]
     """The classes of the events that `write` takes: some of `Evaluation`, `Failure` and `RunEnd`."""

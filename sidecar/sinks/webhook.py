@@ -1,8 +1,8 @@
 """Post events to a URL, signed as the Standard Webhooks specification says, so that any receiver can verify them.
 
-Format: https://github.com/standard-webhooks/standard-webhooks/blob/main/spec/standard-webhooks.md, version 1: the headers
-`webhook-id`, `webhook-timestamp` and `webhook-signature`. A receiver is not trusted: no redirection is followed, only the
-beginning of its answer is read, and one time limit holds for the whole exchange.
+Format: https://github.com/standard-webhooks/standard-webhooks/blob/main/spec/standard-webhooks.md, version 1: the
+headers `webhook-id`, `webhook-timestamp` and `webhook-signature`. A receiver is not trusted: no redirection is followed,
+only the beginning of its answer is read, and one time limit holds for the whole exchange.
 """
 
 import base64
