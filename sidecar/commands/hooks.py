@@ -49,12 +49,7 @@ def try_hooks(settings: Settings, event: str | None, report: Callable[[str], Non
     """
     hooks = [(hook, setting) for hook, setting in _by_name(settings) if event in (None, hook)]
     if not hooks:
-        configured = ", ".join(hook for hook, _ in _by_name(settings)) or "none"
-        which = (
-            "no hook is set"
-            if event is None
-            else f"there is no hook {event!r} in the settings, which have {configured}"
-        )
+        which = "no hook is set" if event is None else f"hook {event!r} is not set"
         raise SettingsError(f"{which}: write a table [hooks] in sidecar.toml, with some of {', '.join(HOOKS)}")
     return all([_test(settings.run, hook, setting, report) for hook, setting in hooks])  # noqa: C419 - try all of them
 
@@ -81,7 +76,7 @@ def make_target(hook: HookName, setting: HookSetting) -> Target:
 
         if shutil.which(setting.command[0]) is None:
             raise SettingsError(
-                f"hook {hook}: there is no program {setting.command[0]!r} that this user may run: write its path in full"
+                f"hook {hook}: there is no program {setting.command[0]!r} that this user may run: write its whole path"
             )
         return HookCommand(setting.command, setting.timeout_seconds)
     from sidecar.sinks.webhook import Webhook  # noqa: PLC0415 - urllib and TLS take 3 MB

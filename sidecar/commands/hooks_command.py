@@ -16,9 +16,9 @@ def hooks() -> None:
     """Try the commands and URLs that are called after a result."""
 
 
-@app.command(epilog=examples("sidecar hooks test", "sidecar hooks test best --config sidecar.toml"))
+@app.command(name="test", epilog=examples("sidecar hooks test", "sidecar hooks test best --config sidecar.toml"))
 @takes_settings(directory=False)
-def test(
+def try_now(
     flags: dict[str, Any],
     event: Annotated[
         str | None,

@@ -19,7 +19,8 @@ def start_deliveries(settings: Settings, log: Any) -> list[Delivery]:
         SettingsError: A hook cannot be called as the settings say.
     """
     storage = PosixStorage(settings.run_dir)
-    deliveries = [Delivery(sink, storage, settings.run, log) for sink in [*_sinks(settings), *_acts(settings, log)]]
+    sinks: list[Sink | EventSink] = [*_sinks(settings), *_acts(settings, log)]
+    deliveries = [Delivery(sink, storage, settings.run, log) for sink in sinks]
     for delivery in deliveries:
         delivery.start()
     return deliveries

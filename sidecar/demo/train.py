@@ -120,7 +120,7 @@ def is_chief(strategy: Any) -> bool:
 
 
 def agree(strategy: Any, stops: bool) -> bool:
-    """Return whether any process passes true: all must make the same steps, and they see a file at different moments."""
+    """Return whether any process passes true: all make the same steps, though they see a file at different moments."""
     flag = tf.constant(int(stops))
 
     def add_up() -> Any:

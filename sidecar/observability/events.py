@@ -53,7 +53,7 @@ EVENTS: Final[Mapping[str, str]] = {
     "sink_failed": "A sink, such as `remote_write`, does not take results; they are delivered later.",
     "sink_recovered": "A sink takes results again.",
     "sink_refused": "A sink refused a result for good, or a hook gave an event up; the next ones are delivered.",
-    "early_stop_signalled": "A metric has not improved for `early_stop_patience` evaluations: training is told to stop.",
+    "early_stop_signalled": "A metric did not improve for `early_stop_patience` evaluations: training is told to stop.",
     # Shared storage and time
     "storage_failed": "Shared storage gave an error; the daemon tries again after a beat.",
     "storage_recovered": "Shared storage works again after an error.",

@@ -1,7 +1,7 @@
 """Check the table of hooks, as `values` checks the other settings. Used by `outputs` alone.
 
-Only the spelling is checked. Whether a program or the file of a secret is there matters to the daemon alone, since other
-users read the same settings for `sidecar status`.
+Only the spelling is checked. Whether a program or the file of a secret is there matters to the daemon alone, since
+other users read the same settings for `sidecar status`.
 """
 
 import json

@@ -49,8 +49,8 @@ def value_of(evaluation: Evaluation, metric: Metric) -> Value | None:
 class BestSoFar:
     """Compare each evaluation with the best one before it.
 
-    An evaluation that did not measure the metric, as with `every_nth`, counts neither way. So does another evaluation of
-    a checkpoint that was evaluated before, unless it is better than the best one. If it is of the best checkpoint
+    An evaluation that did not measure the metric, as with `every_nth`, counts neither way. So does another evaluation
+    of a checkpoint that was evaluated before, unless it is better than the best one. If it is of the best checkpoint
     itself, its value replaces the one before.
 
     Args:
@@ -71,7 +71,7 @@ class BestSoFar:
     def note(self, evaluation: Evaluation) -> bool:
         """Add an evaluation, and return whether it is a new best one."""
         self._task = self._task.succeed(evaluation.result.task, evaluation.checkpoint, evaluation.result)
-        metric = self._chosen()
+        metric = self._chosen(evaluation)
         if metric is None or (value := value_of(evaluation, metric)) is None or not has_direction(value):
             return False
         if metric != self.metric_compared:
@@ -95,10 +95,11 @@ class BestSoFar:
             return None
         return self.metric_compared, self._best[self.metric_compared]
 
-    def _chosen(self) -> Metric | None:
-        """Return the metric by which this compares; None if none is known that could be better or worse."""
-        name = self.metric or next((name for name, goal in self._task.goals.items() if goal in ("max", "min")), None)
-        if name is None:
-            return None
-        eval_set, _, metric = name.partition("/")
-        return eval_set, metric
+    def _chosen(self, evaluation: Evaluation) -> Metric | None:
+        """Return the metric by which this compares; None if the evaluation did not measure it.
+
+        Names may contain a slash, so the text of a metric is compared and not split.
+        """
+        chosen = self.metric or next((name for name, goal in self._task.goals.items() if goal in ("max", "min")), None)
+        measured = ((eval_set, name) for eval_set, values in evaluation.result.metrics.items() for name in values)
+        return next(((eval_set, name) for eval_set, name in measured if f"{eval_set}/{name}" == chosen), None)

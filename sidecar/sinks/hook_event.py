@@ -43,7 +43,8 @@ def event_json(hook: HookName, event: Event, best: BestSoFar, *, test: bool = Fa
     }
     if test:
         head["test"] = True
-    return json.dumps(head | _details(event, best), allow_nan=False).encode()
+    text = json.dumps(head | _details(event, best), allow_nan=False, ensure_ascii=False)
+    return text.encode(errors="replace")  # bytes of a name that are no text would be refused by strict readers
 
 
 def event_id(hook: HookName, event: Event) -> str:

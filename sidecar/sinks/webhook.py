@@ -1,8 +1,8 @@
 """Post events to a URL, signed as the Standard Webhooks specification says, so that any receiver can verify them.
 
 Format: https://github.com/standard-webhooks/standard-webhooks/blob/main/spec/standard-webhooks.md, version 1: the
-headers `webhook-id`, `webhook-timestamp` and `webhook-signature`. A receiver is not trusted: no redirection is followed,
-only the beginning of its answer is read, and one time limit holds for the whole exchange.
+headers `webhook-id`, `webhook-timestamp` and `webhook-signature`. A receiver is not trusted: no redirection is
+followed, only the beginning of its answer is read, and one time limit holds for the whole exchange.
 """
 
 import base64
@@ -28,6 +28,7 @@ from sidecar.version import __version__
 
 _ANSWER_BYTES: Final = 1024
 _SHOWN_CHARACTERS: Final = 200
+_RECEIVED_BYTES: Final = 1 << 15
 _AGAIN: Final = frozenset({HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.TOO_EARLY, HTTPStatus.TOO_MANY_REQUESTS})
 
 
@@ -72,7 +73,7 @@ class Webhook:
         limit.start()
         try:
             with opener.open(request, timeout=self.timeout_seconds):
-                return
+                self._reject_aborted()
         except urllib.error.HTTPError as error:
             self._raise_for(error)
         except (OSError, http.client.HTTPException, ValueError) as error:  # ValueError: bytes that are not HTTP
@@ -88,6 +89,11 @@ class Webhook:
         """Break off the exchange that is under way."""
         for connection in self._connections:
             connection.abort()
+
+    def _reject_aborted(self) -> None:
+        """Raise if the exchange was broken off: http.client takes the end of a connection for the end of the headers."""
+        if any(connection.aborted for connection in self._connections):
+            raise TimeoutError
 
     def _raise_for(self, error: urllib.error.HTTPError) -> None:
         with error:
@@ -122,6 +128,8 @@ class _Abortable(http.client.HTTPConnection):
         """Connect, and remember the socket: urllib forgets it once an answer begins."""
         super().connect()
         self.connected = self.sock
+        # What was received can still be read after the end, so it must not be much.
+        self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _RECEIVED_BYTES)
         if self.aborted:  # before there was a socket that could be shut down
             raise TimeoutError
 
