@@ -75,8 +75,8 @@ def should_stop(
         run: Name of the run, if the sidecar has the setting `run`. Default: the name of the directory.
         state_dir: The sidecar's setting `state_dir`. Default: `.sidecar` in the checkpoint directory.
     """
-    path = _path(os.fspath(checkpoint_dir), run, None if state_dir is None else os.fspath(state_dir))
     try:
+        path = _path(os.fspath(checkpoint_dir), run, None if state_dir is None else os.fspath(state_dir))
         if not stat.S_ISREG(os.lstat(path).st_mode):
             return None
         return _read(path)
