@@ -49,8 +49,6 @@ def receiver():
         def do_POST(self):
             made.respond(self)
 
-        do_GET = do_POST
-
         def log_message(self, *_):
             pass
 

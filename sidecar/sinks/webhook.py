@@ -91,7 +91,7 @@ class Webhook:
             connection.abort()
 
     def _reject_aborted(self) -> None:
-        """Raise if the exchange was broken off: http.client takes the end of a connection for the end of the headers."""
+        """Raise if the exchange was broken off: http.client takes the end of a connection for that of the headers."""
         if any(connection.aborted for connection in self._connections):
             raise TimeoutError
 

@@ -22,6 +22,7 @@ class Log:
         self.lines = []
 
     def warning(self, event, **fields):
+        """Note it."""
         self.lines.append((event, fields))
 
 
@@ -132,7 +133,7 @@ def test_an_evaluation_that_comes_twice_counts_once(make, place):
     assert should_stop(place) is None
 
 
-def test_a_signal_is_never_replaced(make, place, storage, log):
+def test_a_signal_is_never_replaced(make, storage, log):
     """Training reads one reason, however long it goes on."""
     events = evaluations(*[0.5] * 9)
     sink = make()
@@ -164,7 +165,7 @@ def test_a_signal_that_was_withdrawn(make, place, storage):
     assert should_stop(place) is not None
 
 
-def test_two_nodes_give_one_signal(make, place, log):
+def test_two_nodes_give_one_signal(make, log):
     """Whoever creates the file has given it."""
     events = evaluations(0.5, 0.4, 0.3)
     first, second = make(), make()

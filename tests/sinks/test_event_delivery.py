@@ -32,9 +32,11 @@ class Recorder:
         self.hangs = threading.Event()
 
     def resume(self, past):
+        """Note it."""
         self.past.append([event.plan for event in past])
 
     def write(self, event):
+        """Note it, or fail, or hang."""
         if self.hangs.is_set():
             self.closed.wait(PATIENCE_SECONDS)
             raise SinkUnavailableError("given up")
@@ -43,6 +45,7 @@ class Recorder:
         self.got.append(event)
 
     def close(self):
+        """Hang no longer."""
         self.closed.set()
 
     @property
@@ -58,6 +61,7 @@ class Log:
         self.events = []
 
     def info(self, event, **_):
+        """Note it."""
         self.events.append(event)
 
     warning = info
@@ -157,7 +161,7 @@ def test_a_run_that_begins_is_delivered_from_its_first_event(deliver, sink, run)
 
 
 @pytest.mark.parametrize("stops_after", range(6))
-def test_each_place_in_a_plan_is_remembered(deliver, storage, sink, run, stops_after):
+def test_each_place_in_a_plan_is_remembered(deliver, sink, run, stops_after):
     """A daemon that ends between two settlements of a plan goes on behind the first one, and on any node."""
     journal = Journal(run)
     finish(deliver, journal)

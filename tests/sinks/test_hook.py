@@ -32,13 +32,14 @@ class Target:
         self.got, self.ids, self.raises = [], [], []
 
     def send(self, body, id_):
+        """Note it."""
         if self.raises:
             raise self.raises.pop(0)
         self.got.append(json.loads(body.decode()))
         self.ids.append(id_)
 
     def close(self):
-        pass
+        """Do nothing."""
 
 
 def value(number):

@@ -53,7 +53,7 @@ def test_the_event_is_on_standard_input(tmp_path):
 def test_arguments_are_not_for_a_shell(tmp_path):
     """Each word is one argument, whatever it holds."""
     word = f"$(touch {tmp_path}/planted); `id` * \n"
-    send(python(f"import sys; open({str(tmp_path / 'got')!r}, 'w').write(sys.argv[1])") + (word,))
+    send((*python(f"import sys; open({str(tmp_path / 'got')!r}, 'w').write(sys.argv[1])"), word))
     assert [path.name for path in tmp_path.iterdir()] == ["got"]
     assert (tmp_path / "got").read_text() == word
 

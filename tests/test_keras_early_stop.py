@@ -8,9 +8,13 @@ import pytest
 
 pytestmark = pytest.mark.tensorflow
 
-SIGNAL = {
-    **dict.fromkeys(("metric", "best_checkpoint", "checkpoint", "run", "created_at"), "x"),
-    **{"reason": "no improvement", "best": 0.5, "best_step": 1, "step": 2, "patience": 3, "schema": 1},
+SIGNAL = dict.fromkeys(("metric", "best_checkpoint", "checkpoint", "run", "created_at"), "x") | {
+    "reason": "no improvement",
+    "best": 0.5,
+    "best_step": 1,
+    "step": 2,
+    "patience": 3,
+    "schema": 1,
 }
 
 
@@ -30,12 +34,12 @@ def fit(place, at_epoch=None, epochs=5, **arguments):
     batches = []
 
     class Watch(keras.callbacks.Callback):
-        def on_epoch_begin(self, epoch, logs=None):
+        def on_epoch_begin(self, epoch, logs=None):  # noqa: ARG002 - of Keras
             batches.append(0)
             if epoch == at_epoch:
                 signal_in(place)
 
-        def on_train_batch_end(self, batch, logs=None):
+        def on_train_batch_end(self, batch, logs=None):  # noqa: ARG002 - of Keras
             batches[-1] += 1
 
     model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
