@@ -135,3 +135,16 @@ def test_a_hook_that_cannot_be_called_is_one_sentence(sidecar, place, hooks, sai
     done = sidecar.command("run", place, "--task", "a.py:task", "--role", "chief", SIDECAR_HOOKS=hooks)
     assert done.code == 2
     assert said in done.sentence
+
+
+def test_the_run_ends_once_on_two_nodes(sidecar, numpy_trainer, place, tmp_path):
+    """Both see the end, and only the publisher calls the hook, though it takes a while."""
+    ends = tmp_path / "ends"
+    code = f"cat >> {shlex.quote(str(ends))}; echo >> {shlex.quote(str(ends))}; sleep 1"
+    settings = NUMPY | {"SIDECAR_HOOKS": json.dumps({"end": ["sh", "-c", code]}), "SIDECAR_STOP_IDLE_SECONDS": "4"}
+    numpy_trainer.save(place, 10, 20)
+    nodes = [sidecar.run(place, "--node", f"worker-{n}", task="numpy_plain.py", **settings) for n in range(2)]
+    assert [node.wait().code for node in nodes] == [0, 0]
+    (end,) = lines(ends)
+    assert end["checkpoints"]["evaluated"] == 2
+    assert "idle" in end["reason"]
