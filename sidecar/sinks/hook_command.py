@@ -8,7 +8,6 @@ import os
 import selectors
 import signal
 import subprocess
-import tempfile
 import threading
 import time
 from collections.abc import Sequence
@@ -47,7 +46,8 @@ class HookCommand:
         Raises:
             SinkUnavailableError: The command could not be started, failed, or was killed at its time limit.
         """
-        with tempfile.TemporaryFile() as event:  # a pipe would block if the command does not read
+        # In memory: a pipe would block if the command does not read, and a disk may be full.
+        with os.fdopen(os.memfd_create("event"), "w+b") as event:
             event.write(body)
             event.seek(0)
             try:
