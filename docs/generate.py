@@ -8,7 +8,7 @@ compares the pages in the repository with the output of `pages`.
 import ast
 import inspect
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, get_args
@@ -49,6 +49,8 @@ _TYPES: Final = {
     "Devices": "`cpu` or `gpu`, or list of numbers and texts, or one text with commas",
     "Environment": "table of texts, or a JSON object",
     "InstalledSinks": "table of tables, or a JSON object",
+    "Hooks": "table of commands, URLs and tables, or a JSON object",
+    "Difference": "number, 0 or more",
     "Role": "`worker` or `chief`",
     "SaveWeights": "`all`, `first` or `none`",
 }
@@ -199,15 +201,22 @@ def cli_page() -> str:
         "",
         *_parameters("sidecar", root),
     ]
-    for name, command in root.commands.items():
-        if command.hidden:
-            continue
+    for name, command in _commands(root):
         arguments = [_argument(each) for each in command.params if each.param_type_name == "argument"]
         usage = " ".join(["sidecar", name, "[OPTIONS]", *arguments])
         lines += ["", f"## sidecar {name}", "", _sentence(name, command.help), "", f"`{usage}`", ""]
         lines += _parameters(name, command)
         lines += ["", "```console", *re.findall(r"^ *(\$ .*)$", command.epilog or "", re.MULTILINE), "```"]
     return _text(lines)
+
+
+def _commands(group: Any, before: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield name and command of each command that is shown, those of groups such as `hooks test` as well."""
+    for name, command in group.commands.items():
+        if hasattr(command, "commands"):
+            yield from _commands(command, f"{before}{name} ")
+        elif not command.hidden:
+            yield f"{before}{name}", command
 
 
 def _parameters(name: str, command: Any) -> list[str]:

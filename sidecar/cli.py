@@ -14,6 +14,7 @@ from typing import Annotated, Any, Final, Literal
 import typer
 
 from sidecar.commands.character_fallback import use_fallback
+from sidecar.commands.hooks_command import app as hooks
 from sidecar.commands.load import settings_file, warn
 from sidecar.commands.options import EvalSets, FromStep, Metrics, ToStep, examples, takes_settings
 from sidecar.errors import SidecarError, StorageError
@@ -53,6 +54,7 @@ app = typer.Typer(
         "sidecar history        # lists the results",
     ),
 )
+app.add_typer(hooks, name="hooks")
 
 
 @app.callback(invoke_without_command=True)

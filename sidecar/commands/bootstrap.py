@@ -104,6 +104,7 @@ def daemon_from_settings(
         clock=clock,
         log=log,
         publish=publisher,
+        delivered=publisher.delivered,
     )
     log.best = lambda: daemon.state.history.totals.best
     if supervisor is not None:

@@ -20,7 +20,7 @@ from sidecar.commands.backend_options import workers_listen
 from sidecar.commands.bootstrap import daemon_from_settings
 from sidecar.commands.framework import with_framework
 from sidecar.commands.port_owner import node_serving
-from sidecar.commands.sinks import close, start_deliveries, start_uploads, statuses
+from sidecar.commands.sinks import all_delivered, close, start_deliveries, start_uploads, statuses
 from sidecar.commands.task_file import check_before_import
 from sidecar.daemon.events import Message, Terminate
 from sidecar.daemon.loop import Daemon
@@ -63,7 +63,8 @@ def serve(settings: Settings, environ: Mapping[str, str], *, settings_file: Path
     exporter = Exporter(registry, sinks=partial(statuses, deliveries))
     uploads = start_uploads(settings, deliveries, log)
     updates = [delivery.update for delivery in deliveries]
-    clock, publisher = SystemClock(), Publisher(published, exporter, Notifier(environ), updates)
+    delivered = partial(all_delivered, deliveries) if deliveries else None
+    clock, publisher = SystemClock(), Publisher(published, exporter, Notifier(environ), updates, delivered)
 
     def begin() -> _Life:
         inbox: queue.SimpleQueue[Message] = queue.SimpleQueue()
@@ -99,7 +100,8 @@ def serve(settings: Settings, environ: Mapping[str, str], *, settings_file: Path
                 before, life = life, begin()
                 before.hand_over(life)
     finally:
-        close(deliveries, settings.sink_timeout_seconds)
+        waited = life.daemon.shutdown.ended is not None  # the sinks have had their time
+        close(deliveries, 0.0 if waited else settings.sink_timeout_seconds)
         close(uploads, settings.sink_timeout_seconds)
         server.close()
 

@@ -3,7 +3,8 @@
 import os
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
@@ -17,7 +18,7 @@ from sidecar.plain_text import shortened, without_password
 from sidecar.settings import Settings
 from sidecar.settings.sink_values import check_tracking_uri
 from sidecar.sinks.delivery import Delivery
-from sidecar.sinks.sink import Sink
+from sidecar.sinks.sink import EventSink, Sink
 
 if TYPE_CHECKING:
     from sidecar.sinks.mlflow import MLflow
@@ -58,7 +59,8 @@ def make_sinks(settings: Settings, environ: Mapping[str, str] = os.environ) -> l
 def start_deliveries(settings: Settings, log: Any) -> list[Delivery]:
     """Return a delivery to each sink of the settings. Raises `SettingsError` if one cannot be made."""
     storage = PosixStorage(settings.run_dir)
-    deliveries = [Delivery(sink, storage, settings.run, log) for sink in make_sinks(settings)]
+    sinks: list[Sink | EventSink] = [*make_sinks(settings), *_acts(settings, log)]
+    deliveries = [Delivery(sink, storage, settings.run, log) for sink in sinks]
     for delivery in deliveries:
         delivery.start()
     return deliveries
@@ -78,9 +80,36 @@ def start_uploads(settings: Settings, deliveries: Sequence[Delivery], log: Any) 
     return [upload]
 
 
+def _acts(settings: Settings, log: Any) -> Iterator[EventSink]:
+    """Yield the sinks that act on what happened."""
+    if settings.hooks:
+        from sidecar.commands.hooks import make_hooks  # noqa: PLC0415 - likewise
+
+        yield from make_hooks(settings)
+    if settings.early_stop_patience is not None:
+        from sidecar.sinks.early_stop import EarlyStop  # noqa: PLC0415 - only if it is asked for
+
+        yield EarlyStop(
+            storage=PosixStorage(settings.run_dir),
+            log=log,
+            patience=settings.early_stop_patience,
+            metric=settings.early_stop_metric or settings.best_metric,
+            min_delta=settings.early_stop_min_delta,
+        )
+
+
 def statuses(deliveries: Iterable[Delivery]) -> list[SinkStatus]:
     """Return the status of each delivery, if this node delivers."""
-    return [status for delivery in deliveries if (status := delivery.status) is not None]
+    return [
+        replace(status, stop_signalled=getattr(delivery.sink, "signalled", None))
+        for delivery in deliveries
+        if (status := delivery.status) is not None
+    ]
+
+
+def all_delivered(deliveries: Iterable[Delivery]) -> bool:
+    """Return whether nothing is left to deliver on this node. Never waits."""
+    return all(delivery.has_delivered for delivery in deliveries)
 
 
 def close(deliveries: Iterable[Closing], seconds: float) -> None:

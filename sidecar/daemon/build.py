@@ -48,12 +48,14 @@ def build_daemon(
     clock: Clock,
     log: Any,
     publish: Callable[[Status, JournalState], None],
+    delivered: Callable[[], bool] | None = None,
     new_nonce: Callable[[], str] = lambda: secrets.token_hex(16),
     snapshot_plans: int = 200,
 ) -> Daemon:
     """Return a daemon with all its parts.
 
     `start_new`: whether checkpoints from before the first start do not count. `supervisor`: None on a chief.
+    `delivered`: returns whether the sinks have everything; None if there are no sinks.
     """
     state = DaemonState(
         identity=identity,
@@ -69,6 +71,7 @@ def build_daemon(
         drain_seconds=timing.drain_seconds,
         beat_seconds=timing.beat_seconds,
         storage_seconds=timing.storage_timeout_seconds,
+        sinks_seconds=0.0 if delivered is None else timing.sink_timeout_seconds,
     )
     schedule = StorageSchedule(timing=timing)
     runner = PlanRunner(
@@ -105,6 +108,7 @@ def build_daemon(
         schedule=schedule,
         shutdown=shutdown,
         log=log,
+        delivered=delivered or (lambda: True),
     )
     return Daemon(
         timing=timing,

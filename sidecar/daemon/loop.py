@@ -121,7 +121,7 @@ class Daemon:
         """Return this node's status for people, also before the loop has turned."""
         now = self.clock.now()
         workers = self.supervisor.workers.statuses() if self.supervisor is not None else ()
-        return report_status(self.state, now, self._why_unready(now), workers)
+        return report_status(self.state, now, self._why_unready(now), workers, self.shutdown.ended)
 
     def _note_turn(self) -> float:
         """Return the time, and forgive workers their silence while this process or the machine was suspended."""

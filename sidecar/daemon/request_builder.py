@@ -3,8 +3,9 @@
 No I/O: the loop hands the request to the storage thread.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Final
 
 from sidecar.artifacts.retention import Retention
 from sidecar.coordination.snapshot import Snapshot, take
@@ -16,10 +17,13 @@ from sidecar.daemon.state import DaemonState
 from sidecar.daemon.storage_schedule import Ask, StorageSchedule, SyncDue
 from sidecar.daemon.storage_thread import CreateOutcome, CreatePlan, JoinRun, PollJournal, Request, Sync
 from sidecar.daemon.worker_supervisor import WorkerSupervisor
+from sidecar.observability.status import Ended
 from sidecar.policy.actions import Fail, Propose, Stop, Wait
 from sidecar.policy.decide import decide
 from sidecar.policy.rules import Rules
 from sidecar.states import NodeState
+
+_SINKS_PAUSE_SECONDS: Final = 0.05  # between two looks whether the sinks have taken the end of the run
 
 
 @dataclass(slots=True, kw_only=True)
@@ -29,6 +33,7 @@ class RequestBuilder:
     Args:
         snapshot_plans: Plans between two snapshots. A start reads at most this many plans, which takes some 0.1 s.
         supervisor: None on a chief, which neither scans nor decides.
+        delivered: Returns whether the sinks of this node have everything; it never waits.
     """
 
     rules: Rules
@@ -41,6 +46,7 @@ class RequestBuilder:
     schedule: StorageSchedule
     shutdown: Shutdown
     log: Any
+    delivered: Callable[[], bool] = lambda: True
 
     def next(self, now: float) -> Request | None:
         """Return the next request to storage; None if nothing is due."""
@@ -86,21 +92,31 @@ class RequestBuilder:
         if self.shutdown.code is not None or (plan is None and self.state.task is None):
             return None
         action = decide(self.state.view(now, draining=self.shutdown.draining), self.rules, now)
+        if isinstance(action, Stop):
+            self._stop(action, now)
+            return None
+        self.shutdown.go_on()
         if isinstance(action, Propose):
             self.runner.note_proposal(self.state.history.through + 1, now)
             return CreatePlan(self.records.plan(action, run))
         if isinstance(action, Fail) and plan is not None:
             return CreateOutcome(self.records.failure(plan, action))
-        if isinstance(action, Stop):
-            self.log.info("run_ended", reason=action.why, failed=action.failed)
-            if self.shutdown.leave(1 if action.failed else 0, now):
-                self.state.node_state = NodeState.LEFT
         if isinstance(action, Wait):
             self.schedule.wake_at = self.schedule.wake_at if action.until is None else action.until
             if action.listen:
                 return PollJournal() if self.schedule.is_poll_due(now) else None
             self.schedule.stop_polling()
         return None
+
+    def _stop(self, action: Stop, now: float) -> None:
+        """Leave the run that is over, once the sinks of this node have taken its end."""
+        ended = Ended(action.why, action.failed)
+        if not self.shutdown.may_leave(ended, now, delivered=self.delivered()):
+            self.schedule.wake_at = min(self.schedule.wake_at, now + _SINKS_PAUSE_SECONDS)
+            return
+        self.log.info("run_ended", reason=action.why, failed=action.failed)
+        if self.shutdown.leave(1 if action.failed else 0, now):
+            self.state.node_state = NodeState.LEFT
 
     def _sync(self, due: SyncDue, now: float) -> Sync:
         """Return the request that writes the heartbeat, with everything else that is due."""

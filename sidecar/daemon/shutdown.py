@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from sidecar.errors import SidecarError
+from sidecar.observability.status import Ended
 
 _LAST_BEATS: Final = 2  # beats after the time to drain, in which storage can take the last heartbeat
 
@@ -20,6 +21,9 @@ class Shutdown:
     storage_seconds: float  # for the last heartbeat, once nothing else is left to do
     code: int | None = None  # the exit code, once only the last heartbeat is left to write
     exit: SidecarError | int | None = None  # how the daemon ended; None: it runs
+    sinks_seconds: float = 0.0  # for sinks, such as hooks, to take the end of the run, before this node leaves
+    ended: Ended | None = None  # the run is over, and the sinks learn of it
+    _leaves_at: float = 0.0  # when this node leaves even if the sinks have not taken the end
     _drain_by: float | None = None
     _gone_by: float = float("inf")
 
@@ -45,6 +49,21 @@ class Shutdown:
         self.code = code
         self._gone_by = min(self._gone_by, now + self.storage_seconds)
         return True
+
+    def may_leave(self, ended: Ended, now: float, *, delivered: bool) -> bool:
+        """Return whether this node may leave a run that is over: sinks have taken that, or their time is over.
+
+        Until then the node publishes, so that no other one delivers the same. A wait that was broken off begins anew.
+        """
+        if self.ended is None:
+            self.ended, self._leaves_at = ended, now + self.sinks_seconds
+            return self.sinks_seconds == 0
+        return delivered or now >= self._leaves_at
+
+    def go_on(self) -> None:
+        """Note that the run is not over: something new came."""
+        if self.code is None:
+            self.ended = None
 
     def drained(self, now: float) -> bool:
         """Return whether a running evaluation must be given up."""

@@ -7,6 +7,7 @@ from sidecar.daemon.state import DaemonState
 from sidecar.observability.status import (
     CheckpointsStatus,
     DiskUsage,
+    Ended,
     EvaluationStatus,
     Newest,
     NodesStatus,
@@ -20,7 +21,13 @@ from sidecar.records import Heartbeat
 _SENTENCES_SHOWN: Final = 20
 
 
-def report_status(state: DaemonState, now: float, unready: str | None, workers: tuple[WorkerStatus, ...]) -> Status:
+def report_status(
+    state: DaemonState,
+    now: float,
+    unready: str | None,
+    workers: tuple[WorkerStatus, ...],
+    ended: Ended | None = None,
+) -> Status:
     """Return the status of a daemon. `unready`: why this node is not ready; None if it is ready."""
     identity, tracker, history, statistics = state.identity, state.tracker, state.history, state.statistics
     waiting = tracker.choice(history, state.task).evaluate
@@ -53,6 +60,7 @@ def report_status(state: DaemonState, now: float, unready: str | None, workers: 
         workers=workers,
         disk=DiskUsage(pins_bytes=statistics.pins_bytes, saves_bytes=statistics.saves_bytes),
         unreadable=UnreadableEntries(sentences[:_SENTENCES_SHOWN], len(sentences)),
+        ended=ended,
     )
 
 

@@ -16,3 +16,4 @@ class Timing:
     result_turn_seconds: float
     drain_seconds: float
     nothing_seen_seconds: float = 300.0
+    sink_timeout_seconds: float = 0.0

@@ -1,7 +1,7 @@
 """The training job of the demo: one process of a MultiWorkerMirroredStrategy cluster, to be read and copied.
 
-It does not know of the sidecar: it saves checkpoints, as any training job does. Start it once per task of the cluster,
-each with its own TF_CONFIG. Without TF_CONFIG it trains in a single process:
+It saves checkpoints, as any training job does, and ends early if the sidecar advises it. Start it once per task of the
+cluster, each with its own TF_CONFIG. Without TF_CONFIG it trains in a single process:
 
     python train.py --checkpoints ckpts
 """
@@ -18,6 +18,7 @@ import keras
 import tensorflow as tf
 
 from sidecar.demo.digits import build_model, training_set
+from sidecar.early_stop import should_stop
 
 BATCH_SIZE: Final = 64  # over all processes
 LEARNING_RATE: Final = 3e-4  # low, so that the accuracy rises from checkpoint to checkpoint
@@ -65,6 +66,9 @@ def main(arguments: list[str]) -> None:
         if step % options.save_every == 0:
             # All processes save, since reading a distributed variable can need all of them.
             manager.save(checkpoint_number=step)
+            if agree(strategy, should_stop(options.checkpoints) is not None):
+                say(f"step {step}: the sidecar saw no improvement any more")
+                break
         if step % LOG_EVERY == 0 or step == options.steps:
             say(f"step {step} of {options.steps}")
 
@@ -115,13 +119,19 @@ def is_chief(strategy: Any) -> bool:
     return not cluster or task.task_type == "chief" or ("chief" not in cluster and task.task_id == 0)
 
 
-def wait_for_all(strategy: Any) -> None:
-    """Return when every process is here. A process that ended earlier would take the cluster down with it."""
+def agree(strategy: Any, stops: bool) -> bool:
+    """Return whether any process passes true: all make the same steps, though they see a file at different moments."""
+    flag = tf.constant(int(stops))
 
     def add_up() -> Any:
-        return strategy.reduce("SUM", strategy.run(lambda: tf.constant(1)), axis=None)
+        return strategy.reduce("SUM", strategy.run(lambda: flag), axis=None)
 
-    tf.function(add_up)()
+    return bool(tf.function(add_up)())
+
+
+def wait_for_all(strategy: Any) -> None:
+    """Return when every process is here. A process that ended earlier would take the cluster down with it."""
+    agree(strategy, stops=False)
     time.sleep(SHUTDOWN_SECONDS)  # the last message may still be on its way
 
 

@@ -1,6 +1,6 @@
 """The training job of the demo with PyTorch: one process of a DistributedDataParallel job, to be read and copied.
 
-It does not know of the sidecar: it saves checkpoints, as any training job does. Start it with torchrun:
+It saves checkpoints, as any training job does, and ends early if the sidecar advises it. Start it with torchrun:
 
     torchrun --nproc-per-node 2 train_torch.py --checkpoints ckpts
 """
@@ -21,6 +21,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler
 
 from sidecar.demo.digits_torch import build_model, training_set
+from sidecar.early_stop import should_stop
 
 BATCH_SIZE: Final = 32  # for each process
 LEARNING_RATE: Final = 3e-4  # low, so that the accuracy rises from checkpoint to checkpoint
@@ -55,14 +56,25 @@ def main(arguments: list[str]) -> None:
         loss(model(images), labels).backward()  # gradients are averaged over the processes here
         optimizer.step()
         time.sleep(options.pause)
-        if step % options.save_every == 0 and dist.get_rank() == 0:
-            save(options.checkpoints, step, model, optimizer)
+        if step % options.save_every == 0:
+            if dist.get_rank() == 0:
+                save(options.checkpoints, step, model, optimizer)
+            if is_told_to_stop(options.checkpoints):
+                say(f"step {step}: the sidecar saw no improvement any more")
+                break
         if step % LOG_EVERY == 0 or step == options.steps:
             say(f"step {step} of {options.steps}")
     dist.barrier()
     del model
     gc.collect()  # frees what uses the process group: PyTorch may abort at exit if its threads still run
     dist.destroy_process_group()
+
+
+def is_told_to_stop(checkpoints: Path) -> bool:
+    """Return whether the sidecar advises to stop. One process asks for all, so that they make the same steps."""
+    answer = [dist.get_rank() == 0 and should_stop(checkpoints) is not None]
+    dist.broadcast_object_list(answer, src=0)
+    return bool(answer[0])
 
 
 def own_batches() -> Iterator[Any]:

@@ -1,4 +1,4 @@
-"""Evaluate every new checkpoint in one process, as `tf.keras.utils.SidecarEvaluator` did before Keras 3. Public API.
+"""Evaluate in one process as `tf.keras.utils.SidecarEvaluator` did before Keras 3, and stop training early. Public API.
 
 Importing this module imports no framework; its names do, when they are first used. They run in the user's process. The
 daemon and the commands must not import this package.
@@ -8,12 +8,14 @@ import importlib
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
+    from sidecar.keras.early_stop import EarlyStop
     from sidecar.keras.model_export import SidecarEvaluatorModelExport
     from sidecar.keras.sidecar_evaluator import SidecarEvaluator
 
-__all__ = ["SidecarEvaluator", "SidecarEvaluatorModelExport"]
+__all__ = ["EarlyStop", "SidecarEvaluator", "SidecarEvaluatorModelExport"]
 
 _MODULES: Final = {
+    "EarlyStop": "sidecar.keras.early_stop",
     "SidecarEvaluator": "sidecar.keras.sidecar_evaluator",
     "SidecarEvaluatorModelExport": "sidecar.keras.model_export",
 }

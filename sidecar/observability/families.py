@@ -104,15 +104,19 @@ FAMILIES: Final[dict[str, tuple[tuple[str, ...], str]]] = {
     ),
     "sidecar_sink_pending_results": (
         ("run", "sink"),
-        "Results that a sink, such as remote_write, does not have yet; on the publishing node.",
+        "Results and other events that a sink, such as remote_write, does not have yet; on the publishing node.",
     ),
     "sidecar_sink_oldest_pending_timestamp_seconds": (
         ("run", "sink"),
-        "Unix time at which the oldest result that a sink does not have was completed; absent if there is none.",
+        "Unix time of the oldest result or other event that a sink does not have; absent if there is none.",
     ),
     "sidecar_sink_refused_results_total": (
         ("run", "sink"),
-        "Results that a sink refused for good, since this daemon started.",
+        "Results and other events that a sink will never have, since this daemon started; those of hooks are in files.",
+    ),
+    "sidecar_early_stop": (
+        _ONE,
+        "1 while the signal to stop training is there, else 0; on the publishing node, if early_stop_patience is set.",
     ),
     "sidecar_worker_processes": (("run", "state"), "Worker processes of this node, by what they are doing."),
     "sidecar_worker_batches": (("run", "process"), "Batches of the running evaluation that a worker process has done."),

@@ -34,6 +34,7 @@ class Publisher:
     exporter: Exporter
     notify: Notifier
     deliver: Sequence[Callable[[Status, JournalState], None]] = ()  # to sinks; none of them waits
+    delivered: Callable[[], bool] | None = None  # whether the sinks have everything; None: there are none
     last: tuple[Status, int] | None = None
 
     def __call__(self, status: Status, history: JournalState) -> None:

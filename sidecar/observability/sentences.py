@@ -65,6 +65,10 @@ def _worker_lost(event: Event) -> str:
     return f"worker process {event['worker']}: {kind}{event['message']}{logs}"
 
 
+def _subject(event: Event) -> str:
+    return "the end of the run" if event["checkpoint"] is None else f"the result of {event['checkpoint']}"
+
+
 def _remedied(text: str) -> Callable[[Event], str]:
     return lambda event: f"{text.format_map(event)}: {event['remedy']}"
 
@@ -96,9 +100,10 @@ _SENTENCES: Final[Mapping[str, Callable[[Event], str]]] = {
     "worker_overran": _worker_lost,
     "storage_failed": _said("storage: {message}"),
     "storage_recovered": _said("storage answers again"),
-    "sink_failed": _said("{sink}: {reason}; {pending} results wait"),
+    "sink_failed": _said("{sink}: {reason}; {pending} events wait"),
     "sink_recovered": _said("{sink}: works again"),
-    "sink_refused": _said("{sink}: the result of {checkpoint} was refused: {reason}"),
+    "sink_refused": lambda event: f"{event['sink']}: {_subject(event)} was refused: {event['reason']}",
+    "early_stop_signalled": _said("training is told to stop: {reason}"),
     "best_uploaded": _said("uploaded {export} to MLflow in {seconds:g} s"),
     "best_upload_failed": _said("the best export could not be uploaded: {reason}"),
     "checkpoint_dir_missing": _remedied("the checkpoint directory does not exist"),

@@ -77,10 +77,19 @@ class SinkStatus:
     """Describe how far a sink is behind the journal, on the node that delivers to it."""
 
     name: str
-    pending: int = 0  # evaluations that it does not have yet
+    pending: int = 0  # events, such as evaluations, that it does not have yet
     oldest_pending: float | None = None  # when the oldest of them was completed (seconds since 1970)
-    refused: int = 0  # evaluations that it will never have, since this daemon started
+    refused: int = 0  # events that it will never have, since this daemon started
     failing: str | None = None  # why the newest delivery failed; None: it did not
+    stop_signalled: bool | None = None  # whether training was told to stop; None: this sink does not decide that
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """Describe the end of the run, as the settings define it."""
+
+    reason: str
+    failed: int  # checkpoints that failed for good
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,3 +108,4 @@ class Status:
     workers: tuple[WorkerStatus, ...] = ()
     disk: DiskUsage = field(default_factory=DiskUsage)
     unreadable: UnreadableEntries = field(default_factory=UnreadableEntries)
+    ended: Ended | None = None  # None: the run goes on, or this daemon ends for another reason

@@ -7,8 +7,9 @@ from typing import Literal
 
 from pydantic import BaseModel
 
+from sidecar.settings.hook_values import Hooks
 from sidecar.settings.sink_values import InstalledSinks, TrackingUri
-from sidecar.settings.values import OptionalDirectory, ReceiverUrl, Seconds
+from sidecar.settings.values import Count, Difference, MetricName, OptionalDirectory, ReceiverUrl, Seconds
 
 
 class OutputSettings(BaseModel):
@@ -39,3 +40,17 @@ class OutputSettings(BaseModel):
     sink_timeout_seconds: Seconds = 10.0
     """Time that a sink, such as `remote_write`, may take for each step of a request, and for the last results when the
     daemon ends. Default: a receiver answers in milliseconds, and one that hangs delays its own results only."""
+
+    # Hooks and early stop
+    hooks: Hooks = {}
+    """Commands or URLs that are called after each `result`, on a new `best` one, on a `failure`, on a result with
+    `nan`, and at the `end` of the run. Default: only the user knows whom to call."""
+    early_stop_patience: Count | None = None
+    """Evaluations in a row without an improvement after which the daemon writes the signal to stop training. Default:
+    no signal, since only the user knows how long a plateau of the metric may last."""
+    early_stop_metric: MetricName | None = None
+    """Metric, as EVAL_SET/METRIC, that must improve. Default: `best_metric`, else the first metric of the task that has
+    a direction, since a task lists its main metric first."""
+    early_stop_min_delta: Difference = 0.0
+    """Difference by more than which a value must be better to count as an improvement. Default: any better value
+    counts, since only the user knows how much the metric varies."""

@@ -153,7 +153,9 @@ def _explain(error: ValidationError, origins: Mapping[str, str], *, unread: bool
 
 
 def _shown(given: Any) -> str:
-    return shortened(without_password(str(given)) if isinstance(given, Path | str) else given)
+    return (
+        shortened(without_password(str(given))) if isinstance(given, Path | str) else without_password(shortened(given))
+    )
 
 
 def _replacement(key: str, spell: Callable[[str], str]) -> str:

@@ -44,6 +44,7 @@ def _no_boolean(value: Any) -> Any:
 
 Count = Annotated[int, Field(ge=1), BeforeValidator(_no_boolean)]
 Whole = Annotated[int, Field(ge=0), BeforeValidator(_no_boolean)]
+Difference = Annotated[float, Field(ge=0, allow_inf_nan=False), BeforeValidator(_no_boolean)]
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False), BeforeValidator(_no_boolean)]
 Factor = Annotated[float, Field(ge=1, allow_inf_nan=False), BeforeValidator(_no_boolean)]
 

@@ -1,43 +1,61 @@
-"""Deliver the results of a run to one sink, in a thread of its own: once, in order, across restarts and nodes.
+"""Deliver the events of a run to one sink, in a thread of its own: once, in order, across restarts and nodes.
 
 Only the daemon of the publishing node delivers. Storage or a sink that hangs blocks this thread and nothing else.
 """
 
+import itertools
 import threading
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from sidecar.clock import seconds_of
-from sidecar.coordination.journal import read_history
-from sidecar.coordination.journal_state import Closed, Entry, JournalState
+from sidecar.coordination.journal_state import Entry, JournalState
+from sidecar.coordination.run import read_run
 from sidecar.coordination.storage import Storage
 from sidecar.errors import SidecarError
 from sidecar.observability.status import SinkStatus, Status
+from sidecar.sinks.journal_events import (
+    END,
+    Place,
+    evaluations,
+    event_of,
+    happened_at,
+    is_taken,
+    placed,
+    reaches_back,
+    run_end,
+    stored_entries,
+)
 from sidecar.sinks.progress import Progress, read_progress, write_progress
-from sidecar.sinks.sink import Evaluation, Sink, SinkRefusedError
+from sidecar.sinks.sink import Evaluation, Event, EventSink, RunEnd, Sink, SinkRefusedError
 
 _FIRST_PAUSE_SECONDS: Final = 1.0
 _LAST_PAUSE_SECONDS: Final = 60.0
+_GIVE_UP_SECONDS: Final = 2.0  # for a sink to end what it was told to give up
 
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """Hold the daemon's knowledge of the journal: its newest entries, and how many there are in all."""
+    """Hold the daemon's knowledge: the newest entries of the journal, how many there are, and the end of the run."""
 
     entries: tuple[Entry, ...] = ()
     count: int = 0
+    end: RunEnd | None = None
 
-    def closed_after(self, plan: int) -> "list[Closed] | None":
-        """Return the evaluations after a plan; None if these entries do not reach back to it."""
-        whole = self.count == len(self.entries)
-        if not whole and self.entries[0].plan.plan > plan + 1:
-            return None
-        return list(_evaluations(self.entries, plan))
+    @property
+    def newest(self) -> Place:
+        """Return the place of the newest entry. A plan that was only begun counts as handled up to its settlements."""
+        *_, (place, _) = itertools.chain([((0, END), None)], placed(self.entries))
+        return place
+
+    def all_since(self, place: Place) -> bool:
+        """Return whether these entries hold everything after a place."""
+        return self.count == len(self.entries) or reaches_back(self.entries, place)
 
 
 class Delivery:
-    """Deliver results to a sink. The daemon's loop calls `update`; `start` begins the thread, `close` ends it.
+    """Deliver events to a sink. The daemon's loop calls `update`; `start` begins the thread, `close` ends it.
 
     Args:
         sink: The sink.
@@ -46,10 +64,13 @@ class Delivery:
         log: The daemon's log.
     """
 
-    def __init__(self, sink: Sink, storage: Storage, run: str, log: Any) -> None:
-        self._sink, self._storage, self._run, self.log = sink, storage, run, log
+    def __init__(self, sink: Sink | EventSink, storage: Storage, run: str, log: Any) -> None:
+        self.sink, self._storage, self._run, self.log = sink, storage, run, log
+        self._events = sink if isinstance(sink, EventSink) else None
+        self._takes = frozenset({Evaluation}) if self._events is None else self._events.takes
         self._changed = threading.Condition()
         self._known: _Known | None = None  # None: another node publishes
+        self._done: _Known | None = None  # all of this was delivered
         self._delivered: Progress | None = None  # None: it must be read
         self._closing = False
         self._status = SinkStatus(sink.name)
@@ -61,14 +82,23 @@ class Delivery:
         with self._changed:
             return self._status if self._known is not None else None
 
+    @property
+    def has_delivered(self) -> bool:
+        """Return whether nothing is left to deliver on this node. Safe in any thread."""
+        with self._changed:
+            return self._known is None or self._known == self._done
+
     def update(self, status: Status, history: JournalState) -> None:
-        """Note new results, and whether this node delivers them. Never waits."""
+        """Note new events, and whether this node delivers them. Never waits."""
         delivers = status.publisher and status.journal_read
+        end = None
+        if status.ended is not None and RunEnd in self._takes:
+            end = run_end(self._run, history, status.ended.reason, status.ended.failed)
         with self._changed:
             if not delivers:
                 self._known = self._delivered = None
-            elif self._known is None or self._known.count != history.log.count:
-                self._known = _Known(tuple(history.entries), history.log.count)
+            elif self._known is None or (self._known.count, self._known.end) != (history.log.count, end):
+                self._known = _Known(tuple(history.entries), history.log.count, end)
                 self._changed.notify_all()
 
     def start(self) -> None:
@@ -82,15 +112,17 @@ class Delivery:
             self._changed.notify_all()
         if self._thread.is_alive():
             self._thread.join(seconds)
+        if self._thread.is_alive() and self._events is not None:
+            self._events.close()
+            self._thread.join(_GIVE_UP_SECONDS)
 
     def _work(self) -> None:
         pause = _FIRST_PAUSE_SECONDS
-        done: _Known | None = None
         while True:
             with self._changed:
-                self._changed.wait_for(lambda: self._closing or self._known not in (None, done))  # noqa: B023
+                self._changed.wait_for(lambda: self._closing or self._known not in (None, self._done))
                 known = self._known
-                if known is None or known == done:
+                if known is None or known == self._done:
                     return
             try:
                 self._deliver(known)
@@ -99,93 +131,117 @@ class Delivery:
                 with self._changed:
                     if self._closing:
                         return
-                    self._changed.wait_for(lambda: self._closing, pause)
+                    self._changed.wait_for(lambda: self._closing or self._ends_now(known), pause)  # noqa: B023
                 pause = min(2 * pause, _LAST_PAUSE_SECONDS)
             else:
-                done, pause = known, _FIRST_PAUSE_SECONDS
+                with self._changed:
+                    self._done = known
+                pause = _FIRST_PAUSE_SECONDS
                 self._note_success()
 
+    def _ends_now(self, known: _Known) -> bool:
+        """Return whether the run ended meanwhile: then there is no time for a long pause."""
+        return self._known is not None and self._known.end is not None and known.end is None
+
     def _deliver(self, known: _Known) -> None:
-        """Deliver all evaluations that the sink does not have yet."""
+        """Deliver all events that the sink does not have yet."""
         delivered = self._progress(known)
         if delivered is None:
             return
-        waiting = known.closed_after(delivered.plan)
-        if waiting is None:
-            waiting = list(_evaluations(read_history(self._storage).entries, delivered.plan))
-        for index, closed in enumerate(waiting):
-            self._note_waiting(len(waiting) - index, closed)
-            evaluation = self._evaluation(closed, delivered)
-            try:
-                self._sink.write(evaluation)
-                delivered = replace(delivered, plan=evaluation.plan, milliseconds=evaluation.milliseconds)
-            except SinkRefusedError as error:
-                delivered = replace(delivered, plan=evaluation.plan)
-                self._note_refusal(evaluation, str(error))
-            write_progress(self._storage, self._sink.name, delivered)
-            with self._changed:
-                if self._known is None:
-                    return  # another node goes on
-                self._delivered = delivered
+        entries = known.entries if known.all_since(delivered.position) else stored_entries(self._storage)
+        waiting = [
+            (place, entry)
+            for place, entry in placed(entries)
+            if place > delivered.position and is_taken(entry, self._takes)
+        ]
+        ends = known.end is not None and known.end.plan != delivered.ended
+        for index, (place, entry) in enumerate(waiting):
+            self._note_waiting(len(waiting) - index + ends, entry)
+            event = event_of(entry, place, self._run, delivered.milliseconds)
+            assert event is not None
+            delivered = self._write(event, _after(delivered, place))
+            if delivered is None:
+                return
+        if known.end is not None and ends:
+            self._note_waiting(1)
+            now = max(round(1000 * time.time()), delivered.milliseconds + 1)
+            end = replace(known.end, milliseconds=now, id=f"{delivered.run}-{known.end.plan}-end")
+            if self._write(end, replace(delivered, ended=end.plan)) is None:
+                return
         self._note_waiting(0)
 
-    def _progress(self, known: _Known) -> Progress | None:
-        """Return which results the sink has; None if the run has no plan yet."""
-        if not known.entries:
-            return None
-        run = known.entries[-1].plan.run
+    def _write(self, event: Event, delivered: Progress) -> Progress | None:
+        """Deliver an event and record that; return the new progress, or None if another node goes on."""
+        try:
+            self.sink.write(event)  # type: ignore[arg-type]  # it is of the classes that the sink takes
+            delivered = replace(delivered, milliseconds=event.milliseconds)
+        except SinkRefusedError as error:
+            self._note_refusal(event, str(error))
+        write_progress(self._storage, self.sink.name, delivered)
         with self._changed:
-            delivered = self._delivered
-        if delivered is None or delivered.run != run:
-            delivered = read_progress(self._storage, self._sink.name, run)
+            if self._known is None:
+                return None
+            self._delivered = delivered
         return delivered
 
-    def _evaluation(self, closed: Closed, delivered: Progress) -> Evaluation:
-        assert closed.plan.checkpoint is not None
-        assert closed.outcome.result is not None
-        seconds = seconds_of(closed.outcome.completed_at)
-        completed = delivered.milliseconds if seconds is None else round(1000 * seconds)
-        return Evaluation(
-            run=self._run,
-            plan=closed.plan.plan,
-            checkpoint=closed.plan.checkpoint,
-            result=closed.outcome.result,
-            milliseconds=max(completed, delivered.milliseconds + 1),
-        )
+    def _progress(self, known: _Known) -> Progress | None:
+        """Return which events the sink has; None if the run does not exist yet.
+
+        Read them when this node begins to deliver. Then a sink that has a memory is told of the past.
+        """
+        with self._changed:
+            delivered = self._delivered
+        run = known.entries[-1].plan.run if known.entries else None
+        if delivered is not None and run in (None, delivered.run):
+            return delivered
+        run = run or read_run(self._storage)
+        if run is None:
+            return None
+        delivered = read_progress(self._storage, self.sink.name, run)
+        if self._events is None:
+            delivered = delivered or Progress(run=run)
+        else:
+            if delivered is None:  # the first start: what happened before is the past
+                delivered = _after(Progress(run=run), known.newest)
+                write_progress(self._storage, self.sink.name, delivered)
+            self._events.resume(self._past(known, delivered))
+        with self._changed:
+            if self._known is not None:
+                self._delivered = delivered
+        return delivered
+
+    def _past(self, known: _Known, delivered: Progress) -> Iterable[Evaluation]:
+        whole = known.count == len(known.entries)
+        entries = known.entries if whole else stored_entries(self._storage)
+        return evaluations(placed(entries), self._run, delivered.position)
 
     # -- what people see ---------------------------------------------------------------------------------------------
 
-    def _note_waiting(self, count: int, first: Closed | None = None) -> None:
-        oldest = None if first is None else seconds_of(first.outcome.completed_at)
+    def _note_waiting(self, count: int, first: Entry | None = None) -> None:
+        oldest = None if first is None else happened_at(first)
         with self._changed:
             self._status = replace(self._status, pending=count, oldest_pending=oldest)
 
     def _note_failure(self, reason: str) -> None:
         if self._status.failing is None:
-            self.log.warning("sink_failed", sink=self._sink.name, reason=reason, pending=self._status.pending)
+            self.log.warning("sink_failed", sink=self.sink.name, reason=reason, pending=self._status.pending)
         with self._changed:
             self._status = replace(self._status, failing=reason)
 
     def _note_success(self) -> None:
         if self._status.failing is not None:
-            self.log.info("sink_recovered", sink=self._sink.name)
+            self.log.info("sink_recovered", sink=self.sink.name)
         with self._changed:
             self._status = replace(self._status, failing=None)
 
-    def _note_refusal(self, evaluation: Evaluation, reason: str) -> None:
-        self.log.warning(
-            "sink_refused",
-            sink=self._sink.name,
-            checkpoint=evaluation.checkpoint.name,
-            plan=evaluation.plan,
-            reason=reason,
-        )
+    def _note_refusal(self, event: Event, reason: str) -> None:
+        checkpoint = event.checkpoint.name if isinstance(event, Evaluation) else getattr(event, "checkpoint", None)
+        self.log.warning("sink_refused", sink=self.sink.name, checkpoint=checkpoint, plan=event.plan, reason=reason)
         with self._changed:
             self._status = replace(self._status, refused=self._status.refused + 1)
 
 
-def _evaluations(entries: Sequence[Entry], plan: int) -> Iterator[Closed]:
-    """Yield the successful evaluations after a plan."""
-    for entry in entries:
-        if isinstance(entry, Closed) and entry.plan.plan > plan and entry.outcome.result is not None:
-            yield entry
+def _after(progress: Progress, place: Place) -> Progress:
+    """Return the progress behind a place in the journal."""
+    plan, number = place
+    return replace(progress, plan=plan, settled=None if number == END else number)

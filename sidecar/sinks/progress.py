@@ -1,5 +1,6 @@
-"""Record in the state directory which results a sink has, so that any node's daemon can go on after any other."""
+"""Record in the state directory which events a sink has, so that any node's daemon can go on after any other."""
 
+import sys
 from dataclasses import dataclass
 
 from sidecar.codec import dumps, loads
@@ -10,30 +11,39 @@ from sidecar.records import SCHEMA
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """Name the newest evaluation of a run that a sink has taken or refused: its plan and its time.
+    """Name the newest event of a run that a sink has taken or refused: its plan and its time.
 
-    `plan` is 0 before the first one.
+    `plan` is 0 before the first one. A plan settles checkpoints when it is opened, and is closed later: `settled` is
+    the number of its settlements that were handled while its end was not; None once all of the plan was handled.
+    `ended` is the newest plan at the last end of the run that the sink has; None if there was none.
     """
 
     run: str
     plan: int = 0
     milliseconds: int = 0
+    settled: int | None = None
+    ended: int | None = None
     schema: int = SCHEMA
 
+    @property
+    def position(self) -> tuple[int, int]:
+        """Return the place in the journal behind which the next event stands: see `journal_events`."""
+        return self.plan, sys.maxsize if self.settled is None else self.settled
 
-def read_progress(storage: Storage, sink: str, run: str) -> Progress:
-    """Return the progress of a sink in the run with this id. A damaged file counts as none: results come again.
 
-    Raises `StorageError` if storage does not answer.
+def read_progress(storage: Storage, sink: str, run: str) -> Progress | None:
+    """Return the progress of a sink in the run with this id; None if there is none.
+
+    A damaged file counts as none. Raises `StorageError` if storage does not answer.
     """
     data = storage.read(_path(sink))
     if data is None:
-        return Progress(run=run)
+        return None
     try:
         progress = loads(Progress, data)
     except RecordError:
-        return Progress(run=run)
-    return progress if progress.run == run else Progress(run=run)
+        return None
+    return progress if progress.run == run else None
 
 
 def write_progress(storage: Storage, sink: str, progress: Progress) -> None:

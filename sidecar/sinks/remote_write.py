@@ -5,18 +5,17 @@ compressed with snappy. The message has few fields and the compression is option
 written here. A real Prometheus reads them in tests.
 """
 
-import base64
 import struct
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from http import HTTPStatus
 from http.client import HTTPException
-from typing import Any, Final
-from urllib.parse import unquote, urlsplit, urlunsplit
+from typing import Final
 
 from sidecar.observability.result_series import FAMILIES, ResultSample, result_samples
 from sidecar.plain_text import one_line
+from sidecar.sinks.http_request import NoRedirects, without_user
 from sidecar.sinks.protobuf import bytes_field, double_field, integer_field, text_field, varint
 from sidecar.sinks.sink import Evaluation, SinkRefusedError, SinkUnavailableError
 from sidecar.version import __version__
@@ -44,9 +43,9 @@ class RemoteWrite:
     name = "remote_write"
 
     def __init__(self, url: str, timeout_seconds: float) -> None:
-        self._url, self._headers = _without_user(url)
+        self._url, self._headers = without_user(url)
         self._timeout_seconds = timeout_seconds
-        self._open = urllib.request.build_opener(_NoRedirects).open
+        self._open = urllib.request.build_opener(NoRedirects).open
 
     def write(self, evaluation: Evaluation) -> None:
         """Send the samples of an evaluation. Prometheus ignores a sample that it has, with the same time and value."""
@@ -65,14 +64,6 @@ class RemoteWrite:
         except (OSError, HTTPException) as error:
             reason = error.reason if isinstance(error, urllib.error.URLError) else error
             raise SinkUnavailableError(f"{self._url} cannot be reached: {one_line(str(reason))}") from error
-
-
-class _NoRedirects(urllib.request.HTTPRedirectHandler):
-    """Take a redirection for an error: urllib would repeat the request without its body."""
-
-    def redirect_request(self, *_: Any) -> None:
-        """Refuse to follow."""
-        return
 
 
 def write_request(samples: Iterator[ResultSample], milliseconds: int) -> bytes:
@@ -96,16 +87,6 @@ def compressed(data: bytes) -> bytes:
         literal = data[start : start + _LITERAL_BYTES]
         parts += [bytes([61 << 2]), struct.pack("<H", len(literal) - 1), literal]
     return b"".join(parts)
-
-
-def _without_user(url: str) -> tuple[str, dict[str, str]]:
-    """Return the URL without user and password, and the header that they become."""
-    parts = urlsplit(url)
-    user, at, host = parts.netloc.rpartition("@")
-    if not at:
-        return url, {}
-    secret = base64.b64encode(unquote(user).encode()).decode()
-    return urlunsplit(parts._replace(netloc=host)), {"Authorization": f"Basic {secret}"}
 
 
 def _first_line(answer: bytes) -> str:

@@ -1,6 +1,7 @@
 import pytest
 
 from sidecar.daemon.shutdown import Shutdown
+from sidecar.observability.status import Ended
 
 
 @pytest.fixture
@@ -36,3 +37,30 @@ def test_the_sooner_of_both_times_ends_a_daemon_that_drained(shutdown):
     shutdown.drain(100.0)
     assert shutdown.leave(0, 126.0)
     assert (shutdown.is_over(128.9), shutdown.is_over(129.0)) == (False, True)
+
+
+ENDED = Ended("all is done", 0)
+
+
+def test_without_sinks_a_daemon_leaves_at_once(shutdown):
+    """Nobody needs to learn that the run is over."""
+    assert shutdown.may_leave(ENDED, 100.0, delivered=True)
+
+
+def test_a_daemon_leaves_once_its_sinks_have_the_end():
+    """Not in the turn that finds the end, since they do not know of it before."""
+    shutdown = Shutdown(drain_seconds=25.0, beat_seconds=2.0, storage_seconds=10.0, sinks_seconds=5.0)
+    assert not shutdown.may_leave(ENDED, 100.0, delivered=True)
+    assert shutdown.ended == ENDED
+    assert not shutdown.may_leave(ENDED, 104.9, delivered=False)
+    assert shutdown.may_leave(ENDED, 100.1, delivered=True)
+
+
+def test_a_sink_that_hangs_holds_a_daemon_up_for_a_time_only():
+    """And a run that goes on meanwhile ends anew."""
+    shutdown = Shutdown(drain_seconds=25.0, beat_seconds=2.0, storage_seconds=10.0, sinks_seconds=5.0)
+    assert not shutdown.may_leave(ENDED, 100.0, delivered=False)
+    assert shutdown.may_leave(ENDED, 105.0, delivered=False)
+    shutdown.go_on()
+    assert shutdown.ended is None
+    assert not shutdown.may_leave(ENDED, 106.0, delivered=True)

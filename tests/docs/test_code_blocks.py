@@ -35,6 +35,9 @@ RUN_BY = {
     "train_ddp.py": "tests/docs/test_code_blocks.py",
     "my_torch_eval.py": "tests/docs/test_code_blocks.py",
     "jsonl_sink.py": "tests/sinks/test_installed.py",
+    "my_hook.py": "tests/docs/test_hook_pages.py",
+    "my_receiver.py": "tests/docs/test_hook_pages.py",
+    "stop_loop.py": "tests/docs/test_hook_pages.py",
 }
 """Python blocks that are marked with the name of a file, and the test that runs them."""
 
@@ -71,6 +74,10 @@ NOT_RUN = {
     "sidecar export": "tests/observability/test_export.py lets a real Prometheus read it",
     "amtool": "needs Alertmanager, which no test starts",
     "promtool": "tests/observability/test_export.py runs it",
+    "sidecar hooks test": "needs receivers; tests/commands/test_hooks.py has some",
+    "(umask 077": "tests/docs/test_hook_pages.py runs it",
+    "tail -n 1 ckpts": "needs an event that was given up; tests/sinks/test_hook.py has some",
+    "rm ckpts/.sidecar": "tests/sinks/test_early_stop_signal.py removes the signal",
     "sidecar eval ckpts --task own_metric_task.py": "tests/examples/test_examples.py runs it",
 }
 """Beginnings of shell commands, and why the walk below leaves them out."""
@@ -86,6 +93,8 @@ WALKED = (
 )
 UNMARKED_PYTHON = {
     "from tf_keras.utils import SidecarEvaluator": "two imports, of which readers take one",
+    "from sidecar.keras import EarlyStop": "tests/test_keras_early_stop.py trains with it",
+    "dist.broadcast(answer, src=0)": "a part of examples/early_stop_train.py, which tests/demo runs",
     'os.environ["TF_USE_LEGACY_KERAS"] = "1"': "tests/evaluation/test_peer_scenarios.py sets it so",
     "import xgboost": "XGBoost is not among the development tools",
     "import onnxruntime": "ONNX Runtime is not among the development tools",

@@ -26,6 +26,7 @@ from sidecar.commands.check.finding import Finding
 from sidecar.commands.check.peers import Here, group, visibility, watch
 from sidecar.commands.check.sinks import sinks
 from sidecar.commands.framework import with_framework
+from sidecar.commands.hooks import make_hooks
 from sidecar.commands.observed_nodes import ObservedNodes
 from sidecar.commands.port_owner import node_serving
 from sidecar.commands.storage_timeout import ActivityStorage, StorageTimeout
@@ -64,6 +65,7 @@ def findings(
         yield from _storage(settings, storage_timeout)
     yield from _http(settings)
     yield from sinks(settings)
+    yield from _hooks(settings)
     observed_nodes = yield from _nodes(settings, environ, storage_timeout)
     if role is not None and role.role == "chief":
         yield Finding("task", ok=True, text="not needed: this node is the chief and never evaluates")
@@ -84,6 +86,15 @@ def findings(
             lease_seconds=settings.lease_seconds,
         )
         yield from group(observed_nodes, here)
+
+
+def _hooks(settings: Settings) -> Iterator[Finding]:
+    if settings.hooks:
+        try:
+            names = ", ".join(hook.hook for hook in make_hooks(settings))
+            yield Finding("hooks", ok=True, text=f"{names} can be called: `sidecar hooks test` tries them")
+        except SettingsError as error:
+            yield Finding("hooks", ok=False, text=str(error))
 
 
 def _role(settings: Settings, environ: Mapping[str, str]) -> Generator[Finding, None, RoleDecision | None]:

@@ -1,0 +1,104 @@
+"""Ask in a training loop whether the sidecar found that training no longer improves.
+
+    from sidecar.early_stop import should_stop
+
+    for step in range(steps):
+        train(step)
+        if signal := should_stop("ckpts"):
+            print(signal.reason)
+            break
+
+It needs nothing but the standard library. In a job of several processes only one may ask, and it must pass its answer
+on to the others, because a file becomes visible on two machines at two moments: docs/how-to/early-stop.md shows how.
+"""
+
+import os
+import stat
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Final
+
+from sidecar.codec import loads
+from sidecar.errors import RecordError
+from sidecar.records import SCHEMA
+
+FILE: Final = "early_stop.json"
+"""The name of the signal in the run's state directory. A person withdraws the signal by deleting the file."""
+
+_MOST_BYTES: Final = 64 * 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StopSignal:
+    """Hold the advice to stop training. Its JSON is the content of the file.
+
+    Args:
+        reason: Why, as a sentence for people.
+        metric: EVAL_SET/METRIC that did not improve.
+        best: The best value of the metric so far.
+        best_step: The training step of the checkpoint with that value, if it has one.
+        best_checkpoint: The name of that checkpoint.
+        step: The training step of the checkpoint after which the signal was given.
+        checkpoint: The name of that checkpoint.
+        patience: The number of evaluations without an improvement that led to the signal.
+        run: The id of the run.
+        created_at: When the signal was given, in RFC 3339, UTC.
+    """
+
+    reason: str
+    metric: str
+    best: float | None
+    best_step: int | None
+    best_checkpoint: str
+    step: int | None
+    checkpoint: str
+    patience: int
+    run: str
+    created_at: str
+    schema: int = SCHEMA
+
+
+def should_stop(
+    checkpoint_dir: str | os.PathLike[str],
+    run: str | None = None,
+    *,
+    state_dir: str | os.PathLike[str] | None = None,
+) -> StopSignal | None:
+    """Return the signal to stop training; None if there is none.
+
+    It costs one look for a file, so a loop may ask at every step. It never raises an error of storage: training goes on
+    if the file cannot be read. On storage that hangs it waits as any other access would.
+
+    Args:
+        checkpoint_dir: Directory in which training saves its checkpoints, as the sidecar has it.
+        run: Name of the run, if the sidecar has the setting `run`. Default: the name of the directory.
+        state_dir: The sidecar's setting `state_dir`. Default: `.sidecar` in the checkpoint directory.
+    """
+    try:
+        path = _path(os.fspath(checkpoint_dir), run, None if state_dir is None else os.fspath(state_dir))
+        if not stat.S_ISREG(os.lstat(path).st_mode):
+            return None
+        return _read(path)
+    except (OSError, RecordError, ValueError):  # ValueError: a path with a null character
+        return None
+
+
+@lru_cache(maxsize=64)
+def _path(checkpoint_dir: str, run: str | None, state_dir: str | None) -> str:
+    """Return the path of the signal. It is computed once, so that a question costs one call of the system."""
+    directory = Path(checkpoint_dir).expanduser().absolute()
+    parent = directory / ".sidecar" if state_dir is None else Path(state_dir).expanduser().absolute()
+    return str(parent / (directory.resolve().name if run is None else run) / FILE)
+
+
+def _read(path: str) -> StopSignal | None:
+    """Return the signal in a file. A link is not followed, and no more than some KB are read."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    with os.fdopen(descriptor, "rb") as file:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            return None
+        data = file.read(_MOST_BYTES + 1)
+    if len(data) > _MOST_BYTES:
+        return None
+    return loads(StopSignal, data)

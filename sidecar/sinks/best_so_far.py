@@ -1,0 +1,105 @@
+"""Find out of each evaluation whether it is the best so far by one metric, and how many came since the best. Pure.
+
+It is a fold over the evaluations in the order of the journal, so any node that reads the same journal decides the same.
+Hooks and the early stop use it. `sidecar.artifacts.best` chooses the metric in the same way for the saves.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from sidecar.coordination.newest_task import NewestTask
+from sidecar.coordination.totals import has_direction, improves, number_of
+from sidecar.records import Key, Value
+from sidecar.sinks.sink import Evaluation
+
+Metric = tuple[str, str]
+"""Eval set and name of a metric."""
+
+IsBetter = Callable[[Evaluation, Evaluation | None, Metric], bool]
+"""Return whether an evaluation is better by a metric than the best one so far; None: there is none yet."""
+
+
+def better_value(evaluation: Evaluation, best: Evaluation | None, metric: Metric) -> bool:
+    """Return whether the value is better than the best one. NaN never is."""
+    return better_by(0.0)(evaluation, best, metric)
+
+
+def better_by(min_delta: float) -> IsBetter:
+    """Return a comparison that asks for a value that is better by more than `min_delta`, a number of 0 or more."""
+
+    def is_better(evaluation: Evaluation, best: Evaluation | None, metric: Metric) -> bool:
+        value, record = value_of(evaluation, metric), None if best is None else value_of(best, metric)
+        if value is None:
+            return False
+        if record is None:
+            return improves(value, None)
+        least = number_of(record) + (min_delta if record.goal == "max" else -min_delta)
+        return improves(value, (record.goal, least))
+
+    return is_better
+
+
+def value_of(evaluation: Evaluation, metric: Metric) -> Value | None:
+    """Return the value of a metric in an evaluation; None if that did not measure it."""
+    eval_set, name = metric
+    return evaluation.result.metrics.get(eval_set, {}).get(name)
+
+
+@dataclass(slots=True)
+class BestSoFar:
+    """Compare each evaluation with the best one before it.
+
+    An evaluation that did not measure the metric, as with `every_nth`, counts neither way. So does another evaluation
+    of a checkpoint that was evaluated before, unless it is better than the best one. If it is of the best checkpoint
+    itself, its value replaces the one before.
+
+    Args:
+        metric: EVAL_SET/METRIC. None: the first one with a direction that the newest task lists.
+        is_better: Compares two evaluations.
+    """
+
+    metric: str | None = None
+    is_better: IsBetter = better_value
+    since: int = 0
+    """The number of evaluations since the best one."""
+    _best: dict[Metric, Evaluation] = field(default_factory=dict)
+    _seen: dict[Metric, set[Key]] = field(default_factory=dict)
+    _task: NewestTask = field(default_factory=NewestTask)
+    metric_compared: Metric | None = None
+    """The metric by which the newest evaluation was compared; None before the first one."""
+
+    def note(self, evaluation: Evaluation) -> bool:
+        """Add an evaluation, and return whether it is a new best one."""
+        self._task = self._task.succeed(evaluation.result.task, evaluation.checkpoint, evaluation.result)
+        metric = self._chosen(evaluation)
+        if metric is None or (value := value_of(evaluation, metric)) is None or not has_direction(value):
+            return False
+        if metric != self.metric_compared:
+            self.metric_compared, self.since = metric, 0
+        best, key = self._best.get(metric), evaluation.checkpoint.key
+        seen = self._seen.setdefault(metric, set())
+        again, is_new = key in seen, self.is_better(evaluation, best, metric)
+        seen.add(key)
+        if is_new:
+            self._best[metric], self.since = evaluation, 0
+        elif best is not None and best.checkpoint.key == key and improves(value, None):
+            self._best[metric] = evaluation
+        elif not again:
+            self.since += 1
+        return is_new
+
+    @property
+    def best(self) -> tuple[Metric, Evaluation] | None:
+        """Return the metric and the best evaluation by it; None if there is none yet."""
+        if self.metric_compared is None or self.metric_compared not in self._best:
+            return None
+        return self.metric_compared, self._best[self.metric_compared]
+
+    def _chosen(self, evaluation: Evaluation) -> Metric | None:
+        """Return the metric by which this compares; None if the evaluation did not measure it.
+
+        Names may contain a slash, so the text of a metric is compared and not split.
+        """
+        chosen = self.metric or next((name for name, goal in self._task.goals.items() if goal in ("max", "min")), None)
+        measured = ((eval_set, name) for eval_set, values in evaluation.result.metrics.items() for name in values)
+        return next(((eval_set, name) for eval_set, name in measured if f"{eval_set}/{name}" == chosen), None)

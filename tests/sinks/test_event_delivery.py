@@ -1,0 +1,346 @@
+"""A sink that takes other events gets each of them once and in order, and knows the past, whoever delivers."""
+
+import threading
+import time
+from dataclasses import replace
+
+import pytest
+from journals import Journal, settlement
+from statuses import make_status
+
+from sidecar.coordination.journal import Journal as StoredJournal
+from sidecar.coordination.journal_state import EntryLog, JournalState
+from sidecar.coordination.run import open_run
+from sidecar.coordination.storage import PosixStorage
+from sidecar.observability.status import Ended
+from sidecar.records import group_id
+from sidecar.sinks import delivery as module
+from sidecar.sinks.delivery import Delivery
+from sidecar.sinks.sink import Evaluation, Failure, RunEnd, SinkUnavailableError
+
+PATIENCE_SECONDS = 60.0
+
+
+class Recorder:
+    """A sink that notes all that it gets, after the exceptions that `raises` lists."""
+
+    name = "recorder"
+    takes = frozenset({Evaluation, Failure, RunEnd})
+
+    def __init__(self):
+        self.got, self.past, self.raises, self.closed = [], [], [], threading.Event()
+        self.hangs = threading.Event()
+
+    def resume(self, past):
+        """Note it."""
+        self.past.append([event.plan for event in past])
+
+    def write(self, event):
+        """Note it, or fail, or hang."""
+        if self.hangs.is_set():
+            self.closed.wait(PATIENCE_SECONDS)
+            raise SinkUnavailableError("given up")
+        if self.raises:
+            raise self.raises.pop(0)
+        self.got.append(event)
+
+    def close(self):
+        """Hang no longer."""
+        self.closed.set()
+
+    @property
+    def seen(self):
+        """Class and plan of each event."""
+        return [(type(event).__name__, event.plan) for event in self.got]
+
+
+class Log:
+    """Notes the names of events."""
+
+    def __init__(self):
+        self.events = []
+
+    def info(self, event, **_):
+        """Note it."""
+        self.events.append(event)
+
+    warning = info
+
+
+@pytest.fixture(autouse=True)
+def _short_pauses(monkeypatch):
+    monkeypatch.setattr(module, "_FIRST_PAUSE_SECONDS", 0.01)
+
+
+@pytest.fixture
+def storage(tmp_path):
+    return PosixStorage(tmp_path)
+
+
+@pytest.fixture
+def run(storage):
+    return open_run(storage, 0.0)
+
+
+@pytest.fixture
+def sink():
+    return Recorder()
+
+
+@pytest.fixture
+def deliver(storage, sink, request):
+    def start(sink=sink):
+        made = Delivery(sink, storage, "mnist", Log())
+        made.start()
+        request.addfinalizer(lambda: made.close(PATIENCE_SECONDS))
+        return made
+
+    return start
+
+
+def publishing(**changes):
+    return replace(
+        make_status(run="mnist", node="worker-0", state="ready", publisher=True, journal_read=True), **changes
+    )
+
+
+ENDED = publishing(ended=Ended("all is done", 0))
+
+
+def until(condition):
+    end = time.monotonic() + PATIENCE_SECONDS
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+def begin(deliver, journal, status=None):
+    """Start a delivery, and wait until it has delivered what is known."""
+    made = deliver()
+    made.update(status or publishing(), journal.history)
+    until(lambda: made.has_delivered)
+    return made
+
+
+def finish(deliver, journal, status=None):
+    begin(deliver, journal, status).close(PATIENCE_SECONDS)
+
+
+def mixed(journal):
+    """Add a result, a failed attempt, and a plan that settles two checkpoints and evaluates a third."""
+    journal.evaluate("ckpt-1", 100)
+    journal.plan("ckpt-2", step=200)
+    journal.fail()
+    journal.plan("ckpt-4", step=400, settles=[settlement("ckpt-2"), settlement("ckpt-3", "corrupt")])
+    journal.succeed()
+
+
+def test_the_past_is_not_delivered(deliver, sink, run):
+    """A hook that is set in the middle of a run gets what comes from now on, and knows the evaluations before."""
+    journal = Journal(run)
+    mixed(journal)
+    finish(deliver, journal)
+    assert (sink.got, sink.past) == ([], [[1, 3]])
+    journal.evaluate("ckpt-5", 500)
+    finish(deliver, journal)
+    assert sink.seen == [("Evaluation", 4)]
+    assert sink.past == [[1, 3], [1, 3]]
+
+
+def test_a_run_that_begins_is_delivered_from_its_first_event(deliver, sink, run):
+    """Also if the daemon was killed after the first event came and before it was delivered."""
+    journal = Journal(run)
+    finish(deliver, journal)  # a daemon has begun, and nothing happened yet
+    mixed(journal)
+    finish(deliver, journal)
+    assert sink.seen == [("Evaluation", 1), ("Failure", 2), ("Failure", 3), ("Failure", 3), ("Evaluation", 3)]
+    ids = [event.id for event in sink.got]
+    assert ids == [f"{run}-1", f"{run}-2", f"{run}-3-1", f"{run}-3-2", f"{run}-3"]
+    times = [event.milliseconds for event in sink.got]
+    assert times == sorted(set(times))
+
+
+@pytest.mark.parametrize("stops_after", range(6))
+def test_each_place_in_a_plan_is_remembered(deliver, sink, run, stops_after):
+    """A daemon that ends between two settlements of a plan goes on behind the first one, and on any node."""
+    journal = Journal(run)
+    finish(deliver, journal)
+    mixed(journal)
+    sink.raises = []
+    original = sink.write
+
+    def write(event):
+        if len(sink.got) >= stops_after and not sink.closed.is_set():
+            raise SinkUnavailableError("away")
+        original(event)
+
+    sink.write = write
+    first = deliver()
+    first.update(publishing(), journal.history)
+    until(lambda: len(sink.got) == min(stops_after, 5))
+    first.close(0.5)
+    sink.closed.set()
+    finish(deliver, journal)
+    assert [plan for _, plan in sink.seen] == [1, 2, 3, 3, 3]
+
+
+def test_an_open_plan_has_no_end_yet(deliver, sink, run):
+    """Its settlements are delivered when it is opened, its result later."""
+    journal = Journal(run)
+    finish(deliver, journal)
+    journal.plan("ckpt-1", step=1, settles=[settlement("ckpt-0", "vanished")])
+    finish(deliver, journal)
+    assert sink.seen == [("Failure", 1)]
+    journal.succeed()
+    finish(deliver, journal)
+    assert sink.seen == [("Failure", 1), ("Evaluation", 1)]
+
+
+def test_the_end_of_the_run_comes_once(deliver, sink, run):
+    """After all else, whoever delivers it and however often daemons start; a run that goes on ends again."""
+    journal = Journal(run)
+    finish(deliver, journal)
+    mixed(journal)
+    finish(deliver, journal, ENDED)
+    for _ in range(2):
+        finish(deliver, journal, ENDED)
+    finish(deliver, journal, publishing(ended=Ended("for another reason", 3)))
+    assert [plan for kind, plan in sink.seen if kind == "RunEnd"] == [3]
+    assert sink.seen[-1][0] == "RunEnd"
+    end = sink.got[-1]
+    assert (end.reason, end.failed, end.id) == ("all is done", 0, f"{run}-3-end")
+    assert end.checkpoints["evaluated"] == 2
+    assert end.best["test/accuracy"].checkpoint == "ckpt-1"
+    journal.evaluate("ckpt-9", 900)
+    finish(deliver, journal, ENDED)
+    assert sink.seen[-2:] == [("Evaluation", 4), ("RunEnd", 4)]
+
+
+def test_a_run_without_any_checkpoint_ends_too(deliver, sink, run):
+    """Nothing came for a while, for instance."""
+    journal = Journal(run)
+    finish(deliver, journal, ENDED)
+    finish(deliver, journal, ENDED)
+    assert sink.seen == [("RunEnd", 0)]
+
+
+def test_the_end_does_not_wait_for_a_long_pause(deliver, sink, run, monkeypatch):
+    """A sink that was away is tried once more when the run ends."""
+    monkeypatch.setattr(module, "_FIRST_PAUSE_SECONDS", PATIENCE_SECONDS)
+    journal = Journal(run)
+    finish(deliver, journal)
+    journal.evaluate("ckpt-1", 100)
+    sink.raises = [SinkUnavailableError("away")]
+    made = deliver()
+    made.update(publishing(), journal.history)
+    until(lambda: made.status.failing is not None)
+    assert not made.has_delivered
+    began = time.monotonic()
+    made.update(ENDED, journal.history)
+    until(lambda: made.has_delivered)
+    assert time.monotonic() - began < PATIENCE_SECONDS / 2
+    assert sink.seen == [("Evaluation", 1), ("RunEnd", 1)]
+
+
+def test_the_fold_begins_anew_when_a_node_delivers_again(deliver, sink, run):
+    """Another node delivered meanwhile, so its evaluations are part of the past."""
+    journal = Journal(run)
+    made = begin(deliver, journal)
+    journal.evaluate("ckpt-1", 100)
+    made.update(publishing(), journal.history)
+    until(lambda: sink.seen == [("Evaluation", 1)])
+    until(lambda: made.has_delivered)
+    made.update(publishing(publisher=False), journal.history)
+    journal.evaluate("ckpt-2", 200)
+    finish(lambda: deliver(Recorder()), journal)  # the other node
+    journal.evaluate("ckpt-3", 300)
+    made.update(publishing(), journal.history)
+    until(lambda: made.has_delivered)
+    assert sink.seen == [("Evaluation", 1), ("Evaluation", 3)]
+    assert sink.past == [[], [1, 2]]
+
+
+def test_a_crash_between_delivery_and_progress(deliver, storage, sink, run):
+    """The newest event comes a second time, with the same id, and no other one does."""
+    journal = Journal(run)
+    finish(deliver, journal)
+    mixed(journal)
+    finish(deliver, journal)
+    progress = storage.read("sinks/recorder.json")
+    journal.evaluate("ckpt-9", 900)
+    finish(deliver, journal)
+    storage.replace("sinks/recorder.json", progress)  # as if it had been killed
+    finish(deliver, journal)
+    assert sink.seen[-2:] == [("Evaluation", 4)] * 2
+    assert sink.got[-1] == sink.got[-2]
+    assert len(sink.got) == 7
+
+
+def test_a_daemon_that_ends_gives_up_what_hangs(deliver, sink, run):
+    """In time, and nothing counts as delivered."""
+    journal = Journal(run)
+    finish(deliver, journal)
+    journal.evaluate("ckpt-1", 100)
+    sink.hangs.set()
+    made = deliver()
+    made.update(publishing(), journal.history)
+    until(lambda: made.status.pending == 1)
+    began = time.monotonic()
+    made.close(0.1)
+    assert time.monotonic() - began < PATIENCE_SECONDS / 2
+    assert sink.closed.is_set()
+    assert not made.has_delivered
+    sink.hangs.clear()
+    finish(deliver, journal)
+    assert sink.seen == [("Evaluation", 1)]
+
+
+def stored(storage, run, journal):
+    """Write a journal into storage, and return the state of a daemon that remembers its newest entries only."""
+    written, short = StoredJournal(storage, run), JournalState(log=EntryLog(keep=2))
+    for entry in journal.history.entries:
+        result = replace(entry.outcome.result, group=group_id(entry.plan.members))
+        outcome = replace(entry.outcome, result=result)
+        assert written.propose(entry.plan)
+        written.read_new()
+        assert written.close(outcome)
+        written.read_new()
+        short.apply(entry.plan)
+        short.apply(outcome)
+    return short
+
+
+def test_a_long_past_is_read_from_the_journal(deliver, storage, sink, run):
+    """The daemon remembers its newest entries only."""
+    journal = Journal(run)
+    finish(deliver, journal)
+    for step in range(1, 10):
+        journal.evaluate(f"ckpt-{step}", step)
+    journal.history = stored(storage, run, journal)
+    assert len(journal.history.entries) < 9
+    finish(deliver, journal)
+    assert sink.seen == [("Evaluation", plan) for plan in range(1, 10)]
+    finish(deliver, journal)
+    assert sink.past[-1] == list(range(1, 10))
+
+
+def test_one_that_hangs_delays_only_itself(deliver, run):
+    """And a loop that passes on what is new never waits for it."""
+    slow, quick, journal = Recorder(), Recorder(), Journal(run)
+    quick.name = "quick"
+    both = [deliver(slow), deliver(quick)]
+    for each in both:
+        each.update(publishing(), journal.history)
+    until(lambda: all(each.has_delivered for each in both))
+    slow.hangs.set()
+    longest = 0.0
+    for step in range(1, 50):
+        journal.evaluate(f"ckpt-{step}", step)
+        for each in both:
+            began = time.monotonic()
+            each.update(publishing(), journal.history)
+            longest = max(longest, time.monotonic() - began)
+    until(lambda: len(quick.got) == 49)
+    assert slow.got == []
+    assert longest < 0.5
+    slow.closed.set()

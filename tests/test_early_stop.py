@@ -1,0 +1,117 @@
+"""A training loop asks at any step, and nothing in the file or the storage can disturb it."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from sidecar.early_stop import StopSignal, should_stop
+
+SIGNAL = {
+    "reason": "test/accuracy has not improved for 3 evaluations",
+    "metric": "test/accuracy",
+    "best": 0.5,
+    "best_step": 100,
+    "best_checkpoint": "ckpt-100",
+    "step": 400,
+    "checkpoint": "ckpt-400",
+    "patience": 3,
+    "run": "0123",
+    "created_at": "2026-01-31T12:00:00.000Z",
+    "schema": 1,
+}
+
+
+@pytest.fixture
+def place(tmp_path):
+    return tmp_path / "ckpts"
+
+
+@pytest.fixture
+def file(place):
+    folder = place / ".sidecar" / "ckpts"
+    folder.mkdir(parents=True)
+    return folder / "early_stop.json"
+
+
+def test_there_is_no_signal(place):
+    """Also before the directory exists."""
+    assert should_stop(place) is None
+
+
+def test_the_signal_is_read(place, file):
+    """By the name of the directory, as text or as a path, or by the name of the run and its state directory."""
+    file.write_text(json.dumps(SIGNAL | {"later": "field"}))
+    assert should_stop(place) == should_stop(str(place)) == StopSignal(**SIGNAL)
+    assert should_stop(place / "." / ".." / "ckpts") == StopSignal(**SIGNAL)
+    assert should_stop("anywhere", "ckpts", state_dir=place / ".sidecar") == StopSignal(**SIGNAL)
+    assert should_stop(place, "another") is None
+    file.unlink()
+    assert should_stop(place) is None
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        *(b"", b"{", b"[]", b"null", b"\xff\xfe", b'"text"', b"[" * 100_000),
+        json.dumps(SIGNAL | {"patience": "3"}).encode(),
+        json.dumps({key: value for key, value in SIGNAL.items() if key != "reason"}).encode(),
+        json.dumps(SIGNAL | {"best": "nan"}).encode(),
+        json.dumps(SIGNAL | {"reason": "x" * 100_000}).encode(),
+        json.dumps(SIGNAL | {"schema": 2}).encode(),
+    ],
+)
+def test_a_file_that_is_no_signal(place, file, content):
+    """It stops nobody."""
+    file.write_bytes(content)
+    assert should_stop(place) is None
+
+
+def test_only_a_regular_file_counts(place, file, tmp_path):
+    """Neither a link, nor a folder, nor a pipe that would never end."""
+    real = tmp_path / "real.json"
+    real.write_text(json.dumps(SIGNAL))
+    file.symlink_to(real)
+    assert should_stop(place) is None
+    file.unlink()
+    os.mkfifo(file)
+    assert should_stop(place) is None
+    file.unlink()
+    file.mkdir()
+    assert should_stop(place) is None
+
+
+def test_storage_trouble_disturbs_no_training(place, file, monkeypatch):
+    """Whatever error the system gives."""
+    file.write_text(json.dumps(SIGNAL))
+    for name in ("lstat", "open"):
+        with monkeypatch.context() as patch:
+
+            def fail(*_, **__):
+                raise OSError(5, "Input/output error")
+
+            patch.setattr(os, name, fail)
+            assert should_stop(place) is None
+    assert should_stop("null\0character") is None
+
+
+def test_a_question_costs_one_call_of_the_system(place, file, monkeypatch):
+    """So a loop may ask at every step."""
+    should_stop(place)
+    calls = []
+    lstat = os.lstat
+    monkeypatch.setattr(os, "lstat", lambda path: calls.append(path) or lstat(path))
+    monkeypatch.setattr(os, "open", lambda *_: calls.append("open"))
+    for _ in range(3):
+        should_stop(place)
+    assert calls == [str(file)] * 3
+
+
+def test_it_needs_the_standard_library_only():
+    """It runs in the environment that trains."""
+    code = "import sys; import sidecar.early_stop; print([m for m in ('pydantic', 'numpy', 'structlog', 'keras') "
+    code += "if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
