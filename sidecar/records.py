@@ -11,6 +11,7 @@ from functools import lru_cache
 from typing import Annotated, Final, Literal, TypeVar
 from urllib.parse import quote
 
+from sidecar.export_rule import ExportRule
 from sidecar.states import NodeState, OutcomeStatus, Verdict
 
 SCHEMA: Final = 1
@@ -274,10 +275,7 @@ class Slot:
 
 @dataclass(frozen=True, slots=True)
 class WorkerProgress:
-    """The progress of one worker in the open plan, at the time of its node's heartbeat.
-
-    `batches` of `total` are done. `total` is `None` while the number of batches is unknown.
-    """
+    """The progress of a worker: `batches` of `total` are done, which is `None` while that number is unknown."""
 
     worker: str
     phase: str
@@ -324,8 +322,7 @@ class Heartbeat:
     """The state of a node, in a file that it rewrites with every beat.
 
     `beat` counts up, and a change of any field is a sign of life. A change of `doing` or `checkpoints` does not cause a
-    beat; the next beat writes them. `doing` is the progress of the node's workers in the plan `journal.plan`, or `None`
-    if the node has no part in that plan or runs an older version.
+    beat; the next beat writes them. `doing`: the progress of its workers in plan `journal.plan`; `None`: it has no part.
     """
 
     run: str
@@ -342,6 +339,7 @@ class Heartbeat:
     numerics: Inlined[NumericProfiles] = NumericProfiles()
     doing: tuple[WorkerProgress, ...] | None = None
     checkpoints: Inlined[CheckpointSightings] = CheckpointSightings()
+    exports: ExportRule | None = None  # None: this node's settings export nothing
     schema: int = SCHEMA
 
 

@@ -8,7 +8,8 @@ import pytest
 
 from sidecar.evaluation.backend import Rows
 from sidecar.evaluation.failures import EvaluationError
-from sidecar.evaluation.npy_table import NpyTable, columns_of, file_name
+from sidecar.column_names import file_name
+from sidecar.evaluation.npy_table import NpyTable, columns_of
 
 
 def rows(first=0, examples=2, **columns):
