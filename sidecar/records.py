@@ -310,11 +310,12 @@ class NumericProfiles:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointSightings:
-    """The checkpoints that need an evaluation, according to one node. Names are those of `Checkpoint.folder`."""
+    """The checkpoints that one node needs. Names are those of `Checkpoint.folder`."""
 
     unreadable: tuple[str, ...] = ()  # checkpoints that this node cannot read now
-    sees: tuple[str, ...] = ()  # the oldest complete ones
+    sees: tuple[str, ...] = ()  # the oldest complete ones that need an evaluation
     sees_more: bool = False  # whether there are more than `sees` lists
+    exports: ExportRule | None = None  # which of the best ones its settings retain
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -322,7 +323,7 @@ class Heartbeat:
     """The state of a node, in a file that it rewrites with every beat.
 
     `beat` counts up, and a change of any field is a sign of life. A change of `doing` or `checkpoints` does not cause a
-    beat; the next beat writes them. `doing`: the progress of its workers in plan `journal.plan`; `None`: it has no part.
+    beat; the next beat writes them. `doing`: the progress of the workers in plan `journal.plan`; `None`: no part in it.
     """
 
     run: str
@@ -339,7 +340,6 @@ class Heartbeat:
     numerics: Inlined[NumericProfiles] = NumericProfiles()
     doing: tuple[WorkerProgress, ...] | None = None
     checkpoints: Inlined[CheckpointSightings] = CheckpointSightings()
-    exports: ExportRule | None = None  # None: this node's settings export nothing
     schema: int = SCHEMA
 
 

@@ -78,12 +78,9 @@ class ComparisonStore:
 
     def _value(self, closed: Closed) -> Value:
         """Return the number of an evaluation. Raises `RecordError` if it has none."""
-        result = closed.outcome.result
-        for eval_set, metrics in ({} if result is None else result.metrics).items():
-            for name, value in metrics.items():
-                if f"{eval_set}/{name}" == self.metric:
-                    return value
-        raise RecordError(f"plan {closed.plan.plan} did not measure {self.metric}")
+        if (value := value_of(closed, self.metric)) is None:
+            raise RecordError(f"plan {closed.plan.plan} did not measure {self.metric}")
+        return value
 
     def _paired(self, new: Closed, old: Closed) -> Difference | None:
         """Return the difference of the values of the same examples; None if they are not known, or not the same."""
@@ -99,6 +96,16 @@ class ComparisonStore:
                     pairs.add(after[start : start + _PART], before[start : start + _PART])
                 return pairs.difference()
         return None
+
+
+def value_of(closed: Closed, metric: str) -> Value | None:
+    """Return the number of EVAL_SET/METRIC in an evaluation; None if it was not measured."""
+    result = closed.outcome.result
+    for eval_set, metrics in ({} if result is None else result.metrics).items():
+        for name, value in metrics.items():
+            if f"{eval_set}/{name}" == metric:
+                return value
+    return None
 
 
 def _common_data(new: Closed, old: Closed, metric: str) -> str | None:

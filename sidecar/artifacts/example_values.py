@@ -62,7 +62,7 @@ class _Column:
     rows: int
     width: int
 
-    def parts(self) -> Iterator["array[float] | array[int]"]:
+    def parts(self) -> Iterator["array[float]"]:
         """Yield the numbers of some rows at a time."""
         size, left = struct.calcsize(self.code), self.rows
         while left:
@@ -74,7 +74,7 @@ class _Column:
             if self.code == "e":
                 yield array("f", struct.unpack(f"<{rows * self.width}e", data))
             else:
-                numbers = array(self.code, data)
+                numbers: array[float] = array(self.code, data)
                 if sys.byteorder == "big":
                     numbers.byteswap()
                 yield numbers
@@ -120,7 +120,7 @@ def _add(root: Folder, saves: str, what: tuple[str, str], into: "tuple[array[flo
         numbers = _scores(columns[1]) if len(columns) == 2 else _right(*columns[1:])  # noqa: PLR2004
         places = (place for part in columns[0].parts() for place in part)
         for place, number in zip(places, numbers, strict=True):
-            if type(place) is not int or not 0 <= place < len(seen) or seen[place] or not math.isfinite(number):
+            if not isinstance(place, int) or not 0 <= place < len(seen) or seen[place] or not math.isfinite(number):
                 raise _UnusableError("a place is impossible, or a value is not finite")
             seen[place], values[place] = 1, number
     return left

@@ -51,7 +51,12 @@ def report_status(state: DaemonState, now: float, unready: str | None, workers: 
             left_out_reasons=count_by_reason(reasons),
         ),
         workers=workers,
-        disk=DiskUsage(pins_bytes=statistics.pins_bytes, saves_bytes=statistics.saves_bytes),
+        disk=DiskUsage(
+            pins_bytes=statistics.pins_bytes,
+            saves_bytes=statistics.saves_bytes,
+            exports_bytes=statistics.exports.bytes,
+            failing_exports=len(statistics.exports.problems),
+        ),
         unreadable=UnreadableEntries(sentences[:_SENTENCES_SHOWN], len(sentences)),
     )
 

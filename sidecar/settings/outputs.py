@@ -7,7 +7,7 @@ from typing import Literal
 
 from pydantic import BaseModel
 
-from sidecar.settings.values import OptionalDirectory, ReceiverUrl, Seconds
+from sidecar.settings.values import ExportCount, MetricName, OptionalDirectory, ReceiverUrl, Seconds
 
 
 class OutputSettings(BaseModel):
@@ -25,3 +25,15 @@ class OutputSettings(BaseModel):
     sink_timeout_seconds: Seconds = 10.0
     """Time that a sink, such as `remote_write`, may take for each step of a request, and for the last results when the
     daemon ends. Default: a receiver answers in milliseconds, and one that hangs delays its own results only."""
+
+    # The best checkpoints
+    best_metric: MetricName | None = None
+    """Metric, as EVAL_SET/METRIC, by which the best evaluations are chosen, whose saves are retained, too. Default: the
+    first metric of the task that has a direction, since a task lists its main metric first."""
+    export_best: ExportCount = 0
+    """Number of best checkpoints that are kept whole in the state directory, in the folder `exports`, also when
+    training deletes them: at most 10, and all nodes must have the same number. Default: they take as much space as
+    checkpoints do, and only the user knows whether training keeps them anyway."""
+    best_by: Literal["value", "significant"] = "value"
+    """When another export becomes the best one: whenever its `best_metric` is better (`value`), or only if it is better
+    by more than noise (`significant`). Default: the best one then has the best number, which is shown everywhere."""

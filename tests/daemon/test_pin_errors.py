@@ -41,6 +41,10 @@ class Names:
         """As `PinPolicy`."""
         return self
 
+    def exported(self):
+        """As `PinPolicy`."""
+        return {}
+
     def settled_as(self, folder):
         """As `PinPolicy`."""
         return [key for key in self._settled if folder_name(key) == folder]

@@ -190,6 +190,8 @@ class NodeCatalog:
 class NodePins:
     """Stands for `daemon.pinner.Pinner`: pins on the shared disk, linked at once or copied over some scans."""
 
+    exports = None
+
     def __init__(self, simulation, life) -> None:
         self._simulation, self._life = simulation, life
         self._disk: Disk = simulation.disk
