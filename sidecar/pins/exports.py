@@ -279,7 +279,9 @@ class Exports:
         with exports.folder(name) as folder:
             manifest: Manifest | None = read_manifest(folder)
         closed = None if manifest is None else self._success(manifest.plan)
-        return closed if closed is not None and _pin(closed) == name else None
+        if manifest is None or closed is None or (manifest.run, name) != (closed.plan.run, _pin(closed)):
+            return None
+        return closed
 
     def _success(self, plan: int) -> Closed | None:
         """Return an evaluation by its number, which is read once."""
