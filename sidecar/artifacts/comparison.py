@@ -194,4 +194,5 @@ def contradiction(record: Comparison, expected: Comparison, goal: str) -> str | 
         return "it has no difference"
     if abs(found.number - expected.difference) > 1e-6 * max(1.0, abs(found.number), abs(expected.difference)):
         return f"its difference is {found.number!r}, and that of the published numbers is {expected.difference!r}"
-    return None if record.better == found.is_better(goal) else "its verdict does not follow from its interval"
+    follows = found.lower <= found.upper and record.better == found.is_better(goal)
+    return None if follows else "its verdict does not follow from its interval"
