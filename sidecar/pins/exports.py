@@ -17,7 +17,6 @@ from typing import Final, NamedTuple
 from sidecar.artifacts.comparison import Comparison
 from sidecar.artifacts.comparison_store import ComparisonStore, value_of
 from sidecar.bounded_calls import Calls, HangingError, call_directly
-from sidecar.checkpoints.scan import DiscoveredCheckpoint
 from sidecar.confined import Folder, open_folder
 from sidecar.coordination.closed_plan import read_success
 from sidecar.coordination.journal_state import Closed
@@ -39,7 +38,7 @@ from sidecar.pins.export_folder import (
     unlink_best,
 )
 from sidecar.pins.export_manifest import Manifest, manifest_of, read_manifest, write_manifest
-from sidecar.pins.policy import PinPolicy
+from sidecar.pins.policy import Fate, PinPolicy
 from sidecar.pins.usage import pins_bytes
 from sidecar.records import Checkpoint, Key, Value
 
@@ -259,17 +258,17 @@ class Exports:
                 if closed is None:
                     problems[name] = "it is not an export of this run: it is left alone; move it away"
                     continue
-                assert closed.plan.checkpoint is not None
-                if closed.plan.plan > policy.history.through:
-                    continue  # this node has not read of that evaluation yet
-                if policy.retains(DiscoveredCheckpoint(closed.plan.checkpoint, self.root, 0.0, 0.0)):
-                    if give_back(exports, self.root, name):
-                        self._changes.append(ExportChange(Change.RETURNED, closed.plan.checkpoint.name))
-                elif name in unneeded:
-                    remove_export(exports, name)
-                    self._changes.append(ExportChange(Change.REMOVED, closed.plan.checkpoint.name))
-                else:
-                    self._unneeded.add(name)
+                checkpoint, plan = closed.plan.checkpoint, closed.plan.plan
+                assert checkpoint is not None
+                match policy.fate_of_export(checkpoint, plan):
+                    case Fate.RETURNS:
+                        if give_back(exports, self.root, name):
+                            self._changes.append(ExportChange(Change.RETURNED, checkpoint.name))
+                    case Fate.GOES if name in unneeded:
+                        remove_export(exports, name)
+                        self._changes.append(ExportChange(Change.REMOVED, checkpoint.name))
+                    case Fate.GOES:
+                        self._unneeded.add(name)
 
     def _origin(self, exports: Folder, name: str, policy: PinPolicy) -> Closed | None:
         """Return the evaluation of an export, if the journal confirms its manifest or ranks it."""

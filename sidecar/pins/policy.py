@@ -7,13 +7,23 @@ where it only reads. No I/O and no clock.
 from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
+from enum import StrEnum
+from pathlib import Path
 
 from sidecar.checkpoints.scan import DiscoveredCheckpoint
 from sidecar.coordination.journal_state import JournalState
 from sidecar.coordination.totals import Best
 from sidecar.export_rule import ExportRule
 from sidecar.policy.selection import Selection
-from sidecar.records import Key, folder_name
+from sidecar.records import Checkpoint, Key, folder_name
+
+
+class Fate(StrEnum):
+    """Name what happens to an export in a scan."""
+
+    STAYS = "stays"
+    RETURNS = "returns"  # to the pins
+    GOES = "goes"  # if the scan before found the same
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +96,16 @@ class PinPolicy:
             for place, best in enumerate(ranked, start=1):
                 found.setdefault(best.pin, {}).setdefault(rule.metric, (place, best))
         return found
+
+    def fate_of_export(self, checkpoint: Checkpoint, plan: int) -> Fate:
+        """Return what happens to the export of a checkpoint. `plan`: the evaluation for which it was exported.
+
+        This node may not have read of that evaluation yet. An export whose checkpoint was requeued becomes a pin again,
+        because training may have deleted all other copies.
+        """
+        if checkpoint.folder in self.exported() or plan > self.history.through:
+            return Fate.STAYS
+        return Fate.RETURNS if self.retains(DiscoveredCheckpoint(checkpoint, Path(), 0.0, 0.0)) else Fate.GOES
 
     def of_the_journal(self) -> "PinPolicy":
         """Return the policy of a node that others may not hear: it unpins only checkpoints settled for all tasks."""
