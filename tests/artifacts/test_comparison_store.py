@@ -138,7 +138,7 @@ def test_values_with_another_mean_are_not_those_of_the_metric(tmp_path, store):
 @pytest.mark.parametrize(
     "change", [{"fingerprint": "other"}, {"fingerprint": None}, {"examples": COUNT - 1}], ids=["data", "none", "count"]
 )
-def test_other_data_are_not_paired(tmp_path, store, pair, change):
+def test_other_data_are_not_paired(store, pair, change):
     """Only equal fingerprints say that the examples are the same."""
     new, _ = pair
     other = closed(1, 800, **change)

@@ -6,13 +6,14 @@ import shutil
 from pathlib import Path
 
 import pytest
-from daemon.test_exports import RULE, accuracy
 from fakes import FakeClock, Node, pass_time, save
 from typer.testing import CliRunner
 
 from sidecar import cli
 from sidecar.checkpoints.inspect import verify
 from sidecar.errors import NoExportError, SettingsError
+from sidecar.export_rule import ExportRule
+from sidecar.records import Value
 
 NAMES = {"ckpt-1.index", "ckpt-1.data-00000-of-00001", "manifest.json"}
 
@@ -21,9 +22,9 @@ NAMES = {"ckpt-1.index", "ckpt-1.data-00000-of-00001", "manifest.json"}
 def node(tmp_path, monkeypatch):
     """A node that has exported the better one of two checkpoints; training deleted it."""
     monkeypatch.setattr(os, "fsync", lambda _: None)
-    node = Node(tmp_path, FakeClock(), exports=RULE)
+    node = Node(tmp_path, FakeClock(), exports=ExportRule(metric="test/accuracy", count=2))
     for step, number in ((1, 0.9), (2, 0.8)):
-        node.numbers[f"ckpt-{step}"] = accuracy(number)
+        node.numbers[f"ckpt-{step}"] = Value(value=number, hex=number.hex(), goal="max")
         save(node.checkpoint_dir, step)
         pass_time(12, node)
     return node
@@ -66,7 +67,7 @@ def test_a_copy_has_the_original_names(node, tmp_path):
         run(node, "--copy-to", str(tmp_path / "nowhere" / "deployed"))
 
 
-def test_a_run_without_exports_says_how_to_get_some(node, tmp_path):
+def test_a_run_without_exports_says_how_to_get_some(node):
     """Before the first daemon, and after it."""
     shutil.rmtree(node.run_dir / "exports")
     with pytest.raises(NoExportError, match="export_best"):
