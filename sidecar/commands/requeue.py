@@ -126,8 +126,7 @@ def requeue(
     """Reopen checkpoints by a record of the journal, or by several if one cannot hold all, and return the settlements.
 
     `report` is called with sentences for the person who waits. `command` returns the command line that evaluates a
-    checkpoint again. `exported`: the names of the exports, which daemons turn into pins again. A dry run waits for nothing
-    and writes nothing.
+    checkpoint again. A dry run waits for nothing and writes nothing. `exported`: exports, which become pins again.
 
     Raises:
         SettingsError: A name belongs to no checkpoint that can be reopened. Nothing is written then.
@@ -197,13 +196,11 @@ def outlook(status: RunStatus) -> str:
 
 def _with_exports(scan: ScanResult, history: JournalState, exported: Collection[str]) -> ScanResult:
     """Return a scan that also has the evaluated checkpoints of which only the export exists."""
-    keys = (key for key in history.verdicts.succeeded if folder_name(key) in exported and key not in scan.by_key)
-    found = {
-        (name, digest): DiscoveredCheckpoint(
-            Checkpoint(name=name, digest=digest, step=None, format=""), Path(), written_at=0.0, seen_at=0.0
-        )
-        for name, digest in keys
-    }
+    found: dict[Key, DiscoveredCheckpoint | None] = {}
+    for key in history.verdicts.succeeded:
+        if folder_name(key) in exported and key not in scan.by_key:
+            checkpoint = Checkpoint(name=key[0], digest=key[1], step=None, format="")
+            found[key] = DiscoveredCheckpoint(checkpoint, Path(), 0.0, 0.0)
     return scan.with_changes(found)
 
 
