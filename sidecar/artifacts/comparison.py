@@ -14,10 +14,10 @@ There are three rules, and the first one that applies is used:
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
-from fractions import Fraction
+from dataclasses import dataclass, field, replace
 from typing import Final
 
+from sidecar.coordination.journal_state import Closed
 from sidecar.coordination.totals import has_direction, number_of
 from sidecar.records import SCHEMA, Value
 
@@ -84,18 +84,17 @@ class Difference:
 
 @dataclass(slots=True)
 class Pairs:
-    """Add up the differences of paired values, exactly. `larger`, `smaller`: how often the newer value was that."""
+    """Add up the differences of paired values. `larger`, `smaller`: how often the newer value was that."""
 
     count: int = 0
-    total: Fraction = Fraction(0)
-    squares: Fraction = Fraction(0)
+    totals: list[float] = field(default_factory=list)  # of each part
+    squares: list[float] = field(default_factory=list)
     larger: int = 0
     smaller: int = 0
     binary: bool = True  # all values were 0 or 1
 
     def add(self, new: Iterable[float], old: Iterable[float]) -> None:
         """Add the values of the same examples, which must be finite."""
-        # Sums of floats are rounded once for each part of a stream, which is far below the noise that is measured.
         differences = []
         for after, before in zip(new, old, strict=True):
             self.binary &= after in (0.0, 1.0) and before in (0.0, 1.0)
@@ -103,8 +102,8 @@ class Pairs:
             self.smaller += after < before
             differences.append(after - before)
         self.count += len(differences)
-        self.total += Fraction(math.fsum(differences))
-        self.squares += Fraction(math.fsum(difference * difference for difference in differences))
+        self.totals.append(math.fsum(differences))
+        self.squares.append(math.fsum(difference * difference for difference in differences))
 
     def difference(self) -> Difference | None:
         """Return the mean difference with its interval; None for fewer than two pairs.
@@ -117,7 +116,7 @@ class Pairs:
         """
         if self.count < 2:  # noqa: PLR2004 - the variance of one value is unknown
             return None
-        mean = float(self.total / self.count)
+        mean = math.fsum(self.totals) / self.count
         if self.binary:
             count = self.count + 2
             middle = (self.larger - self.smaller) / count
@@ -125,7 +124,7 @@ class Pairs:
             half = Z * math.sqrt(variance / count)
         else:
             middle = mean
-            variance = float((self.squares - self.total**2 / self.count) / (self.count - 1))
+            variance = (math.fsum(self.squares) - mean * mean * self.count) / (self.count - 1)
             half = Z * math.sqrt(max(variance, 0.0) / self.count)
         return Difference("paired", mean, middle - half, middle + half, self.count)
 
@@ -175,6 +174,16 @@ def comparison(run: str, metric: str, new: tuple[int, Value], old: tuple[int, Va
         upper=found.upper,
         examples=found.examples,
     )
+
+
+def value_of(closed: Closed, metric: str) -> Value | None:
+    """Return the number of EVAL_SET/METRIC in an evaluation; None if it was not measured."""
+    result = closed.outcome.result
+    for eval_set, metrics in ({} if result is None else result.metrics).items():
+        for name, value in metrics.items():
+            if f"{eval_set}/{name}" == metric:
+                return value
+    return None
 
 
 def contradiction(record: Comparison, expected: Comparison, goal: str) -> str | None:

@@ -10,7 +10,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from sidecar.artifacts.comparison import Comparison, Difference, Pairs, compare_values, comparison, contradiction
+from sidecar.artifacts.comparison import (
+    Comparison,
+    Difference,
+    Pairs,
+    compare_values,
+    comparison,
+    contradiction,
+    value_of,
+)
 from sidecar.artifacts.example_values import values_of
 from sidecar.codec import dumps, loads
 from sidecar.confined import open_folder
@@ -96,16 +104,6 @@ class ComparisonStore:
                     pairs.add(after[start : start + _PART], before[start : start + _PART])
                 return pairs.difference()
         return None
-
-
-def value_of(closed: Closed, metric: str) -> Value | None:
-    """Return the number of EVAL_SET/METRIC in an evaluation; None if it was not measured."""
-    result = closed.outcome.result
-    for eval_set, metrics in ({} if result is None else result.metrics).items():
-        for name, value in metrics.items():
-            if f"{eval_set}/{name}" == metric:
-                return value
-    return None
 
 
 def _common_data(new: Closed, old: Closed, metric: str) -> str | None:

@@ -9,7 +9,7 @@ from sidecar.checkpoints.scan import SUPPORTED_CHECKPOINTS, ScanResult
 from sidecar.checkpoints.step_sources import REMEDY, StepSources
 from sidecar.checkpoints.unseen_steps import Gap
 from sidecar.export_rule import ExportRule
-from sidecar.pins.exports import Change, ExportsReport
+from sidecar.pins.export_report import Change, ExportsReport
 from sidecar.records import Checkpoint, Key
 
 _TROUBLE_REMEMBERED: Final = 200

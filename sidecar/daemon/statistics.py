@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from sidecar.checkpoints.unseen_steps import UnseenSteps
 from sidecar.coordination.journal_state import Entry, Settled
-from sidecar.pins.exports import NO_EXPORTS, ExportsReport
+from sidecar.pins.export_report import NO_EXPORTS, ExportsReport
 from sidecar.records import Outcome, Plan
 from sidecar.states import OutcomeStatus
 

@@ -32,8 +32,13 @@ def opened_exports(root: Path, *, make: bool = False) -> Iterator[Folder]:
 
 
 def names_in(exports: Folder) -> list[str]:
-    """Return the names of all entries but the link to the best one and unfinished ones."""
-    return [name for name in exports.names() if name != BEST and not is_temporary(name)]
+    """Return the names of all folders but unfinished ones."""
+    return [name for name, is_folder in _entries(exports) if is_folder]
+
+
+def others_in(exports: Folder) -> list[str]:
+    """Return the names of entries that are not folders, except the link to the best one: somebody else made them."""
+    return [name for name, is_folder in _entries(exports) if not is_folder]
 
 
 def take_pin(root: Path, checkpoint: Checkpoint) -> bool:
@@ -123,6 +128,14 @@ def unlink_best(exports: Folder) -> None:
     if linked_export(exports) is not None:
         with contextlib.suppress(FileNotFoundError):
             exports.unlink(BEST)
+
+
+def _entries(exports: Folder) -> Iterator[tuple[str, bool]]:
+    """Yield the names of all entries but the link and unfinished ones, each with whether it is a folder."""
+    for name in exports.names():
+        if name != BEST and not is_temporary(name):
+            with contextlib.suppress(FileNotFoundError):
+                yield name, stat.S_ISDIR(exports.stat(name).st_mode)
 
 
 def _remove(folder: Folder, name: str) -> None:

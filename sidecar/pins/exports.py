@@ -9,13 +9,11 @@ the ranking, sets the link `best`, and removes exports that are not among the be
 import contextlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from enum import StrEnum
 from functools import partial
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
-from sidecar.artifacts.comparison import Comparison
-from sidecar.artifacts.comparison_store import ComparisonStore, value_of
+from sidecar.artifacts.comparison import Comparison, value_of
 from sidecar.bounded_calls import Calls, HangingError, call_directly
 from sidecar.confined import Folder, open_folder
 from sidecar.coordination.closed_plan import read_success
@@ -32,58 +30,24 @@ from sidecar.pins.export_folder import (
     linked_export,
     names_in,
     opened_exports,
+    others_in,
     remove_export,
     remove_leftovers,
     take_pin,
     unlink_best,
 )
 from sidecar.pins.export_manifest import Manifest, manifest_of, read_manifest, write_manifest
+from sidecar.pins.export_report import Change, ExportChange, ExportsReport
 from sidecar.pins.policy import Fate, PinPolicy
 from sidecar.pins.usage import pins_bytes
 from sidecar.records import Checkpoint, Key, Value
 
+if TYPE_CHECKING:
+    from sidecar.artifacts.comparison_store import ComparisonStore
+
 _REMEMBERED: Final = 64
-_MOST_OTHERS: Final = 32  # entries that are not wanted, or not this program's, that one pass looks at
+_MOST_OTHERS: Final = 16  # entries that are not wanted, or not this program's, that one pass looks at
 _PATIENCE: Final = 15  # passes that may wait for a comparison of many examples before that is reported
-
-
-class Change(StrEnum):
-    """Name what happened to an export."""
-
-    MADE = "made"
-    REMOVED = "removed"
-    RETURNED = "returned"  # to the pins, because its checkpoint is evaluated again
-    BEST = "best"  # the link `best` leads to it now
-
-
-class ExportChange(NamedTuple):
-    """Hold one change: the name of the checkpoint and, for a new best one, how much better it is."""
-
-    change: Change
-    checkpoint: str
-    better: str = "the first one"
-
-
-@dataclass(frozen=True, slots=True)
-class ExportsReport:
-    """Hold the result of one pass over the exports.
-
-    Args:
-        bytes: Bytes of all exports.
-        problems: Why exports could not be made, removed or linked, by their names; each scan tries again.
-        changes: The changes since the last report.
-        checked: Whether the link `best` was read or set, so that `best` is known.
-        best: Folder of the saves of the evaluation to which that link leads; None if there is no link.
-    """
-
-    bytes: int = 0
-    problems: Mapping[str, str] = field(default_factory=dict)
-    changes: tuple[ExportChange, ...] = ()
-    checked: bool = False
-    best: str | None = None
-
-
-NO_EXPORTS: Final = ExportsReport()
 
 
 @dataclass(slots=True)
@@ -101,7 +65,7 @@ class Exports:
     storage: Storage
     rule: ExportRule | None = None
     calls: Calls = call_directly
-    _comparisons: ComparisonStore | None = None
+    _comparisons: "ComparisonStore | None" = None
     _successes: dict[int, Closed] = field(default_factory=dict)
     _written: dict[str, tuple[object, ...]] = field(default_factory=dict)  # what the manifests say, by export
     _unneeded: set[str] = field(default_factory=set)  # exports that the last pass found unneeded
@@ -162,6 +126,7 @@ class Exports:
             with opened_exports(self.root) as exports:
                 names = names_in(exports)
                 if self.rule is not None:
+                    problems |= dict.fromkeys(others_in(exports)[:_MOST_OTHERS], "it is not a folder: move it away")
                     with _noted(problems, BEST):
                         holder = self._link(exports, policy, set(names))
                     self._describe(exports, names, holder, policy, problems)
@@ -211,7 +176,11 @@ class Exports:
         if old is None or value is None or first is None:
             return first or old, None
         if rule.by != "significant":
-            return first, None if _pin(first) == _pin(old) else self._compared(rule, first, old)
+            if _pin(first) == _pin(old):
+                return first, None
+            with contextlib.suppress(SidecarError, OSError):  # it decides nothing here
+                return first, self._compared(rule, first, old)
+            return first, None
         holder, compared = old, None
         for best in sorted((best for best in ranked if _exceeds(best, value)), key=lambda best: best.plan):
             new = self._success(best.plan)
@@ -222,6 +191,8 @@ class Exports:
 
     def _compared(self, rule: ExportRule, new: Closed, old: Closed) -> Comparison:
         """Return the comparison of two evaluations that holds for all nodes."""
+        from sidecar.artifacts.comparison_store import ComparisonStore  # noqa: PLC0415 - most daemons compare nothing
+
         if self._comparisons is None or self._comparisons.metric != rule.metric:
             self._comparisons = ComparisonStore(self.storage, self.root, rule.metric)
         return self._comparisons.compare(new, old)

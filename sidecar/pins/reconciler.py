@@ -22,7 +22,7 @@ from sidecar.pins.background import BackgroundPinner
 from sidecar.pins.copy_arbiter import CopyArbiter
 from sidecar.pins.disk_budget import DiskBudget
 from sidecar.pins.executor import PinChanges, PinExecutor, settlement
-from sidecar.pins.exports import NO_EXPORTS, ExportsReport
+from sidecar.pins.export_report import NO_EXPORTS, ExportsReport
 from sidecar.pins.policy import PinPolicy
 from sidecar.records import Key, Settlement
 from sidecar.states import Verdict

@@ -424,3 +424,50 @@ def test_a_manifest_that_names_another_evaluation_removes_nothing(exporting):
     shutil.copytree(export_of(exporting, "ckpt-1"), folder)
     pass_time(20, exporting)
     assert folder.is_dir()
+
+
+def test_a_link_in_the_place_of_an_export_is_told_and_not_the_best(exporting, tmp_path):
+    """Somebody swaps the best export for a link to a model of his own."""
+    evaluate(exporting, 0.9, 0.8)
+    path = export_of(exporting, "ckpt-1")
+    evil = path.rename(tmp_path / "evil")
+    path.symlink_to(evil)
+    pass_time(6, exporting)
+    assert exporting.log.of("export_failed")[-1]["entry"] == path.name
+    assert linked(exporting) == "ckpt-2"
+    assert evil.is_dir()
+
+
+@pytest.mark.parametrize("kind", ["link", "fifo", "folder", "file"])
+def test_planted_comparisons_stop_nothing_by_value(exporting, tmp_path, kind):
+    """They are for people then; nothing is written through a link."""
+    evaluate(exporting, 0.5, half=0.1)
+    place = exporting.run_dir / "comparisons"
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    if kind == "link":
+        place.symlink_to(elsewhere)
+    elif kind == "file":
+        place.write_text("mine")
+    elif kind == "fifo":
+        os.mkfifo(place)
+    else:
+        place.mkdir()
+        place.chmod(0o500)
+    evaluate(exporting, 0.9, half=0.1, first=2)
+    assert linked(exporting) == "ckpt-2"
+    assert list(elsewhere.iterdir()) == []
+
+
+def test_comparisons_that_cannot_be_recorded_keep_the_link(new_node, tmp_path):
+    """Another node could decide otherwise; nothing is removed meanwhile, and the reason is told."""
+    node = new_node(exports=replace(RULE, count=1, by="significant"))
+    evaluate(node, 0.5, half=0.01)
+    (node.run_dir / "comparisons").symlink_to(tmp_path)
+    evaluate(node, 0.9, half=0.01, first=2)
+    assert linked(node) == "ckpt-1"
+    assert exported(node) == ["ckpt-1", "ckpt-2"]
+    assert [problem["entry"] for problem in node.log.of("export_failed")] == ["best"]
+    (node.run_dir / "comparisons").unlink()
+    pass_time(8, node)
+    assert (linked(node), exported(node)) == ("ckpt-2", ["ckpt-2"])

@@ -15,7 +15,7 @@ from sidecar.checkpoints.files import File
 from sidecar.checkpoints.presence import Answer, Presence
 from sidecar.checkpoints.scan import BrokenPin, DiscoveredCheckpoint, ScanResult
 from sidecar.errors import CheckpointError, IncompleteError, MustCopyError, StorageError, VanishedError
-from sidecar.pins.exports import NO_EXPORTS, ExportsReport
+from sidecar.pins.export_report import NO_EXPORTS, ExportsReport
 from sidecar.pins.policy import Fate
 from sidecar.records import Checkpoint, Key, Settlement
 from sidecar.states import Verdict
