@@ -169,7 +169,9 @@ class ListLog:
 
 
 class AllAlike:
-    """Every checkpoint is wanted, or none."""
+    """Every checkpoint is wanted, or none; nothing is exported."""
+
+    exports = ()
 
     def __init__(self, wanted: bool) -> None:
         self.wanted = wanted
@@ -187,6 +189,10 @@ class AllAlike:
     def of_the_journal(self):
         """As `PinPolicy`."""
         return self
+
+    def exported(self):
+        """As `PinPolicy`."""
+        return {}
 
     def settled_as(self, _):
         """As `PinPolicy`."""

@@ -21,7 +21,9 @@ from sidecar.records import Checkpoint, folder_name
 
 
 class Names:
-    """These checkpoints are wanted; `settled` are those that the journal knows."""
+    """These checkpoints are wanted; `settled` are those that the journal knows. Nothing is exported."""
+
+    exports = ()
 
     def __init__(self, *wanted, settled=()) -> None:
         self.wanted = wanted
