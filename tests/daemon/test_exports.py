@@ -302,6 +302,7 @@ def test_training_goes_on_after_a_restart_with_a_smaller_number(exporting):
     restarted = Node(exporting.checkpoint_dir.parent, exporting.clock, incarnation="i2", exports=replace(RULE, count=1))
     pass_time(30, restarted)
     assert exported(restarted) == ["ckpt-1"]
+    assert restarted.log.of("export_returned") == []
 
 
 # -- others who may write there ----------------------------------------------------------------------------------------
