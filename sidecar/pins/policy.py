@@ -100,8 +100,8 @@ class PinPolicy:
     def fate_of_export(self, checkpoint: Checkpoint, plan: int) -> Fate:
         """Return what happens to the export of a checkpoint. `plan`: the evaluation for which it was exported.
 
-        This node may not have read of that evaluation yet, or may not unpin at all. An export whose checkpoint was requeued becomes a pin again,
-        because training may have deleted all other copies.
+        This node may not have read of that evaluation yet, or may not unpin at all. An export whose checkpoint was
+        requeued becomes a pin again, because training may have deleted all other copies.
         """
         if not self.releases or checkpoint.folder in self.exported() or plan > self.history.through:
             return Fate.STAYS
