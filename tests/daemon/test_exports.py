@@ -105,6 +105,8 @@ def test_the_best_two_stay_whole_though_training_deleted_them(exporting):
     assert linked(exporting) == "ckpt-2"
     assert pinned(exporting) == []
     assert not list(exporting.checkpoint_dir.glob("ckpt-2.*"))
+    files = [path for path in exports(exporting).glob("*@*/*") if path.name != ".checkpoint.json"]
+    assert exporting.status.disk.exports_bytes == sum(path.stat().st_size for path in files)
 
 
 def test_nothing_is_exported_unless_asked_for(node):
