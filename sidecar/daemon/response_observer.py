@@ -87,7 +87,7 @@ class ResponseObserver:
         if (reconciliation := response.reconciliation) is not None:
             state.statistics.pins_bytes = reconciliation.pins_bytes
             state.statistics.exports = reconciliation.exports
-            if reconciliation.exports.checked:
+            if reconciliation.exports.linked:
                 self.retention.link(reconciliation.exports.best)
             self.warnings.exports(reconciliation.exports, state.export_rules())
             self._note_missing(missing=reconciliation.scan.missing)

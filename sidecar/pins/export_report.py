@@ -31,14 +31,14 @@ class ExportsReport:
         bytes: Bytes of all exports.
         problems: Why exports could not be made, removed or linked, by their names; each scan tries again.
         changes: The changes since the last report.
-        checked: Whether the link `best` was read or set, so that `best` is known.
+        linked: Whether the link `best` was read or set, so that `best` is known.
         best: Folder of the saves of the evaluation to which that link leads; None if there is no link.
     """
 
     bytes: int = 0
     problems: Mapping[str, str] = field(default_factory=dict)
     changes: tuple[ExportChange, ...] = ()
-    checked: bool = False
+    linked: bool = False
     best: str | None = None
 
 

@@ -104,24 +104,24 @@ class Exports:
         `leaving`: there is no later pass, so exports that nobody wants are removed at once.
         """
         problems: dict[str, str] = {}
-        size, checked, best = self._measured[1], False, None
+        size, linked, best = self._measured[1], False, None
         if policy.exports:
             try:
-                size, best = self.calls("/exports", partial(self._reconcile, policy, problems, leaving=leaving))
-                self._hanging, checked = 0, self.rule is not None and BEST not in problems
+                size, linked, best = self.calls("/exports", partial(self._reconcile, policy, problems, leaving=leaving))
+                self._hanging = 0
             except HangingError as error:
                 self._hanging += 1  # a comparison of many examples takes some seconds
                 problems |= {EXPORTS: _reason(error)} if self._hanging > _PATIENCE else {}
             except (OSError, SidecarError) as error:
                 problems[EXPORTS] = _reason(error)
         changes, self._changes = tuple(self._changes), []
-        return ExportsReport(size, problems, changes, checked, best)
+        return ExportsReport(size, problems, changes, linked, best)
 
     def _reconcile(
         self, policy: PinPolicy, problems: dict[str, str], *, leaving: bool = False
-    ) -> tuple[int, str | None]:
-        """Return the bytes of all exports, and the folder of saves of the best one."""
-        holder: Closed | None = None
+    ) -> tuple[int, bool, str | None]:
+        """Return the bytes of all exports, whether the best one is known, and the folder of its saves."""
+        linked, holder = False, None
         try:
             with opened_exports(self.root) as exports:
                 names = names_in(exports)
@@ -129,18 +129,19 @@ class Exports:
                     problems |= dict.fromkeys(others_in(exports)[:_MOST_OTHERS], "it is not a folder: move it away")
                     with _noted(problems, BEST):
                         holder = self._link(exports, policy, set(names))
+                        linked = True
                     self._describe(exports, names, holder, policy, problems)
                     retained = {*policy.exported(), *([] if holder is None else [_pin(holder)])}
-                    if holder is not None or BEST not in problems:  # else the best one may be among the others
-                        others = [name for name in names if name not in retained][:_MOST_OTHERS]
+                    if linked:  # else the best one may be among the others
+                        others = sorted(set(names) - retained, key=lambda name: (name not in self._written, name))
                         self._unneeded |= set(others) if leaving else set()
-                        self._remove(exports, others, policy, problems)
+                        self._remove(exports, others[:_MOST_OTHERS], policy, problems)
                     self._leftovers = remove_leftovers(exports, self._leftovers)
         except FileNotFoundError:
-            return 0, None
+            return 0, False, None
         if self._measured[0] != names:
             self._measured = names, pins_bytes(self.root / EXPORTS)
-        return self._measured[1], None if holder is None else holder.plan.folder
+        return self._measured[1], linked, None if holder is None else holder.plan.folder
 
     # -- the link ----------------------------------------------------------------------------------------------------
 

@@ -14,6 +14,7 @@ from sidecar.checkpoints.inspect import verify
 from sidecar.coordination.journal import Journal
 from sidecar.coordination.run import read_run
 from sidecar.export_rule import ExportRule
+from sidecar.pins import exports as exports_module
 from sidecar.records import Plan, Settlement, Value
 
 RULE = ExportRule(metric="test/accuracy", count=2)
@@ -474,3 +475,17 @@ def test_comparisons_that_cannot_be_recorded_keep_the_link(new_node, tmp_path):
     (node.run_dir / "comparisons").unlink()
     pass_time(8, node)
     assert (linked(node), exported(node)) == ("ckpt-2", ["ckpt-2"])
+
+
+def test_the_linked_one_stays_while_the_link_cannot_be_read(new_node, monkeypatch):
+    """It is not among the best by number; another node may be replacing something at that moment."""
+    node = new_node(exports=replace(RULE, count=1, by="significant"))
+    evaluate(node, 0.8, 0.805, half=0.05)
+    assert exported(node) == ["ckpt-1", "ckpt-2"]
+
+    def vanish(*_):
+        raise FileNotFoundError(errno.ENOENT, "No such file or directory")
+
+    monkeypatch.setattr(exports_module.Exports, "_best", vanish)
+    pass_time(20, node)
+    assert exported(node) == ["ckpt-1", "ckpt-2"]
