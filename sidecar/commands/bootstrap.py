@@ -114,7 +114,7 @@ def daemon_from_settings(
             settings.keep_saves,
             BestBy(settings.best_metric),
             settings.saves_max_bytes,
-            retains_linked=settings.export_best > 0 and settings.best_by == "significant",
+            retains_linked=settings.export_best > 0,
         ),
         storage_thread=storage_thread,
         supervisor=supervisor,
