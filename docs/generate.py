@@ -41,6 +41,7 @@ _TYPES: Final = {
     "bool": "`true` or `false`",
     "Count": "whole number, 1 or more",
     "Whole": "whole number, 0 or more",
+    "ExportCount": "whole number, 0 to 10",
     **dict.fromkeys(
         ("Seconds", "Lease", "LongestBackoff", "OneLease", "OneVisibility", "BeatAndAHalf"), "seconds, more than 0"
     ),

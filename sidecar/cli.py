@@ -13,6 +13,7 @@ from typing import Annotated, Any, Final, Literal
 
 import typer
 
+from sidecar.cli_best import EPILOG, best
 from sidecar.commands.character_fallback import use_fallback
 from sidecar.commands.hooks_command import app as hooks
 from sidecar.commands.load import settings_file, warn
@@ -138,10 +139,7 @@ def history(
     ] = None,
     as_plot: Annotated[bool, _switch("--plot", "Plot each metric over the training step.")] = False,
     as_csv: Annotated[bool, _switch("--csv", "Print a table with one row for each number, as export does.")] = False,
-    as_json: Annotated[
-        bool,
-        _switch("--json", "Print a list of objects, oldest first."),
-    ] = False,
+    as_json: Annotated[bool, _switch("--json", "Print a list of objects, oldest first.")] = False,
 ) -> None:
     """List all results of a run, oldest first."""
     from sidecar.commands.history import form_of, print_history_of
@@ -179,14 +177,14 @@ def export(
     print_export(flags, narrowing(eval_sets, metrics, from_step, to_step), form)
 
 
+app.command(epilog=EPILOG)(best)
+
+
 @app.command(epilog=examples("sidecar status ckpts", "sidecar status ckpts --watch"))
 @takes_settings(no_wait=("--no-observe", "Do not observe who is alive: heartbeats take up to 5 s."))
 def status(
     flags: dict[str, Any],
-    as_json: Annotated[
-        bool,
-        _switch("--json", "Print an object; with --watch one per line."),
-    ] = False,
+    as_json: Annotated[bool, _switch("--json", "Print an object; with --watch one per line.")] = False,
     watch: Annotated[bool, _switch("--watch", "-w", "Keep the terminal up to date until Ctrl-C.")] = False,
     every: Annotated[float, typer.Option(min=0.1, help="Seconds between two scans with --watch.", metavar="S")] = 2.0,
 ) -> None:

@@ -165,10 +165,24 @@ class Folder:
                 follow_symlinks=False,
             )
 
-    def rename(self, name: str, new: str) -> None:
-        """Rename an entry within the folder. A file with the new name is replaced; a non-empty folder is an error."""
+    def rename(self, name: str, new: str, into: "Folder | None" = None) -> None:
+        """Rename an entry, here or into another folder. A file with the new name is replaced.
+
+        A non-empty folder with the new name is an error.
+        """
         with self._with_path(name):
-            os.rename(_component(name), _component(new), src_dir_fd=self.descriptor, dst_dir_fd=self.descriptor)
+            target = (into or self).descriptor
+            os.rename(_component(name), _component(new), src_dir_fd=self.descriptor, dst_dir_fd=target)
+
+    def symlink(self, name: str, target: str) -> None:
+        """Create a symbolic link to another entry of the folder; raises `FileExistsError` if the name is taken."""
+        with self._with_path(name):
+            os.symlink(_component(target), _component(name), dir_fd=self.descriptor)
+
+    def readlink(self, name: str) -> str:
+        """Return the target of a symbolic link, which is not trusted; raises `OSError` if it is something else."""
+        with self._with_path(name):
+            return os.readlink(_component(name), dir_fd=self.descriptor)
 
     def unlink(self, name: str) -> None:
         """Remove a file, or a link itself."""

@@ -118,6 +118,10 @@ class MustCopyError(CheckpointError):
     retryable = True
 
 
+class NoExportError(CheckpointError):
+    """There is no exported checkpoint, or it is not the one that was evaluated."""
+
+
 class EvaluationFailedError(SidecarError):
     """An evaluation ended without a result."""
 

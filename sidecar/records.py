@@ -11,6 +11,7 @@ from functools import lru_cache
 from typing import Annotated, Final, Literal, TypeVar
 from urllib.parse import quote
 
+from sidecar.export_rule import ExportRule
 from sidecar.states import NodeState, OutcomeStatus, Verdict
 
 SCHEMA: Final = 1
@@ -274,10 +275,7 @@ class Slot:
 
 @dataclass(frozen=True, slots=True)
 class WorkerProgress:
-    """The progress of one worker in the open plan, at the time of its node's heartbeat.
-
-    `batches` of `total` are done. `total` is `None` while the number of batches is unknown.
-    """
+    """The progress of a worker: `batches` of `total` are done, which is `None` while that number is unknown."""
 
     worker: str
     phase: str
@@ -312,11 +310,12 @@ class NumericProfiles:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointSightings:
-    """The checkpoints that need an evaluation, according to one node. Names are those of `Checkpoint.folder`."""
+    """The checkpoints that one node needs. Names are those of `Checkpoint.folder`."""
 
     unreadable: tuple[str, ...] = ()  # checkpoints that this node cannot read now
-    sees: tuple[str, ...] = ()  # the oldest complete ones
+    sees: tuple[str, ...] = ()  # the oldest complete ones that need an evaluation
     sees_more: bool = False  # whether there are more than `sees` lists
+    exports: ExportRule | None = None  # which of the best ones its settings retain
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -324,8 +323,7 @@ class Heartbeat:
     """The state of a node, in a file that it rewrites with every beat.
 
     `beat` counts up, and a change of any field is a sign of life. A change of `doing` or `checkpoints` does not cause a
-    beat; the next beat writes them. `doing` is the progress of the node's workers in the plan `journal.plan`, or `None`
-    if the node has no part in that plan or runs an older version.
+    beat; the next beat writes them. `doing`: the progress of the workers in plan `journal.plan`; `None`: no part in it.
     """
 
     run: str

@@ -25,9 +25,11 @@ from sidecar.daemon.storage_thread import Request, Response, StorageThread
 from sidecar.daemon.timing import Timing
 from sidecar.daemon.worker_supervisor import WorkerSupervisor
 from sidecar.errors import StorageError
+from sidecar.export_rule import ExportRule
 from sidecar.observability.status import Status
 from sidecar.pins.background import BackgroundPinner
 from sidecar.pins.disk_budget import DiskBudget
+from sidecar.pins.exports import Exports
 from sidecar.pins.pin import pin
 from sidecar.pins.policy import PinDecision
 from sidecar.pins.reconciler import PinReconciler
@@ -167,7 +169,9 @@ class ListLog:
 
 
 class AllAlike:
-    """Every checkpoint is wanted, or none."""
+    """Every checkpoint is wanted, or none; nothing is exported."""
+
+    exports = ()
 
     def __init__(self, wanted: bool) -> None:
         self.wanted = wanted
@@ -185,6 +189,10 @@ class AllAlike:
     def of_the_journal(self):
         """As `PinPolicy`."""
         return self
+
+    def exported(self):
+        """As `PinPolicy`."""
+        return {}
 
     def settled_as(self, _):
         """As `PinPolicy`."""
@@ -212,6 +220,7 @@ class Node:
         keep_free_bytes: int = 0,
         state_dir: Path | None = None,
         checkpoint_glob: Iterable[str] = ("*",),
+        exports: ExportRule | None = None,
         **rules,
     ) -> None:
         self.clock, self.node = clock, node
@@ -224,6 +233,7 @@ class Node:
         self.silent: set[str] = set()
         self.task = "t1"  # digest of the code that workers import
         self.hangs = False  # storage does not answer
+        self.numbers: dict[str, Value] = {}  # what workers find for test/accuracy, by checkpoint
         self.requests: list[Request] = []
         self.carried: list[Request] = []
         self.answers: list[Response] = []
@@ -239,14 +249,24 @@ class Node:
         self.free: int | None = None  # bytes on the storage; None: nobody looks
         saves = ArtifactCleanup(self.run_dir)
         room = DiskBudget(pin_max_bytes, keep_free_bytes, lambda: self.free)
-        pinner = BackgroundPinner(self.run_dir / "pins", node, make=partial(pin, room=room))
+        pinner = BackgroundPinner(
+            self.run_dir / "pins",
+            node,
+            make=partial(pin, room=room),
+            exports=Exports(self.run_dir, self.storage, exports),
+        )
         marker = partial(is_there, self.checkpoint_dir / "DONE")
         checkpoints = WatchedCatalog(catalog, None, clock)
         reconciler = PinReconciler(self.run_dir, checkpoints, pinner, saves, clock, room, marker)
         place = StateDirectory(self.checkpoint_dir, self.run_dir, TIMING.lease_seconds, clock)
         self.storage_thread = StorageThread(self.storage, reconciler, clock, self.answers.append, place=place)
         identity = Identity(
-            run="run", node=node, incarnation=incarnation, version="1.0", role=RoleDecision(role, "setting")
+            run="run",
+            node=node,
+            incarnation=incarnation,
+            version="1.0",
+            role=RoleDecision(role, "setting"),
+            exports=exports,
         )
         nonces = iter(range(10**6))
         self.daemon = build_daemon(
@@ -359,7 +379,9 @@ class Node:
         if isinstance(command, Join):
             return Joined(command.group, self.task, {})
         join = process.told(Join)[0]
-        return done(command.plan, join)
+        plan = self.state.history.open
+        number = None if plan is None else self.numbers.get(plan.checkpoint.name)
+        return done(command.plan, join, number=number)
 
     def report(self, process: FakeProcess, report) -> None:
         """A worker says something."""
@@ -433,9 +455,9 @@ def failed(kind: str, message: str = "because", plan: int | None = None, rank: i
     return Failed(kind=kind, message=message, plan=plan, rank=rank)
 
 
-def done(plan: int, join: Join, accuracy: float = 0.75, examples: int = 1003) -> Done:
+def done(plan: int, join: Join, accuracy: float = 0.75, examples: int = 1003, number: Value | None = None) -> Done:
     """What a rank says that found the result."""
-    values = {"test": {"accuracy": Value(value=accuracy, hex=accuracy.hex())}}
+    values = {"test": {"accuracy": number or Value(value=accuracy, hex=accuracy.hex())}}
     phases = {"restore": 0.1, "evaluate": 0.5, "reduce": 0.01, "save": 0.05}
     result = Result(
         group=join.group,

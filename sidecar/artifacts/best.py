@@ -1,9 +1,11 @@
-"""Find the best evaluation so far, by one metric: its saves are retained. Pure."""
+"""Find the best evaluations so far, by one metric: their saves, or their checkpoints, are retained. Pure."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from sidecar.coordination.journal_state import JournalState
+from sidecar.coordination.totals import Best
+from sidecar.export_rule import ExportRule
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,9 +22,8 @@ class BestBy:
 
     def folder(self, history: JournalState) -> str | None:
         """Return where the best evaluation so far saved; None if nothing says which it is."""
-        by_name = {f"{eval_set}/{name}": best for (eval_set, name), best in history.totals.best.items()}
-        best = by_name.get(self.metric or next(_with_direction(history), ""))
-        return None if best is None else best.folder
+        ranked = ranking(history, self.metric or next(_with_direction(history), ""))
+        return ranked[0].folder if ranked else None
 
     def complaint(self, history: JournalState) -> str | None:
         """Return why the metric that was asked for cannot tell what is better, as far as the results so far say."""
@@ -31,6 +32,17 @@ class BestBy:
             return None
         trouble = "has no direction" if self.metric in history.newest_task.goals else "was not measured"
         return f"best_metric {self.metric!r} {trouble}; these could be: {', '.join(with_direction) or 'none'}"
+
+
+def ranking(history: JournalState, metric: str) -> tuple[Best, ...]:
+    """Return the best evaluations by a metric, EVAL_SET/METRIC, the best one first; at most `totals.RANKED`."""
+    by_name = {f"{eval_set}/{name}": ranked for (eval_set, name), ranked in history.totals.ranked.items()}
+    return by_name.get(metric, ())
+
+
+def exported(history: JournalState, rule: ExportRule) -> tuple[Best, ...]:
+    """Return the evaluations whose checkpoints are exported by a rule, the best one first."""
+    return ranking(history, rule.metric)[: max(rule.count, 0)]
 
 
 def _with_direction(history: JournalState) -> Iterator[str]:

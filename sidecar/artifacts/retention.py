@@ -46,11 +46,16 @@ class Retention:
         best: Says which evaluation is retained in addition.
         max_bytes: What all that is kept may use together. The newest stays even so, and the best one unless it alone
             uses more.
+        retains_linked: Whether the saves of the evaluation to which the link `exports/best` leads are retained as well,
+            since the next evaluation is compared with its predictions. Nothing is removed before that is known.
     """
 
     keep: int
     best: BestBy = field(default_factory=BestBy)
     max_bytes: int | None = None
+    retains_linked: bool = False
+    _linked: str | None = None
+    _knows_link: bool = False
     _newest: tuple[str, ...] = ()  # oldest first
     _best: str | None = None
     _too_large: str | None = None  # was the best, and could not stay
@@ -81,6 +86,15 @@ class Retention:
         gone = tuple(folder for folder in before if folder not in self._kept)
         self._leaving = (*self._leaving, *gone)[-_LOOKED_BACK:]
 
+    def link(self, folder: str | None) -> None:
+        """Note to which evaluation the link `exports/best` leads, by the folder of its saves."""
+        if not self.retains_linked:
+            return
+        before, self._knows_link = self._kept, True
+        self._linked = None if folder == self._too_large else folder
+        gone = tuple(folder for folder in before if folder not in self._kept)
+        self._leaving = tuple(folder for folder in (*self._leaving, *gone) if folder != self._linked)[-_LOOKED_BACK:]
+
     def failed(self, plan: Plan, now: float) -> None:
         """Note that a plan failed: nobody will ask for its saves."""
         self._failed[plan.folder] = now
@@ -92,7 +106,7 @@ class Retention:
         drop = (folder for folder, since in self._failed.items() if now >= since + _GRACE_SECONDS)
         return CleanupRequest(
             tuple(folder for folder in drop if self._is_due(folder, now)),
-            tuple(folder for folder in (*self._leaving, *self._too_much()) if self._is_due(folder, now)),
+            tuple(folder for folder in self._thinned() if self._is_due(folder, now)),
             self._kept if self._kept != self._measured else (),
         )
 
@@ -116,6 +130,8 @@ class Retention:
         self._newest = tuple(folder for folder in self._newest if folder not in tidying.thin)
         if self._best in tidying.thin:
             self._best, self._too_large = None, self._best
+        if self._linked in tidying.thin:
+            self._linked, self._too_large = None, self._linked
         if tidying.measure:
             self._measured, self._sizes = tidying.measure, tidied.sizes
         return abandoned
@@ -126,7 +142,12 @@ class Retention:
     @property
     def _kept(self) -> tuple[str, ...]:
         """Oldest first."""
-        return self._newest if self._best in (None, *self._newest) else (str(self._best), *self._newest)
+        apart = dict.fromkeys(each for each in (self._linked, self._best) if each not in (None, *self._newest))
+        return (*(str(folder) for folder in apart), *self._newest)
+
+    def _thinned(self) -> tuple[str, ...]:
+        """Return what has to go, once it is known what stays."""
+        return () if self.retains_linked and not self._knows_link else (*self._leaving, *self._too_much())
 
     def _too_much(self) -> list[str]:
         """Return what has to go for the others to fit, the oldest first; nothing before all are measured."""
@@ -136,7 +157,7 @@ class Retention:
         left = self.bytes
         for folder in kept[:-1]:
             fits_alone = self._sizes[folder] <= self.max_bytes
-            if left > self.max_bytes and not (folder == self._best and fits_alone):
+            if left > self.max_bytes and not (folder in (self._best, self._linked) and fits_alone):
                 left -= self._sizes[folder]
                 removed.append(folder)
         return removed

@@ -15,7 +15,7 @@ from sidecar.checkpoints.filesystem import why_no_events
 from sidecar.checkpoints.watch import Watch
 from sidecar.checkpoints.watched_catalog import WatchedCatalog
 from sidecar.clock import Clock
-from sidecar.commands.catalog_and_rules import make_catalog, make_rules, record_of
+from sidecar.commands.catalog_and_rules import export_rule, make_catalog, make_rules, record_of
 from sidecar.commands.worker_pool import make_task_spec, make_workers
 from sidecar.coordination.dormant_heartbeats import DORMANT_SECONDS
 from sidecar.coordination.run import JOURNAL_FOLDERS
@@ -31,6 +31,7 @@ from sidecar.observability.publisher import DaemonLog, Publisher
 from sidecar.pins.background import BackgroundPinner
 from sidecar.pins.copy_arbiter import CopyArbiter
 from sidecar.pins.disk_budget import DiskBudget, free_bytes
+from sidecar.pins.exports import Exports
 from sidecar.pins.pin import pin
 from sidecar.pins.reconciler import PinReconciler
 from sidecar.policy.node_identity import Identity
@@ -54,7 +55,12 @@ def daemon_from_settings(
 ) -> Daemon:
     """Build a daemon and its storage thread from the settings. Neither runs yet."""
     identity = Identity(
-        run=settings.run, node=node, incarnation=secrets.token_hex(4), version=__version__, role=decision
+        run=settings.run,
+        node=node,
+        incarnation=secrets.token_hex(4),
+        version=__version__,
+        role=decision,
+        exports=export_rule(settings),
     )
     evaluates = decision.role == "worker"
     room = DiskBudget(settings.pin_max_bytes, settings.keep_free_bytes, partial(free_bytes, settings.run_dir))
@@ -68,7 +74,13 @@ def daemon_from_settings(
             clock,
             settings.sweep_seconds,
         ),
-        BackgroundPinner(settings.run_dir / "pins", node, make=make_pin, calls=entries),
+        BackgroundPinner(
+            settings.run_dir / "pins",
+            node,
+            make=make_pin,
+            calls=entries,
+            exports=Exports(settings.run_dir, PosixStorage(settings.run_dir), identity.exports, entries),
+        ),
         ArtifactCleanup(settings.run_dir, views),
         clock,
         room,
@@ -98,7 +110,12 @@ def daemon_from_settings(
         vanished_after_seconds=settings.vanished_after_seconds,
         evaluate=EvaluateSpec(save_weights=settings.save_weights, progress_seconds=settings.progress_seconds),
         run_dir=settings.run_dir,
-        retention=Retention(settings.keep_saves, BestBy(settings.best_metric), settings.saves_max_bytes),
+        retention=Retention(
+            settings.keep_saves,
+            BestBy(settings.best_metric),
+            settings.saves_max_bytes,
+            retains_linked=settings.export_best > 0,
+        ),
         storage_thread=storage_thread,
         supervisor=supervisor,
         clock=clock,

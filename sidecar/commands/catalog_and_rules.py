@@ -12,6 +12,7 @@ from sidecar.bounded_calls import Calls, call_directly
 from sidecar.checkpoints.catalog import Catalog
 from sidecar.checkpoints.checkpoint_glob import CheckpointGlob
 from sidecar.clock import Clock, SystemClock
+from sidecar.export_rule import ExportRule
 from sidecar.pins.index import PinIndex
 from sidecar.policy.rules import EndRules, GroupRules, PlanRules, RetryRules, Rules
 from sidecar.policy.selection import Selection
@@ -71,6 +72,13 @@ def make_rules(settings: Settings) -> Rules:
         plans=record_of(PlanRules, settings),
         ending=record_of(EndRules, settings),
     )
+
+
+def export_rule(settings: Settings) -> ExportRule | None:
+    """Return the rule by which the settings export the best checkpoints; None if they export none."""
+    if settings.best_metric is None or settings.export_best == 0:
+        return None
+    return ExportRule(metric=settings.best_metric, count=settings.export_best, by=settings.best_by)
 
 
 def record_of(kind: type[Record], settings: Settings) -> Record:

@@ -6,13 +6,13 @@ Plan N+1 may only follow outcome N, so a requeue waits for the end of an open pl
 import os
 import secrets
 import shlex
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
 from sidecar.checkpoints.catalog import Catalog
-from sidecar.checkpoints.scan import ScanResult
+from sidecar.checkpoints.scan import DiscoveredCheckpoint, ScanResult
 from sidecar.clock import Clock, timestamp
 from sidecar.commands.status.collect import RunStatus
 from sidecar.coordination.journal import Journal
@@ -21,7 +21,7 @@ from sidecar.coordination.run import read_run
 from sidecar.coordination.storage import Storage
 from sidecar.errors import SettingsError, StorageError, VanishedError
 from sidecar.policy.rules import PlanRules
-from sidecar.records import Key, Plan, Settlement
+from sidecar.records import Checkpoint, Key, Plan, Settlement, folder_name
 from sidecar.states import OutcomeStatus, Verdict
 
 # A daemon with a queue proposes a few milliseconds after an outcome. A slower requeue waits for one more plan.
@@ -121,11 +121,12 @@ def requeue(
     report: Report,
     dry_run: bool = False,
     command: Callable[[str], str] = lambda name: f"sidecar requeue --again {shlex.quote(name)}",
+    exported: Collection[str] = (),
 ) -> tuple[Settlement, ...]:
     """Reopen checkpoints by a record of the journal, or by several if one cannot hold all, and return the settlements.
 
     `report` is called with sentences for the person who waits. `command` returns the command line that evaluates a
-    checkpoint again. A dry run waits for nothing and writes nothing.
+    checkpoint again. A dry run waits for nothing and writes nothing. `exported`: exports, which become pins again.
 
     Raises:
         SettingsError: A name belongs to no checkpoint that can be reopened. Nothing is written then.
@@ -144,6 +145,7 @@ def requeue(
             report(sentence)
 
     reader.read_on()
+    scan = _with_exports(scan, reader.history, exported)
     chosen = _choose(reader.history, request, scan, report_once, command)  # raise before the wait if a name is wrong
     if dry_run:
         return tuple(ended.requeued(by) for ended in chosen)
@@ -190,6 +192,16 @@ def outlook(status: RunStatus) -> str:
     if alive:
         return "only the chief's daemon is alive: it will be evaluated once a daemon on a worker node runs"
     return "no daemon is alive: it will be evaluated once one runs"
+
+
+def _with_exports(scan: ScanResult, history: JournalState, exported: Collection[str]) -> ScanResult:
+    """Return a scan that also has the evaluated checkpoints of which only the export exists."""
+    found: dict[Key, DiscoveredCheckpoint | None] = {}
+    for key in history.verdicts.succeeded:
+        if folder_name(key) in exported and key not in scan.by_key:
+            checkpoint = Checkpoint(name=key[0], digest=key[1], step=None, format="")
+            found[key] = DiscoveredCheckpoint(checkpoint, Path(), 0.0, 0.0)
+    return scan.with_changes(found)
 
 
 def _choose(

@@ -7,14 +7,17 @@ from typing import Any
 
 import typer
 
+from sidecar.commands.catalog_and_rules import export_rule
 from sidecar.commands.hints import evaluates_again
 from sidecar.commands.load import configured_directory
 from sidecar.commands.requeue import Request, folder_and_names, outlook, requeue
 from sidecar.commands.status.collect import OBSERVED_BEATS, observe_for
 from sidecar.commands.status.observe import observer_of
 from sidecar.errors import SettingsError
+from sidecar.pins.export_folder import names_in, opened_exports
 from sidecar.plain_text import printable
 from sidecar.policy.node_identity import node_name
+from sidecar.settings import Settings
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +56,7 @@ def requeue_typed(flags: dict[str, Any], typed: Typed, *, dry_run: bool, wait_se
             report=lambda sentence: typer.echo(printable(sentence), err=True),
             dry_run=dry_run,
             command=lambda name: evaluates_again(settings, name),
+            exported=_exported(settings),
         )
     )
     one, several = ("would be", "would be") if dry_run else ("is", "are")
@@ -63,3 +67,14 @@ def requeue_typed(flags: dict[str, Any], typed: Typed, *, dry_run: bool, wait_se
     if reopened and waits and not dry_run:
         storage_timeout.call(lambda: observe_for(observer, OBSERVED_BEATS * settings.beat_seconds, time.sleep))
         typer.echo(printable(outlook(storage_timeout.call(observer.collect))))
+
+
+def _exported(settings: Settings) -> list[str]:
+    """Return the names of the exports, if the settings here export any: only then daemons turn them into pins again."""
+    if export_rule(settings) is None:
+        return []
+    try:
+        with opened_exports(settings.run_dir) as exports:
+            return names_in(exports)
+    except OSError:
+        return []

@@ -176,6 +176,14 @@ class Liveness:
             if now - watch.signs.since < LONG_SILENT_SECONDS
         ]
 
+    def remembered(self) -> list[Heartbeat]:
+        """Return the newest heartbeats of all nodes that did not leave, however long they have been silent."""
+        return [
+            watch.signs.heartbeat
+            for watch in self._watches.values()
+            if watch.signs.heartbeat is not None and not watch.signs.left
+        ]
+
     def heartbeat(self, node: str) -> Heartbeat | None:
         """Return the newest heartbeat of a node, however old it is."""
         watch = self._watches.get(node)

@@ -7,6 +7,7 @@ journal. Otherwise it reads the journal from its beginning.
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import chain
 from typing import Final
 
 from sidecar.codec import dumps, fields_of
@@ -19,7 +20,7 @@ from sidecar.errors import RecordError
 from sidecar.records import SCHEMA, Inlined, Key, Outcome, Plan, Settlement
 from sidecar.states import Verdict
 
-FOLD: Final = 8
+FOLD: Final = 9
 """The version of the fold, `JournalState`. Every change of the fold raises it, so that older snapshots are unused."""
 
 FILE_FIELDS: Final = (
@@ -153,21 +154,21 @@ class SavedExclusions:
 
 @dataclass(frozen=True, slots=True)
 class SavedTotals:
-    """Save `Totals`, with keys as text; `best` by eval set and metric, `nonfinite` by eval set."""
+    """Save `Totals`, with keys as text; `best` by eval set and metric, the best first; `nonfinite` by eval set."""
 
     checkpoints: dict[str, tuple[str, ...]]
     failed: dict[str, int]
     durations: dict[str, Durations]
-    best: dict[str, dict[str, Best]]
+    best: dict[str, dict[str, tuple[Best, ...]]]
     changes: dict[str, int]
     nonfinite: dict[str, tuple[str, ...]]
 
     @classmethod
     def of(cls, totals: Totals) -> "SavedTotals":
         """Return the saved form of totals."""
-        best: dict[str, dict[str, Best]] = {}
-        for (eval_set, name), best_value in totals.best.items():
-            best.setdefault(eval_set, {})[name] = best_value
+        best: dict[str, dict[str, tuple[Best, ...]]] = {}
+        for (eval_set, name), ranked in totals.ranked.items():
+            best.setdefault(eval_set, {})[name] = ranked
         nonfinite: dict[str, tuple[str, ...]] = {}
         for eval_set, place in sorted(totals.nonfinite):
             nonfinite[eval_set] = (*nonfinite.get(eval_set, ()), place)
@@ -184,13 +185,13 @@ class SavedTotals:
         """Return the totals that were saved. Raises `ValueError` if they were counted in another way."""
         if any(len(durations.counts) != len(BUCKETS) for durations in self.durations.values()):
             raise ValueError("durations were counted in other buckets")
-        best = {(eval_set, name): value for eval_set, values in self.best.items() for name, value in values.items()}
-        for value in best.values():
-            float.fromhex(value.hex)  # raises the error now that `Best.number` would raise later
+        best = {(eval_set, name): ranked for eval_set, values in self.best.items() for name, ranked in values.items()}
+        for value in chain.from_iterable(best.values()):
+            value.number, value.pin, value.plan  # noqa: B018 - raise the error now that they would raise later
         totals = Totals(
             failures=dict(self.failed),
             durations=dict(self.durations),
-            best=best,
+            ranked=best,
             changes=dict(self.changes),
             nonfinite={(eval_set, place) for eval_set, places in self.nonfinite.items() for place in places},
         )
@@ -263,7 +264,7 @@ def restore(snapshot: Snapshot) -> JournalState:
         raise RecordError(f"the snapshot was folded in another way ({snapshot.fold}, not {FOLD})")
     try:
         return _restore(snapshot)
-    except (ValueError, KeyError, OverflowError) as error:
+    except (ValueError, KeyError, IndexError, OverflowError) as error:
         raise RecordError(f"the snapshot cannot be understood: {type(error).__name__}: {error}") from error
 
 

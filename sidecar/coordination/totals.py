@@ -1,4 +1,4 @@
-"""Add up the journal: how many checkpoints ended in which way, the best values so far, and how long phases took.
+"""Add up the journal: how many checkpoints ended in which way, the best values, and how long phases took.
 
 Each record is added once, so that adding costs the same after ten of them or ten thousand. Pure.
 """
@@ -17,10 +17,13 @@ BUCKETS: Final = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 60.0, 300.0, 900.0
 
 _IMPROVES: Final = {"max": operator.gt, "min": operator.lt}
 
+RANKED: Final = 10
+"""The number of best evaluations that are known for each metric: the most that `export_best` can retain."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Best:
-    """Hold the best value of a metric so far, and the checkpoint that reached it."""
+    """Hold one of the best values of a metric, and the checkpoint that reached it."""
 
     goal: str
     hex: str  # the exact number as `float.hex`, because it may be inf, which is not a JSON number
@@ -33,6 +36,16 @@ class Best:
     def number(self) -> float:
         """Return the value as a float."""
         return float.fromhex(self.hex)
+
+    @property
+    def pin(self) -> str:
+        """Return the name of the checkpoint's folder in pins and exports: `ckpt-5@0123456789ab`."""
+        return self.folder.split("/")[1]
+
+    @property
+    def plan(self) -> int:
+        """Return the number of the plan that measured the value."""
+        return int(self.folder.rpartition("/plan-")[2])
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,9 +82,14 @@ class Totals:
     )
     failures: dict[str, int] = field(default_factory=lambda: dict.fromkeys(FAILURE_CLASSES, 0))
     durations: dict[str, Durations] = field(default_factory=lambda: dict.fromkeys(PHASES, _NO_DURATIONS))
-    best: dict[tuple[str, str], Best] = field(default_factory=dict)
+    ranked: dict[tuple[str, str], tuple[Best, ...]] = field(default_factory=dict)  # the best first, `RANKED` at most
     changes: dict[str, int] = field(default_factory=dict)  # by eval set: how often its data changed
     nonfinite: set[tuple[str, str]] = field(default_factory=set)  # eval sets and places that ever held such numbers
+
+    @property
+    def best(self) -> dict[tuple[str, str], Best]:
+        """Return the best value of each metric so far."""
+        return {metric: ranked[0] for metric, ranked in self.ranked.items()}
 
     def settled(self, settlement: Settlement) -> None:
         """Add a settlement. A checkpoint counts once, however often it is settled; requeueing takes nothing back."""
@@ -80,7 +98,11 @@ class Totals:
     def reopened(self, key: Key) -> None:
         """Drop the best values of an evaluation that a person requeued, because its numbers do not count any more."""
         folder = f"evaluations/{folder_name(key)}/"
-        self.best = {metric: best for metric, best in self.best.items() if not best.folder.startswith(folder)}
+        left = (
+            (metric, tuple(best for best in ranked if not best.folder.startswith(folder)))
+            for metric, ranked in self.ranked.items()
+        )
+        self.ranked = {metric: ranked for metric, ranked in left if ranked}
 
     def failed(self, outcome: Outcome) -> None:
         """Add a plan that failed."""
@@ -98,20 +120,26 @@ class Totals:
                 self.durations[phase] = self.durations[phase].add(seconds)
         for eval_set, values in result.metrics.items():
             for name, value in values.items():
-                self._compare((eval_set, name), value, checkpoint, plan)
+                self._rank((eval_set, name), value, checkpoint, plan)
 
-    def _compare(self, metric: tuple[str, str], value: Value, checkpoint: Checkpoint, plan: Plan) -> None:
-        """Replace the best value of a metric if the new value is better."""
-        best = self.best.get(metric)
-        if improves(value, (best.goal, best.number) if best is not None else None):
-            self.best[metric] = Best(
-                goal=value.goal,
-                hex=number_of(value).hex(),
-                step=checkpoint.step,
-                folder=plan.folder,
-                checkpoint=checkpoint.name,
-                step_source=checkpoint.step_source,
-            )
+    def _rank(self, metric: tuple[str, str], value: Value, checkpoint: Checkpoint, plan: Plan) -> None:
+        """Put a value among the best ones of its metric, behind those that are as good."""
+        if not has_direction(value) or math.isnan(number_of(value)):
+            return
+        # Another goal means another task: its numbers do not compete with the old ones.
+        ranked = tuple(best for best in self.ranked.get(metric, ()) if best.goal == value.goal)
+        place = sum(not improves(value, (best.goal, best.number)) for best in ranked)
+        if place >= RANKED:
+            return
+        new = Best(
+            goal=value.goal,
+            hex=number_of(value).hex(),
+            step=checkpoint.step,
+            folder=plan.folder,
+            checkpoint=checkpoint.name,
+            step_source=checkpoint.step_source,
+        )
+        self.ranked[metric] = (*ranked[:place], new, *ranked[place:])[:RANKED]
 
 
 def has_direction(value: Value) -> bool:

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 from sidecar.coordination.exclusions import incarnation_of
 from sidecar.coordination.liveness import HeartbeatReadings, Liveness
+from sidecar.export_rule import ExportRule
 from sidecar.policy.eligibility import ready_workers
 from sidecar.records import Heartbeat, Member, Plan
 from sidecar.states import GROUP_PHASES
@@ -49,6 +50,11 @@ class KnownNodes:
     def unheard_tasks(self, now: float) -> frozenset[str]:
         """Return the digests of the tasks of nodes that may be alive although their heartbeats cannot be read."""
         return frozenset(heartbeat.task for heartbeat in self.liveness.unheard(now) if heartbeat.task is not None)
+
+    def export_rules(self) -> set[ExportRule]:
+        """Return the rules by which nodes export checkpoints, also those of nodes that are silent and may come back."""
+        rules = (heartbeat.checkpoints.exports for heartbeat in self.liveness.remembered())
+        return {rule for rule in rules if rule is not None}
 
     def lost_members(self, members: Sequence[Member], opened_at: float, now: float) -> dict[str, str]:
         """Return other nodes among the members of a plan that will not finish it, and why.

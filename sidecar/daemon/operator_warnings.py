@@ -8,6 +8,8 @@ from sidecar.artifacts.retention import TRIES
 from sidecar.checkpoints.scan import SUPPORTED_CHECKPOINTS, ScanResult
 from sidecar.checkpoints.step_sources import REMEDY, StepSources
 from sidecar.checkpoints.unseen_steps import Gap
+from sidecar.export_rule import ExportRule
+from sidecar.pins.export_report import Change, ExportsReport
 from sidecar.records import Checkpoint, Key
 
 _TROUBLE_REMEMBERED: Final = 200
@@ -27,6 +29,8 @@ class OperatorWarnings:
     _step_missed: bool = False
     _entries: frozenset[str] = frozenset()  # that failed in the newest scan
     _trouble: tuple[str, ...] = ()  # the newest last
+    _exports: Mapping[str, str] = field(default_factory=dict)  # problems of the newest scan
+    _rules: Sequence[ExportRule] = ()
 
     def missing(self) -> None:
         """Warn that the checkpoint directory does not exist, or not any more."""
@@ -88,6 +92,28 @@ class OperatorWarnings:
         if complaint not in (None, self._unmeasured):
             self.log.warning("best_metric_unknown", message=complaint)
         self._unmeasured = complaint
+
+    def exports(self, report: ExportsReport, rules: Sequence[ExportRule]) -> None:
+        """Report what happened to the exports of the best checkpoints, and warn if nodes have different settings."""
+        for change, checkpoint, better in report.changes:
+            if change is Change.MADE:
+                self.log.info("checkpoint_exported", checkpoint=checkpoint)
+            elif change is Change.REMOVED:
+                self.log.info("export_removed", checkpoint=checkpoint)
+            elif change is Change.RETURNED:
+                self.log.info("export_returned", checkpoint=checkpoint)
+            else:
+                self.log.info("best_changed", checkpoint=checkpoint, better=better)
+        for name, why in report.problems.items():
+            if name not in self._exports:
+                remedy = "each scan tries it again; a checkpoint that is not exported yet stays pinned"
+                self.log.warning("export_failed", entry=name, reason=why, remedy=remedy)
+        self._exports = report.problems
+        if len(rules) > 1 and rules != self._rules:
+            found = "; ".join(f"{rule.count} by {rule.metric} ({rule.by})" for rule in rules)
+            remedy = "give all nodes the same export_best, best_metric and best_by; until then all of them are retained"
+            self.log.warning("export_settings_differ", found=found, remedy=remedy)
+        self._rules = rules
 
     def _warn_of_subfolders(self, remedy: str | None) -> None:
         """Warn of checkpoints in subfolders that no setting includes."""

@@ -86,6 +86,10 @@ class ResponseObserver:
         self.schedule.note_scan(now, asked=sync.scan, unfinished=response.scanning)
         if (reconciliation := response.reconciliation) is not None:
             state.statistics.pins_bytes = reconciliation.pins_bytes
+            state.statistics.exports = reconciliation.exports
+            if reconciliation.exports.linked:
+                self.retention.link(reconciliation.exports.best)
+            self.warnings.exports(reconciliation.exports, state.export_rules())
             self._note_missing(missing=reconciliation.scan.missing)
             new = state.record_scan(reconciliation.scan, reconciliation.given_up, now, self.clock.wall())
             no_room = state.tracker.note(reconciliation.no_room, done=reconciliation.done)

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
+from sidecar.artifacts.best import exported
 from sidecar.checkpoints.scan import DiscoveredCheckpoint, ScanResult
 from sidecar.coordination.journal_state import Closed, Entry, EntryLog, JournalState
 from sidecar.coordination.liveness import HeartbeatReadings
@@ -17,6 +18,7 @@ from sidecar.daemon.known_nodes import KnownNodes
 from sidecar.daemon.statistics import Statistics
 from sidecar.daemon.timers import Timers
 from sidecar.daemon.training_progress import TrainingProgress
+from sidecar.export_rule import ExportRule
 from sidecar.pins.policy import PinPolicy
 from sidecar.policy.disputes import is_disputed, is_seen_by_others
 from sidecar.policy.eligibility import MOST_UNREADABLE, compatible_nodes, may_release_pins
@@ -215,7 +217,14 @@ class DaemonState:
             done=tracker.done,
             releases=self.nodes.liveness.ready_to_propose(now) and may_release_pins(compatible, own),
             before=names.index(own) if own in names else len(names),
+            exports=tuple((rule, exported(self.history, rule)) for rule in self.export_rules()),
         )
+
+    def export_rules(self) -> list[ExportRule]:
+        """Return the rules by which this node and others export checkpoints, in the same order on all nodes."""
+        own = self.identity.exports
+        rules = self.nodes.export_rules() | (set() if own is None else {own})
+        return sorted(rules, key=lambda rule: (rule.metric, -rule.count, rule.by))
 
     def heartbeat(self, beat: int, slots: tuple[Slot, ...]) -> Heartbeat | None:
         """Return the heartbeat of this node; None until it has joined a run."""
@@ -241,7 +250,8 @@ class DaemonState:
         """Return a heartbeat with the checkpoints that this node sees, and those that it cannot read."""
         unreadable = sorted(self._unreadable(now))[:MOST_UNREADABLE]
         sees, sees_more = self.tracker.sees(self.history, self.task, self._tasks(now))
-        return replace(heartbeat, checkpoints=CheckpointSightings(tuple(unreadable), sees, sees_more))
+        sightings = CheckpointSightings(tuple(unreadable), sees, sees_more, self.identity.exports)
+        return replace(heartbeat, checkpoints=sightings)
 
     def _has_work(self, checkpoints: CheckpointsView, nodes: NodesView) -> bool:
         """Return whether there is work for a plan of this node, without work that only other nodes can do."""

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 from sidecar.checkpoints.unseen_steps import UnseenSteps
 from sidecar.coordination.journal_state import Entry, Settled
+from sidecar.pins.export_report import NO_EXPORTS, ExportsReport
 from sidecar.records import Outcome, Plan
 from sidecar.states import OutcomeStatus
 
@@ -15,6 +16,7 @@ class Statistics:
 
     pins_bytes: int = 0
     saves_bytes: int = 0
+    exports: ExportsReport = NO_EXPORTS
     groups_formed: int = 0
     group: tuple[str, ...] = ()  # the workers of the newest evaluation
     gaps: UnseenSteps = field(default_factory=UnseenSteps)

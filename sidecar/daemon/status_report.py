@@ -58,7 +58,12 @@ def report_status(
             left_out_reasons=count_by_reason(reasons),
         ),
         workers=workers,
-        disk=DiskUsage(pins_bytes=statistics.pins_bytes, saves_bytes=statistics.saves_bytes),
+        disk=DiskUsage(
+            pins_bytes=statistics.pins_bytes,
+            saves_bytes=statistics.saves_bytes,
+            exports_bytes=statistics.exports.bytes,
+            failing_exports=len(statistics.exports.problems),
+        ),
         unreadable=UnreadableEntries(sentences[:_SENTENCES_SHOWN], len(sentences)),
         ended=ended,
     )

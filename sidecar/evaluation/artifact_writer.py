@@ -19,15 +19,15 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final, Self
 
+from sidecar.column_names import PREDICTIONS, file_name
 from sidecar.confined import Folder, open_folder
 from sidecar.durable import sync_below, write_new
 from sidecar.evaluation.backend import Rows, States
 from sidecar.evaluation.failures import EvaluationError
-from sidecar.evaluation.npy_table import NpyTable, file_name
+from sidecar.evaluation.npy_table import NpyTable
 
 SCHEMA: Final = 1
 STATES: Final = "states.json"
-PREDICTIONS: Final = "predictions"
 
 _IN_PARALLEL: Final = ThreadPoolExecutor(1, thread_name_prefix="weights")
 """One thread for all evaluations. A new thread each time would leave its buffers in another arena of the C library."""

@@ -9,19 +9,16 @@ an interrupted evaluation is an empty column, never a wrong one. Only the buffer
 import contextlib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import IO, Any, Final
-from urllib.parse import quote
+from typing import IO, Any
 
 import numpy as np
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
+from sidecar.column_names import PLACE, file_name
 from sidecar.durable import sync_file
 from sidecar.evaluation.backend import Rows
 from sidecar.evaluation.failures import EvaluationError
-
-PLACE: Final = "place"
-"""Name of the column with the number of each example in the whole eval set, if it is known."""
 
 
 class NpyTable:
@@ -118,12 +115,6 @@ class _Column:
 def file_of(folder: Path, column: str) -> Path:
     """Return the path of a column's file."""
     return folder / f"{file_name(column)}.npy"
-
-
-def file_name(name: str) -> str:
-    """Return a file name for a name that the task chose; it cannot lead to another folder."""
-    quoted = quote(name, safe="-_.+=, ", errors="surrogatepass")
-    return f"%2E{quoted[1:]}" if quoted.startswith(".") else quoted
 
 
 def columns_of(name: str, structure: Any) -> dict[str, Any]:

@@ -47,6 +47,12 @@ EVENTS: Final[Mapping[str, str]] = {
     "plan_failed": "An attempt at an evaluation failed.",
     "checkpoint_settled": "A checkpoint was skipped, given up or requeued; no evaluation of it is running.",
     "best_metric_unknown": "`best_metric` names a metric that the task does not measure.",
+    "checkpoint_exported": "The pin of one of the best checkpoints became an export (`export_best`).",
+    "best_changed": "The link `exports/best` leads to another checkpoint.",
+    "export_removed": "An export was removed, because it is not among the best ones any more.",
+    "export_returned": "An export became a pin again, because its checkpoint is evaluated again.",
+    "export_failed": "An export could not be made, removed or linked, or a foreign entry lies among the exports.",
+    "export_settings_differ": "Nodes have different settings for exports; what any of them wants is retained.",
     "saves_left": "Saved weights or predictions could not be removed after several attempts.",
     "entry_failed": "A file that nothing depends on, such as a view of a result, cannot be read, written or removed.",
     # Sinks

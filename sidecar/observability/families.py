@@ -93,6 +93,11 @@ FAMILIES: Final[dict[str, tuple[tuple[str, ...], str]]] = {
     ),
     "sidecar_pins_bytes": (_ONE, "Disk space of the checkpoints held until they are evaluated."),
     "sidecar_saves_bytes": (_ONE, "Disk space of the weights, predictions and states that workers saved."),
+    "sidecar_exports_bytes": (_ONE, "Disk space of the best checkpoints that export_best retains."),
+    "sidecar_exports_failing": (
+        _ONE,
+        "Exports of the best checkpoints that could not be made or removed in the newest scan, and foreign entries.",
+    ),
     "sidecar_ready": (
         ("run", "node"),
         "1 while the node can do its part (a chief has none), else 0; /readyz has the reason.",

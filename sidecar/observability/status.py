@@ -58,10 +58,12 @@ class NodesStatus:
 
 @dataclass(frozen=True, slots=True)
 class DiskUsage:
-    """Describe how much of shared storage pins and retained saves take."""
+    """Describe how much of shared storage pins, retained saves and exported checkpoints take."""
 
     pins_bytes: int = 0
     saves_bytes: int = 0
+    exports_bytes: int = 0
+    failing_exports: int = 0  # entries of the folder of exports with a problem
 
 
 @dataclass(frozen=True, slots=True)

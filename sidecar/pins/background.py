@@ -16,6 +16,7 @@ from sidecar.bounded_calls import Calls, call_directly
 from sidecar.checkpoints.scan import DiscoveredCheckpoint
 from sidecar.clock import Clock, SystemClock
 from sidecar.errors import StorageError
+from sidecar.pins.exports import Exports
 from sidecar.pins.pin import pin, remove, unpin
 from sidecar.pins.thread_progress import turns_of
 from sidecar.pins.unfinished import UnfinishedPins
@@ -59,6 +60,7 @@ class BackgroundPinner:
     hangs_after_seconds: float = 30.0  # without any progress: disks that sleep, and servers that change over, take less
     clock: Clock = field(default_factory=SystemClock)
     calls: Calls = call_directly  # makes calls that may hang
+    exports: Exports | None = None  # retains the pins of the best checkpoints
     _work: dict[Key, _Work] = field(default_factory=dict)
     _leftovers: UnfinishedPins = field(init=False)
     _idle: frozenset[str] = frozenset()  # folders of unfinished pins that do not grow

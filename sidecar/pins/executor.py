@@ -117,11 +117,12 @@ class PinExecutor:
                 changes.given_up.append(settlement(broken.expected, Verdict.CORRUPT, reason))
         names = self._unclaimed(scan, policy, decision)
         for key, checkpoint in unneeded.items():
-            if (leaving or key in self._unpin_next) and self._unpin(checkpoint, changes) and key in pinned:
+            by = policy if key in pinned else None  # a pin that cannot be read is not worth an export
+            if (leaving or key in self._unpin_next) and self._unpin(checkpoint, changes, by) and key in pinned:
                 changes.by_key[key] = replace(pinned[key], checkpoint=replace(checkpoint, pin=None))
         for name, checkpoint in names.items():
             if leaving or name in self._unpin_next_names:
-                self._unpin(checkpoint, changes)
+                self._unpin(checkpoint, changes, None)
         self._unpin_next = {key for key in unneeded if key not in changes.by_key}
         self._unpin_next_names = set(names)
         self._unpin_backoff.forget_others(changes.failed)
@@ -133,7 +134,7 @@ class PinExecutor:
             return {}
         retained = {scan.by_key[key].checkpoint.folder for key in decision.retain if key in scan.by_key}
         settled = {}
-        for name in scan.unclaimed - retained:
+        for name in scan.unclaimed - retained - policy.exported().keys():
             keys = policy.settled_as(name)
             meant = [
                 DiscoveredCheckpoint(Checkpoint(name=key[0], digest=key[1], step=None, format=""), Path(), 0.0, 0.0)
@@ -143,12 +144,18 @@ class PinExecutor:
                 settled[name] = meant[0].checkpoint
         return settled
 
-    def _unpin(self, checkpoint: Checkpoint, changes: PinChanges) -> bool:
-        """Remove one pin unless its retry is delayed, and return whether it was removed."""
+    def _unpin(self, checkpoint: Checkpoint, changes: PinChanges, policy: PinPolicy | None) -> bool:
+        """Remove one pin unless its retry is delayed, and return whether it was removed.
+
+        `policy`: says whether the pin is exported instead; None: it is not.
+        """
         name, now = checkpoint.folder, self.clock.now()
         if (why := self._unpin_backoff.why_not(name, now)) is None:
             try:
-                self.pinner.unpin(checkpoint)
+                if policy is not None and self.pinner.exports is not None and name in policy.exported():
+                    self.pinner.exports.export(checkpoint, policy)
+                else:
+                    self.pinner.unpin(checkpoint)
             except (StorageError, OSError) as error:
                 why = str(error)
                 self._unpin_backoff.fail(name, why, now)

@@ -7,11 +7,23 @@ where it only reads. No I/O and no clock.
 from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
+from enum import StrEnum
+from pathlib import Path
 
 from sidecar.checkpoints.scan import DiscoveredCheckpoint
 from sidecar.coordination.journal_state import JournalState
+from sidecar.coordination.totals import Best
+from sidecar.export_rule import ExportRule
 from sidecar.policy.selection import Selection
-from sidecar.records import Key, folder_name
+from sidecar.records import Checkpoint, Key, folder_name
+
+
+class Fate(StrEnum):
+    """Name what happens to an export in a scan."""
+
+    STAYS = "stays"
+    RETURNS = "returns"  # to the pins
+    GOES = "goes"  # if the scan before found the same
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +52,8 @@ class PinPolicy:
         done: Whether the trainer's marker says that it has saved its last checkpoint.
         releases: Whether this node may unpin at all. A node that could not propose retains every pin.
         before: The number of nodes whose turn comes before this one's.
+        exports: The rules by which this node and others export the best checkpoints, and the best ones by each rule,
+            the best first. Rules come in the same order on all nodes.
     """
 
     history: JournalState
@@ -51,6 +65,7 @@ class PinPolicy:
     done: bool
     releases: bool
     before: int
+    exports: tuple[tuple[ExportRule, tuple[Best, ...]], ...] = ()
 
     def decide(self, found: Mapping[Key, DiscoveredCheckpoint]) -> PinDecision:
         """Return the checkpoints to pin and to retain among `found`, which are in order of discovery.
@@ -73,6 +88,24 @@ class PinPolicy:
         """Return whether the pin of one checkpoint must stay."""
         key = checkpoint.checkpoint.key
         return key in self.decide({key: checkpoint}).retain
+
+    def exported(self) -> dict[str, dict[str, tuple[int, Best]]]:
+        """Return the checkpoints that are exported, by the names of their pins: the place, from 1, by each metric."""
+        found: dict[str, dict[str, tuple[int, Best]]] = {}
+        for rule, ranked in self.exports:
+            for place, best in enumerate(ranked, start=1):
+                found.setdefault(best.pin, {}).setdefault(rule.metric, (place, best))
+        return found
+
+    def fate_of_export(self, checkpoint: Checkpoint, plan: int) -> Fate:
+        """Return what happens to the export of a checkpoint. `plan`: the evaluation for which it was exported.
+
+        This node may not have read of that evaluation yet, or may not unpin at all. An export whose checkpoint was
+        requeued becomes a pin again, because training may have deleted all other copies.
+        """
+        if not self.releases or checkpoint.folder in self.exported() or plan > self.history.through:
+            return Fate.STAYS
+        return Fate.RETURNS if self.retains(DiscoveredCheckpoint(checkpoint, Path(), 0.0, 0.0)) else Fate.GOES
 
     def of_the_journal(self) -> "PinPolicy":
         """Return the policy of a node that others may not hear: it unpins only checkpoints settled for all tasks."""

@@ -22,6 +22,7 @@ from sidecar.pins.background import BackgroundPinner
 from sidecar.pins.copy_arbiter import CopyArbiter
 from sidecar.pins.disk_budget import DiskBudget
 from sidecar.pins.executor import PinChanges, PinExecutor, settlement
+from sidecar.pins.export_report import NO_EXPORTS, ExportsReport
 from sidecar.pins.policy import PinPolicy
 from sidecar.records import Key, Settlement
 from sidecar.states import Verdict
@@ -40,6 +41,7 @@ class Reconciliation:
         watch_problem: Why there are no file events, or None.
         no_room: Why checkpoints could not be pinned for lack of room.
         done: Whether the trainer's marker exists.
+        exports: The exports of the best checkpoints.
     """
 
     scan: ScanResult
@@ -48,6 +50,7 @@ class Reconciliation:
     watch_problem: str | None
     no_room: Mapping[Key, str]
     done: bool
+    exports: ExportsReport = NO_EXPORTS
 
 
 @dataclass(slots=True)
@@ -149,6 +152,9 @@ class PinReconciler:
             watch_problem=self.checkpoints.watch_problem,
             no_room=changes.no_room,
             done=done,
+            exports=NO_EXPORTS
+            if self.pinner.exports is None
+            else self.pinner.exports.reconcile(policy, leaving=leaving),
         )
 
     def unpin(self, policy: PinPolicy) -> None:

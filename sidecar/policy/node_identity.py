@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from sidecar.addresses import outgoing_address
 from sidecar.errors import SettingsError
+from sidecar.export_rule import ExportRule
 from sidecar.policy.roles import RoleDecision
 from sidecar.policy.tf_config import read_tf_config
 from sidecar.settings import check_host, check_name
@@ -27,6 +28,7 @@ class Identity:
     incarnation: str
     version: str
     role: RoleDecision
+    exports: ExportRule | None = None  # by which the settings export checkpoints; other nodes respect it
 
     @property
     def workers(self) -> str:

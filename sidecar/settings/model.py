@@ -31,7 +31,6 @@ from sidecar.settings.values import (
     LogDirectory,
     LongestBackoff,
     MarkerName,
-    MetricName,
     NamePattern,
     NodeGlobs,
     OneLease,
@@ -202,9 +201,6 @@ class Settings(OutputSettings):
     keep_saves: Count = 2
     """Number of newest evaluations whose saved weights and predictions are retained. Default: the newest one and the
     one before it can be compared; all of a run would fill the storage."""
-    best_metric: MetricName | None = None
-    """Metric, as EVAL_SET/METRIC, by which the best evaluation is chosen, whose saves are retained, too. Default: the
-    first metric of the task that has a direction, since a task lists its main metric first."""
     saves_max_bytes: Count | None = None
     """Most bytes of storage for saved weights and predictions; the newest ones are retained in any case. Default: no
     limit, since only the user can say how much is too much."""

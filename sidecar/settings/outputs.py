@@ -9,7 +9,15 @@ from pydantic import BaseModel
 
 from sidecar.settings.hook_values import Hooks
 from sidecar.settings.sink_values import InstalledSinks, TrackingUri
-from sidecar.settings.values import Count, Difference, MetricName, OptionalDirectory, ReceiverUrl, Seconds
+from sidecar.settings.values import (
+    Count,
+    Difference,
+    ExportCount,
+    MetricName,
+    OptionalDirectory,
+    ReceiverUrl,
+    Seconds,
+)
 
 
 class OutputSettings(BaseModel):
@@ -54,3 +62,15 @@ class OutputSettings(BaseModel):
     early_stop_min_delta: Difference = 0.0
     """Difference by more than which a value must be better to count as an improvement. Default: any better value
     counts, since only the user knows how much the metric varies."""
+
+    # The best checkpoints
+    best_metric: MetricName | None = None
+    """Metric, as EVAL_SET/METRIC, by which the best evaluations are chosen, whose saves are retained, too. Default: the
+    first metric of the task that has a direction, since a task lists its main metric first."""
+    export_best: ExportCount = 0
+    """Number of best checkpoints that are kept whole in the state directory, in the folder `exports`, also when
+    training deletes them: at most 10, and all nodes must have the same number. Default: they take as much space as
+    checkpoints do, and only the user knows whether training keeps them anyway."""
+    best_by: Literal["value", "significant"] = "value"
+    """When another export becomes the best one: whenever its `best_metric` is better (`value`), or only if it is better
+    by more than noise (`significant`). Default: the best one then has the best number, which is shown everywhere."""

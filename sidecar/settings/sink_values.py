@@ -8,7 +8,9 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BeforeValidator
 
-OWN_SINKS: Final = ("remote_write", "tensorboard", "mlflow", "early_stop", *(f"hook_{event}" for event in EVENTS))
+from sidecar.settings.hook_values import HOOK_NAMES
+
+OWN_SINKS: Final = ("remote_write", "tensorboard", "mlflow", "early_stop", *(f"hook_{event}" for event in HOOK_NAMES))
 """Sinks of this program, each with settings of its own."""
 
 _SINK_NAME: Final = re.compile(r"[A-Za-z0-9_]{1,64}", re.ASCII)  # a label, and the name of a file

@@ -26,6 +26,9 @@ FORMATS: Final = (
 MOST_PARTS: Final = 4
 """Names in one path of `checkpoint_glob`: three folders and the checkpoint."""
 
+MOST_EXPORTS: Final = 10
+"""The most checkpoints that `export_best` can retain: `coordination.totals.RANKED`."""
+
 _NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")  # a file name on any storage, never hidden, never `..`
 _HOST: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?")
 _YES: Final = frozenset({"true", "yes", "y", "on", "t", "1"})
@@ -308,3 +311,14 @@ CompleteMarker = Annotated[str, AfterValidator(_is_marker)]
 StepPattern = Annotated[str, AfterValidator(_has_one_group)]
 SaveWeights = Annotated[_SaveWeights, BeforeValidator(_is_no_boolean_any_more)]
 MetricName = Annotated[str, AfterValidator(_names_a_set)]
+
+
+def _needs_a_metric(value: int, info: ValidationInfo) -> int:
+    if value > MOST_EXPORTS:
+        raise ValueError(f"is more than {MOST_EXPORTS}: write a smaller number")
+    if value and info.data.get("best_metric", "") is None:
+        raise ValueError("needs best_metric, by which checkpoints are best: write it, such as test/accuracy")
+    return value
+
+
+ExportCount = Annotated[Whole, AfterValidator(_needs_a_metric)]

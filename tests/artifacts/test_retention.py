@@ -218,3 +218,29 @@ def test_what_had_to_make_room_and_stayed_is_tried_again():
     assert retention.due(60.0) == CleanupRequest((), folders(1))
     assert retention.done(retention.due(60.0), CleanupResult(), 60.0) == []
     assert retention.due(200.0) == CleanupRequest()
+
+
+def test_the_saves_of_the_linked_evaluation_stay_once_it_is_known():
+    """The next evaluation is compared with its predictions; before the first scan nobody knows which one it is."""
+    retention = Follower(1)
+    retention.retains_linked = True
+    for accuracy in (0.5, 0.9, 0.1):
+        retention.evaluated(accuracy)
+    assert retention.due(0.0).thin == ()
+    retention.link(folder(1))
+    assert retention.due(0.0).thin == ()  # the best one is 2, and the newest one 3
+    retention.evaluated(0.2)
+    assert retention.due(0.0).thin == folders(3)
+    retention.link(folder(2))
+    assert set(retention.due(0.0).thin) == set(folders(3, 1))
+    retention.link(folder(1))
+    assert retention.due(0.0).thin == folders(3)
+
+
+def test_without_that_setting_the_link_changes_nothing():
+    """The best one by number stays, as always."""
+    retention = Follower(1)
+    for accuracy in (0.5, 0.9, 0.1):
+        retention.evaluated(accuracy)
+    retention.link(folder(1))
+    assert retention.due(0.0).thin == folders(1)

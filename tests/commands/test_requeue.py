@@ -7,7 +7,7 @@ from pathlib import Path, PurePath
 
 import pytest
 from catalogs import make_catalog
-from fakes import Node, outcomes, pass_time, restarted, save
+from fakes import FakeClock, Node, outcomes, pass_time, restarted, save
 
 from sidecar import cli
 from sidecar.commands.requeue import Request, folder_and_names, outlook, requeue
@@ -15,7 +15,8 @@ from sidecar.commands.status.collect import RunStatus
 from sidecar.coordination.journal import Journal, read_history
 from sidecar.coordination.journal_state import Closed, Settled
 from sidecar.errors import SettingsError, StorageError, VanishedError
-from sidecar.records import Settlement
+from sidecar.export_rule import ExportRule
+from sidecar.records import Settlement, Value
 
 
 @pytest.fixture
@@ -529,3 +530,36 @@ def test_what_happens_next_depends_on_who_is_there(observer, writers, clock, che
     assert outlook(observer.collect()) == "node-0 will plan its evaluation"
     writers.propose(checkpoint=checkpoint(6))
     assert outlook(observer.collect()) == "node-0 will plan its evaluation after plan 1"
+
+
+def test_a_checkpoint_of_which_only_the_export_exists_is_requeued(tmp_path):
+    """A daemon with export_best turns the export into a pin again; without exports its files are gone."""
+    node = Node(tmp_path, FakeClock(), exports=ExportRule(metric="test/accuracy", count=1))
+    node.numbers["ckpt-1"] = Value(value=0.9, hex=(0.9).hex(), goal="max")
+    for step in (1, 2):
+        save(node.checkpoint_dir, step)
+        pass_time(12, node)
+    storage = node.storage.storage
+    catalog = node.storage_thread.reconciler.checkpoints.catalog
+    (export,) = node.run_dir.glob("exports/ckpt-1@*")
+
+    def again(**exported):
+        return requeue(
+            storage,
+            catalog,
+            Request(["ckpt-1"], again=True),
+            by="me",
+            clock=node.clock,
+            wait_seconds=0.0,
+            pause=lambda _: None,
+            report=lambda _: None,
+            **exported,
+        )
+
+    with pytest.raises(VanishedError):
+        again()
+    (settlement,) = again(exported=[export.name])
+    assert settlement.verdict == "requeued"
+    pass_time(20, node)
+    assert len(outcomes(node.history)) == 4
+    assert export.is_dir()

@@ -21,7 +21,9 @@ from sidecar.records import Checkpoint, folder_name
 
 
 class Names:
-    """These checkpoints are wanted; `settled` are those that the journal knows."""
+    """These checkpoints are wanted; `settled` are those that the journal knows. Nothing is exported."""
+
+    exports = ()
 
     def __init__(self, *wanted, settled=()) -> None:
         self.wanted = wanted
@@ -40,6 +42,10 @@ class Names:
     def of_the_journal(self):
         """As `PinPolicy`."""
         return self
+
+    def exported(self):
+        """As `PinPolicy`."""
+        return {}
 
     def settled_as(self, folder):
         """As `PinPolicy`."""

@@ -51,6 +51,8 @@ NOT_RUN = {
     "export MLFLOW_RUN_ID": "needs a server; tests/sinks/test_mlflow.py creates such a run",
     "make": "starts this suite, or takes minutes; .ci/run and tests/deploy/readme/walk.py run make",
     ".venv/bin/pytest": "starts this suite",
+    "sidecar best": "needs a run with exports; tests/commands/test_best.py tries each form",
+    'python -c "import keras, sys': "needs an export; tests/integration/test_exports.py loads one",
     "sidecar requeue": "needs checkpoints that failed; tests/commands/test_requeue.py tries each form",
     "docker": "needs a Docker engine; deploy/compose/try walks through it",
     "xdg-open": "needs a screen",

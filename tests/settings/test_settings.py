@@ -180,6 +180,8 @@ BAD = [
     ("saves_max_bytes", "0", "'0'", "greater than or equal to 1"),
     ("best_metric", "accuracy", "'accuracy'", "write EVAL_SET/METRIC, such as test/accuracy"),
     ("best_metric", "test/", "'test/'", "write EVAL_SET/METRIC, such as test/accuracy"),
+    ("export_best", 3, "3", "needs best_metric, by which checkpoints are best: write it, such as test/accuracy"),
+    ("export_best", 11, "11", "is more than 10: write a smaller number"),
     ("log_format", "xml", "'xml'", "'console' or 'json'"),
     ("every_steps", "0", "'0'", "greater than or equal to 1"),
     ("keep_free_bytes", "-1", "'-1'", "greater than or equal to 0"),

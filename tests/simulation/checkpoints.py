@@ -5,6 +5,7 @@ from an error about one entry is repeated here, in `NodeCatalog._scan`, as `chec
 what was known stays known, and is in `unknown`. That the product's own folders do so is shown by their tests.
 """
 
+import contextlib
 import errno
 from dataclasses import dataclass, field
 
@@ -14,6 +15,8 @@ from sidecar.checkpoints.files import File
 from sidecar.checkpoints.presence import Answer, Presence
 from sidecar.checkpoints.scan import BrokenPin, DiscoveredCheckpoint, ScanResult
 from sidecar.errors import CheckpointError, IncompleteError, MustCopyError, StorageError, VanishedError
+from sidecar.pins.export_report import NO_EXPORTS, ExportsReport
+from sidecar.pins.policy import Fate
 from sidecar.records import Checkpoint, Key, Settlement
 from sidecar.states import Verdict
 from simulation.disk import Content, Disk, is_bad
@@ -193,6 +196,7 @@ class NodePins:
     def __init__(self, simulation, life) -> None:
         self._simulation, self._life = simulation, life
         self._disk: Disk = simulation.disk
+        self.exports = NodeExports(simulation, life)
 
     def pin(self, found: DiscoveredCheckpoint, *, copies: bool) -> DiscoveredCheckpoint | None:
         """As `Pinner.pin`."""
@@ -308,6 +312,61 @@ class NodePins:
     def hanging(self) -> dict[str, str]:
         """As `Pinner.hanging`."""
         return {}
+
+
+class NodeExports:
+    """Stands for `pins.exports.Exports`: renames between pins and exports; the policy decides as in the product."""
+
+    def __init__(self, simulation, life) -> None:
+        self._simulation, self._life = simulation, life
+        self._disk: Disk = simulation.disk
+        self._unneeded: set[str] = set()
+
+    def export(self, checkpoint: Checkpoint, policy) -> None:
+        """As `Exports.export`."""
+        folder = checkpoint.folder
+        plan = next(best.plan for _, best in policy.exported()[folder].values())
+
+        def effect() -> None:
+            self._refuse(f"pin:{folder}")
+            if (content := self._disk.pins.pop(folder, None)) is not None:
+                self._disk.exports[folder] = content, plan
+                self._simulation.unpinned(content, folder, self._life, exported=True)
+
+        self._life.storage.call(effect, writes=True)
+
+    def reconcile(self, policy, *, leaving: bool = False) -> ExportsReport:
+        """As `Exports.reconcile`, without a link."""
+        if policy.exports and self._life.host.spec.settings.export_best:
+            with contextlib.suppress(StorageError):
+                self._life.storage.call(lambda: self._reconcile(policy, leaving=leaving), writes=True)
+        return NO_EXPORTS
+
+    def _reconcile(self, policy, *, leaving: bool) -> None:
+        self._refuse("exports")
+        unneeded, self._unneeded = self._unneeded, set()
+        for folder, (content, plan) in list(self._disk.exports.items()):
+            name, digest = content.key
+            best = policy.exported().get(folder)
+            if best:
+                self._disk.exports[folder] = content, next(each.plan for _, each in best.values())
+            checkpoint = Checkpoint(name=name, digest=digest, step=content.step, format="tf_object")
+            fate = policy.fate_of_export(checkpoint, plan)
+            if fate is Fate.RETURNS and folder not in self._disk.pins:
+                del self._disk.exports[folder]
+                self._disk.pins[folder] = content
+                self._simulation.pinned(content, folder, self._life)
+            elif fate is Fate.GOES and (leaving or folder in unneeded):
+                del self._disk.exports[folder]
+                self._simulation.unexported(content, folder, self._life)
+            elif fate is Fate.GOES:
+                self._unneeded.add(folder)
+
+    def _refuse(self, entry: str) -> None:
+        if self._life.host.trouble_with(entry) is not None or self._life.host.is_wrong("disk_full"):
+            raise refused("export", entry, errno.EIO)
+        if self._simulation.away_until > self._simulation.scheduler.now:
+            raise refused("export", entry, errno.EROFS)
 
 
 class NodeSaves:

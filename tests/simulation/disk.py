@@ -53,6 +53,7 @@ class Disk:
     pins: dict[str, Content] = field(default_factory=dict)  # by the pin's folder
     # Pins in the making, by digest and life: how far they are, what was opened to be copied, and the pin's folder.
     copies: dict[tuple[str, str], tuple[int, Content, str]] = field(default_factory=dict)
+    exports: dict[str, tuple[Content, int]] = field(default_factory=dict)  # by folder: and the plan that it names
     leftovers: dict[str, float] = field(default_factory=dict)  # of copiers that died: since when they do not grow
     saves: dict[str, Saved] = field(default_factory=dict)
 
@@ -117,6 +118,7 @@ class Disk:
         self.unreturned.clear()
         self.pins.clear()
         self.copies.clear()
+        self.exports.clear()
         self.saves.clear()
 
     def write(self, content: Content, keep: int | None) -> list[str]:
@@ -143,6 +145,11 @@ class Disk:
         for folder, content in self.pins.items():
             if content.name == name:
                 self.pins[folder] = change(content)
+
+
+def quality(digest: str) -> float:
+    """How good a checkpoint with that digest is found to be; some are equally good."""
+    return int(digest[:2], 16) // 16 / 16
 
 
 def digest_of(text: str) -> str:

@@ -12,7 +12,7 @@ from sidecar.errors import NodeNameTakenError, SidecarError, StorageError, Stora
 from sidecar.records import Outcome, Plan
 from sidecar.states import FAILURE_CLASSES
 from sidecar.workers.pool import group_id
-from simulation.disk import digest_of
+from simulation.disk import digest_of, quality
 from simulation.promises import PROMISES, Promises
 from simulation.storage import plain
 
@@ -34,6 +34,8 @@ INVARIANTS = {
     "or the proposer's own node finds it so, or two nodes or as many attempts",
     "saves are durable": "when a success appears, every rank's saves are on disk, durable, by that rank; they stay",
     "pins stay": "a pin goes only when its checkpoint is settled for the tasks of all nodes that are there",
+    "the best are exported": "a daemon lets no export or pin go whose checkpoint is among the best ones that are to be "
+    "exported; after faults stopped none of them is pinned instead, and nothing else is exported",
     "shown is in the journal": "what a daemon shows is in the journal, record by record, when it is shown",
     "waits are bounded": "no worker hangs, and no plan is open, for longer than its bound under a daemon that turns "
     "and may close it",
@@ -355,8 +357,51 @@ class Referee:
         """A pin stands."""
         self.pinned_since[content.key] = self._simulation.scheduler.now
 
-    def unpinned(self, content, life) -> None:
-        """A daemon let a pin go."""
+    def unexported(self, content, life) -> None:
+        """A daemon removed an export."""
+        self._check_let_go(content, life)
+
+    def _check_let_go(self, content, life) -> None:
+        """What is let go is not among the best ones, as far as this daemon has read the journal."""
+        self.check(
+            "the best are exported",
+            not self._exported_count() or self._may_go(content, life),
+            lambda: f"{life.name} let go {content.name}, which is among the best ones",
+        )
+
+    def _may_go(self, content, life) -> bool:
+        """Whether it is not among the best ones, cannot be read, or the daemon works for a run that is gone."""
+        excused = content.key in self.corrupt or life.daemon.state.run != self.run
+        return excused or content.key not in self._best(self._as_read_by(life))
+
+    def _exported_count(self) -> int:
+        """Return how many of the best checkpoints the daemons that run want to be exported."""
+        lives = self._simulation._running()
+        return max((life.host.spec.settings.export_best for life in lives if life.role == "worker"), default=0)
+
+    def _best(self, book: Book) -> list[tuple[str, str]]:
+        """Return the best checkpoints, by the numbers that workers find: the first of equal ones is better."""
+        plans = sorted((plan, key) for key, plan in book.succeeded.items())
+        return [key for _, key in sorted(plans, key=lambda each: (-quality(each[1][1]), each[0]))][
+            : self._exported_count()
+        ]
+
+    def wrong_exports(self) -> str | None:
+        """Return which of the best ones is held and not exported, or what else is exported; None if nothing is."""
+        if self._exported_count() == 0 or self.newest_schema > 1:  # some may stand by for ever
+            return None
+        disk, best = self._simulation.disk, self._best(self.book)
+        of_this_journal = (content for content, plan in disk.exports.values() if plan in self.book.outcomes)
+        others = [content.name for content in of_this_journal if content.key not in best]
+        pins = [content for content in disk.pins.values() if content.key in best and content.key not in self.corrupt]
+        if others:
+            return f"{others} are exported, and the best are {best}"
+        return f"{[content.name for content in pins]} are still pinned" if pins else None
+
+    def unpinned(self, content, life, *, exported: bool = False) -> None:
+        """A daemon let a pin go, or made an export of it."""
+        if not exported:
+            self._check_let_go(content, life)
         self.pinned_since.pop(content.key, None)
         book, read = self.book, self._as_read_by(life)  # a requeue that comes at that moment finds the pin gone
         lives = [other for other in self._simulation._running() if other.role == "worker" and not other.terminated]

@@ -12,11 +12,12 @@ from sidecar.daemon.lost_checkpoints import LostCheckpoints
 from sidecar.daemon.plan_execution import Success
 from sidecar.daemon.plan_runner import PlanRunner
 from sidecar.daemon.record_builder import RecordBuilder
-from sidecar.pins.policy import PinDecision, PinPolicy
+from sidecar.pins.policy import Fate, PinDecision, PinPolicy
 from sidecar.policy import decide, eligibility, end_of_run, final_verdicts, group_formation, settlements
 from sidecar.policy.selection import Selection
 from sidecar.states import FAILURE_CLASSES
 from simulation import by_hand, checkpoints
+from simulation.generations import make
 from simulation.mutation import Mutation, with_fault, with_setting
 
 _choose, _see, _update, _decide = (
@@ -99,6 +100,14 @@ def _everybody(*_):
 
 def _nobody(*_, **__):
     return False
+
+
+def _no_exports(*_):
+    return {}
+
+
+def _export_goes(self, _, plan):
+    return Fate.STAYS if plan > self.history.through else Fate.GOES
 
 
 def _never_stuck(plan, view, rules, now):
@@ -263,6 +272,18 @@ MUTATIONS = (
         ("the oldest gives way",),
         _BUDGET,
         tuple(by_hand.varied(by_hand.budget_is_used_up(), 20)),
+    ),
+    Mutation(
+        "pins of the best are let go",
+        ((PinPolicy, "exported", _no_exports),),
+        ("the best are exported",),
+        first=tuple(by_hand.exporting(make(seed)) for seed in range(1, 20)),
+    ),
+    Mutation(
+        "exports go whatever their rank",
+        ((PinPolicy, "fate_of_export", _export_goes),),
+        ("the best are exported",),
+        first=tuple(by_hand.exporting(make(seed)) for seed in range(1, 20)),
     ),
     Mutation(
         "pins go by the settings of who lets them go",

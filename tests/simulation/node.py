@@ -12,6 +12,7 @@ from sidecar.daemon.loop import Daemon
 from sidecar.daemon.storage_thread import CreatePlan, JoinRun, Request, Response, StorageThread, Sync
 from sidecar.daemon.timing import Timing
 from sidecar.daemon.worker_supervisor import WorkerSupervisor
+from sidecar.export_rule import ExportRule
 from sidecar.pins.copy_arbiter import CopyArbiter
 from sidecar.pins.disk_budget import DiskBudget
 from sidecar.pins.reconciler import PinReconciler
@@ -188,6 +189,7 @@ class Life:
             incarnation=self.incarnation,
             version=spec.version,
             role=RoleDecision(self.role, "setting"),
+            exports=ExportRule(metric="test/quality", count=settings.export_best) if settings.export_best else None,
         )
         return build_daemon(
             identity=identity,

@@ -97,6 +97,7 @@ class NodeSettings:
     most_settled: int = 2000
     stop_after_step: int | None = None
     stop_idle: float | None = None
+    export_best: int = 0
 
     def rules(self) -> dict:
         """Return the settings of the policy, by their names in the groups of `Rules`."""

@@ -160,6 +160,13 @@ class Simulation:
             is_open = book.book.open is not None and self._could_go_on()
             book.check("no plan stays open", not is_open, lambda: f"{book.book.open}")
             book.check("one daemon per name", self._one_each(), lambda: f"{[each.name for each in self._running()]}")
+            end = self.scheduler.now + self.bound()
+            while self.violation is None and self.scheduler.now < end and book.wrong_exports():
+                self.scheduler.run(self.scheduler.now + _LOOK_EVERY)
+            wrong = book.wrong_exports()
+            book.check(
+                "the best are exported", wrong is None, lambda: f"{wrong} after {self.bound():.0f} s without faults"
+            )
         else:
             self.counts["liveness not asked for"] += self.violation is None
 
@@ -354,10 +361,16 @@ class Simulation:
         self.referee.pinned(content)
         self.referee.promises.changed()
 
-    def unpinned(self, content: Content, folder: str, life: Life) -> None:
-        """A pin went."""
-        self.note(lambda: f"{life.name} lets go {folder}")
-        self.referee.unpinned(content, life)
+    def unpinned(self, content: Content, folder: str, life: Life, *, exported: bool = False) -> None:
+        """A pin went, or became an export."""
+        self.note(lambda: f"{life.name} {'exports' if exported else 'lets go'} {folder}")
+        self.referee.unpinned(content, life, exported=exported)
+        self.referee.promises.changed()
+
+    def unexported(self, content: Content, folder: str, life: Life) -> None:
+        """An export went."""
+        self.note(lambda: f"{life.name} removes the export {folder}")
+        self.referee.unexported(content, life)
         self.referee.promises.changed()
 
     def tidied(self, folders, life: Life) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from simulation import many
+from simulation import by_hand, many
 from simulation.generations import draw, make, name_of, names_in
 from simulation.invariants import INVARIANTS
 from simulation.mutation import broken, scenarios
@@ -50,6 +50,15 @@ def test_every_fault_came_and_every_invariant_was_looked_at(total, seeds):
     assert [name for name in INVARIANTS if not total.checked[name]] == []
     assert total.outcomes["succeeded"] > len(seeds)
     assert len(total.outcomes) > 10
+
+
+@pytest.mark.parametrize(
+    "seed", [*range(1, 13), *(pytest.param(seed, marks=pytest.mark.nightly) for seed in range(13, 200))]
+)
+def test_the_best_checkpoints_are_exported(seed):
+    """No seed draws the setting, so that old seeds still draw what they drew."""
+    report = simulate(by_hand.exporting(draw(seed)))
+    assert report.violation is None
 
 
 def test_a_third_of_all_schedules_have_one_or_two_nodes(total, seeds):

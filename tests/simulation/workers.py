@@ -12,7 +12,7 @@ from sidecar.records import Result, Value
 from sidecar.states import WorkerPhase
 from sidecar.workers.messages import Check, Checked, Done, Evaluate, Failed, Join, Joined, Phase, Progress, Ready
 from sidecar.workers.process import Exited
-from simulation.disk import Saved, is_bad
+from simulation.disk import Saved, is_bad, quality
 from simulation.faults import befall
 
 SIGKILL = -9
@@ -257,7 +257,7 @@ class FakeProcess:
             group=self.join.group,
             workers=len(self.join.members),
             examples={"test": 10},
-            metrics={"test": {"accuracy": value}},
+            metrics={"test": {"accuracy": value} | self._quality(command)},
             phases={},
             variables=all_said[0].restored,
             task=self.task,
@@ -268,6 +268,17 @@ class FakeProcess:
         self.simulation.done.setdefault(command.plan, {})[self.worker] = self.simulation.scheduler.now
         self._report(Done(plan=command.plan, rank=self.join.rank, result=result, traces=1, builds=1), 0.2)
         self._next()
+
+    def _quality(self, command: Evaluate) -> dict[str, Value]:
+        """Return how good a checkpoint is, if its best ones are exported."""
+        settings = [host.spec.settings for host in self.simulation.hosts]
+        if not any(each.export_best for each in settings):
+            return {}
+        plan = self.simulation.referee.book.plans.get(command.plan)
+        if plan is None:
+            return {}  # of a run that is gone
+        number = quality(plan.checkpoint.digest)
+        return {"quality": Value(value=number, hex=number.hex(), goal="max")}
 
     def _failed(
         self, kind: str, message: str, plan: int | None = None, differ: tuple[tuple[int, ...], ...] | None = None

@@ -1,0 +1,171 @@
+"""Read the value of a metric for each example, from the columns that workers saved. Nothing is imported for it.
+
+A column that bears the metric's name is taken as it is. Without one, `y` and `predictions` give 0 or 1 for wrong or
+right, as for an accuracy. In either case the mean must be the published number, so a column of another meaning, or of
+other weights, is never used. The files are not trusted: sizes are bounded before they are used, headers are matched and
+never evaluated, and no link is followed. The format is that of numpy.lib.format, versions 1.0 to 3.0.
+"""
+
+import contextlib
+import math
+import re
+import struct
+import sys
+from array import array
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import BinaryIO, Final
+
+from sidecar.column_names import PLACE, PREDICTIONS, file_name
+from sidecar.confined import Folder, read_from
+from sidecar.coordination.journal_state import Closed
+from sidecar.coordination.totals import number_of
+
+MOST_EXAMPLES: Final = 1_000_000
+"""The most examples that are compared: 16 MB of memory, and some seconds. Larger sets have short intervals anyway."""
+
+MOST_BYTES: Final = 1 << 29
+"""The most bytes of columns that are read for one evaluation."""
+
+_MAGIC: Final = b"\x93NUMPY"
+_HEADER: Final = re.compile(
+    rb"\{'descr': '([<|][a-z][1248])', 'fortran_order': False, 'shape': \((\d{1,12}),(?: (\d{1,6}))?,?\), *\} *\n?"
+)
+_TYPES: Final = {
+    "|b1": "b",
+    "|i1": "b",
+    "|u1": "B",
+    "<i2": "h",
+    "<u2": "H",
+    "<i4": "i",
+    "<u4": "I",
+    "<i8": "q",
+    "<u8": "Q",
+    "<f2": "e",
+    "<f4": "f",
+    "<f8": "d",
+}
+_LONGEST_HEADER: Final = 4096
+_ROWS: Final = 4096  # that are read at once
+
+
+class _UnusableError(Exception):
+    """The columns do not give the metric's value for each example."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Column:
+    """An open column: rows of `width` numbers of the type `code` of `struct`."""
+
+    file: BinaryIO
+    code: str
+    rows: int
+    width: int
+
+    def parts(self) -> Iterator["array[float]"]:
+        """Yield the numbers of some rows at a time."""
+        size, left = struct.calcsize(self.code), self.rows
+        while left:
+            rows = min(left, max(1, _ROWS // self.width))
+            left -= rows
+            data = read_from(self.file, rows * self.width * size - 1)
+            if len(data) != rows * self.width * size:
+                raise _UnusableError("a file is shorter than its header says")
+            if self.code == "e":
+                yield array("f", struct.unpack(f"<{rows * self.width}e", data))
+            else:
+                numbers: array[float] = array(self.code, data)
+                if sys.byteorder == "big":
+                    numbers.byteswap()
+                yield numbers
+
+
+def values_of(root: Folder, closed: Closed, eval_set: str, metric: str) -> "array[float] | None":
+    """Return the values of a metric by the place of the example in the data; None if they are not known.
+
+    `root`: the state directory of the run, opened.
+    """
+    result = closed.outcome.result
+    if result is None or not 0 < result.examples.get(eval_set, 0) <= MOST_EXAMPLES:
+        return None
+    values, seen = array("d", bytes(8 * result.examples[eval_set])), bytearray(result.examples[eval_set])
+    try:
+        left = MOST_BYTES
+        for saves in result.saves:
+            left = _add(root, saves, (eval_set, metric), (values, seen), left)
+    except (_UnusableError, OSError, OverflowError, ValueError):
+        return None
+    value = result.metrics.get(eval_set, {}).get(metric)
+    if not all(seen) or value is None:
+        return None
+    mean, number = math.fsum(values) / len(values), number_of(value)
+    return values if abs(mean - number) <= 1e-6 * max(1.0, abs(number)) else None
+
+
+def _add(root: Folder, saves: str, what: tuple[str, str], into: "tuple[array[float], bytearray]", left: int) -> int:
+    """Put the values of one worker in their places, and return how many bytes may still be read."""
+    eval_set, metric = what
+    values, seen = into
+    with contextlib.ExitStack() as stack:
+        try:
+            folder = stack.enter_context(root.folder(f"{saves}/{PREDICTIONS}/{file_name(eval_set)}"))
+        except FileNotFoundError:
+            return left  # this worker had no example of the set, or nothing is saved: then places are missing
+        names = set(folder.names())
+        wanted = [PLACE, metric] if f"{file_name(metric)}.npy" in names else [PLACE, "y", "predictions"]
+        columns = [stack.enter_context(_opened(folder, f"{file_name(name)}.npy")) for name in wanted]
+        left -= sum(column.rows * column.width * struct.calcsize(column.code) for column in columns)
+        if left < 0 or columns[0].width != 1 or len({column.rows for column in columns}) != 1:
+            raise _UnusableError("the columns are too large, or do not match")
+        numbers = _scores(columns[1]) if len(columns) == 2 else _right(*columns[1:])  # noqa: PLR2004
+        places = (place for part in columns[0].parts() for place in part)
+        for place, number in zip(places, numbers, strict=True):
+            if not isinstance(place, int) or not 0 <= place < len(seen) or seen[place] or not math.isfinite(number):
+                raise _UnusableError("a place is impossible, or a value is not finite")
+            seen[place], values[place] = 1, number
+    return left
+
+
+@contextlib.contextmanager
+def _opened(folder: Folder, name: str) -> Iterator[_Column]:
+    """Open a column, whose header is checked, but whose length is not yet."""
+    with folder.open_file(name) as file:
+        prefix = read_from(file, 7)
+        version = prefix[6:7]
+        length_code = "<H" if version == b"\1" else "<I"
+        size = struct.calcsize(length_code)
+        length_bytes = read_from(file, size - 1)
+        if prefix[:6] != _MAGIC or version not in (b"\1", b"\2", b"\3") or len(length_bytes) != size:
+            raise _UnusableError("not a column")
+        (length,) = struct.unpack(length_code, length_bytes)
+        if length > _LONGEST_HEADER or (match := _HEADER.fullmatch(read_from(file, length - 1))) is None:
+            raise _UnusableError("not a column of numbers")
+        code, rows = _TYPES.get(match[1].decode()), int(match[2])
+        if code is None or rows > MOST_EXAMPLES:
+            raise _UnusableError("not a column of numbers")
+        yield _Column(file, code, rows, int(match[3] or 1) or 1)
+
+
+def _scores(column: _Column) -> Iterator[float]:
+    """Yield the numbers of a column with one number for each example."""
+    if column.width != 1:
+        raise _UnusableError("several values for each example")
+    for part in column.parts():
+        yield from part
+
+
+def _right(labels: _Column, predictions: _Column) -> Iterator[float]:
+    """Yield 1 for each example whose prediction is the label, else 0."""
+    for label, guess in zip(_classes(labels, labels=True), _classes(predictions, labels=False), strict=True):
+        yield float(label == guess)
+
+
+def _classes(column: _Column, *, labels: bool) -> Iterator[float]:
+    """Yield the class of each row: a label itself, 1 for a probability above 0.5, or the first of the largest."""
+    for part in column.parts():
+        if column.width == 1:
+            yield from part if labels else (float(number > 0.5) for number in part)  # noqa: PLR2004
+            continue
+        for start in range(0, len(part), column.width):
+            row = part[start : start + column.width].tolist()
+            yield row.index(max(row))

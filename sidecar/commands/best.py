@@ -1,0 +1,164 @@
+"""Find the best exported checkpoint of a run, check that it is whole, and print or copy it.
+
+Other users may be able to write to the exports. So the link and the manifest only say where to look: the journal says
+which checkpoint was evaluated, and its digest is computed again.
+"""
+
+import contextlib
+import json
+import os
+import secrets
+import stat
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path, PurePath
+from typing import Any, Final
+
+import typer
+
+from sidecar.checkpoints.inspect import verify
+from sidecar.codec import dumps
+from sidecar.commands.load import load_in_time
+from sidecar.confined import Folder, open_folder
+from sidecar.coordination.closed_plan import read_success
+from sidecar.coordination.run import read_run
+from sidecar.coordination.storage import PosixStorage, Storage
+from sidecar.durable import sync_file
+from sidecar.errors import CheckpointError, NoExportError, SettingsError, StorageError
+from sidecar.pins.export_folder import BEST, EXPORTS, linked_export, opened_exports
+from sidecar.pins.export_manifest import Manifest, read_manifest
+from sidecar.pins.names import PIN_RECORD
+from sidecar.records import Checkpoint
+from sidecar.settings import Settings
+
+_PART_BYTES: Final = 1024 * 1024
+_DEEPEST: Final = 16
+
+
+@dataclass(frozen=True, slots=True)
+class BestExport:
+    """Hold the best export: its folder, its checkpoint as the journal says, and its manifest."""
+
+    folder: Path
+    checkpoint: Checkpoint
+    manifest: Manifest
+
+    @property
+    def path(self) -> Path:
+        """Return the path that a user passes to the framework."""
+        return self.folder / PurePath(self.checkpoint.name).name
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the manifest, with the paths on this machine."""
+        said: dict[str, Any] = json.loads(dumps(self.manifest))
+        return said | {"folder": str(self.folder), "path": str(self.path)}
+
+
+def print_best(flags: dict[str, Any], *, as_json: bool, copy_to: Path | None) -> None:
+    """Print the path of the best export, or its manifest, or copy it and print the path of the copy."""
+    settings, timeout = load_in_time(flags)
+    storage = PosixStorage(settings.run_dir)
+    found = timeout.call(lambda: find_best(settings, storage))
+    if copy_to is not None:
+        copied = timeout.call(lambda: copy_best(found, copy_to.absolute(), timeout.answered))
+        found = BestExport(copied, found.checkpoint, found.manifest)
+    typer.echo(json.dumps(found.as_json(), indent=1, allow_nan=False) if as_json else os.fsencode(found.path))
+
+
+def find_best(settings: Settings, storage: Storage) -> BestExport:
+    """Return the best export of a run.
+
+    Raises:
+        NoExportError: There is none, or it is not what the journal says.
+        StorageError: Storage does not answer.
+    """
+    run, where = read_run(storage), settings.run_dir / EXPORTS
+    if run is None:
+        raise NoExportError(f"run {settings.run}: no daemon has started yet, so nothing is exported")
+    try:
+        with opened_exports(settings.run_dir) as exports:
+            name = linked_export(exports)
+            if name is None:
+                raise NoExportError(f"{where / BEST} does not lead to an export: {_remedy(settings)}")
+            with exports.folder(name) as folder:
+                manifest = read_manifest(folder)
+    except FileNotFoundError:
+        raise NoExportError(f"run {settings.run}: nothing is exported yet: {_remedy(settings)}") from None
+    except OSError as error:
+        raise StorageError(f"cannot read {error.filename or where}: {error.strerror}") from error
+    closed = None if manifest is None else read_success(storage, manifest.plan)
+    checkpoint = None if closed is None else closed.plan.checkpoint
+    if manifest is None or closed is None or checkpoint is None or closed.plan.run != run or checkpoint.folder != name:
+        raise NoExportError(f"{where / name} is not an export of run {settings.run}: move it away")
+    _require_whole(where / name, checkpoint)
+    return BestExport(where / name, checkpoint, manifest)
+
+
+def copy_best(best: BestExport, target: Path, answered: Callable[[], None]) -> Path:
+    """Copy an export, with its original names and its manifest, to a new folder that appears by one rename; return it.
+
+    `answered`: called while the copy goes on.
+
+    Raises:
+        SettingsError: The target exists, or its parent does not.
+        NoExportError: The export changed meanwhile.
+        StorageError: It cannot be copied.
+    """
+    if os.path.lexists(target):
+        raise SettingsError(f"--copy-to {target} exists: name a folder that does not exist yet")
+    temporary = f".{target.name}.{secrets.token_hex(4)}.tmp"
+    try:
+        with open_folder(best.folder) as source, open_folder(target.parent) as above:
+            above.make_folder(temporary)
+            try:
+                with above.folder(temporary) as copy:
+                    _copy(source, copy, answered, _DEEPEST)
+                    _require_whole(target.parent / temporary, best.checkpoint)
+                above.rename(temporary, target.name)  # fails if the name was taken meanwhile by a folder with files
+                above.sync()
+            except BaseException:
+                with contextlib.suppress(OSError):
+                    above.remove(temporary)
+                raise
+    except FileNotFoundError as error:
+        if not target.parent.is_dir():
+            raise SettingsError(f"--copy-to {target}: {target.parent} does not exist: create it") from error
+        raise NoExportError(f"{best.folder} changed while it was copied: try again") from error
+    except OSError as error:
+        raise StorageError(f"cannot copy {best.folder} to {target}: {error.strerror or error}") from error
+    return target
+
+
+def _copy(source: Folder, target: Folder, answered: Callable[[], None], deepest: int) -> None:
+    """Copy all files and folders durably. Links and other entries are left out, because no checkpoint has any."""
+    for name in source.names():
+        mode = source.stat(name).st_mode
+        if stat.S_ISDIR(mode) and deepest:
+            target.make_folder(name)
+            with source.folder(name) as below, target.folder(name) as into:
+                _copy(below, into, answered, deepest - 1)
+        elif stat.S_ISREG(mode) and name != PIN_RECORD:
+            with source.open_file(name) as original, target.create_file(name) as copy:
+                while part := original.read(_PART_BYTES):
+                    copy.write(part)
+                    answered()
+                sync_file(copy)
+                answered()
+    target.sync()
+
+
+def _require_whole(folder: Path, checkpoint: Checkpoint) -> None:
+    """Raise `NoExportError` unless a folder holds a checkpoint as it was evaluated."""
+    try:
+        digest = verify(folder, checkpoint.name, checkpoint.format)
+    except CheckpointError as error:
+        raise NoExportError(f"{folder} is damaged: {error}") from error
+    if digest != checkpoint.digest:
+        raise NoExportError(f"{folder} does not hold {checkpoint.name} as it was evaluated: remove it")
+
+
+def _remedy(settings: Settings) -> str:
+    """Return what a person can do if nothing is exported."""
+    if settings.export_best:
+        return "a checkpoint is exported some seconds after its evaluation, if best_metric has a direction"
+    return "set export_best = 1 and best_metric, and start the daemons with them; `sidecar check` shows the settings"

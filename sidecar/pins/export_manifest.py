@@ -1,0 +1,139 @@
+"""Describe an exported checkpoint, in the file `manifest.json` next to its files. The file is a view of the journal.
+
+Other users may be able to write there, so a manifest that is read is trusted only as far as the journal confirms it.
+"""
+
+import secrets
+import stat
+from collections.abc import Container, Mapping
+from dataclasses import dataclass
+from pathlib import PurePath
+from typing import Final
+
+from sidecar import durable
+from sidecar.artifacts.comparison import Comparison
+from sidecar.codec import dumps, loads
+from sidecar.confined import Folder
+from sidecar.coordination.journal_state import Closed
+from sidecar.coordination.totals import Best
+from sidecar.errors import RecordError
+from sidecar.pins.names import PIN_RECORD, TEMPORARY
+from sidecar.records import SCHEMA, Value
+
+MANIFEST: Final = "manifest.json"
+_OTHER: Final = ".manifest.json"  # for a checkpoint that is itself a file with the usual name
+_LONGEST: Final = 1024 * 1024
+_DEEPEST: Final = 16  # folders in each other
+_MOST_FILES: Final = 2000
+
+
+@dataclass(frozen=True, slots=True)
+class ExportedFile:
+    """Name a file of an exported checkpoint, by its path in the folder, and its size in bytes."""
+
+    name: str
+    size: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Manifest:
+    """Describe an exported checkpoint.
+
+    Args:
+        run: Id of the run.
+        plan: Number of the evaluation in the journal.
+        checkpoint: Name of the checkpoint; its files have their original names.
+        path: What a user passes to the framework, relative to the folder of the manifest.
+        format: Format of the checkpoint.
+        digest: Digest of the checkpoint.
+        step: Its training step, and how that was found.
+        step_source: How the step was found.
+        evaluated_at: When the evaluation was completed, UTC.
+        ranks: Its place among the best ones, from 1, by EVAL_SET/METRIC. Empty: it is only not yet beaten by more than
+            noise.
+        metrics: Its numbers by eval set, each with its 95 % interval.
+        examples: Examples that were counted, by eval set.
+        files: Its files.
+        better_than: How much better it was than the best checkpoint before, if it has become the best one.
+    """
+
+    run: str
+    plan: int
+    checkpoint: str
+    path: str
+    format: str
+    digest: str
+    step: int | None
+    step_source: str | None
+    evaluated_at: str
+    ranks: dict[str, int]
+    metrics: dict[str, dict[str, Value]]
+    examples: dict[str, int]
+    files: tuple[ExportedFile, ...]
+    better_than: Comparison | None = None
+    schema: int = SCHEMA
+
+
+def manifest_of(
+    closed: Closed, best: Best | None, ranks: Mapping[str, int], folder: Folder, better_than: Comparison | None = None
+) -> Manifest:
+    """Return the manifest of a checkpoint whose files are in an open folder. Raises OSError if they cannot be listed.
+
+    `best`: its place in the ranking, which has the step also of a checkpoint that the journal numbers.
+    """
+    checkpoint, result = closed.plan.checkpoint, closed.outcome.result
+    assert checkpoint is not None
+    assert result is not None
+    return Manifest(
+        run=closed.plan.run,
+        plan=closed.plan.plan,
+        checkpoint=checkpoint.name,
+        path=PurePath(checkpoint.name).name,
+        format=checkpoint.format,
+        digest=checkpoint.digest,
+        step=checkpoint.step if best is None else best.step,
+        step_source=checkpoint.step_source if best is None else best.step_source,
+        evaluated_at=closed.outcome.completed_at,
+        ranks=dict(sorted(ranks.items())),
+        metrics=result.metrics,
+        examples=result.examples,
+        files=tuple(_files(folder, {PIN_RECORD, _manifest_name(PurePath(checkpoint.name).name)})),
+        better_than=better_than,
+    )
+
+
+def write_manifest(folder: Folder, manifest: Manifest) -> None:
+    """Write the manifest into the folder of its checkpoint, durable before it is visible. Raises OSError."""
+    data, temporary = dumps(manifest) + b"\n", f"{TEMPORARY}{secrets.token_hex(8)}"
+    durable.replace(folder, _manifest_name(manifest.path), data, temporary=temporary)
+
+
+def read_manifest(folder: Folder) -> Manifest | None:
+    """Return the manifest in a folder; None if there is none that can be read."""
+    for name in (_OTHER, MANIFEST):
+        try:
+            data = folder.read(name, _LONGEST)
+            if len(data) <= _LONGEST:
+                return loads(Manifest, data)
+        except (OSError, RecordError):
+            continue
+    return None
+
+
+def _manifest_name(path: str) -> str:
+    return _OTHER if path == MANIFEST else MANIFEST
+
+
+def _files(folder: Folder, added: Container[str], above: str = "", deepest: int = _DEEPEST) -> list[ExportedFile]:
+    """Return the files below a folder. `added`: the names of files that this program itself adds."""
+    found: list[ExportedFile] = []
+    for name in folder.names():
+        path, status = f"{above}{name}", folder.stat(name)
+        if stat.S_ISDIR(status.st_mode) and deepest:
+            with folder.folder(name) as below:
+                found += _files(below, added, f"{path}/", deepest - 1)
+        elif stat.S_ISREG(status.st_mode) and path not in added and not path.startswith(TEMPORARY):
+            found.append(ExportedFile(path, status.st_size))
+        if len(found) > _MOST_FILES:
+            break
+    return found

@@ -1,0 +1,102 @@
+"""`sidecar best` names the best checkpoint for scripts, or says why there is none."""
+
+import json
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+from fakes import FakeClock, Node, pass_time, save
+from typer.testing import CliRunner
+
+from sidecar import cli
+from sidecar.checkpoints.inspect import verify
+from sidecar.errors import NoExportError, SettingsError
+from sidecar.export_rule import ExportRule
+from sidecar.records import Value
+
+NAMES = {"ckpt-1.index", "ckpt-1.data-00000-of-00001", "manifest.json"}
+
+
+@pytest.fixture
+def node(tmp_path, monkeypatch):
+    """A node that has exported the better one of two checkpoints; training deleted it."""
+    monkeypatch.setattr(os, "fsync", lambda _: None)
+    node = Node(tmp_path, FakeClock(), exports=ExportRule(metric="test/accuracy", count=2))
+    for step, number in ((1, 0.9), (2, 0.8)):
+        node.numbers[f"ckpt-{step}"] = Value(value=number, hex=number.hex(), goal="max")
+        save(node.checkpoint_dir, step)
+        pass_time(12, node)
+    return node
+
+
+def run(node, *options):
+    """What the command prints, or the error that it raises."""
+    result = CliRunner().invoke(cli.app, ["best", str(node.checkpoint_dir), "--run", "run", *options])
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    return result.stdout.strip()
+
+
+def test_the_path_that_a_framework_takes_is_printed(node):
+    """And nothing else, so that a script can use it."""
+    path = Path(run(node))
+    assert path.name == "ckpt-1"
+    assert path.with_name("ckpt-1.index").is_file()
+    assert path.parent.name.startswith("ckpt-1@")
+
+
+def test_what_is_known_of_it_is_printed_as_json(node):
+    """The manifest, with the paths here."""
+    said = json.loads(run(node, "--json"))
+    assert said["path"] == run(node)
+    assert said["metrics"]["test"]["accuracy"]["value"] == 0.9
+    assert said["ranks"] == {"test/accuracy": 1}
+
+
+def test_a_copy_has_the_original_names(node, tmp_path):
+    """It appears at once, and is whole."""
+    path = Path(run(node, "--copy-to", str(tmp_path / "deployed")))
+    assert path == tmp_path / "deployed" / "ckpt-1"
+    assert {entry.name for entry in path.parent.iterdir()} == NAMES
+    assert verify(path.parent, "ckpt-1") == json.loads((path.parent / "manifest.json").read_text())["digest"]
+    assert not list(tmp_path.glob(".deployed*"))
+    with pytest.raises(SettingsError, match="deployed exists"):
+        run(node, "--copy-to", str(tmp_path / "deployed"))
+    with pytest.raises(SettingsError, match="nowhere does not exist"):
+        run(node, "--copy-to", str(tmp_path / "nowhere" / "deployed"))
+
+
+def test_a_run_without_exports_says_how_to_get_some(node):
+    """Before the first daemon, and after it."""
+    shutil.rmtree(node.run_dir / "exports")
+    with pytest.raises(NoExportError, match="export_best"):
+        run(node)
+    shutil.rmtree(node.run_dir)
+    with pytest.raises(NoExportError, match="no daemon has started"):
+        run(node)
+
+
+@pytest.mark.parametrize("target", ["/etc", "../evaluations", "foreign", "missing@0123456789ab"])
+def test_a_planted_link_leads_nowhere(node, target):
+    """Neither out of the exports, nor to what the journal does not know."""
+    folder = node.run_dir / "exports"
+    (folder / "foreign").mkdir()
+    (folder / "foreign" / "manifest.json").write_bytes((folder / "best" / "manifest.json").read_bytes())
+    (folder / "best").unlink()
+    (folder / "best").symlink_to(target)
+    with pytest.raises(NoExportError):
+        run(node)
+
+
+def test_an_export_with_other_content_is_refused(node):
+    """A name, a link and a manifest can be planted; the digest is computed again."""
+    folder = node.run_dir / "exports"
+    (other,) = folder.glob("ckpt-2@*")
+    (best,) = folder.glob("ckpt-1@*")
+    for path in best.glob("ckpt-1.*"):
+        path.unlink()
+    for path in other.glob("ckpt-2.*"):
+        shutil.copy(path, best / path.name.replace("ckpt-2", "ckpt-1"))
+    with pytest.raises(NoExportError, match="does not hold ckpt-1"):
+        run(node)
