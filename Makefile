@@ -19,7 +19,7 @@ PYTEST := $(BIN)/pytest --numprocesses $(JOBS) --durations 10
 unexport PYTHONDONTWRITEBYTECODE
 SECONDS := tests/demo tests/deploy tests/integration tests/simulation tests/workers
 
-.PHONY: help demo test test-fast test-all test-rest test-gpu faults lint docs bench simulate dashboards reference try-compose soak try-systemd try-readme clean
+.PHONY: help demo test test-fast test-all test-rest test-gpu faults lint docs bench simulate dashboards reference screenshots try-compose soak try-systemd try-readme clean
 
 help:  ## Show this.
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST)
@@ -70,6 +70,9 @@ dashboards: $(READY)  ## Write the Grafana dashboards anew from the code that ma
 
 reference: $(READY)  ## Write the pages of docs/reference/ that follow from the code.
 	$(BIN)/python docs/generate.py
+
+screenshots: $(READY)  ## Take the pictures of docs/img/ anew from a run of the demo (3 minutes; chromium).
+	$(BIN)/python docs/screenshots.py
 
 try-compose:  ## Build the images, start docker-compose.yml, let its end-to-end test judge it (Docker).
 	deploy/compose/try

@@ -22,14 +22,15 @@ from sidecar.commands.framework import with_framework
 from sidecar.commands.port_owner import node_serving
 from sidecar.commands.sinks import all_delivered, close, start_deliveries, start_uploads, statuses
 from sidecar.commands.task_file import check_before_import
+from sidecar.coordination.storage import PosixStorage
 from sidecar.daemon.events import Message, Terminate
 from sidecar.daemon.loop import Daemon
 from sidecar.daemon.storage_thread import StorageThread
 from sidecar.errors import NodeNameTakenError, RunReplacedError, SettingsError
 from sidecar.observability.http import Server
+from sidecar.observability.past import PastReader
 from sidecar.observability.prometheus import Exporter
 from sidecar.observability.publisher import DaemonLog, Published, Publisher
-from sidecar.observability.report import status_json
 from sidecar.observability.systemd import Notifier
 from sidecar.policy.node_identity import advertised_host, node_name
 from sidecar.policy.roles import RoleDecision, decide_role
@@ -62,19 +63,22 @@ def serve(settings: Settings, environ: Mapping[str, str], *, settings_file: Path
     deliveries = start_deliveries(settings, log)
     exporter = Exporter(registry, sinks=partial(statuses, deliveries))
     uploads = start_uploads(settings, deliveries, log)
-    updates = [delivery.update for delivery in deliveries]
+    past = PastReader(PosixStorage(settings.run_dir), log_of=lambda closed: life.log.log_of(closed))  # noqa: PLW0108 - as below
+    updates = [*(delivery.update for delivery in deliveries), past.update]
     delivered = partial(all_delivered, deliveries) if deliveries else None
-    clock, publisher = SystemClock(), Publisher(published, exporter, Notifier(environ), updates, delivered)
+    clock, facts = SystemClock(), {"checkpoint_dir": str(settings.checkpoint_dir)}
+    publisher = Publisher(published, exporter, Notifier(environ), updates, delivered, facts=facts, log_of=past.log_of)
 
     def begin() -> _Life:
         inbox: queue.SimpleQueue[Message] = queue.SimpleQueue()
-        daemon = daemon_from_settings(settings, environ, node, decision, inbox, clock, DaemonLog(log), publisher)
-        return _Life(daemon, inbox)
+        daemon_log = DaemonLog(log)
+        daemon = daemon_from_settings(settings, environ, node, decision, inbox, clock, daemon_log, publisher)
+        return _Life(daemon, inbox, daemon_log)
 
     life = begin()
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):  # before anybody can see that the daemon runs
         signal.signal(number, lambda number, _: life.inbox.put(Terminate(signal.Signals(number).name)))
-    published.status = status_json(life.daemon.status(), life.daemon.state.history)  # the page never lacks a field
+    published.status = publisher.document(life.daemon.status(), life.daemon.state.history)  # it never lacks a field
     server = Server(
         settings.http_host,
         settings.http_port,
@@ -83,6 +87,7 @@ def serve(settings: Settings, environ: Mapping[str, str], *, settings_file: Path
         health=lambda: life.daemon.healthy(),  # noqa: PLW0108 - the daemon may be another one by then
         ready=lambda: published.unready,
         status=lambda: published.status,
+        past=past,
     )
     _listen(server, settings, node)
     if settings_file is not None:
@@ -125,6 +130,7 @@ class _Life:
 
     daemon: Daemon
     inbox: "queue.SimpleQueue[Message]"
+    log: DaemonLog
 
     def run(self) -> int:
         """Run the daemon and its storage thread. Raise the error that ended it, if one did."""

@@ -9,8 +9,10 @@ from sidecar.observability.status import (
     DiskUsage,
     Ended,
     EvaluationStatus,
+    MemberProgress,
     Newest,
     NodesStatus,
+    NodeSummary,
     Status,
     UnreadableEntries,
     WorkerStatus,
@@ -33,6 +35,7 @@ def report_status(
     waiting = tracker.choice(history, state.task).evaluate
     reasons = left_out(state.nodes.ready(now), history, identity.node, state.min_workers)
     unknown = {**tracker.failed, **tracker.unknown}
+    alive = state.nodes.alive(now)
     sentences = *(f"{name}: {unknown[name]}" for name in sorted(unknown)), *state.nodes.unreadable_files
     return Status(
         identity=identity,
@@ -51,9 +54,11 @@ def report_status(
             plan=history.open.plan if history.open is not None else None,
             group_size=len(statistics.group),
             groups_formed=statistics.groups_formed,
+            progress=_progress(state, workers),
         ),
         nodes=NodesStatus(
-            members=_count_states(state.nodes.alive(now)),
+            alive=tuple(map(_summary, alive)),
+            members=_count_states(alive),
             left_out={node: left.why for node, left in reasons.items()},
             left_out_reasons=count_by_reason(reasons),
         ),
@@ -78,6 +83,38 @@ def _newest(state: DaemonState) -> Newest | None:
     unnumbered = sum(checkpoint.step is None and checkpoint.key not in ordinals for checkpoint in waiting)
     number = ordinals.get((newest.checkpoint, newest.digest), len(ordinals) + max(1, unnumbered))
     return replace(newest, step=number, step_source="order")
+
+
+def _progress(state: DaemonState, workers: tuple[WorkerStatus, ...]) -> tuple[MemberProgress, ...]:
+    """Return the progress of each rank of the open plan.
+
+    Of this node's own workers it is the present one, of others that of their newest heartbeats.
+    """
+    plan = state.history.open
+    if plan is None:
+        return ()
+    known = {worker.worker: (worker.state, worker.batches, worker.total_batches) for worker in workers}
+    for node in {member.node for member in plan.members or ()} - {state.identity.node}:
+        heartbeat = state.nodes.liveness.heartbeat(node)
+        if heartbeat is not None and heartbeat.journal.plan == plan.plan:
+            known |= {each.worker: (each.phase, each.batches, each.total) for each in heartbeat.doing or ()}
+    unknown = (None, None, None)
+    return tuple(
+        MemberProgress(member.rank, member.node, member.worker, *known.get(member.worker, unknown))
+        for member in plan.members or ()
+    )
+
+
+def _summary(heartbeat: Heartbeat) -> NodeSummary:
+    return NodeSummary(
+        node=heartbeat.node,
+        role=heartbeat.role,
+        role_source=heartbeat.role_source,
+        state=heartbeat.state,
+        version=heartbeat.version,
+        active=sum(slot.worker is not None for slot in heartbeat.slots),
+        standby=sum(slot.standby is not None for slot in heartbeat.slots),
+    )
 
 
 def _count_states(alive: list[Heartbeat]) -> dict[str, int]:

@@ -4,12 +4,13 @@ The daemon's loop calls `Publisher` and `DaemonLog`, which `commands.bootstrap` 
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from sidecar.coordination.journal_state import Closed, Entry, JournalState
 from sidecar.coordination.totals import Best
+from sidecar.observability.failures import newest_failure
 from sidecar.observability.log import entry_logged
 from sidecar.observability.prometheus import Exporter
 from sidecar.observability.report import status_json
@@ -36,6 +37,8 @@ class Publisher:
     deliver: Sequence[Callable[[Status, JournalState], None]] = ()  # to sinks; none of them waits
     delivered: Callable[[], bool] | None = None  # whether the sinks have everything; None: there are none
     last: tuple[Status, int] | None = None
+    facts: Mapping[str, Any] = field(default_factory=dict)  # what the page shows of the settings
+    log_of: Callable[[Closed], str | None] = lambda _: None  # the log of a worker of this node, for a failed plan
 
     def __call__(self, status: Status, history: JournalState) -> None:
         """Notify systemd that the loop turned. Update gauges, status page and sinks if anything changed."""
@@ -45,9 +48,16 @@ class Publisher:
         self.last = status, history.log.count
         self.exporter.update(status, history)
         self.published.unready = status.unready
-        self.published.status = status_json(status, history)
+        self.published.status = self.document(status, history)
         for note in self.deliver:
             note(status, history)
+
+    def document(self, status: Status, history: JournalState) -> dict[str, Any]:
+        """Return the content of /api/status."""
+        document = {**status_json(status, history), **self.facts}
+        if (failed := newest_failure(history)) is not None:
+            document["failing"] |= {"log": self.log_of(failed)}
+        return document
 
 
 @dataclass(slots=True)
@@ -68,9 +78,9 @@ class DaemonLog:
 
     def entry(self, entry: Entry | Plan) -> None:
         """Log a record of the journal."""
-        entry_logged(self.log, entry, self.best(), self._log_of)
+        entry_logged(self.log, entry, self.best(), self.log_of)
 
-    def _log_of(self, closed: Closed) -> str | None:
+    def log_of(self, closed: Closed) -> str | None:
         """Return the log of the worker that failed; if it ran on another node, the log of a worker of this node."""
         members = closed.plan.members or ()
         ranks = sorted(members, key=lambda member: member.rank != closed.outcome.rank)

@@ -13,6 +13,7 @@ from urllib.parse import unquote
 from sidecar.clock import timestamp
 from sidecar.coordination.journal_state import Closed, Entry, JournalState, Settled
 from sidecar.coordination.totals import Best
+from sidecar.observability.failures import failing
 from sidecar.observability.status import Status
 from sidecar.records import Checkpoint, Key, Plan, Value
 from sidecar.states import OutcomeStatus, Verdict
@@ -50,8 +51,16 @@ def status_json(status: Status, history: JournalState) -> dict[str, Any]:
         unknown=status.unreadable.sentences,
         left_out=status.nodes.left_out,
     )
+    if run["plan"] is not None:
+        run["plan"]["doing"] = [dataclasses.asdict(member) for member in status.evaluation.progress]
     return run | {
         "members": dict(status.nodes.members),
+        "nodes": [
+            {name: getattr(node, name) for name in ("node", "role", "role_source", "state", "version")}
+            | {"workers": {"active": node.active, "standby": node.standby}}
+            for node in status.nodes.alive
+        ],
+        "entries": history.log.count,
         "unknown_count": status.unreadable.count,
         "node": identity.node,
         "incarnation": identity.incarnation,
@@ -92,8 +101,12 @@ def run_json(
         "best": {
             f"{eval_set}/{name}": {
                 "value": best.number if math.isfinite(best.number) else None,
+                "hex": best.hex,
+                "goal": best.goal,
                 "step": best.step,
+                "step_source": best.step_source,
                 "checkpoint": checkpoint_of(best),
+                "plan": plan_of(best),
             }
             for (eval_set, name), best in bests(history).items()
         },
@@ -103,6 +116,7 @@ def run_json(
         "left_out": dict(left_out),
         "unknown": list(unknown),
         "unknown_count": len(unknown),
+        "failing": failing(history),
         "recent": recent(history),
     }
 
@@ -119,13 +133,19 @@ def checkpoint_of(best: Best) -> str:
     return unquote(PurePosixPath(best.folder).parent.name.rpartition("@")[0], errors="surrogatepass")
 
 
+def plan_of(best: Best) -> int | None:
+    """Return the number of the plan that reached a best value, which its folder of saves holds."""
+    number = best.folder.rpartition("/plan-")[2]
+    return int(number) if number.isascii() and number.isdecimal() else None
+
+
 def _rows(entries: Iterable[Entry]) -> list[Row]:
     """Return the rows of entries. A final settlement shares the row of the last failed attempt."""
     result: list[Row] = []
     failed: dict[Key, tuple[Plan, Row]] = {}  # the last failed attempt at each checkpoint
     for entry in entries:
         if isinstance(entry, Closed):
-            result.append(row := _closed_row(entry))
+            result.append(row := closed_row(entry))
             if entry.outcome.status == OutcomeStatus.FAILED and entry.plan.checkpoint is not None:
                 failed[entry.plan.checkpoint.key] = entry.plan, row
             continue
@@ -144,15 +164,15 @@ def _newest_evaluation(history: JournalState) -> Row | None:
     if history.newest is None:
         return None
     latest = history.newest_task.latest
-    return _closed_row(history.newest) | {
+    return closed_row(history.newest) | {
         "examples": {eval_set: newest.result.examples[eval_set] for eval_set, newest in latest.items()},
-        "metrics": {eval_set: _numbers(newest.result.metrics.get(eval_set, {})) for eval_set, newest in latest.items()},
+        "metrics": {eval_set: numbers(newest.result.metrics.get(eval_set, {})) for eval_set, newest in latest.items()},
         "steps": {eval_set: newest.checkpoint.step for eval_set, newest in latest.items()},
         "step_sources": {eval_set: newest.checkpoint.step_source for eval_set, newest in latest.items()},
     }
 
 
-def _closed_row(closed: Closed) -> Row:
+def closed_row(closed: Closed) -> Row:
     """Return the row of a closed plan."""
     plan, outcome, result = closed.plan, closed.outcome, closed.outcome.result
     checkpoint: Checkpoint | None = plan.checkpoint
@@ -175,9 +195,7 @@ def _closed_row(closed: Closed) -> Row:
         "workers": len(plan.members or ()) if result is None else result.workers,
         "group": None if result is None else result.group,
         "examples": {} if result is None else dict(result.examples),
-        "metrics": {}
-        if result is None
-        else {eval_set: _numbers(values) for eval_set, values in result.metrics.items()},
+        "metrics": {} if result is None else {eval_set: numbers(values) for eval_set, values in result.metrics.items()},
         "changed": [] if result is None else list(result.changed),
         "phases": {} if result is None else dict(result.phases),
         "proposed_at": plan.proposed_at,
@@ -189,7 +207,8 @@ def _closed_row(closed: Closed) -> Row:
     }
 
 
-def _numbers(values: Mapping[str, Value]) -> dict[str, dict[str, Any]]:
+def numbers(values: Mapping[str, Value]) -> dict[str, dict[str, Any]]:
+    """Return numbers as JSON. NaN and infinity are `None`, and `hex` has them as text."""
     return {
         name: {"value": value.value, "hex": value.hex, "lower": value.lower, "upper": value.upper}
         for name, value in values.items()

@@ -39,18 +39,45 @@ class CheckpointsStatus:
 
 
 @dataclass(frozen=True, slots=True)
+class MemberProgress:
+    """Describe the progress of one rank in the open plan, on any node. None: its node has not reported it yet."""
+
+    rank: int
+    node: str
+    worker: str
+    phase: str | None = None
+    batches: int | None = None
+    total: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class EvaluationStatus:
     """Describe the open plan, and the groups of worker processes that evaluate."""
 
     plan: int | None = None  # the open plan, if any
+    progress: tuple[MemberProgress, ...] = ()  # of its ranks, as the newest heartbeats say
     group_size: int = 0  # worker processes of the newest evaluation
     groups_formed: int = 0  # since this daemon started
+
+
+@dataclass(frozen=True, slots=True)
+class NodeSummary:
+    """Describe one live node by its newest heartbeat."""
+
+    node: str
+    role: str
+    role_source: str
+    state: str
+    version: str
+    active: int = 0  # worker processes that are in a group
+    standby: int = 0  # worker processes that are ready to join one
 
 
 @dataclass(frozen=True, slots=True)
 class NodesStatus:
     """Describe the nodes that are alive."""
 
+    alive: tuple[NodeSummary, ...] = ()  # in natural order of names, this node among them
     members: dict[str, int] = field(default_factory=dict)  # the number of nodes by state
     left_out: dict[str, str] = field(default_factory=dict)  # by node that is left out of some evaluations: why
     left_out_reasons: dict[str, int] = field(default_factory=dict)  # the number of such nodes by `eligibility.Reason`

@@ -2,9 +2,11 @@
 
 import json
 import signal
+import time
 from urllib.request import urlopen
 
 import pytest
+from served_run import ServedRun, value
 from structlog.testing import capture_logs
 
 from sidecar.commands.serve import serve
@@ -60,3 +62,30 @@ def test_a_signal_as_soon_as_the_port_is_open_ends_the_daemon_in_order(tmp_path,
     monkeypatch.setattr(Daemon, "run", lambda _, inbox: messages.append(inbox.get(timeout=1)) or 0)
     assert serve(Settings(checkpoint_dir=tmp_path / "ckpts", role="chief", node="a", http="127.0.0.1:0"), {}) == 0
     assert [message.signal for message in messages] == ["SIGTERM"]
+
+
+@pytest.mark.usefixtures("signals")
+def test_the_page_knows_the_state_directory_and_the_checkpoints(tmp_path, monkeypatch):
+    """Its curves are read from the run's own journal, and its remedies name the directory of the settings."""
+    settings = Settings(checkpoint_dir=tmp_path / "ckpts", role="chief", node="a", http="127.0.0.1:0")
+    written = ServedRun(settings.run_dir)
+    written.plan("ckpt-1", 100)
+    written.succeed({"test": {"accuracy": value(0.5)}})
+    answers = {}
+
+    def ask(daemon, _):
+        (started,) = [each for each in logs if each["event"] == "daemon_started"]
+        end = time.monotonic() + 60
+        while answers.get("/api/curves", {}).get("progress", {}).get("state") != "read":
+            assert time.monotonic() < end
+            daemon.tick()
+            for path in ("/api/status", "/api/curves"):
+                with urlopen(started["http"].rstrip("/") + path) as answer:
+                    answers[path] = json.load(answer)
+        return 0
+
+    monkeypatch.setattr(Daemon, "run", ask)
+    with capture_logs() as logs:
+        assert serve(settings, {}) == 0
+    assert answers["/api/status"]["checkpoint_dir"] == str(tmp_path / "ckpts")
+    assert [series["metric"] for series in answers["/api/curves"]["series"]] == ["accuracy"]

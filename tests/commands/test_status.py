@@ -47,8 +47,20 @@ def test_both_status_documents_have_the_same_keys_for_the_same_facts(observer):
     of_the_run = strict(found)
     status = make_status("mnist", "n1", "i1", "1", state=NodeState.READY)
     of_the_node = status_json(status, found.history)
-    common = {"run", "plan", "evaluation", "best", "evaluated", "settled", "pending", "members", "left_out", "recent"}
-    assert of_the_run.keys() & of_the_node.keys() == common | {"unknown", "unknown_count"}
+    common = {
+        "run",
+        "plan",
+        "evaluation",
+        "best",
+        "evaluated",
+        "settled",
+        "pending",
+        "members",
+        "nodes",
+        "left_out",
+        "recent",
+    }
+    assert of_the_run.keys() & of_the_node.keys() == common | {"unknown", "unknown_count", "failing"}
     assert {key: of_the_run[key] for key in common} == {key: of_the_node[key] for key in common}
 
 
@@ -147,10 +159,15 @@ def test_the_newest_and_the_best_are_told(observer, writers, checkpoint):
     numbers = strict(found)["evaluation"]["metrics"]["test"]
     assert {name: each["value"] for name, each in numbers.items()} == {"accuracy": 0.5, "loss": 0.125, "odd": None}
     assert numbers["odd"]["hex"] == "nan"
-    assert strict(found)["best"] == {
-        "test/accuracy": {"value": 0.875, "step": 200, "checkpoint": "ckpt-200"},
-        "test/loss": {"value": 0.125, "step": 300, "checkpoint": "ckpt-300"},
+    best = strict(found)["best"]
+    assert {name: (each["value"], each["step"], each["checkpoint"]) for name, each in best.items()} == {
+        "test/accuracy": (0.875, 200, "ckpt-200"),
+        "test/loss": (0.125, 300, "ckpt-300"),
     }
+    assert [(each["hex"], each["goal"], each["plan"]) for each in best.values()] == [
+        ((0.875).hex(), "max", 2),
+        ((0.125).hex(), "min", 3),
+    ]
 
 
 def test_silence_of_a_lease_means_gone(observer, writers, clock):

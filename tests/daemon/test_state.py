@@ -9,6 +9,7 @@ from sidecar.coordination.liveness import HeartbeatReadings
 from sidecar.daemon.checkpoint_tracker import CheckpointTracker
 from sidecar.daemon.state import DaemonState
 from sidecar.daemon.status_report import report_status
+from sidecar.observability.status import WorkerStatus
 from sidecar.policy.node_identity import Identity
 from sidecar.policy.roles import RoleDecision
 from sidecar.policy.selection import Selection
@@ -380,3 +381,26 @@ def test_a_pin_is_wanted_for_the_task_of_a_node_that_cannot_be_heard():
         unread = HeartbeatReadings(unread={"n2": "Input/output error"}, unanswered=frozenset({"n2"}))
         state.record_heartbeats(heartbeat("n1", int(now)), unread, now)
     assert holds(state, 30.0, 1) == [1]
+
+
+def test_the_progress_of_every_rank_is_reported():
+    """Of this node's own workers as it is now, of others as their heartbeats say, and of silent ones nothing."""
+    state = new_world()
+    state.apply(plan(1, members=("n1.i1.1", "n2.i1.1", "n3.i1.1")), 0.0)
+    waiting(state, 2.0, 1, "restore", "evaluate")
+    status = report_status(state, 2.0, None, (WorkerStatus("n1.i1.1", 7, "evaluate", 3, 8),))
+    assert [(each.rank, each.node, each.phase, each.batches, each.total) for each in status.evaluation.progress] == [
+        (0, "n1", "evaluate", 3, 8),
+        (1, "n2", "evaluate", 0, None),
+        (2, "n3", None, None, None),
+    ]
+    assert ("n1", "worker", "ready") in [(each.node, each.role, each.state) for each in status.nodes.alive]
+
+
+def test_progress_in_an_earlier_plan_is_not_that_of_the_open_one():
+    """A heartbeat that is older than the plan says nothing about it."""
+    state = new_world()
+    state.apply(plan(1, members=("n1.i1.1", "n2.i1.1")), 0.0)
+    waiting(state, 2.0, 0, "evaluate", "evaluate")
+    assert [each.phase for each in report_status(state, 2.0, None, ()).evaluation.progress] == [None, None]
+    assert report_status(new_world(), 2.0, None, ()).evaluation.progress == ()

@@ -162,7 +162,7 @@ def test_the_http_page_has_every_path_and_limit():
     from sidecar.observability.http import hosts, server, views
 
     page = (REFERENCE / "http.md").read_text()
-    known = views.Views(hosts.Hosts([]), CollectorRegistry(), lambda: None, lambda: None, dict)._views
+    known = views.Views(hosts.Hosts([]), CollectorRegistry(), lambda: None, lambda: None, dict, past=None)._views
     assert {*re.findall(r"^\| `(/\S*)` \|", page, re.MULTILINE)} == {*known}
     assert f"| {server.REQUEST_BYTES // 1024} KiB |" in page
     assert f"| connections at once | {server.CONNECTIONS} |" in page

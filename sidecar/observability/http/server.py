@@ -24,6 +24,7 @@ from sidecar.addresses import dialled
 from sidecar.errors import SettingsError
 from sidecar.observability.http.hosts import Hosts
 from sidecar.observability.http.views import Request, Views
+from sidecar.observability.past.reader import Past
 
 _log = structlog.get_logger()
 
@@ -55,6 +56,7 @@ class Server:
         health: Returns why the daemon is not alive, or None.
         ready: Returns why the daemon is not ready, or None.
         status: Returns the content of /api/status and of the page, made by `observability.report.status_json`.
+        past: Answers questions about all evaluations, for the curves of the page.
         request_seconds: The time in which a client must send its request, and again to receive the answer.
     """
 
@@ -68,12 +70,13 @@ class Server:
         health: Callable[[], str | None],
         ready: Callable[[], str | None],
         status: Callable[[], dict[str, Any]],
+        past: Past,
         request_seconds: float = 10.0,
     ) -> None:
         self._host = host.strip("[]")
         self._port = port
         self._hosts = Hosts([self._host, *names])
-        self._views = Views(self._hosts, registry, health, ready, status)
+        self._views = Views(self._hosts, registry, health, ready, status, past)
         self._request_seconds = request_seconds
         self._closed = threading.Event()
         self._running: tuple[asyncio.AbstractEventLoop, asyncio.Event, threading.Thread] | None = None

@@ -5,30 +5,45 @@ touch storage and never wait for the daemon's loop.
 """
 
 import io
-import json
 from collections.abc import Callable
+from functools import cached_property, partial
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote
 
 import structlog
 from prometheus_client import CollectorRegistry, make_wsgi_app
 
 from sidecar.observability.http.hosts import Hosts
-from sidecar.observability.status_page import page
+from sidecar.observability.http.response import TEXT, Response, response, unless_known
+from sidecar.observability.past.reader import Past
+
+if TYPE_CHECKING:
+    from sidecar.observability.http.page_views import PageViews
 
 _log = structlog.get_logger()
 
-_TEXT, _JSON, _HTML = "text/plain; charset=utf-8", "application/json", "text/html; charset=utf-8"
 _PROBES: Final = ("/healthz", "/readyz")
+_PAGE: Final = (
+    "/",
+    "/evaluations",
+    "/evaluation",
+    "/api/status",
+    "/api/curves",
+    "/api/curve",
+    "/api/evaluations",
+    "/api/evaluation",
+)
+"""The paths that `page_views` answers, in addition to its files."""
 
+_FILES: Final = ("/static/", "/favicon.ico")
 
-class _Response(NamedTuple):
-    status: HTTPStatus
-    content_type: str
-    body: bytes
-    headers: tuple[tuple[str, str], ...] = ()
+CONTENT_SECURITY_POLICY: Final = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+"""What a browser may load for an answer: our own files, and nothing that the answer itself contains."""
 
 
 class Request(BaseHTTPRequestHandler):
@@ -39,7 +54,7 @@ class Request(BaseHTTPRequestHandler):
     """
 
     default_request_version = "HTTP/1.0"  # so that a refusal always has a status line
-    error_content_type = _TEXT
+    error_content_type = TEXT
     error_message_format = "%(message)s\n"
 
     def __init__(self, head: bytes) -> None:
@@ -56,6 +71,11 @@ class Request(BaseHTTPRequestHandler):
         return unquote(self.path.partition("?")[0], errors="replace")
 
     @property
+    def query(self) -> str:
+        """Return the part of the request's path after the question mark."""
+        return self.path.partition("?")[2]
+
+    @property
     def is_quick(self) -> bool:
         """Return whether the answer takes no time to build: that of a probe, or a refusal."""
         return not self.parsed or self.place in _PROBES
@@ -65,17 +85,19 @@ class Request(BaseHTTPRequestHandler):
         """Return the bytes written so far: for a request that could not be parsed, the refusal."""
         return self._output.getvalue()
 
-    def written(self, response: _Response) -> bytes:
+    def written(self, response: Response) -> bytes:
         """Return the bytes of the whole answer."""
         self.send_response(response.status)
         for name, value in response.headers:
             self.send_header(name, value)
         self.send_header("Content-Type", response.content_type)
-        self.send_header("Content-Length", str(len(response.body)))
+        if response.status != HTTPStatus.NOT_MODIFIED:  # there it would be the length of the whole answer
+            self.send_header("Content-Length", str(len(response.body)))
         self.send_header("Connection", "close")
-        self.send_header("Cache-Control", "no-store")
+        if "Cache-Control" not in dict(response.headers):
+            self.send_header("Cache-Control", "no-store")
         self.send_header("X-Content-Type-Options", "nosniff")
-        self.send_header("Content-Security-Policy", "default-src 'none'; style-src 'unsafe-inline'")
+        self.send_header("Content-Security-Policy", CONTENT_SECURITY_POLICY)
         self.end_headers()
         if self.command != "HEAD":
             self.wfile.write(response.body)
@@ -98,6 +120,7 @@ class Views:
         health: Returns why the daemon is not alive, or None.
         ready: Returns why the daemon is not ready, or None.
         status: Returns the content of /api/status and of the page.
+        past: Answers questions about all evaluations.
     """
 
     def __init__(
@@ -107,63 +130,78 @@ class Views:
         health: Callable[[], str | None],
         ready: Callable[[], str | None],
         status: Callable[[], dict[str, Any]],
+        past: Past,
     ) -> None:
         self._hosts = hosts
         self._exporter = make_wsgi_app(registry)
-        self._views: dict[str, Callable[[Request], _Response]] = {
+        self._status, self._past = status, past
+        self._views: dict[str, Callable[[Request], Response]] = {
             "/metrics": self._metrics,
-            "/": lambda _: _response(HTTPStatus.OK, page(status()), _HTML),
-            "/api/status": lambda _: _response(
-                HTTPStatus.OK, json.dumps(status(), indent=2, allow_nan=False) + "\n", _JSON
-            ),
+            **{path: partial(self._of_page, path) for path in _PAGE},
             "/healthz": lambda _: _verdict(health()),
             "/readyz": lambda _: _verdict(ready()),
         }
+
+    @cached_property
+    def _page(self) -> "PageViews":
+        """Import the page when somebody looks at it: half a megabyte."""
+        from sidecar.observability.http.page_views import PageViews  # noqa: PLC0415
+
+        return PageViews(self._status, self._past)
 
     def answer(self, request: Request) -> bytes:
         """Return the whole answer; empty if there is no request line."""
         if not request.parsed:
             return request.output
         try:
-            response = self._response(request)
+            found = self._answer(request)
         except Exception:  # noqa: BLE001 - a bug in one view must not end the server
             _log.exception("http_request_failed", path=request.place)
-            response = _response(HTTPStatus.INTERNAL_SERVER_ERROR, "this answer failed; the daemon's log says why\n")
-        return request.written(response)
+            found = response(HTTPStatus.INTERNAL_SERVER_ERROR, "this answer failed; the daemon's log says why\n")
+        return request.written(found)
 
-    def _response(self, request: Request) -> _Response:
+    def _answer(self, request: Request) -> Response:
         if (refused := self._misdirected(request)) is not None:
             return refused
-        view = self._views.get(request.place)
+        view = self._views.get(request.place) or self._file(request.place)
         if view is None:
-            return _response(HTTPStatus.NOT_FOUND, f"see {', '.join(self._views)}\n")
+            return response(HTTPStatus.NOT_FOUND, f"see {', '.join(self._views)}\n")
         if request.command not in ("GET", "HEAD"):
-            refused = _response(HTTPStatus.METHOD_NOT_ALLOWED, "read only: GET or HEAD\n")
+            refused = response(HTTPStatus.METHOD_NOT_ALLOWED, "read only: GET or HEAD\n")
             return refused._replace(headers=(("Allow", "GET, HEAD"),))
-        return view(request)
+        return unless_known(view(request), ",".join(request.headers.get_all("If-None-Match", [])))
 
-    def _misdirected(self, request: Request) -> _Response | None:
+    def _of_page(self, path: str, request: Request) -> Response:
+        return self._page.views[path](request)
+
+    def _file(self, place: str) -> Callable[[Request], Response] | None:
+        """Return a view that answers with a file of the page; None if there is none at this path."""
+        if not place.startswith(_FILES) or (file := self._page.static(place)) is None:
+            return None
+        return lambda _: file
+
+    def _misdirected(self, request: Request) -> Response | None:
         """Refuse a request for another host. Browsers always name a host; old clients may not."""
         hosts = request.headers.get_all("Host", [])
         if len(hosts) > 1:
-            return _response(HTTPStatus.BAD_REQUEST, "more than one Host header\n")
+            return response(HTTPStatus.BAD_REQUEST, "more than one Host header\n")
         host = hosts[0].strip() if hosts else ""
         try:
             if not host or self._hosts.accepts(host):
                 return None
         except ValueError:
-            return _response(HTTPStatus.BAD_REQUEST, "the Host header is neither HOST nor HOST:PORT\n")
+            return response(HTTPStatus.BAD_REQUEST, "the Host header is neither HOST nor HOST:PORT\n")
         text = (
             f"{host} is not known as a name of this daemon; if it is one, list it in http_hosts (SIDECAR_HTTP_HOSTS)\n"
         )
-        return _response(HTTPStatus.MISDIRECTED_REQUEST, text)
+        return response(HTTPStatus.MISDIRECTED_REQUEST, text)
 
-    def _metrics(self, request: Request) -> _Response:
+    def _metrics(self, request: Request) -> Response:
         """Return the answer of prometheus-client, which chooses the format and the compression."""
         environ = {
             "REQUEST_METHOD": "GET",
             "PATH_INFO": request.place,
-            "QUERY_STRING": request.path.partition("?")[2],
+            "QUERY_STRING": request.query,
             "HTTP_ACCEPT": ",".join(request.headers.get_all("Accept", [])),
             "HTTP_ACCEPT_ENCODING": "gzip" if _takes_gzip(request.headers.get_all("Accept-Encoding", [])) else "",
         }
@@ -171,17 +209,13 @@ class Views:
         body = b"".join(self._exporter(environ, lambda _, headers: started.update(headers)))
         content_type = started.pop("Content-Type")
         headers = (*started.items(), ("Vary", "Accept, Accept-Encoding"))
-        return _Response(HTTPStatus.OK, content_type, body, headers)
+        return Response(HTTPStatus.OK, content_type, body, headers)
 
 
-def _response(status: HTTPStatus, text: str, content_type: str = _TEXT) -> _Response:
-    return _Response(status, content_type, text.encode(errors="replace"))
-
-
-def _verdict(reason: str | None) -> _Response:
+def _verdict(reason: str | None) -> Response:
     if reason is None:
-        return _response(HTTPStatus.OK, "ok\n")
-    return _response(HTTPStatus.SERVICE_UNAVAILABLE, f"{reason}\n")
+        return response(HTTPStatus.OK, "ok\n")
+    return response(HTTPStatus.SERVICE_UNAVAILABLE, f"{reason}\n")
 
 
 def _takes_gzip(headers: list[str]) -> bool:

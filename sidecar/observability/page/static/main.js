@@ -1,0 +1,20 @@
+// Start the scripts of the page: keep it up to date, draw curves, show evaluations, add older ones.
+
+import { Curves } from "./curves.js";
+import { showEvaluations } from "./evaluation.js";
+import { addOlderOnRequest } from "./older.js";
+import { follow } from "./live.js";
+import { showTimes } from "./times.js";
+
+showTimes(document);
+setInterval(() => showTimes(document), 5000);
+
+if (document.getElementById("page")) {
+  const curves = new Curves(document);
+  showEvaluations();
+  addOlderOnRequest();
+  follow((changed) => {
+    showTimes(document);
+    if (changed) curves.refresh();
+  });
+}
