@@ -1,6 +1,5 @@
 """Start and end the deliveries to the sinks that the settings ask for."""
 
-import time
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Any
@@ -68,10 +67,3 @@ def statuses(deliveries: Iterable[Delivery]) -> list[SinkStatus]:
 def all_delivered(deliveries: Iterable[Delivery]) -> bool:
     """Return whether nothing is left to deliver on this node. Never waits."""
     return all(delivery.has_delivered for delivery in deliveries)
-
-
-def close(deliveries: Iterable[Delivery], seconds: float) -> None:
-    """Deliver what is known, for at most `seconds` in all, and end the deliveries."""
-    end = time.monotonic() + seconds
-    for delivery in deliveries:
-        delivery.close(max(0.0, end - time.monotonic()))
