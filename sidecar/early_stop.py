@@ -80,7 +80,7 @@ def should_stop(
         if not stat.S_ISREG(os.lstat(path).st_mode):
             return None
         return _read(path)
-    except (OSError, RecordError, ValueError):  # ValueError: a path with a null character
+    except (OSError, RecordError, ValueError, RuntimeError):  # a null character; a loop of links, or no home directory
         return None
 
 

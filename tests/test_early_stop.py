@@ -115,3 +115,10 @@ def test_it_needs_the_standard_library_only():
     code += "if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_a_place_that_cannot_be_found_out(tmp_path):
+    """A loop of links, or no such user: training goes on."""
+    (tmp_path / "loop").symlink_to("loop")
+    assert should_stop(tmp_path / "loop") is None
+    assert should_stop("~nobody-here/ckpts") is None

@@ -20,7 +20,7 @@ from sidecar.commands.backend_options import workers_listen
 from sidecar.commands.bootstrap import daemon_from_settings
 from sidecar.commands.framework import with_framework
 from sidecar.commands.port_owner import node_serving
-from sidecar.commands.sinks import all_delivered, close, start_deliveries, start_uploads, statuses
+from sidecar.commands.sinks import all_delivered, start_deliveries, start_uploads, statuses
 from sidecar.commands.task_file import check_before_import
 from sidecar.coordination.storage import PosixStorage
 from sidecar.daemon.events import Message, Terminate
@@ -35,6 +35,7 @@ from sidecar.observability.systemd import Notifier
 from sidecar.policy.node_identity import advertised_host, node_name
 from sidecar.policy.roles import RoleDecision, decide_role
 from sidecar.settings import Settings
+from sidecar.sinks.delivery import close
 from sidecar.version import __version__
 from sidecar.workers.ports import OPEN_PORTS_REMEDY
 
@@ -107,7 +108,8 @@ def serve(settings: Settings, environ: Mapping[str, str], *, settings_file: Path
     finally:
         waited = life.daemon.shutdown.ended is not None  # the sinks have had their time
         close(deliveries, 0.0 if waited else settings.sink_timeout_seconds)
-        close(uploads, settings.sink_timeout_seconds)
+        for upload in uploads:
+            upload.close(settings.sink_timeout_seconds)
         server.close()
 
 

@@ -2,7 +2,6 @@
 
 import os
 import sys
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from importlib.util import find_spec
@@ -110,13 +109,6 @@ def statuses(deliveries: Iterable[Delivery]) -> list[SinkStatus]:
 def all_delivered(deliveries: Iterable[Delivery]) -> bool:
     """Return whether nothing is left to deliver on this node. Never waits."""
     return all(delivery.has_delivered for delivery in deliveries)
-
-
-def close(deliveries: Iterable[Closing], seconds: float) -> None:
-    """Deliver what is known, for at most `seconds` in all, and end the deliveries."""
-    end = time.monotonic() + seconds
-    for delivery in deliveries:
-        delivery.close(max(0.0, end - time.monotonic()))
 
 
 def leave(settings: Settings, serve: Callable[[], int]) -> NoReturn:

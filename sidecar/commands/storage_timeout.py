@@ -85,9 +85,9 @@ class ActivityStorage:
         self._answered()
         return found
 
-    def replace(self, path: str, data: bytes) -> None:
+    def replace(self, path: str, data: bytes, *, survives_crash: bool = False) -> None:
         """Replace a file, as `Storage.replace`."""
-        self._storage.replace(path, data)
+        self._storage.replace(path, data, survives_crash=survives_crash)
         self._answered()
 
     def names(self, folder: str) -> list[str]:

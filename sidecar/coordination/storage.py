@@ -48,8 +48,8 @@ class Storage(Protocol):
         """Return the whole content of a file; `None` if it does not exist."""
         ...
 
-    def replace(self, path: str, data: bytes) -> None:
-        """Write a file in place of the one that may exist: whole or not at all, but not durably."""
+    def replace(self, path: str, data: bytes, *, survives_crash: bool = False) -> None:
+        """Write a file in place of the one that may exist: whole or not at all, and durably if `survives_crash`."""
         ...
 
     def sync(self, folder: str) -> None:
@@ -123,12 +123,12 @@ class PosixStorage:
                 return data
         raise AssertionError("the last try returns or raises")
 
-    def replace(self, path: str, data: bytes) -> None:
-        """Rename a temporary file to the name. After a crash of the machine the file may be empty or torn."""
+    def replace(self, path: str, data: bytes, *, survives_crash: bool = False) -> None:
+        """Rename a temporary file to the name. Without `survives_crash` a crash of the machine may leave it torn."""
         parent, name = self._split(path)
         _reject_long(path, len(data))
         with self._explained("write", path), self._folder(parent, make=True) as folder:
-            durable.replace(folder, name, data, temporary=_temporary_name(), survives_crash=False)
+            durable.replace(folder, name, data, temporary=_temporary_name(), survives_crash=survives_crash)
 
     def sync(self, folder: str) -> None:
         """Fsync the folder."""

@@ -145,17 +145,19 @@ def _explain(error: ValidationError, origins: Mapping[str, str], *, unread: bool
             continue
         origin = origins.get(key, f"default of {key}")
         given = problem["input"]
-        shown = "" if given is None else f": {_shown(given)}"
         where = "".join(f"[{part}]" for part in inside)
         remedy = problem["msg"].removeprefix("Value error, ").removeprefix("Input ")
-        lines.append(f"{origin}{where}{shown}: {remedy}")
+        lines.append(f"{origin}{where}{_shown(key, given)}: {remedy}")
     return lines
 
 
-def _shown(given: Any) -> str:
-    return (
-        shortened(without_password(str(given))) if isinstance(given, Path | str) else without_password(shortened(given))
-    )
+def _shown(key: str, given: Any) -> str:
+    """Return a value for a message; nothing of hooks, whose commands and paths of URLs may hold keys."""
+    if given is None or key == "hooks":
+        return ""
+    if isinstance(given, Path | str):
+        return f": {shortened(without_password(str(given)))}"
+    return f": {without_password(shortened(given))}"
 
 
 def _replacement(key: str, spell: Callable[[str], str]) -> str:

@@ -3,10 +3,9 @@
 Only the daemon of the publishing node delivers. Storage or a sink that hangs blocks this thread and nothing else.
 """
 
-import itertools
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -22,6 +21,7 @@ from sidecar.sinks.journal_events import (
     event_of,
     happened_at,
     is_taken,
+    newest_place,
     placed,
     reaches_back,
     run_end,
@@ -35,19 +35,25 @@ _LAST_PAUSE_SECONDS: Final = 60.0
 _GIVE_UP_SECONDS: Final = 2.0  # for a sink to end what it was told to give up
 
 
-@dataclass(frozen=True, slots=True)
+class _HandedOver(Exception):  # noqa: N818 - not an error
+    """Another node delivers, or did meanwhile."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Turn:
+    """Identify the time during which this node delivers, without an interruption. `began`: its place in the journal."""
+
+    began: Place
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class _Known:
     """Hold the daemon's knowledge: the newest entries of the journal, how many there are, and the end of the run."""
 
-    entries: tuple[Entry, ...] = ()
-    count: int = 0
-    end: RunEnd | None = None
-
-    @property
-    def newest(self) -> Place:
-        """Return the place of the newest entry. A plan that was only begun counts as handled up to its settlements."""
-        *_, (place, _) = itertools.chain([((0, END), None)], placed(self.entries))
-        return place
+    turn: _Turn
+    entries: tuple[Entry, ...]
+    count: int
+    end: RunEnd | None
 
     def all_since(self, place: Place) -> bool:
         """Return whether these entries hold everything after a place."""
@@ -68,10 +74,11 @@ class Delivery:
         self.sink, self._storage, self._run, self.log = sink, storage, run, log
         self._events = sink if isinstance(sink, EventSink) else None
         self._takes = frozenset({Evaluation}) if self._events is None else self._events.takes
-        self._changed = threading.Condition()
+        self._changed = threading.Condition()  # its lock is reentrant
         self._known: _Known | None = None  # None: another node publishes
         self._done: _Known | None = None  # all of this was delivered
         self._delivered: Progress | None = None  # None: it must be read
+        self._recorded: Progress | None = None  # the newest one that is in storage
         self._closing = False
         self._status = SinkStatus(sink.name)
         self._thread = threading.Thread(target=self._work, name=f"sink {sink.name}", daemon=True)
@@ -86,7 +93,7 @@ class Delivery:
     def has_delivered(self) -> bool:
         """Return whether nothing is left to deliver on this node. Safe in any thread."""
         with self._changed:
-            return self._known is None or self._known == self._done
+            return self._known is None or self._known is self._done
 
     def update(self, status: Status, history: JournalState) -> None:
         """Note new events, and whether this node delivers them. Never waits."""
@@ -98,7 +105,8 @@ class Delivery:
             if not delivers:
                 self._known = self._delivered = None
             elif self._known is None or (self._known.count, self._known.end) != (history.log.count, end):
-                self._known = _Known(tuple(history.entries), history.log.count, end)
+                turn = _Turn(newest_place(history)) if self._known is None else self._known.turn
+                self._known = _Known(turn, tuple(history.entries), history.log.count, end)
                 self._changed.notify_all()
 
     def start(self) -> None:
@@ -107,14 +115,25 @@ class Delivery:
 
     def close(self, seconds: float) -> None:
         """Deliver what is known, for at most `seconds`, and end the thread."""
+        close([self], seconds)
+
+    def end(self) -> None:
+        """Let the thread end once it has delivered what is known."""
         with self._changed:
             self._closing = True
             self._changed.notify_all()
+
+    def join(self, until: float) -> bool:
+        """Wait for the end of the thread until a time of the monotonic clock, and return whether it ended."""
         if self._thread.is_alive():
-            self._thread.join(seconds)
-        if self._thread.is_alive() and self._events is not None:
+            self._thread.join(max(0.0, until - time.monotonic()))
+        return not self._thread.is_alive()
+
+    def give_up(self) -> bool:
+        """Break off the delivery that is under way, and return whether the sink can do that."""
+        if self._events is not None:
             self._events.close()
-            self._thread.join(_GIVE_UP_SECONDS)
+        return self._events is not None
 
     def _work(self) -> None:
         pause = _FIRST_PAUSE_SECONDS
@@ -122,10 +141,12 @@ class Delivery:
             with self._changed:
                 self._changed.wait_for(lambda: self._closing or self._known not in (None, self._done))
                 known = self._known
-                if known is None or known == self._done:
+                if known is None or known is self._done:
                     return
             try:
                 self._deliver(known)
+            except _HandedOver:
+                continue
             except Exception as error:  # noqa: BLE001 - sinks of others raise what they like
                 self._note_failure(str(error) if isinstance(error, SidecarError) else repr(error))
                 with self._changed:
@@ -159,30 +180,48 @@ class Delivery:
             self._note_waiting(len(waiting) - index + ends, entry)
             event = event_of(entry, place, self._run, delivered.milliseconds)
             assert event is not None
-            delivered = self._write(event, _after(delivered, place))
-            if delivered is None:
-                return
+            delivered = self._write(event, _after(delivered, place), known.turn)
         if known.end is not None and ends:
             self._note_waiting(1)
             now = max(round(1000 * time.time()), delivered.milliseconds + 1)
             end = replace(known.end, milliseconds=now, id=f"{delivered.run}-{known.end.plan}-end")
-            if self._write(end, replace(delivered, ended=end.plan)) is None:
-                return
+            self._write(end, replace(delivered, ended=end.plan), known.turn)
         self._note_waiting(0)
 
-    def _write(self, event: Event, delivered: Progress) -> Progress | None:
-        """Deliver an event and record that; return the new progress, or None if another node goes on."""
+    def _write(self, event: Event, delivered: Progress, turn: _Turn) -> Progress:
+        """Deliver an event and record that; return the new progress. Raises `_HandedOver` if another node goes on."""
         try:
             self.sink.write(event)  # type: ignore[arg-type]  # it is of the classes that the sink takes
-            delivered = replace(delivered, milliseconds=event.milliseconds)
         except SinkRefusedError as error:
             self._note_refusal(event, str(error))
-        write_progress(self._storage, self.sink.name, delivered)
-        with self._changed:
-            if self._known is None:
-                return None
-            self._delivered = delivered
+        delivered = replace(delivered, milliseconds=event.milliseconds)
+        self._remember(delivered, turn)  # while it cannot be recorded, the event is not delivered again
+        return self._record(delivered, turn)
+
+    def _record(self, delivered: Progress, turn: _Turn) -> Progress:
+        """Write the progress into storage, and return it.
+
+        Raises `_HandedOver` if this node's turn is over, or if another node, which took its turn meanwhile, is further.
+        """
+        stored = read_progress(self._storage, self.sink.name, delivered.run)
+        is_behind = stored is not None and delivered.is_before(stored)
+        if not is_behind and (stored is not None or self._is_current(turn)):  # else it may be in the way of a new run
+            write_progress(self._storage, self.sink.name, delivered)
+            self._recorded = delivered
+        if is_behind or not self._is_current(turn):
+            self._remember(None, turn)
+            raise _HandedOver
         return delivered
+
+    def _is_current(self, turn: _Turn) -> bool:
+        with self._changed:
+            return self._known is not None and self._known.turn is turn
+
+    def _remember(self, delivered: Progress | None, turn: _Turn) -> None:
+        """Remember the progress in this turn; None: read it again."""
+        with self._changed:
+            if self._is_current(turn):
+                self._delivered = delivered
 
     def _progress(self, known: _Known) -> Progress | None:
         """Return which events the sink has; None if the run does not exist yet.
@@ -190,10 +229,10 @@ class Delivery:
         Read them when this node begins to deliver. Then a sink that has a memory is told of the past.
         """
         with self._changed:
-            delivered = self._delivered
+            delivered = self._delivered if self._is_current(known.turn) else None
         run = known.entries[-1].plan.run if known.entries else None
         if delivered is not None and run in (None, delivered.run):
-            return delivered
+            return delivered if delivered == self._recorded else self._record(delivered, known.turn)
         run = run or read_run(self._storage)
         if run is None:
             return None
@@ -201,13 +240,12 @@ class Delivery:
         if self._events is None:
             delivered = delivered or Progress(run=run)
         else:
-            if delivered is None:  # the first start: what happened before is the past
-                delivered = _after(Progress(run=run), known.newest)
+            if delivered is None:  # the first start: what happened before this node's turn is the past
+                delivered = _after(Progress(run=run), known.turn.began)
                 write_progress(self._storage, self.sink.name, delivered)
             self._events.resume(self._past(known, delivered))
-        with self._changed:
-            if self._known is not None:
-                self._delivered = delivered
+        self._recorded = delivered
+        self._remember(delivered, known.turn)
         return delivered
 
     def _past(self, known: _Known, delivered: Progress) -> Iterable[Evaluation]:
@@ -239,6 +277,18 @@ class Delivery:
         self.log.warning("sink_refused", sink=self.sink.name, checkpoint=checkpoint, plan=event.plan, reason=reason)
         with self._changed:
             self._status = replace(self._status, refused=self._status.refused + 1)
+
+
+def close(deliveries: Sequence[Delivery], seconds: float) -> None:
+    """Deliver what is known, for at most `seconds` in all, and end the deliveries. One that hangs holds up no other."""
+    for delivery in deliveries:
+        delivery.end()
+    until = time.monotonic() + seconds
+    late = [delivery for delivery in deliveries if not delivery.join(until)]
+    given_up = [delivery for delivery in late if delivery.give_up()]
+    until = time.monotonic() + _GIVE_UP_SECONDS
+    for delivery in given_up:
+        delivery.join(until)
 
 
 def _after(progress: Progress, place: Place) -> Progress:

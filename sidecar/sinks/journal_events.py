@@ -35,6 +35,11 @@ def placed(entries: Iterable[Entry]) -> Iterator[tuple[Place, Entry]]:
         yield (plan, settled if isinstance(entry, Settled) else END), entry
 
 
+def newest_place(history: JournalState) -> Place:
+    """Return the place of the newest entry. A plan that was only begun counts as handled up to its last settlement."""
+    return history.through, END if history.open is None else END - 1
+
+
 def reaches_back(entries: Sequence[Entry], place: Place) -> bool:
     """Return whether the newest entries of a journal hold all of those after a place, and all of the place's plan."""
     first_needed = place[0] + (place[1] == END)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from sidecar.codec import dumps, loads
 from sidecar.coordination.storage import Storage
-from sidecar.errors import RecordError
+from sidecar.errors import NewerSchemaError, RecordError
 from sidecar.records import SCHEMA
 
 
@@ -30,25 +30,32 @@ class Progress:
         """Return the place in the journal behind which the next event stands: see `journal_events`."""
         return self.plan, sys.maxsize if self.settled is None else self.settled
 
+    def is_before(self, other: "Progress") -> bool:
+        """Return whether another progress in the same run is further."""
+        return (*self.position, self.ended or 0) < (*other.position, other.ended or 0)
+
 
 def read_progress(storage: Storage, sink: str, run: str) -> Progress | None:
     """Return the progress of a sink in the run with this id; None if there is none.
 
-    A damaged file counts as none. Raises `StorageError` if storage does not answer.
+    A damaged file counts as none. Raises `StorageError` if storage does not answer, and `NewerSchemaError` for the file
+    of a newer release, which must not be replaced.
     """
     data = storage.read(_path(sink))
     if data is None:
         return None
     try:
         progress = loads(Progress, data)
+    except NewerSchemaError:
+        raise
     except RecordError:
         return None
     return progress if progress.run == run else None
 
 
 def write_progress(storage: Storage, sink: str, progress: Progress) -> None:
-    """Replace the progress of a sink. Raises `StorageError` if storage does not answer."""
-    storage.replace(_path(sink), dumps(progress))
+    """Replace the progress of a sink, durably. Raises `StorageError` if storage does not answer."""
+    storage.replace(_path(sink), dumps(progress), survives_crash=True)
 
 
 def _path(sink: str) -> str:

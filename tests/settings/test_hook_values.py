@@ -94,6 +94,17 @@ def test_a_mistake_is_one_sentence(hooks, shown):
     assert shown in line
 
 
+@pytest.mark.parametrize("user", ["me:secret", "me:" + 40 * "secret"])
+def test_a_hook_with_a_mistake_is_not_shown(user):
+    """Not even a part of it: a password, a path or an argument may be a key."""
+    wrong = ({"url": f"http://{user}@a/secret"}, {"command": ["notify", "--key", "secret"]})
+    for hook in wrong:
+        with pytest.raises(SettingsError) as caught:
+            hooks_of({"best": hook | {"timeout_seconds": 0}})
+        assert "secret" not in str(caught.value).replace("secret_file", "")
+        assert "timeout_seconds" in str(caught.value)
+
+
 def test_a_password_is_not_shown():
     """In an error about another part of the hook."""
     with pytest.raises(SettingsError) as caught:

@@ -235,7 +235,7 @@ def test_a_result_whose_progress_was_not_recorded_comes_again(deliver, storage, 
     journal.evaluate("ckpt-1", 100)
 
     class Full(PosixStorage):
-        def replace(self, *_):
+        def replace(self, *_, **__):
             raise StorageError("full")
 
     failing = deliver(storage=Full(storage.root))

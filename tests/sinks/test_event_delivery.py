@@ -1,5 +1,7 @@
 """A sink that takes other events gets each of them once and in order, and knows the past, whoever delivers."""
 
+import json
+import os
 import threading
 import time
 from dataclasses import replace
@@ -12,11 +14,12 @@ from sidecar.coordination.journal import Journal as StoredJournal
 from sidecar.coordination.journal_state import EntryLog, JournalState
 from sidecar.coordination.run import open_run
 from sidecar.coordination.storage import PosixStorage
+from sidecar.errors import StorageError
 from sidecar.observability.status import Ended
 from sidecar.records import group_id
 from sidecar.sinks import delivery as module
-from sidecar.sinks.delivery import Delivery
-from sidecar.sinks.sink import Evaluation, Failure, RunEnd, SinkUnavailableError
+from sidecar.sinks.delivery import Delivery, close
+from sidecar.sinks.sink import Evaluation, Failure, RunEnd, SinkRefusedError, SinkUnavailableError
 
 PATIENCE_SECONDS = 60.0
 
@@ -344,3 +347,215 @@ def test_one_that_hangs_delays_only_itself(deliver, run):
     assert slow.got == []
     assert longest < 0.5
     slow.closed.set()
+
+
+class Unsteady(PosixStorage):
+    """Storage that does not answer while `away` is set."""
+
+    away = False
+
+    def read(self, path):
+        """Read it, or fail."""
+        if self.away:
+            raise StorageError("away")
+        return super().read(path)
+
+
+def test_the_first_start_is_when_the_daemon_began(sink, run, tmp_path, request):
+    """And not when storage answered at last: what happened meanwhile is new."""
+    storage, journal = Unsteady(tmp_path), Journal(run)
+    journal.evaluate("ckpt-1", 100)
+    storage.away = True
+    made = Delivery(sink, storage, "mnist", Log())
+    made.update(publishing(), journal.history)
+    made.start()
+    request.addfinalizer(lambda: made.close(PATIENCE_SECONDS))
+    until(lambda: made.status.failing is not None)
+    journal.evaluate("ckpt-2", 200)
+    made.update(publishing(), journal.history)
+    storage.away = False
+    until(lambda: made.has_delivered)
+    assert sink.seen == [("Evaluation", 2)]
+    assert sink.past == [[1]]
+
+
+def test_the_first_start_after_a_plan_that_settled_much(deliver, storage, sink, run):
+    """Also if the daemon does not remember all that the plan settled."""
+    journal, short = Journal(run), JournalState(log=EntryLog(keep=2))
+    settles = [settlement(f"ckpt-{number}", "vanished") for number in range(9)]
+    plan = replace(journal.plan(None), settles=tuple(settles))
+    assert StoredJournal(storage, run).propose(plan)
+    short.apply(plan)
+    journal.history = short
+    for _ in range(2):
+        finish(deliver, journal)
+    assert sink.got == []
+    journal.evaluate("ckpt-10", 100)
+    finish(deliver, journal)
+    assert sink.seen == [("Evaluation", 2)]
+
+
+def test_a_new_run_in_place_of_one_without_events(deliver, sink, storage, run):
+    """Its first event is delivered."""
+    made = begin(deliver, Journal(run))
+    made.update(publishing(journal_read=False), JournalState())
+    storage.remove("run.json")
+    storage.remove("sinks/recorder.json")
+    journal = Journal(open_run(storage, 0.0))
+    made.update(publishing(), journal.history)
+    until(lambda: made.has_delivered)
+    journal.evaluate("ckpt-1", 100)
+    made.update(publishing(), journal.history)
+    until(lambda: made.has_delivered)
+    assert sink.seen == [("Evaluation", 1)]
+
+
+class Gate:
+    """A sink's `write` that waits at its first event until `opened` is set."""
+
+    def __init__(self, sink):
+        self.write, self.reached, self.opened = sink.write, threading.Event(), threading.Event()
+
+    def __call__(self, event):
+        """Wait, then deliver."""
+        self.reached.set()
+        assert self.opened.wait(PATIENCE_SECONDS)
+        self.write(event)
+
+
+@pytest.fixture
+def three(deliver, run):
+    """A journal with three results, after a first start."""
+    journal = Journal(run)
+    finish(lambda: deliver(Recorder()), journal)
+    for step in range(1, 4):
+        journal.evaluate(f"ckpt-{step}", step)
+    return journal
+
+
+def test_a_node_that_publishes_again_goes_on(deliver, sink, three):
+    """It did not for a moment, in the middle of a delivery, and nothing new happened since."""
+    sink.write = gate = Gate(sink)
+    made = deliver()
+    made.update(publishing(), three.history)
+    assert gate.reached.wait(PATIENCE_SECONDS)
+    made.update(publishing(publisher=False), three.history)
+    gate.opened.set()
+    until(lambda: sink.got)
+    made.update(publishing(), three.history)
+    until(lambda: made.has_delivered)
+    assert list(dict.fromkeys(sink.seen)) == [("Evaluation", plan) for plan in (1, 2, 3)]
+    assert sink.seen[-1] == ("Evaluation", 3)
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_progress_never_goes_back(deliver, storage, sink, three, again):
+    """A slow node finds that another one delivered meanwhile: it repeats no event, even if it publishes again."""
+    sink.write = gate = Gate(sink)
+    made = deliver()
+    made.update(publishing(), three.history)
+    assert gate.reached.wait(PATIENCE_SECONDS)
+    if again:
+        made.update(publishing(publisher=False), three.history)
+        made.update(publishing(), three.history)
+    other = Recorder()
+    finish(lambda: deliver(other), three)
+    whole = storage.read("sinks/recorder.json")
+    gate.opened.set()
+    until(lambda: made.has_delivered)
+    assert sink.seen == [("Evaluation", 1)]
+    assert other.seen == [("Evaluation", plan) for plan in (1, 2, 3)]
+    assert storage.read("sinks/recorder.json") == whole
+    three.evaluate("ckpt-9", 900)
+    made.update(publishing(), three.history)
+    until(lambda: made.has_delivered)
+    assert sink.seen == [("Evaluation", 1), ("Evaluation", 4)]
+    assert sink.past[-1] == [1, 2, 3]
+
+
+def test_progress_of_a_newer_release_is_not_replaced(deliver, storage, sink, three):
+    """It would look like a first start, and events would be lost. An upgrade may take a while."""
+    newer = json.loads(storage.read("sinks/recorder.json")) | {"schema": 2}
+    storage.replace("sinks/recorder.json", json.dumps(newer).encode())
+    made = deliver()
+    made.update(publishing(), three.history)
+    until(lambda: made.status.failing is not None)
+    assert "update" in made.status.failing
+    assert json.loads(storage.read("sinks/recorder.json")) == newer
+    assert sink.got == []
+
+
+def test_progress_is_durable(deliver, run, monkeypatch):
+    """After a power failure a torn file would look like a first start."""
+    journal = Journal(run)
+    finish(deliver, journal)
+    order = []
+    fsync, rename = os.fsync, os.rename
+    monkeypatch.setattr(os, "fsync", lambda descriptor: order.append("fsync") or fsync(descriptor))
+    monkeypatch.setattr(os, "rename", lambda *given, **named: order.append("rename") or rename(*given, **named))
+    journal.evaluate("ckpt-1", 100)
+    finish(deliver, journal)
+    assert order == ["fsync", "rename", "fsync"]
+
+
+def test_times_increase_over_an_event_that_was_refused(deliver, sink, run):
+    """Hooks keep it in a file."""
+    journal = Journal(run)
+    finish(deliver, journal)
+    refused = []
+    write = sink.write
+
+    def refuse_first(event):
+        if not refused:
+            refused.append(event)
+            raise SinkRefusedError("no")
+        write(event)
+
+    sink.write = refuse_first
+    for step in (1, 2):
+        journal.evaluate(f"ckpt-{step}", step)
+    finish(deliver, journal)
+    assert refused[0].milliseconds < sink.got[0].milliseconds
+
+
+def test_one_that_hangs_leaves_the_others_their_time_to_end(deliver, run, monkeypatch):
+    """All learn at once that the daemon ends, and all have until the same moment."""
+    slow, away, journal = Recorder(), Recorder(), Journal(run)
+    away.name = "away"
+    both = [deliver(slow), deliver(away)]
+    for each in both:
+        each.update(publishing(), journal.history)
+    until(lambda: all(each.has_delivered for each in both))
+    slow.hangs.set()
+    away.raises = [SinkUnavailableError("away")]
+    monkeypatch.setattr(module, "_FIRST_PAUSE_SECONDS", PATIENCE_SECONDS)
+    journal.evaluate("ckpt-1", 100)
+    for each in both:
+        each.update(publishing(), journal.history)
+    until(lambda: both[1].status.failing is not None)
+    began = time.monotonic()
+    close(both, 1.0)
+    assert time.monotonic() - began < PATIENCE_SECONDS / 2
+    assert away.seen == [("Evaluation", 1)]
+    assert not away.closed.is_set()
+    assert slow.closed.is_set()
+
+
+def test_an_event_is_not_repeated_while_its_progress_cannot_be_recorded(sink, three, tmp_path, request):
+    """The disk is full for an hour: that is not a message a minute."""
+    tries = []
+
+    class Full(PosixStorage):
+        def replace(self, *given, **named):
+            tries.append(given)
+            if len(tries) < 4:
+                raise StorageError("full")
+            super().replace(*given, **named)
+
+    made = Delivery(sink, Full(tmp_path), "mnist", Log())
+    made.start()
+    request.addfinalizer(lambda: made.close(PATIENCE_SECONDS))
+    made.update(publishing(), three.history)
+    until(lambda: made.has_delivered)
+    assert sink.seen == [("Evaluation", plan) for plan in (1, 2, 3)]
+    assert len(tries) > 4
