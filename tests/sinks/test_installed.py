@@ -189,7 +189,7 @@ def test_a_sink_that_exits_keeps_its_thread(tmp_path):
     delivery = deliver(make(options={"raises": SystemExit(4)}), tmp_path, log)
     until(lambda: delivery.status.failing is not None)
     assert log.events == [("sink_failed", "SystemExit: 4")]
-    del delivery._sink._sink.options["raises"]
+    del delivery.sink._sink.options["raises"]
     until(lambda: delivery.status.pending == 0)
     delivery.close(PATIENCE_SECONDS)
 
