@@ -11,9 +11,12 @@ import math
 import sys
 import time
 import types
+import warnings
 from datetime import datetime
+from urllib.parse import urlencode
 
 import pytest
+from mlflow_server import PROGRAMS, MlflowServer
 from numpy_trainer import NUMPY
 from prometheus_server import PrometheusServer
 
@@ -33,17 +36,29 @@ def prometheus(needs, tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def run(sidecar, numpy_trainer, prometheus, tmp_path_factory):
+def mlflow(needs, tmp_path_factory):
+    with MlflowServer(needs("mlflow", PROGRAMS), tmp_path_factory.mktemp("mlflow")) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def run(sidecar, numpy_trainer, prometheus, mlflow, tmp_path_factory):
     """A daemon that has evaluated three checkpoints, and delivered them to every sink."""
     folder = tmp_path_factory.mktemp("same")
     settings = NUMPY | {
         "SIDECAR_REMOTE_WRITE": prometheus.receiver,
         "SIDECAR_TENSORBOARD_DIR": str(folder / "tensorboard"),
+        "SIDECAR_MLFLOW_TRACKING_URI": mlflow.uri,
+        "SIDECAR_HOOKS": json.dumps({"result": ["sh", "-c", f"cat >> {folder}/hook; echo >> {folder}/hook"]}),
+        "SIDECAR_BEST_METRIC": "test/accuracy",
+        "SIDECAR_EXPORT_BEST": "3",
+        "SIDECAR_SINK_TIMEOUT_SECONDS": "20",
     }
     daemon = sidecar.run(folder / "ckpts", task="numpy_awkward.py", **settings)
     daemon.evaluated(*numpy_trainer.save(folder / "ckpts", *STEPS))
     pending = lambda: daemon.samples("sidecar_sink_pending_results").values()  # noqa: E731
     daemon.until(lambda: set(pending()) == {0.0}, "all sinks to have all results")
+    daemon.logged("checkpoint_exported", len(STEPS))
     daemon.place = folder
     yield daemon
     daemon.process.kill()
@@ -160,6 +175,93 @@ def test_tensorboard_shows_the_nearest_floats(run, numbers, monkeypatch):
         (step, metric if bound == "value" else f"{metric}/{bound}"): bits(ctypes.c_float(float.fromhex(number)).value)
         for (step, metric, bound), number in numbers.items()
     }
+
+
+def test_mlflow_stores_them(mlflow, numbers, monkeypatch):
+    """Its own client finds every bit; infinity is the largest float there, as MLflow's page about metrics says."""
+    monkeypatch.setenv("no_proxy", "*")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # its own deprecations, at import
+        from mlflow.tracking import MlflowClient
+    client = MlflowClient(mlflow.uri)
+    (found,) = client.search_runs([each.experiment_id for each in client.search_experiments()])
+    stored = {
+        (each.step, name.removeprefix("test/")): bits(each.value)
+        for name in found.data.metrics
+        for each in client.get_metric_history(found.info.run_id, name)
+    }
+    largest = sys.float_info.max.hex()
+    plain = {
+        key: largest if number == "inf" else number for key, number in numbers.items() if not key[1].startswith("odd")
+    }
+    assert {
+        (step, metric if bound == "value" else f"{metric}_{bound}"): number
+        for (step, metric, bound), number in plain.items()
+    }.items() <= stored.items()
+    odd = {number for key, number in stored.items() if key[1].startswith("odd")}
+    assert odd == {number for key, number in numbers.items() if key[1].startswith("odd")}
+
+
+def test_hooks_get_them(run, numbers):
+    """The event that a command reads."""
+    events = [json.loads(line) for line in (run.place / "hook").read_text().splitlines() if line]
+    assert {
+        (event["checkpoint"]["step"], metric): value["hex"]
+        for event in events
+        for metric, value in event["metrics"]["test"].items()
+    } == of_bound(numbers, "value")
+
+
+def test_manifests_of_exports_have_them(run, numbers):
+    """All three checkpoints are exported here."""
+    manifests = [json.loads(path.read_text()) for path in run.run_dir.glob("exports/*@*/manifest.json")]
+    assert {
+        (manifest["step"], metric): value["hex"]
+        for manifest in manifests
+        for metric, value in manifest["metrics"]["test"].items()
+    } == of_bound(numbers, "value")
+
+
+def test_curves_and_evaluations_have_them(run, numbers):
+    """The answers of which the page draws its curves and details."""
+
+    def answer(path, **query):
+        return json.loads(run.get(f"{path}?{urlencode(query)}")[1])
+
+    def curve(metric):
+        return run.until(
+            lambda: (found := answer("/api/curve", set="test", metric=metric)).get("steps") and found, metric
+        )
+
+    for metric in of_bound(numbers, "value", STEPS[-1]):
+        drawn = curve(metric)
+        exact = of_bound(numbers, "value")
+        shown = [bits(float.fromhex(number)) for number in drawn["hex"]]
+        assert dict(zip(drawn["steps"], shown, strict=True)) == {step: exact[step, metric] for step in STEPS}
+    for row in run.successes():
+        look = lambda: (found := answer("/api/evaluation", plan=row["plan"])).get("metrics") and found  # noqa: B023, E731
+        shown = run.until(look, "the details of an evaluation")["metrics"]["test"]
+        assert {metric: value["hex"] for metric, value in shown.items()} == of_bound(numbers, "value", row["step"])
+
+
+def test_a_browser_shows_them(run, numbers, needs):
+    """Chromium: each number of each evaluation, rounded to be read, with its exact text behind it."""
+    path = needs("chromium")
+    sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    url = run.logged("daemon_started")[0]["http"]
+    with sync_api.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])  # root has no sandbox
+        for row in run.successes():
+            page = browser.new_page()
+            page.goto(f"{url}/#evaluation-{row['plan']}")
+            for key, number in numbers.items():
+                if key[0] == row["step"]:
+                    shown = page.locator(f"data[value='{number}']").first
+                    shown.wait_for(state="attached", timeout=60_000)
+                    rounded = number if number in ("nan", "inf") else f"{float.fromhex(number):.5g}"
+                    assert shown.text_content() == rounded, key
+            page.close()
+        browser.close()
 
 
 def test_times_are_those_of_completion(run, prometheus):
