@@ -22,6 +22,7 @@ HERE = Path(__file__).parent
 RESULTS = HERE / "results"
 TOPICS = (
     "latency",
+    "sinks",
     "scaling",
     "torch",
     "collectives",
