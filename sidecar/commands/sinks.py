@@ -146,8 +146,8 @@ def _mlflow(settings: Settings, environ: Mapping[str, str]) -> "MLflow":
         raise SettingsError(f"environment MLFLOW_TRACKING_URI: {shown}: {error}") from error
     if find_spec("mlflow") is None:
         raise SettingsError(
-            "MLflow is asked for, but its library is not installed: pip install 'sidecar-evaluator[mlflow]' in the "
-            "daemon's environment, from the clone: pip install '.[mlflow]'"
+            "MLflow is asked for, but its library is not installed in the daemon's environment: "
+            "pip install '.[mlflow]' in the clone, or pip install mlflow-skinny"
         )
     from sidecar.sinks.mlflow import MLflow  # noqa: PLC0415 - likewise
 
