@@ -13,7 +13,7 @@ from sidecar.commands.load import warn
 from sidecar.coordination.storage import PosixStorage
 from sidecar.errors import SettingsError, SidecarError
 from sidecar.observability.status import SinkStatus
-from sidecar.plain_text import shortened, without_password
+from sidecar.plain_text import shortened_without_password
 from sidecar.settings import Settings
 from sidecar.settings.sink_values import check_tracking_uri
 from sidecar.sinks.delivery import Delivery
@@ -142,7 +142,7 @@ def _mlflow(settings: Settings, environ: Mapping[str, str]) -> "MLflow":
     try:
         check_tracking_uri(uri)
     except ValueError as error:
-        shown = shortened(without_password(uri))
+        shown = shortened_without_password(uri)
         raise SettingsError(f"environment MLFLOW_TRACKING_URI: {shown}: {error}") from error
     if find_spec("mlflow") is None:
         raise SettingsError(
