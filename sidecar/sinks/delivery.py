@@ -259,8 +259,8 @@ class Delivery:
         newest = known.entries[-1].plan.plan if known.entries else 0
         if delivered.plan > newest and self._storage.read(plan_path(delivered.plan)) is None:
             raise SinkUnavailableError(
-                f"sinks/{self.sink.name}.json in the run's state directory names plan {delivered.plan}, which is not in "
-                "the journal: if it stays so, delete the file"
+                f"sinks/{self.sink.name}.json in the run's state directory names plan {delivered.plan}, which is not "
+                "in the journal: if it stays so, delete the file"
             )
 
     def _past(self, known: _Known, delivered: Progress) -> Iterable[Evaluation]:

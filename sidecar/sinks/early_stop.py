@@ -20,7 +20,7 @@ from sidecar.early_stop import FILE, StopSignal, parse_signal
 from sidecar.errors import RecordError
 from sidecar.plain_text import number, one_line
 from sidecar.records import SCHEMA, shown_step
-from sidecar.sinks.best_so_far import BestSoFar, better_by, value_of
+from sidecar.sinks.best_so_far import BestSoFar, ExceedsNoise, better_by, value_of
 from sidecar.sinks.sink import Evaluation, Event, SinkUnavailableError
 
 _SIGNALLED: Final = "sinks/early_stop.signalled.json"  # no sink has a name with a dot
@@ -47,6 +47,7 @@ class EarlyStop:
         patience: The number of evaluations without an improvement.
         metric: EVAL_SET/METRIC; None: the first one with a direction that the task lists.
         min_delta: The least difference that counts as an improvement is more than this.
+        exceeds_noise: Whether an improvement must be more than noise, too; None: it need not.
     """
 
     takes: ClassVar[frozenset[type]] = frozenset({Evaluation})
@@ -56,6 +57,7 @@ class EarlyStop:
     patience: int
     metric: str | None = None
     min_delta: float = 0.0
+    exceeds_noise: ExceedsNoise | None = None
     name: str = "early_stop"
     signalled: bool = False
     """Whether the file holds a signal, as of the newest evaluation. Other threads read this."""
@@ -66,15 +68,15 @@ class EarlyStop:
     _recorded: str = ""  # the id of the evaluation at which it was, as storage has it
 
     def __post_init__(self) -> None:
-        self._best = BestSoFar(self.metric, better_by(self.min_delta))
+        self._best = BestSoFar(self.metric, better_by(self.min_delta), self.exceeds_noise)
 
     def resume(self, past: Iterable[Evaluation], /) -> None:
         """Compare the evaluations of the past. None of them gives a signal any more."""
-        self._best = BestSoFar(self.metric, better_by(self.min_delta))
+        self._best = self._best.renewed()
         self._noted = self._signalled_at = 0
         self._recorded = self._read_record()
         for evaluation in past:
-            self._note(evaluation)
+            self._note(evaluation, past=True)
             if evaluation.id == self._recorded:
                 self._signalled_at = self._best.since
         with contextlib.suppress(SinkUnavailableError):  # the next evaluation reports it
@@ -101,9 +103,9 @@ class EarlyStop:
     def close(self) -> None:
         """Do nothing: a request to storage cannot be broken off."""
 
-    def _note(self, evaluation: Evaluation) -> None:
+    def _note(self, evaluation: Evaluation, *, past: bool = False) -> None:
         before = self._best.since
-        self._best.note(evaluation)
+        self._best.note(evaluation, past=past)
         self._noted, since = evaluation.plan, self._best.since
         if since < before:
             self._signalled_at = 0
