@@ -107,6 +107,15 @@ def test_a_command_that_hangs(command):
     assert psutil.Process().children() == []
 
 
+@pytest.mark.parametrize("code", ["while True: print('y' * 99)", "while True: print('y', flush=True)"])
+def test_a_command_that_prints_without_end(code):
+    """It is read, but it takes little of the daemon's CPU."""
+    began = time.thread_time()
+    with pytest.raises(SinkUnavailableError):
+        send(python(code), 1.0)
+    assert time.thread_time() - began < 0.15
+
+
 def test_children_end_with_the_command(tmp_path):
     """Also those that hold its output open, after it has succeeded."""
     pid = tmp_path / "pid"
