@@ -14,13 +14,14 @@ on to the others, because a file becomes visible on two machines at two moments:
 
 import os
 import stat
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Final
 
 from sidecar.codec import loads
 from sidecar.errors import RecordError
+from sidecar.plain_text import one_line
 from sidecar.records import SCHEMA
 
 FILE: Final = "early_stop.json"
@@ -34,7 +35,7 @@ class StopSignal:
     """Hold the advice to stop training. Its JSON is the content of the file.
 
     Args:
-        reason: Why, as a sentence for people.
+        reason: Why, as a sentence for people. `should_stop` adds the path of the file, and how to train on.
         metric: EVAL_SET/METRIC that did not improve.
         best: The best value of the metric so far.
         best_step: The training step of the checkpoint with that value, if it has one.
@@ -98,7 +99,14 @@ def _read(path: str) -> StopSignal | None:
     with os.fdopen(descriptor, "rb") as file:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             return None
-        data = file.read(_MOST_BYTES + 1)
+        signal = parse_signal(file.read(_MOST_BYTES + 1))
+    # A resumed training that stops at once on an old signal has no other message than this one.
+    withdraw = f"to train on, delete {path}, which was written at {signal.created_at}"
+    return replace(signal, reason=one_line(f"{signal.reason}; {withdraw}"))
+
+
+def parse_signal(data: bytes) -> StopSignal:
+    """Return the signal in the content of the file. Raises `RecordError` if it is not a signal."""
     if len(data) > _MOST_BYTES:
-        return None
+        raise RecordError(f"a signal has at most {_MOST_BYTES} bytes")
     return loads(StopSignal, data)

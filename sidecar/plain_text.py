@@ -49,7 +49,16 @@ def one_line(text: str) -> str:
 
 def shortened(value: Any, most: int = _SHOWN_CHARACTERS) -> str:
     """Return a value as Python writes it, cut to `most` characters, for a message about it."""
-    text = repr(value)
+    return _cut(repr(value), most)
+
+
+def shortened_without_password(value: Any) -> str:
+    """Return a value as `shortened` does, without the users and passwords of URLs, also of one that is cut."""
+    masked = without_password(value if isinstance(value, str) else repr(value))
+    return shortened(masked) if isinstance(value, str) else _cut(masked)
+
+
+def _cut(text: str, most: int = _SHOWN_CHARACTERS) -> str:
     return text if len(text) <= most else f"{text[: most - 1]}…"
 
 

@@ -44,12 +44,23 @@ def test_there_is_no_signal(place):
 def test_the_signal_is_read(place, file):
     """By the name of the directory, as text or as a path, or by the name of the run and its state directory."""
     file.write_text(json.dumps(SIGNAL | {"later": "field"}))
-    assert should_stop(place) == should_stop(str(place)) == StopSignal(**SIGNAL)
-    assert should_stop(place / "." / ".." / "ckpts") == StopSignal(**SIGNAL)
-    assert should_stop("anywhere", "ckpts", state_dir=place / ".sidecar") == StopSignal(**SIGNAL)
+    signal = should_stop(place)
+    assert signal == should_stop(str(place)) == StopSignal(**SIGNAL | {"reason": signal.reason})
+    assert should_stop(place / "." / ".." / "ckpts").best == SIGNAL["best"]
+    assert should_stop("anywhere", "ckpts", state_dir=place / ".sidecar") == signal
     assert should_stop(place, "another") is None
     file.unlink()
     assert should_stop(place) is None
+
+
+def test_the_reason_says_how_to_train_on(place, file):
+    """A resumed training that stops at once has no other message; the file may hold anything."""
+    file.write_text(json.dumps(SIGNAL | {"reason": "no\x1b[2J improvement"}))
+    reason = should_stop(place).reason
+    assert "improvement" in reason
+    assert reason.isprintable()
+    assert f"delete {file}" in reason
+    assert SIGNAL["created_at"] in reason
 
 
 @pytest.mark.parametrize(

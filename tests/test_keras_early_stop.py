@@ -24,7 +24,7 @@ def signal_in(place):
     (folder / "early_stop.json").write_text(json.dumps(SIGNAL))
 
 
-def fit(place, at_epoch=None, epochs=5, **arguments):
+def fit(place, at_epoch=None, epochs=5, examples=8, steps=1, **arguments):
     """Train, with the signal given during an epoch; return the callback and the number of batches of each epoch."""
     import keras
     import numpy as np
@@ -43,9 +43,10 @@ def fit(place, at_epoch=None, epochs=5, **arguments):
             batches[-1] += 1
 
     model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
-    model.compile(loss="mse")
+    model.compile(loss="mse", steps_per_execution=steps)
     callback = EarlyStop(place, **arguments)
-    model.fit(np.zeros((8, 2)), np.zeros((8, 1)), batch_size=2, epochs=epochs, verbose=0, callbacks=[Watch(), callback])
+    x, y = np.zeros((examples, 2)), np.zeros((examples, 1))
+    model.fit(x, y, batch_size=2, epochs=epochs, verbose=0, callbacks=[Watch(), callback])
     return callback, batches
 
 
@@ -53,7 +54,8 @@ def test_training_stops_at_the_end_of_the_epoch(tmp_path):
     """The callback knows why."""
     callback, batches = fit(tmp_path / "ckpts", at_epoch=1)
     assert batches == [4, 4]
-    assert callback.signal.reason == "no improvement"
+    assert callback.signal.reason.startswith("no improvement; ")
+    assert str(tmp_path / "ckpts" / ".sidecar" / "ckpts" / "early_stop.json") in callback.signal.reason
 
 
 def test_training_goes_on_without_a_signal(tmp_path):
@@ -66,6 +68,14 @@ def test_training_can_stop_within_an_epoch(tmp_path):
     """After a number of batches, since an epoch may take a day."""
     _, batches = fit(tmp_path / "ckpts", at_epoch=1, every_batches=2)
     assert batches == [4, 2]
+
+
+@pytest.mark.parametrize(("steps", "calls"), [(3, 2), (4, 2), (5, 1), (8, 1)])
+def test_keras_reports_several_batches_at_once(tmp_path, steps, calls):
+    """`steps_per_execution` need not divide the interval, of 4 batches here; an epoch has 40."""
+    _, batches = fit(tmp_path / "ckpts", at_epoch=1, examples=80, steps=steps, every_batches=4)
+    assert len(batches) == 2
+    assert 1 <= batches[1] <= calls
 
 
 def test_processes_agree(tmp_path):

@@ -17,9 +17,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from sidecar.coordination.journal_state import Closed
 from sidecar.coordination.totals import has_direction, number_of
-from sidecar.records import SCHEMA, Value
+from sidecar.records import SCHEMA, Result, Value
 
 Z: Final = 1.959963984540054
 """The 97.5 % quantile of the standard normal distribution."""
@@ -176,9 +175,8 @@ def comparison(run: str, metric: str, new: tuple[int, Value], old: tuple[int, Va
     )
 
 
-def value_of(closed: Closed, metric: str) -> Value | None:
-    """Return the number of EVAL_SET/METRIC in an evaluation; None if it was not measured."""
-    result = closed.outcome.result
+def value_of(result: Result | None, metric: str) -> Value | None:
+    """Return the number of EVAL_SET/METRIC in a result; None if it was not measured."""
     for eval_set, metrics in ({} if result is None else result.metrics).items():
         for name, value in metrics.items():
             if f"{eval_set}/{name}" == metric:

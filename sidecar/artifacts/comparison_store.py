@@ -26,7 +26,7 @@ from sidecar.coordination.journal_state import Closed
 from sidecar.coordination.storage import Storage
 from sidecar.coordination.unique_names import create_and_read
 from sidecar.errors import RecordError
-from sidecar.records import Value
+from sidecar.records import Result, Value
 
 _PART: Final = 4096  # pairs that are added at once
 _REMEMBERED: Final = 64
@@ -52,6 +52,17 @@ class ComparisonStore:
         """Return whether the newer evaluation is better by more than noise. Raises `StorageError`."""
         return self.compare(new, old).better
 
+    def was_better(self, run: str, new: tuple[int, Result], old: tuple[int, Result]) -> bool:
+        """Return whether an evaluation of the past was better: as recorded, else by the published numbers alone.
+
+        Reads no predictions, and records nothing. `run` is the id of the run; `new` and `old` are numbers of plans and
+        their results. Raises as `compare`.
+        """
+        (plan, after), (old_plan, before) = ((plan, self._number(plan, result)) for plan, result in (new, old))
+        found = comparison(run, self.metric, (plan, after), (old_plan, before), compare_values(after, before))
+        data = self.storage.read(self._path(plan, old_plan))
+        return _valid(data, found, after.goal).better
+
     def compare(self, new: Closed, old: Closed) -> Comparison:
         """Return the comparison that holds for all nodes. Both evaluations must have measured the metric.
 
@@ -67,27 +78,29 @@ class ComparisonStore:
     def _agreed(self, new: Closed, old: Closed) -> Comparison:
         """Return the recorded comparison, or record this node's own. An impossible record counts as none."""
         found = self._comparison(new, old, compare_values(self._value(new), self._value(old)))
-        path = (
-            f"comparisons/{new.plan.plan}-{old.plan.plan}-{hashlib.sha256(self.metric.encode()).hexdigest()[:12]}.json"
-        )
+        path = self._path(new.plan.plan, old.plan.plan)
         data = self.storage.read(path)
         if data is None:
             own = found
             if (paired := self._paired(new, old)) is not None:
                 own = self._comparison(new, old, paired)
             data = create_and_read(self.storage, path, dumps(own))
-        record = _parsed(data)
-        goal = self._value(new).goal
-        return found if record is None or contradiction(record, found, goal) else record
+        return _valid(data, found, self._value(new).goal)
+
+    def _path(self, new: int, old: int) -> str:
+        return f"comparisons/{new}-{old}-{hashlib.sha256(self.metric.encode()).hexdigest()[:12]}.json"
 
     def _comparison(self, new: Closed, old: Closed, found: Difference) -> Comparison:
         values = ((each.plan.plan, self._value(each)) for each in (new, old))
         return comparison(new.plan.run, self.metric, next(values), next(values), found)
 
     def _value(self, closed: Closed) -> Value:
+        return self._number(closed.plan.plan, closed.outcome.result)
+
+    def _number(self, plan: int, result: Result | None) -> Value:
         """Return the number of an evaluation. Raises `RecordError` if it has none."""
-        if (value := value_of(closed, self.metric)) is None:
-            raise RecordError(f"plan {closed.plan.plan} did not measure {self.metric}")
+        if (value := value_of(result, self.metric)) is None:
+            raise RecordError(f"plan {plan} did not measure {self.metric}")
         return value
 
     def _paired(self, new: Closed, old: Closed) -> Difference | None:
@@ -120,8 +133,10 @@ def _common_data(new: Closed, old: Closed, metric: str) -> str | None:
     return None
 
 
-def _parsed(data: bytes) -> Comparison | None:
+def _valid(data: bytes | None, found: Comparison, goal: str) -> Comparison:
+    """Return a recorded comparison; the one that was found by the published numbers if it is absent or impossible."""
     try:
-        return loads(Comparison, data) if len(data) <= _LONGEST_RECORD else None
+        record = loads(Comparison, data) if data is not None and len(data) <= _LONGEST_RECORD else None
     except RecordError:
-        return None
+        record = None
+    return found if record is None or contradiction(record, found, goal) else record

@@ -13,13 +13,14 @@ from typing import Final
 
 import typer
 
+from sidecar.coordination.storage import PosixStorage
 from sidecar.coordination.totals import Best
 from sidecar.errors import SettingsError, SidecarError
 from sidecar.plain_text import printable
 from sidecar.records import Checkpoint, Nonfinite, Result, Value
 from sidecar.settings import Settings
 from sidecar.settings.hook_values import HookSetting
-from sidecar.sinks.best_so_far import BestSoFar
+from sidecar.sinks.best_so_far import BestSoFar, ExceedsNoise
 from sidecar.sinks.hook import HOOKS, Hook, Target
 from sidecar.sinks.hook_event import HookName, event_id, event_json
 from sidecar.sinks.sink import Evaluation, Event, Failure, RunEnd
@@ -31,14 +32,24 @@ _PREFIX: Final = "whsec_"
 
 def make_hooks(settings: Settings) -> Iterator[Hook]:
     """Yield the hooks of the settings. Raises `SettingsError` if one cannot be called as they say."""
+    exceeds_noise = make_noise_rule(settings)
     for hook, setting in _by_name(settings):
         yield Hook(
             hook=hook,
             target=make_target(hook, setting),
             run_dir=settings.run_dir,
             deadline_seconds=setting.deadline_seconds,
-            best=BestSoFar(settings.best_metric),
+            best=BestSoFar(settings.best_metric, exceeds_noise=exceeds_noise),
         )
+
+
+def make_noise_rule(settings: Settings) -> ExceedsNoise | None:
+    """Return what must hold in addition for a new best evaluation by `best_metric`; None if `best_by` is `value`."""
+    if settings.best_by != "significant":
+        return None
+    from sidecar.sinks.noise import RecordedComparisons  # noqa: PLC0415 - most daemons compare nothing
+
+    return RecordedComparisons(PosixStorage(settings.run_dir), settings.run_dir)
 
 
 def try_hooks(settings: Settings, event: str | None, report: Callable[[str], None] = typer.echo) -> bool:

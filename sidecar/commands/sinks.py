@@ -13,7 +13,7 @@ from sidecar.commands.load import warn
 from sidecar.coordination.storage import PosixStorage
 from sidecar.errors import SettingsError, SidecarError
 from sidecar.observability.status import SinkStatus
-from sidecar.plain_text import shortened, without_password
+from sidecar.plain_text import shortened_without_password
 from sidecar.settings import Settings
 from sidecar.settings.sink_values import check_tracking_uri
 from sidecar.sinks.delivery import Delivery
@@ -86,14 +86,17 @@ def _acts(settings: Settings, log: Any) -> Iterator[EventSink]:
 
         yield from make_hooks(settings)
     if settings.early_stop_patience is not None:
+        from sidecar.commands.hooks import make_noise_rule  # noqa: PLC0415 - likewise
         from sidecar.sinks.early_stop import EarlyStop  # noqa: PLC0415 - only if it is asked for
 
+        compares_best_metric = settings.early_stop_metric in (None, settings.best_metric)
         yield EarlyStop(
             storage=PosixStorage(settings.run_dir),
             log=log,
             patience=settings.early_stop_patience,
             metric=settings.early_stop_metric or settings.best_metric,
             min_delta=settings.early_stop_min_delta,
+            exceeds_noise=make_noise_rule(settings) if compares_best_metric else None,
         )
 
 
@@ -142,7 +145,7 @@ def _mlflow(settings: Settings, environ: Mapping[str, str]) -> "MLflow":
     try:
         check_tracking_uri(uri)
     except ValueError as error:
-        shown = shortened(without_password(uri))
+        shown = shortened_without_password(uri)
         raise SettingsError(f"environment MLFLOW_TRACKING_URI: {shown}: {error}") from error
     if find_spec("mlflow") is None:
         raise SettingsError(

@@ -23,7 +23,8 @@ class EarlyStop(keras.callbacks.Callback):  # type: ignore[misc]  # Keras publis
         checkpoint_dir: Directory in which training saves its checkpoints, as the sidecar has it.
         run: Name of the run, if the sidecar has the setting `run`. Default: the name of the directory.
         state_dir: The sidecar's setting `state_dir`, if it has one.
-        every_batches: Ask after this many batches, too, for long epochs. Default: at the end of an epoch only.
+        every_batches: Ask once this many batches have passed since the last question, too, for long epochs. With
+            `steps_per_execution` Keras reports several batches at once. Default: at the end of an epoch only.
         agree: In a job of several processes, return whether any of them passes true: all must stop at the same batch,
             and a file becomes visible on two machines at two moments. Each process calls it equally often. Default:
             this process decides alone.
@@ -43,12 +44,18 @@ class EarlyStop(keras.callbacks.Callback):  # type: ignore[misc]  # Keras publis
             raise ValueError(f"every_batches is {every_batches}: give a number of batches, 1 or more")
         self._place = checkpoint_dir, run, state_dir
         self._every_batches, self._agree = every_batches, agree
+        self._asked_after = 0  # batches of this epoch
         self.signal: StopSignal | None = None
         """The signal that stopped training; None if none did, or if another process has seen it."""
 
+    def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:  # noqa: ARG002 - of Keras
+        """Count the batches anew, as Keras does."""
+        self._asked_after = 0
+
     def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:  # noqa: ARG002 - of Keras
         """Ask in the middle of an epoch, if `every_batches` says so."""
-        if self._every_batches is not None and (batch + 1) % self._every_batches == 0:
+        if self._every_batches is not None and batch + 1 - self._asked_after >= self._every_batches:
+            self._asked_after = batch + 1
             self._ask()
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:  # noqa: ARG002 - Keras passes them

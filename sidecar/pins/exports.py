@@ -172,7 +172,7 @@ class Exports:
         ranked = [best for best in policy.exports[0][1] if best.pin in names]
         if not ranked:
             return old, None  # the new best one is not exported yet
-        value = None if old is None else value_of(old, rule.metric)
+        value = None if old is None else value_of(old.outcome.result, rule.metric)
         first = self._success(ranked[0].plan)
         if old is None or value is None or first is None:
             return first or old, None

@@ -72,5 +72,6 @@ class OutputSettings(BaseModel):
     training deletes them: at most 10, and all nodes must have the same number. Default: they take as much space as
     checkpoints do, and only the user knows whether training keeps them anyway."""
     best_by: Literal["value", "significant"] = "value"
-    """When another export becomes the best one: whenever its `best_metric` is better (`value`), or only if it is better
-    by more than noise (`significant`). Default: the best one then has the best number, which is shown everywhere."""
+    """When another evaluation becomes the best one for the link `exports/best`, for hooks and for the early stop by
+    `best_metric`: whenever its number is better (`value`), or only if it is better by more than noise (`significant`).
+    Default: the best one then has the best number, which is shown everywhere."""

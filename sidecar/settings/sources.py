@@ -17,7 +17,7 @@ from typing import Any, Final
 from pydantic import ValidationError
 
 from sidecar.errors import SettingsError
-from sidecar.plain_text import shortened, without_password
+from sidecar.plain_text import shortened_without_password
 from sidecar.settings.model import Settings
 from sidecar.settings.spelling import CONFIG, PREFIX, RENAMED, option, variable, ways
 
@@ -115,7 +115,7 @@ def _table(values: dict[str, Any], path: Path, problems: list[str]) -> dict[str,
     table = tools.get("sidecar", {}) if isinstance(tools, dict) else {}
     if isinstance(table, dict):
         return table
-    problems.append(f"file {path}, tool.sidecar: {shortened(table)}: write a table, [tool.sidecar]")
+    problems.append(f"file {path}, tool.sidecar: {shortened_without_password(table)}: write a table, [tool.sidecar]")
     return None
 
 
@@ -155,9 +155,7 @@ def _shown(key: str, given: Any) -> str:
     """Return a value for a message; nothing of hooks, whose commands and paths of URLs may hold keys."""
     if given is None or key == "hooks":
         return ""
-    if isinstance(given, Path | str):
-        return f": {shortened(without_password(str(given)))}"
-    return f": {without_password(shortened(given))}"
+    return f": {shortened_without_password(str(given) if isinstance(given, Path) else given)}"
 
 
 def _replacement(key: str, spell: Callable[[str], str]) -> str:

@@ -1,11 +1,13 @@
-"""Find out of each evaluation whether it is the best so far by one metric, and how many came since the best. Pure.
+"""Find out of each evaluation whether it is the best so far by one metric, and how many came since the best.
 
 It is a fold over the evaluations in the order of the journal, so any node that reads the same journal decides the same.
-Hooks and the early stop use it. `sidecar.artifacts.best` chooses the metric in the same way for the saves.
+It does no I/O itself; `exceeds_noise` may. Hooks and the early stop use it. `sidecar.artifacts.best` chooses the metric
+in the same way for the saves.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from sidecar.coordination.newest_task import NewestTask
 from sidecar.coordination.totals import has_direction, improves, number_of
@@ -17,6 +19,18 @@ Metric = tuple[str, str]
 
 IsBetter = Callable[[Evaluation, Evaluation | None, Metric], bool]
 """Return whether an evaluation is better by a metric than the best one so far; None: there is none yet."""
+
+
+class ExceedsNoise(Protocol):
+    """Return whether an evaluation is better by more than noise than an older one, by EVAL_SET/METRIC.
+
+    `past`: whether the evaluation was delivered before; then nothing is computed from predictions, and nothing
+    recorded. Raises `StorageError` if that is unknown now, so that the evaluation is delivered again.
+    """
+
+    def __call__(self, new: Evaluation, old: Evaluation, metric: str, /, *, past: bool) -> bool:
+        """Compare them."""
+        ...
 
 
 def better_value(evaluation: Evaluation, best: Evaluation | None, metric: Metric) -> bool:
@@ -56,10 +70,12 @@ class BestSoFar:
     Args:
         metric: EVAL_SET/METRIC. None: the first one with a direction that the newest task lists.
         is_better: Compares two evaluations.
+        exceeds_noise: Asked about an evaluation that is better, unless it is the first. None: noise does not matter.
     """
 
     metric: str | None = None
     is_better: IsBetter = better_value
+    exceeds_noise: ExceedsNoise | None = None
     since: int = 0
     """The number of evaluations since the best one."""
     _best: dict[Metric, Evaluation] = field(default_factory=dict)
@@ -68,8 +84,15 @@ class BestSoFar:
     metric_compared: Metric | None = None
     """The metric by which the newest evaluation was compared; None before the first one."""
 
-    def note(self, evaluation: Evaluation) -> bool:
-        """Add an evaluation, and return whether it is a new best one."""
+    def renewed(self) -> "BestSoFar":
+        """Return one that compares in the same way, and knows no evaluation."""
+        return BestSoFar(self.metric, self.is_better, self.exceeds_noise)
+
+    def note(self, evaluation: Evaluation, *, past: bool = False) -> bool:
+        """Add an evaluation, and return whether it is a new best one. `past`: whether it was delivered before.
+
+        Raises `StorageError` if noise matters, and the comparison cannot be read now. Then it may be added again.
+        """
         self._task = self._task.succeed(evaluation.result.task, evaluation.checkpoint, evaluation.result)
         metric = self._chosen(evaluation)
         if metric is None or (value := value_of(evaluation, metric)) is None or not has_direction(value):
@@ -78,7 +101,7 @@ class BestSoFar:
             self.metric_compared, self.since = metric, 0
         best, key = self._best.get(metric), evaluation.checkpoint.key
         seen = self._seen.setdefault(metric, set())
-        again, is_new = key in seen, self.is_better(evaluation, best, metric)
+        again, is_new = key in seen, self._is_new(evaluation, best, metric, past=past)
         seen.add(key)
         if is_new:
             self._best[metric], self.since = evaluation, 0
@@ -87,6 +110,13 @@ class BestSoFar:
         elif not again:
             self.since += 1
         return is_new
+
+    def _is_new(self, evaluation: Evaluation, best: Evaluation | None, metric: Metric, *, past: bool) -> bool:
+        if not self.is_better(evaluation, best, metric):
+            return False
+        if best is None or self.exceeds_noise is None:
+            return True
+        return self.exceeds_noise(evaluation, best, "/".join(metric), past=past)
 
     @property
     def best(self) -> tuple[Metric, Evaluation] | None:

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+from sidecar.coordination.journal import plan_path
 from sidecar.coordination.journal_state import Entry, JournalState
 from sidecar.coordination.run import read_run
 from sidecar.coordination.storage import Storage
@@ -28,7 +29,7 @@ from sidecar.sinks.journal_events import (
     stored_entries,
 )
 from sidecar.sinks.progress import Progress, read_progress, write_progress
-from sidecar.sinks.sink import Evaluation, Event, EventSink, RunEnd, Sink, SinkRefusedError
+from sidecar.sinks.sink import Evaluation, Event, EventSink, RunEnd, Sink, SinkRefusedError, SinkUnavailableError
 
 _FIRST_PAUSE_SECONDS: Final = 1.0
 _LAST_PAUSE_SECONDS: Final = 60.0
@@ -237,6 +238,8 @@ class Delivery:
         if run is None:
             return None
         delivered = read_progress(self._storage, self.sink.name, run)
+        if delivered is not None:
+            self._reject_impossible(delivered, known)
         if self._events is None:
             delivered = delivered or Progress(run=run)
         else:
@@ -247,6 +250,18 @@ class Delivery:
         self._recorded = delivered
         self._remember(delivered, known.turn)
         return delivered
+
+    def _reject_impossible(self, delivered: Progress, known: _Known) -> None:
+        """Raise `SinkUnavailableError` if the journal does not have the plan: no event would come for a long time.
+
+        It is asked again, because another node may have delivered what is not visible here yet.
+        """
+        newest = known.entries[-1].plan.plan if known.entries else 0
+        if delivered.plan > newest and self._storage.read(plan_path(delivered.plan)) is None:
+            raise SinkUnavailableError(
+                f"sinks/{self.sink.name}.json in the run's state directory names plan {delivered.plan}, which is not "
+                "in the journal: if it stays so, delete the file"
+            )
 
     def _past(self, known: _Known, delivered: Progress) -> Iterable[Evaluation]:
         whole = known.count == len(known.entries)

@@ -66,10 +66,10 @@ class Hook:
 
     def resume(self, past: Iterable[Evaluation], /) -> None:
         """Compare the evaluations of the past, which were delivered before."""
-        self.best = BestSoFar(self.best.metric, self.best.is_better)
+        self.best = self.best.renewed()
         self._noted, self._first_attempt = 0, None
         for evaluation in past:
-            self._note(evaluation)
+            self._note(evaluation, past=True)
 
     def write(self, event: Event, /) -> None:
         """Deliver an event if it is of this hook's kind. Raises as `Sink.write`."""
@@ -92,10 +92,11 @@ class Hook:
         """Break off the delivery that is under way."""
         self.target.close()
 
-    def _note(self, evaluation: Evaluation) -> None:
+    def _note(self, evaluation: Evaluation, *, past: bool = False) -> None:
         """Compare an evaluation, once however often it is delivered."""
         if evaluation.plan != self._noted:
-            self._noted, self._is_best = evaluation.plan, self.best.note(evaluation)
+            self._is_best = self.best.note(evaluation, past=past)
+            self._noted = evaluation.plan
 
     def _fires(self, event: Event) -> bool:
         """Return whether the event is of this hook's kind."""

@@ -20,6 +20,7 @@ from sidecar.sinks.sink import SinkUnavailableError
 _OUTPUT_BYTES: Final = 2000  # of the end of the output, which is part of the reason of a failure
 _READ_BYTES: Final = 1 << 16
 _PAUSE_SECONDS: Final = 0.05  # between two looks whether the command has ended
+_READ_PAUSE_SECONDS: Final = 0.005  # between two reads, so that one that prints without end takes little of the CPU
 
 
 @dataclass(slots=True)
@@ -86,6 +87,7 @@ class HookCommand:
                     tail = (tail + read)[-_OUTPUT_BYTES:]
                     if not read:  # the command closed its output, and runs on
                         selector.unregister(output)
+                    self._closed.wait(_READ_PAUSE_SECONDS)
             if selector.get_map() and selector.select(0):
                 tail = (tail + os.read(output.fileno(), _READ_BYTES))[-_OUTPUT_BYTES:]
         return ended, tail

@@ -2,11 +2,15 @@
 
 import sys
 from dataclasses import dataclass
+from typing import Final
 
 from sidecar.codec import dumps, loads
 from sidecar.coordination.storage import Storage
 from sidecar.errors import NewerSchemaError, RecordError
 from sidecar.records import SCHEMA
+
+_MOST_PLANS: Final = 10**12 - 1  # the names of plans have twelve digits
+_LAST_MILLISECOND: Final = 253_402_300_799_999  # the end of the year 9999, the last one that timestamps can name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,8 +42,8 @@ class Progress:
 def read_progress(storage: Storage, sink: str, run: str) -> Progress | None:
     """Return the progress of a sink in the run with this id; None if there is none.
 
-    A damaged file counts as none. Raises `StorageError` if storage does not answer, and `NewerSchemaError` for the file
-    of a newer release, which must not be replaced.
+    A damaged file counts as none, and so does one with impossible numbers. Raises `StorageError` if storage does not
+    answer, and `NewerSchemaError` for the file of a newer release, which must not be replaced.
     """
     data = storage.read(_path(sink))
     if data is None:
@@ -50,7 +54,13 @@ def read_progress(storage: Storage, sink: str, run: str) -> Progress | None:
         raise
     except RecordError:
         return None
-    return progress if progress.run == run else None
+    return progress if progress.run == run and _is_possible(progress) else None
+
+
+def _is_possible(progress: Progress) -> bool:
+    """Return whether the numbers may be true. Others may write the file, and no event would come after 10**30 plans."""
+    plans = progress.plan, progress.settled or 0, progress.ended or 0
+    return all(0 <= plan <= _MOST_PLANS for plan in plans) and 0 <= progress.milliseconds <= _LAST_MILLISECOND
 
 
 def write_progress(storage: Storage, sink: str, progress: Progress) -> None:

@@ -14,9 +14,8 @@ def test_the_module_imports_no_framework():
         "print([name for name in ('keras', 'tensorflow', 'numpy') if name in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
-    assert done.stdout.splitlines() == ["['EarlyStop', 'SidecarEvaluator', 'SidecarEvaluatorModelExport']", "[]"], (
-        done.stderr
-    )
+    names = "['EarlyStop', 'SidecarEvaluator', 'SidecarEvaluatorModelExport']"
+    assert done.stdout.splitlines() == [names, "[]"], done.stderr
 
 
 def test_an_unknown_name_is_an_error():

@@ -29,6 +29,18 @@ def write(tmp_path):
     return write
 
 
+@pytest.mark.parametrize("padding", range(0, 80, 7))
+def test_no_part_of_a_password_is_shown(write, padding):
+    """Also where a value that is not a text is cut before the end of the password."""
+    for line in (
+        f'remote_write = ["{padding * "x"}", "http://me:{30 * "secret"}@host/"]',
+        f'tensorboard_dir = {{{padding * "x"}a = "http://me:{30 * "secret"}@host/"}}',
+    ):
+        (told,) = problems(environ=MINIMAL | write(line))
+        assert "secret" not in told
+        assert "http://" in told or padding > 50
+
+
 def test_defaults_need_only_a_checkpoint_directory():
     """Everything else has a default, and what is derived follows from the directory."""
     settings = load({"checkpoint_dir": Path("/data/run-7")}, environ={})

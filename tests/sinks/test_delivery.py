@@ -1,5 +1,6 @@
 """Each result reaches a sink once and in order, whatever fails meanwhile and whoever delivers."""
 
+import json
 import threading
 import time
 from dataclasses import replace
@@ -17,6 +18,7 @@ from sidecar.observability.status import SinkStatus
 from sidecar.records import group_id
 from sidecar.sinks import delivery as module
 from sidecar.sinks.delivery import Delivery
+from sidecar.sinks.progress import Progress, write_progress
 from sidecar.sinks.sink import SinkRefusedError, SinkUnavailableError
 
 PATIENCE_SECONDS = 60.0
@@ -196,7 +198,7 @@ def test_only_the_publisher_delivers(deliver, sink):
     journal.evaluate("ckpt-1", 100)
     first.update(publishing(), journal.history)
     second.update(replace(publishing(), publisher=False), journal.history)
-    until(lambda: sink.plans == [1])
+    until(lambda: first.has_delivered)
     first.update(replace(publishing(), publisher=False), journal.history)
     journal.evaluate("ckpt-2", 200)
     first.update(replace(publishing(), publisher=False), journal.history)
@@ -257,6 +259,45 @@ def test_a_damaged_record_of_the_progress(deliver, storage, sink, content):
     journal = Journal()
     journal.evaluate("ckpt-1", 100)
     finish(deliver(), journal.history)
+    assert sink.plans == [1]
+
+
+@pytest.mark.parametrize(
+    "numbers",
+    [
+        {"milliseconds": 10**400},
+        {"milliseconds": 10**15},
+        {"milliseconds": -1},
+        {"plan": 10**30},
+        {"plan": -1},
+        {"plan": 1, "settled": 10**30},
+        {"plan": 1, "settled": -1},
+        {"ended": 10**30},
+    ],
+)
+def test_impossible_numbers_in_the_progress(deliver, storage, sink, numbers):
+    """Others may write the file: it counts as damaged, or no result would ever be delivered."""
+    run = open_run(storage, 0.0)
+    storage.replace("sinks/notes.json", json.dumps({"run": run} | numbers).encode())
+    journal = Journal(run)
+    journal.evaluate("ckpt-1", 100)
+    finish(deliver(), journal.history)
+    assert sink.plans == [1]
+
+
+def test_progress_beyond_the_journal(deliver, storage, sink):
+    """Another node may know more for a moment; else a person hears that the file is wrong, and how to go on."""
+    run = open_run(storage, 0.0)
+    write_progress(storage, "notes", Progress(run=run, plan=7))
+    journal = Journal(run)
+    journal.evaluate("ckpt-1", 100)
+    made = deliver()
+    made.update(publishing(), journal.history)
+    until(lambda: made.status.failing is not None)
+    assert "sinks/notes.json" in made.status.failing
+    assert "delete" in made.status.failing
+    storage.remove("sinks/notes.json")
+    until(lambda: made.has_delivered)
     assert sink.plans == [1]
 
 

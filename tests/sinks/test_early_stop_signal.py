@@ -13,6 +13,7 @@ from sidecar.errors import StorageError
 from sidecar.records import Value
 from sidecar.sinks.early_stop import EarlyStop
 from sidecar.sinks.journal_events import event_of, placed
+from sidecar.sinks.sink import SinkUnavailableError
 
 
 class Log:
@@ -163,6 +164,87 @@ def test_a_signal_that_was_withdrawn(make, place, storage):
     assert should_stop(place) is None
     restarted.write(events[4])
     assert should_stop(place) is not None
+
+
+def test_further_evaluations_count_from_the_newest_signal(make, place, storage):
+    """Training went on with the signal for a while, and then a person withdrew it."""
+    events = evaluations(*[0.5] * 12)
+    sink = make(patience=3)
+    for event in events[:6]:
+        sink.write(event)
+    storage.remove(FILE)
+    restarted = make(patience=3)
+    restarted.resume(events[:6])
+    for daemon in (sink, restarted):
+        assert given_at(daemon, events[6:], place) == 2
+        storage.remove(FILE)
+
+
+def test_an_improvement_ends_the_plateau(make, place, storage):
+    """After a signal that was withdrawn, too."""
+    events = evaluations(0.5, 0.5, 0.5, 0.6, 0.6, 0.6)
+    sink = make()
+    for event in events[:3]:
+        sink.write(event)
+    storage.remove(FILE)
+    assert given_at(sink, events[3:], place) == 2
+
+
+@pytest.mark.parametrize("before", [None, 10])
+def test_a_patience_that_is_lowered_on_a_plateau(make, place, before):
+    """Or first set there: the next evaluation gives the signal."""
+    events = evaluations(*[0.5] * 8)
+    if before is not None:
+        first = make(patience=before)
+        for event in events[:6]:
+            first.write(event)
+    sink = make(patience=4)
+    sink.resume(events[:6])
+    assert should_stop(place) is None
+    assert given_at(sink, events[6:], place) == 0
+
+
+@pytest.mark.parametrize("record", [b"", b"{", b'{"id": 3}', b'{"id": "another-3"}'])
+def test_a_record_that_is_damaged(make, place, storage, record):
+    """It counts as none."""
+    events = evaluations(*[0.5] * 4)
+    storage.replace("sinks/early_stop.signalled.json", record)
+    sink = make()
+    sink.resume(events[:3])
+    assert given_at(sink, events[3:], place) == 0
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"null", b"x" * 100_000, b'{"reason": "' + b"x" * 70_000 + b'"}'])
+def test_a_file_that_is_not_a_signal(make, place, storage, content):
+    """Training would not see it, so a person must hear of it; then the signal comes."""
+    events = evaluations(0.5, 0.4, 0.3)
+    storage.replace(FILE, content)
+    sink = make()
+    sink.resume(events[:1])
+    assert not sink.signalled
+    sink.resume(events[:2])
+    with pytest.raises(SinkUnavailableError) as caught:
+        sink.write(events[2])
+    assert FILE in str(caught.value)
+    assert "delete" in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert not sink.signalled
+    storage.remove(FILE)
+    sink.write(events[2])
+    assert sink.signalled
+    assert should_stop(place) is not None
+
+
+def test_a_link_in_its_place(make, place, storage):
+    """Training does not follow it, and neither does the daemon."""
+    real = place / "real.json"
+    real.write_bytes(b"{}")
+    (storage.root / FILE).symlink_to(real)
+    sink = make()
+    sink.signalled = True
+    with pytest.raises(StorageError):
+        sink.write(evaluations(0.5)[0])
+    assert not sink.signalled
 
 
 def test_two_nodes_give_one_signal(make, log):

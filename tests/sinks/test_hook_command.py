@@ -32,6 +32,11 @@ def send(command, seconds=MOST_SECONDS):
     HookCommand(command, seconds).send(BODY, "id")
 
 
+def children():
+    """The processes of this one; other tests may have left some."""
+    return {child.pid for child in psutil.Process().children()}
+
+
 def gone(pid):
     """Whether a process has ended, within a bound."""
     end = time.monotonic() + MOST_SECONDS
@@ -99,12 +104,22 @@ HANGING = {
 @pytest.mark.parametrize("command", HANGING.values(), ids=HANGING)
 def test_a_command_that_hangs(command):
     """It is killed at its limit, and what it printed is cut."""
+    before = children()
     began = time.monotonic()
     with pytest.raises(SinkUnavailableError) as caught:
         send(command, LIMIT_SECONDS)
     assert time.monotonic() - began < MOST_SECONDS / 2
     assert len(str(caught.value)) < 10_000
-    assert psutil.Process().children() == []
+    assert children() == before
+
+
+@pytest.mark.parametrize("code", ["while True: print('y' * 99)", "while True: print('y', flush=True)"])
+def test_a_command_that_prints_without_end(code):
+    """It is read, but it takes little of the daemon's CPU."""
+    began = time.thread_time()
+    with pytest.raises(SinkUnavailableError):
+        send(python(code), 1.0)
+    assert time.thread_time() - began < 0.15
 
 
 def test_children_end_with_the_command(tmp_path):
