@@ -14,7 +14,9 @@ def test_the_module_imports_no_framework():
         "print([name for name in ('keras', 'tensorflow', 'numpy') if name in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
-    assert done.stdout.splitlines() == ["['EarlyStop', 'SidecarEvaluator', 'SidecarEvaluatorModelExport']", "[]"], done.stderr
+    assert done.stdout.splitlines() == ["['EarlyStop', 'SidecarEvaluator', 'SidecarEvaluatorModelExport']", "[]"], (
+        done.stderr
+    )
 
 
 def test_an_unknown_name_is_an_error():
