@@ -417,7 +417,7 @@ def test_nonfinite_examples(exporter, registry, journal, status):
 
 
 def test_sinks_are_shown_as_they_are_at_the_scrape(registry, journal, status):
-    """Whether the newest delivery failed, how much is missing, and the signal to stop, only of the sink that has one."""
+    """Whether the newest delivery failed, how much is missing, and the signal to stop of the sink that has one."""
     sinks = [SinkStatus("mlflow", pending=2, refused=1, failing="away"), SinkStatus("early_stop", stop_signalled=True)]
     Exporter(registry, process_metrics=False, sinks=lambda: sinks).update(status(), journal.history)
 
