@@ -66,12 +66,19 @@ def print_best(flags: dict[str, Any], *, as_json: bool, copy_to: Path | None) ->
 
 
 def find_best(settings: Settings, storage: Storage) -> BestExport:
-    """Return the best export of a run.
+    """Return the best export of a run, whose files are whole.
 
     Raises:
         NoExportError: There is none, or it is not what the journal says.
         StorageError: Storage does not answer.
     """
+    found = read_best(settings, storage)
+    _require_whole(found.folder, found.checkpoint)
+    return found
+
+
+def read_best(settings: Settings, storage: Storage) -> BestExport:
+    """Return the best export of a run without reading its files, which may be large. Raises as `find_best`."""
     run, where = read_run(storage), settings.run_dir / EXPORTS
     if run is None:
         raise NoExportError(f"run {settings.run}: no daemon has started yet, so nothing is exported")
@@ -90,7 +97,6 @@ def find_best(settings: Settings, storage: Storage) -> BestExport:
     checkpoint = None if closed is None else closed.plan.checkpoint
     if manifest is None or closed is None or checkpoint is None or closed.plan.run != run or checkpoint.folder != name:
         raise NoExportError(f"{where / name} is not an export of run {settings.run}: move it away")
-    _require_whole(where / name, checkpoint)
     return BestExport(where / name, checkpoint, manifest)
 
 

@@ -115,6 +115,10 @@ FAMILIES: Final[dict[str, tuple[tuple[str, ...], str]]] = {
         ("run", "sink"),
         "Unix time of the oldest result or other event that a sink does not have; absent if there is none.",
     ),
+    "sidecar_sink_failing": (
+        ("run", "sink"),
+        "1 if the newest delivery to a sink failed, else 0; `sink_failed` in the log has the reason.",
+    ),
     "sidecar_sink_refused_results_total": (
         ("run", "sink"),
         "Results and other events that a sink will never have, since this daemon started; those of hooks are in files.",

@@ -200,6 +200,7 @@ def _sinks(run: str, sinks: Iterable[SinkStatus]) -> Iterator[Metric]:
     for sink in sinks:
         samples.add("sidecar_sink_pending_results", sink.pending, sink.name)
         samples.add("sidecar_sink_oldest_pending_timestamp_seconds", sink.oldest_pending, sink.name)
+        samples.add("sidecar_sink_failing", sink.failing is not None, sink.name)
         samples.add("sidecar_sink_refused_results_total", sink.refused, sink.name)
         samples.add("sidecar_early_stop", sink.stop_signalled)
     yield from samples.families.values()

@@ -60,6 +60,11 @@ class _Known:
         """Return whether these entries hold everything after a place."""
         return self.count == len(self.entries) or reaches_back(self.entries, place)
 
+    def new_since(self, earlier: "_Known", takes: frozenset[type]) -> list[Entry]:
+        """Return the events among the entries that `earlier` does not have. The end of the run is none of them."""
+        first = max(0, len(self.entries) - (self.count - earlier.count))
+        return [entry for entry in self.entries[first:] if is_taken(entry, takes)]
+
 
 class Delivery:
     """Deliver events to a sink. The daemon's loop calls `update`; `start` begins the thread, `close` ends it.
@@ -80,6 +85,7 @@ class Delivery:
         self._done: _Known | None = None  # all of this was delivered
         self._delivered: Progress | None = None  # None: it must be read
         self._recorded: Progress | None = None  # the newest one that is in storage
+        self._later = 0  # events that became known since the thread last looked, in its turn
         self._closing = False
         self._status = SinkStatus(sink.name)
         self._thread = threading.Thread(target=self._work, name=f"sink {sink.name}", daemon=True)
@@ -106,8 +112,10 @@ class Delivery:
             if not delivers:
                 self._known = self._delivered = None
             elif self._known is None or (self._known.count, self._known.end) != (history.log.count, end):
-                turn = _Turn(newest_place(history)) if self._known is None else self._known.turn
+                before = self._known
+                turn = _Turn(newest_place(history)) if before is None else before.turn
                 self._known = _Known(turn, tuple(history.entries), history.log.count, end)
+                self._note_later(before, self._known)
                 self._changed.notify_all()
 
     def start(self) -> None:
@@ -141,7 +149,7 @@ class Delivery:
         while True:
             with self._changed:
                 self._changed.wait_for(lambda: self._closing or self._known not in (None, self._done))
-                known = self._known
+                known, self._later = self._known, 0
                 if known is None or known is self._done:
                     return
             try:
@@ -270,10 +278,23 @@ class Delivery:
 
     # -- what people see ---------------------------------------------------------------------------------------------
 
+    def _note_later(self, before: _Known | None, known: _Known) -> None:
+        """Count what became known: the thread counts only what it delivers, and a call of the sink may hang."""
+        if before is None:  # a new turn: the thread must first read what the sink has
+            self._later = 0
+            return
+        new = known.new_since(before, self._takes)
+        count = len(new) + (known.end is not None and before.end is None)
+        oldest = self._status.oldest_pending
+        if oldest is None and new:
+            oldest = happened_at(new[0])
+        self._later += count
+        self._status = replace(self._status, pending=self._status.pending + count, oldest_pending=oldest)
+
     def _note_waiting(self, count: int, first: Entry | None = None) -> None:
         oldest = None if first is None else happened_at(first)
         with self._changed:
-            self._status = replace(self._status, pending=count, oldest_pending=oldest)
+            self._status = replace(self._status, pending=count + self._later, oldest_pending=oldest)
 
     def _note_failure(self, reason: str) -> None:
         if self._status.failing is None:

@@ -30,9 +30,9 @@ def node(tmp_path, monkeypatch):
     return node
 
 
-def run(node, *options):
+def run(node, *options, command="best"):
     """What the command prints, or the error that it raises."""
-    result = CliRunner().invoke(cli.app, ["best", str(node.checkpoint_dir), "--run", "run", *options])
+    result = CliRunner().invoke(cli.app, [command, str(node.checkpoint_dir), "--run", "run", *options])
     if result.exception is not None and not isinstance(result.exception, SystemExit):
         raise result.exception
     return result.stdout.strip()
@@ -100,3 +100,42 @@ def test_an_export_with_other_content_is_refused(node):
         shutil.copy(path, best / path.name.replace("ckpt-2", "ckpt-1"))
     with pytest.raises(NoExportError, match="does not hold ckpt-1"):
         run(node)
+
+
+def compare(node, **values):
+    """Write into the manifest of the best export how much better it is."""
+    path = node.run_dir / "exports" / "best" / "manifest.json"
+    known = {"run": "r", "metric": "test/accuracy", "new": 2, "old": 1, "rule": "intervals", "better": True}
+    better = known | {"difference": 0.1, "lower": 0.02, "upper": 0.18} | values
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"better_than": better}))
+
+
+def test_the_status_names_the_best_export(node, monkeypatch):
+    """With its path, by how much it is better, and by which rule; in JSON under the names of `sidecar best --json`."""
+    monkeypatch.setenv("COLUMNS", "300")
+    path = run(node)
+    assert f"export  {path}\n" in run(node, command="status")
+    compare(node)
+    assert f"export  {path}, better by 0.1 (95 % 0.02 to 0.18, intervals)\n" in run(node, command="status")
+    found, said = json.loads(run(node, "--json", command="status"))["best_export"], json.loads(run(node, "--json"))
+    assert (found["path"], found["better_than"]["rule"]) == (path, "intervals")
+    assert found.items() <= said.items()
+
+
+def test_the_status_shows_nothing_that_a_planted_manifest_says(node, monkeypatch):
+    """Neither a rule that does not exist, nor what would control the terminal."""
+    monkeypatch.setenv("COLUMNS", "300")
+    compare(node, rule="\x1b[2J" + "x" * 10000)
+    assert f"export  {run(node)}\n" in run(node, command="status")
+
+
+@pytest.mark.parametrize("planted", ["nothing", "a link out", "a file"])
+def test_the_status_needs_no_export(node, tmp_path, planted):
+    """Without exports, or with others in their place, it shows the rest."""
+    shutil.rmtree(node.run_dir / "exports")
+    if planted == "a link out":
+        (node.run_dir / "exports").symlink_to(tmp_path)
+    elif planted == "a file":
+        (node.run_dir / "exports").write_text("")
+    assert "export  " not in run(node, command="status")
+    assert json.loads(run(node, "--json", command="status"))["best_export"] is None

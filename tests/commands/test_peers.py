@@ -1,6 +1,7 @@
 import pytest
 
-from sidecar.commands.check.peers import Here, group, visibility, watch
+from sidecar.commands.check.peers import Here, exports, group, visibility, watch
+from sidecar.export_rule import ExportRule
 from sidecar.records import Slot
 
 HERE = Here(node="node-9", version="1.0", task="t1", replicas=1, min_workers=1, lease_seconds=10.0)
@@ -160,3 +161,41 @@ def test_beats_that_are_seen_together_were_late(watched):
     observed_nodes = watched(node_0={"delays": (0, 2.0, 0, 2.0, 0)})
     ((_, text),) = seen(observed_nodes)
     assert "seen every 4.0 s, at most 2.0 s late" in text
+
+
+RULE = ExportRule(metric="test/accuracy", count=2)
+
+
+def exporting(rule):
+    """What `watched` takes of a node with these settings."""
+    return {"beat": {"exports": rule}}
+
+
+def of_exports(observed_nodes, rule):
+    return told(exports(observed_nodes, HERE.node, rule, lease_seconds=10.0))
+
+
+def test_equal_settings_of_exports_are_no_news(watched):
+    """Neither is a node that exports nothing itself, nor an earlier daemon of this node with other settings."""
+    own = exporting(ExportRule(metric="test/loss", count=9))
+    observed_nodes = watched(node_0=exporting(RULE), node_1=exporting(None), node_9=own)
+    assert of_exports(observed_nodes, RULE) == []
+    assert of_exports(observed_nodes, None) == []
+
+
+def test_nodes_with_different_settings_of_exports_are_told(watched):
+    """Each rule with the nodes that have it, this node's among them; that is no failure."""
+    other = ExportRule(metric="test/accuracy", count=3, by="significant")
+    observed_nodes = watched(node_0=exporting(RULE), node_1=exporting(other), node_2=exporting(other))
+    ((ok, text),) = of_exports(observed_nodes, RULE)
+    assert ok
+    assert "export_best = 2, best_metric = test/accuracy, best_by = value on this node, node-0;" in text
+    assert "export_best = 3, best_metric = test/accuracy, best_by = significant on node-1, node-2." in text
+    ((_, text),) = of_exports(observed_nodes, None)
+    assert "this node" not in text
+
+
+def test_the_settings_of_exports_of_a_node_that_is_down_do_not_count(watched):
+    """Its daemon may be started with others."""
+    observed_nodes = watched(node_0={**exporting(ExportRule(metric="test/loss", count=1)), "start": 1000.0})
+    assert of_exports(observed_nodes, RULE) == []

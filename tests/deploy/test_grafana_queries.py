@@ -37,6 +37,7 @@ ENVIRON = {  # no one's settings
     "SIDECAR_FRAMEWORK": "python",
     "SIDECAR_CHECKPOINT_PATTERN": "model-*.json",
     "SIDECAR_LOG_FORMAT": "json",
+    "SIDECAR_EARLY_STOP_PATIENCE": "9",  # more evaluations than there are: the signal is exported, and is never there
     "GRADED_BATCH_SECONDS": "0.3",  # 20 batches and two worker processes: each evaluation is scraped several times
 }
 

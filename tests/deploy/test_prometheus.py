@@ -136,7 +136,10 @@ def registry():
         saves_bytes=2048,
     )
     registry = CollectorRegistry()
-    sinks = [SinkStatus("remote_write", pending=2, oldest_pending=1769860700.5, refused=1)]
+    sinks = [
+        SinkStatus("remote_write", pending=2, oldest_pending=1769860700.5, refused=1, failing="away"),
+        SinkStatus("early_stop", stop_signalled=False),
+    ]
     Exporter(registry, sinks=lambda: sinks).update(status, history)
     return registry
 

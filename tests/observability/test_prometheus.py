@@ -13,7 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families as parse_tex
 
 from sidecar.observability.families import FAMILIES
 from sidecar.observability.prometheus import Exporter
-from sidecar.observability.status import Newest, WorkerStatus
+from sidecar.observability.status import Newest, SinkStatus, WorkerStatus
 from sidecar.policy.eligibility import Reason
 from sidecar.records import PHASES, Nonfinite, Value
 from sidecar.states import FAILURE_CLASSES
@@ -414,3 +414,20 @@ def test_nonfinite_examples(exporter, registry, journal, status):
     assert shown == [[None, None, None], [3, None, None], [0, 1, None], [0, 0, None]]
     exporter.update(status(publisher=False), journal.history)
     assert registry.get_sample_value("sidecar_eval_nonfinite_examples", TEST | {"place": "input"}) is None
+
+
+def test_sinks_are_shown_as_they_are_at_the_scrape(registry, journal, status):
+    """Whether the newest delivery failed, how much is missing, and the signal to stop of the sink that has one."""
+    sinks = [SinkStatus("mlflow", pending=2, refused=1, failing="away"), SinkStatus("early_stop", stop_signalled=True)]
+    Exporter(registry, process_metrics=False, sinks=lambda: sinks).update(status(), journal.history)
+
+    def read(name, **labels):
+        return registry.get_sample_value(name, RUN | labels)
+
+    assert read("sidecar_sink_failing", sink="mlflow") == 1
+    assert read("sidecar_sink_failing", sink="early_stop") == 0
+    assert read("sidecar_sink_pending_results", sink="mlflow") == 2
+    assert read("sidecar_sink_refused_results_total", sink="mlflow") == 1
+    assert read("sidecar_early_stop") == 1
+    sinks[0] = SinkStatus("mlflow")
+    assert read("sidecar_sink_failing", sink="mlflow") == 0

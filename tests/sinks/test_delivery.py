@@ -179,6 +179,69 @@ def test_how_far_a_sink_is_behind(deliver, sink):
     sink.hold.set()
 
 
+def test_what_a_sink_lacks_grows_while_a_call_hangs(deliver, sink):
+    """The loop counts what the thread, which hangs, cannot count; failed attempts are no events of this sink."""
+    journal, delivery = Journal(), deliver()
+    journal.evaluate("ckpt-1", 1)
+    sink.hold.clear()
+    delivery.update(publishing(), journal.history)
+    until(lambda: delivery.status.pending == 1)
+    for step in (2, 3, 4):
+        journal.plan(f"ckpt-{step}", step=step)
+        journal.fail()
+        journal.evaluate(f"ckpt-{step}", step)
+        delivery.update(publishing(), journal.history)
+        assert delivery.status.pending == step
+        assert delivery.status.oldest_pending == 1769860801.5
+    delivery.update(publishing(), journal.history)  # nothing new
+    assert delivery.status.pending == 4
+    sink.hold.set()
+    until(lambda: delivery.has_delivered)
+    assert (len(sink.plans), delivery.status.pending, delivery.status.oldest_pending) == (4, 0, None)
+
+
+def test_what_becomes_known_between_two_events_is_counted_once(deliver, sink):
+    """The thread first delivers what it knew, then what came meanwhile, and no event is counted twice."""
+    journal, delivery = Journal(), deliver()
+    gate, seen = threading.Semaphore(0), []
+
+    def write(evaluation):
+        assert gate.acquire(timeout=PATIENCE_SECONDS)
+        seen.append(evaluation.plan)
+
+    sink.write = write
+    journal.evaluate("ckpt-1", 1)
+    journal.evaluate("ckpt-2", 2)
+    delivery.update(publishing(), journal.history)
+    until(lambda: delivery.status.pending == 2)
+    journal.evaluate("ckpt-3", 3)
+    delivery.update(publishing(), journal.history)
+    for left in (2, 1, 0):
+        assert delivery.status.pending == left + 1
+        gate.release()
+        until(lambda left=left: len(seen) == 3 - left)
+        until(lambda left=left: delivery.status.pending == left)
+
+
+def test_a_new_turn_counts_only_what_it_adds(deliver, sink):
+    """While a call hangs, another node publishes for a time; what it delivered is known once the call ends."""
+    journal, delivery = Journal(), deliver()
+    journal.evaluate("ckpt-1", 1)
+    sink.hold.clear()
+    delivery.update(publishing(), journal.history)
+    until(lambda: delivery.status.pending == 1)
+    delivery.update(replace(publishing(), publisher=False), journal.history)
+    journal.evaluate("ckpt-2", 2)
+    delivery.update(publishing(), journal.history)
+    assert delivery.status.pending == 1
+    journal.evaluate("ckpt-3", 3)
+    delivery.update(publishing(), journal.history)
+    assert delivery.status.pending == 2
+    sink.hold.set()
+    until(lambda: delivery.has_delivered)
+    assert (sink.plans[-1], delivery.status.pending) == (3, 0)
+
+
 def test_a_result_that_is_refused_holds_up_nothing(deliver, sink, log):
     """It is counted, and never delivered again."""
     journal = Journal()
@@ -198,7 +261,7 @@ def test_only_the_publisher_delivers(deliver, sink):
     journal.evaluate("ckpt-1", 100)
     first.update(publishing(), journal.history)
     second.update(replace(publishing(), publisher=False), journal.history)
-    until(lambda: first.has_delivered)
+    until(lambda: first.has_delivered)  # also recorded: what was delivered but not recorded comes again
     first.update(replace(publishing(), publisher=False), journal.history)
     journal.evaluate("ckpt-2", 200)
     first.update(replace(publishing(), publisher=False), journal.history)

@@ -96,16 +96,17 @@ def _runs() -> Panel:
         "lag": rule("eval_lag_seconds:max", _ANY),
         "waiting": rule("checkpoints_pending:max", _ANY),
         "failed": last(rule("checkpoints_failed:max", _ANY)),
+        "early stop": f"sidecar_early_stop{{{_ANY}}}",
         "ready nodes": rule("members:max", f'{_ANY},state="ready"'),
         "alerts": f"count by (run) ({_FIRING[:-1]},{_ANY}}})",
     }
-    references = dict(zip("ABCDEFGHIJK", of_run, strict=True))
+    references = dict(zip("ABCDEFGHIJKL", of_run, strict=True))
     panel = panels.grid(
         6,
         "Runs: $metric on $eval_set",
         "One row per run of the time in view; click its name to see it. Newest and best are empty for a run without "
-        "this metric or eval set, choose another one above. Lag, waiting and ready nodes are of now: empty if no "
-        "daemon of the run is scraped.",
+        "this metric or eval set, choose another one above. Lag, waiting, early stop and ready nodes are of now: empty "
+        "if no daemon of the run is scraped. Early stop: whether training is told to stop; empty if that is not set.",
         *(panels.rows(ref, f"max by (run) ({of_run[name]})") for ref, name in references.items()),
     ).height(11)
     joins.join_by(panel, "run", {f"Value #{ref}": name for ref, name in references.items()})
@@ -121,6 +122,7 @@ def _runs() -> Panel:
             "last evaluation": {"unit": "dateTimeFromNow"},
             "lag": {"unit": "s"},
             "failed": {**text, "thresholds": _from(1, ORANGE)},
+            "early stop": {**text, "mappings": panels.texts({0: ("go on", BLUE), 1: ("stop", ORANGE)})},
             "alerts": {**text, "thresholds": _from(1, VERMILION)},
         },
     )

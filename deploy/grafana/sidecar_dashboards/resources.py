@@ -3,7 +3,7 @@
 from typing import Final
 
 from sidecar_dashboards import joins, panels
-from sidecar_dashboards.panels import BLUE, COUNT, ORANGE, Panel, fixed, steps
+from sidecar_dashboards.panels import BLUE, COUNT, GREEN, ORANGE, VERMILION, Panel, fixed, steps, texts
 from sidecar_dashboards.queries import RUN, of_node
 
 JOB: Final = 'job=~".*sidecar.*"'  # a PodMonitor's targets have the job NAMESPACE/sidecar
@@ -28,9 +28,12 @@ def resources() -> list[Panel]:
             403,
             "Disk used on shared storage",
             "Pins: checkpoints held until they are evaluated, mostly hard links, which cost nothing until training "
-            "deletes its own name of them. Saves: what workers saved about evaluations; bounded by the keep setting.",
+            "deletes its own name of them. Saves: what workers saved about evaluations; bounded by the keep setting. "
+            "Exports: the best checkpoints, as many as export_best says; they cost their full size once training has "
+            "deleted its own files.",
             panels.query("A", f"max by (run) (sidecar_pins_bytes{{{RUN}}})", "pins"),
             panels.query("B", f"max by (run) (sidecar_saves_bytes{{{RUN}}})", "saves"),
+            panels.query("C", f"max by (run) (sidecar_exports_bytes{{{RUN}}})", "exports"),
         )
         .unit("bytes")
         .min(0)
@@ -55,7 +58,7 @@ def resources() -> list[Panel]:
             process,
             "short",
         ),
-        panels.dress(disk, {"pins": fixed(BLUE), "saves": fixed(ORANGE)}),
+        panels.dress(disk, {"pins": fixed(BLUE), "saves": fixed(ORANGE), "exports": fixed(GREEN)}),
         chart(
             404,
             "Daemons: memory",
@@ -88,19 +91,23 @@ def sinks() -> list[Panel]:
     pending = f"max by (sink) (sidecar_sink_pending_results{{{RUN}}})"
     oldest = f"max by (sink) (sidecar_sink_oldest_pending_timestamp_seconds{{{RUN}}})"
     refused = f"max by (sink) (max_over_time(sidecar_sink_refused_results_total{{{RUN}}}[$__range]))"
+    failing = f"max by (sink) (sidecar_sink_failing{{{RUN}}})"
     lag = f"(clamp_min(time() - {oldest}, 0) or 0 * {pending})"
     table = panels.grid(
         501,
         "Sinks",
         "Where the publishing daemon sends results: remote_write, TensorBoard, hooks and others. Lag: the age of the "
         "oldest result that the sink does not have; orange from 15 minutes on, as the alert SidecarSinkBehind. "
-        "Refused: results that it will never have; `sink_refused` in the log names them.",
+        "Refused: results and other events that it will never have; `sink_refused` in the log names them, and those of "
+        "hooks are dead letters. Newest delivery: `sink_failed` in the log says why one failed.",
         panels.rows("A", pending),
         panels.rows("B", lag),
         panels.rows("C", refused),
+        panels.rows("D", failing),
         width=12,
     )
-    joins.join_by(table, "sink", {"Value #A": "pending", "Value #B": "lag", "Value #C": "refused"})
+    columns = {"Value #D": "newest delivery", "Value #A": "pending", "Value #B": "lag", "Value #C": "refused"}
+    joins.join_by(table, "sink", columns)
     table.unit(COUNT.unit).decimals(COUNT.decimals).no_value("No sink is set.")
     text: panels.Properties = {"custom.cellOptions": {"type": "color-text"}}
     late, some = (steps({None: BLUE, value: ORANGE}).build() for value in (900, 1))
@@ -108,6 +115,7 @@ def sinks() -> list[Panel]:
         table,
         {
             "sink": {"unit": "string"},
+            "newest delivery": {**text, "mappings": texts({0: ("no failure", BLUE), 1: ("failed", VERMILION)})},
             "lag": {"unit": "s", **text, "thresholds": late},
             "refused": {**text, "thresholds": some},
         },

@@ -169,18 +169,33 @@ def _at_a_glance() -> list[Panel]:
             "optimizer or another variable, by step_key or step_pattern, in the name, or nowhere (order): then "
             "checkpoints are numbered in order of writing.",
             panels.now("A", queries.last_named(_SET_INFO), _NAMED),
-            width=9,
+            width=8,
         ).no_value("none yet"),
         panels.names(
             10,
             "Newest checkpoint on disk",
             "The complete checkpoint that was discovered last, and where its step was found, likewise.",
             panels.now("A", queries.last_named(rule("newest_checkpoint_info:latest")), _NAMED),
-            width=9,
+            width=8,
         ).no_value("none yet"),
+        _early_stop(),
         panels.setup(11, width=3).height(3),
         panels.results_shown(12, RUN, width=3).height(3),
     ]
+
+
+def _early_stop() -> Panel:
+    panel = panels.numbers(
+        13,
+        "Early stop",
+        "Whether the signal to stop training is there: the metric of early_stop_metric did not improve for "
+        "early_stop_patience evaluations. Training looks for it, and decides. Off: early_stop_patience is not set, or "
+        "no daemon publishes.",
+        panels.now("A", f"max(sidecar_early_stop{{{RUN}}})"),
+        width=2,
+    ).height(3)
+    said = {0: ("go on", BLUE), 1: ("stop", ORANGE)}
+    return panel.mappings(panels.texts(said)).unit("none").no_value("off")
 
 
 def _table() -> Panel:

@@ -22,8 +22,9 @@ from sidecar.checkpoints.step_sources import REMEDY, StepSources
 from sidecar.checkpoints.watch import Watch
 from sidecar.clock import SystemClock
 from sidecar.commands.backend_options import backend_options, workers_listen
+from sidecar.commands.catalog_and_rules import export_rule
 from sidecar.commands.check.finding import Finding
-from sidecar.commands.check.peers import Here, group, visibility, watch
+from sidecar.commands.check.peers import Here, exports, group, visibility, watch
 from sidecar.commands.check.sinks import sinks
 from sidecar.commands.framework import with_framework
 from sidecar.commands.hooks import make_hooks
@@ -264,6 +265,7 @@ def _nodes(
         yield Finding("nodes", ok=False, text=str(error))
         return None
     yield from visibility(observed_nodes, node, beat_seconds=beat, lease_seconds=lease)
+    yield from exports(observed_nodes, node, export_rule(settings), lease_seconds=lease)
     return observed_nodes
 
 
@@ -275,8 +277,7 @@ def _http(settings: Settings) -> Iterator[Finding]:
             trial.bind((settings.http_host, settings.http_port))
         except OSError as error:
             if (node := node_serving(settings)) is not None:
-                text = f"{settings.http} is served by this run's daemon on node {node}"
-                yield Finding("http", ok=True, text=text)
+                yield Finding("http", ok=True, text=f"{settings.http} is served by this run's daemon on node {node}")
                 return
             text = f"{settings.http}: {error.strerror}; --http chooses another address"
             yield Finding("http", ok=False, text=text)

@@ -15,6 +15,7 @@ from sidecar.commands.observed_nodes import ObservedNode, ObservedNodes
 from sidecar.coordination.heartbeats import Heartbeats
 from sidecar.coordination.run import read_run
 from sidecar.coordination.storage import Storage
+from sidecar.export_rule import ExportRule
 from sidecar.policy.eligibility import compatible_nodes, ready_workers
 from sidecar.records import Heartbeat, JournalPosition
 from sidecar.states import NodeState
@@ -24,6 +25,7 @@ _FIRST_BEATS: Final = 2.25  # a node whose heartbeat has not changed by then is 
 _READING_SECONDS: Final = 0.03  # between two readings: the resolution of the measurement
 _MOST_WATCHED: Final = 16  # nodes; with more, the time of the reading itself would distort the measurement
 _NAMES_SHOWN: Final = 5
+_RULES_SHOWN: Final = 5
 _DIGEST_CHARACTERS: Final = 8
 
 
@@ -120,6 +122,29 @@ def _lateness(beating: list[ObservedNode], beat_seconds: float, lease_seconds: f
     return Finding("nodes", ok=True, text=text)
 
 
+def exports(
+    observed_nodes: ObservedNodes, node: str, rule: ExportRule | None, *, lease_seconds: float
+) -> Iterator[Finding]:
+    """Report if live nodes export the best checkpoints by different settings. `rule`: by which this node does.
+
+    That is no failure, because all nodes retain what any of them wants, and settings differ while they are changed. A
+    node that exports nothing by its settings follows the others.
+    """
+    nodes_of_rule: dict[ExportRule, list[str]] = {} if rule is None else {rule: ["this node"]}
+    for observed in observed_nodes:
+        other, its_rule = observed.heartbeat.node, observed.heartbeat.checkpoints.exports
+        if its_rule is not None and other != node and observed.fresh(lease_seconds):
+            nodes_of_rule.setdefault(its_rule, []).append(other)
+    if len(nodes_of_rule) > 1:
+        found = "; ".join(
+            f"export_best = {rule.count}, best_metric = {rule.metric}, best_by = {rule.by} on {_shortened(nodes)}"
+            for rule, nodes in list(nodes_of_rule.items())[:_RULES_SHOWN]
+        )
+        more = f"; and {len(nodes_of_rule) - _RULES_SHOWN} more" if len(nodes_of_rule) > _RULES_SHOWN else ""
+        text = f"nodes differ: {found}{more}. What any of them wants is retained: give all nodes the same settings"
+        yield Finding("exports", ok=True, text=text)
+
+
 def group(observed_nodes: ObservedNodes, here: Here) -> Iterator[Finding]:
     """Report the eval group that this node's daemon would form with the daemons that are alive."""
     alive = (observed.heartbeat for observed in observed_nodes if observed.fresh(here.lease_seconds))
@@ -173,6 +198,9 @@ def _lease_for(late: float) -> float:
 
 
 def _names(observed_nodes: list[ObservedNode]) -> str:
-    names = [observed.heartbeat.node for observed in observed_nodes]
+    return _shortened([observed.heartbeat.node for observed in observed_nodes])
+
+
+def _shortened(names: list[str]) -> str:
     more = f" and {len(names) - _NAMES_SHOWN} more" if len(names) > _NAMES_SHOWN else ""
     return ", ".join(names[:_NAMES_SHOWN]) + more

@@ -14,6 +14,7 @@ from typing import Final
 from sidecar.checkpoints.catalog import Catalog
 from sidecar.checkpoints.scan import ScanResult
 from sidecar.clock import Clock
+from sidecar.commands.best import BestExport
 from sidecar.commands.observed_nodes import ObservedNode
 from sidecar.commands.status.run_reader import RunReader
 from sidecar.coordination.heartbeats import heartbeat_path
@@ -50,6 +51,14 @@ _RANKS: Final[Mapping[str, int]] = {phase: rank for rank, phase in enumerate(_IN
 
 
 @dataclass(frozen=True, slots=True)
+class Directory:
+    """Describe the checkpoint directory. `path`: for display."""
+
+    path: str = ""
+    missing: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class RunStatus:
     """Hold the status of a run, as its files show it. Times are in seconds."""
 
@@ -59,11 +68,11 @@ class RunStatus:
     unread: dict[str, str] = field(default_factory=dict)  # by node: why its heartbeat could not be read
     queue: tuple[Checkpoint, ...] = ()  # complete and not evaluated, in order, with that of the open plan
     incomplete: tuple[tuple[str, str], ...] = ()  # names of incomplete checkpoints, each with the reason
-    missing: bool = False  # the checkpoint directory does not exist
     unknown: dict[str, str] = field(default_factory=dict)  # by name: why this node cannot read a checkpoint now
     min_workers: int = 1
     other_runs: tuple[str, ...] = ()  # the runs in the state directory, if it does not hold this one
-    place: str = ""  # the checkpoint directory, for display
+    directory: Directory = Directory()
+    best_export: BestExport | None = None  # whether its files are whole was not checked
     lease_seconds: float = 10.0  # a node whose heartbeat has not changed for this long is gone
     beat: float = 2.0  # between two heartbeats of a node
     wall: float = 0.0  # the time of the observation, since 1970, by this node's clock
@@ -135,6 +144,7 @@ class RunObserver:
         min_workers: int = 1,
         beat_seconds: float = 2.0,
         place: str = "",
+        best_export: Callable[[], BestExport | None] = lambda: None,
     ) -> None:
         self.storage = storage
         self.written_at = written_at
@@ -146,13 +156,15 @@ class RunObserver:
         self.lease_seconds = lease_seconds
         self.beat_seconds = beat_seconds
         self.place = place
+        self.best_export = best_export
         self._reader: RunReader | None = None  # None: no run was found yet
 
     def collect(self) -> RunStatus:
         """Read everything that is new, and return the status. Raises `StorageError` if storage does not answer."""
         scan = self.catalog.scan()
         if not self.observe_members():
-            return RunStatus(None, missing=scan.missing, incomplete=scan.waiting, other_runs=tuple(self.runs()))
+            directory = Directory(self.place, scan.missing)
+            return RunStatus(None, directory=directory, incomplete=scan.waiting, other_runs=tuple(self.runs()))
         assert self._reader is not None
         self._reader.read_journal()
         history, task = self._reader.history, self._reader.task(self.lease_seconds)
@@ -169,10 +181,10 @@ class RunObserver:
             unread=self._reader.unread,
             queue=choice.evaluate,
             incomplete=scan.waiting,
-            missing=scan.missing,
             unknown={**scan.unknown, **not_looked_for(scan, history, self._live(members))},
             min_workers=self.min_workers,
-            place=self.place,
+            directory=Directory(self.place, scan.missing),
+            best_export=self.best_export(),
             lease_seconds=self.lease_seconds,
             beat=self.beat_seconds,
             wall=self.clock.wall(),

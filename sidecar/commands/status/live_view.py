@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from sidecar.commands.progress_rate import duration
+from sidecar.commands.status.best_export import best_export_line
 from sidecar.commands.status.collect import RunStatus
 from sidecar.commands.status.live_tables import cut, line_of, member_table, metric_rows, metric_table, worker_rows
 from sidecar.commands.status.plan_progress import WorkerLine, plan_seconds_left
@@ -78,12 +79,14 @@ def fit(height: int, wanted: Sequence[tuple[int, int]]) -> list[int]:
 
 
 def _sections(run: str, status: RunStatus, workers: Sequence[WorkerLine], width: int) -> Iterator[Section]:
-    title = f"run {run}" + (f" in {status.place}" if status.place else "")
+    title = f"run {run}" + (f" in {status.directory.path}" if status.directory.path else "")
     yield _texts([line_of(title, "bold")], least=1)
     metrics = metric_rows(status)
     if metrics:
         rows = len(metrics) + 1
         yield Section(rows, min(4, rows), lambda count: metric_table(metrics, count - 1, width), blank=True)
+    if status.best_export is not None:
+        yield _texts([line_of(best_export_line(status.best_export))], least=0)
     yield _texts([line_of(_plan_text(status, workers), "bold" if status.history.open else "")], least=1, blank=True)
     if workers:
         yield Section(len(workers), min(3, len(workers)), lambda count: worker_rows(workers, count, width))

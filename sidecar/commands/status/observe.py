@@ -1,10 +1,12 @@
 """Build the observer of a run for the commands that read shared storage only."""
 
+from functools import partial
 from typing import Any
 
 from sidecar.clock import SystemClock
 from sidecar.commands.catalog_and_rules import make_catalog, make_rules
 from sidecar.commands.load import load_in_time
+from sidecar.commands.status.best_export import read_best_export
 from sidecar.commands.status.collect import RunObserver, check_place, file_times, runs_in
 from sidecar.commands.storage_timeout import ActivityStorage, StorageTimeout
 from sidecar.coordination.storage import PosixStorage
@@ -15,8 +17,9 @@ def observer_of(flags: dict[str, Any]) -> tuple[Settings, StorageTimeout, RunObs
     """Read the settings, and return them with the limit of calls to storage and the observer of their run."""
     settings, storage_timeout = load_in_time(flags)
     storage_timeout.call(lambda: check_place(settings.checkpoint_dir, settings.run_dir))
+    storage = ActivityStorage(PosixStorage(settings.run_dir), storage_timeout.answered)
     observer = RunObserver(
-        ActivityStorage(PosixStorage(settings.run_dir), storage_timeout.answered),
+        storage,
         make_catalog(settings, once=True, progress=storage_timeout.answered),
         SystemClock(),
         lease_seconds=settings.lease_seconds,
@@ -26,5 +29,6 @@ def observer_of(flags: dict[str, Any]) -> tuple[Settings, StorageTimeout, RunObs
         min_workers=settings.min_workers,
         beat_seconds=settings.beat_seconds,
         place=str(settings.checkpoint_dir),
+        best_export=partial(read_best_export, settings, storage),
     )
     return settings, storage_timeout, observer

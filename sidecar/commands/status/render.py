@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from sidecar.clock import seconds_of
 from sidecar.commands.observed_nodes import ObservedNode
+from sidecar.commands.status.best_export import best_export_json, best_export_line
 from sidecar.commands.status.collect import RunStatus
 from sidecar.observability.report import bests, checkpoint_of, recent, run_json
 from sidecar.plain_text import number, printable
@@ -58,7 +59,8 @@ def as_json(run: str, status: RunStatus) -> dict[str, Any]:
             for checkpoint in status.queue
         ],
         "incomplete": [{"checkpoint": name, "reason": reason} for name, reason in status.incomplete],
-        "checkpoint_dir_missing": status.missing,
+        "checkpoint_dir_missing": status.directory.missing,
+        "best_export": None if status.best_export is None else best_export_json(status.best_export),
     }
 
 
@@ -91,11 +93,15 @@ def lines(run: str, status: RunStatus) -> "Iterator[RenderableType]":
     if status.run_id is None:
         others = f"; the state directory holds other runs: {', '.join(status.other_runs)}" if status.other_runs else ""
         yield _text(f"run {run}: no daemon has started yet{others}")
-        if status.missing:
+        if status.directory.missing:
             yield _text("the checkpoint directory does not exist", "yellow")
         return
-    yield Text(printable(f"run {run}" + (f" in {status.place}" if status.place else "")), style="bold")
+    yield Text(
+        printable(f"run {run}" + (f" in {status.directory.path}" if status.directory.path else "")), style="bold"
+    )
     yield from _results(status)
+    if status.best_export is not None:
+        yield _text(best_export_line(status.best_export))
     yield _text(plan_line(status), "" if status.history.open is None else "bold")
     yield from queue_lines(status)
     yield _text(verdicts_line(status))
@@ -236,7 +242,7 @@ def queue_lines(status: RunStatus) -> "Iterator[Text]":
         yield _text(f"cannot be read here now: {name}: {reason}", "yellow")
     if len(status.unknown) > _ROWS_SHOWN:
         yield _text(f"and {len(status.unknown) - _ROWS_SHOWN} more", "yellow")
-    if status.missing:
+    if status.directory.missing:
         yield _text("the checkpoint directory does not exist", "yellow")
     elif not (status.history.log.count or status.queue or status.incomplete):
         yield _text("no checkpoint was found in the checkpoint directory: is it shared with the chief?", "dim")
