@@ -3,29 +3,27 @@
 
 It starts the demo in a temporary folder, with a TensorBoard server and an MLflow server that get its results, waits
 until every checkpoint was evaluated, and writes the pictures while all of them still serve. It needs Debian's packages
-`chromium`, `tmux` and `fonts-dejavu-core`, and takes about three minutes. `make screenshots` also installs the MLflow server, whose pages need graphene.
+`chromium`, `tmux` and `fonts-dejavu-core`, and takes about two minutes. `make screenshots` first installs the MLflow
+server, whose pages need graphene; without that server its picture stays as it is.
 """
 
-import io
-import json
-import os
-import re
-import shlex
+import importlib
 import shutil
 import socket
+import struct
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+import zlib
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
 from playwright.sync_api import Browser, Page, sync_playwright
-from rich.console import Console
-from rich.text import Text
+from terminal import PATIENCE_SECONDS, svg, terminal, until
 
 from sidecar.demo import job
 from sidecar.demo.children import Children, stop
@@ -36,9 +34,9 @@ from sidecar.demo.run import Demo
 ROOT: Final = Path(__file__).parents[1]
 FOLDER: Final = ROOT / "docs" / "img"
 
-STATUS: Final = {
-    "status-light.png": {"viewport": {"width": 1080, "height": 820}, "color_scheme": "light"},
-    "status-dark.png": {"viewport": {"width": 1080, "height": 820}, "color_scheme": "dark"},
+STATUS: Final[dict[str, dict[str, Any]]] = {
+    "status-light.png": {"viewport": {"width": 1200, "height": 900}, "color_scheme": "light"},
+    "status-dark.png": {"viewport": {"width": 1200, "height": 900}, "color_scheme": "dark"},
     "status-phone.png": {
         "viewport": {"width": 390, "height": 844},
         "color_scheme": "light",
@@ -57,9 +55,8 @@ _CHECKPOINTS: Final = 12
 _SAVE_EVERY: Final = 120  # steps, as in `sidecar demo`
 _POLL_SECONDS: Final = 0.25
 _STOP_SECONDS: Final = 30.0
-_SHOW_SECONDS: Final = 60.0  # for a program that starts, or that shows what it got
 _MOVES_MILLISECONDS: Final = 2000  # until the curves of other programs do not move any more
-_COLUMNS, _ROWS = 100, 32
+_SIGNATURE: Final = b"\x89PNG\r\n\x1a\n"
 _TENSORBOARD: Final = """
 import sys, types
 sys.modules["tensorboard.compat.notf"] = types.ModuleType("notf")  # its own switch: TensorFlow takes seconds
@@ -93,8 +90,11 @@ def main() -> int:
         if mlflow := stack.enter_context(mlflow_server(root)):
             settings["SIDECAR_MLFLOW_TRACKING_URI"] = mlflow
         run = stack.enter_context(finished_demo(folder, settings))
-        write_terminal(HISTORY, history(run), "sidecar history --plot")
-        write_terminal(WATCH, run.watched, "sidecar status --watch")
+        for name, screen, title in (
+            (HISTORY, history(run), "sidecar history --plot"),
+            (WATCH, run.watched, "sidecar status --watch"),
+        ):
+            (FOLDER / name).write_text(svg(screen, title=title, name=Path(name).stem))
         playwright = stack.enter_context(sync_playwright())
         browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
         status_pages(browser, run)
@@ -113,7 +113,7 @@ def finished_demo(folder: Folder, settings: Mapping[str, str]) -> Iterator[Finis
         running = job.make(
             children, folder, FRAMEWORKS["tensorflow"], steps=_CHECKPOINTS * _SAVE_EVERY, save_every=_SAVE_EVERY
         )
-        environments = {task: environment | settings for task, environment in running.environments.items()}
+        environments = {task: {**environment, **settings} for task, environment in running.environments.items()}
         running = replace(running, environments=environments)
         demo = Demo(folder, running)
         running.start_daemons()
@@ -139,53 +139,6 @@ def better_watched(screen: str, before: str) -> str:
     return screen if "worker-0 restore" in screen or "worker-0 restore" not in before else before
 
 
-@dataclass(frozen=True, slots=True)
-class Terminal:
-    """A shell in a terminal of 100 columns and 32 rows, which nobody has configured."""
-
-    socket: Path
-
-    def type(self, command: str) -> None:
-        """Type a command and press Enter."""
-        self._tmux("send-keys", command, "Enter")
-
-    def read(self) -> str:
-        """Return the screen with its colours as ANSI codes."""
-        return self._tmux("capture-pane", "-p", "-e")
-
-    def start(self, folder: Path) -> None:
-        """Start the shell in a folder, with `sidecar` on its PATH."""
-        self._tmux("new-session", "-d", "-x", str(_COLUMNS), "-y", str(_ROWS), "-c", str(folder), shell())
-
-    def end(self) -> None:
-        """End the shell and what runs in it."""
-        self._tmux("kill-server")
-
-    def _tmux(self, *words: str) -> str:
-        command = ["tmux", "-u", "-f", os.devnull, "-S", str(self.socket), *words]
-        return subprocess.run(command, check=True, capture_output=True, text=True, timeout=_SHOW_SECONDS).stdout
-
-
-def shell() -> str:
-    """Return the command of a shell without anybody's configuration."""
-    path = f"{Path(sys.executable).parent}:{os.environ.get('PATH', os.defpath)}"
-    variables = {"PATH": path, "PS1": "$ ", "LANG": "C.UTF-8", "COLORTERM": "truecolor"}
-    words = [*(f"{name}={value}" for name, value in variables.items()), "bash", "--noprofile", "--norc"]
-    return shlex.join(["env", *words])
-
-
-@contextmanager
-def terminal(folder: Path) -> Iterator[Terminal]:
-    """Yield a terminal in a folder, and end what runs in it."""
-    with tempfile.TemporaryDirectory() as private:
-        screen = Terminal(Path(private) / "tmux")
-        screen.start(folder)
-        try:
-            yield screen
-        finally:
-            screen.end()
-
-
 def history(run: FinishedRun) -> str:
     """Return the screen after `sidecar history --plot`."""
     with terminal(run.checkpoints.parent) as screen:
@@ -193,36 +146,15 @@ def history(run: FinishedRun) -> str:
         return until(screen.read, lambda text: "(step)" in text and text.rstrip().endswith("$"))
 
 
-def write_terminal(name: str, screen: str, title: str) -> None:
-    """Write a screen with ANSI codes as an SVG with the fonts of whoever looks at it."""
-    console = Console(record=True, width=_COLUMNS, file=io.StringIO())
-    for line in screen.rstrip().splitlines():
-        console.print(Text.from_ansi(line), soft_wrap=True)
-    svg = console.export_svg(title=title, unique_id=Path(name).stem)
-    without_fonts = re.sub(r"@font-face \{.*?\}\s*", "", svg, flags=re.DOTALL)  # they are on the Web
-    local = without_fonts.replace("Fira Code", "DejaVu Sans Mono, Menlo, Consolas")
-    (FOLDER / name).write_text("\n".join(line.rstrip() for line in local.splitlines()) + "\n")
-
-
-def until(ask: Callable[[], str], is_wanted: Callable[[str], bool]) -> str:
-    """Ask until an answer is wanted, and return it; raises `TimeoutError`."""
-    deadline = time.monotonic() + _SHOW_SECONDS
-    while not is_wanted(answer := ask()):
-        if time.monotonic() > deadline:
-            raise TimeoutError(f"after {_SHOW_SECONDS:.0f} s: {answer}")
-        time.sleep(_POLL_SECONDS)
-    return answer
-
-
 def status_pages(browser: Browser, run: FinishedRun) -> None:
     """Take pictures of the status page: light, dark, on a phone, and one evaluation."""
     for name, options in STATUS.items():
         page = opened(browser, run.url, **options)
-        page.screenshot(path=FOLDER / name, full_page=name != "status-phone.png")
+        write(name, page.screenshot(full_page=name != "status-phone.png"))
         page.context.close()
     page = opened(browser, f"{run.url}/#evaluation-{run.plan}", **STATUS["status-light.png"])
     page.wait_for_selector("#details-title")
-    page.screenshot(path=FOLDER / EVALUATION)
+    write(EVALUATION, page.screenshot())
     page.context.close()
 
 
@@ -238,15 +170,31 @@ def opened(browser: Browser, url: str, **options: Any) -> Page:
     return page
 
 
+def write(name: str, png: bytes) -> None:
+    """Write a PNG, compressed better than a browser does, which is in a hurry. Source of its chunks: PNG, 5.3."""
+    place, head, data = len(_SIGNATURE), _SIGNATURE, b""
+    while place < len(png):
+        length, kind = struct.unpack(">I4s", png[place : place + 8])
+        chunk = png[place : place + 12 + length]
+        if kind == b"IHDR":
+            head += chunk
+        elif kind == b"IDAT":
+            data += chunk[8:-4]
+        place += len(chunk)
+    content = b"IDAT" + zlib.compress(zlib.decompress(data), 9)
+    packed = struct.pack(">I", len(content) - 4) + content + struct.pack(">I", zlib.crc32(content))
+    (FOLDER / name).write_bytes(head + packed + struct.pack(">I4sI", 0, b"IEND", zlib.crc32(b"IEND")))
+
+
 @contextmanager
 def tensorboard_server(root: Path) -> Iterator[str]:
     """Yield the address of a TensorBoard server that shows the daemon's event files."""
     with socket.create_server((LOCAL, 0)) as free:
         port = free.getsockname()[1]
-    words = ["--logdir", str(root / "tensorboard"), "--host", LOCAL, "--port", str(port)]
+    command = [sys.executable, "-c", _TENSORBOARD, "--logdir", "tensorboard", "--host", LOCAL, "--port", str(port)]
     with (
         (root / "tensorboard.log").open("wb") as log,
-        subprocess.Popen([sys.executable, "-c", _TENSORBOARD, *words], stdout=log, stderr=log, cwd=root) as server,
+        subprocess.Popen(command, stdout=log, stderr=log, cwd=root) as server,  # noqa: S603 - its words are constants
     ):
         try:
             until((root / "tensorboard.log").read_text, lambda text: "http://" in text)
@@ -257,12 +205,12 @@ def tensorboard_server(root: Path) -> Iterator[str]:
 
 def tensorboard_page(browser: Browser, url: str) -> None:
     """Take a picture of TensorBoard's curves, without its smoothing and its cut at outliers."""
-    page = browser.new_context(viewport={"width": 1440, "height": 790}).new_page()
+    page = browser.new_context(viewport={"width": 1440, "height": 840}).new_page()
     page.goto(f"{url}/#scalars&_smoothingWeight=0")
     page.get_by_text("Ignore outliers in chart scaling").click()
     page.locator("tf-scalar-card svg path.line").nth(3).wait_for(state="attached")
     page.wait_for_timeout(_MOVES_MILLISECONDS)
-    page.screenshot(path=FOLDER / TENSORBOARD)
+    write(TENSORBOARD, page.screenshot())
     page.context.close()
 
 
@@ -270,28 +218,29 @@ def tensorboard_page(browser: Browser, url: str) -> None:
 def mlflow_server(root: Path) -> Iterator[str | None]:
     """Yield the address of an MLflow server, or None if it is not installed."""
     sys.path.insert(0, str(ROOT / "tests"))
-    from mlflow_server import PROGRAMS, MlflowServer  # noqa: PLC0415 - the path to it was added just now
-
-    if not (PROGRAMS / "mlflow").exists():
-        sys.stderr.write(f"{MLFLOW} is not taken anew: {PROGRAMS} has no MLflow server, which `make screenshots` installs\n")
+    tested = importlib.import_module("mlflow_server")
+    if not (tested.PROGRAMS / "mlflow").exists():
+        sys.stderr.write(
+            f"{MLFLOW} is not taken anew: {tested.PROGRAMS} has no MLflow server, which `make screenshots` installs\n"
+        )
         yield None
         return
     (root / "mlflow").mkdir()
-    with MlflowServer(PROGRAMS / "mlflow", root / "mlflow") as server:
+    with tested.MlflowServer(tested.PROGRAMS / "mlflow", root / "mlflow") as server:
         yield server.uri
 
 
 def mlflow_page(browser: Browser, url: str) -> None:
     """Take a picture of the run in MLflow, with its metrics."""
-    context = browser.new_context(viewport={"width": 1200, "height": 1000})
+    context = browser.new_context(viewport={"width": 1200, "height": 985})
     context.add_init_script("localStorage.setItem('mlflow.assistant.fab.autoOpenedOnFirstLoad_v1', 'true')")
     page = context.new_page()
     answer = page.request.post(f"{url}/api/2.0/mlflow/runs/search", data={"experiment_ids": ["0"]})
     identity = answer.json()["runs"][0]["info"]["run_id"]
     page.goto(f"{url}/#/experiments/0/runs/{identity}/model-metrics")
-    page.locator(".js-plotly-plot path.js-line").nth(5).wait_for(timeout=_SHOW_SECONDS * 1000)
+    page.locator(".js-plotly-plot path.js-line").nth(5).wait_for(timeout=PATIENCE_SECONDS * 1000)
     page.wait_for_timeout(_MOVES_MILLISECONDS)
-    page.screenshot(path=FOLDER / MLFLOW)
+    write(MLFLOW, page.screenshot())
     context.close()
 
 

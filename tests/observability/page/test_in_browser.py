@@ -348,7 +348,10 @@ def test_the_axis_says_what_it_counts(run, visit, step, title):
         page.evaluate("""() => {
             const prototype = CanvasRenderingContext2D.prototype, fill = prototype.fillText;
             window.written = [];
-            prototype.fillText = function (text, ...place) { window.written.push(text); fill.call(this, text, ...place); };
+            prototype.fillText = function (text, ...place) {
+                window.written.push(text);
+                fill.call(this, text, ...place);
+            };
         }""")
         page.get_by_label("Log scale").check()  # draws the chart anew
         page.wait_for_function("window.written.length > 0")
