@@ -10,12 +10,10 @@ server, whose pages need graphene; without that server its picture stays as it i
 import importlib
 import shutil
 import socket
-import struct
 import subprocess
 import sys
 import tempfile
 import time
-import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
@@ -56,7 +54,6 @@ _SAVE_EVERY: Final = 120  # steps, as in `sidecar demo`
 _POLL_SECONDS: Final = 0.25
 _STOP_SECONDS: Final = 30.0
 _MOVES_MILLISECONDS: Final = 2000  # until the curves of other programs do not move any more
-_SIGNATURE: Final = b"\x89PNG\r\n\x1a\n"
 _TENSORBOARD: Final = """
 import sys, types
 sys.modules["tensorboard.compat.notf"] = types.ModuleType("notf")  # its own switch: TensorFlow takes seconds
@@ -150,12 +147,21 @@ def status_pages(browser: Browser, run: FinishedRun) -> None:
     """Take pictures of the status page: light, dark, on a phone, and one evaluation."""
     for name, options in STATUS.items():
         page = opened(browser, run.url, **options)
-        write(name, page.screenshot(full_page=name != "status-phone.png"))
+        page.screenshot(path=FOLDER / name, **part_of(page, name))
         page.context.close()
     page = opened(browser, f"{run.url}/#evaluation-{run.plan}", **STATUS["status-light.png"])
     page.wait_for_selector("#details-title")
-    write(EVALUATION, page.screenshot())
+    page.screenshot(path=FOLDER / EVALUATION)
     page.context.close()
+
+
+def part_of(page: Page, name: str) -> dict[str, Any]:
+    """Return what a picture of the status page shows: all down to the nodes, or the screen of a phone."""
+    if name == "status-phone.png":
+        return {}
+    end = page.get_by_role("heading", name="Worker processes on this node").bounding_box()
+    assert end is not None
+    return {"full_page": True, "clip": {"x": 0, "y": 0, "width": STATUS[name]["viewport"]["width"], "height": end["y"]}}
 
 
 def opened(browser: Browser, url: str, **options: Any) -> Page:
@@ -168,22 +174,6 @@ def opened(browser: Browser, url: str, **options: Any) -> Page:
         card.locator("canvas").wait_for()
     page.evaluate("scrollTo(0, 0)")
     return page
-
-
-def write(name: str, png: bytes) -> None:
-    """Write a PNG, compressed better than a browser does, which is in a hurry. Source of its chunks: PNG, 5.3."""
-    place, head, data = len(_SIGNATURE), _SIGNATURE, b""
-    while place < len(png):
-        length, kind = struct.unpack(">I4s", png[place : place + 8])
-        chunk = png[place : place + 12 + length]
-        if kind == b"IHDR":
-            head += chunk
-        elif kind == b"IDAT":
-            data += chunk[8:-4]
-        place += len(chunk)
-    content = b"IDAT" + zlib.compress(zlib.decompress(data), 9)
-    packed = struct.pack(">I", len(content) - 4) + content + struct.pack(">I", zlib.crc32(content))
-    (FOLDER / name).write_bytes(head + packed + struct.pack(">I4sI", 0, b"IEND", zlib.crc32(b"IEND")))
 
 
 @contextmanager
@@ -210,7 +200,7 @@ def tensorboard_page(browser: Browser, url: str) -> None:
     page.get_by_text("Ignore outliers in chart scaling").click()
     page.locator("tf-scalar-card svg path.line").nth(3).wait_for(state="attached")
     page.wait_for_timeout(_MOVES_MILLISECONDS)
-    write(TENSORBOARD, page.screenshot())
+    page.screenshot(path=FOLDER / TENSORBOARD)
     page.context.close()
 
 
@@ -240,7 +230,7 @@ def mlflow_page(browser: Browser, url: str) -> None:
     page.goto(f"{url}/#/experiments/0/runs/{identity}/model-metrics")
     page.locator(".js-plotly-plot path.js-line").nth(5).wait_for(timeout=PATIENCE_SECONDS * 1000)
     page.wait_for_timeout(_MOVES_MILLISECONDS)
-    write(MLFLOW, page.screenshot())
+    page.screenshot(path=FOLDER / MLFLOW)
     context.close()
 
 
