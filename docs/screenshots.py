@@ -1,36 +1,65 @@
 #!/usr/bin/env python3
-"""Take the pictures in docs/img/ of a real demo run, in a real browser. `make screenshots` runs this file.
+"""Take the pictures in docs/img/ of a real demo run, in real programs. `make screenshots` runs this file.
 
-It starts the demo in a temporary folder, waits until every checkpoint was evaluated, and writes the pictures while the
-daemons still serve. It needs Chromium (Debian's package `chromium`), and takes about three minutes.
+It starts the demo in a temporary folder, with a TensorBoard server and an MLflow server that get its results, waits
+until every checkpoint was evaluated, and writes the pictures while all of them still serve. It needs Debian's packages
+`chromium`, `tmux` and `fonts-dejavu-core`, and takes about two minutes. `make screenshots` first installs the MLflow
+server, whose pages need graphene; without that server its picture stays as it is.
 """
 
+import importlib
 import shutil
+import socket
+import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
 from playwright.sync_api import Browser, Page, sync_playwright
+from terminal import PATIENCE_SECONDS, svg, terminal, until
 
 from sidecar.demo import job
 from sidecar.demo.children import Children, stop
-from sidecar.demo.folder import claimed
-from sidecar.demo.frameworks import FRAMEWORKS
+from sidecar.demo.folder import Folder, claimed
+from sidecar.demo.frameworks import FRAMEWORKS, LOCAL
 from sidecar.demo.run import Demo
 
-FOLDER: Final = Path(__file__).with_name("img")
+ROOT: Final = Path(__file__).parents[1]
+FOLDER: Final = ROOT / "docs" / "img"
+
+STATUS: Final[dict[str, dict[str, Any]]] = {
+    "status-light.png": {"viewport": {"width": 1200, "height": 900}, "color_scheme": "light"},
+    "status-dark.png": {"viewport": {"width": 1200, "height": 900}, "color_scheme": "dark"},
+    "status-phone.png": {
+        "viewport": {"width": 390, "height": 844},
+        "color_scheme": "light",
+        "device_scale_factor": 2,
+    },
+}
+EVALUATION: Final = "status-evaluation.png"
+TENSORBOARD: Final = "tensorboard.png"
+MLFLOW: Final = "mlflow.png"
+HISTORY: Final = "terminal-history.svg"
+WATCH: Final = "terminal-watch.svg"
+PICTURES: Final = (*STATUS, EVALUATION, TENSORBOARD, MLFLOW, HISTORY, WATCH)
+"""Every picture in docs/img/."""
 
 _CHECKPOINTS: Final = 12
 _SAVE_EVERY: Final = 120  # steps, as in `sidecar demo`
 _POLL_SECONDS: Final = 0.25
 _STOP_SECONDS: Final = 30.0
-_WIDE: Final = {"width": 1200, "height": 900}
-_PHONE: Final = {"width": 390, "height": 844}
+_MOVES_MILLISECONDS: Final = 2000  # until the curves of other programs do not move any more
+_TENSORBOARD: Final = """
+import sys, types
+sys.modules["tensorboard.compat.notf"] = types.ModuleType("notf")  # its own switch: TensorFlow takes seconds
+from tensorboard.main import run_main
+run_main()
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,61 +69,99 @@ class FinishedRun:
     checkpoints: Path
     url: str  # of the worker's daemon
     plan: int  # number of the newest evaluation
+    watched: str  # a screen of `sidecar status --watch` during an evaluation, with ANSI codes
 
 
 def main() -> int:
     """Take all pictures, and return the exit code."""
     chromium = shutil.which("chromium")
-    if chromium is None:
-        sys.stderr.write("chromium is not installed\n")
+    if missing := [name for name in ("chromium", "tmux") if shutil.which(name) is None]:
+        sys.stderr.write(f"{' and '.join(missing)} must be installed: apt-get install {' '.join(missing)}\n")
         return 1
     FOLDER.mkdir(exist_ok=True)
-    with finished_demo() as run, sync_playwright() as playwright:
+    with ExitStack() as stack:
+        root = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="sidecar-screenshots-")))
+        folder = stack.enter_context(claimed(root / "demo"))
+        settings = {"SIDECAR_BEST_METRIC": "test/accuracy", "SIDECAR_EXPORT_BEST": "2"}
+        settings["SIDECAR_TENSORBOARD_DIR"] = str(root / "tensorboard")
+        if mlflow := stack.enter_context(mlflow_server(root)):
+            settings["SIDECAR_MLFLOW_TRACKING_URI"] = mlflow
+        run = stack.enter_context(finished_demo(folder, settings))
+        for name, screen, title in (
+            (HISTORY, history(run), "sidecar history --plot"),
+            (WATCH, run.watched, "sidecar status --watch"),
+        ):
+            (FOLDER / name).write_text(svg(screen, title=title, name=Path(name).stem))
+        playwright = stack.enter_context(sync_playwright())
         browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
         status_pages(browser, run)
+        with tensorboard_server(root) as url:
+            tensorboard_page(browser, url)
+        if mlflow:
+            mlflow_page(browser, mlflow)
         browser.close()
     return 0
 
 
 @contextmanager
-def finished_demo() -> Iterator[FinishedRun]:
-    """Run the demo to the end of its training, and yield it while its daemons serve."""
-    with (
-        tempfile.TemporaryDirectory(prefix="sidecar-screenshots-") as root,
-        claimed(Path(root) / "demo") as folder,
-        Children() as children,
-    ):
+def finished_demo(folder: Folder, settings: Mapping[str, str]) -> Iterator[FinishedRun]:
+    """Run the demo with further settings to the end of its training, and yield it while its daemons serve."""
+    with Children() as children, terminal(folder.root) as screen:
         running = job.make(
             children, folder, FRAMEWORKS["tensorflow"], steps=_CHECKPOINTS * _SAVE_EVERY, save_every=_SAVE_EVERY
         )
+        environments = {task: {**environment, **settings} for task, environment in running.environments.items()}
+        running = replace(running, environments=environments)
         demo = Demo(folder, running)
         running.start_daemons()
+        watched = ""
         while not demo.is_over():
             demo.observe()
             if not running.training and demo.is_ready():
                 running.start_training()
+                screen.type("sidecar status checkpoints --watch --every 0.5")
+            if len(demo.rows) > _CHECKPOINTS // 2:
+                watched = better_watched(screen.read(), watched)
             time.sleep(_POLL_SECONDS)
         demo.sample()  # waits until the gauges, and so the page, show the last checkpoint
         daemon = running.daemons[-1]
         assert daemon.url is not None
-        yield FinishedRun(folder.checkpoints, daemon.url.rstrip("/"), max(row["plan"] for row in demo.rows))
+        plan = max(row["plan"] for row in demo.rows)
+        yield FinishedRun(folder.checkpoints, daemon.url.rstrip("/"), plan, watched)
         stop([each.child for each in running.daemons], _STOP_SECONDS)
+
+
+def better_watched(screen: str, before: str) -> str:
+    """Return the newer one of two screens of `sidecar status --watch`, or the one with an open evaluation."""
+    return screen if "worker-0 restore" in screen or "worker-0 restore" not in before else before
+
+
+def history(run: FinishedRun) -> str:
+    """Return the screen after `sidecar history --plot`."""
+    with terminal(run.checkpoints.parent) as screen:
+        screen.type("sidecar history checkpoints --plot --metric accuracy")
+        return until(screen.read, lambda text: "(step)" in text and text.rstrip().endswith("$"))
 
 
 def status_pages(browser: Browser, run: FinishedRun) -> None:
     """Take pictures of the status page: light, dark, on a phone, and one evaluation."""
-    for name, options in (
-        ("status-light", {"viewport": _WIDE, "color_scheme": "light"}),
-        ("status-dark", {"viewport": _WIDE, "color_scheme": "dark"}),
-        ("status-phone", {"viewport": _PHONE, "color_scheme": "light", "device_scale_factor": 2}),
-    ):
+    for name, options in STATUS.items():
         page = opened(browser, run.url, **options)
-        page.screenshot(path=FOLDER / f"{name}.png", full_page=name != "status-phone")
+        page.screenshot(path=FOLDER / name, **part_of(page, name))
         page.context.close()
-    page = opened(browser, f"{run.url}/#evaluation-{run.plan}", viewport=_WIDE, color_scheme="light")
+    page = opened(browser, f"{run.url}/#evaluation-{run.plan}", **STATUS["status-light.png"])
     page.wait_for_selector("#details-title")
-    page.screenshot(path=FOLDER / "status-evaluation.png")
+    page.screenshot(path=FOLDER / EVALUATION)
     page.context.close()
+
+
+def part_of(page: Page, name: str) -> dict[str, Any]:
+    """Return what a picture of the status page shows: all down to the nodes, or the screen of a phone."""
+    if name == "status-phone.png":
+        return {}
+    end = page.get_by_role("heading", name="Worker processes on this node").bounding_box()
+    assert end is not None
+    return {"full_page": True, "clip": {"x": 0, "y": 0, "width": STATUS[name]["viewport"]["width"], "height": end["y"]}}
 
 
 def opened(browser: Browser, url: str, **options: Any) -> Page:
@@ -107,6 +174,64 @@ def opened(browser: Browser, url: str, **options: Any) -> Page:
         card.locator("canvas").wait_for()
     page.evaluate("scrollTo(0, 0)")
     return page
+
+
+@contextmanager
+def tensorboard_server(root: Path) -> Iterator[str]:
+    """Yield the address of a TensorBoard server that shows the daemon's event files."""
+    with socket.create_server((LOCAL, 0)) as free:
+        port = free.getsockname()[1]
+    command = [sys.executable, "-c", _TENSORBOARD, "--logdir", "tensorboard", "--host", LOCAL, "--port", str(port)]
+    with (
+        (root / "tensorboard.log").open("wb") as log,
+        subprocess.Popen(command, stdout=log, stderr=log, cwd=root) as server,  # noqa: S603 - its words are constants
+    ):
+        try:
+            until((root / "tensorboard.log").read_text, lambda text: "http://" in text)
+            yield f"http://{LOCAL}:{port}"
+        finally:
+            server.kill()
+
+
+def tensorboard_page(browser: Browser, url: str) -> None:
+    """Take a picture of TensorBoard's curves, without its smoothing and its cut at outliers."""
+    page = browser.new_context(viewport={"width": 1440, "height": 840}).new_page()
+    page.goto(f"{url}/#scalars&_smoothingWeight=0")
+    page.get_by_text("Ignore outliers in chart scaling").click()
+    page.locator("tf-scalar-card svg path.line").nth(3).wait_for(state="attached")
+    page.wait_for_timeout(_MOVES_MILLISECONDS)
+    page.screenshot(path=FOLDER / TENSORBOARD)
+    page.context.close()
+
+
+@contextmanager
+def mlflow_server(root: Path) -> Iterator[str | None]:
+    """Yield the address of an MLflow server, or None if it is not installed."""
+    sys.path.insert(0, str(ROOT / "tests"))
+    tested = importlib.import_module("mlflow_server")
+    if not (tested.PROGRAMS / "mlflow").exists():
+        sys.stderr.write(
+            f"{MLFLOW} is not taken anew: {tested.PROGRAMS} has no MLflow server, which `make screenshots` installs\n"
+        )
+        yield None
+        return
+    (root / "mlflow").mkdir()
+    with tested.MlflowServer(tested.PROGRAMS / "mlflow", root / "mlflow") as server:
+        yield server.uri
+
+
+def mlflow_page(browser: Browser, url: str) -> None:
+    """Take a picture of the run in MLflow, with its metrics."""
+    context = browser.new_context(viewport={"width": 1200, "height": 985})
+    context.add_init_script("localStorage.setItem('mlflow.assistant.fab.autoOpenedOnFirstLoad_v1', 'true')")
+    page = context.new_page()
+    answer = page.request.post(f"{url}/api/2.0/mlflow/runs/search", data={"experiment_ids": ["0"]})
+    identity = answer.json()["runs"][0]["info"]["run_id"]
+    page.goto(f"{url}/#/experiments/0/runs/{identity}/model-metrics")
+    page.locator(".js-plotly-plot path.js-line").nth(5).wait_for(timeout=PATIENCE_SECONDS * 1000)
+    page.wait_for_timeout(_MOVES_MILLISECONDS)
+    page.screenshot(path=FOLDER / MLFLOW)
+    context.close()
 
 
 if __name__ == "__main__":

@@ -337,6 +337,38 @@ def test_smoothing_and_log_scale(run, visit):
         page.get_by_text("no place on a log scale").wait_for()
 
 
+@pytest.mark.parametrize(("step", "title"), [(100, "step"), (0, "order")])
+def test_the_axis_says_what_it_counts(run, visit, step, title):
+    """Training steps, or the order of writing where no step is known."""
+    run.plan("epoch-01.keras", step)
+    run.succeed({"test": {"loss": value(0.5, "min")}})
+    with run.served() as server:
+        page = visit(server.url)
+        drawn(page, 1)
+        page.evaluate("""() => {
+            const prototype = CanvasRenderingContext2D.prototype, fill = prototype.fillText;
+            window.written = [];
+            prototype.fillText = function (text, ...place) {
+                window.written.push(text);
+                fill.call(this, text, ...place);
+            };
+        }""")
+        page.get_by_label("Log scale").check()  # draws the chart anew
+        page.wait_for_function("window.written.length > 0")
+        assert {"step", "order"} & set(page.evaluate("window.written")) == {title}
+
+
+def test_no_number_is_cut_on_a_phone(run, visit):
+    """Value, interval and examples above a curve take a second line where one is too short."""
+    run.plan("epoch-01.keras", 100)
+    run.succeed({"test": {"loss": value(0.088642123, "min", lower=0.051374123, upper=0.125911)}})
+    with run.served() as server:
+        page = visit(server.url, **SCREENS["phone"])
+        drawn(page, 1)
+        cut = "(line) => line.scrollWidth > line.clientWidth || line.scrollHeight > line.clientHeight"
+        assert page.evaluate(f"[...document.querySelectorAll('.readout span')].filter({cut}).length") == 0
+
+
 def test_older_evaluations(run, visit):
     """The link adds them to the table, page by page, and they stay when a new result appears."""
     evaluate(run, 60)

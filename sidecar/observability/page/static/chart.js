@@ -2,7 +2,7 @@
 
 import { ago } from "./times.js";
 
-const HEIGHT = 190;
+const HEIGHT = 206;
 const RING = 5; // radius of the mark of the best point, in CSS pixels
 
 /** Return a colour of the style sheet. */
@@ -74,6 +74,7 @@ export class Chart {
     const smooth = this.curve.smoothed !== null;
     const axis = { stroke: text, grid: { stroke: grid, width: 1 }, ticks: { stroke: grid, width: 1, size: 4 }, font: "12px system-ui, sans-serif" };
     const few = this.curve.steps.length <= 60;
+    const ordered = this.curve.labels.every((label) => label.startsWith("#")); // no step is known
     const series = [
       {},
       { stroke: "transparent", points: { show: false } },
@@ -91,7 +92,8 @@ export class Chart {
       scales: { x: { time: false, range: (_, low, high) => (low === high ? [low - 1, high + 1] : [low, high]) },
                 y: { distr: this.log ? 3 : 1 } },
       axes: [
-        { ...axis, size: 26, space: 56, values: (_, splits) => splits.map((step) => (Number.isInteger(step) ? shortStep(step) : "")) },
+        { ...axis, label: ordered ? "order" : "step", labelFont: axis.font,
+          labelSize: 16, labelGap: -2, size: 26, space: 56, values: (_, splits) => splits.map((step) => (Number.isInteger(step) ? shortStep(step) : "")) },
         { ...axis, size: 56, values: (_, splits) => splits.map((value) => (value === null ? null : shortened(value))) },
       ],
       cursor: { drag: { x: false, y: false }, y: false, points: { size: 8 },
