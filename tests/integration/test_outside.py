@@ -1,5 +1,6 @@
 """What a person asks of a run from outside: any node will do, and no daemon needs to be alive."""
 
+import contextlib
 import json
 import os
 import pty
@@ -136,7 +137,7 @@ def test_watch_prints_block_after_block_until_it_is_interrupted(sidecar, beating
 
 
 def test_watch_on_a_terminal_renews_what_it_shows(sidecar, beating, tmp_path):
-    """In place: the cursor goes up between two looks. Ctrl-C ends it, and the last look stays."""
+    """In place, on a screen of its own. Ctrl-C ends it, and the last look stays."""
     chief, place = beating
     ours, theirs = pty.openpty()
     words = ["status", "--checkpoint-dir", str(place), "--watch", "--every", "0.2"]
@@ -152,9 +153,15 @@ def test_watch_on_a_terminal_renews_what_it_shows(sidecar, beating, tmp_path):
 
         chief.until(looks, "three looks")
         process.send_signal(signal.SIGINT)
+        with contextlib.suppress(OSError):  # the terminal is closed when the command has ended
+            while block := os.read(ours, 65536):
+                shown += block
         assert process.wait(20) == INTERRUPTED
     os.close(ours)
-    assert shown.count(b"\x1b[1A") >= 2
+    live, _, stays = shown.partition(b"\x1b[?1049l")
+    assert live.startswith(b"\x1b[?1049h")
+    assert live.count(b"\x1b[H") >= 3
+    assert b"chief-0" in stays
     assert b"Traceback" not in shown
 
 
