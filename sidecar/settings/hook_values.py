@@ -4,7 +4,6 @@ Only the spelling is checked. Whether a program or the file of a secret is there
 other users read the same settings for `sidecar status`.
 """
 
-import json
 import math
 import shlex
 from collections.abc import Mapping
@@ -14,6 +13,8 @@ from typing import Annotated, Any, Final
 from urllib.parse import urlsplit
 
 from pydantic import BeforeValidator
+
+from sidecar.settings.json_table import table_of
 
 HOOK_NAMES: Final = ("result", "best", "failure", "nan", "end")
 DEADLINE_SECONDS: Final = 3600.0  # outlasts a restart or an upgrade of the receiver; the events after it wait meanwhile
@@ -37,13 +38,7 @@ class HookSetting:
 def _are_hooks(value: Any) -> Any:
     """Return the hooks by name; from the environment they come as a JSON object."""
     remedy = 'write a table of hooks, such as {"best": "notify-send sidecar"}'
-    try:
-        parsed = json.loads(value) if isinstance(value, str) else value
-    except ValueError as error:
-        raise ValueError(f"not JSON ({error}): {remedy}") from error
-    if not isinstance(parsed, Mapping):
-        raise ValueError(remedy)  # noqa: TRY004 - pydantic collects ValueError only
-    return {name: _hook(name, given) for name, given in parsed.items()}
+    return {name: _hook(name, given) for name, given in table_of(value, remedy).items()}
 
 
 def _hook(name: Any, given: Any) -> HookSetting:

@@ -1,6 +1,5 @@
 """Check the values of the settings about sinks, as `values` checks the others. Used by `outputs` alone."""
 
-import json
 import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Final
@@ -9,6 +8,7 @@ from urllib.parse import urlsplit
 from pydantic import AfterValidator, BeforeValidator
 
 from sidecar.settings.hook_values import HOOK_NAMES
+from sidecar.settings.json_table import table_of
 
 OWN_SINKS: Final = ("remote_write", "tensorboard", "mlflow", "early_stop", *(f"hook_{event}" for event in HOOK_NAMES))
 """Sinks of this program, each with settings of its own."""
@@ -27,19 +27,14 @@ def check_tracking_uri(value: str) -> str:
 
 def _are_sinks(value: Any) -> Any:
     remedy = "write a table [sinks.NAME] with the options of each sink"
-    try:
-        parsed = json.loads(value) if isinstance(value, str) else value
-    except ValueError as error:
-        raise ValueError(f'not JSON ({error}): write an object such as {{"NAME": {{"path": "/x"}}}}') from error
-    if not isinstance(parsed, Mapping):
-        raise ValueError(remedy)  # noqa: TRY004 - pydantic collects ValueError only
+    parsed = table_of(value, remedy, 'write an object such as {"NAME": {"path": "/x"}}')
     for name, options in parsed.items():
         if not _SINK_NAME.fullmatch(str(name)):
             raise ValueError(f"{name!r} cannot be the name of a sink: use letters, digits and '_', at most 64")
         if name in OWN_SINKS:
             raise ValueError(f"{name!r} is a sink of this program, which has settings of its own")
         if not isinstance(options, Mapping):
-            raise ValueError(f"{name!r}: {remedy}")  # noqa: TRY004 - likewise
+            raise ValueError(f"{name!r}: {remedy}")  # noqa: TRY004 - pydantic collects ValueError only
     return {name: dict(options) for name, options in parsed.items()}
 
 

@@ -1,20 +1,17 @@
 """Check the values of the settings about worker processes, as `values` checks the others. Used by `model` alone."""
 
-import json
 import re
-from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, ValidationInfo
 
+from sidecar.settings.json_table import table_of
+
 
 def _is_environment(value: Any) -> Any:
     remedy = 'write names with a string, or null to remove, such as {"OMP_NUM_THREADS": "1", "HTTP_PROXY": null}'
-    try:
-        parsed = json.loads(value) if isinstance(value, str) else value
-    except ValueError as error:
-        raise ValueError(f"not JSON ({error}): {remedy}") from error
-    if not isinstance(parsed, Mapping) or not all(_is_variable(name, item) for name, item in parsed.items()):
+    parsed = table_of(value, remedy)
+    if not all(_is_variable(name, item) for name, item in parsed.items()):
         raise ValueError(remedy)
     return {name: None if item is None or item is False else str(item) for name, item in parsed.items()}
 
