@@ -137,10 +137,10 @@ def test_a_key_is_read_from_a_file_only(tmp_path):
 
 def test_check_looks_at_hooks(settings):
     """Without calling one."""
-    from sidecar.commands.check.command import _hooks
+    from sidecar.commands.check.sinks import hooks
 
-    assert list(_hooks(settings({}))) == []
-    assert [(finding.ok, "best" in finding.text) for finding in _hooks(settings({"best": "false"}))] == [(True, True)]
-    (finding,) = _hooks(settings({"best": "/no/program"}))
+    assert list(hooks(settings({}))) == []
+    assert [(finding.ok, "best" in finding.text) for finding in hooks(settings({"best": "false"}))] == [(True, True)]
+    (finding,) = hooks(settings({"best": "/no/program"}))
     assert not finding.ok
     assert "/no/program" in finding.text

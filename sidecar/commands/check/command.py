@@ -25,9 +25,8 @@ from sidecar.commands.backend_options import backend_options, workers_listen
 from sidecar.commands.catalog_and_rules import export_rule
 from sidecar.commands.check.finding import Finding
 from sidecar.commands.check.peers import Here, exports, group, visibility, watch
-from sidecar.commands.check.sinks import sinks
+from sidecar.commands.check.sinks import hooks, sinks
 from sidecar.commands.framework import with_framework
-from sidecar.commands.hooks import make_hooks
 from sidecar.commands.observed_nodes import ObservedNodes
 from sidecar.commands.port_owner import node_serving
 from sidecar.commands.storage_timeout import ActivityStorage, StorageTimeout
@@ -66,7 +65,7 @@ def findings(
         yield from _storage(settings, storage_timeout)
     yield from _http(settings)
     yield from sinks(settings)
-    yield from _hooks(settings)
+    yield from hooks(settings)
     observed_nodes = yield from _nodes(settings, environ, storage_timeout)
     if role is not None and role.role == "chief":
         yield Finding("task", ok=True, text="not needed: this node is the chief and never evaluates")
@@ -87,15 +86,6 @@ def findings(
             lease_seconds=settings.lease_seconds,
         )
         yield from group(observed_nodes, here)
-
-
-def _hooks(settings: Settings) -> Iterator[Finding]:
-    if settings.hooks:
-        try:
-            names = ", ".join(hook.hook for hook in make_hooks(settings))
-            yield Finding("hooks", ok=True, text=f"{names} can be called: `sidecar hooks test` tries them")
-        except SettingsError as error:
-            yield Finding("hooks", ok=False, text=str(error))
 
 
 def _role(settings: Settings, environ: Mapping[str, str]) -> Generator[Finding, None, RoleDecision | None]:
