@@ -98,7 +98,7 @@ _HINTS: Final = {
     #   return AutoModelForSequenceClassification.from_config(AutoConfig.from_pretrained("the folder of a checkpoint"))
 """
 }
-"""What to write in `build_model`, by the format of the checkpoints, where it is not obvious."""
+"""Hints for `build_model`, by the format of the checkpoints, where it is not obvious."""
 
 
 @dataclass(frozen=True, slots=True)

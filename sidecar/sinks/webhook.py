@@ -128,7 +128,7 @@ class _Abortable(http.client.HTTPConnection):
         """Connect, and remember the socket: urllib forgets it once an answer begins."""
         super().connect()
         self.connected = self.sock
-        # What was received can still be read after the end, so it must not be much.
+        # Received bytes can still be read after the end, so there must not be many.
         self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _RECEIVED_BYTES)
         if self.aborted:  # before there was a socket that could be shut down
             raise TimeoutError

@@ -43,7 +43,7 @@ CONTENT_SECURITY_POLICY: Final = (
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
-"""What a browser may load for an answer: our own files, and nothing that the answer itself contains."""
+"""The policy for browsers: an answer may load our own files, and nothing that it contains itself."""
 
 
 class Request(BaseHTTPRequestHandler):
