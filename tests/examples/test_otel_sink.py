@@ -8,6 +8,7 @@ import threading
 
 import pytest
 from example_programs import EXAMPLES
+from fakes import ListLog
 from journals import ACCURACY, Journal
 from statuses import make_status
 
@@ -20,19 +21,6 @@ from sidecar.sinks.installed import load
 pytestmark = pytest.mark.seconds
 
 PATIENCE_SECONDS = 60.0
-
-
-class Log:
-    """Keeps events."""
-
-    def __init__(self):
-        self.events = []
-
-    def info(self, event, **fields):
-        """Keep it."""
-        self.events.append((event, fields.get("reason", "")))
-
-    warning = info
 
 
 @pytest.fixture(scope="module")
@@ -101,7 +89,7 @@ def test_every_result_arrives(site, collector, tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(str(site))
     monkeypatch.setenv("no_proxy", "*")
     options = {"endpoint": f"http://127.0.0.1:{collector.server_port}/", "headers": {"Authorization": "Bearer t"}}
-    sink, log, journal = load("otel", options, "mnist", 5.0), Log(), Journal()
+    sink, log, journal = load("otel", options, "mnist", 5.0), ListLog(), Journal()
     numbers = [2**-0.5, math.nan, math.inf, -math.inf]
     for step, number in enumerate(numbers):
         odd = Value(value=number if math.isfinite(number) else None, hex=number.hex())
@@ -109,11 +97,11 @@ def test_every_result_arrives(site, collector, tmp_path, monkeypatch):
     journal.evaluate("ckpt-9", 9)
     collector.codes = [503]
     deliver(sink, tmp_path, journal, log)
-    assert [event for event, _ in log.events] == ["sink_failed"]
+    assert log.names() == ["sink_failed"]
     collector.codes = [400]
     deliver(sink, tmp_path, journal, log)
-    assert [event for event, _ in log.events] == ["sink_failed", "sink_refused"]
-    assert "400" in log.events[1][1]
+    assert log.names() == ["sink_failed", "sink_refused"]
+    assert "400" in log.events[1][1]["reason"]
     assert {(path, login) for path, login, _ in collector.got} == {("/v1/metrics", "Bearer t")}
     found = [points(body) for _, _, body in collector.got]
     shown = {"run": "mnist", "eval_set": "test"}

@@ -6,6 +6,7 @@ import time
 from dataclasses import replace
 
 import pytest
+from fakes import ListLog
 from journals import Journal
 from statuses import make_status
 
@@ -16,7 +17,6 @@ from sidecar.coordination.storage import PosixStorage
 from sidecar.errors import StorageError
 from sidecar.observability.status import SinkStatus
 from sidecar.records import group_id
-from sidecar.sinks import delivery as module
 from sidecar.sinks.delivery import Delivery
 from sidecar.sinks.progress import Progress, write_progress
 from sidecar.sinks.sink import SinkRefusedError, SinkUnavailableError
@@ -46,24 +46,6 @@ class Notes:
         return [evaluation.plan for evaluation in self.got]
 
 
-class Log:
-    """Notes the names of events."""
-
-    def __init__(self):
-        self.events = []
-
-    def info(self, event, **_):
-        """Note it."""
-        self.events.append(event)
-
-    warning = info
-
-
-@pytest.fixture(autouse=True)
-def _short_pauses(monkeypatch):
-    monkeypatch.setattr(module, "_FIRST_PAUSE_SECONDS", 0.01)
-
-
 @pytest.fixture
 def storage(tmp_path):
     return PosixStorage(tmp_path)
@@ -71,7 +53,7 @@ def storage(tmp_path):
 
 @pytest.fixture
 def log():
-    return Log()
+    return ListLog()
 
 
 @pytest.fixture
@@ -147,8 +129,8 @@ def test_a_sink_that_is_away(deliver, sink, log):
     sink.raises = [SinkUnavailableError("away") for _ in range(5)]
     delivery = deliver()
     delivery.update(publishing(), journal.history)
-    until(lambda: "sink_recovered" in log.events)
-    assert log.events == ["sink_failed", "sink_recovered"]
+    until(lambda: "sink_recovered" in log.names())
+    assert log.names() == ["sink_failed", "sink_recovered"]
     assert sink.plans == [1, 2]
     assert delivery.status == SinkStatus("notes")
 
@@ -159,7 +141,7 @@ def test_a_sink_with_a_bug(deliver, sink, log):
     journal.evaluate("ckpt-1", 100)
     sink.raises = [ZeroDivisionError("oops")]
     finish(deliver(), journal.history)
-    assert log.events[:1] == ["sink_failed"]
+    assert log.names()[:1] == ["sink_failed"]
     finish(deliver(), journal.history)
     assert sink.plans == [1]
 
@@ -250,7 +232,7 @@ def test_a_result_that_is_refused_holds_up_nothing(deliver, sink, log):
     sink.raises = [SinkRefusedError("no")]
     delivery = deliver()
     finish(delivery, journal.history)
-    assert (sink.plans, delivery.status.refused, log.events) == ([2], 1, ["sink_refused"])
+    assert (sink.plans, delivery.status.refused, log.names()) == ([2], 1, ["sink_refused"])
     finish(deliver(), journal.history)
     assert sink.plans == [2]
 

@@ -5,6 +5,7 @@ import math
 import os
 
 import pytest
+from fakes import ListLog
 from journals import Journal
 
 from sidecar.coordination.storage import PosixStorage
@@ -16,20 +17,9 @@ from sidecar.sinks.journal_events import event_of, placed
 from sidecar.sinks.sink import SinkUnavailableError
 
 
-class Log:
-    """Notes what is logged."""
-
-    def __init__(self):
-        self.lines = []
-
-    def warning(self, event, **fields):
-        """Note it."""
-        self.lines.append((event, fields))
-
-
 @pytest.fixture
 def log():
-    return Log()
+    return ListLog()
 
 
 @pytest.fixture
@@ -94,7 +84,7 @@ def test_the_signal_says_why(make, place, log):
     assert (signal.best_checkpoint, signal.checkpoint, signal.patience) == ("ckpt-1", "ckpt-3", 2)
     assert signal.run == "0123456789abcdef"
     assert "2 evaluations" in signal.reason
-    assert [event for event, _ in log.lines] == ["early_stop_signalled"]
+    assert log.names() == ["early_stop_signalled"]
     assert sink.signalled
 
 
@@ -144,7 +134,7 @@ def test_a_signal_is_never_replaced(make, storage, log):
     for event in events[3:]:
         sink.write(event)
     assert storage.read(FILE) == first
-    assert len(log.lines) == 1
+    assert len(log.events) == 1
 
 
 def test_a_signal_that_was_withdrawn(make, place, storage):
@@ -255,7 +245,7 @@ def test_two_nodes_give_one_signal(make, log):
         first.write(event)
     second.resume(events[:2])
     second.write(events[2])
-    assert len(log.lines) == 1
+    assert len(log.events) == 1
     assert second.signalled
 
 

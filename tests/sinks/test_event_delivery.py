@@ -7,6 +7,7 @@ import time
 from dataclasses import replace
 
 import pytest
+from fakes import ListLog
 from journals import Journal, settlement
 from statuses import make_status
 
@@ -57,24 +58,6 @@ class Recorder:
         return [(type(event).__name__, event.plan) for event in self.got]
 
 
-class Log:
-    """Notes the names of events."""
-
-    def __init__(self):
-        self.events = []
-
-    def info(self, event, **_):
-        """Note it."""
-        self.events.append(event)
-
-    warning = info
-
-
-@pytest.fixture(autouse=True)
-def _short_pauses(monkeypatch):
-    monkeypatch.setattr(module, "_FIRST_PAUSE_SECONDS", 0.01)
-
-
 @pytest.fixture
 def storage(tmp_path):
     return PosixStorage(tmp_path)
@@ -93,7 +76,7 @@ def sink():
 @pytest.fixture
 def deliver(storage, sink, request):
     def start(sink=sink):
-        made = Delivery(sink, storage, "mnist", Log())
+        made = Delivery(sink, storage, "mnist", ListLog())
         made.start()
         request.addfinalizer(lambda: made.close(PATIENCE_SECONDS))
         return made
@@ -366,7 +349,7 @@ def test_the_first_start_is_when_the_daemon_began(sink, run, tmp_path, request):
     storage, journal = Unsteady(tmp_path), Journal(run)
     journal.evaluate("ckpt-1", 100)
     storage.away = True
-    made = Delivery(sink, storage, "mnist", Log())
+    made = Delivery(sink, storage, "mnist", ListLog())
     made.update(publishing(), journal.history)
     made.start()
     request.addfinalizer(lambda: made.close(PATIENCE_SECONDS))
@@ -552,7 +535,7 @@ def test_an_event_is_not_repeated_while_its_progress_cannot_be_recorded(sink, th
                 raise StorageError("full")
             super().replace(*given, **named)
 
-    made = Delivery(sink, Full(tmp_path), "mnist", Log())
+    made = Delivery(sink, Full(tmp_path), "mnist", ListLog())
     made.start()
     request.addfinalizer(lambda: made.close(PATIENCE_SECONDS))
     made.update(publishing(), three.history)

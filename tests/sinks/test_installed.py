@@ -7,13 +7,13 @@ import time
 from pathlib import Path
 
 import pytest
+from fakes import ListLog
 from installed_sinks import install
 from journals import Journal
 from statuses import make_status
 
 from sidecar.coordination.storage import PosixStorage
 from sidecar.errors import SettingsError
-from sidecar.sinks import delivery as delivery_module
 from sidecar.sinks.delivery import Delivery
 from sidecar.sinks.installed import load
 from sidecar.sinks.sink import SinkRefusedError, SinkUnavailableError
@@ -69,23 +69,9 @@ POINTS = {
 }
 
 
-class Log:
-    """Notes the names and reasons of events."""
-
-    def __init__(self):
-        self.events = []
-
-    def info(self, event, **fields):
-        """Note it."""
-        self.events.append((event, fields.get("reason")))
-
-    warning = info
-
-
 @pytest.fixture(autouse=True)
 def _installed(tmp_path, monkeypatch):
     install(tmp_path / "site", POINTS, SOURCE, monkeypatch)
-    monkeypatch.setattr(delivery_module, "_FIRST_PAUSE_SECONDS", 0.01)
 
 
 def make(name="acme", options=None, **limits):
@@ -115,7 +101,7 @@ def until(condition):
 def test_a_sink_is_loaded_and_gets_results(tmp_path):
     """With its options, the name of the run and the time limit; its progress is stored under its name."""
     sink = make(options={"path": "/x"})
-    deliver(sink, tmp_path, Log()).close(PATIENCE_SECONDS)
+    deliver(sink, tmp_path, ListLog()).close(PATIENCE_SECONDS)
     assert (sink._sink.options, sink._sink.given, sink._sink.got) == ({"path": "/x"}, ("mnist", 7.0), [1])
     assert (tmp_path / "sinks/acme.json").exists()
 
@@ -185,10 +171,10 @@ def test_whatever_a_sink_raises(error, expected):
 
 def test_a_sink_that_exits_keeps_its_thread(tmp_path):
     """It is asked again, and the log says why."""
-    log = Log()
+    log = ListLog()
     delivery = deliver(make(options={"raises": SystemExit(4)}), tmp_path, log)
     until(lambda: delivery.status.failing is not None)
-    assert log.events == [("sink_failed", "SystemExit: 4")]
+    assert [(event, fields["reason"]) for event, fields in log.events] == [("sink_failed", "SystemExit: 4")]
     del delivery.sink._sink.options["raises"]
     until(lambda: delivery.status.pending == 0)
     delivery.close(PATIENCE_SECONDS)
@@ -200,21 +186,21 @@ def test_the_sink_of_the_page(tmp_path, monkeypatch):
     source = re.search(r"<!-- jsonl_sink.py -->\n```python\n(.*?)```", page.read_text(), re.DOTALL)[1]
     install(tmp_path / "page", {"jsonl": "acme_sinks:make"}, source, monkeypatch, distribution="page")
     sink = make("jsonl", {"path": str(tmp_path / "results.jsonl")})
-    deliver(sink, tmp_path, Log()).close(PATIENCE_SECONDS)
+    deliver(sink, tmp_path, ListLog()).close(PATIENCE_SECONDS)
     (line,) = (tmp_path / "results.jsonl").read_text().splitlines()
     assert json.loads(line) == {"plan": 1, "step": 100, "time": 1769860801500, "test/accuracy": 0.97}
-    log = Log()
+    log = ListLog()
     failing = deliver(make("jsonl", {"path": str(tmp_path / "missing" / "file")}), tmp_path / "other", log)
     until(lambda: log.events)
     failing.close(PATIENCE_SECONDS)
-    assert [event for event, reason in log.events if "missing" in reason] == ["sink_failed"]
+    assert [event for event, fields in log.events if "missing" in fields["reason"]] == ["sink_failed"]
 
 
 def test_a_sink_that_hangs(tmp_path):
     """It holds up neither the daemon's loop nor its end, nor another sink."""
-    hanging, other = deliver(make(options={"hangs": 1}), tmp_path, Log()), make()
+    hanging, other = deliver(make(options={"hangs": 1}), tmp_path, ListLog()), make()
     until(lambda: hanging.status.pending == 1)
-    deliver(other, tmp_path / "other", Log()).close(PATIENCE_SECONDS)
+    deliver(other, tmp_path / "other", ListLog()).close(PATIENCE_SECONDS)
     assert other._sink.got == [1]
     began = time.monotonic()
     hanging.close(0.1)

@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+from fakes import ListLog
 from journals import Journal
 from mlflow_server import PROGRAMS, MlflowServer
 from statuses import make_status
@@ -17,7 +18,6 @@ from sidecar.coordination.journal_state import JournalState
 from sidecar.coordination.run import open_run
 from sidecar.coordination.storage import PosixStorage
 from sidecar.records import Value
-from sidecar.sinks import delivery
 from sidecar.sinks.delivery import Delivery
 from sidecar.sinks.mlflow import MLflow
 from sidecar.sinks.mlflow_best import BestUpload
@@ -30,22 +30,10 @@ TIMEOUT_SECONDS = 20.0
 BEGIN = 1769860800
 
 
-class Log:
-    """Fails the test if a result is refused."""
-
-    def info(self, event, **fields):
-        """Look at an event."""
-        assert event != "sink_refused", fields
-
-    warning = info
-
-
 @pytest.fixture(autouse=True)
 def _clean(monkeypatch):
     for name in [name for name in os.environ if name.startswith("MLFLOW_")]:
         monkeypatch.delenv(name)
-    monkeypatch.setattr(delivery, "_FIRST_PAUSE_SECONDS", 0.1)
-    monkeypatch.setattr(delivery, "_LAST_PAUSE_SECONDS", 0.5)
     monkeypatch.setenv("no_proxy", "*")
     monkeypatch.setenv("MLFLOW_DISABLE_TELEMETRY", "true")
 
@@ -103,7 +91,7 @@ def at(entries):
 
 def start(sink, place):
     """Deliver to a sink, as a daemon does; return the delivery."""
-    made = Delivery(sink, PosixStorage(place), "mnist", Log())
+    made = Delivery(sink, PosixStorage(place), "mnist", ListLog())
     made.start()
     return made
 

@@ -1,6 +1,7 @@
 """With `best_by = "significant"` a better number within noise is no new best one, for hooks and the early stop."""
 
 import pytest
+from fakes import ListLog
 from journals import Journal
 
 from sidecar.artifacts.comparison import Difference
@@ -39,13 +40,6 @@ class Target:
         self.ids.append(int(id_.split("-")[1]))
 
     def close(self):
-        """Do nothing."""
-
-
-class Log:
-    """Notes nothing."""
-
-    def warning(self, *_, **__):
         """Do nothing."""
 
 
@@ -157,7 +151,7 @@ def test_early_stop(storage):
 
     def signalled_at(**given):
         storage.remove(FILE)
-        sink = EarlyStop(storage=storage, log=Log(), patience=2, metric="test/accuracy", **given)
+        sink = EarlyStop(storage=storage, log=ListLog(), patience=2, metric="test/accuracy", **given)
         for event in events:
             sink.write(event)
             if sink.signalled:
@@ -185,7 +179,7 @@ def test_early_stop(storage):
 def test_the_settings_decide(tmp_path, given, asked):
     """The rule holds for `best_metric`."""
     settings = Settings(checkpoint_dir=tmp_path, hooks={"best": "true"}, early_stop_patience=2, **given)
-    hook, stop = _acts(settings, Log())
+    hook, stop = _acts(settings, ListLog())
     assert [hook.best.exceeds_noise is not None, stop.exceeds_noise is not None] == asked
     (made,) = hooks_of_settings.make_hooks(settings)
     assert (made.best.exceeds_noise is not None) == asked[0]

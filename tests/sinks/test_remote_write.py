@@ -8,6 +8,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
+from fakes import ListLog
 from journals import Journal
 from prometheus_server import PrometheusServer
 from statuses import make_status
@@ -16,7 +17,6 @@ from sidecar.coordination.journal_state import JournalState
 from sidecar.coordination.storage import PosixStorage
 from sidecar.observability.result_series import ResultSample
 from sidecar.records import Value
-from sidecar.sinks import delivery
 from sidecar.sinks.delivery import Delivery
 from sidecar.sinks.progress import Progress, write_progress
 from sidecar.sinks.remote_write import RemoteWrite, compressed, write_request
@@ -26,20 +26,8 @@ PATIENCE_SECONDS = 60.0
 TIMEOUT_SECONDS = 5.0
 
 
-class Log:
-    """Fails the test if a result is refused."""
-
-    def info(self, event, **fields):
-        """Look at an event."""
-        assert event != "sink_refused", fields
-
-    warning = info
-
-
 @pytest.fixture(autouse=True)
-def _short_pauses(monkeypatch):
-    monkeypatch.setattr(delivery, "_FIRST_PAUSE_SECONDS", 0.1)
-    monkeypatch.setattr(delivery, "_LAST_PAUSE_SECONDS", 0.5)
+def _no_proxy(monkeypatch):
     monkeypatch.setenv("no_proxy", "*")
 
 
@@ -59,7 +47,7 @@ def at(entries, begin, seconds):
 
 def deliver(storage, url, history):
     """Deliver a history as a daemon does that then ends; return what is still to be delivered."""
-    made = Delivery(RemoteWrite(url, TIMEOUT_SECONDS), storage, "mnist", Log())
+    made = Delivery(RemoteWrite(url, TIMEOUT_SECONDS), storage, "mnist", ListLog())
     made.start()
     made.update(make_status(run="mnist", state="ready", publisher=True, journal_read=True), history)
     made.close(PATIENCE_SECONDS)
@@ -105,7 +93,7 @@ def test_prometheus_is_killed_and_comes_back(server, tmp_path):
     for index in range(30):
         journal.evaluate(f"ckpt-{index}", index, {"loss": value(float(index))})
     history = at(journal.history.entries, begin, 1.0)
-    made = Delivery(RemoteWrite(server.receiver, TIMEOUT_SECONDS), storage, "mnist", Log())
+    made = Delivery(RemoteWrite(server.receiver, TIMEOUT_SECONDS), storage, "mnist", ListLog())
     made.start()
     publishing = make_status(run="mnist", state="ready", publisher=True, journal_read=True)
     made.update(publishing, at(journal.history.entries[:10], begin, 1.0))
