@@ -10,6 +10,9 @@ from typing import Final
 IPV4: Final = Path("/proc/net/fib_trie")
 IPV6: Final = Path("/proc/net/if_inet6")
 
+EVERY_ADDRESS: Final = ("", "0.0.0.0", "[::]")  # noqa: S104 - read, not bound
+"""Hosts of a server that listens on all addresses of its machine."""
+
 _LOCAL: Final = re.compile(r"\|-- ([0-9.]+)\n\s+/32 host LOCAL")
 
 
@@ -28,6 +31,14 @@ def own_addresses(ipv4: Path = IPV4, ipv6: Path = IPV6) -> tuple[str, ...]:
 def dialled(host: str) -> str:
     """Return the address by which this machine reaches a server that listens on `host`, without brackets."""
     return {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104 - read, not bound
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether only this machine reaches a host. An IPv6 address may have brackets; no name is looked up."""
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def public(addresses: tuple[str, ...]) -> tuple[str, ...]:

@@ -11,8 +11,7 @@ from functools import lru_cache
 from typing import Annotated, Final, Literal, TypeVar
 from urllib.parse import quote
 
-from sidecar.export_rule import ExportRule
-from sidecar.states import NodeState, OutcomeStatus, Verdict
+from sidecar.states import OutcomeStatus, Verdict
 
 SCHEMA: Final = 1
 """Version of every record in the state directory. A daemon does not act on records with a newer version."""
@@ -259,87 +258,6 @@ class Outcome:
     odd: tuple[str, ...] = ()
     plan_nonce: str | None = None  # None: written by an older release
     lasting: Lasting | None = None  # also None if written by an older release
-    schema: int = SCHEMA
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Slot:
-    """One replica of a node in its heartbeat: the worker in a group, and the standby worker."""
-
-    worker: str | None
-    group: str | None
-    address: str | None
-    standby: str | None
-    standby_address: str | None
-
-
-@dataclass(frozen=True, slots=True)
-class WorkerProgress:
-    """The progress of a worker: `batches` of `total` are done, which is `None` while that number is unknown."""
-
-    worker: str
-    phase: str
-    batches: int = 0
-    total: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class JournalPosition:
-    """Hold the numbers of the newest plan and the newest outcome that a node has read."""
-
-    plan: int
-    outcome: int
-
-
-@dataclass(frozen=True, slots=True)
-class NumericProfiles:
-    """The digests of a node's numeric profile; None while unknown."""
-
-    profile: str | None = None  # measured when the task was checked
-    joined_profile: str | None = None  # from a worker that joined a group and built the model
-
-    @property
-    def shown(self) -> str:
-        """Return the known digests, as people read them."""
-        return "+".join(digest for digest in (self.profile, self.joined_profile) if digest is not None)
-
-    def fit(self, other: "NumericProfiles") -> bool:
-        """Return whether each of these profiles is unknown or equal to that of `other`."""
-        return self.profile in (None, other.profile) and self.joined_profile in (None, other.joined_profile)
-
-
-@dataclass(frozen=True, slots=True)
-class CheckpointSightings:
-    """The checkpoints that one node needs. Names are those of `Checkpoint.folder`."""
-
-    unreadable: tuple[str, ...] = ()  # checkpoints that this node cannot read now
-    sees: tuple[str, ...] = ()  # the oldest complete ones that need an evaluation
-    sees_more: bool = False  # whether there are more than `sees` lists
-    exports: ExportRule | None = None  # which of the best ones its settings retain
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Heartbeat:
-    """The state of a node, in a file that it rewrites with every beat.
-
-    `beat` counts up, and a change of any field is a sign of life. A change of `doing` or `checkpoints` does not cause a
-    beat; the next beat writes them. `doing`: the progress of the workers in plan `journal.plan`; `None`: no part in it.
-    """
-
-    run: str
-    node: str
-    incarnation: str
-    beat: int
-    role: Role
-    role_source: str
-    state: NodeState
-    version: str
-    task: str | None
-    journal: Inlined[JournalPosition]
-    slots: tuple[Slot, ...]
-    numerics: Inlined[NumericProfiles] = NumericProfiles()
-    doing: tuple[WorkerProgress, ...] | None = None
-    checkpoints: Inlined[CheckpointSightings] = CheckpointSightings()
     schema: int = SCHEMA
 
 

@@ -134,7 +134,7 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """As `sidecar.records.Slot`."""
+    """As `sidecar.heartbeat.Slot`."""
 
     worker: str | None
     group: str | None
@@ -145,7 +145,7 @@ class Slot:
 
 @dataclass(frozen=True, slots=True)
 class Doing:
-    """As `sidecar.records.WorkerProgress`."""
+    """As `sidecar.heartbeat.WorkerProgress`."""
 
     worker: str
     phase: str
@@ -155,7 +155,7 @@ class Doing:
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
-    """As `sidecar.records.Heartbeat`."""
+    """As `sidecar.heartbeat.Heartbeat`."""
 
     run: str
     node: str

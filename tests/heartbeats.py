@@ -2,9 +2,14 @@
 
 from dataclasses import fields
 
-from sidecar.records import CheckpointSightings, Heartbeat, JournalPosition, NumericProfiles
+from sidecar.heartbeat import AboutNode, CheckpointSightings, Heartbeat, JournalPosition, NumericProfiles
 
-PARTS = {"journal": JournalPosition, "numerics": NumericProfiles, "checkpoints": CheckpointSightings}
+PARTS = {
+    "about": AboutNode,
+    "journal": JournalPosition,
+    "numerics": NumericProfiles,
+    "checkpoints": CheckpointSightings,
+}
 
 DEFAULTS = {
     "run": "r",

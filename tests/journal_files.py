@@ -4,7 +4,8 @@ from heartbeats import make_heartbeat
 
 from sidecar.coordination.heartbeats import Heartbeats
 from sidecar.coordination.journal import Journal
-from sidecar.records import Member, Outcome, Plan, Result, Slot, group_id
+from sidecar.heartbeat import Slot
+from sidecar.records import Member, Outcome, Plan, Result, group_id
 
 AT = "2027-01-15T08:16:30.000Z"
 

@@ -9,19 +9,8 @@ from hypothesis import strategies as st
 from sidecar.clock import timestamp
 from sidecar.codec import dumps, from_json, loads
 from sidecar.errors import NewerSchemaError, RecordError
-from sidecar.records import (
-    SCHEMA,
-    Checkpoint,
-    Heartbeat,
-    Member,
-    Outcome,
-    Plan,
-    Result,
-    Settlement,
-    Slot,
-    Value,
-    WorkerProgress,
-)
+from sidecar.heartbeat import Heartbeat, Slot, WorkerProgress
+from sidecar.records import SCHEMA, Checkpoint, Member, Outcome, Plan, Result, Settlement, Value
 from sidecar.states import FAILURE_CLASSES
 
 FINITE = st.floats(allow_nan=False, allow_infinity=False)

@@ -34,7 +34,7 @@ from sidecar.pins.disk_budget import DiskBudget, free_bytes
 from sidecar.pins.exports import Exports
 from sidecar.pins.pin import pin
 from sidecar.pins.reconciler import PinReconciler
-from sidecar.policy.node_identity import Identity
+from sidecar.policy.node_identity import Identity, page_url
 from sidecar.policy.roles import RoleDecision
 from sidecar.settings import Settings
 from sidecar.version import __version__
@@ -61,6 +61,7 @@ def daemon_from_settings(
         version=__version__,
         role=decision,
         exports=export_rule(settings),
+        page_url=page_url(settings, environ),
     )
     evaluates = decision.role == "worker"
     room = DiskBudget(settings.pin_max_bytes, settings.keep_free_bytes, partial(free_bytes, settings.run_dir))

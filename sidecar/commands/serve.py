@@ -67,7 +67,7 @@ def serve(settings: Settings, environ: Mapping[str, str], *, settings_file: Path
     past = PastReader(PosixStorage(settings.run_dir), log_of=lambda closed: life.log.log_of(closed))  # noqa: PLW0108 - as below
     updates = [*(delivery.update for delivery in deliveries), past.update]
     delivered = partial(all_delivered, deliveries) if deliveries else None
-    clock, facts = SystemClock(), {"checkpoint_dir": str(settings.checkpoint_dir)}
+    clock, facts = SystemClock(), {"checkpoint_dir": str(settings.checkpoint_dir), "page_links": settings.page_links}
     publisher = Publisher(published, exporter, Notifier(environ), updates, delivered, facts=facts, log_of=past.log_of)
 
     def begin() -> _Life:

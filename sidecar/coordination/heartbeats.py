@@ -16,7 +16,7 @@ from sidecar.coordination.dormant_heartbeats import DORMANT_SECONDS, DormantHear
 from sidecar.coordination.liveness import LONG_SILENT_SECONDS, HeartbeatReadings, SignsOfLife, natural_order
 from sidecar.coordination.storage import Storage
 from sidecar.errors import NodeNameTakenError, RecordError, StorageError
-from sidecar.records import Heartbeat
+from sidecar.heartbeat import Heartbeat
 from sidecar.states import NodeState
 
 FOLDER: Final = "members"

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
 from typing import Final
 
-from sidecar.records import Heartbeat
+from sidecar.heartbeat import Heartbeat
 from sidecar.states import NodeState
 
 LONG_SILENT_SECONDS: Final = 600.0

@@ -6,8 +6,9 @@ from dataclasses import dataclass, field
 from sidecar.coordination.exclusions import incarnation_of
 from sidecar.coordination.liveness import HeartbeatReadings, Liveness
 from sidecar.export_rule import ExportRule
+from sidecar.heartbeat import Heartbeat
 from sidecar.policy.eligibility import ready_workers
-from sidecar.records import Heartbeat, Member, Plan
+from sidecar.records import Member, Plan
 from sidecar.states import GROUP_PHASES
 
 

@@ -8,8 +8,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from sidecar.daemon.plan_times import PlanTimes
+from sidecar.heartbeat import WorkerProgress
 from sidecar.policy.actions import Fail
-from sidecar.records import Checkpoint, Lasting, Member, Plan, Result, WorkerProgress
+from sidecar.records import Checkpoint, Lasting, Member, Plan, Result
 from sidecar.states import SECONDARY_KINDS, FailureKind, WorkerPhase
 from sidecar.workers.command_specs import EvaluateSpec, TaskSpec
 from sidecar.workers.messages import Done, Failed, Joined, Phase

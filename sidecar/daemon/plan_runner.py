@@ -15,7 +15,8 @@ from sidecar.daemon.state import DaemonState
 from sidecar.daemon.storage_schedule import StorageSchedule
 from sidecar.daemon.timing import Timing
 from sidecar.daemon.worker_supervisor import WorkerSupervisor
-from sidecar.records import Plan, WorkerProgress
+from sidecar.heartbeat import WorkerProgress
+from sidecar.records import Plan
 from sidecar.states import FailureKind, OutcomeStatus, Verdict
 from sidecar.workers.command_specs import EvaluateSpec
 from sidecar.workers.process import Event

@@ -19,6 +19,7 @@ from sidecar.daemon.statistics import Statistics
 from sidecar.daemon.timers import Timers
 from sidecar.daemon.training_progress import TrainingProgress
 from sidecar.export_rule import ExportRule
+from sidecar.heartbeat import AboutNode, CheckpointSightings, Heartbeat, JournalPosition, NumericProfiles, Slot
 from sidecar.pins.policy import PinPolicy
 from sidecar.policy.disputes import is_disputed, is_seen_by_others
 from sidecar.policy.eligibility import MOST_UNREADABLE, compatible_nodes, may_release_pins
@@ -26,18 +27,7 @@ from sidecar.policy.group_formation import is_outgrown
 from sidecar.policy.node_identity import Identity
 from sidecar.policy.proposers import publisher
 from sidecar.policy.view import CheckpointsView, NodesView, View
-from sidecar.records import (
-    CheckpointSightings,
-    Heartbeat,
-    JournalPosition,
-    Key,
-    NumericProfiles,
-    Outcome,
-    Plan,
-    Settlement,
-    Slot,
-    folder_name,
-)
+from sidecar.records import Key, Outcome, Plan, Settlement, folder_name
 from sidecar.states import NodeState, OutcomeStatus
 from sidecar.workers.pool import group_id
 
@@ -237,7 +227,7 @@ class DaemonState:
             incarnation=self.identity.incarnation,
             beat=beat,
             role=self.identity.role.role,
-            role_source=self.identity.role.source,
+            about=AboutNode(role_source=self.identity.role.source, page_url=self.identity.page_url),
             state=self.shown_state,
             version=self.identity.version,
             task=self.task,

@@ -4,6 +4,7 @@ from dataclasses import replace
 from typing import Final
 
 from sidecar.daemon.state import DaemonState
+from sidecar.heartbeat import Heartbeat
 from sidecar.observability.status import (
     CheckpointsStatus,
     DiskUsage,
@@ -18,7 +19,6 @@ from sidecar.observability.status import (
     WorkerStatus,
 )
 from sidecar.policy.eligibility import count_by_reason, left_out
-from sidecar.records import Heartbeat
 
 _SENTENCES_SHOWN: Final = 20
 
@@ -109,11 +109,12 @@ def _summary(heartbeat: Heartbeat) -> NodeSummary:
     return NodeSummary(
         node=heartbeat.node,
         role=heartbeat.role,
-        role_source=heartbeat.role_source,
+        role_source=heartbeat.about.role_source,
         state=heartbeat.state,
         version=heartbeat.version,
         active=sum(slot.worker is not None for slot in heartbeat.slots),
         standby=sum(slot.standby is not None for slot in heartbeat.slots),
+        page_url=heartbeat.about.page_url,
     )
 
 

@@ -37,9 +37,10 @@ from sidecar.errors import (
     StateUnavailableError,
     StorageError,
 )
+from sidecar.heartbeat import Heartbeat
 from sidecar.pins.policy import PinPolicy
 from sidecar.pins.reconciler import PinReconciler, Reconciliation
-from sidecar.records import Heartbeat, Outcome, Plan
+from sidecar.records import Outcome, Plan
 from sidecar.states import NodeState
 
 _SCAN: Final = "scan"

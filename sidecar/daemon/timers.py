@@ -3,8 +3,9 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from sidecar.heartbeat import Heartbeat
 from sidecar.policy.view import TimersView
-from sidecar.records import Heartbeat, Key, Plan
+from sidecar.records import Key, Plan
 from sidecar.states import Verdict
 
 

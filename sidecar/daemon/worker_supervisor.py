@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from sidecar.errors import SidecarError, StorageError, TaskError
-from sidecar.records import NumericProfiles
+from sidecar.heartbeat import NumericProfiles
 from sidecar.workers.command_specs import TaskSpec
 from sidecar.workers.messages import Checked, Done, Failed, Joined, Ready
 from sidecar.workers.pool import TimedOut, Worker, WorkerPool

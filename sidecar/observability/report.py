@@ -56,7 +56,7 @@ def status_json(status: Status, history: JournalState) -> dict[str, Any]:
     return run | {
         "members": dict(status.nodes.members),
         "nodes": [
-            {name: getattr(node, name) for name in ("node", "role", "role_source", "state", "version")}
+            {name: getattr(node, name) for name in ("node", "role", "role_source", "state", "version", "page_url")}
             | {"workers": {"active": node.active, "standby": node.standby}}
             for node in status.nodes.alive
         ],

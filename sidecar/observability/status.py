@@ -71,6 +71,7 @@ class NodeSummary:
     version: str
     active: int = 0  # worker processes that are in a group
     standby: int = 0  # worker processes that are ready to join one
+    page_url: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,8 @@
 
 from collections.abc import Sequence
 
-from sidecar.records import Heartbeat, Settlement, folder_name
+from sidecar.heartbeat import Heartbeat
+from sidecar.records import Settlement, folder_name
 from sidecar.states import Verdict
 
 

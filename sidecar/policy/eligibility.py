@@ -11,7 +11,8 @@ from typing import Final, Literal
 
 from sidecar.coordination.blame import blame, losers
 from sidecar.coordination.journal_state import JournalState
-from sidecar.records import Checkpoint, Heartbeat, NumericProfiles
+from sidecar.heartbeat import Heartbeat, NumericProfiles
+from sidecar.records import Checkpoint
 from sidecar.states import FailureClass, NodeState
 
 Reason = Literal["version", "task", "profile", "losses", "unreadable"]

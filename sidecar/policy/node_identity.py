@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from sidecar.addresses import outgoing_address
+from sidecar.addresses import EVERY_ADDRESS, is_loopback, outgoing_address
 from sidecar.errors import SettingsError
 from sidecar.export_rule import ExportRule
 from sidecar.policy.roles import RoleDecision
@@ -29,6 +29,7 @@ class Identity:
     version: str
     role: RoleDecision
     exports: ExportRule | None = None  # by which the settings export checkpoints; other nodes respect it
+    page_url: str | None = None  # of the status page, for the other nodes' pages
 
     @property
     def workers(self) -> str:
@@ -73,3 +74,19 @@ def advertised_host(
         raise SettingsError(
             f"TF_CONFIG: task {task.name}, address {task.address!r}: {error}; or give {remedy}"
         ) from error
+
+
+def page_url(settings: "Settings", environ: Mapping[str, str]) -> str | None:
+    """Return the URL of this node's status page for readers elsewhere: `page_url`, else made of the address of `http`.
+
+    None for a port that is chosen at the start, or an address that only this machine reaches. Raises as
+    `advertised_host`.
+    """
+    if settings.page_url is not None:
+        return settings.page_url
+    host = settings.http.rpartition(":")[0]
+    if host in EVERY_ADDRESS:
+        host = advertised_host(settings, environ)
+    if not settings.http_port or is_loopback(host):
+        return None
+    return f"http://{host}:{settings.http_port}/"

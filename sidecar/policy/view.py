@@ -5,7 +5,8 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 
 from sidecar.coordination.journal_state import JournalState
-from sidecar.records import Checkpoint, Heartbeat, Key, Settlement
+from sidecar.heartbeat import Heartbeat
+from sidecar.records import Checkpoint, Key, Settlement
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,6 +15,7 @@ from pydantic import ConfigDict
 from sidecar.errors import SettingsError
 from sidecar.records import Role
 from sidecar.settings.outputs import OutputSettings
+from sidecar.settings.page_values import PageLinks, PageUrl
 from sidecar.settings.spelling import ways
 from sidecar.settings.values import (
     Address,
@@ -104,6 +105,12 @@ class Settings(OutputSettings):
     """Further names or globs that the HTTP server accepts in the `Host` header. Default: none are needed for addresses,
     names without a dot, this machine's own names and names of private networks. Any other name could belong to a page
     in a browser that attacks this daemon (DNS rebinding)."""
+    page_url: PageUrl | None = None
+    """URL of this node's status page for people elsewhere; the pages of the other nodes link to it. Default: made of
+    `http`, with the address of `host` in the place of 0.0.0.0; no link if only this machine reaches that."""
+    page_links: PageLinks = {}  # noqa: RUF012 - pydantic copies defaults
+    """Links at the end of the status page, to your Grafana or documentation, say: a table `[page_links]` with
+    NAME = URL, or a JSON object. Default: only the user knows where they are."""
 
     # Choice of checkpoints, and the end of the run
     queue: Literal["every", "latest"] = "every"

@@ -10,8 +10,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
+from sidecar.heartbeat import Slot
 from sidecar.observability.status import WorkerStatus
-from sidecar.records import Slot, group_id
+from sidecar.records import group_id
 from sidecar.states import WorkerPhase
 from sidecar.workers.environment import worker_environment
 from sidecar.workers.messages import Checked, Done, Evaluate, Failed, Join, Joined, Phase, Progress, Ready

@@ -9,7 +9,8 @@ from rich.console import Console, Group
 
 from sidecar.commands.status.live_view import fit, live_view
 from sidecar.commands.status.plan_progress import PlanProgress, plan_seconds_left
-from sidecar.records import Value, WorkerProgress
+from sidecar.heartbeat import WorkerProgress
+from sidecar.records import Value
 
 HOSTILE = "\x1b[2J\x1b]0;x\x07[red]\u202eabc\n\tx" + "y" * 300
 

@@ -12,8 +12,9 @@ from sidecar.commands.status.collect import RunObserver, check_place, observe_fo
 from sidecar.commands.status.render import as_json, lines
 from sidecar.coordination.storage import PosixStorage
 from sidecar.errors import SettingsError
+from sidecar.heartbeat import WorkerProgress
 from sidecar.observability.report import status_json
-from sidecar.records import Settlement, Value, WorkerProgress, folder_name
+from sidecar.records import Settlement, Value, folder_name
 from sidecar.settings import Settings
 from sidecar.states import NodeState, WorkerPhase
 

@@ -13,26 +13,15 @@ import pytest
 from heartbeats import make_heartbeat
 from record_fields import field_types, field_values
 
-from sidecar import records
+from sidecar import heartbeat, records
 from sidecar.codec import dumps, loads
 from sidecar.coordination import snapshot_store
 from sidecar.coordination.heartbeats import Heartbeats
 from sidecar.coordination.journal import Journal, read_history
 from sidecar.coordination.run import Run, find_run
 from sidecar.coordination.storage import PosixStorage
-from sidecar.records import (
-    Checkpoint,
-    EvalData,
-    Member,
-    Nonfinite,
-    Outcome,
-    Plan,
-    Result,
-    Settlement,
-    Slot,
-    Value,
-    WorkerProgress,
-)
+from sidecar.heartbeat import Slot, WorkerProgress
+from sidecar.records import Checkpoint, EvalData, Member, Nonfinite, Outcome, Plan, Result, Settlement, Value
 
 RECORDED = Path(__file__).with_name("recorded")
 
@@ -167,7 +156,7 @@ def value_without_news(value):
 def test_no_field_was_renamed_and_no_word_of_a_closed_list_is_new(name):
     """A daemon of the release before takes a record with another word for a broken one, and ends."""
     former = getattr(former_records, name)
-    new = {"Run": Run, "Doing": WorkerProgress}.get(name) or getattr(records, name)
+    new = {"Run": Run, "Doing": WorkerProgress}.get(name) or getattr(heartbeat, name, None) or getattr(records, name)
     for field, kind in typing.get_type_hints(former).items():
         before, now = words(kind), words(field_types(new)[field])
         assert now <= before, f"{name}.{field} has words that are not known before: {now - before}"

@@ -11,7 +11,7 @@ from sidecar.checkpoints.scan import BrokenPin
 from sidecar.codec import loads
 from sidecar.coordination.heartbeats import heartbeat_path
 from sidecar.coordination.snapshot import restore, take
-from sidecar.records import Heartbeat
+from sidecar.heartbeat import Heartbeat
 from sidecar.workers.messages import Check, Checked, Evaluate, Failed, Join
 
 

@@ -11,8 +11,8 @@ from sidecar.codec import dumps, loads
 from sidecar.coordination.heartbeats import heartbeat_path
 from sidecar.daemon.storage_thread import CreatePlan, PollJournal, Sync
 from sidecar.errors import MustCopyError, StorageError
+from sidecar.heartbeat import Heartbeat
 from sidecar.observability.prometheus import Exporter
-from sidecar.records import Heartbeat
 from sidecar.states import WorkerPhase
 from sidecar.workers.messages import Evaluate, Join, Phase
 

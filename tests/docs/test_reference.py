@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from record_fields import field_types
 
-from sidecar import cli, errors, records
+from sidecar import cli, errors, heartbeat, records
 from sidecar.commands.options import FLAGS
 from sidecar.coordination.run import Run
 from sidecar.coordination.state_directory import RunMarker
@@ -21,7 +21,7 @@ GENERATED = ("settings.md", "cli.md", "metrics.md", "exit-codes.md", "log-events
 RECORDS = (
     *(Run, RunMarker, records.Plan, records.Checkpoint, records.Member, records.Settlement, records.Outcome),
     *(records.Result, records.Value, records.EvalData, records.Nonfinite),
-    *(records.Heartbeat, records.Slot, records.WorkerProgress),
+    *(heartbeat.Heartbeat, heartbeat.Slot, heartbeat.WorkerProgress),
 )
 
 

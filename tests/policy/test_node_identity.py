@@ -3,7 +3,7 @@ import json
 import pytest
 
 from sidecar.errors import SettingsError
-from sidecar.policy.node_identity import advertised_host, node_name
+from sidecar.policy.node_identity import advertised_host, node_name, page_url
 from sidecar.settings import Settings
 
 WORKERS = {"worker": ["10.0.0.2:2222", "10.0.0.3:2222"]}
@@ -57,3 +57,23 @@ def test_a_cluster_address_that_nobody_can_dial_is_refused(address):
         advertised_host(settings(), tf_config({"worker": [address]}, "worker", 0))
     assert repr(address) in str(caught.value)
     assert "give --host HOST" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({}, None),
+        ({"http": "localhost:19108"}, None),
+        ({"http": "[::1]:19108"}, None),
+        ({"http": "10.0.0.9:19108"}, "http://10.0.0.9:19108/"),
+        ({"http": "[fd00::9]:80"}, "http://[fd00::9]:80/"),
+        ({"http": "0.0.0.0:19108"}, "http://10.0.0.3:19108/"),
+        ({"http": "[::]:19108", "host": "gpu-7"}, "http://gpu-7:19108/"),
+        ({"http": "0.0.0.0:0"}, None),
+        ({"http": "0.0.0.0:19108", "host": "127.0.0.1"}, None),
+        ({"page_url": "https://evals.example.com/worker-1"}, "https://evals.example.com/worker-1"),
+    ],
+)
+def test_the_page_of_a_node_is_where_others_reach_it(given, expected):
+    """No page is linked that only this machine reaches."""
+    assert page_url(settings(**given), IS_WORKER) == expected

@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from sidecar.errors import SettingsError
-from sidecar.records import Checkpoint, Member, Slot
+from sidecar.heartbeat import Slot
+from sidecar.records import Checkpoint, Member
 from sidecar.states import WorkerPhase
 from sidecar.workers.messages import Evaluate, Failed, Join, Joined, Phase, Progress, Ready
 from sidecar.workers.pool import PhaseTimeouts, WorkerLaunch, WorkerPool, group_id

@@ -16,8 +16,8 @@ from sidecar.coordination.heartbeats import Heartbeats
 from sidecar.coordination.run import read_run
 from sidecar.coordination.storage import Storage
 from sidecar.export_rule import ExportRule
+from sidecar.heartbeat import AboutNode, Heartbeat, JournalPosition
 from sidecar.policy.eligibility import compatible_nodes, ready_workers
-from sidecar.records import Heartbeat, JournalPosition
 from sidecar.states import NodeState
 
 OBSERVED_BEATS: Final = 4.25  # enough for four changes of a heartbeat, so for three gaps, and some delay
@@ -49,7 +49,7 @@ class Here:
             incarnation="",
             beat=0,
             role="worker",
-            role_source="",
+            about=AboutNode(role_source=""),
             state=NodeState.READY,
             version=self.version,
             task=self.task,

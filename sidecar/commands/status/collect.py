@@ -23,10 +23,11 @@ from sidecar.coordination.run import RUN_PATH, find_run, read_run
 from sidecar.coordination.state_directory import StateDirectory
 from sidecar.coordination.storage import PosixStorage, Storage
 from sidecar.errors import SettingsError, StateUnavailableError
+from sidecar.heartbeat import Heartbeat
 from sidecar.policy.eligibility import LeftOut, left_out, ready_workers
 from sidecar.policy.proposers import publisher
 from sidecar.policy.selection import Selection, pending
-from sidecar.records import Checkpoint, Heartbeat, folder_name
+from sidecar.records import Checkpoint, folder_name
 from sidecar.states import Verdict, WorkerPhase
 
 OBSERVED_BEATS: Final = 2.25  # every live node has beaten twice by then; the quarter is for slow storage

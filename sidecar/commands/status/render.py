@@ -10,9 +10,9 @@ from sidecar.clock import seconds_of
 from sidecar.commands.observed_nodes import ObservedNode
 from sidecar.commands.status.best_export import best_export_json, best_export_line
 from sidecar.commands.status.collect import RunStatus
+from sidecar.heartbeat import Heartbeat, WorkerProgress
 from sidecar.observability.report import bests, checkpoint_of, recent, run_json
 from sidecar.plain_text import number, printable
-from sidecar.records import Heartbeat, WorkerProgress
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -70,9 +70,10 @@ def _member(status: RunStatus, observed: ObservedNode) -> dict[str, Any]:
     return {
         "node": heartbeat.node,
         "role": heartbeat.role,
-        "role_source": heartbeat.role_source,
+        "role_source": heartbeat.about.role_source,
         "state": heartbeat.state,
         "version": heartbeat.version,
+        "page_url": heartbeat.about.page_url,
         "incarnation": heartbeat.incarnation,
         "task": heartbeat.task,
         "profile": heartbeat.numerics.profile,

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sidecar.observability.page.evaluations import evaluations
-from sidecar.observability.page.markup import text
+from sidecar.observability.page.markup import link, text
 from sidecar.observability.page.nodes import nodes
 from sidecar.observability.page.numbers import numbers
 from sidecar.observability.page.overview import alerts, header, present, summary
@@ -41,7 +41,7 @@ def page(status: Status, files: Files = Files(), older: str = "") -> str:
 {older}
 {nodes(status)}
 </main>
-{_FOOTER}"""
+{_footer(status)}"""
     run, node = text(status.get("run")) or "sidecar", text(status.get("node"))
     return frame(f"{run} · {node}" if node else run, body, files)
 
@@ -78,6 +78,13 @@ placeholder="name of a metric"></label>
 <div id="charts"></div>
 </section>"""
 
-_FOOTER = """<footer><p>More: <code>sidecar status</code> and <code>sidecar history</code> in a terminal ·
+
+def _footer(status: Status) -> str:
+    links = [link(url, name) for name, url in (status.get("page_links") or {}).items()]
+    elsewhere = f"<p>Elsewhere: {' · '.join(links)}</p>" if links else ""
+    return f"<footer>{elsewhere}{_MORE}</footer>"
+
+
+_MORE = """<p>More: <code>sidecar status</code> and <code>sidecar history</code> in a terminal ·
 <a href="/metrics">metrics for Prometheus</a> · <a href="/api/status">status as JSON</a> ·
-<a href="/healthz">health</a> · <a href="/readyz">readiness</a></p></footer>"""
+<a href="/healthz">health</a> · <a href="/readyz">readiness</a></p>"""

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping
 from html import escape
 from typing import Any
+from urllib.parse import urlsplit
 
 from sidecar.plain_text import number, one_line, printable
 from sidecar.records import shown_step
@@ -22,6 +23,15 @@ def advice(sentence: str) -> str:
     """Return our own sentence, with what is between backquotes as code."""
     parts = [escape(part) for part in sentence.split("`")]
     return "".join(f"<code>{part}</code>" if place % 2 else part for place, part in enumerate(parts))
+
+
+def link(url: Any, name: Any) -> str:
+    """Return a name, as a link if the URL is one that leads to a page: other nodes may write what they like."""
+    try:
+        leads = urlsplit(str(url)).scheme in ("http", "https")
+    except ValueError:  # brackets that do not match
+        leads = False
+    return f'<a href="{text(url)}" rel="noreferrer">{text(name)}</a>' if leads else text(name)
 
 
 def table(heads: Iterable[str], rows: Iterable[str], *, caption: str, part: str = "", style: str = "") -> str:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any, Final
 
-from sidecar.observability.page.markup import cell, counted, head, table, text
+from sidecar.observability.page.markup import cell, counted, head, link, table, text
 from sidecar.observability.page.overview import phase_words, progress
 
 _STATES: Final[Mapping[str, str]] = {
@@ -32,13 +32,15 @@ def _nodes(status: Mapping[str, Any]) -> str:
     rows = []
     for node in listed:
         chief = node["role"] == "chief"
-        here = " <span class='note'>(this node)</span>" if node["node"] == status.get("node") else ""
+        is_here = node["node"] == status.get("node")
+        name = text(node["node"]) if is_here else link(node.get("page_url"), node["node"])
+        here = " <span class='note'>(this node)</span>" if is_here else ""
         workers = node["workers"]
         numbers = [f"{workers['active']} in a group"] * bool(workers["active"])
         numbers += [f"{workers['standby']} ready for a group"] * bool(workers["standby"])
         count = "none: it is the chief" if chief else ", ".join(numbers) or "none"
         rows.append(
-            f'<tr id="node-{text(node["node"])}"><th scope="row">{text(node["node"])}{here}</th>'
+            f'<tr id="node-{text(node["node"])}"><th scope="row">{name}{here}</th>'
             f"{cell(text(_STATES.get(node['state'], node['state'])))}{cell(text(count))}"
             f"{cell(text(node['version']), 'wide')}</tr>"
         )

@@ -324,8 +324,7 @@ def test_a_point_leads_to_its_evaluation(run, serve, visit):
     assert page.url.endswith("#evaluation-5")
     assert "epoch-05.keras" in page.locator("dialog").inner_text()
     page.keyboard.press("Escape")
-    page.wait_for_selector("dialog", state="hidden")
-    assert "#" not in page.url
+    page.wait_for_url(lambda url: "#" not in url)  # it changes after the dialog has gone
 
 
 def test_smoothing_and_log_scale(run, serve, visit):

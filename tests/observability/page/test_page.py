@@ -12,7 +12,7 @@ from sidecar.observability.page.markup import lines, step, text
 from sidecar.observability.page.overview import phase_words, progress
 from sidecar.observability.page.pictures import matrix_picture, phases_picture
 from sidecar.observability.past.details import details_json
-from sidecar.observability.status import MemberProgress, Newest, WorkerStatus
+from sidecar.observability.status import MemberProgress, Newest, NodeSummary, WorkerStatus
 from sidecar.states import FailureKind, WorkerPhase
 
 
@@ -21,7 +21,7 @@ class Seen(HTMLParser):
 
     def __init__(self, markup):
         super().__init__()
-        self.text, self.open, self.ids = "", [], []
+        self.text, self.open, self.ids, self.links = "", [], [], {}
         self.feed(markup)
 
     def handle_starttag(self, tag, attrs):
@@ -29,6 +29,7 @@ class Seen(HTMLParser):
         self.ids += [given for name, given in attrs if name == "id"]
         if tag not in ("meta", "link", "input"):
             self.open.append(tag)
+        self.leads = dict(attrs).get("href") if tag == "a" else None
 
     def handle_startendtag(self, tag, attrs):
         """Such an element has no end."""
@@ -40,6 +41,8 @@ class Seen(HTMLParser):
     def handle_data(self, data):
         """Note the text."""
         self.text += data
+        if self.open and self.open[-1] == "a":
+            self.links[data] = self.leads
 
 
 @pytest.fixture
@@ -147,6 +150,34 @@ def test_a_node_that_waits(run):
     assert "0 of 16" not in text
     assert "waiting" in text
     assert "300 steps behind" in text
+
+
+def test_links_to_the_pages_of_other_nodes(run):
+    """A node says where people reach its page; what leads to no page is no link, and this node needs none."""
+    urls = {
+        "worker-0": "http://10.0.0.2:19108/",
+        "worker-1": 'https://e.example/?a="><script>&b',
+        "worker-2": None,
+        "worker-3": "javascript:alert(1)",
+        "worker-4": "data:text/html,<b>",
+        "worker-5": "http://[::1/",
+    }
+    nodes = [NodeSummary(node, "worker", "", "ready", "1", page_url=url) for node, url in urls.items()]
+    run.tell(alive=tuple(nodes))
+    found = Seen(page(run.published.status))
+    assert found.links.keys() & urls.keys() == {"worker-1"}
+    assert found.links["worker-1"] == urls["worker-1"]
+
+
+def test_links_of_the_settings(run):
+    """They are at the end of the page, in their order."""
+    run.tell()
+    assert "Elsewhere" not in Seen(page(run.published.status)).text
+    links = {"Grafana": "https://g.example/d/x", "<b>": "http://docs:8000/?a&b"}
+    found = Seen(page(run.published.status | {"page_links": links}))
+    assert found.open == []
+    assert "Elsewhere: Grafana · <b>" in found.text
+    assert links.items() <= found.links.items()
 
 
 def test_every_phase_has_words():
