@@ -114,10 +114,13 @@ def test_the_status_names_the_best_export(node, monkeypatch):
     """With its path, by how much it is better, and by which rule; in JSON under the names of `sidecar best --json`."""
     monkeypatch.setenv("COLUMNS", "300")
     path = run(node)
-    assert f"export  {path}\n" in run(node, command="status")
+    assert f"export  {path}\n" in run(node, "--no-observe", command="status")
     compare(node)
-    assert f"export  {path}, better by 0.1 (95 % 0.02 to 0.18, intervals)\n" in run(node, command="status")
-    found, said = json.loads(run(node, "--json", command="status"))["best_export"], json.loads(run(node, "--json"))
+    assert f"export  {path}, better by 0.1 (95 % 0.02 to 0.18, intervals)\n" in run(node, "--no-observe", command="status")
+    found, said = (
+        json.loads(run(node, "--json", "--no-observe", command="status"))["best_export"],
+        json.loads(run(node, "--json")),
+    )
     assert (found["path"], found["better_than"]["rule"]) == (path, "intervals")
     assert found.items() <= said.items()
 
@@ -126,7 +129,7 @@ def test_the_status_shows_nothing_that_a_planted_manifest_says(node, monkeypatch
     """Neither a rule that does not exist, nor what would control the terminal."""
     monkeypatch.setenv("COLUMNS", "300")
     compare(node, rule="\x1b[2J" + "x" * 10000)
-    assert f"export  {run(node)}\n" in run(node, command="status")
+    assert f"export  {run(node)}\n" in run(node, "--no-observe", command="status")
 
 
 @pytest.mark.parametrize("planted", ["nothing", "a link out", "a file"])
@@ -137,5 +140,5 @@ def test_the_status_needs_no_export(node, tmp_path, planted):
         (node.run_dir / "exports").symlink_to(tmp_path)
     elif planted == "a file":
         (node.run_dir / "exports").write_text("")
-    assert "export  " not in run(node, command="status")
-    assert json.loads(run(node, "--json", command="status"))["best_export"] is None
+    assert "export  " not in run(node, "--no-observe", command="status")
+    assert json.loads(run(node, "--json", "--no-observe", command="status"))["best_export"] is None
