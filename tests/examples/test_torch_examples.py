@@ -36,7 +36,7 @@ def evaluated(folder):
     return {row["checkpoint"]: row for row in rows if row["status"] == "succeeded"}
 
 
-@pytest.fixture(params=[pytest.param(kind, marks=pytest.mark.nightly if kind != "lightning" else ()) for kind in SAVED])
+@pytest.fixture(params=[pytest.param(kind, marks=pytest.mark.nightly if kind != "ddp" else ()) for kind in SAVED])
 def trained(request, tmp_path):
     """A kind, the folder in which it was trained and evaluated, and the rows of the evaluations."""
     kind, folder = request.param, copied(tmp_path / "examples")
