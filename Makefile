@@ -28,7 +28,7 @@ demo: $(or $(wildcard $(READY)),$(DEMO_READY))  ## Train on real digits and watc
 	@echo 'Training a small model and evaluating its 8 checkpoints, which takes 1 to 2 minutes. Ctrl-C ends it.'
 	@$(BIN)/sidecar demo $(ARGS)
 
-test: lint $(MLFLOW_READY)  ## Run every check and the tests of every part, with real processes and faults (6 to 10 minutes on two cores; ARGS="tests/daemon -x").
+test: lint $(MLFLOW_READY)  ## Run every check and the tests of every part, with real processes and faults (10 to 14 minutes on two cores; ARGS="tests/daemon -x").
 	$(PYTEST) -m 'not nightly' $(ARGS)
 
 test-fast: $(READY)  ## Run the tests that import no framework and start no process for seconds (1 minute).
