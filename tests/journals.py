@@ -1,7 +1,10 @@
 """A journal in miniature, shared by the tests of its views."""
 
-from sidecar.coordination.journal_state import JournalState
-from sidecar.records import Checkpoint, Member, Outcome, Plan, Result, Settlement, Value
+from dataclasses import replace
+
+from sidecar.coordination.journal import Journal as StoredJournal
+from sidecar.coordination.journal_state import EntryLog, JournalState
+from sidecar.records import Checkpoint, Member, Outcome, Plan, Result, Settlement, Value, group_id
 
 ACCURACY = Value(value=0.97, hex=(0.97).hex(), lower=0.95, upper=0.98, goal="max")
 PHASES = {"detect": 0.01, "agree": 0.02, "restore": 0.1, "evaluate": 0.6, "reduce": 0.01, "save": 0.05}
@@ -75,6 +78,22 @@ class Journal:
         """One whole successful evaluation."""
         self.plan(name, step=step, task=task)
         return self.succeed(metrics, eval_sets=eval_sets)
+
+
+def short_memories(storage, run, count):
+    """Write so many evaluations into storage; after each, yield the state of a daemon that remembers two entries."""
+    stored, short, journal = StoredJournal(storage, run), JournalState(log=EntryLog(keep=2)), Journal(run)
+    for step in range(1, count + 1):
+        journal.evaluate(f"ckpt-{step}", step)
+        plan, outcome = journal.history.entries[-1].plan, journal.history.entries[-1].outcome
+        outcome = replace(outcome, result=replace(outcome.result, group=group_id(plan.members)))
+        assert stored.propose(plan)
+        stored.read_new()
+        assert stored.close(outcome)
+        stored.read_new()
+        short.apply(plan)
+        short.apply(outcome)
+        yield short
 
 
 def settlement(name="ckpt-5", verdict="failed", *, step=500, reason="gave up after 3 attempts", task="t1"):

@@ -16,7 +16,6 @@ from sidecar.coordination.storage import Storage
 from sidecar.errors import SidecarError
 from sidecar.observability.status import SinkStatus, Status
 from sidecar.sinks.journal_events import (
-    END,
     Place,
     evaluations,
     event_of,
@@ -30,6 +29,7 @@ from sidecar.sinks.journal_events import (
 )
 from sidecar.sinks.progress import Progress, read_progress, write_progress
 from sidecar.sinks.sink import Evaluation, Event, EventSink, RunEnd, Sink, SinkRefusedError, SinkUnavailableError
+from sidecar.sinks.waiting_events import WaitingEvents
 
 _FIRST_PAUSE_SECONDS: Final = 1.0
 _LAST_PAUSE_SECONDS: Final = 60.0
@@ -45,6 +45,7 @@ class _Turn:
     """Identify the time during which this node delivers, without an interruption. `began`: its place in the journal."""
 
     began: Place
+    waiting: WaitingEvents
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -56,9 +57,9 @@ class _Known:
     count: int
     end: RunEnd | None
 
-    def all_since(self, place: Place) -> bool:
-        """Return whether these entries hold everything after a place."""
-        return self.count == len(self.entries) or reaches_back(self.entries, place)
+    def since(self, place: Place) -> Sequence[Entry] | None:
+        """Return entries that hold everything after a place; None if these do not."""
+        return self.entries if self.count == len(self.entries) or reaches_back(self.entries, place) else None
 
     def new_since(self, earlier: "_Known", takes: frozenset[type]) -> list[Entry]:
         """Return the events among the entries that `earlier` does not have. The end of the run is none of them."""
@@ -113,7 +114,7 @@ class Delivery:
                 self._known = self._delivered = None
             elif self._known is None or (self._known.count, self._known.end) != (history.log.count, end):
                 before = self._known
-                turn = _Turn(newest_place(history)) if before is None else before.turn
+                turn = self._turn(history) if before is None else before.turn
                 self._known = _Known(turn, tuple(history.entries), history.log.count, end)
                 self._note_later(before, self._known)
                 self._changed.notify_all()
@@ -178,18 +179,14 @@ class Delivery:
         delivered = self._progress(known)
         if delivered is None:
             return
-        entries = known.entries if known.all_since(delivered.position) else stored_entries(self._storage)
-        waiting = [
-            (place, entry)
-            for place, entry in placed(entries)
-            if place > delivered.position and is_taken(entry, self._takes)
-        ]
+        waiting = known.turn.waiting
         ends = known.end is not None and known.end.plan != delivered.ended
-        for index, (place, entry) in enumerate(waiting):
-            self._note_waiting(len(waiting) - index + ends, entry)
-            event = event_of(entry, place, self._run, delivered.milliseconds)
-            assert event is not None
-            delivered = self._write(event, _after(delivered, place), known.turn)
+        while first := waiting.after(delivered.position, known.since):
+            for index, (place, entry) in enumerate(first):
+                self._note_waiting(len(first) - index + waiting.more + ends, entry)
+                event = event_of(entry, place, self._run, delivered.milliseconds)
+                assert event is not None
+                delivered = self._write(event, delivered.moved_to(place), known.turn)
         if known.end is not None and ends:
             self._note_waiting(1)
             now = max(round(1000 * time.time()), delivered.milliseconds + 1)
@@ -222,6 +219,9 @@ class Delivery:
             raise _HandedOver
         return delivered
 
+    def _turn(self, history: JournalState) -> _Turn:
+        return _Turn(newest_place(history), WaitingEvents(self._storage, self._takes))
+
     def _is_current(self, turn: _Turn) -> bool:
         with self._changed:
             return self._known is not None and self._known.turn is turn
@@ -252,7 +252,7 @@ class Delivery:
             delivered = delivered or Progress(run=run)
         else:
             if delivered is None:  # the first start: what happened before this node's turn is the past
-                delivered = _after(Progress(run=run), known.turn.began)
+                delivered = Progress(run=run).moved_to(known.turn.began)
                 write_progress(self._storage, self.sink.name, delivered)
             self._events.resume(self._past(known, delivered))
         self._recorded = delivered
@@ -325,9 +325,3 @@ def close(deliveries: Sequence[Delivery], seconds: float) -> None:
     until = time.monotonic() + _GIVE_UP_SECONDS
     for delivery in given_up:
         delivery.join(until)
-
-
-def _after(progress: Progress, place: Place) -> Progress:
-    """Return the progress behind a place in the journal."""
-    plan, number = place
-    return replace(progress, plan=plan, settled=None if number == END else number)

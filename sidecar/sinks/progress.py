@@ -1,7 +1,7 @@
 """Record in the state directory which events a sink has, so that any node's daemon can go on after any other."""
 
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from sidecar.codec import dumps, loads
@@ -33,6 +33,11 @@ class Progress:
     def position(self) -> tuple[int, int]:
         """Return the place in the journal behind which the next event stands: see `journal_events`."""
         return self.plan, sys.maxsize if self.settled is None else self.settled
+
+    def moved_to(self, position: tuple[int, int]) -> "Progress":
+        """Return the progress at another place in the journal."""
+        plan, number = position
+        return replace(self, plan=plan, settled=None if number == sys.maxsize else number)
 
     def is_before(self, other: "Progress") -> bool:
         """Return whether another progress in the same run is further."""

@@ -116,7 +116,9 @@ def test_the_status_names_the_best_export(node, monkeypatch):
     path = run(node)
     assert f"export  {path}\n" in run(node, "--no-observe", command="status")
     compare(node)
-    assert f"export  {path}, better by 0.1 (95 % 0.02 to 0.18, intervals)\n" in run(node, "--no-observe", command="status")
+    assert f"export  {path}, better by 0.1 (95 % 0.02 to 0.18, intervals)\n" in run(
+        node, "--no-observe", command="status"
+    )
     found, said = (
         json.loads(run(node, "--json", "--no-observe", command="status"))["best_export"],
         json.loads(run(node, "--json")),

@@ -4,20 +4,21 @@ import json
 import threading
 import time
 from dataclasses import replace
+from itertools import chain
 
 import pytest
 from fakes import ListLog
-from journals import Journal
+from journals import Journal, short_memories
 from statuses import make_status
 
-from sidecar.coordination.journal import Journal as StoredJournal
-from sidecar.coordination.journal_state import EntryLog, JournalState
+from sidecar.coordination.journal_state import JournalState
 from sidecar.coordination.run import open_run
 from sidecar.coordination.storage import PosixStorage
 from sidecar.errors import StorageError
 from sidecar.observability.status import SinkStatus
-from sidecar.records import group_id
+from sidecar.sinks import waiting_events
 from sidecar.sinks.delivery import Delivery
+from sidecar.sinks.journal_events import stored_entries
 from sidecar.sinks.progress import Progress, write_progress
 from sidecar.sinks.sink import SinkRefusedError, SinkUnavailableError
 
@@ -348,19 +349,41 @@ def test_progress_beyond_the_journal(deliver, storage, sink):
 
 def test_a_sink_that_is_far_behind(deliver, storage, sink):
     """The daemon remembers the newest entries only, so the journal is read."""
-    run = open_run(storage, 0.0)
-    stored, short = StoredJournal(storage, run), JournalState(log=EntryLog(keep=2))
-    journal = Journal(run)
-    for step in range(1, 10):
-        journal.evaluate(f"ckpt-{step}", step)
-    for entry in journal.history.entries:
-        assert stored.propose(entry.plan)
-        stored.read_new()
-        result = replace(entry.outcome.result, group=group_id(entry.plan.members))
-        assert stored.close(replace(entry.outcome, result=result))
-        stored.read_new()
-        short.apply(entry.plan)
-        short.apply(entry.outcome)
+    *_, short = short_memories(storage, open_run(storage, 0.0), 9)
     assert len(short.entries) < 9
     finish(deliver(), short)
     assert sink.plans == list(range(1, 10))
+
+
+def test_the_journal_is_read_once_for_one_that_is_away(deliver, storage, sink, monkeypatch):
+    """Each retry goes on with what was read; so does each new result."""
+    reads = []
+    monkeypatch.setattr(waiting_events, "stored_entries", lambda storage: reads.append(1) or stored_entries(storage))
+    histories = short_memories(storage, open_run(storage, 0.0), 12)
+    eighth = [next(histories) for _ in range(8)][-1]
+    sink.raises = [SinkUnavailableError("away") for _ in range(5)]
+    delivery = deliver()
+    for short in chain([eighth], histories):
+        delivery.update(publishing(), short)
+        until(lambda: delivery.has_delivered)
+    assert (sink.plans, len(reads)) == (list(range(1, 13)), 1)
+
+
+def test_memory_is_bounded_for_one_that_is_away(deliver, storage, sink, monkeypatch):
+    """The journal is read once for so many events as may be in memory; the number of all that wait is known."""
+    monkeypatch.setattr(waiting_events, "MOST", 4)
+    reads = []
+    monkeypatch.setattr(waiting_events, "stored_entries", lambda storage: reads.append(1) or stored_entries(storage))
+    histories = short_memories(storage, open_run(storage, 0.0), 12)
+    tenth = [next(histories) for _ in range(10)][-1]
+    sink.hold.clear()
+    delivery = deliver()
+    delivery.update(publishing(), tenth)
+    until(lambda: delivery.status.pending == 10)
+    for short in histories:
+        delivery.update(publishing(), short)
+    assert delivery.status.pending == 12
+    sink.hold.set()
+    until(lambda: delivery.has_delivered)
+    assert (sink.plans, len(reads)) == (list(range(1, 13)), 2)
+    assert delivery.status == SinkStatus("notes")

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 from fakes import ListLog
-from journals import Journal, settlement
+from journals import Journal, settlement, short_memories
 from statuses import make_status
 
 from sidecar.coordination.journal import Journal as StoredJournal
@@ -17,9 +17,10 @@ from sidecar.coordination.run import open_run
 from sidecar.coordination.storage import PosixStorage
 from sidecar.errors import StorageError
 from sidecar.observability.status import Ended
-from sidecar.records import group_id
 from sidecar.sinks import delivery as module
+from sidecar.sinks import waiting_events
 from sidecar.sinks.delivery import Delivery, close
+from sidecar.sinks.journal_events import stored_entries
 from sidecar.sinks.sink import Evaluation, Failure, RunEnd, SinkRefusedError, SinkUnavailableError
 
 PATIENCE_SECONDS = 60.0
@@ -281,33 +282,30 @@ def test_a_daemon_that_ends_gives_up_what_hangs(deliver, sink, run):
     assert sink.seen == [("Evaluation", 1)]
 
 
-def stored(storage, run, journal):
-    """Write a journal into storage, and return the state of a daemon that remembers its newest entries only."""
-    written, short = StoredJournal(storage, run), JournalState(log=EntryLog(keep=2))
-    for entry in journal.history.entries:
-        result = replace(entry.outcome.result, group=group_id(entry.plan.members))
-        outcome = replace(entry.outcome, result=result)
-        assert written.propose(entry.plan)
-        written.read_new()
-        assert written.close(outcome)
-        written.read_new()
-        short.apply(entry.plan)
-        short.apply(outcome)
-    return short
-
-
 def test_a_long_past_is_read_from_the_journal(deliver, storage, sink, run):
     """The daemon remembers its newest entries only."""
     journal = Journal(run)
     finish(deliver, journal)
-    for step in range(1, 10):
-        journal.evaluate(f"ckpt-{step}", step)
-    journal.history = stored(storage, run, journal)
+    *_, journal.history = short_memories(storage, run, 9)
     assert len(journal.history.entries) < 9
     finish(deliver, journal)
     assert sink.seen == [("Evaluation", plan) for plan in range(1, 10)]
     finish(deliver, journal)
     assert sink.past[-1] == list(range(1, 10))
+
+
+def test_the_journal_is_not_read_again_while_nothing_is_an_event(deliver, storage, sink, run, monkeypatch):
+    """A hook of failures, while everything succeeds."""
+    reads = []
+    monkeypatch.setattr(waiting_events, "stored_entries", lambda storage: reads.append(1) or stored_entries(storage))
+    sink.takes = frozenset({Failure})
+    delivery = deliver()
+    delivery.update(publishing(), Journal(run).history)
+    until(lambda: delivery.has_delivered)
+    for history in short_memories(storage, run, 12):
+        delivery.update(publishing(), history)
+        until(lambda: delivery.has_delivered)
+    assert (sink.got, reads) == ([], [])
 
 
 def test_one_that_hangs_delays_only_itself(deliver, run):
