@@ -73,6 +73,7 @@ def test_training_is_told_to_stop_and_hooks_are_called(sidecar, numpy_trainer, s
             daemon = sidecar.run(place, task="numpy_plain.py", **settings)
         if daemon.samples("sidecar_early_stop").get(()) == 1.0 or should_stop(place):
             break
+    daemon.until(lambda: should_stop(place), "the signal to be written")
     found = should_stop(place)
     expected, since = min(losses), len(losses) - 1 - losses.index(min(losses))
     assert since >= PATIENCE
