@@ -51,7 +51,9 @@ def _trust_the_call(self, run, request):
 class _UnlessFailed:
     def __init__(self, choose, failed):
         self._choose, self._failed = choose, failed
-        self.before = choose.before
+
+    def __getattr__(self, name):
+        return getattr(self._choose, name)
 
     def decide(self, found):
         decision = self._choose.decide(found)
