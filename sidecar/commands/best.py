@@ -9,6 +9,7 @@ import json
 import os
 import secrets
 import stat
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path, PurePath
@@ -28,6 +29,7 @@ from sidecar.errors import CheckpointError, NoExportError, SettingsError, Storag
 from sidecar.pins.export_folder import BEST, EXPORTS, linked_export, opened_exports
 from sidecar.pins.export_manifest import Manifest, read_manifest
 from sidecar.pins.names import PIN_RECORD
+from sidecar.plain_text import one_line
 from sidecar.records import Checkpoint
 from sidecar.settings import Settings
 
@@ -62,7 +64,10 @@ def print_best(flags: dict[str, Any], *, as_json: bool, copy_to: Path | None) ->
     if copy_to is not None:
         copied = timeout.call(lambda: copy_best(found, copy_to.absolute(), timeout.answered))
         found = BestExport(copied, found.checkpoint, found.manifest)
-    typer.echo(json.dumps(found.as_json(), indent=1, allow_nan=False) if as_json else os.fsencode(found.path))
+    if as_json:
+        typer.echo(json.dumps(found.as_json(), indent=1, allow_nan=False))
+    else:  # a script needs the bytes of the path, and a terminal must not obey a checkpoint's name
+        typer.echo(one_line(str(found.path)) if sys.stdout.isatty() else os.fsencode(found.path))
 
 
 def find_best(settings: Settings, storage: Storage) -> BestExport:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import pty
 import shutil
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from typer.testing import CliRunner
 
 from sidecar import cli
 from sidecar.checkpoints.inspect import verify
+from sidecar.commands.best import print_best
 from sidecar.errors import NoExportError, SettingsError
 from sidecar.export_rule import ExportRule
 from sidecar.records import Value
@@ -44,6 +46,23 @@ def test_the_path_that_a_framework_takes_is_printed(node):
     assert path.name == "ckpt-1"
     assert path.with_name("ckpt-1.index").is_file()
     assert path.parent.name.startswith("ckpt-1@")
+
+
+def test_a_terminal_does_not_obey_the_name_of_a_checkpoint(node, monkeypatch):
+    """A script gets its very bytes."""
+    name = "c\x1b[31mk-3"
+    node.numbers[name] = Value(value=0.95, hex=(0.95).hex(), goal="max")
+    save(node.checkpoint_dir / "hidden", 3)
+    for path in (node.checkpoint_dir / "hidden").glob("ckpt-3.*"):
+        path.rename(node.checkpoint_dir / path.name.replace("ckpt-3", name))
+    pass_time(12, node)
+    assert run(node).endswith(f"/{name}")
+    ours, theirs = pty.openpty()
+    with os.fdopen(ours, "rb") as screen, os.fdopen(theirs, "w") as terminal:
+        monkeypatch.setattr("sys.stdout", terminal)
+        print_best({"config": None, "checkpoint_dir": node.checkpoint_dir, "run": "run"}, as_json=False, copy_to=None)
+        terminal.flush()
+        assert screen.readline().rstrip().endswith(b"/c\\x1b[31mk-3")
 
 
 def test_what_is_known_of_it_is_printed_as_json(node):

@@ -4,17 +4,21 @@ import errno
 import json
 import os
 import shutil
+import subprocess
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from fakes import Node, pass_time, save
 
+from sidecar.bounded_calls import HangingError
 from sidecar.checkpoints.inspect import verify
+from sidecar.confined import Folder
 from sidecar.coordination.journal import Journal
 from sidecar.coordination.run import read_run
 from sidecar.export_rule import ExportRule
 from sidecar.pins import exports as exports_module
+from sidecar.pins.exports import Exports
 from sidecar.records import Plan, Settlement, Value
 
 RULE = ExportRule(metric="test/accuracy", count=2)
@@ -489,3 +493,91 @@ def test_the_linked_one_stays_while_the_link_cannot_be_read(new_node, monkeypatc
     monkeypatch.setattr(exports_module.Exports, "_best", vanish)
     pass_time(20, node)
     assert exported(node) == ["ckpt-1", "ckpt-2"]
+
+
+@pytest.mark.parametrize("place", ["exports/x", "pins/x"])
+def test_folders_nested_without_end_stop_nothing(exporting, place):
+    """Python's stack and the open files of a process are bounded, and those of a filesystem are not."""
+    evaluate(exporting, 0.5)
+    planted = exporting.run_dir / place
+    planted.mkdir()
+    descriptor = os.open(planted, os.O_RDONLY)
+    for _ in range(1200):
+        os.mkdir("x", dir_fd=descriptor)
+        below = os.open("x", os.O_RDONLY, dir_fd=descriptor)
+        os.close(descriptor)
+        descriptor = below
+    os.close(descriptor)
+    try:
+        evaluate(exporting, 0.9, 0.95, first=2)
+        assert linked(exporting) == "ckpt-3"
+    finally:
+        subprocess.run(["rm", "-rf", planted], check=True)  # shutil.rmtree is recursive, too
+
+
+def test_problems_of_a_pass_that_ends_late_are_told(new_node, monkeypatch):
+    """Slow storage answers each pass only in the next one; nothing is told twice, or taken for solved meanwhile."""
+    node = new_node(exports=RULE)
+    evaluate(node, 0.9)
+    (exports(node) / "notes").mkdir()
+    late = []
+
+    def in_the_next_pass(key, function):
+        if key != "/exports":
+            return function()
+        if not late:
+            late.append(function())
+            raise HangingError(key, "storage has not answered for 1 s")
+        return late.pop()
+
+    reconcile = Exports.reconcile
+
+    def slowly(self, policy, **settings):
+        self.calls = in_the_next_pass
+        return reconcile(self, policy, **settings)
+
+    monkeypatch.setattr(Exports, "reconcile", slowly)
+    pass_time(10, node)
+    assert [problem["entry"] for problem in node.log.of("export_failed")] == ["notes"]
+    assert node.status.disk.failing_exports == 1
+
+
+def refuse_manifests(monkeypatch, code):
+    """Let no manifest be read."""
+    read = Folder.read
+
+    def refuse(self, name, limit):
+        if name == "manifest.json":
+            raise OSError(code, os.strerror(code), str(self.path / name))
+        return read(self, name, limit)
+
+    monkeypatch.setattr(Folder, "read", refuse)
+
+
+def test_a_manifest_that_cannot_be_read_is_no_foreign_one(new_node, monkeypatch):
+    """The best one by more than noise stays linked, nobody is told to move an export away, and nothing is forgotten."""
+    node = new_node(exports=replace(RULE, count=1, by="significant"))
+    evaluate(node, 0.5, 0.8, 0.805, half=0.05)
+    assert (linked(node), exported(node)) == ("ckpt-2", ["ckpt-2", "ckpt-3"])
+    with monkeypatch.context() as patched:
+        refuse_manifests(patched, errno.EIO)
+        restarted = Node(
+            node.checkpoint_dir.parent, node.clock, incarnation="i2", exports=replace(RULE, by="significant")
+        )
+        pass_time(10, restarted)
+        assert linked(restarted) == "ckpt-2"
+        reasons = [problem["reason"] for problem in restarted.log.of("export_failed")]
+        assert reasons
+        assert all("manifest.json: Input/output error" in reason for reason in reasons)
+    pass_time(10, restarted)
+    assert manifest(restarted, "ckpt-2")["better_than"]["better"]
+
+
+def test_a_manifest_of_another_user_is_replaced(exporting, monkeypatch):
+    """It may be for its owner's eyes only, as by another umask."""
+    evaluate(exporting, 0.8)
+    (export_of(exporting, "ckpt-1") / "manifest.json").write_text("{}")
+    restarted = Node(exporting.checkpoint_dir.parent, exporting.clock, incarnation="i2", exports=RULE)
+    refuse_manifests(monkeypatch, errno.EACCES)
+    pass_time(10, restarted)
+    assert manifest(restarted)["checkpoint"] == "ckpt-1"
