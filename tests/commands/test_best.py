@@ -121,6 +121,18 @@ def test_an_export_with_other_content_is_refused(node):
         run(node)
 
 
+def test_a_missing_manifest_is_told_and_comes_back(node):
+    """Nobody is told to move the best checkpoint away."""
+    (node.run_dir / "exports" / "best" / "manifest.json").unlink()
+    with pytest.raises(NoExportError, match="restart a daemon"):
+        run(node)
+    again = Node(
+        node.checkpoint_dir.parent, node.clock, incarnation="i2", exports=ExportRule(metric="test/accuracy", count=2)
+    )
+    pass_time(12, again)
+    assert run(node).endswith("/ckpt-1")
+
+
 def compare(node, **values):
     """Write into the manifest of the best export how much better it is."""
     path = node.run_dir / "exports" / "best" / "manifest.json"

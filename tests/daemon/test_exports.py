@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from fakes import Node, pass_time, save
 
+from sidecar.artifacts.best import exported as best_ones
 from sidecar.bounded_calls import HangingError
 from sidecar.checkpoints.inspect import verify
 from sidecar.confined import Folder
@@ -542,6 +543,32 @@ def test_problems_of_a_pass_that_ends_late_are_told(new_node, monkeypatch):
     assert node.status.disk.failing_exports == 1
 
 
+def test_passes_that_never_end_are_told(new_node, monkeypatch):
+    """A comparison of many examples may take some passes, and storage that does not answer takes all."""
+    node = new_node(exports=RULE)
+    evaluate(node, 0.9)
+
+    def hangs(*_, **__):
+        raise HangingError("/exports", "storage has not answered for 20 s")
+
+    monkeypatch.setattr(Exports, "_reconcile", hangs)
+    pass_time(10, node)
+    assert node.log.of("export_failed") == []
+    pass_time(40, node)
+    (problem,) = node.log.of("export_failed")
+    assert problem["entry"] == "exports"
+    assert "has not answered" in problem["reason"]
+
+
+def test_many_foreign_folders_do_not_hide_an_export_that_is_unneeded(exporting):
+    """A pass looks at a bounded number of entries, those of its own first."""
+    evaluate(exporting, 0.5, 0.6)
+    for number in range(40):
+        (exports(exporting) / f"{number:02}").mkdir()
+    evaluate(exporting, 0.9, first=3)
+    assert exported(exporting) == ["ckpt-2", "ckpt-3"]
+
+
 def refuse_manifests(monkeypatch, code):
     """Let no manifest be read."""
     read = Folder.read
@@ -581,3 +608,37 @@ def test_a_manifest_of_another_user_is_replaced(exporting, monkeypatch):
     refuse_manifests(monkeypatch, errno.EACCES)
     pass_time(10, restarted)
     assert manifest(restarted)["checkpoint"] == "ckpt-1"
+
+
+FEWER = replace(RULE, count=1)
+
+
+@pytest.mark.parametrize(
+    ("rule", "leaving", "left"), [(FEWER, False, [2, 1]), (FEWER, True, [1]), (None, True, [2, 2])]
+)
+def test_an_export_is_removed_by_the_second_pass_that_finds_it_unneeded(exporting, rule, leaving, left):
+    """A node that starts at that moment may want it. There is no second one at the end; and a node without a rule waits.
+
+    The rule of other nodes retains one.
+    """
+    evaluate(exporting, 0.9, 0.8)
+    policy = exporting.state.pin_policy(exporting.clock.now())
+    policy = replace(policy, exports=((FEWER, best_ones(exporting.history, FEWER)),))
+    made = Exports(exporting.run_dir, exporting.storage, rule)
+    counts = []
+    for _ in left:
+        assert made.reconcile(policy, leaving=leaving).problems == {}
+        counts.append(len(exported(exporting)))
+    assert counts == left
+
+
+def test_one_after_the_other_is_compared_with_the_best_one_before_it(new_node, tmp_path):
+    """As if each had been compared when it was evaluated, so that the time of a pass does not matter."""
+    node = new_node(exports=replace(RULE, by="significant"))
+    evaluate(node, 0.5, half=0.02)
+    (node.run_dir / "comparisons").symlink_to(tmp_path)
+    evaluate(node, 0.56, 0.57, half=0.02, first=2)
+    assert linked(node) == "ckpt-1"
+    (node.run_dir / "comparisons").unlink()
+    pass_time(8, node)
+    assert linked(node) == "ckpt-2"
