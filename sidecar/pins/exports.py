@@ -81,11 +81,8 @@ class Exports:
         """Rename the pin of one of the best checkpoints. Raises `StorageError`; then it is still pinned."""
         try:
             self.calls(f"/export {checkpoint.folder}", partial(self._export, checkpoint, policy))
-        except HangingError as error:
-            raise StorageError(f"cannot export {checkpoint.name}: {error.strerror}") from error
         except OSError as error:
-            where = self.root / EXPORTS
-            raise StorageError(f"cannot export {checkpoint.name} to {where}: {_reason(error)}") from error
+            raise StorageError(f"cannot export {checkpoint.name}: {_reason(error)}") from error
 
     def _export(self, checkpoint: Checkpoint, policy: PinPolicy) -> None:
         ranks = policy.exported()[checkpoint.folder]
@@ -287,7 +284,7 @@ def _noted(problems: dict[str, str], name: str) -> Iterator[None]:
 
 def _reason(error: Exception) -> str:
     if isinstance(error, OSError) and error.filename is not None:
-        return f"{error.filename}: {error.strerror}"
+        return f"{error.strerror}" if isinstance(error, HangingError) else f"{error.filename}: {error.strerror}"
     return str(error)
 
 

@@ -101,7 +101,7 @@ def _opened(pins_dir: Path) -> Iterator[Folder | None]:
             yield None
             return
         except OSError as error:
-            raise StorageError(f"cannot read the pins in {pins_dir}: {error.strerror}") from error
+            raise StorageError(f"cannot read {pins_dir}: {error.strerror}") from error
         yield pins
 
 
@@ -109,4 +109,4 @@ def _names(pins: Folder) -> list[str]:
     try:
         return pins.names()
     except OSError as error:
-        raise StorageError(f"cannot read the pins in {pins.path}: {error.strerror}") from error
+        raise StorageError(f"cannot read {pins.path}: {error.strerror}") from error

@@ -617,10 +617,7 @@ FEWER = replace(RULE, count=1)
     ("rule", "leaving", "left"), [(FEWER, False, [2, 1]), (FEWER, True, [1]), (None, True, [2, 2])]
 )
 def test_an_export_is_removed_by_the_second_pass_that_finds_it_unneeded(exporting, rule, leaving, left):
-    """A node that starts at that moment may want it. There is no second one at the end; and a node without a rule waits.
-
-    The rule of other nodes retains one.
-    """
+    """A node that starts at that moment may want it. A node that leaves has no second one; one without a rule waits."""
     evaluate(exporting, 0.9, 0.8)
     policy = exporting.state.pin_policy(exporting.clock.now())
     policy = replace(policy, exports=((FEWER, best_ones(exporting.history, FEWER)),))
