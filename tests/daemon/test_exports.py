@@ -161,6 +161,20 @@ def test_the_link_moves_only_for_more_than_noise(new_node):
     assert manifest(node)["better_than"]["lower"] > 0
 
 
+def test_the_link_is_there_at_any_moment(exporting, monkeypatch):
+    """Whoever follows it meanwhile finds the old one or the new one: it is replaced, and never removed before."""
+    evaluate(exporting, 0.5)
+    unlink = Folder.unlink
+
+    def refuse(self, name):
+        assert name != "best"
+        unlink(self, name)
+
+    monkeypatch.setattr(Folder, "unlink", refuse)
+    evaluate(exporting, 0.9, first=2)
+    assert linked(exporting) == "ckpt-2"
+
+
 def test_two_nodes_export_the_same(new_node):
     """Each of them may make and remove exports; neither takes offence at the other's work."""
     nodes = new_node("worker-1", exports=RULE), new_node("worker-2", exports=RULE)
