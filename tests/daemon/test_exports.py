@@ -162,7 +162,7 @@ def test_the_link_moves_only_for_more_than_noise(new_node):
 
 
 def test_the_link_is_there_at_any_moment(exporting, monkeypatch):
-    """Whoever follows it meanwhile finds the old one or the new one: it is replaced, and never removed before."""
+    """A reader who follows it finds the old one or the new one: it is replaced, and not removed before."""
     evaluate(exporting, 0.5)
     unlink = Folder.unlink
 
