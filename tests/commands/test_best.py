@@ -12,10 +12,11 @@ from typer.testing import CliRunner
 
 from sidecar import cli
 from sidecar.checkpoints.inspect import verify
-from sidecar.commands.best import print_best
+from sidecar.commands.best import copy_best, find_best, print_best
 from sidecar.errors import NoExportError, SettingsError
 from sidecar.export_rule import ExportRule
 from sidecar.records import Value
+from sidecar.settings import Settings
 
 NAMES = {"ckpt-1.index", "ckpt-1.data-00000-of-00001", "manifest.json"}
 
@@ -84,6 +85,17 @@ def test_a_copy_has_the_original_names(node, tmp_path):
         run(node, "--copy-to", str(tmp_path / "deployed"))
     with pytest.raises(SettingsError, match="nowhere does not exist"):
         run(node, "--copy-to", str(tmp_path / "nowhere" / "deployed"))
+
+
+@pytest.mark.parametrize("lost", ["ckpt-1.*", "ckpt-1.index", "*"])
+def test_a_copy_of_an_export_that_is_removed_meanwhile_does_not_appear(node, tmp_path, lost):
+    """A daemon removes it between the check and the copy, once better ones exist."""
+    best = find_best(Settings(checkpoint_dir=node.checkpoint_dir, run="run"), node.storage.storage)
+    for path in best.folder.glob(lost):
+        path.unlink()
+    with pytest.raises(NoExportError):
+        copy_best(best, tmp_path / "deployed", lambda: None)
+    assert not [path for path in tmp_path.iterdir() if "deployed" in path.name]
 
 
 def test_a_run_without_exports_says_how_to_get_some(node):
