@@ -152,6 +152,8 @@ class Exports:
         rule, name, old = policy.exports[0][0], linked_export(exports), None
         if name is not None and name in names:
             old = self._origin(exports, name, policy)
+            if old is not None and old.plan.plan > policy.history.through:
+                return old  # a node that has read more of the journal set the link
             old = old if old is not None and _key(old) in policy.history.verdicts.succeeded else None
         new, compared = self._best(rule, policy, names, old)
         if new is None:
@@ -215,6 +217,8 @@ class Exports:
             says = (best, *_places(ranks).items())
             if closed is None or _pin(closed) != name or self._written.get(name) == says:
                 continue
+            if closed.plan.plan > policy.history.through:
+                continue  # its place is not known yet
             with _noted(problems, name), exports.folder(name) as folder:
                 try:
                     found = read_manifest(folder)

@@ -5,6 +5,7 @@ import json
 import os
 import shutil
 import subprocess
+from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
 
@@ -653,3 +654,20 @@ def test_one_after_the_other_is_compared_with_the_best_one_before_it(new_node, t
     (node.run_dir / "comparisons").unlink()
     pass_time(8, node)
     assert linked(node) == "ckpt-2"
+
+
+def test_a_node_that_reads_the_journal_late_moves_nothing_back(new_node):
+    """Its storage shows it the new best export before the outcome, or its scan takes long."""
+    rule = replace(RULE, by="significant")
+    node = new_node(exports=rule)
+    evaluate(node, 0.5, 0.505, half=0.05)
+    behind = deepcopy(node.history)
+    evaluate(node, 0.9, 0.6, half=0.05, first=3)
+    policy = replace(
+        node.state.pin_policy(node.clock.now()), history=behind, exports=((rule, best_ones(behind, rule)),)
+    )
+    late = Exports(node.run_dir, node.storage, rule)
+    for _ in range(3):
+        assert late.reconcile(policy).problems == {}
+        assert (linked(node), exported(node), pinned(node)) == ("ckpt-3", ["ckpt-3", "ckpt-4"], [])
+        assert manifest(node)["ranks"] == {"test/accuracy": 1}
