@@ -22,8 +22,8 @@ _FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _NO_SYNC: Final = (errno.EINVAL, errno.ENOTSUP, errno.EROFS, errno.EBADF)
 """Errors of fsync on a folder where it is not needed: some network filesystems, and read-only mounts."""
 
-_DEEPEST: Final = 64
-"""The most levels of nested folders that are removed: each level holds a descriptor, and this program nests few."""
+DEEPEST: Final = 64
+"""The most folders in each other that are entered: each holds a descriptor. This program nests few, others may not."""
 
 
 class NotRegularError(OSError):
@@ -196,7 +196,7 @@ class Folder:
         such error is raised at the end.
         """
         errors: list[OSError] = []
-        _remove(self, name, errors, _DEEPEST)
+        _remove(self, name, errors, DEEPEST)
         if errors:
             raise errors[0]
 
@@ -243,7 +243,7 @@ def _remove(folder: Folder, name: str, errors: list[OSError], deepest: int) -> N
             if not stat.S_ISDIR(folder.stat(name).st_mode):
                 raise
             if deepest == 0:
-                message = f"more than {_DEEPEST} folders are nested"
+                message = f"more than {DEEPEST} folders are nested"
                 raise OSError(errno.ELOOP, message, str(folder.path / name)) from refused
             with folder.folder(name) as below:
                 for entry in below.names():

@@ -9,6 +9,7 @@ import json
 import os
 import secrets
 import stat
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path, PurePath
@@ -26,8 +27,9 @@ from sidecar.coordination.storage import PosixStorage, Storage
 from sidecar.durable import sync_file
 from sidecar.errors import CheckpointError, NoExportError, SettingsError, StorageError
 from sidecar.pins.export_folder import BEST, EXPORTS, linked_export, opened_exports
-from sidecar.pins.export_manifest import Manifest, read_manifest
+from sidecar.pins.export_manifest import MANIFEST, Manifest, read_manifest
 from sidecar.pins.names import PIN_RECORD
+from sidecar.plain_text import one_line
 from sidecar.records import Checkpoint
 from sidecar.settings import Settings
 
@@ -62,7 +64,10 @@ def print_best(flags: dict[str, Any], *, as_json: bool, copy_to: Path | None) ->
     if copy_to is not None:
         copied = timeout.call(lambda: copy_best(found, copy_to.absolute(), timeout.answered))
         found = BestExport(copied, found.checkpoint, found.manifest)
-    typer.echo(json.dumps(found.as_json(), indent=1, allow_nan=False) if as_json else os.fsencode(found.path))
+    if as_json:
+        typer.echo(json.dumps(found.as_json(), indent=1, allow_nan=False))
+    else:  # a script needs the bytes of the path, and a terminal must not obey a checkpoint's name
+        typer.echo(one_line(str(found.path)) if sys.stdout.isatty() else os.fsencode(found.path))
 
 
 def find_best(settings: Settings, storage: Storage) -> BestExport:
@@ -93,9 +98,12 @@ def read_best(settings: Settings, storage: Storage) -> BestExport:
         raise NoExportError(f"run {settings.run}: nothing is exported yet: {_remedy(settings)}") from None
     except OSError as error:
         raise StorageError(f"cannot read {error.filename or where}: {error.strerror}") from error
-    closed = None if manifest is None else read_success(storage, manifest.plan)
+    if manifest is None:
+        why = f"has no {MANIFEST} that can be read: restart a daemon, which writes it again"
+        raise NoExportError(f"{where / name} {why}")
+    closed = read_success(storage, manifest.plan)
     checkpoint = None if closed is None else closed.plan.checkpoint
-    if manifest is None or closed is None or checkpoint is None or closed.plan.run != run or checkpoint.folder != name:
+    if closed is None or checkpoint is None or closed.plan.run != run or checkpoint.folder != name:
         raise NoExportError(f"{where / name} is not an export of run {settings.run}: move it away")
     return BestExport(where / name, checkpoint, manifest)
 

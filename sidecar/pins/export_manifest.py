@@ -3,6 +3,7 @@
 Other users may be able to write there, so a manifest that is read is trusted only as far as the journal confirms it.
 """
 
+import contextlib
 import secrets
 import stat
 from collections.abc import Container, Mapping
@@ -13,7 +14,7 @@ from typing import Final
 from sidecar import durable
 from sidecar.artifacts.comparison import Comparison
 from sidecar.codec import dumps, loads
-from sidecar.confined import Folder
+from sidecar.confined import Folder, NotRegularError
 from sidecar.coordination.journal_state import Closed
 from sidecar.coordination.totals import Best
 from sidecar.errors import RecordError
@@ -109,14 +110,12 @@ def write_manifest(folder: Folder, manifest: Manifest) -> None:
 
 
 def read_manifest(folder: Folder) -> Manifest | None:
-    """Return the manifest in a folder; None if there is none that can be read."""
+    """Return the manifest in a folder; None if there is none. Raises OSError if it is there and cannot be read."""
     for name in (_OTHER, MANIFEST):
-        try:
+        with contextlib.suppress(FileNotFoundError, NotRegularError, RecordError):
             data = folder.read(name, _LONGEST)
             if len(data) <= _LONGEST:
                 return loads(Manifest, data)
-        except (OSError, RecordError):
-            continue
     return None
 
 

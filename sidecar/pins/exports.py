@@ -37,7 +37,7 @@ from sidecar.pins.export_folder import (
     unlink_best,
 )
 from sidecar.pins.export_manifest import Manifest, manifest_of, read_manifest, write_manifest
-from sidecar.pins.export_report import Change, ExportChange, ExportsReport
+from sidecar.pins.export_report import NO_EXPORTS, Change, ExportChange, ExportsReport
 from sidecar.pins.policy import Fate, PinPolicy
 from sidecar.pins.usage import pins_bytes
 from sidecar.records import Checkpoint, Key, Value
@@ -71,6 +71,7 @@ class Exports:
     _unneeded: set[str] = field(default_factory=set)  # exports that the last pass found unneeded
     _leftovers: set[str] = field(default_factory=set)
     _hanging: int = 0  # passes in a row that did not end in time
+    _problems: Mapping[str, str] = field(default_factory=dict)  # of the last pass that ended
     _measured: tuple[list[str], int] = field(default_factory=lambda: ([], 0))
     _changes: list[ExportChange] = field(default_factory=list)
 
@@ -81,8 +82,7 @@ class Exports:
         try:
             self.calls(f"/export {checkpoint.folder}", partial(self._export, checkpoint, policy))
         except OSError as error:
-            where = self.root / EXPORTS
-            raise StorageError(f"cannot export {checkpoint.name} to {where}: {error.strerror or error}") from error
+            raise StorageError(f"cannot export {checkpoint.name}: {_reason(error)}") from error
 
     def _export(self, checkpoint: Checkpoint, policy: PinPolicy) -> None:
         ranks = policy.exported()[checkpoint.folder]
@@ -103,24 +103,24 @@ class Exports:
 
         `leaving`: there is no later pass, so exports that nobody wants are removed at once.
         """
-        problems: dict[str, str] = {}
-        size, linked, best = self._measured[1], False, None
+        report = ExportsReport(self._measured[1])
         if policy.exports:
             try:
-                size, linked, best = self.calls("/exports", partial(self._reconcile, policy, problems, leaving=leaving))
-                self._hanging = 0
+                report = self.calls("/exports", partial(self._reconcile, policy, leaving=leaving))
+                self._hanging, self._problems = 0, report.problems
             except HangingError as error:
                 self._hanging += 1  # a comparison of many examples takes some seconds
-                problems |= {EXPORTS: _reason(error)} if self._hanging > _PATIENCE else {}
+                hangs = {EXPORTS: _reason(error)} if self._hanging > _PATIENCE else {}
+                report = replace(report, problems={**self._problems, **hangs})
             except (OSError, SidecarError) as error:
-                problems[EXPORTS] = _reason(error)
+                self._problems = {EXPORTS: _reason(error)}
+                report = replace(report, problems=self._problems)
         changes, self._changes = tuple(self._changes), []
-        return ExportsReport(size, problems, changes, linked, best)
+        return replace(report, changes=changes)
 
-    def _reconcile(
-        self, policy: PinPolicy, problems: dict[str, str], *, leaving: bool = False
-    ) -> tuple[int, bool, str | None]:
-        """Return the bytes of all exports, whether the best one is known, and the folder of its saves."""
+    def _reconcile(self, policy: PinPolicy, *, leaving: bool) -> ExportsReport:
+        """Change the exports, and return the report without the changes: a late one is that of an earlier pass."""
+        problems: dict[str, str] = {}
         linked, holder = False, None
         try:
             with opened_exports(self.root) as exports:
@@ -138,10 +138,12 @@ class Exports:
                         self._remove(exports, others[:_MOST_OTHERS], policy, problems)
                     self._leftovers = remove_leftovers(exports, self._leftovers)
         except FileNotFoundError:
-            return 0, False, None
+            return NO_EXPORTS
         if self._measured[0] != names:
             self._measured = names, pins_bytes(self.root / EXPORTS)
-        return self._measured[1], linked, None if holder is None else holder.plan.folder
+        return ExportsReport(
+            self._measured[1], problems, linked=linked, best=None if holder is None else holder.plan.folder
+        )
 
     # -- the link ----------------------------------------------------------------------------------------------------
 
@@ -150,6 +152,8 @@ class Exports:
         rule, name, old = policy.exports[0][0], linked_export(exports), None
         if name is not None and name in names:
             old = self._origin(exports, name, policy)
+            if old is not None and old.plan.plan > policy.history.through:
+                return old  # a node that has read more of the journal set the link
             old = old if old is not None and _key(old) in policy.history.verdicts.succeeded else None
         new, compared = self._best(rule, policy, names, old)
         if new is None:
@@ -213,8 +217,13 @@ class Exports:
             says = (best, *_places(ranks).items())
             if closed is None or _pin(closed) != name or self._written.get(name) == says:
                 continue
+            if closed.plan.plan > policy.history.through:
+                continue  # its place is not known yet
             with _noted(problems, name), exports.folder(name) as folder:
-                found = read_manifest(folder)
+                try:
+                    found = read_manifest(folder)
+                except PermissionError:
+                    found = None  # another user made it for himself: it is replaced
                 better = None if found is None or found.plan != closed.plan.plan else found.better_than
                 manifest = manifest_of(closed, best, _places(ranks), folder, better)
                 if manifest != found:
@@ -279,7 +288,7 @@ def _noted(problems: dict[str, str], name: str) -> Iterator[None]:
 
 def _reason(error: Exception) -> str:
     if isinstance(error, OSError) and error.filename is not None:
-        return f"{error.filename}: {error.strerror}"
+        return f"{error.strerror}" if isinstance(error, HangingError) else f"{error.filename}: {error.strerror}"
     return str(error)
 
 

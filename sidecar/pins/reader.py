@@ -18,7 +18,7 @@ from sidecar.checkpoints.formats import FORMATS, looked_for
 from sidecar.checkpoints.inspect import as_checkpoint
 from sidecar.checkpoints.scan import DiscoveredCheckpoint, in_folder, parent_of, written_at
 from sidecar.codec import loads
-from sidecar.confined import Folder
+from sidecar.confined import DEEPEST, Folder
 from sidecar.entry_errors import Entry, Meaning, meaning
 from sidecar.errors import CheckpointError, IncompleteError, RecordError
 from sidecar.pins.names import PIN_RECORD
@@ -162,14 +162,15 @@ def _as_recorded(discovered: DiscoveredCheckpoint, pins: Folder, name: str) -> D
     return replace(discovered, checkpoint=checkpoint)
 
 
-def _require_readable(folder: Folder) -> bytes | None:
+def _require_readable(folder: Folder, deepest: int = DEEPEST) -> bytes | None:
     """Return the pin's record. Raises OSError if any file in the pin cannot be read, as then nothing is certain."""
     record = None
     for name in folder.names():
         try:
             if stat.S_ISDIR(folder.stat(name).st_mode):
-                with folder.folder(name) as inner:
-                    _require_readable(inner)
+                if deepest:
+                    with folder.folder(name) as inner:
+                        _require_readable(inner, deepest - 1)
             elif name == PIN_RECORD:
                 record = folder.read(name, _MAX_RECORD_BYTES)
             else:

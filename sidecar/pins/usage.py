@@ -11,7 +11,7 @@ from collections.abc import Container, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from sidecar.confined import Folder, open_folder
+from sidecar.confined import DEEPEST, Folder, open_folder
 from sidecar.errors import StorageError
 from sidecar.pins.names import PIN_RECORD, being_made, is_temporary
 
@@ -75,7 +75,7 @@ def _is_file(status: os.stat_result) -> bool:
     return not stat.S_ISDIR(status.st_mode)
 
 
-def _inside(name: str, folder: Folder) -> list[os.stat_result]:
+def _inside(name: str, folder: Folder, deepest: int = DEEPEST) -> list[os.stat_result]:
     """Return the metadata of all files and folders below a folder that can be read; none if it is not a folder."""
     entries: list[os.stat_result] = []
     with contextlib.suppress(OSError), folder.folder(name) as opened:
@@ -85,8 +85,8 @@ def _inside(name: str, folder: Folder) -> list[os.stat_result]:
             with contextlib.suppress(OSError):
                 status = opened.stat(inner)
                 entries.append(status)
-                if stat.S_ISDIR(status.st_mode):
-                    entries += _inside(inner, opened)
+                if stat.S_ISDIR(status.st_mode) and deepest:
+                    entries += _inside(inner, opened, deepest - 1)
     return entries
 
 
@@ -101,7 +101,7 @@ def _opened(pins_dir: Path) -> Iterator[Folder | None]:
             yield None
             return
         except OSError as error:
-            raise StorageError(f"cannot read the pins in {pins_dir}: {error.strerror}") from error
+            raise StorageError(f"cannot read {pins_dir}: {error.strerror}") from error
         yield pins
 
 
@@ -109,4 +109,4 @@ def _names(pins: Folder) -> list[str]:
     try:
         return pins.names()
     except OSError as error:
-        raise StorageError(f"cannot read the pins in {pins.path}: {error.strerror}") from error
+        raise StorageError(f"cannot read {pins.path}: {error.strerror}") from error

@@ -58,6 +58,23 @@ def test_other_paired_values_are_compared_by_their_differences():
     assert found.is_better("min")
 
 
+@pytest.mark.parametrize(
+    ("lower", "upper", "goal"),
+    [
+        (0.01, 0.3, "max"),
+        (-0.3, -0.01, "min"),
+        (-0.01, 0.3, None),
+        (-0.3, 0.01, None),
+        (0.0, 0.3, None),
+        (-0.3, 0.0, None),
+    ],
+)
+def test_an_interval_that_holds_0_is_noise(lower, upper, goal):
+    """By either goal, and whatever the sign of the difference."""
+    found = Difference("paired", (lower + upper) / 2, lower, upper, 1000)
+    assert [name for name in ("max", "min") if found.is_better(name)] == ([] if goal is None else [goal])
+
+
 def test_pairs_find_what_independent_intervals_cannot():
     """20 more of 1000 right, and none less: certain if the examples are the same, and noise if they are not."""
     new, old = [1.0] * 820 + [0.0] * 180, [1.0] * 800 + [0.0] * 200

@@ -20,7 +20,18 @@ COUNT = 1000
 LABELS = np.random.default_rng(1).integers(0, 10, COUNT)
 
 
-def closed(number, right, *, metric="accuracy", workers=2, fingerprint="f", examples=COUNT, total=None, goal="max"):
+def closed(
+    number,
+    right,
+    *,
+    metric="accuracy",
+    workers=2,
+    fingerprint="f",
+    sampled=None,
+    examples=COUNT,
+    total=None,
+    goal="max",
+):
     """One evaluation, whose workers saved to their folders."""
     checkpoint = Checkpoint(name=f"ckpt-{number}", digest=f"{number:064x}", step=number, format="tf_object")
     plan = Plan(
@@ -47,7 +58,7 @@ def closed(number, right, *, metric="accuracy", workers=2, fingerprint="f", exam
         task="t",
         profile={},
         saves=tuple(f"{plan.folder}/worker-{rank}-of-{workers}" for rank in range(workers)),
-        data={"test": EvalData(fingerprint, 10, "batches")},
+        data={"test": EvalData(fingerprint, 10, "batches", sampled)},
     )
     outcome = Outcome(
         plan=number, run="r", nonce="o", status="succeeded", closed_by="n", completed_at="now", result=result
@@ -143,6 +154,29 @@ def test_other_data_are_not_paired(store, pair, change):
     new, _ = pair
     other = closed(1, 800, **change)
     assert store.compare(new, other).rule == "intervals"
+
+
+def test_data_of_which_a_sample_was_compared_are_not_paired(store, pair):
+    """An example that is not in the sample may have changed."""
+    assert pair
+    assert store.compare(closed(2, 820, workers=3, sampled=3), closed(1, 800, sampled=3)).rule == "intervals"
+
+
+def test_of_two_nodes_that_compare_at_once_the_first_one_holds(tmp_path, pair):
+    """The other one finds its record only when it creates its own."""
+    new, old = pair
+    hasty = PosixStorage(tmp_path)
+    slow = PosixStorage(tmp_path)
+    first = ComparisonStore(hasty, tmp_path / "without predictions", "test/accuracy")
+
+    def create(path, data):
+        first.compare(new, old)
+        hasty.create(path, data)
+
+    slow.create = create
+    found = ComparisonStore(slow, tmp_path, "test/accuracy").compare(new, old)
+    assert found == first.compare(new, old)
+    assert found.rule == "intervals"
 
 
 def test_the_first_comparison_holds_for_all_nodes(tmp_path, store, pair):

@@ -2,6 +2,7 @@
 
 import json
 import os
+import pty
 import shutil
 from pathlib import Path
 
@@ -11,9 +12,11 @@ from typer.testing import CliRunner
 
 from sidecar import cli
 from sidecar.checkpoints.inspect import verify
+from sidecar.commands.best import copy_best, find_best, print_best
 from sidecar.errors import NoExportError, SettingsError
 from sidecar.export_rule import ExportRule
 from sidecar.records import Value
+from sidecar.settings import Settings
 
 NAMES = {"ckpt-1.index", "ckpt-1.data-00000-of-00001", "manifest.json"}
 
@@ -46,6 +49,23 @@ def test_the_path_that_a_framework_takes_is_printed(node):
     assert path.parent.name.startswith("ckpt-1@")
 
 
+def test_a_terminal_does_not_obey_the_name_of_a_checkpoint(node, monkeypatch):
+    """A script gets its very bytes."""
+    name = "c\x1b[31mk-3"
+    node.numbers[name] = Value(value=0.95, hex=(0.95).hex(), goal="max")
+    save(node.checkpoint_dir / "hidden", 3)
+    for path in (node.checkpoint_dir / "hidden").glob("ckpt-3.*"):
+        path.rename(node.checkpoint_dir / path.name.replace("ckpt-3", name))
+    pass_time(12, node)
+    assert run(node).endswith(f"/{name}")
+    ours, theirs = pty.openpty()
+    with os.fdopen(ours, "rb") as screen, os.fdopen(theirs, "w") as terminal:
+        monkeypatch.setattr("sys.stdout", terminal)
+        print_best({"config": None, "checkpoint_dir": node.checkpoint_dir, "run": "run"}, as_json=False, copy_to=None)
+        terminal.flush()
+        assert screen.readline().rstrip().endswith(b"/c\\x1b[31mk-3")
+
+
 def test_what_is_known_of_it_is_printed_as_json(node):
     """The manifest, with the paths here."""
     said = json.loads(run(node, "--json"))
@@ -65,6 +85,17 @@ def test_a_copy_has_the_original_names(node, tmp_path):
         run(node, "--copy-to", str(tmp_path / "deployed"))
     with pytest.raises(SettingsError, match="nowhere does not exist"):
         run(node, "--copy-to", str(tmp_path / "nowhere" / "deployed"))
+
+
+@pytest.mark.parametrize("lost", ["ckpt-1.*", "ckpt-1.index", "*"])
+def test_a_copy_of_an_export_that_is_removed_meanwhile_does_not_appear(node, tmp_path, lost):
+    """A daemon removes it between the check and the copy, once better ones exist."""
+    best = find_best(Settings(checkpoint_dir=node.checkpoint_dir, run="run"), node.storage.storage)
+    for path in best.folder.glob(lost):
+        path.unlink()
+    with pytest.raises(NoExportError):
+        copy_best(best, tmp_path / "deployed", lambda: None)
+    assert not [path for path in tmp_path.iterdir() if "deployed" in path.name]
 
 
 def test_a_run_without_exports_says_how_to_get_some(node):
@@ -100,6 +131,18 @@ def test_an_export_with_other_content_is_refused(node):
         shutil.copy(path, best / path.name.replace("ckpt-2", "ckpt-1"))
     with pytest.raises(NoExportError, match="does not hold ckpt-1"):
         run(node)
+
+
+def test_a_missing_manifest_is_told_and_comes_back(node):
+    """Nobody is told to move the best checkpoint away."""
+    (node.run_dir / "exports" / "best" / "manifest.json").unlink()
+    with pytest.raises(NoExportError, match="restart a daemon"):
+        run(node)
+    again = Node(
+        node.checkpoint_dir.parent, node.clock, incarnation="i2", exports=ExportRule(metric="test/accuracy", count=2)
+    )
+    pass_time(12, again)
+    assert run(node).endswith("/ckpt-1")
 
 
 def compare(node, **values):

@@ -4,17 +4,23 @@ import errno
 import json
 import os
 import shutil
+import subprocess
+from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from fakes import Node, pass_time, save
 
+from sidecar.artifacts.best import exported as best_ones
+from sidecar.bounded_calls import HangingError
 from sidecar.checkpoints.inspect import verify
+from sidecar.confined import Folder
 from sidecar.coordination.journal import Journal
 from sidecar.coordination.run import read_run
 from sidecar.export_rule import ExportRule
 from sidecar.pins import exports as exports_module
+from sidecar.pins.exports import Exports
 from sidecar.records import Plan, Settlement, Value
 
 RULE = ExportRule(metric="test/accuracy", count=2)
@@ -154,6 +160,20 @@ def test_the_link_moves_only_for_more_than_noise(new_node):
     assert linked(node) == "ckpt-4"
     assert exported(node) == ["ckpt-4"]
     assert manifest(node)["better_than"]["lower"] > 0
+
+
+def test_the_link_is_there_at_any_moment(exporting, monkeypatch):
+    """A reader who follows it finds the old one or the new one: it is replaced, and not removed before."""
+    evaluate(exporting, 0.5)
+    unlink = Folder.unlink
+
+    def refuse(self, name):
+        assert name != "best"
+        unlink(self, name)
+
+    monkeypatch.setattr(Folder, "unlink", refuse)
+    evaluate(exporting, 0.9, first=2)
+    assert linked(exporting) == "ckpt-2"
 
 
 def test_two_nodes_export_the_same(new_node):
@@ -489,3 +509,165 @@ def test_the_linked_one_stays_while_the_link_cannot_be_read(new_node, monkeypatc
     monkeypatch.setattr(exports_module.Exports, "_best", vanish)
     pass_time(20, node)
     assert exported(node) == ["ckpt-1", "ckpt-2"]
+
+
+@pytest.mark.parametrize("place", ["exports/x", "pins/x"])
+def test_folders_nested_without_end_stop_nothing(exporting, place):
+    """Python's stack and the open files of a process are bounded, and those of a filesystem are not."""
+    evaluate(exporting, 0.5)
+    planted = exporting.run_dir / place
+    planted.mkdir()
+    descriptor = os.open(planted, os.O_RDONLY)
+    for _ in range(1200):
+        os.mkdir("x", dir_fd=descriptor)
+        below = os.open("x", os.O_RDONLY, dir_fd=descriptor)
+        os.close(descriptor)
+        descriptor = below
+    os.close(descriptor)
+    try:
+        evaluate(exporting, 0.9, 0.95, first=2)
+        assert linked(exporting) == "ckpt-3"
+    finally:
+        subprocess.run(["rm", "-rf", planted], check=True)  # shutil.rmtree is recursive, too
+
+
+def test_problems_of_a_pass_that_ends_late_are_told(new_node, monkeypatch):
+    """Slow storage answers each pass only in the next one; nothing is told twice, or taken for solved meanwhile."""
+    node = new_node(exports=RULE)
+    evaluate(node, 0.9)
+    (exports(node) / "notes").mkdir()
+    late = []
+
+    def in_the_next_pass(key, function):
+        if key != "/exports":
+            return function()
+        if not late:
+            late.append(function())
+            raise HangingError(key, "storage has not answered for 1 s")
+        return late.pop()
+
+    reconcile = Exports.reconcile
+
+    def slowly(self, policy, **settings):
+        self.calls = in_the_next_pass
+        return reconcile(self, policy, **settings)
+
+    monkeypatch.setattr(Exports, "reconcile", slowly)
+    pass_time(10, node)
+    assert [problem["entry"] for problem in node.log.of("export_failed")] == ["notes"]
+    assert node.status.disk.failing_exports == 1
+
+
+def test_passes_that_never_end_are_told(new_node, monkeypatch):
+    """A comparison of many examples may take some passes, and storage that does not answer takes all."""
+    node = new_node(exports=RULE)
+    evaluate(node, 0.9)
+
+    def hangs(*_, **__):
+        raise HangingError("/exports", "storage has not answered for 20 s")
+
+    monkeypatch.setattr(Exports, "_reconcile", hangs)
+    pass_time(10, node)
+    assert node.log.of("export_failed") == []
+    pass_time(40, node)
+    (problem,) = node.log.of("export_failed")
+    assert problem["entry"] == "exports"
+    assert "has not answered" in problem["reason"]
+
+
+def test_many_foreign_folders_do_not_hide_an_export_that_is_unneeded(exporting):
+    """A pass looks at a bounded number of entries, those of its own first."""
+    evaluate(exporting, 0.5, 0.6)
+    for number in range(40):
+        (exports(exporting) / f"{number:02}").mkdir()
+    evaluate(exporting, 0.9, first=3)
+    assert exported(exporting) == ["ckpt-2", "ckpt-3"]
+
+
+def refuse_manifests(monkeypatch, code):
+    """Let no manifest be read."""
+    read = Folder.read
+
+    def refuse(self, name, limit):
+        if name == "manifest.json":
+            raise OSError(code, os.strerror(code), str(self.path / name))
+        return read(self, name, limit)
+
+    monkeypatch.setattr(Folder, "read", refuse)
+
+
+def test_a_manifest_that_cannot_be_read_is_no_foreign_one(new_node, monkeypatch):
+    """The best one by more than noise stays linked, nobody is told to move an export away, and nothing is forgotten."""
+    node = new_node(exports=replace(RULE, count=1, by="significant"))
+    evaluate(node, 0.5, 0.8, 0.805, half=0.05)
+    assert (linked(node), exported(node)) == ("ckpt-2", ["ckpt-2", "ckpt-3"])
+    with monkeypatch.context() as patched:
+        refuse_manifests(patched, errno.EIO)
+        restarted = Node(
+            node.checkpoint_dir.parent, node.clock, incarnation="i2", exports=replace(RULE, by="significant")
+        )
+        pass_time(10, restarted)
+        assert linked(restarted) == "ckpt-2"
+        reasons = [problem["reason"] for problem in restarted.log.of("export_failed")]
+        assert reasons
+        assert all("manifest.json: Input/output error" in reason for reason in reasons)
+    pass_time(10, restarted)
+    assert manifest(restarted, "ckpt-2")["better_than"]["better"]
+
+
+def test_a_manifest_of_another_user_is_replaced(exporting, monkeypatch):
+    """It may be for its owner's eyes only, as by another umask."""
+    evaluate(exporting, 0.8)
+    (export_of(exporting, "ckpt-1") / "manifest.json").write_text("{}")
+    restarted = Node(exporting.checkpoint_dir.parent, exporting.clock, incarnation="i2", exports=RULE)
+    refuse_manifests(monkeypatch, errno.EACCES)
+    pass_time(10, restarted)
+    assert manifest(restarted)["checkpoint"] == "ckpt-1"
+
+
+FEWER = replace(RULE, count=1)
+
+
+@pytest.mark.parametrize(
+    ("rule", "leaving", "left"), [(FEWER, False, [2, 1]), (FEWER, True, [1]), (None, True, [2, 2])]
+)
+def test_an_export_is_removed_by_the_second_pass_that_finds_it_unneeded(exporting, rule, leaving, left):
+    """A node that starts at that moment may want it. A node that leaves has no second one; one without a rule waits."""
+    evaluate(exporting, 0.9, 0.8)
+    policy = exporting.state.pin_policy(exporting.clock.now())
+    policy = replace(policy, exports=((FEWER, best_ones(exporting.history, FEWER)),))
+    made = Exports(exporting.run_dir, exporting.storage, rule)
+    counts = []
+    for _ in left:
+        assert made.reconcile(policy, leaving=leaving).problems == {}
+        counts.append(len(exported(exporting)))
+    assert counts == left
+
+
+def test_one_after_the_other_is_compared_with_the_best_one_before_it(new_node, tmp_path):
+    """As if each had been compared when it was evaluated, so that the time of a pass does not matter."""
+    node = new_node(exports=replace(RULE, by="significant"))
+    evaluate(node, 0.5, half=0.02)
+    (node.run_dir / "comparisons").symlink_to(tmp_path)
+    evaluate(node, 0.56, 0.57, half=0.02, first=2)
+    assert linked(node) == "ckpt-1"
+    (node.run_dir / "comparisons").unlink()
+    pass_time(8, node)
+    assert linked(node) == "ckpt-2"
+
+
+def test_a_node_that_reads_the_journal_late_moves_nothing_back(new_node):
+    """Its storage shows it the new best export before the outcome, or its scan takes long."""
+    rule = replace(RULE, by="significant")
+    node = new_node(exports=rule)
+    evaluate(node, 0.5, 0.505, half=0.05)
+    behind = deepcopy(node.history)
+    evaluate(node, 0.9, 0.6, half=0.05, first=3)
+    policy = replace(
+        node.state.pin_policy(node.clock.now()), history=behind, exports=((rule, best_ones(behind, rule)),)
+    )
+    late = Exports(node.run_dir, node.storage, rule)
+    for _ in range(3):
+        assert late.reconcile(policy).problems == {}
+        assert (linked(node), exported(node), pinned(node)) == ("ckpt-3", ["ckpt-3", "ckpt-4"], [])
+        assert manifest(node)["ranks"] == {"test/accuracy": 1}
