@@ -5,7 +5,7 @@ is dropped. They also need text, while a file name may be any bytes.
 """
 
 import contextlib
-import glob
+import os
 import re
 import tempfile
 from collections.abc import Iterator
@@ -45,6 +45,20 @@ def readable(path: str) -> Iterator[str]:
             ) from error
 
 
-def is_gone(path: str) -> bool:
-    """Return whether all files of a checkpoint are gone; its path may be the prefix of several files."""
-    return not any(Path(path).parent.glob(f"{glob.escape(Path(path).name)}*"))
+def require_present(path: str, error: Exception | None = None) -> None:
+    """Raise `EvaluationError` unless files of a checkpoint are there: `vanished`, or `storage` if nobody can tell.
+
+    Args:
+        path: A file, a folder, or the prefix of several files.
+        error: What was raised when they were read.
+    """
+    cause = "" if error is None else f": {error}"
+    try:
+        with os.scandir(Path(path).parent) as entries:
+            if any(entry.name.startswith(Path(path).name) for entry in entries):
+                return
+    except (FileNotFoundError, NotADirectoryError):
+        pass
+    except OSError as refused:
+        raise EvaluationError("storage", f"{path} cannot be reached: {refused.strerror}{cause}") from error
+    raise EvaluationError("vanished", f"{path} is gone{cause}") from error

@@ -11,6 +11,7 @@ import pytest
 
 from sidecar import EvalSet, Task, data
 from sidecar.errors import TaskError
+from sidecar.evaluation import path_alias
 from sidecar.evaluation.backend import backend
 from sidecar.evaluation.backends.python.evaluator import PythonEvaluator
 from sidecar.evaluation.data.shard import Shard
@@ -401,6 +402,18 @@ def test_a_checkpoint_that_is_gone_has_vanished(checkpoint, tmp_path):
     checkpoint.unlink()
     (end,) = run(task(), checkpoint, tmp_path / "a")
     assert end.kind == "vanished"
+
+
+def test_a_checkpoint_that_this_user_cannot_reach_has_not_vanished(checkpoint, tmp_path, monkeypatch):
+    """Another node may be able to read it. Root can read everything, so the refusal is faked."""
+
+    def refuse(path):
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(path_alias.os, "scandir", refuse)
+    (end,) = run(task(load=refuse), checkpoint, tmp_path / "a")
+    assert end.kind == "storage"
+    assert f"{checkpoint} cannot be reached: Permission denied" in str(end)
 
 
 def test_a_checkpoint_that_is_replaced_before_it_is_hashed_is_refused(checkpoint, tmp_path):

@@ -23,7 +23,7 @@ from sidecar.evaluation.eval_sets import EvalSets
 from sidecar.evaluation.failures import EvaluationError, following_from_code
 from sidecar.evaluation.measurement import Measurement, chosen
 from sidecar.evaluation.metrics.metric import MetricResult
-from sidecar.evaluation.path_alias import is_gone
+from sidecar.evaluation.path_alias import require_present
 from sidecar.evaluation.predictions_columns import PredictionsColumns, refused_column
 from sidecar.evaluation.states import SetStates
 from sidecar.evaluation.task import Task, call
@@ -68,8 +68,7 @@ class PythonEvaluator:
             self._files = LoadedFiles.find(Path(path))
             self._model = call("Task(load=…)", self._load, path)
         except Exception as error:
-            if is_gone(path):
-                raise EvaluationError("vanished", f"{path} is gone: {error}") from error
+            require_present(path, error)
             raise
         if self._model is None:
             raise EvaluationError("task_error", "Task(load=…) must return a model, found None")

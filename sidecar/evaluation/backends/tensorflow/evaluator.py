@@ -32,7 +32,7 @@ from sidecar.evaluation.eval_loop import BatchObserver, BatchOutput, evaluate_se
 from sidecar.evaluation.failures import EvaluationError, following_from_code
 from sidecar.evaluation.hdf5 import require_readable, require_self_contained
 from sidecar.evaluation.metrics.metric import EvalSetInfo, MetricResult
-from sidecar.evaluation.path_alias import is_gone, readable
+from sidecar.evaluation.path_alias import readable, require_present
 from sidecar.evaluation.states import SetStates
 from sidecar.evaluation.task import Task
 
@@ -109,8 +109,7 @@ class KerasEvaluator:
                 function(self.model, plain)
             self._renew_steps()
         except Exception as error:
-            if is_gone(path):
-                raise EvaluationError("vanished", f"{path} is gone: {error}") from error
+            require_present(path, error)
             if is_file:
                 require_readable(path)
             raise
@@ -129,8 +128,7 @@ class KerasEvaluator:
             assert not isinstance(self._task.checkpoint, str), "the dispatcher checks it"
             self._non_variable.restored_layers = restore(self.model, path, self._task.checkpoint)
             return None
-        if is_gone(path):
-            raise EvaluationError("vanished", f"{path} is gone")
+        require_present(path)
         raise EvaluationError(
             "mismatch",
             f"{path} is not a SavedModel, and Task(build_model=None) has no model to restore it into: give build_model",

@@ -26,7 +26,7 @@ from sidecar.evaluation.data.shard import Shard
 from sidecar.evaluation.eval_sets import EvalSets
 from sidecar.evaluation.failures import EvaluationError, following_from_code
 from sidecar.evaluation.metrics.metric import MetricResult
-from sidecar.evaluation.path_alias import is_gone
+from sidecar.evaluation.path_alias import require_present
 from sidecar.evaluation.states import SetStates
 from sidecar.evaluation.task import EvalSet, Task, call
 
@@ -162,6 +162,5 @@ def _vanished_if_gone(path: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        if is_gone(path):
-            raise EvaluationError("vanished", f"{path} is gone: {error}") from error
+        require_present(path, error)
         raise
