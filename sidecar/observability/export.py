@@ -20,7 +20,7 @@ from prometheus_client.samples import Timestamp
 from sidecar.clock import seconds_of
 from sidecar.coordination.journal_state import Closed, JournalState
 from sidecar.observability.result_series import FAMILIES, result_samples
-from sidecar.plain_text import one_line
+from sidecar.plain_text import encodable, one_line
 from sidecar.records import Value
 
 ExportFormat = Literal["csv", "jsonl", "openmetrics"]
@@ -66,9 +66,9 @@ def exported(history: JournalState) -> Iterator[ExportedNumber]:
             digest=plan.checkpoint.digest,
             step=plan.checkpoint.step,
             step_source=plan.checkpoint.step_source,
-            eval_set=eval_set,
-            metric=metric,
-            class_label=class_label,
+            eval_set=encodable(eval_set),
+            metric=encodable(metric),
+            class_label=encodable(class_label),
             value=value.number,
             hex=value.hex,
             lower=value.lower,
@@ -84,7 +84,7 @@ def as_csv(history: JournalState) -> str:
     writer = csv.DictWriter(text, [field.name for field in fields(ExportedNumber)], lineterminator="\n")
     writer.writeheader()
     writer.writerows(asdict(number) for number in exported(history))
-    return text.getvalue()
+    return encodable(text.getvalue())
 
 
 def as_json_lines(history: JournalState) -> str:
@@ -125,7 +125,7 @@ class _Past(Collector):
             family = GaugeMetricFamily(name, text, labels=names)
             for labels, samples in samples_by_labels.items():
                 for value, time in samples:
-                    family.add_metric(labels, value, timestamp=time)
+                    family.add_metric([encodable(label) for label in labels], value, timestamp=time)
             yield family
 
 

@@ -26,7 +26,7 @@ from sidecar.observability.families import (
     family_of,
 )
 from sidecar.observability.status import SinkStatus, Status
-from sidecar.plain_text import one_line
+from sidecar.plain_text import encodable, one_line
 from sidecar.policy.eligibility import Reason
 from sidecar.records import Result
 from sidecar.states import NodeState
@@ -100,7 +100,7 @@ class _Samples:
         """Add one sample, unless the value is None: then there is no such number."""
         if value is not None:
             family = self.families.get(name) or self.families.setdefault(name, family_of(name))
-            family.add_metric((self._run, *labels), value)
+            family.add_metric((self._run, *map(encodable, labels)), value)
 
 
 def _export_evaluations(samples: _Samples, history: JournalState) -> None:

@@ -153,3 +153,13 @@ def test_a_real_prometheus_has_all_of_them(needs, evaluations, tmp_path):
         found = server.samples('sidecar_result{run="mnist",metric="loss"}[1h]', BEGIN.timestamp() + 60)
     assert [number.hex() for _, number in found] == [number.hex() for number in numbers]
     assert [moment for moment, _ in found] == pytest.approx([BEGIN.timestamp() + 0.4 * index for index in range(40)])
+
+
+def test_names_that_are_no_utf_8(journal):
+    """They are escaped, as in the names of files, so that every format can be written to a file."""
+    journal.evaluate("ckpt-\udce9", 400, {"loss\udce9": value(0.5)}, eval_sets=("caf\udce9",))
+    (row,) = csv.DictReader(io.StringIO(as_csv(journal.history).encode().decode()))
+    assert (row["eval_set"], row["metric"]) == (r"caf\udce9", r"loss\udce9")
+    assert json.loads(as_json_lines(journal.history))["eval_set"] == r"caf\udce9"
+    families = list(text_string_to_metric_families(as_openmetrics(journal.history, "mnist").encode().decode()))
+    assert {sample.labels["eval_set"] for family in families for sample in family.samples} == {r"caf\udce9"}

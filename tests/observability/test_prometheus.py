@@ -41,6 +41,14 @@ def names(registry):
     return {sample.name for family in registry.collect() for sample in family.samples}
 
 
+def test_names_that_are_no_utf_8(exporter, registry, journal, status):
+    """A task may name eval sets after files. One such name must not let every scrape fail."""
+    journal.evaluate("ckpt-\udce9", 400, {"loss\udce9": value(0.5)}, eval_sets=("caf\udce9",))
+    exporter.update(status(), journal.history)
+    for latest in (generate_latest, openmetrics_latest):
+        assert rb'eval_set="caf\\udce9",metric="loss\\udce9"' in latest(registry)
+
+
 def test_newest_evaluation(exporter, registry, journal, status):
     """The gauges show the evaluation that succeeded last, with interval, step, time and examples."""
     journal.evaluate("ckpt-4", 400)
