@@ -66,9 +66,9 @@ def exported(history: JournalState) -> Iterator[ExportedNumber]:
             digest=plan.checkpoint.digest,
             step=plan.checkpoint.step,
             step_source=plan.checkpoint.step_source,
-            eval_set=encodable(eval_set),
-            metric=encodable(metric),
-            class_label=encodable(class_label),
+            eval_set=one_line(eval_set),
+            metric=one_line(metric),
+            class_label=one_line(class_label),
             value=value.number,
             hex=value.hex,
             lower=value.lower,
@@ -79,12 +79,17 @@ def exported(history: JournalState) -> Iterator[ExportedNumber]:
 
 
 def as_csv(history: JournalState) -> str:
-    """Return a table with one row for each number, for spreadsheets and data frames."""
+    """Return a table with one row for each number, for spreadsheets and data frames.
+
+    Control characters are escaped: Python's writer does not quote a carriage return, which would begin another row.
+    """
     text = io.StringIO()
     writer = csv.DictWriter(text, [field.name for field in fields(ExportedNumber)], lineterminator="\n")
     writer.writeheader()
-    writer.writerows(asdict(number) for number in exported(history))
-    return encodable(text.getvalue())
+    for number in exported(history):
+        row = asdict(number).items()
+        writer.writerow({name: one_line(cell) if isinstance(cell, str) else cell for name, cell in row})
+    return text.getvalue()
 
 
 def as_json_lines(history: JournalState) -> str:
