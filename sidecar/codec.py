@@ -82,6 +82,8 @@ def _convert(kind: Any, value: Any, where: str) -> Any:  # noqa: C901, PLR0911 -
         return {sys.intern(key): _convert(arguments[1], item, f"{where}.{key}") for key, item in value.items()}
     elif kind is float and type(value) in (int, float) and abs(value) <= sys.float_info.max:  # 1e999 would be inf
         return float(value)
+    elif kind is int and type(value) is int and abs(value) > sys.float_info.max:  # no gauge could show it
+        pass
     elif kind is not float and isinstance(kind, type) and type(value) is kind:
         # A long journal repeats the same names; interning stores each of them only once.
         return sys.intern(str(value)) if kind is str else value

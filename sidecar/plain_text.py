@@ -47,6 +47,11 @@ def one_line(text: str) -> str:
     return "".join(character if character.isprintable() else repr(character)[1:-1] for character in text)
 
 
+def encodable(text: str) -> str:
+    """Return a text that UTF-8 can encode: bytes of the name of a file that are not UTF-8 are escaped."""
+    return text.encode(errors="backslashreplace").decode()
+
+
 def shortened(value: Any, most: int = _SHOWN_CHARACTERS) -> str:
     """Return a value as Python writes it, cut to `most` characters, for a message about it."""
     return _cut(repr(value), most)

@@ -100,7 +100,7 @@ def test_saves_are_read_as_the_page_shows(trained_as_shown, tmp_path):
     (tmp_path / "read_saves.py").write_text(snippet("read_saves.py", HOW_TO / "results.md"))
     run(tmp_path, str(SIDECAR), "run", "ckpts", "--task", "my_eval.py:task", "--once", "--http", "127.0.0.1:0")
     accuracy = float(run(tmp_path, sys.executable, "read_saves.py"))
-    newest = evaluated_rows(run(tmp_path, "env", "COLUMNS=120", str(SIDECAR), "history", "ckpts"))[-1]
+    newest = evaluated_rows(run(tmp_path, str(SIDECAR), "history", "ckpts"))[-1]
     assert newest[:3] == ["189", "epoch-03.keras", "ok"]
     assert accuracy == pytest.approx(float(newest[3]), rel=1e-4)
 
@@ -115,7 +115,7 @@ def test_the_scikit_learn_models_are_evaluated_as_the_page_shows(tmp_path):
     (tmp_path / "sidecar.toml").write_text(settings[1])
     run(tmp_path, sys.executable, "train.py")
     run(tmp_path, str(SIDECAR), "run", "ckpts", "--task", "my_eval.py:task", "--once", "--http", "127.0.0.1:0")
-    rows = evaluated_rows(run(tmp_path, "env", "COLUMNS=120", str(SIDECAR), "history", "ckpts"))
+    rows = evaluated_rows(run(tmp_path, str(SIDECAR), "history", "ckpts"))
     assert [row[:3] for row in rows] == [[str(step), f"model-{step}.joblib", "ok"] for step in (1, 2, 3)]
     assert float(rows[-1][3]) > 0.8
 

@@ -140,6 +140,14 @@ def test_what_is_no_number_of_this_format_is_refused(text, sentence):
         loads(Value, text.encode())
 
 
+def test_a_whole_number_that_no_float_can_hold_is_refused():
+    """A gauge of it would let every scrape fail."""
+    plan = strict(dumps(PLAN))
+    assert from_json(Plan, plan | {"attempt": 10**300}).attempt == 10**300
+    with pytest.raises(RecordError, match=r"Plan\.attempt: expected int"):
+        from_json(Plan, plan | {"attempt": 10**309})
+
+
 def test_an_infinite_number_is_not_written():
     """The programmer hears of it; the file would be no JSON."""
     with pytest.raises(ValueError, match="not JSON compliant"):

@@ -9,7 +9,7 @@ from rich.console import Console
 
 from sidecar.commands.hints import typed
 from sidecar.commands.history_plot import plots
-from sidecar.commands.history_table import best_plans, courses, table
+from sidecar.commands.history_table import best_plans, courses, left_out_line, table
 from sidecar.commands.status.observe import observer_of
 from sidecar.commands.terminal import print_history
 from sidecar.coordination.journal import read_history
@@ -63,5 +63,7 @@ def print_history_of(flags: dict[str, Any], narrowing: Narrowing, form: HistoryF
         for plot in plots(found, best_plans(whole), width=console.width, colors=colors):
             typer.echo(plot)
     else:
-        shown, best = rows(found), best_plans(whole)
-        print_history(table(shown, best), shown, courses(shown, best))
+        shown, best, console = rows(found), best_plans(whole), Console()
+        drawn, left_out = table(shown, best, console.width)
+        below = [left_out_line(left_out)] if left_out else []
+        print_history(console, drawn, shown, [*below, *courses(shown, best)])

@@ -1,7 +1,8 @@
 """Render the table of `sidecar history`, and below it the course of each metric. Pure."""
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from sidecar.commands.sparkline import sparkline
 from sidecar.coordination.journal_state import Closed, JournalState
@@ -21,6 +22,13 @@ Metric = tuple[str, str]
 
 Row = Mapping[str, Any]
 
+_NAME: Final = 20  # columns in which a name is not folded: `model.ckpt-12000`, `epoch-03.keras`
+_HEADING: Final = 12  # columns in which the name of a metric is not folded
+_BEFORE_METRICS: Final = 3
+_LEAST_WANTED: Final = ("workers", "examples", "s", "UTC")
+"""The columns that are left out first, where there is no room for all."""
+
+_NAMED: Final = 4
 _COURSES_SHOWN: Final = 8
 _EVALUATIONS_SHOWN: Final = 40
 _FEWEST_SHOWN: Final = 3  # two values have no course
@@ -32,35 +40,109 @@ def best_plans(history: JournalState) -> dict[Metric, int]:
     return {metric: plans[best.folder] for metric, best in bests(history).items() if best.folder in plans}
 
 
-def table(rows: Sequence[Row], best: Mapping[Metric, int]) -> "Table":
-    """Return the rows as a table for people, with one column per metric, whose best value is marked."""
+@dataclass(frozen=True, slots=True)
+class _Column:
+    """Hold a column of the table.
+
+    Args:
+        name: The name by which a line below the table says that the column is left out.
+        heading: Lines of the heading.
+        cells: One text for each row.
+        least: The width in which the column can be read. Wider texts are folded.
+        is_number: Whether the texts stand at the right.
+    """
+
+    name: str
+    heading: tuple[str, ...]
+    cells: list[str]
+    least: int
+    is_number: bool = True
+
+    @property
+    def most(self) -> int:
+        """Return the width in which nothing is folded."""
+        return _width((*self.heading, *self.cells))
+
+
+def table(rows: Sequence[Row], best: Mapping[Metric, int], width: int) -> tuple["Table", list[str]]:
+    """Return the rows as a table for people, and the names of the columns for which it has no room.
+
+    There is one column per metric, whose best value is marked. Numbers, and names of checkpoints of a usual length, are
+    whole as long as one metric has room beside them: the columns that say least are left out.
+    """
     from rich.box import SIMPLE_HEAD  # noqa: PLC0415 - only people need it
     from rich.table import Table  # noqa: PLC0415
 
-    columns = {metric: _column(rows, metric, best.get(metric)) for metric in _metrics(rows)}
+    columns, left_out = _fitting(_columns(rows, best), width)
+    spare = width - _total(columns)
     result = Table(box=SIMPLE_HEAD, show_edge=False, padding=0)  # as narrow as possible
-    result.add_column("step", justify="right", no_wrap=True)
-    result.add_column("checkpoint", overflow="fold", min_width=10)
-    result.add_column("status", overflow="fold", min_width=6)
-    for eval_set, name in columns:
-        heading = _text(eval_set).append("\n").append_text(_text(name))
-        result.add_column(heading, justify="right", no_wrap=True)
-    for name in ("examples", "workers", "s"):
-        result.add_column(name, justify="right", no_wrap=True)
-    result.add_column("UTC", no_wrap=True)
-    for index, row in enumerate(rows):
-        cells = [
-            shown_step(row["step"], row["step_source"]),
-            row["checkpoint"],
-            _verdict(row),
-            *(column[index] for column in columns.values()),
-            str(sum(row["examples"].values())) if row["examples"] else "",
-            str(row["workers"] or ""),
-            f"{sum(row['phases'].values()):.2f}" if row["phases"] else "",
-            row["completed_at"][5:16].replace("T", " "),
-        ]
+    for column in columns:
+        more = max(0, min(spare, column.most - column.least))
+        spare -= more
+        heading = _text(column.heading[0])
+        for line in column.heading[1:]:
+            heading = heading.append("\n").append_text(_text(line))
+        justify: Literal["left", "right"] = "right" if column.is_number else "left"
+        result.add_column(heading, justify=justify, overflow="fold", width=column.least + more)
+    for cells in zip(*(column.cells for column in columns), strict=True):
         result.add_row(*map(_text, cells))
-    return result
+    return result, left_out
+
+
+def left_out_line(names: Sequence[str]) -> str:
+    """Return a sentence about the columns that have no room."""
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    return f"no room for: {', '.join(map(one_line, names[:_NAMED]))}{more}; --metric and --set choose, --csv has all"
+
+
+def _columns(rows: Sequence[Row], best: Mapping[Metric, int]) -> list[_Column]:
+    """Return all columns. Those of the metrics are between `status` and `examples`."""
+    steps = [shown_step(row["step"], row["step_source"]) for row in rows]
+    names, verdicts = [str(row["checkpoint"]) for row in rows], [_verdict(row) for row in rows]
+    words = [word for verdict in verdicts for word in verdict.split()]
+    found = [
+        _Column("step", ("step",), steps, _width(("step", *steps))),
+        _Column("checkpoint", ("checkpoint",), names, min(_NAME, _width(("checkpoint", *names))), is_number=False),
+        _Column("status", ("status",), verdicts, min(_NAME, _width(("status", *words))), is_number=False),
+    ]
+    for metric in _metrics(rows):
+        cells = _column(rows, metric, best.get(metric))
+        least = max(_width(cells), min(_HEADING, _width(metric)))
+        found.append(_Column("/".join(metric), metric, cells, least))
+    others = {
+        "examples": [str(sum(row["examples"].values())) if row["examples"] else "" for row in rows],
+        "workers": [str(row["workers"] or "") for row in rows],
+        "s": [f"{sum(row['phases'].values()):.2f}" if row["phases"] else "" for row in rows],
+        "UTC": [row["completed_at"][5:16].replace("T", " ") for row in rows],
+    }
+    return found + [
+        _Column(name, (name,), cells, _width((name, *cells)), is_number=name != "UTC") for name, cells in others.items()
+    ]
+
+
+def _fitting(columns: Sequence[_Column], width: int) -> tuple[list[_Column], list[str]]:
+    """Return the columns that fit, and the names of the others, metrics first. One metric stays at any width."""
+    shown, metrics = list(columns), columns[_BEFORE_METRICS : -len(_LEAST_WANTED)]
+    by_name = {column.name: column for column in columns[-len(_LEAST_WANTED) :]}
+    left_out: list[str] = []
+    for column in (*(by_name[name] for name in _LEAST_WANTED), *reversed(metrics[1:])):
+        if _total(shown) <= width:
+            break
+        shown.remove(column)
+        left_out.append(column.name)
+    return shown, sorted(left_out, key=_LEAST_WANTED.__contains__)
+
+
+def _total(columns: Sequence[_Column]) -> int:
+    """Return the width of a table, with a blank between columns."""
+    return sum(column.least for column in columns) + len(columns) - 1
+
+
+def _width(texts: Sequence[str]) -> int:
+    """Return the columns of a terminal that the widest text takes."""
+    from rich.cells import cell_len  # noqa: PLC0415 - only people need it
+
+    return max(cell_len(one_line(text)) for text in texts)
 
 
 def courses(rows: Sequence[Row], best: Mapping[Metric, int]) -> list[str]:

@@ -68,12 +68,11 @@ def print_result(checkpoint: Checkpoint, result: Result, saves: Path, *, as_json
     console.print(Text(printable(f"saved by each worker: {saves}")), soft_wrap=True)
 
 
-def print_history(table: Table, rows: list[dict[str, Any]], below: list[str]) -> None:
+def print_history(console: Console, table: Table, rows: list[dict[str, Any]], below: list[str]) -> None:
     """Print the table, lines below it, and the newest distinct reasons of failures, oldest first, as in the journal."""
-    console = Console()
     console.print(table)
     for line in below:
-        console.print(Text(line, no_wrap=True, overflow="ellipsis"))
+        console.print(Text(line))
     newest = {(row["kind"], row["message"]): row for row in rows if row["message"] is not None}
     for row in sorted(newest.values(), key=lambda row: int(row["plan"]))[-_REASONS_SHOWN:]:
         attempt = "" if row["attempt"] is None else f", attempt {row['attempt']}"

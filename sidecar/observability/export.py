@@ -20,7 +20,7 @@ from prometheus_client.samples import Timestamp
 from sidecar.clock import seconds_of
 from sidecar.coordination.journal_state import Closed, JournalState
 from sidecar.observability.result_series import FAMILIES, result_samples
-from sidecar.plain_text import one_line
+from sidecar.plain_text import encodable, one_line
 from sidecar.records import Value
 
 ExportFormat = Literal["csv", "jsonl", "openmetrics"]
@@ -66,9 +66,9 @@ def exported(history: JournalState) -> Iterator[ExportedNumber]:
             digest=plan.checkpoint.digest,
             step=plan.checkpoint.step,
             step_source=plan.checkpoint.step_source,
-            eval_set=eval_set,
-            metric=metric,
-            class_label=class_label,
+            eval_set=one_line(eval_set),
+            metric=one_line(metric),
+            class_label=one_line(class_label),
             value=value.number,
             hex=value.hex,
             lower=value.lower,
@@ -79,11 +79,16 @@ def exported(history: JournalState) -> Iterator[ExportedNumber]:
 
 
 def as_csv(history: JournalState) -> str:
-    """Return a table with one row for each number, for spreadsheets and data frames."""
+    """Return a table with one row for each number, for spreadsheets and data frames.
+
+    Control characters are escaped: Python's writer does not quote a carriage return, which would begin another row.
+    """
     text = io.StringIO()
     writer = csv.DictWriter(text, [field.name for field in fields(ExportedNumber)], lineterminator="\n")
     writer.writeheader()
-    writer.writerows(asdict(number) for number in exported(history))
+    for number in exported(history):
+        row = asdict(number).items()
+        writer.writerow({name: one_line(cell) if isinstance(cell, str) else cell for name, cell in row})
     return text.getvalue()
 
 
@@ -125,7 +130,7 @@ class _Past(Collector):
             family = GaugeMetricFamily(name, text, labels=names)
             for labels, samples in samples_by_labels.items():
                 for value, time in samples:
-                    family.add_metric(labels, value, timestamp=time)
+                    family.add_metric([encodable(label) for label in labels], value, timestamp=time)
             yield family
 
 

@@ -7,7 +7,7 @@ reset. This module must not import the daemon.
 
 import platform
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final, get_args
 
 from prometheus_client import CollectorRegistry, ProcessCollector
@@ -16,7 +16,7 @@ from prometheus_client.registry import Collector
 
 from sidecar.clock import seconds_of
 from sidecar.coordination.journal_state import JournalState
-from sidecar.coordination.totals import Totals, number_of
+from sidecar.coordination.totals import Best, Totals, number_of
 from sidecar.observability.families import (
     DURATION,
     DURATION_HELP,
@@ -26,7 +26,7 @@ from sidecar.observability.families import (
     family_of,
 )
 from sidecar.observability.status import SinkStatus, Status
-from sidecar.plain_text import one_line
+from sidecar.plain_text import encodable, one_line
 from sidecar.policy.eligibility import Reason
 from sidecar.records import Result
 from sidecar.states import NodeState
@@ -100,7 +100,7 @@ class _Samples:
         """Add one sample, unless the value is None: then there is no such number."""
         if value is not None:
             family = self.families.get(name) or self.families.setdefault(name, family_of(name))
-            family.add_metric((self._run, *labels), value)
+            family.add_metric((self._run, *map(encodable, labels)), value)
 
 
 def _export_evaluations(samples: _Samples, history: JournalState) -> None:
@@ -108,9 +108,10 @@ def _export_evaluations(samples: _Samples, history: JournalState) -> None:
     newest = history.newest
     if newest is None or newest.plan.checkpoint is None:
         return
+    best = history.totals.best  # made once: each look at it goes through all metrics
     for eval_set, latest in history.newest_task.latest.items():
         checkpoint = latest.checkpoint
-        _export_eval_set(samples, eval_set, latest.result, history.totals)
+        _export_eval_set(samples, eval_set, latest.result, history.totals, best)
         samples.add("sidecar_eval_set_checkpoint_step", checkpoint.step, eval_set)
         about = _label(checkpoint.name), _source(checkpoint.step_source)
         samples.add("sidecar_eval_checkpoint_info", 1, eval_set, *about)
@@ -118,14 +119,16 @@ def _export_evaluations(samples: _Samples, history: JournalState) -> None:
     samples.add("sidecar_eval_completed_timestamp_seconds", seconds_of(newest.outcome.completed_at))
 
 
-def _export_eval_set(samples: _Samples, eval_set: str, result: Result, totals: Totals) -> None:
+def _export_eval_set(
+    samples: _Samples, eval_set: str, result: Result, totals: Totals, bests: Mapping[tuple[str, str], Best]
+) -> None:
     for name, value in result.metrics.get(eval_set, {}).items():
         samples.add("sidecar_eval_metric", number_of(value), eval_set, name)
         samples.add("sidecar_eval_metric_lower", value.lower, eval_set, name)
         samples.add("sidecar_eval_metric_upper", value.upper, eval_set, name)
         samples.add("sidecar_eval_metric_info", 1, eval_set, name, value.goal)
         # Only here: the best value of a metric that the task no longer has is not exported.
-        best = totals.best.get((eval_set, name))
+        best = bests.get((eval_set, name))
         if best is not None and best.goal == value.goal:
             samples.add("sidecar_eval_best_metric", best.number, eval_set, name)
             samples.add("sidecar_eval_best_step", best.step, eval_set, name)

@@ -1,17 +1,21 @@
 import io
 import math
+from dataclasses import replace
 
+import pytest
 from rich.console import Console
 
-from sidecar.commands.history_table import best_plans, courses, table
+from sidecar.commands.history_table import best_plans, courses, left_out_line, table
+from sidecar.coordination.journal_state import Closed
 from sidecar.observability.report import rows
+from sidecar.plain_text import number
 from sidecar.records import Value
 
 
 def shown(history, width=200):
     console = Console(width=width, no_color=True, file=io.StringIO())
     with console.capture() as capture:
-        console.print(table(rows(history), best_plans(history)))
+        console.print(table(rows(history), best_plans(history), width)[0])
     return capture.get()
 
 
@@ -44,6 +48,50 @@ def test_it_fits_a_terminal(journal):
     text = shown(journal.history, 80)
     for part in ("12345", "ckpt-10", " ok ", "0.98765 ★", "0.012346 ★", "1003", "01-31 12:00", "0.90000"):
         assert part in text
+
+
+@pytest.mark.parametrize(
+    "name", ["epoch-03.keras", "ckpt-12000", "model.ckpt-12000", "checkpoint-12000", "model-3.joblib"]
+)
+def test_no_usual_name_folds(journal, name):
+    """In 80 columns, with two metrics, an evaluation of minutes and a failure: the workers are left out."""
+    phases = dict.fromkeys(("restore", "evaluate"), 123.4567)
+    journal.plan(name, step=12000)
+    journal.fail("task_error")
+    journal.plan(name, step=12000)
+    metrics = {"loss": measured(0.0123456, "min"), "accuracy": measured(0.91234)}
+    closed = journal.succeed(metrics)
+    result = replace(closed.outcome.result, examples={"test": 10000}, phases=phases)
+    journal.history.entries[-1] = Closed(closed.plan, replace(closed.outcome, result=result))
+    lines = shown(journal.history, 80).splitlines()
+    (line,) = [line for line in lines if name in line and " ok " in line]
+    assert line.split()[:7] == ["12000", name, "ok", "0.012346", "★", "0.91234", "★"]
+    assert line.split()[-2:] == ["01-31", "12:00"]
+    assert max(map(len, lines)) <= 80
+    _, left_out = table(rows(journal.history), {}, 80)
+    assert left_out[:1] == ["workers"]
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, 100, 400])
+def test_numbers_are_whole_or_left_out(journal, width):
+    """With twenty metrics, those that have no room are named below, and no digit is cut."""
+    metrics = {f"metric_{place}": measured(0.123456 + place) for place in range(20)}
+    journal.evaluate("checkpoint-12000", 12000, metrics)
+    text, (_, left_out) = shown(journal.history, width), table(rows(journal.history), {}, width)
+    printed = [word for word in text.split() if word in {number(value.value) for value in metrics.values()}]
+    assert len(printed) == 20 - sum(name.startswith("test/") for name in left_out) > 0
+    assert "…" not in text
+    assert "checkpoint-12000" in text
+    assert not left_out or left_out_line(left_out).startswith(f"no room for: {left_out[0]}")
+
+
+def test_long_names_fold(journal):
+    """They get the room that is left, and lose no character."""
+    name = "a-checkpoint-of-a-training-run-whose-name-has-all-its-settings-lr-0.001-batch-64.keras"
+    journal.evaluate(name, 100, {"loss": measured(0.5, "min")})
+    lines = shown(journal.history, 80).splitlines()
+    assert max(map(len, lines)) <= 80
+    assert name in "".join(line[5:].split(" ")[0] for line in lines[3:])
 
 
 def test_names_cannot_control_the_terminal(journal):

@@ -74,7 +74,7 @@ def test_each_number_is_a_row(journal):
     assert [(row["metric"], row["class_label"]) for row in read] == [
         ("accuracy", ""),
         ("recall", "cat"),
-        ("recall", 'a, "dog"\n'),
+        ("recall", 'a, "dog"\\n'),
     ]
     first, _, dog = read
     assert (first["plan"], first["checkpoint"], first["step"], first["eval_set"]) == ("2", "ckpt-5", "500", "test")
@@ -153,3 +153,22 @@ def test_a_real_prometheus_has_all_of_them(needs, evaluations, tmp_path):
         found = server.samples('sidecar_result{run="mnist",metric="loss"}[1h]', BEGIN.timestamp() + 60)
     assert [number.hex() for _, number in found] == [number.hex() for number in numbers]
     assert [moment for moment, _ in found] == pytest.approx([BEGIN.timestamp() + 0.4 * index for index in range(40)])
+
+
+def test_names_that_are_no_utf_8(journal):
+    """They are escaped, as in the names of files, so that every format can be written to a file."""
+    journal.evaluate("ckpt-\udce9", 400, {"loss\udce9": value(0.5)}, eval_sets=("caf\udce9",))
+    (row,) = csv.DictReader(io.StringIO(as_csv(journal.history).encode().decode()))
+    assert (row["eval_set"], row["metric"]) == (r"caf\udce9", r"loss\udce9")
+    assert json.loads(as_json_lines(journal.history))["eval_set"] == r"caf\udce9"
+    families = list(text_string_to_metric_families(as_openmetrics(journal.history, "mnist").encode().decode()))
+    assert {sample.labels["eval_set"] for family in families for sample in family.samples} == {r"caf\udce9"}
+
+
+def test_a_name_cannot_begin_a_row(journal):
+    """A carriage return ends a line for every reader of CSV."""
+    forged = "loss\r7,2026-01-31T12:00:00Z,ckpt-7,d,7,name,test,loss,,0.1"
+    journal.evaluate("ckpt-4\r", 400, {forged: value(0.5)}, eval_sets=('a\nb,"c"',))
+    (row,) = csv.DictReader(io.StringIO(as_csv(journal.history)))
+    assert (row["eval_set"], row["metric"]) == ('a\\nb,"c"', forged.replace("\r", "\\r"))
+    assert row["hex"] == (0.5).hex()

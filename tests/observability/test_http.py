@@ -419,6 +419,19 @@ def test_garbage(running, capfd):
     assert capfd.readouterr() == ("", "")
 
 
+@pytest.mark.parametrize(
+    "head", [b"\x16\x03\x01 hello\r\n", b"GET / HTTP/9.9\r\n", b"GET / HTTP/1.1\r\n" + b"A: b\r\n" * 101]
+)
+def test_refusals_of_the_parser_have_the_policy(running, head):
+    """They repeat what the client sent."""
+    _, server = running
+    with connect(server) as client:
+        client.sendall(head + b"\r\n")
+        refusal = answer(client)
+    assert b"Content-Security-Policy: default-src 'none'" in refusal
+    assert b"X-Content-Type-Options: nosniff" in refusal
+
+
 def test_the_oldest_connection_makes_room(monkeypatch):
     """With all places taken, a new client is served, and the one that waited longest is dropped."""
     monkeypatch.setattr(serving, "PER_CLIENT", 2)

@@ -96,12 +96,16 @@ class Request(BaseHTTPRequestHandler):
         self.send_header("Connection", "close")
         if "Cache-Control" not in dict(response.headers):
             self.send_header("Cache-Control", "no-store")
-        self.send_header("X-Content-Type-Options", "nosniff")
-        self.send_header("Content-Security-Policy", CONTENT_SECURITY_POLICY)
         self.end_headers()
         if self.command != "HEAD":
             self.wfile.write(response.body)
         return self.output
+
+    def end_headers(self) -> None:
+        """Add what every answer has, also a refusal that the parser of the standard library writes."""
+        self.send_header("X-Content-Type-Options", "nosniff")
+        self.send_header("Content-Security-Policy", CONTENT_SECURITY_POLICY)
+        super().end_headers()
 
     def version_string(self) -> str:
         """Return the name of the program for the header `Server`, without the version of Python."""

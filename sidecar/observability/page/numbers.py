@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from typing import Any, Final
+from urllib.parse import quote
 
 from sidecar.observability.page.markup import bounds, cell, head, step, table, text, value
 from sidecar.plain_text import number
@@ -54,7 +55,9 @@ def _line(row: Mapping[str, Any], eval_set: str, name: str, json: dict[str, Any]
         cell(_link(best) if best else ""),
         cell(text(row["examples"].get(eval_set)), "number wide"),
     ]
-    return f'<tr id="number-{text(eval_set)}-{text(name)}">{"".join(cells)}</tr>'
+    # Quoted names hold no slash, so that no other eval set and metric make the same identity.
+    identity = "/".join(quote(part, safe="", errors="surrogatepass") for part in (eval_set, name))
+    return f'<tr id="number-{identity}">{"".join(cells)}</tr>'
 
 
 def _difference(json: Mapping[str, Any], best: Mapping[str, Any] | None) -> str:

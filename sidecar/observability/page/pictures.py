@@ -94,7 +94,7 @@ def _matrix_table(classes: Sequence[str], matrix: Sequence[Sequence[float]]) -> 
 
 def phases_picture(seconds: Mapping[str, float]) -> str:
     """Return the time of each phase: a bar, and a list of what its parts are."""
-    total, start, parts, items = max(math.fsum(seconds.values()), 1e-9), 0.0, [], []
+    total, start, parts, items = max(sum(seconds.values()), 1e-9), 0.0, [], []
     for place, (name, length) in enumerate(seconds.items()):
         width = 1000 * max(length, 0.0) / total
         shape = f'<rect class="phase-{place}" x="{start:.2f}" y="0" width="{width:.2f}" height="20">'

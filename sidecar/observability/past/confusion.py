@@ -6,7 +6,7 @@ matrix that is not valid is left out. The format is that of `sidecar/evaluation/
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from sidecar.records import Result, Value
@@ -17,25 +17,32 @@ _DIGIT_BITS: Final = 44
 _DIGITS: Final[Mapping[str, tuple[int, int]]] = {"int64": (0, 1), "float32": (4, 8)}
 """By type: the number of the digit whose weight is 1, and how many digits there are. A row after these holds flags."""
 
-_NAME: Final = re.compile(r'"((?:[^"\\]|\\.){1,300})/counts": \{')
+_MOST_EVAL_SETS: Final = 64  # of a task
+_MOST_TALLIES: Final = 256  # that are looked at in one rank's file
+_MOST_DAMAGED: Final = 16  # of them, or too long
+_MOST_CHARACTERS: Final = 1 << 20  # of one state; 50 x 50 sums take a third of them
+_MOST_NAME_CHARACTERS: Final = 300
+_LARGEST: Final = 1e300  # sums of more would overflow
+
+_COUNTS: Final = '/counts": {'
+_NAME: Final = re.compile(r'"((?:[^"\\]|\\.)*)\Z')
 
 Matrix = list[list[float]]
 
 
-def matrices(result: Result, saved: Sequence[bytes]) -> list[dict[str, Any]]:
+def matrices(result: Result, saved: Iterable[bytes]) -> list[dict[str, Any]]:
     """Return the confusion matrices of a result: eval set, metric, names of the classes, and a row for each actual one.
 
     Args:
         result: The result, which names the classes.
-        saved: The file `states.json` of every rank.
+        saved: The file `states.json` of every rank. One at a time is held.
     """
+    if not result.classes or len(result.examples) > _MOST_EVAL_SETS:
+        return []
     sums: dict[tuple[str, str], Matrix] = {}
-    for content in saved if result.classes else ():
-        text = content.decode(errors="replace")
-        for eval_set, (start, end) in _parts(text, list(result.examples)).items():
-            for name, matrix in _within(text, start, end).items():
-                known = sums.get((eval_set, name))
-                sums[eval_set, name] = matrix if known is None else _add(known, matrix)
+    for content in saved:
+        for key, matrix in _matrices(content.decode(errors="replace"), list(result.examples)).items():
+            sums[key] = matrix if key not in sums else _add(sums[key], matrix)
     return [
         {"set": eval_set, "metric": name, "classes": classes, "matrix": matrix}
         for (eval_set, name), matrix in sums.items()
@@ -48,45 +55,50 @@ def _classes(by_metric: Mapping[str, Mapping[str, Value]], count: int) -> list[s
     return next((list(classes) for classes in by_metric.values() if len(classes) == count), [])
 
 
-def _parts(text: str, eval_sets: Sequence[str]) -> dict[str, tuple[int, int]]:
-    """Return where the states of each eval set begin and end in one rank's file."""
-    states = max(0, text.find('"states": {'))
-    starts = {eval_set: text.find(f"{json.dumps(eval_set)}: {{", states) for eval_set in eval_sets}
-    found = sorted((start, eval_set) for eval_set, start in starts.items() if start >= 0)
-    ends = [*(start for start, _ in found[1:]), len(text)]
-    return {eval_set: (start, end) for (start, eval_set), end in zip(found, ends, strict=False)}
+def _matrices(text: str, eval_sets: Sequence[str]) -> dict[tuple[str, str], Matrix]:
+    """Return the matrices in one rank's file by eval set and metric.
 
-
-def _within(text: str, start: int, end: int) -> dict[str, Matrix]:
-    """Return the matrices in a part of one rank's file.
-
-    Only the states of matrices are parsed, because states of other metrics may hold a value for each example.
+    Only the states of matrices are parsed, because states of other metrics may hold a value for each example. Every
+    step has a bound, because parsing and matching let no other thread of the daemon run meanwhile.
     """
-    found: dict[str, Matrix] = {}
-    for match in _NAME.finditer(text, start, end):
-        weights_at = text.find(f'"{match[1]}/weights": {{', match.end(), end)
-        if weights_at < 0:
+    states = max(0, text.find('"states": {'))
+    starts = sorted((text.find(f"{json.dumps(name)}: {{", states), name) for name in eval_sets)
+    found: dict[tuple[str, str], Matrix] = {}
+    at, damaged = states, 0
+    for _ in range(_MOST_TALLIES):
+        if damaged == _MOST_DAMAGED or (mark := text.find(_COUNTS, at)) < 0:
+            break
+        at = mark + len(_COUNTS)
+        eval_set = next((name for start, name in reversed(starts) if 0 <= start < mark), None)
+        name = _NAME.search(text, max(states, mark - _MOST_NAME_CHARACTERS), mark)
+        if eval_set is None or name is None:
             continue
         try:
-            counts = _matrix(_object(text, match.end() - 1))
-            weights = _matrix(_object(text, text.index("{", weights_at)))
-            name = str(json.loads(f'"{match[1]}"'))
+            counts, end = _object(text, at - 1)
+            weights, at = _object(text, end, f', "{name[1]}/weights": ')
+            one, other = _matrix(counts), _matrix(weights)
+            key = eval_set, str(json.loads(f'"{name[1]}"'))
         except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError):
+            damaged += 1
             continue
-        if counts is not None and weights is not None and len(counts) == len(weights):
-            found[name] = _add(counts, weights)
+        if one is not None and other is not None and len(one) == len(other):
+            found[key] = _add(one, other)
     return found
 
 
-def _object(text: str, start: int) -> dict[str, Any]:
-    found, _ = json.JSONDecoder().raw_decode(text, start)
+def _object(text: str, start: int, before: str = "") -> tuple[dict[str, Any], int]:
+    """Return the object that stands, after a text, at a place, and the place behind it."""
+    if not text.startswith(before, start):
+        raise ValueError(f"not {before}")
+    start += len(before)
+    found, length = json.JSONDecoder().raw_decode(text[start : start + _MOST_CHARACTERS])
     if not isinstance(found, dict):
         raise TypeError("not an object")
-    return found
+    return found, start + length
 
 
 def _matrix(state: dict[str, Any]) -> Matrix | None:
-    """Return the sums of a state as floats; None if it is not a square matrix of few classes."""
+    """Return the sums of a state as floats; None if it is not a square matrix of few classes, or not finite."""
     size, other = state["shape"]
     if type(size) is not int or size != other or not _LEAST_CLASSES <= size <= _MOST_CLASSES:
         return None
@@ -97,6 +109,8 @@ def _matrix(state: dict[str, Any]) -> Matrix | None:
             return None  # another size, or the row of flags: a sum is not finite
         scale = 2.0 ** (_DIGIT_BITS * (int(digit) - unit))
         cells = [cell + scale * value for cell, value in zip(cells, row, strict=True)]
+    if not all(abs(cell) <= _LARGEST for cell in cells):
+        return None  # NaN, too
     return [cells[size * number : size * (number + 1)] for number in range(size)]
 
 

@@ -23,6 +23,9 @@ def curve_json(
 ) -> dict[str, Any] | None:
     """Return a curve as columns of equal length, ordered by step; None if no evaluation has this metric.
 
+    If the steps of only some checkpoints are known, the points are in the order of their evaluations, and `x` counts
+    them, as in `sidecar history --plot`.
+
     Args:
         past: All evaluations.
         eval_set: Name of the eval set.
@@ -37,7 +40,9 @@ def curve_json(
         return None
     newest = found[-1][0]
     goal = next(series.goal for series in past.series() if (series.eval_set, series.metric) == (eval_set, metric))
-    found.sort(key=lambda point: (point[0].step is None, point[0].step or 0, point[0].plan))
+    is_mixed = len({row.step is None or row.step_source == "order" for row, _ in found}) > 1
+    if not is_mixed:  # else the number of a checkpoint in order would be taken for a step
+        found.sort(key=lambda point: (point[0].step or 0, point[0].plan))
     values = [number.value for _, number in found]
     smooth = smoothed(values, smoothing) if smoothing > 0 else None
     keep = {place for place, (row, _) in enumerate(found) if row is newest or row.plan == best}
@@ -48,6 +53,7 @@ def curve_json(
         "goal": goal,
         "evaluations": len(found),
         "downsampled": len(kept) < len(found),
+        "x": [place + 1 if is_mixed else found[place][0].step or 0 for place in kept],
         "plans": [found[place][0].plan for place in kept],
         "steps": [found[place][0].step for place in kept],
         "labels": [shown_step(found[place][0].step, found[place][0].step_source) for place in kept],

@@ -1,6 +1,6 @@
 """Describe one evaluation completely, as JSON. Pure."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import asdict
 from typing import Any
 
@@ -9,12 +9,12 @@ from sidecar.observability.past.confusion import matrices
 from sidecar.observability.report import closed_row, numbers
 
 
-def details_json(closed: Closed, saved: Sequence[bytes] = ()) -> dict[str, Any]:
+def details_json(closed: Closed, saved: Iterable[bytes] = ()) -> dict[str, Any]:
     """Return the row of `sidecar history --json` with everything else that the journal knows of a plan.
 
     Args:
         closed: The plan and its outcome.
-        saved: The metric states that the ranks saved, if all are there; they hold the confusion matrices.
+        saved: The metric states that the ranks saved, which hold the confusion matrices.
     """
     plan, outcome, result = closed.plan, closed.outcome, closed.outcome.result
     return closed_row(closed) | {
@@ -37,5 +37,5 @@ def details_json(closed: Closed, saved: Sequence[bytes] = ()) -> dict[str, Any]:
         "saves": [] if result is None else list(result.saves),
         "warnings": [] if result is None else result.warnings(),
         "notes": [] if result is None else list(result.notes),
-        "confusion": [] if result is None or not saved else matrices(result, saved),
+        "confusion": [] if result is None else matrices(result, saved),
     }

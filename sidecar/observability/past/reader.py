@@ -8,7 +8,7 @@ thread forgets everything and ends. HTTP requests read what the thread has; only
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final, Protocol, TypeVar
 
@@ -155,16 +155,24 @@ class PastReader:
                 with self._changed:
                     self._failing = str(error) if isinstance(error, SidecarError) else repr(error)
                     self._changed.wait(pause)
+                    if self._forgets():
+                        return
                 pause = min(2 * pause, _LAST_PAUSE_SECONDS)
                 continue
             pause = _FIRST_PAUSE_SECONDS
             with self._changed:
                 self._failing = None
                 self._changed.wait_for(self._has_work, _IDLE_SECONDS)
-                if not self._has_work() and self._now() - self._asked_at >= _IDLE_SECONDS:
-                    self._past = None
-                    self._details.clear()
+                if not self._has_work() and self._forgets():
                     return
+
+    def _forgets(self) -> bool:
+        """Forget everything if nobody asked for long; return whether it did. The caller holds the lock."""
+        if self._now() - self._asked_at < _IDLE_SECONDS:
+            return False
+        self._past = None
+        self._details.clear()
+        return True
 
     def _has_work(self) -> bool:
         return bool(self._wanted) or self._known is not self._followed
@@ -234,17 +242,27 @@ class PastReader:
                 if self._past
                 else None
             )
-        found = details_json(closed, self._saved(outcome))
+        try:
+            found = details_json(closed, self._saved(outcome))
+        except _NoStatesError:
+            found = details_json(closed)
         numbered = {} if row is None else {"step": row.step, "step_source": row.step_source, "final": row.final}
         return found | numbered | {"log": self.log_of(closed)}
 
-    def _saved(self, outcome: Outcome) -> list[bytes]:
-        """Return the metric states that the ranks saved, if they may hold a confusion matrix and all are there."""
+    def _saved(self, outcome: Outcome) -> Iterator[bytes]:
+        """Yield the metric states that each rank saved. Raises `_NoStatesError` unless all are there."""
         result = outcome.result
-        if result is None or not result.classes or not 0 < len(result.saves) <= _MOST_SAVES:
-            return []
-        try:
-            found = [self._storage.read(f"{folder}/states.json") for folder in result.saves]
-        except SidecarError:
-            return []
-        return [content for content in found if content is not None] if None not in found else []
+        if result is None or len(result.saves) > _MOST_SAVES:
+            return
+        for folder in result.saves:
+            try:
+                content = self._storage.read(f"{folder}/states.json")
+            except SidecarError as error:
+                raise _NoStatesError from error
+            if content is None:
+                raise _NoStatesError
+            yield content
+
+
+class _NoStatesError(Exception):
+    """The metric states of a rank are missing, or cannot be read."""

@@ -180,8 +180,70 @@ def test_scripts_write_numbers_as_python_does(run, serve, visit):
     server = serve(run)
     page = visit(server.url)
     base = page.eval_on_selector("script[type=module]", "script => script.src").rpartition("/")[0]
-    call = "([base, all]) => import(`${base}/chart.js`).then(module => all.map(module.shortened))"
+    call = "([base, all]) => import(`${base}/chart.js`).then(module => all.map((each) => module.shortened(each)))"
     assert page.evaluate(call, [base, given]) == [number(each) for each in given]
+
+
+def test_labels_of_an_axis_differ(run, serve, visit):
+    """Values that differ in the seventh digit only do not have the same label at each line."""
+    server = serve(run)
+    page = visit(server.url)
+    base = page.eval_on_selector("script[type=module]", "script => script.src").rpartition("/")[0]
+    call = "([base, all]) => import(`${base}/chart.js`).then(module => module.axisLabels(all))"
+    assert page.evaluate(call, [base, [0, 0.25, 0.5]]) == ["0", "0.25", "0.5"]
+    assert page.evaluate(call, [base, [123456.1, 123456.2]]) == ["123456.1", "123456.2"]
+    assert page.evaluate(call, [base, [1e-300, None, None, 1]]) == ["1e-300", None, None, "1"]
+
+
+def test_no_label_of_an_axis_is_cut(run, serve, visit):
+    """The axis is as wide as its labels."""
+    for step in (1, 2):
+        run.plan(f"epoch-{step}.keras", step)
+        run.succeed({"test": {"loss": value(-0.00012345 * step, "min")}})
+    server = serve(run)
+    page = visit(server.url)
+    drawn(page, 2)
+    page.evaluate("""() => {
+        const prototype = CanvasRenderingContext2D.prototype, fill = prototype.fillText;
+        window.lefts = [];
+        prototype.fillText = function (text, x, y, ...more) {
+            const at = this.getTransform().transformPoint({ x, y });
+            if (this.textAlign === "right") lefts.push(at.x - this.measureText(text).width);
+            fill.call(this, text, x, y, ...more);
+        };
+    }""")
+    page.get_by_label("Smoothing").fill("0.5")  # draws the chart anew
+    least = """() => new Promise(found => {
+        const look = () => { lefts.length > 2 ? found(Math.min(...lefts)) : requestAnimationFrame(look); };
+        look();
+    })"""
+    assert page.evaluate(least) >= 0
+
+
+def test_names_that_look_alike_when_joined(run, serve, visit):
+    """`a-b` of `c` and `a` of `b-c` keep a row each when a new result appears."""
+    for each in (0.25, 0.5):
+        run.plan("c", int(100 * each))
+        run.succeed({"a-b": {"c": value(each)}, "a": {"b-c": value(each + 1)}})
+        if each == 0.25:
+            server = serve(run)
+            page = visit(server.url)
+            drawn(page, 1)
+    run.tell()
+    drawn(page, 2)
+    page.wait_for_selector("#row-2")
+    read = "rows => rows.map(row => [0, 2].map(place => row.cells[place].textContent))"
+    assert page.eval_on_selector_all("#numbers-rows tr", read) == [["a-b", "0.5"], ["a", "1.5"]]
+
+
+def test_a_curve_without_a_point_says_why(run, serve, visit):
+    """NaN has no place on a chart."""
+    run.plan("epoch-01.keras", 100)
+    run.succeed({"test": {"loss": value(float("nan"), "min")}})
+    server = serve(run)
+    page = visit(server.url)
+    drawn(page, 1)
+    page.get_by_text("1 value is NaN or infinite").wait_for()
 
 
 @pytest.mark.parametrize("screen", ["light", pytest.param("dark", marks=pytest.mark.nightly), "phone"])

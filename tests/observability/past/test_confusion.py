@@ -84,6 +84,9 @@ DAMAGE = {
     "an unknown row": lambda text: text.replace('"0": [', '"99": ['),
     "a list": lambda text: text.replace('/counts": {', '/counts": {}, "x": {'),
     "deep nesting": lambda text: text.replace('"rows": {', '"rows": ' + "[" * 100_000, 1),
+    "NaN": lambda text: text.replace('"0": [1', '"0": [NaN'),
+    "infinity": lambda text: text.replace('"0": [1', '"0": [Infinity'),
+    "sums that would overflow": lambda text: text.replace('"0": [1', '"0": [1e308'),
     "no shape": lambda text: text.replace('"shape"', '"form"'),
 }
 
@@ -96,6 +99,42 @@ def test_damaged_states_are_left_out(damage):
     broken = DAMAGE[damage](text)
     assert broken != text
     assert matrices(result_of(), [broken.encode(errors="surrogatepass")]) == []
+
+
+HOSTILE = {
+    "quotes": '\\"' * (1 << 23),
+    "names": '"m/counts": {' * 1_200_000,
+    "unfinished objects": ('"m/counts": {' + '"a": {}, ' * 900) * 1_000,
+    "many matrices": ('"m/counts": {"shape": [4, 4], "dtype": "int64", "rows": {}}, "m/weights": {}, ') * 200_000,
+}
+
+
+@pytest.mark.timeout(60)  # the daemon's other threads wait meanwhile: matching quotes took two minutes
+@pytest.mark.parametrize("hostile", HOSTILE)
+def test_hostile_states_take_little_time(hostile):
+    """Sixteen megabytes of anything take at most seconds."""
+    content = '{"states": {"test": {' + HOSTILE[hostile]
+    assert matrices(result_of(), [content.encode()]) == []
+
+
+def test_files_are_held_one_at_a_time():
+    """64 ranks of 16 MB each would take a gigabyte."""
+    _, states = counted([(1, 1)])
+    held = []
+
+    class Content(bytes):
+        def __del__(self):
+            held.remove(id(self))
+
+    def contents():
+        for _ in range(5):
+            content = Content(saved(states))
+            held.append(id(content))
+            assert len(held) <= 2  # the one before is dropped when this one is taken
+            yield content
+
+    (found,) = matrices(result_of(), contents())
+    assert found["matrix"][1][1] == 5
 
 
 def test_bytes_that_are_no_text():

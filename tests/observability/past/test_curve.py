@@ -56,6 +56,15 @@ def test_numbers_that_json_cannot_carry():
     assert found["lower"][0] is None
 
 
+def test_steps_and_numbers_are_not_mixed():
+    """If one checkpoint has no step, its number would stand at the left of all steps: the order counts then."""
+    found = curve(past_of([0.1, 0.2, 0.3, 0.4], steps=[1000, None, 500, None]))
+    assert (found["values"], found["x"]) == ([0.1, 0.2, 0.3, 0.4], [1, 2, 3, 4])
+    assert found["labels"] == ["1000", "#1", "500", "#2"]
+    assert curve(past_of([0.1, 0.2, 0.3], steps=[1000, 500, 700]))["x"] == [500, 700, 1000]
+    assert curve(past_of([0.1, 0.2], steps=[None, None]))["x"] == [1, 2]
+
+
 def test_checkpoints_without_a_step_are_numbered():
     """By their place in the order of writing, as everywhere."""
     found = curve(past_of([0.1, 0.2], steps=[None, None]))

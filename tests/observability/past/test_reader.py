@@ -133,6 +133,14 @@ def test_storage_that_fails(run):
     assert plans(run) == [1, 2, 3, 4, 5]
 
 
+def test_storage_that_fails_is_not_asked_for_ever(run, monkeypatch):
+    """Without requests the thread ends, although it could not read the journal."""
+    run.storage.error = StorageError("the disk is away")
+    until(lambda: run.past.progress()["state"] == "failing")
+    monkeypatch.setattr(module, "_IDLE_SECONDS", 0.0)
+    until(lambda: run.past._past is None)
+
+
 def test_entries_that_the_loop_no_longer_has(run, monkeypatch):
     """A gap between what was read and what the loop still holds is read from storage."""
     until(lambda: is_read(run.past))

@@ -3,6 +3,7 @@
 import { ago } from "./times.js";
 
 const HEIGHT = 206;
+const LEAST_AXIS = 56; // pixels, so that curves are equally wide as long as their labels are short
 const RING = 5; // radius of the mark of the best point, in CSS pixels
 
 /** Return a colour of the style sheet. */
@@ -11,11 +12,24 @@ function colour(name) {
 }
 
 /** Return a number with five significant digits, as all other parts of the program write it. */
-export function shortened(value) {
-  const [digits, exponent] = value.toExponential(4).split("e");
-  if (Number(exponent) >= -4 && Number(exponent) < 5) return Number(value.toPrecision(5)).toString();
+export function shortened(value, most = 5) {
+  const [digits, exponent] = value.toExponential(most - 1).split("e");
+  if (Number(exponent) >= -4 && Number(exponent) < most) return Number(value.toPrecision(most)).toString();
   const size = String(Math.abs(Number(exponent))).padStart(2, "0");
   return `${digits.replace(/\.?0+$/, "")}e${exponent[0]}${size}`;
+}
+
+/** Return the labels of an axis with as many digits as tell them apart; null has none. */
+export function axisLabels(splits) {
+  const known = splits.filter((value) => value !== null);
+  let digits = 5;
+  while (digits < 17 && new Set(known.map((value) => shortened(value, digits))).size < known.length) digits += 1;
+  return splits.map((value) => (value === null ? null : shortened(value, digits)));
+}
+
+/** Return the pixels that labels need next to the axis of values. */
+function axisSize(labels) {
+  return Math.max(LEAST_AXIS, 18 + 7 * Math.max(0, ...(labels ?? []).map((label) => label?.length ?? 0)));
 }
 
 /** Return a step for an axis: 12k, 3.5M. */
@@ -57,8 +71,7 @@ export class Chart {
 
   /** Return the columns that uPlot draws. On a log scale only positive numbers have a place. */
   data() {
-    const { steps, values, lower, upper, smoothed } = this.curve;
-    const x = steps.map((step, place) => step ?? place);
+    const { x, values, lower, upper, smoothed } = this.curve;
     if (!this.log) return [x, upper, lower, values, ...(smoothed ? [smoothed] : [])];
     const least = Math.min(...[...values, ...upper].filter((value) => value > 0));
     const positive = (column) => column.map((value) => (value > 0 ? value : null));
@@ -73,8 +86,8 @@ export class Chart {
     const text = colour("--soft"), grid = colour("--grid"), line = colour("--curve"), band = colour("--band");
     const smooth = this.curve.smoothed !== null;
     const axis = { stroke: text, grid: { stroke: grid, width: 1 }, ticks: { stroke: grid, width: 1, size: 4 }, font: "12px system-ui, sans-serif" };
-    const few = this.curve.steps.length <= 60;
-    const ordered = this.curve.labels.every((label) => label.startsWith("#")); // no step is known
+    const few = this.curve.x.length <= 60;
+    const ordered = this.curve.labels.some((label) => label.startsWith("#")); // not all steps are known
     const series = [
       {},
       { stroke: "transparent", points: { show: false } },
@@ -94,7 +107,7 @@ export class Chart {
       axes: [
         { ...axis, label: ordered ? "order" : "step", labelFont: axis.font,
           labelSize: 16, labelGap: -2, size: 26, space: 56, values: (_, splits) => splits.map((step) => (Number.isInteger(step) ? shortStep(step) : "")) },
-        { ...axis, size: 56, values: (_, splits) => splits.map((value) => (value === null ? null : shortened(value))) },
+        { ...axis, size: (_, labels) => axisSize(labels), values: (_, splits) => axisLabels(splits) },
       ],
       cursor: { drag: { x: false, y: false }, y: false, points: { size: 8 },
                 dataIdx: (uplot, place, nearest) => (place < 3 ? null : nearest) },
@@ -119,7 +132,7 @@ export class Chart {
 
   /** Draw what uPlot does not: the interval of a single point, and a ring around the best point. */
   mark() {
-    if (this.curve.steps.length === 1) this.markInterval();
+    if (this.curve.x.length === 1) this.markInterval();
     this.markBest();
   }
 
@@ -143,7 +156,7 @@ export class Chart {
     const { ctx } = this.uplot, ratio = devicePixelRatio;
     ctx.save();
     ctx.beginPath();
-    ctx.arc(this.uplot.valToPos(this.curve.steps[place] ?? place, "x", true), this.uplot.valToPos(value, "y", true), RING * ratio, 0, 2 * Math.PI);
+    ctx.arc(this.uplot.valToPos(this.curve.x[place], "x", true), this.uplot.valToPos(value, "y", true), RING * ratio, 0, 2 * Math.PI);
     ctx.lineWidth = 2.5 * ratio;
     ctx.strokeStyle = colour("--best");
     ctx.stroke();
@@ -177,7 +190,7 @@ export class Chart {
       this.write(this.curve.plans.indexOf(this.curve.newest), "newest: ");
       return;
     }
-    const left = this.uplot.valToPos(this.curve.steps[place] ?? place, "x");
+    const left = this.uplot.valToPos(this.curve.x[place], "x");
     this.uplot.setCursor({ left, top: 10 }, false);
     this.tell(place);
   }

@@ -57,7 +57,9 @@ class Card {
       if (asked !== this.asked) return; // a later request is under way
       this.chart.show(curve, log);
       const left = log && curve.values.some((value) => value !== null && value <= 0) ? "Values of 0 and less have no place on a log scale. " : "";
-      this.note.textContent = left + (curve.downsampled
+      const lost = curve.values.filter((value) => value === null).length;
+      const gaps = lost ? `${lost} ${lost === 1 ? "value is" : "values are"} NaN or infinite, and not drawn. ` : "";
+      this.note.textContent = gaps + left + (curve.downsampled
         ? `${curve.plans.length} of ${curve.evaluations} evaluations are drawn: the lowest and highest of each interval.` : "");
       this.root.dataset.drawn = String(curve.evaluations);
     } catch {
