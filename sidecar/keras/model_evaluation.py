@@ -49,7 +49,8 @@ def open_evaluation(
     """Try model, metrics and data on a first batch, before a checkpoint is there.
 
     Raises:
-        TaskError: The model is not compiled or not of TensorFlow, or data, model or metrics cannot be evaluated.
+        TaskError: The model is not compiled or not of TensorFlow, data, model or metrics cannot be evaluated, or a
+            callback is of another Keras than the model.
     """
     if not getattr(model, "compiled", getattr(model, "_is_compiled", False)):  # Keras 3, tf_keras
         raise TaskError(
@@ -61,12 +62,19 @@ def open_evaluation(
             f"Keras computes with {keras.backend.backend()} here, and only TensorFlow is supported: set "
             f"KERAS_BACKEND=tensorflow before Keras is imported"
         )
+    for callback in callbacks:
+        # Keras 2 asks each callback for its hooks, which callbacks of Keras 3 do not tell.
+        if not hasattr(callback, "_implements_train_batch_hooks" if is_keras_2(model) else "set_model"):
+            name = keras_of(model).__name__
+            raise TaskError(
+                f"callbacks=… holds {callback!r:.80}, but the model is of {name}: give a {name}.callbacks.Callback"
+            )
     if not exact:
         return PlainEvaluation(model, source, callbacks, steps)
     if is_keras_2(model) and isinstance(model.distribute_strategy, _MIRRORED):
         raise TaskError(
-            f"the model is of Keras 2 and was made under {type(model.distribute_strategy).__name__}, whose metrics only "
-            f"model.evaluate can update: give exact=False, or make the model outside the scope of the strategy"
+            f"the model is of Keras 2 and was made under {type(model.distribute_strategy).__name__}, so only "
+            f"model.evaluate can update its metrics: give exact=False, or make the model outside of the strategy"
         )
     with explained():
         try:

@@ -5,10 +5,10 @@ The interface is that of `tf.keras.utils.SidecarEvaluator`. Users' programs call
 
 import time
 from collections.abc import Sequence
-from numbers import Integral
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from sidecar.clock import SystemClock
@@ -132,7 +132,9 @@ class SidecarEvaluator:
             ("max_retries", rules.max_retries, 0),
             ("batch_size", self._batch_size, 1),
         ):
-            if value is not None and (isinstance(value, bool) or not isinstance(value, Integral) or value < least):
+            if value is not None and (
+                isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least
+            ):
                 raise SettingsError(f"{name}={value!r} must be a whole number from {least}")
         for name, seconds, least_seconds in (
             ("interval_seconds", rules.interval_seconds, 0.01),

@@ -200,6 +200,21 @@ def test_keras_2_under_a_strategy(small, new_evaluator, tmp_path):
     assert [result.step for result in evaluator.results] == [9]
 
 
+@pytest.mark.parametrize("exact", [True, False])
+def test_callbacks_of_another_keras(exact, small, new_evaluator, tmp_path):
+    """They are refused before a checkpoint is there. The export of the best model works with both."""
+    import tf_keras
+
+    from sidecar.keras import SidecarEvaluatorModelExport
+
+    model = small.model(of=tf_keras)
+    for callback, told in ((small.keras.callbacks.TensorBoard(tmp_path / "logs"), "tf_keras"), (3, "holds 3")):
+        with pytest.raises(TaskError, match=told):
+            new_evaluator(model, exact=exact, callbacks=[callback]).start()
+    export = SidecarEvaluatorModelExport(tmp_path / "best" / "m", tmp_path / "ckpt-{epoch}", save_weights_only=True)
+    new_evaluator(model, exact=exact, callbacks=[export, tf_keras.callbacks.Callback()]).start()
+
+
 def test_numbers_may_be_nan(small, new_evaluator, tmp_path):
     """A model that diverged is a result, too."""
     model = small.trained(1)
