@@ -12,7 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 from sidecar.errors import TaskError
-from sidecar.evaluation.backends.tensorflow.generator_source import in_order, is_sequence
+from sidecar.evaluation.backends.tensorflow.generator_source import in_order, is_sequence, without_lists
 
 MOST_GENERATED_BYTES: Final = 4 * 1024**3
 """The most bytes of a generator's batches that are held in memory, so that an endless generator is reported."""
@@ -84,4 +84,4 @@ class _Generated:
                     f"data=… is a generator of more than {self._most_bytes} bytes, which would have to stay in memory "
                     f"for the next checkpoint: give a tf.data.Dataset or a keras.utils.PyDataset, or steps=…"
                 )
-            yield batch
+            yield without_lists(batch)

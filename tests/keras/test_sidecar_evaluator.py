@@ -159,6 +159,24 @@ def test_a_metric_that_cannot_be_added_up(exact, small, new_evaluator, tmp_path)
     assert evaluator.model.optimizer.iterations == 7
 
 
+@pytest.mark.filterwarnings("ignore:Your input ran out of data")
+@pytest.mark.parametrize("exact", [True, False])
+def test_a_generator_of_lists(exact, small, new_evaluator, tmp_path):
+    """Keras 2 took `yield [a, b], y` for two inputs; an absent weight is no weight."""
+    layers = small.keras.layers
+    inputs = [small.keras.Input((4,)), small.keras.Input((4,))]
+    outputs = layers.Dense(2, activation="softmax")(layers.Concatenate()(inputs))
+    model = small.keras.Model(inputs, outputs)
+    model.compile("adam", "sparse_categorical_crossentropy", metrics=["accuracy"])
+    model.save(tmp_path / "m-1.keras")
+    batches = (([small.x[at : at + 50]] * 2, small.y[at : at + 50], None) for at in (0, 50))
+    evaluator = new_evaluator(model, batches, exact=exact)
+    evaluator.start()
+    (result,) = evaluator.results
+    expected = model.evaluate([small.x[:100]] * 2, small.y[:100], verbose=0, return_dict=True)
+    assert result.metrics == pytest.approx(expected, rel=1e-6)
+
+
 @pytest.mark.parametrize("exact", [True, False])
 def test_a_metric_of_several_numbers(exact, small, new_evaluator, tmp_path):
     """Each number has its index in its name, as with exact sums."""
