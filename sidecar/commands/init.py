@@ -167,9 +167,9 @@ def _create(path: Path, text: str, report: Callable[[str], None]) -> None:
 
 
 def _candidates(here: Path) -> list[Path]:
-    """Return the directories in `here` that hold checkpoints; if there are none, those with a likely name."""
+    """Return the directories in `here` that hold checkpoints, else `here` if it does, else those with a likely name."""
     folders = sorted(path for path in here.iterdir() if path.is_dir() and not path.name.startswith("."))
-    with_checkpoints = [folder for folder in folders if _count(folder)]
+    with_checkpoints = [folder for folder in folders if _count(folder)] or ([here] if _count(here) else [])
     return with_checkpoints or [folder for folder in folders if folder.name in _LIKELY]
 
 

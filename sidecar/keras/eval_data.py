@@ -4,7 +4,7 @@ The data is what `model.evaluate` takes as `x`: a `tf.data.Dataset`, a Keras `Py
 generator can be read only once, so its batches stay in memory. Arrays (x, y) are accepted, too.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from typing import Any, Final
 
@@ -12,7 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 from sidecar.errors import TaskError
-from sidecar.evaluation.backends.tensorflow.generator_source import in_order, is_sequence
+from sidecar.evaluation.backends.tensorflow.generator_source import in_order, is_sequence, without_lists
 
 MOST_GENERATED_BYTES: Final = 4 * 1024**3
 """The most bytes of a generator's batches that are held in memory, so that an endless generator is reported."""
@@ -41,7 +41,7 @@ def repeatable(
     if isinstance(data, tf.data.Dataset):
         return _dataset(data, steps)
     if is_sequence(data):
-        return (lambda: islice(in_order(data), steps)) if steps is not None else (lambda: data)
+        return (lambda: _as_generator(islice(in_order(data), steps))) if steps is not None else (lambda: data)
     if isinstance(data, Iterator):
         return _Generated(data, steps, most_bytes).batches
     raise TaskError(f"data=… must be {_ACCEPTED}, found {type(data).__name__}")
@@ -53,6 +53,11 @@ def _dataset(dataset: Any, steps: int | None) -> Callable[[], Any]:
     if dataset.cardinality() == tf.data.INFINITE_CARDINALITY:
         raise TaskError("data=… repeats for ever: give steps=…, the number of batches of an evaluation")
     return lambda: dataset
+
+
+def _as_generator(batches: Iterable[Any]) -> Iterator[Any]:
+    """Return batches as a generator: `model.evaluate` takes no other iterator."""
+    return (batch for batch in batches)
 
 
 class _Generated:
@@ -68,7 +73,7 @@ class _Generated:
             self._batches = list(self._read())
             if not self._batches:
                 raise TaskError("data=… is a generator without a batch: give a new one, since it can be read only once")
-        return iter(self._batches)
+        return _as_generator(self._batches)
 
     def _read(self) -> Iterator[Any]:
         size = 0
@@ -79,4 +84,4 @@ class _Generated:
                     f"data=… is a generator of more than {self._most_bytes} bytes, which would have to stay in memory "
                     f"for the next checkpoint: give a tf.data.Dataset or a keras.utils.PyDataset, or steps=…"
                 )
-            yield batch
+            yield without_lists(batch)

@@ -20,7 +20,7 @@ from sidecar.plain_text import one_line
 from sidecar.states import FailureKind
 
 LOG: Final = logging.getLogger("tensorflow")
-"""The logger to which the evaluator of Keras 2 wrote. TensorFlow shows its messages from level INFO on."""
+"""The logger to which the evaluator of Keras 2 wrote. TensorFlow shows its warnings; `setLevel("INFO")` shows all."""
 
 _FIRST_RETRY_SECONDS: Final = 1.0  # doubled each time, so that three retries take seven seconds
 _LONGEST_RETRY_SECONDS: Final = 30.0

@@ -7,16 +7,18 @@ traced steps, the same sums. Only the callbacks of the user are added. The numbe
 
 import os
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 from sidecar.checkpoints.scan import DiscoveredCheckpoint
 from sidecar.errors import EvaluationFailedError, SidecarError, TaskError
 from sidecar.evaluation.backends.tensorflow.evaluator import KerasEvaluator
+from sidecar.evaluation.backends.tensorflow.libraries import is_keras_2
 from sidecar.evaluation.backends.tensorflow.restore import restore
 from sidecar.evaluation.data.shard import Shard
 from sidecar.evaluation.eval_loop import EXAMPLES
@@ -30,6 +32,7 @@ from sidecar.states import FailureKind
 
 _SET: Final = "validation"
 _MOST_CHARACTERS: Final = 500  # of an error of Keras, which may write the values of a batch into it
+_MIRRORED: Final = (tf.distribute.MirroredStrategy, tf.distribute.MultiWorkerMirroredStrategy)
 _CACHE_BYTES: Final = 1024**3  # of data that stay in memory, as in a worker process
 _WORDS: Final = (
     ("let build_model return", "give SidecarEvaluator"),
@@ -46,7 +49,8 @@ def open_evaluation(
     """Try model, metrics and data on a first batch, before a checkpoint is there.
 
     Raises:
-        TaskError: The model is not compiled or not of TensorFlow, or data, model or metrics cannot be evaluated.
+        TaskError: The model is not compiled or not of TensorFlow, data, model or metrics cannot be evaluated, or a
+            callback is of another Keras than the model.
     """
     if not getattr(model, "compiled", getattr(model, "_is_compiled", False)):  # Keras 3, tf_keras
         raise TaskError(
@@ -58,11 +62,23 @@ def open_evaluation(
             f"Keras computes with {keras.backend.backend()} here, and only TensorFlow is supported: set "
             f"KERAS_BACKEND=tensorflow before Keras is imported"
         )
+    for callback in callbacks:
+        # Keras 2 asks each callback for its hooks, which callbacks of Keras 3 do not tell.
+        if not hasattr(callback, "_implements_train_batch_hooks" if is_keras_2(model) else "set_model"):
+            name = keras_of(model).__name__
+            raise TaskError(
+                f"callbacks=… holds {callback!r:.80}, but the model is of {name}: give a {name}.callbacks.Callback"
+            )
     if not exact:
         return PlainEvaluation(model, source, callbacks, steps)
+    if is_keras_2(model) and isinstance(model.distribute_strategy, _MIRRORED):
+        raise TaskError(
+            f"the model is of Keras 2 and was made under {type(model.distribute_strategy).__name__}, so only "
+            f"model.evaluate can update its metrics: give exact=False, or make the model outside of the strategy"
+        )
     with explained():
         try:
-            return ExactEvaluation(model, _evaluator(model, source), callbacks, steps)
+            return ExactEvaluation(model, _evaluator(model, source, steps), callbacks, steps)
         except (EvaluationError, SidecarError):
             raise
         except Exception as error:
@@ -72,15 +88,17 @@ def open_evaluation(
             ) from error
 
 
-def _evaluator(model: Any, source: Callable[[], Any]) -> KerasEvaluator:
-    """Build the evaluator of a worker process, and read the data once.
+def _evaluator(model: Any, source: Callable[[], Any], steps: int | None) -> KerasEvaluator:
+    """Build the evaluator of a worker process, and read the data once. Warn if it has fewer batches than `steps`.
 
     If the data comes in another order each time, batches are taken as they come: one process need not compare them with
     those of others. Metrics that are means over batches are refused then.
     """
     evaluator = _build(model, lambda: source())  # noqa: PLW0108 - the parameters of a function say how data is divided
     try:
-        evaluator.read(_nothing)
+        (stream,) = evaluator.read(_nothing)
+        if steps is not None and stream.batches < steps:
+            LOG.warning("data=… has %d batches, fewer than steps=%d: each evaluation ends there", stream.batches, steps)
     except EvaluationError as error:
         if error.kind != FailureKind.STREAM_DIFFERS:
             raise
@@ -153,7 +171,14 @@ class PlainEvaluation:
             self._source(), steps=self._steps, callbacks=list(self._callbacks), verbose=2, return_dict=True
         )
         tick()
-        return None, {name: float(value) for name, value in logs.items()}
+        return None, dict(_numbers_of(logs))
+
+
+def _numbers_of(logs: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
+    """Yield the numbers of `model.evaluate`; those of an array have its name and their index, as with exact sums."""
+    for name, value in logs.items():
+        for index, number in np.ndenumerate(np.asarray(value)):
+            yield "_".join([name, *map(str, index)]), float(number)
 
 
 def set_iterations(model: Any, found: DiscoveredCheckpoint) -> None:

@@ -13,7 +13,7 @@ from sidecar.confined import open_folder
 from sidecar.durable import sync_file
 from sidecar.errors import SettingsError, TaskError
 from sidecar.keras.best_value import BestValue
-from sidecar.keras.evaluation_loop import LOG, number_in
+from sidecar.keras.evaluation_loop import number_in
 from sidecar.plain_text import one_line
 
 _SUFFIXES: Final = (".keras", ".h5")
@@ -93,15 +93,18 @@ class SidecarEvaluatorModelExport(keras.callbacks.ModelCheckpoint):  # type: ign
                 self.best = stored
         value = float(logs[self.monitor])
         if value != value or (self.best is not None and not self._is_improvement(value, self.best)):  # noqa: PLR0124
-            if self.verbose:
-                LOG.info("%s=%s did not improve from %s", self.monitor, value, self.best)
+            self._tell(f"{self.monitor}={value} did not improve from {self.best}")
             return
         path = Path(self._path(logs))
         self._save(path)
         self.best = value
         record.write(value, path, None if self._checkpoint is None else self._checkpoint[0])
+        self._tell(f"{self.monitor}={value} is the best so far; the model was saved to {path}")
+
+    def _tell(self, message: str) -> None:
+        """Print a message if `verbose` asks for it, as Keras does: TensorFlow does not show what is logged as INFO."""
         if self.verbose:
-            LOG.info("%s=%s is the best so far; the model was saved to %s", self.monitor, value, path)
+            print(one_line(message))  # noqa: T201
 
     def _path(self, logs: dict[str, Any]) -> str:
         try:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from sidecar.clock import SystemClock
@@ -131,7 +132,9 @@ class SidecarEvaluator:
             ("max_retries", rules.max_retries, 0),
             ("batch_size", self._batch_size, 1),
         ):
-            if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < least):
+            if value is not None and (
+                isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least
+            ):
                 raise SettingsError(f"{name}={value!r} must be a whole number from {least}")
         for name, seconds, least_seconds in (
             ("interval_seconds", rules.interval_seconds, 0.01),

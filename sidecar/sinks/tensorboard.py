@@ -39,7 +39,8 @@ class TensorBoard:
     """Append one event for each evaluation to a file of each eval set.
 
     Files are never changed but at their end. If a killed writer left a part of a record, another file follows, because
-    readers stop at that part.
+    readers stop at that part. The names of the files hold the id of the run, because two runs of one name may share a
+    directory, and the events of one must not be taken for those of the other.
 
     Args:
         directory: The log directory, as `tensorboard --logdir` takes it. It is created if it is missing.
@@ -60,27 +61,28 @@ class TensorBoard:
         step = evaluation.checkpoint.step
         if step is None or step < 0:
             raise SinkRefusedError(f"{evaluation.checkpoint.name} has no training step that TensorBoard could show")
+        stem = f"{self._file}.{evaluation.id.partition('-')[0]}"
         try:
             self._directory.mkdir(parents=True, exist_ok=True)
             with open_folder(self._directory) as top:
                 for eval_set, metrics in evaluation.result.metrics.items():
                     with top.folder(quote(eval_set, safe=" ()"), make=True) as folder:
-                        self._append(folder, eval_set, evaluation.milliseconds, step, metrics)
+                        self._append(folder, stem, eval_set, evaluation.milliseconds, step, metrics)
         except OSError as error:
             raise SinkUnavailableError(f"{self._directory}: {error.filename or ''}: {error.strerror}") from error
 
     def _append(
-        self, folder: Folder, eval_set: str, milliseconds: int, step: int, metrics: Mapping[str, Value]
+        self, folder: Folder, stem: str, eval_set: str, milliseconds: int, step: int, metrics: Mapping[str, Value]
     ) -> None:
         """Append the event of one eval set to its newest file, unless one of its files has it."""
-        files = self._files(folder)
+        files = _files(folder, stem)
         known = self._known.get(eval_set)
         if known is None or known.state != _state(folder, files):  # a start, or another node wrote meanwhile
             known = _read(folder, files)
         if milliseconds <= known.newest:
             return
         if known.torn or not files:
-            files.append(f"{self._file}.{len(files)}")
+            files.append(f"{stem}.{len(files)}")
         with folder.append_to_file(files[-1]) as file:
             events = [_event(milliseconds, step, self._values(metrics))]
             if os.fstat(file.fileno()).st_size == 0:
@@ -89,13 +91,6 @@ class TensorBoard:
             append(file, *events)
         folder.sync()
         self._known[eval_set] = _Known(_state(folder, files), milliseconds, torn=False)
-
-    def _files(self, folder: Folder) -> list[str]:
-        """Return the files of this run in their order; each after the first one follows one with a torn record."""
-        names, files = set(folder.names()), list[str]()
-        while (name := f"{self._file}.{len(files)}") in names:
-            files.append(name)
-        return files
 
     def _values(self, metrics: Mapping[str, Value]) -> Iterator[tuple[str, float]]:
         """Yield the tag and the number of each series."""
@@ -115,6 +110,14 @@ def _event(milliseconds: int, step: int, values: Iterator[tuple[str, float]]) ->
     """Return an `Event` with a scalar for each value (tensorflow/core/framework/summary.proto)."""
     summary = b"".join(bytes_field(1, text_field(1, tag) + float_field(2, number)) for tag, number in values)
     return double_field(1, milliseconds / 1000) + integer_field(2, step) + bytes_field(5, summary)
+
+
+def _files(folder: Folder, stem: str) -> list[str]:
+    """Return the files of a run in their order; each after the first one follows one with a torn record."""
+    names, files = set(folder.names()), list[str]()
+    while (name := f"{stem}.{len(files)}") in names:
+        files.append(name)
+    return files
 
 
 def _state(folder: Folder, files: list[str]) -> tuple[tuple[int, int], ...]:

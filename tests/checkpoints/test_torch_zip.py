@@ -235,6 +235,32 @@ def test_a_planted_pickle_never_runs_in_a_worker(tmp_path, called):
     assert not proof.exists()
 
 
+@pytest.mark.torch
+def test_the_advice_for_classes_of_the_user_works(tmp_path, monkeypatch):
+    """Also for a class of the script that was started, and for classes of several modules."""
+    import torch
+
+    from sidecar.evaluation.backends.torch.weight_files import load
+    from sidecar.evaluation.failures import EvaluationError
+
+    (tmp_path / "words.py").write_text(
+        "import argparse, pathlib, torch\n"
+        "class Words:\n    pass\n"
+        "if __name__ == '__main__':\n"
+        "    torch.save({'w': Words(), 'o': argparse.Namespace(), 'p': pathlib.PurePosixPath()}, 'm.pt')\n"
+    )
+    subprocess.run([sys.executable, "words.py"], cwd=tmp_path, check=True, timeout=120)
+    with pytest.raises(EvaluationError) as caught:
+        load(str(tmp_path / "m.pt"))
+    monkeypatch.syspath_prepend(tmp_path)
+    try:
+        exec(str(caught.value).partition("task's file: ")[2].replace("TRAINING_SCRIPT", "words"), {})
+        loaded = load(str(tmp_path / "m.pt")).content
+    finally:
+        torch.serialization.clear_safe_globals()
+    assert [type(each).__name__ for each in loaded.values()] == ["Words", "Namespace", "PurePosixPath"]
+
+
 def test_the_daemons_code_has_no_way_to_unpickle():
     """No module of the formats has `pickle` or a framework in its process."""
     code = (

@@ -42,6 +42,16 @@ def test_the_directory_with_checkpoints_is_found(here):
     assert "build_model() and test_set()" in told[-1]
 
 
+def test_checkpoints_next_to_the_script_are_found(here):
+    """The current directory is meant, unless a directory in it holds checkpoints."""
+    save(here, 100)
+    (here / "ckpts").mkdir()
+    assert (propose(here, None).directory, propose(here, None).checkpoints) == (here, 1)
+    (here / "out").mkdir()
+    save(here / "out", 200)
+    assert propose(here, None).directory == here / "out"
+
+
 def test_a_model_that_can_be_imported_is_used(here):
     """A script that trains when it is imported is not."""
     (here / "ckpts").mkdir()

@@ -51,6 +51,16 @@ def test_better_models_are_exported(new_export, tmp_path, small):
     assert not list((tmp_path / "best").glob(".tmp*"))
 
 
+@pytest.mark.parametrize("verbose", [0, 1])
+def test_messages_are_printed_as_by_keras(verbose, new_export, capsys):
+    """Only if `verbose` asks for them."""
+    export = new_export(verbose=verbose)
+    for name, loss in (("ckpt-1", 0.5), ("ckpt-2", 0.6)):
+        evaluated(export, name, loss=loss)
+    lines = capsys.readouterr().out.splitlines()
+    assert [("m-01.keras" in line, "0.6" in line) for line in lines] == [(True, False), (False, True)][: 2 * verbose]
+
+
 def test_the_best_value_survives_a_restart(new_export, tmp_path):
     """A worse model is not exported by the next process; another metric has its own best value."""
     options = {"monitor": "accuracy", "mode": "max", "save_weights_only": True, "save_freq": "eval"}

@@ -94,8 +94,10 @@ def test_tensorboard_gets_tags_steps_and_folder(small, new_evaluator, tmp_path):
     }
 
 
+@pytest.mark.filterwarnings("ignore:Your input ran out of data")  # Keras says so at the end of each generator
+@pytest.mark.parametrize("exact", [True, False])
 @pytest.mark.parametrize("kind", ["generator", "sequence", "arrays", "repeated", "shuffled", "taken"])
-def test_all_data_that_keras_takes(kind, small, new_evaluator, tmp_path):
+def test_all_data_that_keras_takes(kind, exact, small, new_evaluator, tmp_path):
     """The second evaluation sees the same examples as the first one, also of a generator."""
     np, tf = small.np, small.tf
 
@@ -119,11 +121,13 @@ def test_all_data_that_keras_takes(kind, small, new_evaluator, tmp_path):
     model = small.trained(1)
     model.save(tmp_path / "m-1.keras")
     model.save(tmp_path / "m-2.keras")
-    evaluator = new_evaluator(data=data, every=True, **options)
+    evaluator = new_evaluator(data=data, every=True, exact=exact, **options)
     evaluator.start()
     logits = np.asarray(model(small.x))
     correct = int((logits.argmax(axis=1) == small.y)[:count].sum())
-    assert [(each.examples, each.metrics["accuracy"]) for each in evaluator.results] == [(count, correct / count)] * 2
+    accuracy = correct / count if exact else float(np.float32(correct / count))
+    assert [each.examples for each in evaluator.results] == [count if exact else None] * 2
+    assert [each.metrics["accuracy"] for each in evaluator.results] == [accuracy] * 2
 
 
 @pytest.mark.parametrize("exact", [True, False])
@@ -153,6 +157,80 @@ def test_a_metric_that_cannot_be_added_up(exact, small, new_evaluator, tmp_path)
     assert result.examples is None
     assert result.metrics["largest"] == pytest.approx(float(small.np.asarray(saved(small.x)).max()))
     assert evaluator.model.optimizer.iterations == 7
+
+
+@pytest.mark.filterwarnings("ignore:Your input ran out of data")
+@pytest.mark.parametrize("exact", [True, False])
+def test_a_generator_of_lists(exact, small, new_evaluator, tmp_path):
+    """Keras 2 took `yield [a, b], y` for two inputs; an absent weight is no weight."""
+    layers = small.keras.layers
+    inputs = [small.keras.Input((4,)), small.keras.Input((4,))]
+    outputs = layers.Dense(2, activation="softmax")(layers.Concatenate()(inputs))
+    model = small.keras.Model(inputs, outputs)
+    model.compile("adam", "sparse_categorical_crossentropy", metrics=["accuracy"])
+    model.save(tmp_path / "m-1.keras")
+    batches = (([small.x[at : at + 50]] * 2, small.y[at : at + 50], None) for at in (0, 50))
+    evaluator = new_evaluator(model, batches, exact=exact)
+    evaluator.start()
+    (result,) = evaluator.results
+    expected = model.evaluate([small.x[:100]] * 2, small.y[:100], verbose=0, return_dict=True)
+    assert result.metrics == pytest.approx(expected, rel=1e-6)
+
+
+@pytest.mark.parametrize("exact", [True, False])
+def test_a_metric_of_several_numbers(exact, small, new_evaluator, tmp_path):
+    """Each number has its index in its name, as with exact sums."""
+    metrics = [small.keras.metrics.F1Score(average=None, name="f1")]
+    one_hot = small.np.eye(2, dtype="float32")[small.y]
+    model = small.keras.Sequential([small.keras.Input((4,)), small.keras.layers.Dense(2, activation="softmax")])
+    model.compile("adam", "categorical_crossentropy", metrics=metrics)
+    model.save(tmp_path / "m-1.keras")
+    evaluator = new_evaluator(model, (small.x, one_hot), exact=exact)
+    evaluator.start()
+    expected = model.evaluate(small.x, one_hot, verbose=0, return_dict=True)["f1"]
+    (result,) = evaluator.results
+    assert {name: number for name, number in result.metrics.items() if name != "loss"} == {
+        f"f1_{index}": pytest.approx(float(number), rel=1e-6) for index, number in enumerate(expected)
+    }
+
+
+@pytest.mark.parametrize("steps", [7, 8])
+def test_more_steps_than_batches_are_reported(steps, small, new_evaluator, tmp_path, caplog):
+    """The data has 7 batches, all of which are evaluated. A count of NumPy is a whole number, too."""
+    small.trained(1).save(tmp_path / "m-1.keras")
+    evaluator = new_evaluator(steps=small.np.int64(steps), max_evaluations=small.np.int64(1))
+    evaluator.start()
+    assert [result.examples for result in evaluator.results] == [101]
+    assert ("steps=8" in caplog.text) == (steps == 8)
+
+
+def test_keras_2_under_a_strategy(small, new_evaluator, tmp_path):
+    """Its metrics cannot be read batch by batch, so the exact evaluation is refused; `model.evaluate` works."""
+    import tf_keras
+
+    small.trained(9, of=tf_keras).save_weights(str(tmp_path / "ckpt-9"))
+    with small.tf.distribute.MirroredStrategy(["CPU:0"]).scope():
+        model = small.model(of=tf_keras, is_built=True)
+    with pytest.raises(TaskError, match=r"MirroredStrategy.*exact=False"):
+        new_evaluator(model).start()
+    evaluator = new_evaluator(model, exact=False)
+    evaluator.start()
+    assert [result.step for result in evaluator.results] == [9]
+
+
+@pytest.mark.parametrize("exact", [True, False])
+def test_callbacks_of_another_keras(exact, small, new_evaluator, tmp_path):
+    """They are refused before a checkpoint is there. The export of the best model works with both."""
+    import tf_keras
+
+    from sidecar.keras import SidecarEvaluatorModelExport
+
+    model = small.model(of=tf_keras)
+    for callback, told in ((small.keras.callbacks.TensorBoard(tmp_path / "logs"), "tf_keras"), (3, "holds 3")):
+        with pytest.raises(TaskError, match=told):
+            new_evaluator(model, exact=exact, callbacks=[callback]).start()
+    export = SidecarEvaluatorModelExport(tmp_path / "best" / "m", tmp_path / "ckpt-{epoch}", save_weights_only=True)
+    new_evaluator(model, exact=exact, callbacks=[export, tf_keras.callbacks.Callback()]).start()
 
 
 def test_numbers_may_be_nan(small, new_evaluator, tmp_path):

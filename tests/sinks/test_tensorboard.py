@@ -30,7 +30,8 @@ sys.modules["tensorboard.compat.notf"] = types.ModuleType("notf")  # its own swi
 from tensorboard.main import run_main
 run_main()
 """
-FILE = "events.out.tfevents.sidecar.mnist.0"
+RUN = "0123abcd"
+FILE = f"events.out.tfevents.sidecar.mnist.{RUN}.0"
 
 open_url = build_opener(ProxyHandler({})).open
 
@@ -54,7 +55,7 @@ def evaluation():
         closed = journal.succeed(metrics, eval_sets=eval_sets)
         at = BEGIN + (step or 0) * 10
         checkpoint, result = closed.plan.checkpoint, closed.outcome.result
-        return Evaluation(run="mnist", plan=1, checkpoint=checkpoint, result=result, milliseconds=at)
+        return Evaluation(run="mnist", plan=1, checkpoint=checkpoint, result=result, milliseconds=at, id=f"{RUN}-1")
 
     return make
 
@@ -150,6 +151,15 @@ def test_a_flipped_bit_takes_nothing_away(tmp_path, evaluation, scalars):
     TensorBoard(tmp_path, "mnist").write(evaluation(4, {"loss": value(0.25)}))
     assert (tmp_path / "test" / FILE).read_bytes() == data
     assert scalars(tmp_path / "test")["loss"][-1] == (4, 0.25)
+
+
+def test_two_runs_of_one_name_share_a_directory(tmp_path, evaluation, scalars):
+    """Nothing of the second is taken for an event of the first, whose times are later."""
+    first, second = TensorBoard(tmp_path, "ckpts"), TensorBoard(tmp_path, "ckpts")
+    for step in (1, 2):
+        first.write(replace(evaluation(step + 10, {"loss": value(1.0)}), id="aa-1"))
+        second.write(replace(evaluation(step, {"loss": value(0.5)}), id="bb-1"))
+    assert sorted(scalars(tmp_path / "test")["loss"]) == [(1, 0.5), (2, 0.5), (11, 1.0), (12, 1.0)]
 
 
 def test_a_checkpoint_that_is_evaluated_again(tmp_path, evaluation, scalars):

@@ -83,20 +83,20 @@ def is_sequence(data: Any) -> bool:
 def in_order(batches: Any) -> Iterator[Any]:
     """Yield the batches of a sequence by index, without `on_epoch_end`, in which sequences often shuffle."""
     for number in range(len(batches)):
-        yield _without_lists(batches[number])
+        yield without_lists(batches[number])
 
 
-def _without_lists(element: Any) -> Any:
+def without_lists(element: Any) -> Any:
     """Return an element as tuples and dicts of arrays; like Keras, take lists of arrays as tuples.
 
     None at the end of a tuple is left out; elsewhere it keeps its place, so that weights are not taken for labels.
     """
     if isinstance(element, dict):
-        return {name: _without_lists(value) for name, value in element.items()}
+        return {name: without_lists(value) for name, value in element.items()}
     is_list_of_arrays = isinstance(element, list) and all(getattr(part, "shape", ()) for part in element)
     if isinstance(element, tuple) or is_list_of_arrays:
         last = max((place for place, value in enumerate(element) if value is not None), default=-1)
-        return tuple(_without_lists(value) for value in element[: last + 1])
+        return tuple(without_lists(value) for value in element[: last + 1])
     return element
 
 

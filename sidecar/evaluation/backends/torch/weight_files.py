@@ -145,13 +145,24 @@ def _of_torch(path: str) -> Any:
                 f"{path} calls {listed(running)} when it is unpickled, as attacks do: it was not loaded. Find out who "
                 f"wrote it, and save model.state_dict() alone",
             ) from error
-        imports = "".join(sorted(f"import {name.rpartition('.')[0]}; " for name in names[:1]))
         raise EvaluationError(
             "mismatch",
             f"{path} holds {listed(names)}, which torch.load(weights_only=True) does not build, since that could run "
             f"code: save model.state_dict() alone, or, if you trust the file, write at the top of the task's file: "
-            f"{imports}torch.serialization.add_safe_globals([{', '.join(names[:_NAMES_SHOWN])}])",
+            f"{_allowing(names[:_NAMES_SHOWN])}",
         ) from error
+
+
+def _allowing(names: list[str]) -> str:
+    """Return code that allows objects of these names. Those of the script that saved have another module in a task."""
+    places = [name.rpartition(".") for name in names]
+    own = [name for module, _, name in places if module == "__main__"]
+    imports = [f"import {module}" for module in sorted({"torch", *(module for module, _, _ in places)} - {"__main__"})]
+    imports += [f"from TRAINING_SCRIPT import {', '.join(own)}"] if own else []
+    given = [
+        f"({name}, '__main__.{name}')" if module == "__main__" else f"{module}.{name}" for module, _, name in places
+    ]
+    return "; ".join([*imports, f"torch.serialization.add_safe_globals([{', '.join(given)}])"])
 
 
 def _refused_names(path: str) -> list[str]:
