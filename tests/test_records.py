@@ -228,7 +228,8 @@ def test_the_parts_of_a_heartbeat_have_no_name_in_its_file():
         sees_more=True,
     )
     assert dumps(beat) == (
-        b'{"run":"r","node":"n1","incarnation":"i","beat":1,"role":"worker","role_source":"setting","state":"ready",'
+        b'{"run":"r","node":"n1","incarnation":"i","beat":1,"role":"worker","role_source":"setting","page_url":null,'
+        b'"state":"ready",'
         b'"version":"1","task":"t","plan":3,"outcome":2,"slots":[],"profile":"p","joined_profile":"j","doing":[],'
         b'"unreadable":["a@1"],"sees":["b@2"],"sees_more":true,"exports":null,"schema":1}'
     )

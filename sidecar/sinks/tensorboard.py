@@ -14,6 +14,7 @@ from urllib.parse import quote
 
 from sidecar.confined import Folder, open_folder
 from sidecar.coordination.totals import number_of
+from sidecar.plain_text import shortened
 from sidecar.records import Value
 from sidecar.sinks.event_file import append, records
 from sidecar.sinks.protobuf import bytes_field, double_field, float_field, integer_field, text_field
@@ -22,6 +23,7 @@ from sidecar.sinks.sink import Evaluation, SinkRefusedError, SinkUnavailableErro
 Tags = Literal["metric", "keras"]
 
 _FILE_VERSION: Final = "brain.Event:2"
+_LONGEST_NAME: Final = 255  # bytes of the name of a folder
 _LAST_SECOND: Final = 1e12  # of any time that a file may tell
 _WALL_TIME: Final = struct.Struct("<Bd")  # field 1 of an event, which is always the first one
 
@@ -66,7 +68,7 @@ class TensorBoard:
             self._directory.mkdir(parents=True, exist_ok=True)
             with open_folder(self._directory) as top:
                 for eval_set, metrics in evaluation.result.metrics.items():
-                    with top.folder(quote(eval_set, safe=" ()"), make=True) as folder:
+                    with top.folder(_folder_name(eval_set), make=True) as folder:
                         self._append(folder, stem, eval_set, evaluation.milliseconds, step, metrics)
         except OSError as error:
             raise SinkUnavailableError(f"{self._directory}: {error.filename or ''}: {error.strerror}") from error
@@ -104,6 +106,14 @@ class TensorBoard:
         if self._tags == "keras":
             return f"evaluation_{metric}{bound and f'_{bound}'}_vs_iterations"
         return f"{metric}{bound and f'/{bound}'}"
+
+
+def _folder_name(eval_set: str) -> str:
+    """Return the name of a folder, which TensorBoard shows. Raises `SinkRefusedError` for a name too long."""
+    name = quote(eval_set, safe=" ()", errors="surrogatepass")
+    if len(name) > _LONGEST_NAME:
+        raise SinkRefusedError(f"the name of eval set {shortened(eval_set)} is too long for a folder of TensorBoard")
+    return name.replace(".", "%2E") if name in (".", "..") else name
 
 
 def _event(milliseconds: int, step: int, values: Iterator[tuple[str, float]]) -> bytes:

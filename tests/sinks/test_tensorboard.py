@@ -97,6 +97,23 @@ def test_nan(tmp_path, evaluation, scalars):
     assert math.isnan(number)
 
 
+@pytest.mark.parametrize(
+    ("eval_set", "folder"), [(".", "%2E"), ("..", "%2E%2E"), ("caf\udce9", "caf%ED%B3%A9"), ("é" * 42, "%C3%A9" * 42)]
+)
+def test_names_that_no_folder_can_have(tmp_path, evaluation, scalars, eval_set, folder):
+    """They are quoted: nothing lies beside the log directory."""
+    TensorBoard(tmp_path / "logs", "mnist").write(evaluation(100, {"caf\udce9": value(0.5)}, (eval_set,)))
+    assert [each.name for each in (tmp_path / "logs").iterdir()] == [folder]
+    assert list(scalars(tmp_path / "logs" / folder).values()) == [[(100, 0.5)]]
+    assert [each.name for each in tmp_path.iterdir()] == ["logs"]
+
+
+def test_a_name_too_long_for_a_folder(tmp_path, evaluation):
+    """It is refused, so that the results behind it are delivered."""
+    with pytest.raises(SinkRefusedError, match=r"'x{40,}.*too long"):
+        TensorBoard(tmp_path / "logs", "mnist").write(evaluation(100, {"loss": value(0.5)}, ("x" * 256,)))
+
+
 def test_tags_of_the_former_evaluator(tmp_path, evaluation, scalars):
     """Dashboards of people who had `tf_keras.utils.SidecarEvaluator` stay as they are."""
     sink = TensorBoard(tmp_path, "mnist", "keras")
