@@ -208,7 +208,7 @@ def test_a_sink_that_exits_keeps_its_thread(tmp_path):
     delivery.close(PATIENCE_SECONDS)
 
 
-def test_a_sink_that_changes_the_result(tmp_path):
+def test_a_sink_that_changes_the_result():
     """The journal of the daemon, which the gauges and the other sinks show, keeps its numbers."""
     evaluation = evaluated()
     sink = make(options={"clears": 1})
