@@ -153,6 +153,16 @@ def test_a_sink_that_is_away(deliver, sink, log):
     assert delivery.status == SinkStatus("notes")
 
 
+def test_a_sink_that_fails_for_another_reason(deliver, sink, log):
+    """The log tells of it, too: a full disk may keep an event waiting for ever after a receiver that was down."""
+    journal = Journal()
+    journal.evaluate("ckpt-1", 100)
+    sink.raises = [SinkUnavailableError(reason) for reason in ("away", "away", "disk full", "disk full")]
+    deliver().update(publishing(), journal.history)
+    until(lambda: "sink_recovered" in log.events)
+    assert log.events == ["sink_failed", "sink_failed", "sink_recovered"]
+
+
 def test_a_sink_with_a_bug(deliver, sink, log):
     """Any exception counts as a failure, and is shown; the thread lives."""
     journal = Journal()
