@@ -297,7 +297,7 @@ class Delivery:
             self._status = replace(self._status, pending=count + self._later, oldest_pending=oldest)
 
     def _note_failure(self, reason: str) -> None:
-        if self._status.failing is None:
+        if reason != self._status.failing:  # a full disk may follow a receiver that is down
             self.log.warning("sink_failed", sink=self.sink.name, reason=reason, pending=self._status.pending)
         with self._changed:
             self._status = replace(self._status, failing=reason)

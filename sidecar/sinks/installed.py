@@ -4,6 +4,8 @@ An entry point is a function `make(options, run, timeout_seconds)` that returns 
 anything, and may hang: each error becomes one sentence, and importing and making have a time limit.
 """
 
+import copy
+import os
 from collections.abc import Callable, Mapping
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, Final
@@ -26,15 +28,19 @@ class InstalledSink:
         self.name, self._sink = name, sink
 
     def write(self, evaluation: Evaluation) -> None:
-        """Deliver one evaluation."""
+        """Deliver a copy of one evaluation: the journal and the other sinks hold the evaluation itself."""
+        daemon = os.getpid()
         try:
-            self._sink.write(evaluation)
+            self._sink.write(copy.deepcopy(evaluation))
         except SinkRefusedError as error:
             raise SinkRefusedError(_sentence(error)) from error
         except SinkUnavailableError as error:
             raise SinkUnavailableError(_sentence(error)) from error
         except BaseException as error:  # SystemExit, too, would end the thread without a word
             raise SinkUnavailableError(_sentence(error)) from error
+        finally:
+            if os.getpid() != daemon:  # a process that the sink forked would go on as a second daemon
+                os._exit(1)
 
 
 def load(

@@ -23,6 +23,8 @@ BEST_TAG: Final = "sidecar.best"
 
 IDLE_SECONDS: Final = 60.0
 _MOST_CHARACTERS: Final = 400
+_NO_RIGHT: Final = ("UNAUTHENTICATED", "PERMISSION_DENIED")
+_LOGIN: Final = "MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, or MLFLOW_TRACKING_TOKEN"
 _NICE: Final = 10  # as the worker processes
 
 
@@ -151,7 +153,8 @@ def _failure(error: Exception, what: str) -> dict[str, Any]:
     """Return the answer about an error: whether the numbers can never be logged, or the run cannot take any."""
     code = getattr(error, "error_code", None)
     gone = isinstance(error, _GoneError) or (code == "RESOURCE_DOES_NOT_EXIST" and what != "find_run")
-    return {"error": _sentence(error), "refused": isinstance(error, _RefusedError), "gone": gone}
+    remedy = f"; correct {_LOGIN}, and restart the daemon" if code in _NO_RIGHT else ""
+    return {"error": _sentence(error) + remedy, "refused": isinstance(error, _RefusedError), "gone": gone}
 
 
 def _sentence(error: Exception) -> str:

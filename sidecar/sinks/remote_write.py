@@ -15,7 +15,7 @@ from typing import Final
 
 from sidecar.observability.result_series import FAMILIES, ResultSample, result_samples
 from sidecar.plain_text import one_line
-from sidecar.sinks.http_request import NoRedirects, without_user
+from sidecar.sinks.http_request import NoRedirects, first_line, why_unanswered, without_user
 from sidecar.sinks.protobuf import bytes_field, double_field, integer_field, text_field, varint
 from sidecar.sinks.sink import Evaluation, SinkRefusedError, SinkUnavailableError
 from sidecar.version import __version__
@@ -26,7 +26,6 @@ _HEADERS: Final = {
     "User-Agent": f"sidecar-evaluator/{__version__}",
     "X-Prometheus-Remote-Write-Version": "0.1.0",
 }
-_ANSWER_BYTES: Final = 1024
 _AGAIN: Final = frozenset({HTTPStatus.TOO_MANY_REQUESTS})  # and all 5xx, as the specification says
 _LITERAL_BYTES: Final = 1 << 16  # the longest literal whose length takes two bytes
 
@@ -57,13 +56,12 @@ class RemoteWrite:
                 return
         except urllib.error.HTTPError as error:
             with error:
-                answer = f"{self._url} answered {error.code} {error.reason}: {_first_line(error.read(_ANSWER_BYTES))}"
+                answer = f"{self._url} answered {error.code} {one_line(error.reason)}: {first_line(error)}"
             if error.code >= HTTPStatus.INTERNAL_SERVER_ERROR or error.code in _AGAIN:
                 raise SinkUnavailableError(answer) from error
             raise SinkRefusedError(answer) from error
         except (OSError, HTTPException) as error:
-            reason = error.reason if isinstance(error, urllib.error.URLError) else error
-            raise SinkUnavailableError(f"{self._url} cannot be reached: {one_line(str(reason))}") from error
+            raise SinkUnavailableError(f"{self._url} cannot be reached: {why_unanswered(error)}") from error
 
 
 def write_request(samples: Iterator[ResultSample], milliseconds: int) -> bytes:
@@ -87,7 +85,3 @@ def compressed(data: bytes) -> bytes:
         literal = data[start : start + _LITERAL_BYTES]
         parts += [bytes([61 << 2]), struct.pack("<H", len(literal) - 1), literal]
     return b"".join(parts)
-
-
-def _first_line(answer: bytes) -> str:
-    return one_line(answer.decode(errors="replace").strip().partition("\n")[0])

@@ -21,13 +21,10 @@ from http import HTTPStatus
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from sidecar.plain_text import one_line
-from sidecar.sinks.http_request import NoRedirects, without_user
+from sidecar.sinks.http_request import NoRedirects, first_line, why_unanswered, without_user
 from sidecar.sinks.sink import SinkRefusedError, SinkUnavailableError
 from sidecar.version import __version__
 
-_ANSWER_BYTES: Final = 1024
-_SHOWN_CHARACTERS: Final = 200
 _RECEIVED_BYTES: Final = 1 << 15
 _AGAIN: Final = frozenset({HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.TOO_EARLY, HTTPStatus.TOO_MANY_REQUESTS})
 
@@ -77,8 +74,7 @@ class Webhook:
         except urllib.error.HTTPError as error:
             self._raise_for(error)
         except (OSError, http.client.HTTPException, ValueError) as error:  # ValueError: bytes that are not HTTP
-            reason = error.reason if isinstance(error, urllib.error.URLError) else error
-            why = one_line(str(reason) or type(reason).__name__)[:_SHOWN_CHARACTERS]
+            why = why_unanswered(error)
             if any(connection.aborted for connection in self._connections):
                 why = f"no whole answer within {self.timeout_seconds:g} s"
             raise SinkUnavailableError(f"{self.shown} does not answer: {why}") from error
@@ -97,10 +93,7 @@ class Webhook:
 
     def _raise_for(self, error: urllib.error.HTTPError) -> None:
         with error:
-            answer = b""
-            with contextlib.suppress(OSError, http.client.HTTPException, ValueError):
-                answer = error.read(_ANSWER_BYTES)
-        text = one_line(answer.decode(errors="replace").strip().partition("\n")[0])[:_SHOWN_CHARACTERS]
+            text = first_line(error)
         told = f"{self.shown} answered {error.code}" + (f": {text}" if text else "")
         if error.code >= HTTPStatus.INTERNAL_SERVER_ERROR or error.code in _AGAIN:
             raise SinkUnavailableError(told) from error

@@ -136,6 +136,26 @@ def test_a_sink_that_is_away(deliver, sink, log):
     assert delivery.status == SinkStatus("notes")
 
 
+def test_pauses_between_tries_have_a_longest_one(deliver, sink, monkeypatch):
+    """Else a sink that was away for a night would wait for another one."""
+    monkeypatch.setattr(module, "_LAST_PAUSE_SECONDS", 0.02)
+    journal = Journal()
+    journal.evaluate("ckpt-1", 100)
+    sink.raises = [SinkUnavailableError("away") for _ in range(15)]  # doubled each time: 5 minutes
+    deliver().update(publishing(), journal.history)
+    until(lambda: sink.plans == [1])
+
+
+def test_a_sink_that_fails_for_another_reason(deliver, sink, log):
+    """The log tells of it, too: a full disk may keep an event waiting for ever after a receiver that was down."""
+    journal = Journal()
+    journal.evaluate("ckpt-1", 100)
+    sink.raises = [SinkUnavailableError(reason) for reason in ("away", "away", "disk full", "disk full")]
+    deliver().update(publishing(), journal.history)
+    until(lambda: "sink_recovered" in log.events)
+    assert log.events == ["sink_failed", "sink_failed", "sink_recovered"]
+
+
 def test_a_sink_with_a_bug(deliver, sink, log):
     """Any exception counts as a failure, and is shown; the thread lives."""
     journal = Journal()

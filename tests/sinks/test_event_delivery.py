@@ -203,6 +203,18 @@ def test_the_end_of_the_run_comes_once(deliver, sink, run):
     assert sink.seen[-2:] == [("Evaluation", 4), ("RunEnd", 4)]
 
 
+def test_the_end_is_later_than_all_else_though_the_clock_went_back(deliver, sink, run, monkeypatch):
+    """Receivers sort the events of a hook by their times."""
+    monkeypatch.setattr(module.time, "time", lambda: 0.0)
+    journal = Journal(run)
+    finish(deliver, journal)
+    mixed(journal)
+    finish(deliver, journal, ENDED)
+    times = [event.milliseconds for event in sink.got]
+    assert times == sorted(set(times))
+    assert sink.seen[-1][0] == "RunEnd"
+
+
 def test_a_run_without_any_checkpoint_ends_too(deliver, sink, run):
     """Nothing came for a while, for instance."""
     journal = Journal(run)

@@ -1,6 +1,7 @@
 """Sinks of other packages are loaded by name, and whatever is wrong with one is one sentence."""
 
 import json
+import os
 import re
 import threading
 import time
@@ -16,11 +17,12 @@ from sidecar.coordination.storage import PosixStorage
 from sidecar.errors import SettingsError
 from sidecar.sinks.delivery import Delivery
 from sidecar.sinks.installed import load
+from sidecar.sinks.journal_events import evaluations, placed
 from sidecar.sinks.sink import SinkRefusedError, SinkUnavailableError
 
 PATIENCE_SECONDS = 60.0
 SOURCE = """
-import threading, time
+import os, threading, time
 from sidecar.sinks.sink import SinkRefusedError, SinkUnavailableError
 
 class Sink:
@@ -32,6 +34,10 @@ class Sink:
             raise self.options["raises"]
         if "hangs" in self.options:
             threading.Event().wait()
+        if "clears" in self.options:
+            evaluation.result.metrics.clear()
+        if "forks" in self.options:
+            self.child = os.fork()
         self.got.append(evaluation.plan)
 
 def make(options, run, timeout_seconds):
@@ -76,6 +82,14 @@ def _installed(tmp_path, monkeypatch):
 
 def make(name="acme", options=None, **limits):
     return load(name, options or {}, "mnist", 7.0, **limits)
+
+
+def evaluated():
+    """Return one evaluation of a journal."""
+    journal = Journal()
+    journal.evaluate("ckpt-1", 100)
+    (evaluation,) = evaluations(placed(journal.history.entries), "mnist", (2, 0))
+    return evaluation
 
 
 def deliver(sink, place, log):
@@ -178,6 +192,26 @@ def test_a_sink_that_exits_keeps_its_thread(tmp_path):
     del delivery.sink._sink.options["raises"]
     until(lambda: delivery.status.pending == 0)
     delivery.close(PATIENCE_SECONDS)
+
+
+def test_a_sink_that_changes_the_result():
+    """The journal of the daemon, which the gauges and the other sinks show, keeps its numbers."""
+    evaluation = evaluated()
+    sink = make(options={"clears": 1})
+    sink.write(evaluation)
+    assert sink._sink.got == [1]
+    assert evaluation.result.metrics
+
+
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")  # Python 3.12: it has threads
+def test_a_sink_that_forks():
+    """The child ends where it would return: else it would deliver as a second daemon, and keep the port."""
+    sink, daemon = make(options={"forks": 1}), os.getpid()
+    sink.write(evaluated())
+    if os.getpid() != daemon:
+        os._exit(0)
+    _, status = os.waitpid(sink._sink.child, 0)
+    assert os.waitstatus_to_exitcode(status) == 1
 
 
 def test_the_sink_of_the_page(tmp_path, monkeypatch):

@@ -11,6 +11,7 @@ import pytest
 from fakes import ListLog
 from journals import Journal
 from prometheus_server import PrometheusServer
+from receivers import raw_server
 from statuses import make_status
 
 from sidecar.coordination.journal_state import JournalState
@@ -178,6 +179,18 @@ def test_answers_of_receivers(answering, evaluation, code, error):
     assert len(requests) == 1
     assert "\x1b" not in str(raised.value)
     assert "second" not in str(raised.value)
+
+
+def test_an_answer_that_cannot_be_read_whole(evaluation):
+    """Its status decides: one that refuses the result for good does not hold up the next ones."""
+
+    def talk(connection, _):
+        connection.recv(1 << 16)
+        connection.sendall(b"HTTP/1.1 400 \x1b[31mNo\r\nTransfer-Encoding: chunked\r\n\r\nZZZ\r\n")
+
+    with raw_server(talk) as url, pytest.raises(SinkRefusedError, match="400") as raised:
+        RemoteWrite(url, TIMEOUT_SECONDS).write(evaluation)
+    assert str(raised.value).isprintable()
 
 
 def test_a_user_and_a_password(answering, evaluation):
