@@ -16,6 +16,7 @@ from sidecar.coordination.run import open_run
 from sidecar.coordination.storage import PosixStorage
 from sidecar.errors import StorageError
 from sidecar.observability.status import SinkStatus
+from sidecar.sinks import delivery as delivery_module
 from sidecar.sinks import waiting_events
 from sidecar.sinks.delivery import Delivery
 from sidecar.sinks.journal_events import stored_entries
@@ -138,7 +139,7 @@ def test_a_sink_that_is_away(deliver, sink, log):
 
 def test_pauses_between_tries_have_a_longest_one(deliver, sink, monkeypatch):
     """Else a sink that was away for a night would wait for another one."""
-    monkeypatch.setattr(module, "_LAST_PAUSE_SECONDS", 0.02)
+    monkeypatch.setattr(delivery_module, "_LAST_PAUSE_SECONDS", 0.02)
     journal = Journal()
     journal.evaluate("ckpt-1", 100)
     sink.raises = [SinkUnavailableError("away") for _ in range(15)]  # doubled each time: 5 minutes
@@ -152,8 +153,8 @@ def test_a_sink_that_fails_for_another_reason(deliver, sink, log):
     journal.evaluate("ckpt-1", 100)
     sink.raises = [SinkUnavailableError(reason) for reason in ("away", "away", "disk full", "disk full")]
     deliver().update(publishing(), journal.history)
-    until(lambda: "sink_recovered" in log.events)
-    assert log.events == ["sink_failed", "sink_failed", "sink_recovered"]
+    until(lambda: "sink_recovered" in log.names())
+    assert log.names() == ["sink_failed", "sink_failed", "sink_recovered"]
 
 
 def test_a_sink_with_a_bug(deliver, sink, log):
