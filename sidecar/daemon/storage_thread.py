@@ -6,6 +6,7 @@ journal and heartbeats, the reconciler checkpoints and pins. Errors are part of 
 
 import contextlib
 import errno
+import os
 import secrets
 import threading
 from collections.abc import Callable
@@ -190,7 +191,7 @@ class StorageThread:
         except SidecarError as error:
             response = Response(request, error=error)
         except OSError as error:
-            response = Response(request, error=StorageError(f"shared storage failed: {error}"))
+            response = Response(request, error=_failure(error))
         except Exception as error:  # noqa: BLE001 - otherwise this thread would end, and the daemon would wait for ever
             unknown = SidecarError(
                 f"{type(request).__name__} failed, please report it: {type(error).__name__}: {error}"
@@ -270,7 +271,7 @@ class StorageThread:
         except SidecarError as error:
             return replace(response, error=unread or error)
         except OSError as error:
-            return replace(response, error=unread or StorageError(f"shared storage failed: {error}"))
+            return replace(response, error=unread or _failure(error))
 
     def _make_room(self, run: JoinedRun, sync: Sync) -> None:
         """Remove the pins that the journal has settled, because nothing can be written, once the whole journal is read.
@@ -333,3 +334,10 @@ def _is_full(error: StorageError) -> bool:
     """Return whether nothing can be written because the storage is full or read-only."""
     cause = error.__cause__
     return isinstance(cause, OSError) and cause.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
+
+
+def _failure(error: OSError) -> StorageError:
+    remedy = ""
+    if isinstance(error, PermissionError):
+        remedy = f" (user id {os.geteuid()}): run all daemons of a run as one user, or in one group with umask 002"
+    return StorageError(f"shared storage failed: {error}{remedy}")

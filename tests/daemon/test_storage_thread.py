@@ -1,4 +1,5 @@
 import os
+import re
 
 import pytest
 from fakes import AllAlike, FakeClock, Node, pass_time, save
@@ -156,11 +157,12 @@ def test_an_error_at_the_checkpoints_does_not_hide_the_others(storage_thread, mo
     """The heartbeat is written and the members are read: agreement goes on."""
 
     def fail():
-        raise OSError(13, "Permission denied")
+        raise OSError(13, "Permission denied", "/ckpts")
 
     monkeypatch.setattr(storage_thread.reconciler.checkpoints.catalog, "scan", fail)
     answer = visit(storage_thread)
     assert answer.error.retryable
+    assert re.search(r"/ckpts.*user id \d+\): run all daemons of a run as one user, or in one", str(answer.error))
     assert answer.reading.complete
 
 
