@@ -10,9 +10,6 @@ from typing import Final
 IPV4: Final = Path("/proc/net/fib_trie")
 IPV6: Final = Path("/proc/net/if_inet6")
 
-EVERY_ADDRESS: Final = ("", "0.0.0.0", "[::]")  # noqa: S104 - read, not bound
-"""Hosts of a server that listens on all addresses of its machine."""
-
 _LOCAL: Final = re.compile(r"\|-- ([0-9.]+)\n\s+/32 host LOCAL")
 
 

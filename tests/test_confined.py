@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from nested_folders import nest
 from users import MALLORY, VICTIM, acting_as, is_untouched, only_root, private_folder, shared_folder
 
 from sidecar.confined import NotRegularError, open_folder
@@ -122,13 +123,7 @@ def test_removing_goes_on_where_something_cannot_be_removed(folder):
     """Then the first error is raised, with the path of what stays; folders in each other have a bound."""
     with folder.folder("tree/deep", make=True), folder.folder("tree/other", make=True):
         pass
-    descriptor = os.open(folder.path / "tree/deep", os.O_RDONLY)
-    for _ in range(100):
-        os.mkdir("x", dir_fd=descriptor)
-        below = os.open("x", os.O_RDONLY, dir_fd=descriptor)
-        os.close(descriptor)
-        descriptor = below
-    os.close(descriptor)
+    nest(folder.path / "tree/deep", 100)
     with pytest.raises(OSError, match="64 folders"):
         folder.remove("tree")
     assert [path.name for path in (folder.path / "tree").iterdir()] == ["deep"]

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from sidecar.addresses import EVERY_ADDRESS, is_loopback, outgoing_address
+from sidecar.addresses import dialled, is_loopback, outgoing_address
 from sidecar.errors import SettingsError
 from sidecar.export_rule import ExportRule
 from sidecar.policy.roles import RoleDecision
@@ -85,7 +85,7 @@ def page_url(settings: "Settings", environ: Mapping[str, str]) -> str | None:
     if settings.page_url is not None:
         return settings.page_url
     host = settings.http.rpartition(":")[0]
-    if host in EVERY_ADDRESS:
+    if dialled(settings.http_host) != settings.http_host:  # it listens on all addresses
         host = advertised_host(settings, environ)
     if not settings.http_port or is_loopback(host):
         return None

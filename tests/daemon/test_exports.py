@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from fakes import Node, pass_time, save
+from nested_folders import nest
 
 from sidecar.artifacts.best import exported as best_ones
 from sidecar.bounded_calls import HangingError
@@ -517,13 +518,7 @@ def test_folders_nested_without_end_stop_nothing(exporting, place):
     evaluate(exporting, 0.5)
     planted = exporting.run_dir / place
     planted.mkdir()
-    descriptor = os.open(planted, os.O_RDONLY)
-    for _ in range(1200):
-        os.mkdir("x", dir_fd=descriptor)
-        below = os.open("x", os.O_RDONLY, dir_fd=descriptor)
-        os.close(descriptor)
-        descriptor = below
-    os.close(descriptor)
+    nest(planted, 1200)
     try:
         evaluate(exporting, 0.9, 0.95, first=2)
         assert linked(exporting) == "ckpt-3"

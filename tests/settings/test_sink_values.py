@@ -2,7 +2,6 @@
 
 import pytest
 
-from sidecar.errors import SettingsError
 from sidecar.settings import load
 
 
@@ -23,15 +22,11 @@ from sidecar.settings import load
         ("mlflow", "http://mlflow", "boolean"),
     ],
 )
-def test_a_mistake_is_one_sentence(tmp_path, key, value, shown):
+def test_a_mistake_is_one_sentence(refusal, key, value, shown):
     """Which setting, and what to write."""
-    with pytest.raises(SettingsError) as raised:
-        load({"checkpoint_dir": tmp_path}, environ={f"SIDECAR_{key.upper()}": value})
-    text = str(raised.value)
-    assert f"SIDECAR_{key.upper()}" in text
+    text = refusal(key, value)
     assert shown in text
     assert "s3cret" not in text
-    assert "\n" not in text
 
 
 def test_sinks_are_tables_or_json(tmp_path):

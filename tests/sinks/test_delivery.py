@@ -19,7 +19,6 @@ from sidecar.observability.status import SinkStatus
 from sidecar.sinks import delivery as delivery_module
 from sidecar.sinks import waiting_events
 from sidecar.sinks.delivery import Delivery
-from sidecar.sinks.journal_events import stored_entries
 from sidecar.sinks.progress import Progress, write_progress
 from sidecar.sinks.sink import SinkRefusedError, SinkUnavailableError
 
@@ -376,10 +375,8 @@ def test_a_sink_that_is_far_behind(deliver, storage, sink):
     assert sink.plans == list(range(1, 10))
 
 
-def test_the_journal_is_read_once_for_one_that_is_away(deliver, storage, sink, monkeypatch):
+def test_the_journal_is_read_once_for_one_that_is_away(deliver, storage, sink, journal_reads):
     """Each retry goes on with what was read; so does each new result."""
-    reads = []
-    monkeypatch.setattr(waiting_events, "stored_entries", lambda storage: reads.append(1) or stored_entries(storage))
     histories = short_memories(storage, open_run(storage, 0.0), 12)
     eighth = [next(histories) for _ in range(8)][-1]
     sink.raises = [SinkUnavailableError("away") for _ in range(5)]
@@ -387,14 +384,12 @@ def test_the_journal_is_read_once_for_one_that_is_away(deliver, storage, sink, m
     for short in chain([eighth], histories):
         delivery.update(publishing(), short)
         until(lambda: delivery.has_delivered)
-    assert (sink.plans, len(reads)) == (list(range(1, 13)), 1)
+    assert (sink.plans, len(journal_reads)) == (list(range(1, 13)), 1)
 
 
-def test_memory_is_bounded_for_one_that_is_away(deliver, storage, sink, monkeypatch):
+def test_memory_is_bounded_for_one_that_is_away(deliver, storage, sink, journal_reads, monkeypatch):
     """The journal is read once for so many events as may be in memory; the number of all that wait is known."""
     monkeypatch.setattr(waiting_events, "MOST", 4)
-    reads = []
-    monkeypatch.setattr(waiting_events, "stored_entries", lambda storage: reads.append(1) or stored_entries(storage))
     histories = short_memories(storage, open_run(storage, 0.0), 12)
     tenth = [next(histories) for _ in range(10)][-1]
     sink.hold.clear()
@@ -406,5 +401,5 @@ def test_memory_is_bounded_for_one_that_is_away(deliver, storage, sink, monkeypa
     assert delivery.status.pending == 12
     sink.hold.set()
     until(lambda: delivery.has_delivered)
-    assert (sink.plans, len(reads)) == (list(range(1, 13)), 2)
+    assert (sink.plans, len(journal_reads)) == (list(range(1, 13)), 2)
     assert delivery.status == SinkStatus("notes")

@@ -18,9 +18,7 @@ from sidecar.coordination.storage import PosixStorage
 from sidecar.errors import StorageError
 from sidecar.observability.status import Ended
 from sidecar.sinks import delivery as module
-from sidecar.sinks import waiting_events
 from sidecar.sinks.delivery import Delivery, close
-from sidecar.sinks.journal_events import stored_entries
 from sidecar.sinks.sink import Evaluation, Failure, RunEnd, SinkRefusedError, SinkUnavailableError
 
 PATIENCE_SECONDS = 60.0
@@ -306,10 +304,8 @@ def test_a_long_past_is_read_from_the_journal(deliver, storage, sink, run):
     assert sink.past[-1] == list(range(1, 10))
 
 
-def test_the_journal_is_not_read_again_while_nothing_is_an_event(deliver, storage, sink, run, monkeypatch):
+def test_the_journal_is_not_read_again_while_nothing_is_an_event(deliver, storage, sink, run, journal_reads):
     """A hook of failures, while everything succeeds."""
-    reads = []
-    monkeypatch.setattr(waiting_events, "stored_entries", lambda storage: reads.append(1) or stored_entries(storage))
     sink.takes = frozenset({Failure})
     delivery = deliver()
     delivery.update(publishing(), Journal(run).history)
@@ -317,7 +313,7 @@ def test_the_journal_is_not_read_again_while_nothing_is_an_event(deliver, storag
     for history in short_memories(storage, run, 12):
         delivery.update(publishing(), history)
         until(lambda: delivery.has_delivered)
-    assert (sink.got, reads) == ([], [])
+    assert (sink.got, journal_reads) == ([], [])
 
 
 def test_one_that_hangs_delays_only_itself(deliver, run):

@@ -1,0 +1,21 @@
+"""What tests of settings share."""
+
+import pytest
+
+from sidecar.errors import SettingsError
+from sidecar.settings import load
+
+
+@pytest.fixture
+def refusal(tmp_path):
+    """Set a setting by its environment variable; the answer is the one sentence that refuses it and names it."""
+
+    def refusal(key, value):
+        with pytest.raises(SettingsError) as raised:
+            load({"checkpoint_dir": tmp_path}, environ={f"SIDECAR_{key.upper()}": value})
+        text = str(raised.value)
+        assert f"SIDECAR_{key.upper()}" in text
+        assert "\n" not in text
+        return text
+
+    return refusal
