@@ -135,6 +135,12 @@ class Task:
             arrays, or as objects that numpy converts, with one row for each example.
         step: Takes (model, batch) and returns (y, predictions) or (y, predictions, weights), for batches that are not
             (x, y): `lambda model, batch: (batch["labels"], model(**batch).logits)`. For `framework = "torch"`.
+        ignore: Names of values in the checkpoint that the model lacks on purpose, such as `["lora_"]` or
+            `["*.teacher.*"]`. Without this, a value of the model's place that the model has no variable for fails the
+            evaluation. The result's notes name them. How names are compared: `sidecar.evaluation.name_patterns`.
+        from_build_model: Names of values that the checkpoint lacks, and that keep the value which `build_model` gave
+            them, such as `["body."]` for a pretrained part that training does not save. All workers must have the same
+            ones. The result's notes name them.
     """
 
     build_model: Callable[[], Any] | None = None
@@ -149,9 +155,13 @@ class Task:
     load: Callable[[str], Any] | None = None
     predict: Callable[[Any, Any], Any] | None = None
     step: Callable[[Any, Any], Any] | None = None
+    ignore: Sequence[str] = ()
+    from_build_model: Sequence[str] = ()
 
     def __post_init__(self) -> None:
         self._check_model()
+        for name in ("ignore", "from_build_model"):
+            _check_patterns(name, getattr(self, name))
         if not isinstance(self.predictions, bool) and not callable(self.predictions):
             raise TaskError(
                 f"Task(predictions=…) must be True or a function of (x, y, predictions), found {self.predictions!r}"
@@ -192,8 +202,8 @@ class Task:
                 "Task(build_model=None) needs metrics or loss, since a stored graph has none: give one of them, or a "
                 "function that returns the model"
             )
-        for name in ("checkpoint", "restore"):
-            if getattr(self, name) is not None:
+        for name in ("checkpoint", "restore", "ignore", "from_build_model"):
+            if getattr(self, name):
                 raise TaskError(f"Task({name}=…) is for the model of build_model, which is None: leave it out")
 
     def _check_loaded_model(self) -> None:
@@ -205,8 +215,8 @@ class Task:
             raise TaskError(
                 "Task(load=…, predict=…) needs metrics: give a function that returns some of sidecar.metrics"
             )
-        for name in ("build_model", "checkpoint", "restore", "loss", "step"):
-            if getattr(self, name) is not None:
+        for name in ("build_model", "checkpoint", "restore", "loss", "step", "ignore", "from_build_model"):
+            if getattr(self, name) not in (None, ()):
                 raise TaskError(f"Task({name}=…) is for models that are restored; with load and predict leave it out")
 
     def sets(self, evaluated: int = 0) -> dict[str, EvalSet]:
@@ -215,6 +225,14 @@ class Task:
             name: source if isinstance(source, EvalSet) else EvalSet(source) for name, source in self.eval_sets.items()
         }
         return {name: eval_set for name, eval_set in longer.items() if evaluated % eval_set.every_nth == 0}
+
+
+def _check_patterns(name: str, patterns: Any) -> None:
+    """Raise `TaskError` unless the value is a list of texts that are not empty."""
+    if isinstance(patterns, str) and patterns:
+        raise TaskError(f"Task({name}={patterns!r}) must be a list: write {name}=[{patterns!r}]")
+    if not isinstance(patterns, list | tuple) or not all(isinstance(pattern, str) and pattern for pattern in patterns):
+        raise TaskError(f"Task({name}={patterns!r}) must be a list of names, such as {name}=['body.']")
 
 
 def _is_count(value: Any) -> bool:
