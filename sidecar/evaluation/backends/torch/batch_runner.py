@@ -1,6 +1,6 @@
 """Run batches of a model of PyTorch so that the result of a batch depends on the weights and the batch alone.
 
-How that is achieved, and what is refused, is described in `repeatability`.
+How that is achieved, and what is refused, is described in the modules `repeatability`.
 """
 
 import random
@@ -22,6 +22,7 @@ from sidecar.evaluation.data.shard import Shard
 from sidecar.evaluation.eval_loop import BatchOutput, evaluate_set
 from sidecar.evaluation.failures import EvaluationError
 from sidecar.evaluation.metrics.metric import EvalSetInfo, MetricResult
+from sidecar.evaluation.repeatability import AFTER_OTHERS, NOTE, REPEATED
 from sidecar.evaluation.states import ExactSum, SetStates, exact_sum
 from sidecar.evaluation.task import Task, call
 
@@ -79,7 +80,7 @@ class BatchRunner:
     def compute(self, states: SetStates) -> MetricResult:
         """Return the numbers of one eval set, with notes about random numbers and compilation."""
         numbers = self.step.compute(states)
-        drawn = (repeatability.NOTE,) if int(exact_sum(states, _DRAWN).integers()) else ()
+        drawn = (NOTE,) if int(exact_sum(states, _DRAWN).integers()) else ()
         return MetricResult(numbers.values, numbers.classes, (*numbers.notes, *drawn, *self._of_compilation))
 
     def evaluate(self, reader: EvalSetReader, states: SetStates, shard: Shard, tick: Tick, keep: Keep) -> SetStates:
@@ -97,7 +98,7 @@ class BatchRunner:
             drawn += has_drawn
             if first_own is None and reader.name not in self._repeated:
                 first_own = batch, place, number, output
-                self._require_equal(output, self._run(reader, batch, place, number)[0], "twice")
+                self._require_equal(output, self._run(reader, batch, place, number)[0], REPEATED)
                 self._compare_with_fresh(reader, batch, place, number, output)
             return output
 
@@ -114,7 +115,7 @@ class BatchRunner:
         repeatability.require_unchanged(self.model, before)
         if first_own is not None:
             batch, place, number, output = first_own
-            self._require_equal(output, self._run(reader, batch, place, number)[0], "again after all others")
+            self._require_equal(output, self._run(reader, batch, place, number)[0], AFTER_OTHERS)
             self._repeated.add(reader.name)
         exact_sum(evaluated, _DRAWN).add(np.int64(drawn))
         return evaluated

@@ -1,29 +1,21 @@
-"""Make an evaluation repeatable: seed random numbers, and find models whose result depends on what ran before.
+"""Make an evaluation with PyTorch repeatable: seed its generators, and find models that keep what ran before.
 
-The number of workers decides which batches a process evaluates, and in which order. So the result of a batch must
-depend on the weights and the batch alone. If the model draws random numbers, generators are seeded from both before
-each batch. A model that changes its own variables, or keeps anything else from batch to batch, is refused.
+A model that changes its own variables, or keeps anything else from batch to batch, is refused.
 """
 
-import hashlib
 import operator
-import random
 import sys
 from copy import copy
 from typing import Any, Final
 
-import numpy as np
 import torch
 from torch import nn
 
+from sidecar.evaluation import repeatability
 from sidecar.evaluation.backends.torch.tensors import bits_of
 from sidecar.evaluation.data.digest import digest_of
 from sidecar.evaluation.failures import EvaluationError
 
-NOTE: Final = (
-    "the model draws random numbers in an evaluation: they are seeded by its weights and each batch's number, so the "
-    "same weights get the same numbers"
-)
 COMPILED: Final = (
     "torch.compile is switched off: the kernels that it chooses depend on the shapes that a process saw before"
 )
@@ -32,32 +24,16 @@ _OF_EVERY_MODULE: Final = vars(nn.Module()).keys()
 
 
 def seed(weights: str, eval_set: str, batch: int | bytes) -> None:
-    """Seed the generators of torch, numpy and Python for one batch.
-
-    `weights`: digest of the model's values. `batch`: the number of the batch, or its digest if that is unknown.
-    """
-    number = str(batch) if isinstance(batch, int) else batch.hex()
-    digest = hashlib.sha256(f"{weights} {eval_set} {number}".encode(errors="surrogateescape")).digest()
-    chosen = int.from_bytes(digest[:8], "big")
-    torch.manual_seed(chosen)  # of all devices
-    np.random.seed(chosen & 0xFFFFFFFF)  # noqa: NPY002 - the generator that a task may use
-    random.seed(chosen)
+    """Seed the generators of torch, numpy and Python for one batch, as the neutral `seed` does."""
+    torch.manual_seed(repeatability.seed(weights, eval_set, batch))  # of all devices
 
 
 def generators() -> tuple[Any, ...]:
     """Return the states of the generators. They differ after a generator was used."""
-    numpy_state = np.random.get_state(legacy=False)  # noqa: NPY002
-    assert isinstance(numpy_state, dict)
     devices = (
         [state.numpy().tobytes() for state in torch.cuda.get_rng_state_all()] if torch.cuda.is_initialized() else []
     )
-    return (
-        torch.get_rng_state().numpy().tobytes(),
-        numpy_state["state"]["pos"],
-        numpy_state["state"]["key"].tobytes(),
-        random.getstate(),
-        *devices,
-    )
+    return torch.get_rng_state().numpy().tobytes(), *repeatability.generators(), *devices
 
 
 def switch_off_compilation(model: nn.Module) -> tuple[str, ...]:
@@ -119,7 +95,7 @@ def changed_attributes(model: nn.Module, before: dict[str, Any]) -> tuple[str, .
 
 def require_independent(one: list[Any], fresh: list[Any], suspects: tuple[str, ...]) -> None:
     """Raise `EvaluationError` unless a new model with the same values gave arrays that are equal to the bit."""
-    if not _are_equal(one, fresh):
+    if not repeatability.are_equal(one, fresh):
         raise EvaluationError(
             "task_error",
             f"the model keeps what it computed from earlier weights, since a new model with the same weights gives "
@@ -138,19 +114,6 @@ def _is_same(value: Any, other: Any) -> bool:
     return isinstance(value, bool | int | float | str | set) and type(value) is type(other) and value == other
 
 
-def _are_equal(one: list[Any], other: list[Any]) -> bool:
-    return len(one) == len(other) and all(
-        first.shape == second.shape and first.dtype == second.dtype and first.tobytes() == second.tobytes()
-        for first, second in zip(one, other, strict=True)
-    )
-
-
 def require_equal(one: list[Any], other: list[Any], when: str) -> None:
     """Raise `EvaluationError` unless two evaluations of one batch gave arrays that are equal to the bit."""
-    if not _are_equal(one, other):
-        raise EvaluationError(
-            "task_error",
-            f"the first batch evaluated {when} gives different numbers: the model draws random numbers that cannot be "
-            f"seeded from outside, or keeps something from batch to batch. Draw from torch's own generator, and reset "
-            f"what forward keeps",
-        )
+    repeatability.require_equal(one, other, when, "Draw from torch's own generator, and reset what forward keeps")

@@ -1,0 +1,261 @@
+"""Find numbers that depend on how examples are divided into batches: the first batch is evaluated whole and in halves.
+
+Three comparisons find them. The rows of predictions for the halves must be those for the whole batch, up to rounding.
+The states of a metric must add up, given the same predictions. So must the values of a loss. A mean of batch means, or
+a model that normalises by the batch, fails one of them.
+
+Batches do not depend on the number of workers, so such a number is exact as well, and a note says how it depends on
+batches. It is refused for an eval set whose batches do depend on the number of workers. A finding of one rank holds for
+all ranks, so findings are summed in a state of their own. Imports numpy, never a framework.
+"""
+
+import json
+import warnings
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sidecar.evaluation.data.batch_source import Division
+from sidecar.evaluation.data.shard import Shard
+from sidecar.evaluation.failures import EvaluationError
+from sidecar.evaluation.metrics.metric import EvalBatch, EvalSetInfo, Metric, MetricResult
+from sidecar.evaluation.states import ExactSum, NamedSums, PerExampleValues, SetStates, State, exact_sum
+from sidecar.evaluation.states.min_max import MinMax
+
+MODEL: Final = "\0model"
+"""Stands among the names of metrics for the predictions."""
+
+UNTESTED: Final = "\0untested"
+"""Stands among the names of metrics for "parts of a batch cannot be evaluated"."""
+
+_STATE: Final = "by_batch"  # not the name of a state of a metric: these contain a slash
+_SIZE: Final = "another batch size gives another number"
+_NOTES: Final = {
+    MODEL: f"the model's predictions for an example depend on the other examples of its batch; {_SIZE}",
+    UNTESTED: (
+        "parts of a batch cannot be evaluated, so it is not known whether the numbers depend on the size of batches"
+    ),
+}
+_TOLERANCE: Final = 1e-4
+"""The largest difference by rounding between float32 values of a batch and of its halves, relative to the largest
+value."""
+
+_COARSE: Final = {"float16": 2.0**-10, "bfloat16": 2.0**-7}  # distance of 1 to the next number
+_ROUNDINGS: Final = 4  # of a coarse type, one after the other
+_SHARED: Final = 1 / 16
+"""The part of the tolerance that is relative to the largest value of all columns instead of the same column: a small
+column may be a difference of large numbers."""
+
+
+class BatchDependence:
+    """Remember what was found to depend on batches, by eval set, and add it to states that all ranks sum up.
+
+    The findings of an evaluation hold for later ones: a later checkpoint may hide them.
+
+    Args:
+        names: All metrics that may depend on the batches. `MODEL` and `UNTESTED` are added.
+    """
+
+    def __init__(self, names: Iterable[str]) -> None:
+        self._names = (*dict.fromkeys(names), MODEL, UNTESTED)
+        self._found: dict[str, set[str]] = {}
+
+    def add(self, eval_set: str, names: Iterable[str]) -> None:
+        """Remember that these numbers of an eval set depend on its batches."""
+        self._found.setdefault(eval_set, set()).update(names)
+
+    def states(self) -> SetStates:
+        """Return the empty state that sums the findings of all ranks."""
+        return {_STATE: ExactSum((len(self._names),), "int64")}
+
+    def add_to(self, states: SetStates, eval_set: str) -> None:
+        """Add the findings of this rank to the state. Call it once in each evaluation."""
+        found = self._found.get(eval_set, set())
+        exact_sum(states, _STATE).add(np.array([name in found for name in self._names], np.int64))
+
+    def notes(self, states: SetStates) -> tuple[str, ...]:
+        """Return notes for the reader of the result, from the states of all ranks."""
+        found = self._found_by_any(states)
+        metrics = [name for name in found if name not in _NOTES]
+        notes = [_NOTES[name] for name in found if name in _NOTES]
+        if metrics:
+            verb = "depends" if len(metrics) == 1 else "depend"
+            notes.insert(0, f"{', '.join(metrics)} {verb} on how examples are divided into batches; {_SIZE}")
+        return tuple(notes)
+
+    def refuse(self, states: SetStates, eval_set: str, sharding: Division) -> None:
+        """Raise `EvaluationError` if a number depends on batches that depend on the number of workers."""
+        found = [name for name in self._found_by_any(states) if name != UNTESTED]
+        if not found or sharding not in ("own", "files"):
+            return
+        which = "predictions" if MODEL in found else ", ".join(map(repr, found))
+        reason = "divides itself" if sharding == "own" else "is divided by files"
+        raise EvaluationError(
+            "task_error",
+            f"{which} of eval set {eval_set!r} would depend on how examples are divided into batches, and the set "
+            f"{reason}, so that its batches depend on the number of workers: let its source yield all examples, or "
+            f"compute a value for each example from this example alone",
+        )
+
+    def _found_by_any(self, states: SetStates) -> list[str]:
+        counts = exact_sum(states, _STATE).integers()
+        return [name for name, count in zip(self._names, counts, strict=True) if count]
+
+
+def halves_of(examples: int) -> tuple[slice, slice] | None:
+    """Return the places of the first and the second half of a batch; None if it has a single example."""
+    middle = examples // 2
+    return (slice(0, middle), slice(middle, examples)) if middle else None
+
+
+def tolerance_for(types: Iterable[Any]) -> float:
+    """Return the relative tolerance for values that were computed in the coarsest of these types, given by name."""
+    return max([_TOLERANCE, *(_ROUNDINGS * _COARSE[name] for name in map(_plain_name, types) if name in _COARSE)])
+
+
+def have_alike_rows(whole: Sequence[NDArray[Any]], halves: Sequence[Sequence[NDArray[Any]]]) -> bool:
+    """Return whether arrays (n, …) of the halves can be compared with those of the whole batch, row by row."""
+    return all(
+        len(half) == len(whole) and all(one.shape[1:] == two.shape[1:] for one, two in zip(whole, half, strict=True))
+        for half in halves
+    ) and all(len(array) == sum(map(len, parts)) for array, *parts in zip(whole, *halves, strict=True))
+
+
+def rows_differ(
+    whole: Sequence[NDArray[Any]], halves: Sequence[Sequence[NDArray[Any]]], tolerance: float = _TOLERANCE
+) -> bool:
+    """Return whether rows of the halves differ from those of the whole batch by more than rounding, or in number."""
+    if not have_alike_rows(whole, halves):
+        return True
+    return any(
+        not _are_near(array, np.concatenate(parts), tolerance) for array, *parts in zip(whole, *halves, strict=True)
+    )
+
+
+def is_telling(arrays: Sequence[NDArray[Any]]) -> bool:
+    """Return whether rows differ. A model that predicts the same for all examples, such as a new one, hides a lot."""
+    return any(len(array) and bool((array != array[:1]).any()) for array in arrays)
+
+
+def metric_depends_on_batches(metric: Metric, batch: EvalBatch) -> bool | None:
+    """Return whether the states of a metric for a batch are not the sum of those for its halves.
+
+    The predictions are the same, so counts must be equal to the bit, and sums of floats up to rounding. None: the batch
+    cannot be divided.
+    """
+    examples = len(batch.predictions)
+    halves = halves_of(examples)
+    if halves is None:
+        return False
+    if len(batch.y) != examples or (batch.weights is not None and len(batch.weights) != examples):
+        return None
+    whole = states_of(metric, batch)
+    try:
+        with warnings.catch_warnings(), np.errstate(all="ignore"):
+            warnings.simplefilter("ignore")  # a half may lack a class
+            summed = states_of(metric, *(_part(batch, half) for half in halves))
+    except MemoryError:
+        raise
+    except Exception:  # noqa: BLE001 - code of a user, which took the whole batch
+        return True
+    return states_differ(metric, whole, summed)
+
+
+def states_of(metric: Metric, *batches: EvalBatch) -> SetStates:
+    """Return the states of a metric for batches that are all of an eval set."""
+    firsts = np.cumsum([0, *(len(batch.predictions) for batch in batches)])
+    is_counted = all(batch.first is not None for batch in batches)
+    states = metric.states(EvalSetInfo(int(firsts[-1]) if is_counted else None, Shard(0, 1)))
+    for batch, first in zip(batches, firsts, strict=False):
+        metric.add(states, replace(batch, first=int(first) if is_counted else None))
+    return states
+
+
+def contents_of(metric: Metric, batch: EvalBatch) -> str:
+    """Return the states of a metric for a batch as a text, to find metrics that keep something or draw at random."""
+    return json.dumps({name: state.to_json() for name, state in states_of(metric, batch).items()}, sort_keys=True)
+
+
+def states_differ(metric: Metric, one: SetStates, other: SetStates) -> bool:
+    """Return whether states of a metric differ by more than the rounding of floats that were added to them."""
+    compared = [_state_differs(one[name], other[name]) for name in one]
+    if any(compared):
+        return True
+    return None in compared and _numbers_differ(metric, one, other)
+
+
+def are_near(one: Any, other: Any, tolerance: float = _TOLERANCE) -> bool:
+    """Return whether numbers or arrays differ by at most the tolerance times the largest of them."""
+    return _are_near(np.atleast_1d(np.asarray(one)), np.atleast_1d(np.asarray(other)), tolerance)
+
+
+def _part(batch: EvalBatch, half: slice) -> EvalBatch:
+    weights = None if batch.weights is None else batch.weights[half]
+    return EvalBatch(batch.y[half], batch.predictions[half], weights, batch.first)
+
+
+def _state_differs(one: State, other: State) -> bool | None:
+    """Return whether two states differ by more than rounding; None for a kind of state that only its metric reads."""
+    values, others = _values_of(one), _values_of(other)
+    if values is None or others is None:
+        return None
+    return values.keys() != others.keys() or any(_are_unlike(array, others[name]) for name, array in values.items())
+
+
+def _are_unlike(one: NDArray[Any], other: NDArray[Any]) -> bool:
+    if one.shape != other.shape or one.dtype != other.dtype:
+        return True
+    return not _are_near(one[None], other[None], _TOLERANCE)  # each element is a column
+
+
+def _values_of(state: State) -> dict[str, NDArray[Any]] | None:
+    if isinstance(state, ExactSum):
+        return {"": state.integers() if state.is_integral else state.round()}
+    if isinstance(state, NamedSums):
+        return state.totals()
+    if isinstance(state, MinMax | PerExampleValues):
+        return {"": state.values()}
+    return None
+
+
+def _numbers_differ(metric: Metric, one: SetStates, other: SetStates) -> bool:
+    try:
+        with warnings.catch_warnings(), np.errstate(all="ignore"):
+            warnings.simplefilter("ignore")
+            numbers, others = (_hexes(metric.compute(states)) for states in (one, other))
+    except Exception:  # noqa: BLE001 - a part of the data may not be enough for a number
+        return False
+    return numbers.keys() != others.keys() or not all(
+        are_near(number, others[name]) for name, number in numbers.items()
+    )
+
+
+def _hexes(result: MetricResult) -> dict[tuple[str, str], float]:
+    found = {(name, ""): float.fromhex(one.hex) for name, one in result.values.items()}
+    for name, by_class in result.classes.items():
+        found |= {(name, key): float.fromhex(one.hex) for key, one in by_class.items()}
+    return found
+
+
+def _are_near(one: NDArray[Any], other: NDArray[Any], tolerance: float) -> bool:
+    """Return whether two arrays (n, …) of one shape differ by rounding only. Integers and texts must be equal."""
+    if one.shape != other.shape:
+        return False
+    if one.dtype.kind not in "fcV" and other.dtype.kind not in "fcV":
+        return bool((one == other).all())
+    kind: type[Any] = np.complex128 if "c" in (one.dtype.kind, other.dtype.kind) else np.float64
+    first, second = one.astype(kind), other.astype(kind)
+    with np.errstate(all="ignore"):
+        same = (first == second) | (np.isnan(first) & np.isnan(second))
+        magnitudes = np.maximum(np.abs(first), np.abs(second))
+        magnitudes[~np.isfinite(magnitudes)] = 0.0
+        by_column = magnitudes.max(axis=0, initial=0.0)
+        allowed = tolerance * (by_column + _SHARED * by_column.max(initial=0.0))
+        return bool((same | (np.abs(first - second) <= allowed)).all())
+
+
+def _plain_name(given: Any) -> str:
+    return str(given).rpartition(".")[2]  # "torch.bfloat16"

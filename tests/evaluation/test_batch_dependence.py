@@ -1,0 +1,179 @@
+"""Numbers that depend on how examples are divided into batches are found, and those that do not are left alone."""
+
+import numpy as np
+import pytest
+
+from sidecar.evaluation.batch_dependence import (
+    MODEL,
+    UNTESTED,
+    BatchDependence,
+    contents_of,
+    halves_of,
+    is_telling,
+    metric_depends_on_batches,
+    rows_differ,
+    tolerance_for,
+)
+from sidecar.evaluation.failures import EvaluationError
+from sidecar.metrics import (
+    AUC,
+    MAE,
+    R2,
+    RMSE,
+    Accuracy,
+    BinnedAUC,
+    ConfusionMatrix,
+    EvalBatch,
+    ExactSum,
+    LogLoss,
+    Mean,
+    MetricResult,
+    MinMax,
+    Perplexity,
+    Sums,
+    value,
+)
+
+GENERATOR = np.random.default_rng(5)
+SCORES = GENERATOR.random((91, 3)).astype(np.float32)
+SCORES /= SCORES.sum(axis=1, keepdims=True)
+CLASSES = GENERATOR.integers(0, 3, 91)
+BINARY = GENERATOR.integers(0, 2, 91)
+WEIGHTS = GENERATOR.random(91).astype(np.float32)
+
+
+def auc(y, scores):
+    return (scores[y == 1][:, None] > scores[y == 0][None]).mean()
+
+
+class Own:
+    """A metric of one's own, which adds `delta(y, predictions)` to an exact sum."""
+
+    name = "own"
+
+    def __init__(self, delta):
+        self._delta = delta
+
+    def states(self, info):
+        """One sum, and the largest score."""
+        return {"sum": ExactSum((), "float64"), "largest": MinMax((), "float64", "max", info.shard)}
+
+    def add(self, states, batch):
+        """Add what the function returns."""
+        states["sum"].add(np.float64(self._delta(batch.y, batch.predictions)))
+        states["largest"].add(np.float64(batch.predictions.max()))
+
+    def compute(self, states):
+        """The sum."""
+        return MetricResult({"own": value(float(states["sum"].round()), "none")})
+
+
+@pytest.mark.parametrize(
+    ("metric", "y", "predictions"),
+    [
+        (Accuracy(), CLASSES, SCORES),
+        (ConfusionMatrix(3), CLASSES, SCORES),
+        (LogLoss(), CLASSES, SCORES),
+        (Perplexity(), CLASSES, SCORES),
+        (AUC(), BINARY, SCORES[:, 0]),
+        (BinnedAUC(), BINARY, SCORES[:, 0]),
+        (MAE(), SCORES[:, 1], SCORES[:, 0]),
+        (RMSE(), SCORES[:, 1], SCORES[:, 0]),
+        (R2(), SCORES[:, 1], SCORES[:, 0]),
+        (Mean(lambda y, p: np.abs(y - p[:, 0])), CLASSES, SCORES),
+        (Sums(lambda y, p: {"squares": np.sum(np.square(y - p[:, 0]))}, lambda t: t["squares"]), CLASSES, SCORES),
+        (Sums(lambda y, p: {"loss": np.mean(p) * len(y), "n": len(y)}, lambda t: t["loss"] / t["n"]), CLASSES, SCORES),
+        (Own(lambda y, p: np.sum(y - p[:, 0].astype(np.float64))), CLASSES, SCORES),
+    ],
+)
+@pytest.mark.parametrize("weights", [None, WEIGHTS])
+def test_sums_over_examples_do_not_depend(metric, y, predictions, weights):
+    """Counts and sums of a batch are those of its halves, whatever rounds them."""
+    if weights is not None and isinstance(metric, Sums | Own | AUC):
+        weights = None
+    assert metric_depends_on_batches(metric, EvalBatch(y, predictions, weights, first=17)) is False
+
+
+@pytest.mark.parametrize(
+    "metric",
+    [
+        Sums(lambda y, p: {"auc": auc(y, p[:, 0]), "n": 1}, lambda t: t["auc"] / t["n"]),
+        Sums(lambda y, p: {"auc": auc(y, p[:, 0]) * len(y), "n": len(y)}, lambda t: t["auc"] / t["n"]),
+        Mean(lambda y, p: np.full(len(y), np.median(p[:, 0]))),
+        Mean(lambda _, p: p[:, 0] - p[:, 0].mean()),
+        Own(lambda y, p: np.mean(y == p.argmax(1))),
+        Own(lambda _, p: np.stack(list(p)[:91])[90, 0]),
+    ],
+)
+def test_values_of_a_batch_depend(metric):
+    """A value that a batch as a whole has is not the sum of those of its halves; nor one that a half lacks."""
+    assert metric_depends_on_batches(metric, EvalBatch(BINARY, SCORES, first=0)) is True
+
+
+def test_one_example_is_not_divided():
+    """There is nothing to find in a batch of one example, and labels of another length are not judged."""
+    median = Mean(lambda _, p: np.full(len(p), np.median(p)))
+    assert halves_of(1) is None
+    assert metric_depends_on_batches(median, EvalBatch(BINARY[:1], SCORES[:1])) is False
+    assert metric_depends_on_batches(median, EvalBatch(BINARY[:7], SCORES)) is None
+
+
+def test_contents_show_what_a_metric_keeps():
+    """A metric without memory has the same contents each time, and one that counts its calls does not."""
+    calls = []
+    counting = Own(lambda *_: calls.append(0) or len(calls))
+    batch = EvalBatch(CLASSES, SCORES, first=0)
+    assert contents_of(Accuracy(), batch) == contents_of(Accuracy(), batch)
+    assert contents_of(counting, batch) != contents_of(counting, batch)
+
+
+def test_rows_differ_beyond_rounding():
+    """Rounding of a float type is no difference; another row, a missing one, or another width is."""
+    whole = np.random.default_rng(1).normal(size=(10, 4)).astype(np.float32)
+    halves = [[whole[:5] * np.float32(1 + 2e-6)], [whole[5:]]]
+    assert not rows_differ([whole], halves)
+    assert rows_differ([whole], [[whole[:5] * np.float32(1.01)], [whole[5:]]])
+    assert not rows_differ([whole], [[whole[:5] * np.float32(1.01)], [whole[5:]]], tolerance_for(["torch.bfloat16"]))
+    assert rows_differ([whole], [[whole[:5]], [whole[:4]]])
+    assert rows_differ([whole], [[whole[:5, :3]], [whole[5:, :3]]])
+    scaled = whole * np.float32([1e3, 1, 1, 1])
+    moved = scaled + np.float32([0, 0.1, 0, 0])
+    assert rows_differ([scaled], [[moved[:5]], [moved[5:]]]), "a small column next to a large one"
+    assert rows_differ([np.arange(4)], [[np.array([0, 1])], [np.array([2, 2])]]), "integers are equal or not"
+    gaps = np.array([np.nan, np.inf, 1.0])
+    assert not rows_differ([gaps], [[gaps[:1]], [gaps[1:]]])
+    assert is_telling([whole])
+    assert not is_telling([np.ones((5, 2))])
+
+
+def test_findings_of_any_rank_hold_for_all():
+    """Notes name what one rank found, in this and in later evaluations, for its eval set alone."""
+    finder, other = BatchDependence(["auc", "loss"]), BatchDependence(["auc", "loss"])
+    finder.add("test", ["auc", MODEL])
+    for _ in range(2):
+        states = finder.states()
+        for rank in (finder, other):
+            rank.add_to(states, "test")
+        first, second = finder.notes(states)
+        assert first.startswith("auc depends")
+        assert "predictions" in second
+        assert all("another batch size gives another number" in note for note in (first, second))
+    states = finder.states()
+    finder.add_to(states, "train")
+    assert finder.notes(states) == ()
+
+
+def test_batches_of_the_number_of_workers_are_refused():
+    """Findings are refused for sets that divide themselves; "cannot be tested" stays a note."""
+    dependence = BatchDependence(["auc"])
+    dependence.add("test", ["auc"])
+    dependence.add("train", [UNTESTED])
+    states = dependence.states()
+    dependence.add_to(states, "test")
+    dependence.refuse(states, "test", "batches")
+    with pytest.raises(EvaluationError, match=r"'auc' of eval set 'test'"):
+        dependence.refuse(states, "test", "own")
+    states = dependence.states()
+    dependence.add_to(states, "train")
+    dependence.refuse(states, "train", "files")
+    assert "not known" in dependence.notes(states)[0]
