@@ -5,7 +5,7 @@ the user's interpreter.
 """
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Annotated, Final, Literal, TypeVar
@@ -224,6 +224,10 @@ class Result:
     changed: tuple[str, ...] = ()  # eval sets whose data has changed since an earlier evaluation
     nonfinite: dict[str, dict[str, Nonfinite]] = field(default_factory=dict)  # by eval set and place
     notes: tuple[str, ...] = ()  # sentences about numbers that differ from a reader's expectation
+
+    def metrics_of_examples(self) -> Iterator[tuple[str, dict[str, Value]]]:
+        """Yield the metrics of each eval set whose examples were counted. A forged record may have others."""
+        return ((name, metrics) for name, metrics in self.metrics.items() if name in self.examples)
 
     def warnings(self) -> list[str]:
         """Return sentences about numbers that are not finite, which people should know before they use the result."""

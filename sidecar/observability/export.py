@@ -27,6 +27,12 @@ ExportFormat = Literal["csv", "jsonl", "openmetrics"]
 
 _LEAST_MILLISECONDS: Final = 1  # between two results: the resolution of Prometheus
 
+_FORMULA: Final = ("=", "+", "-", "@")
+"""The characters that begin a formula in a spreadsheet."""
+
+_NAMES: Final = ("checkpoint", "eval_set", "metric", "class_label", "completed_at", "digest")
+"""The columns of a table with texts that come from files and other people's code."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExportedNumber:
@@ -82,14 +88,21 @@ def as_csv(history: JournalState) -> str:
     """Return a table with one row for each number, for spreadsheets and data frames.
 
     Control characters are escaped: Python's writer does not quote a carriage return, which would begin another row.
+    Names that a spreadsheet would take for a formula begin with an apostrophe, which shows them as text.
     """
     text = io.StringIO()
     writer = csv.DictWriter(text, [field.name for field in fields(ExportedNumber)], lineterminator="\n")
     writer.writeheader()
     for number in exported(history):
         row = asdict(number).items()
-        writer.writerow({name: one_line(cell) if isinstance(cell, str) else cell for name, cell in row})
+        writer.writerow({name: _as_text(cell) if name in _NAMES else cell for name, cell in row})
     return text.getvalue()
+
+
+def _as_text(name: str) -> str:
+    """Return a name in one line that no spreadsheet calculates."""
+    name = one_line(name)
+    return f"'{name}" if name.startswith(_FORMULA) else name
 
 
 def as_json_lines(history: JournalState) -> str:
@@ -138,11 +151,12 @@ def _values(history: JournalState) -> Iterator[tuple[Closed, str, str, str, Valu
     """Yield each number with its evaluation, eval set, metric and class; the class is empty for the whole set."""
     for closed in _evaluations(history):
         assert closed.outcome.result is not None
-        for eval_set, metrics in closed.outcome.result.metrics.items():
+        result = closed.outcome.result
+        for eval_set, metrics in result.metrics_of_examples():
             for metric, value in metrics.items():
                 yield closed, eval_set, metric, "", value
-        for eval_set, by_metric in closed.outcome.result.classes.items():
-            for metric, by_class in by_metric.items():
+        for eval_set in result.classes.keys() & result.examples.keys():
+            for metric, by_class in result.classes[eval_set].items():
                 for label, value in by_class.items():
                     yield closed, eval_set, metric, label, value
 

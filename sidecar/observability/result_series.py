@@ -34,7 +34,7 @@ class ResultSample(NamedTuple):
 
 def result_samples(run: str, checkpoint: Checkpoint, result: Result) -> Iterator[ResultSample]:
     """Yield the samples of an evaluation. Series are never repeated."""
-    for eval_set, metrics in result.metrics.items():
+    for eval_set, metrics in result.metrics_of_examples():
         for name, value in metrics.items():
             yield ResultSample("sidecar_result", (run, eval_set, name), number_of(value))
             if value.lower is not None:

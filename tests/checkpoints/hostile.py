@@ -653,7 +653,34 @@ def as_many_parts_as_in_a_large_model(folder: Path) -> Asked:
 
 @hostile
 def a_frame_for_each_byte(folder: Path) -> Asked:
-    return metadata_of(folder, frame(b"\x94") * 500_000 + frame(b"."), "names no data file")
+    return metadata_of(folder, frame(b"\x94") * 500_000 + frame(b"."), "is not a pickle of a checkpoint")
+
+
+@hostile
+def a_large_value_for_each_byte(folder: Path) -> Asked:
+    content = b"X\1\0\0\0a" * 10_000_000 + b"\x95\1\0\0\0\0\0\0\0."
+    return metadata_of(folder, content, "is not a pickle of a checkpoint")
+
+
+@hostile
+def an_index_of_numbers(folder: Path) -> Asked:
+    (folder / "n.safetensors.index.json").write_text("{" + '"":1,' * 3_300_000 + '"":2}')
+    return "safetensors", "n.safetensors.index.json", "has more than 400000 members"
+
+
+@hostile
+def a_header_of_numbers(folder: Path) -> Asked:
+    header = b'{"__metadata__":{' + b",".join(b'"%x":"%d"' % (n, n) for n in range(640_000)) + b"}}"
+    (folder / "m.safetensors").write_bytes(struct.pack("<Q", len(header)) + header)
+    return "safetensors", "m.safetensors", "has more than 400000 members"
+
+
+@hostile
+def a_description_of_empty_lists(folder: Path) -> Asked:
+    (folder / "m").mkdir()
+    (folder / "m" / "model.safetensors").write_bytes(struct.pack("<Q", 2) + b"{}")
+    (folder / "m" / "config.json").write_text("[" + "[]," * 1_300_000 + "[]]")
+    return "pretrained_folder", "m", "is cut off, or is not JSON"
 
 
 @hostile

@@ -165,6 +165,28 @@ def test_names_that_are_no_utf_8(journal):
     assert {sample.labels["eval_set"] for family in families for sample in family.samples} == {r"caf\udce9"}
 
 
+@pytest.mark.parametrize("sign", "=+-@")
+def test_a_name_is_not_a_formula(journal, sign):
+    """A spreadsheet would calculate what a name says, such as a link. Numbers below zero stay numbers."""
+    name = f'{sign}HYPERLINK("http://x")'
+    journal.evaluate(name, 400, {name: value(-0.5)}, eval_sets=(name,))
+    (row,) = csv.DictReader(io.StringIO(as_csv(journal.history)))
+    assert [row[column] for column in ("checkpoint", "eval_set", "metric")] == [f"'{name}"] * 3
+    assert (float(row["value"]), float.fromhex(row["hex"])) == (-0.5, -0.5)
+
+
+def test_metrics_of_an_eval_set_without_examples(journal):
+    """Only a forged record has them. They are left out, and the other numbers stay."""
+    closed = journal.evaluate("ckpt-4", 400, {"loss": value(0.5)}, eval_sets=("test",))
+    del closed
+    result = journal.history.entries[-1].outcome.result
+    result.metrics["other"] = {"loss": value(0.25)}
+    result.classes["other"] = {"loss": {"a": value(0.25)}}
+    assert [row["eval_set"] for row in csv.DictReader(io.StringIO(as_csv(journal.history)))] == ["test"]
+    assert len(as_json_lines(journal.history).splitlines()) == 1
+    assert "other" not in as_openmetrics(journal.history, "mnist")
+
+
 def test_a_name_cannot_begin_a_row(journal):
     """A carriage return ends a line for every reader of CSV."""
     forged = "loss\r7,2026-01-31T12:00:00Z,ckpt-7,d,7,name,test,loss,,0.1"

@@ -219,6 +219,13 @@ def test_metrics(ask, wanted):
     assert (family.samples[0].labels, family.samples[0].value) == ({"run": 'a "b"\n'}, 1.5)
 
 
+@pytest.mark.parametrize("version", ["abc", "1.x", "", "1" * 5000, "1.0.0.0", "-1", "é"])
+def test_odd_versions_in_accept(ask, version):
+    """A version that is not a number gets one of the formats, not an error."""
+    status, _, body = ask("/metrics", Accept=f"application/openmetrics-text;version={version}")
+    assert (status, "sidecar_example" in body) == (200, True)
+
+
 def test_one_metric(ask):
     """The query of the client library still works."""
     assert "sidecar_example" not in ask("/metrics?name[]=other")[2]
@@ -321,6 +328,8 @@ def test_broken_view(ask, daemon, capsys):
     daemon.status = {"number": float("nan")}
     assert ask("/api/status")[0] == 500
     assert "http_request_failed" in capsys.readouterr().out
+    assert ask("/api/status")[0] == 500
+    assert "http_request_failed" not in capsys.readouterr().out, "a path is logged once a minute"
     assert ask("/healthz")[0] == 200
 
 

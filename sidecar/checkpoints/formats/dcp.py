@@ -54,6 +54,9 @@ _LARGE: Final = {b"B": 4, b"X": 4, b"\x8e": 8, b"\x8d": 8}
 """Opcodes of values of 64 KiB and more, which lie between frames, and the bytes of their lengths."""
 
 _MOST_ALONE: Final = 3  # what is shorter than 4 bytes gets no frame
+_BYTES_PER_PIECE: Final = 8192
+_FEW_PIECES: Final = 64
+"""CPython closes a frame at 64 KiB or before a larger value, so a real pickle has far fewer pieces than these allow."""
 
 
 class Dcp:
@@ -161,8 +164,11 @@ def _frames(file: BinaryIO, where: str) -> Iterator[bytes]:
         raise CorruptError(f"{where} has {size} bytes; up to {MAX_METADATA_BYTES} are read")
     if size and _PROTOCOL.fullmatch(os.pread(file.fileno(), 2, 0)) is None:
         raise CorruptError(f"{where} is not a pickle of protocol 4 or 5, as torch.distributed.checkpoint writes it")
-    alone = 0
+    alone, pieces = 0, 0
     while position < size:
+        pieces += 1
+        if pieces > _FEW_PIECES + size // _BYTES_PER_PIECE:
+            raise CorruptError(f"{where} is not a pickle of a checkpoint: it has {pieces} pieces up to {position}")
         start, end = _piece(os.pread(file.fileno(), _HEAD_BYTES, position), position)
         alone = alone + 1 if end == position + 1 else 0
         if alone > _MOST_ALONE:

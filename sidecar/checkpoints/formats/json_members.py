@@ -7,22 +7,33 @@ from typing import Any, Final
 
 _SPACE: Final = re.compile(r"[ \t\n\r]*")
 _DECODER: Final = json.JSONDecoder()
-_MOST_CHARACTERS: Final = 4096
+_WINDOWS: Final = (128, 4096)
+"""The characters that are tried for one value. Most values are short, and a copy of the longest takes long for each."""
+
+MOST_MEMBERS: Final = 400_000
+"""The members of one object. An index of 16 MiB with real names has 160,000 tensors."""
+
+
+class TooManyMembersError(ValueError):
+    """An object has more members than any real one, as in a file that is to keep its reader busy."""
 
 
 def read_members(text: str, at: int, read: Callable[[str, int], int]) -> int:
     """Read the object that begins at `at`, and return where it ends.
 
     `read` is called with each key and the place of its value, and returns where the value ends.
-    Raises ValueError if the text is not JSON there.
+    Raises ValueError if the text is not JSON there, and `TooManyMembersError` behind the member `MOST_MEMBERS`.
 
     >>> read_members('{"a": "b", "c": "d"}', 0, lambda key, at: print(key) or value_at('{"a": "b", "c": "d"}', at)[1])
     a
     c
     20
     """
-    at = _next(text, at, "{")
+    at, members = _next(text, at, "{"), 0
     while not text.startswith("}", at):
+        members += 1
+        if members > MOST_MEMBERS:
+            raise TooManyMembersError(f"an object has more than {MOST_MEMBERS} members")
         key, at = string_at(text, at)
         at = _skip(text, read(key, _next(text, at, ":")))
         if not text.startswith("}", at):
@@ -40,11 +51,24 @@ def string_at(text: str, at: int) -> tuple[str, int]:
 
 def value_at(text: str, at: int) -> tuple[Any, int]:
     """Return the value of any kind that begins at `at`, and where it ends. Raises ValueError, also if it is long."""
-    try:
-        value, length = _DECODER.raw_decode(text[at : at + _MOST_CHARACTERS])
-    except RecursionError as error:
-        raise ValueError(f"the value at {at} is nested too deep") from error
-    return value, at + length
+    for window in _WINDOWS:
+        part = text[at : at + window]
+        try:
+            value, length = _DECODER.raw_decode(part)
+        except RecursionError as error:
+            raise ValueError(f"the value at {at} is nested too deep") from error
+        except ValueError:
+            if window == _WINDOWS[-1] or len(part) < window:
+                raise
+        else:
+            if length < window:  # a number at the end of the window may go on behind it
+                return value, at + length
+    raise ValueError(f"the value at {at} is longer than {_WINDOWS[-1]} characters")
+
+
+def has_many_containers(content: bytes) -> bool:
+    """Return whether JSON text may have more than `MOST_MEMBERS` lists and objects, without building any of them."""
+    return content.count(b"[") + content.count(b"{") > MOST_MEMBERS
 
 
 def _next(text: str, at: int, sign: str) -> int:

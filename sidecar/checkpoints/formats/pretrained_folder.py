@@ -22,6 +22,7 @@ from typing import Final
 
 from sidecar.checkpoints.files import File, Listing, list_files, open_file, read_file
 from sidecar.checkpoints.formats.format import Candidate, Inspection, about
+from sidecar.checkpoints.formats.json_members import has_many_containers
 from sidecar.checkpoints.formats.safetensors import Safetensors
 from sidecar.checkpoints.formats.shards import as_shard, doubt_about, is_unfinished, read_index, shards_of
 from sidecar.checkpoints.formats.torch_zip import check_archive, update_from_archive
@@ -166,6 +167,8 @@ def _trainer_step(folder: Path, name: str, names: Collection[str]) -> int | None
 
 
 def _is_json(content: bytes) -> bool:
+    if has_many_containers(content):
+        return False
     try:
         json.loads(content)
     except (ValueError, RecursionError):

@@ -17,7 +17,7 @@ from typing import Final
 
 from sidecar.checkpoints.files import read_file
 from sidecar.checkpoints.formats.format import shown
-from sidecar.checkpoints.formats.json_members import read_members, string_at, value_at
+from sidecar.checkpoints.formats.json_members import TooManyMembersError, read_members, string_at, value_at
 from sidecar.errors import CorruptError, IncompleteError, VanishedError
 from sidecar.weight_names import index_of
 
@@ -57,6 +57,8 @@ def read_index(folder: Path, name: str) -> tuple[str, ...]:
         text = content.decode()
         del content
         end = read_members(text, 0, of_index)
+    except TooManyMembersError as error:
+        raise CorruptError(f"{name} is not the index of shards: {error}") from error
     except ValueError as error:
         raise IncompleteError(f"{name} is cut off, or is not the index of shards: {shown(str(error))}") from error
     if text[end:].strip():

@@ -5,6 +5,7 @@ touch storage and never wait for the daemon's loop.
 """
 
 import io
+import time
 from collections.abc import Callable
 from functools import cached_property, partial
 from http import HTTPStatus
@@ -36,6 +37,9 @@ _PAGE: Final = (
     "/api/evaluation",
 )
 """The paths that `page_views` answers, in addition to its files."""
+
+_LOG_SECONDS: Final = 60.0
+"""The time in which a path is logged once, however many requests of it fail."""
 
 _FILES: Final = ("/static/", "/favicon.ico")
 
@@ -139,6 +143,7 @@ class Views:
         self._hosts = hosts
         self._exporter = make_wsgi_app(registry)
         self._status, self._past = status, past
+        self._logged_again_at: dict[str, float] = {}
         self._views: dict[str, Callable[[Request], Response]] = {
             "/metrics": self._metrics,
             **{path: partial(self._of_page, path) for path in _PAGE},
@@ -160,9 +165,17 @@ class Views:
         try:
             found = self._answer(request)
         except Exception:  # noqa: BLE001 - a bug in one view must not end the server
-            _log.exception("http_request_failed", path=request.place)
+            self._log_failure(request.place)
             found = response(HTTPStatus.INTERNAL_SERVER_ERROR, "this answer failed; the daemon's log says why\n")
         return request.written(found)
+
+    def _log_failure(self, place: str) -> None:
+        """Log the exception of a request, for each path once in `_LOG_SECONDS`: clients repeat themselves."""
+        path = place if place in self._views else _FILES[0]
+        now = time.monotonic()
+        if now >= self._logged_again_at.get(path, now):
+            self._logged_again_at[path] = now + _LOG_SECONDS
+            _log.exception("http_request_failed", path=place)
 
     def _answer(self, request: Request) -> Response:
         if (refused := self._misdirected(request)) is not None:
@@ -210,7 +223,15 @@ class Views:
             "HTTP_ACCEPT_ENCODING": "gzip" if _takes_gzip(request.headers.get_all("Accept-Encoding", [])) else "",
         }
         started: dict[str, str] = {}
-        body = b"".join(self._exporter(environ, lambda _, headers: started.update(headers)))
+
+        def ask() -> bytes:
+            return b"".join(self._exporter(environ, lambda _, headers: started.update(headers)))
+
+        try:
+            body = ask()
+        except (TypeError, ValueError):  # prometheus-client takes any version in Accept for numbers
+            environ["HTTP_ACCEPT"] = ""
+            body = ask()
         content_type = started.pop("Content-Type")
         headers = (*started.items(), ("Vary", "Accept, Accept-Encoding"))
         return Response(HTTPStatus.OK, content_type, body, headers)
