@@ -101,7 +101,7 @@ def _update(digest: "hashlib._Hash", folder: Path, name: str, keys: Sequence[str
         if size < _LENGTH_BYTES or len(content) < length:
             raise IncompleteError(f"{name} is cut off in its header")
         digest.update(content)
-        values, numbers = _read_header(content, name)
+        values, numbers = _read_header(content, name, keys)
         if size != (needed := _LENGTH_BYTES + length + values):
             error = IncompleteError if size < needed else CorruptError
             raise error(f"{name} has {size} bytes, but its header states {needed}")
@@ -109,13 +109,13 @@ def _update(digest: "hashlib._Hash", folder: Path, name: str, keys: Sequence[str
     return next((numbers[key] for key in keys if key in numbers), None)
 
 
-def _read_header(content: bytes, name: str) -> tuple[int, dict[str, int]]:
-    """Return the bytes of all values, and the whole numbers in the metadata. Raises `CorruptError`."""
+def _read_header(content: bytes, name: str, keys: Sequence[str]) -> tuple[int, dict[str, int]]:
+    """Return the bytes of all values, and the whole numbers of these keys in the metadata. Raises `CorruptError`."""
     starts, ends, numbers = array("Q"), array("Q"), dict[str, int]()
 
     def of_metadata(key: str, at: int) -> int:
         value, end = string_at(text, at)
-        if value.isascii() and value.isdigit() and len(value) <= _MOST_DIGITS:
+        if key in keys and value.isascii() and value.isdigit() and len(value) <= _MOST_DIGITS:
             numbers[key] = int(value)
         return end
 
