@@ -21,6 +21,9 @@ from sidecar.evaluation.states import ExactSum, SetStates
 
 EXAMPLES: Final = "examples"
 """Name of the state that counts the evaluated examples. Every eval set has it, in addition to those of its metrics."""
+LEFT_OUT: Final = "examples left out"
+"""Name of a state that counts examples of the data that the user's own code leaves out of its batches. A backend may
+have it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ import numpy as np
 from sidecar.evaluation.artifact_writer import ArtifactWriter
 from sidecar.evaluation.backend import TIMED, Collective, Evaluator, Int64s, RankReport, States, Stream
 from sidecar.evaluation.data import nonfinite
-from sidecar.evaluation.eval_loop import EXAMPLES
+from sidecar.evaluation.eval_loop import EXAMPLES, LEFT_OUT
 from sidecar.evaluation.failures import EvaluationError
 from sidecar.evaluation.metrics.metric import MetricResult
 from sidecar.evaluation.rank_comparison import differing, named, short_digest, sides_of
@@ -223,7 +223,7 @@ def _count(streams: Sequence[Stream], reduced: States) -> dict[str, int]:
     counted = {stream.eval_set: int(exact_sum(reduced[stream.eval_set], EXAMPLES).integers()) for stream in streams}
     for stream in streams:
         evaluated = counted[stream.eval_set]
-        if stream.is_counted and evaluated != stream.examples:
+        if stream.is_counted and evaluated != stream.examples - _left_out(stream, reduced):
             raise EvaluationError(
                 "count", f"eval set {stream.eval_set!r}: {evaluated} of {stream.examples} examples were evaluated"
             )
@@ -235,6 +235,12 @@ def _count(streams: Sequence[Stream], reduced: States) -> dict[str, int]:
         if evaluated == 0:
             raise EvaluationError("task_error", f"eval set {stream.eval_set!r} is empty: it has no example to evaluate")
     return counted
+
+
+def _left_out(stream: Stream, reduced: States) -> int:
+    """Return how many examples of a list of batches these batches lack. Batches that were read count what they hold."""
+    states = reduced[stream.eval_set]
+    return int(exact_sum(states, LEFT_OUT).integers()) if stream.sharding == "index" and LEFT_OUT in states else 0
 
 
 def _gather(collective: Collective, join: Join, row: Int64s) -> Int64s:

@@ -13,6 +13,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from sidecar.evaluation.data.structure import leaves
 from sidecar.evaluation.failures import EvaluationError
 
 NOTE: Final = (
@@ -65,4 +66,15 @@ def require_equal(one: Sequence[NDArray[Any]], other: Sequence[NDArray[Any]], wh
 
 
 def _bytes(array: NDArray[Any]) -> bytes:
-    return repr(array.tolist()).encode(errors="surrogatepass") if array.dtype.hasobject else array.tobytes()
+    """Return the bytes of an array; of an array of objects those of its arrays, texts and numbers."""
+    if not array.dtype.hasobject:
+        return array.tobytes()
+    return b"\0".join(map(_bytes_of, leaves(array.tolist())))
+
+
+def _bytes_of(leaf: Any) -> bytes:
+    """Return the content of an array, a text or a number. Of other objects only the types are compared."""
+    if isinstance(leaf, np.ndarray):
+        return f"{leaf.dtype}{leaf.shape}".encode() + _bytes(leaf)
+    is_plain = isinstance(leaf, str | bytes | bool | int | float | np.generic)
+    return (repr(leaf) if is_plain else type(leaf).__qualname__).encode(errors="surrogatepass")

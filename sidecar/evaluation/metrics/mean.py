@@ -18,7 +18,8 @@ class Mean:
     """Average the values of a function of (labels, predictions), or the predictions themselves: Σ w·v / Σ w.
 
     Args:
-        function: Takes numpy arrays (n, …) and returns one value for each example (n,) or position (n, …).
+        function: Takes numpy arrays (n, …), or lists of n objects, such as texts, if the task gives lists. Returns one
+            value for each example (n,) or position (n, …).
         name: Name of the metric and of its number.
         goal: "max" if larger values are better, "min" if smaller ones are, "none" if neither.
         interval: Function that makes the 95 % interval. Used if values have no weights and there is one per example.
@@ -45,18 +46,18 @@ class Mean:
 
     def add(self, states: SetStates, batch: EvalBatch) -> None:
         """Add one batch. Raises `TaskError` unless there is a value for each example."""
-        returned = batch.predictions if self._function is None else self._function(batch.y, batch.predictions)
+        returned = batch.predictions if self._function is None else self._function(*batch.given)
         try:
             values = as_numbers(self.name, "values", plain_array(returned))
         except ValueError as error:
             raise TaskError(f"metric {self.name!r}: its function did not return an array: {error}") from None
-        if values.shape[:1] != batch.predictions.shape[:1]:
+        if not values.ndim or len(values) not in (len(batch.predictions), batch.examples):
             raise TaskError(
                 f"metric {self.name!r}: its function must return one value for each of {len(batch.predictions)} "
                 f"examples, found shape {values.shape}: the metric averages them itself"
             )
         values = without_trailing_ones(values)
-        positions = counting(self.name, batch.weights, values.shape, values)
+        positions = counting(self.name, batch.weights, values.shape, values, examples=batch.examples)
         self._average.add(states, positions.arrays[0], positions.weights, one_per_example=positions.one_per_example)
 
     def compute(self, states: SetStates) -> MetricResult:

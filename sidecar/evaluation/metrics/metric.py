@@ -42,12 +42,25 @@ class EvalBatch:
         weights: One weight for each example (n,) or each of its positions (n, …); None: all weights are 1. Positions
             that the model masks have weight 0.
         first: Number of the first example in the whole eval set, from 0; None if `EvalSetInfo.examples` is None.
+        examples: Number of examples, if the n rows may be something else, such as the nodes of graphs or the boxes of
+            images; None: each row is an example.
+        lists: Whether labels and predictions were lists, such as texts, which stand in arrays of objects here.
     """
 
     y: NDArray[Any]
     predictions: NDArray[Any]
     weights: NDArray[Any] | None = None
     first: int | None = None
+    examples: int | None = None
+    lists: tuple[bool, bool] = (False, False)
+
+    @property
+    def given(self) -> tuple[Any, Any]:
+        """Labels and predictions for a function of the user's: lists where the task gave lists, arrays elsewhere."""
+        return (
+            self.y.tolist() if self.lists[0] else self.y,
+            self.predictions.tolist() if self.lists[1] else self.predictions,
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -59,7 +59,7 @@ def values(metric: str, batch: EvalBatch) -> Pairs:
             f"metric {metric!r}: labels {batch.y.shape} and predictions {batch.predictions.shape} must have the same "
             f"shape: let the model return one value for each label"
         )
-    positions = counting(metric, batch.weights, y.shape, y, predictions)
+    positions = counting(metric, batch.weights, y.shape, y, predictions, examples=batch.examples)
     labels, predicted = positions.arrays
     return Pairs(labels, predicted, positions.weights, positions.places, positions.one_per_example)
 
@@ -88,7 +88,7 @@ def classes(metric: str, batch: EvalBatch, labels: Labels) -> Pairs:
             f"metric {metric!r}: labels {batch.y.shape} and predictions {batch.predictions.shape} do not match "
             f"labels={labels!r} with predictions (n, …, classes): {_REMEDY}"
         )
-    positions = counting(metric, batch.weights, scores.shape[:-1], y, scores)
+    positions = counting(metric, batch.weights, scores.shape[:-1], y, scores, examples=batch.examples)
     counted, counted_scores = positions.arrays
     actual = _of_one_hot(metric, counted) if labels == "one_hot" else _index(metric, counted, scores.shape[-1])
     return Pairs(actual, counted_scores, positions.weights, positions.places, positions.one_per_example)

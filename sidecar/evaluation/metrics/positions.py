@@ -32,15 +32,22 @@ class Positions:
     one_per_example: bool
 
 
-def counting(metric: str, weights: NDArray[Any] | None, shape: tuple[int, ...], *arrays: NDArray[Any]) -> Positions:
+def counting(
+    metric: str,
+    weights: NDArray[Any] | None,
+    shape: tuple[int, ...],
+    *arrays: NDArray[Any],
+    examples: int | None = None,
+) -> Positions:
     """Select the positions that count in arrays (*shape, …), where `shape` is the shape of the positions (n, …).
 
-    Raises `TaskError` for weights of another shape, and for weights that are negative, not finite, or above 1e30.
+    `examples` is the number of examples in the batch; None: n. Raises `TaskError` for weights of another shape, and for
+    weights that are negative, not finite, or above 1e30.
     """
-    size = int(np.prod(shape))
+    size, one_per_example = int(np.prod(shape)), len(shape) == 1 and examples in (None, shape[0])
     flat = [array.reshape(size, *array.shape[len(shape) :]) for array in arrays]
     if weights is None:
-        return Positions(tuple(flat), np.ones(size, np.float32), np.arange(size), len(shape) == 1)
+        return Positions(tuple(flat), np.ones(size, np.float32), np.arange(size), one_per_example)
     flat_weights = _broadcast(metric, as_numbers(metric, "weights", weights), shape)
     with np.errstate(all="ignore"):
         flat_weights = flat_weights.astype(np.float32)
@@ -51,7 +58,7 @@ def counting(metric: str, weights: NDArray[Any] | None, shape: tuple[int, ...], 
             f"to leave an example out, give it the weight 0"
         )
     places = np.flatnonzero(flat_weights)
-    return Positions(tuple(array[places] for array in flat), flat_weights[places], places, len(shape) == 1)
+    return Positions(tuple(array[places] for array in flat), flat_weights[places], places, one_per_example)
 
 
 def as_numbers(metric: str, part: str, array: NDArray[Any]) -> NDArray[Any]:

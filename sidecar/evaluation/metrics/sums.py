@@ -32,9 +32,9 @@ class Sums:
         )
 
     Args:
-        function: Takes labels and predictions of one batch as numpy arrays (n, …), and returns sums over its examples
-            by name: numbers or small arrays, with the same names and shapes for every batch. A function of three
-            arguments gets the weights, too, which are `None` if there are none.
+        function: Takes labels and predictions of one batch as numpy arrays (n, …), or as lists if the task gives lists.
+            Returns sums over its examples by name: numbers or small arrays, with the same names and shapes for every
+            batch. A function of three arguments gets the weights, too, which are `None` if there are none.
         value: Takes the totals by name: int, float, or arrays of int64 or float64. Returns a number, or several by
             name; instead of a number there may be numbers by class.
         name: Name of the metric, and of its number if there is only one.
@@ -66,7 +66,7 @@ class Sums:
             raise TaskError(
                 f"metric {self.name!r}: the data have weights, so its function must take (y, predictions, weights)"
             )
-        arguments = (batch.y, batch.predictions, batch.weights)[: _WEIGHTED if self._takes_weights else 2]
+        arguments = (*batch.given, batch.weights)[: _WEIGHTED if self._takes_weights else 2]
         returned = self._function(*arguments)
         if not isinstance(returned, Mapping) or not returned:
             raise TaskError(

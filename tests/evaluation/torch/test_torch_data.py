@@ -505,10 +505,63 @@ def test_ragged_lists_as_in_detection(checkpoint):
     assert_right(task(source, step=step), checkpoint, truth(checkpoint))
 
 
-def test_a_collate_function_that_leaves_examples_out(checkpoint):
-    """A usual way to skip broken images: the number of predictions would not be that of the examples."""
-    given = task(lambda: loader(collate_fn=lambda examples: stacked(examples[1:])))
-    assert "each of 8 examples" in str(refused(given, checkpoint))
+class TestACollateFunctionLeavesOut:
+    """A usual way to skip broken files: the dataset returns None, and the collate function leaves it out."""
+
+    @staticmethod
+    def _source(form="tensors", **options):
+        from torch.utils.data import DataLoader
+
+        x, y = tensors(33)
+        examples = [None if at % 13 == 5 else (x[at], y[at]) for at in range(33)]
+
+        def collate(items):
+            kept = [item for item in items if item is not None]
+            if form == "dict":
+                return dict(zip("xy", stacked(kept), strict=True))
+            return stacked(kept) if form == "tensors" else tuple(zip(*kept, strict=True))
+
+        return lambda: DataLoader(examples, batch_size=8, collate_fn=collate, **options)
+
+    @staticmethod
+    def _step(form):
+        import torch
+
+        return {
+            "tensors": None,
+            "dict": lambda model, batch: (batch["y"], model(batch["x"])),
+            "lists": lambda model, batch: (torch.stack(batch[1]), model(torch.stack(batch[0]))),
+        }[form]
+
+    @pytest.mark.parametrize("form", ["tensors", "dict", "lists"])
+    def test_the_rest_is_evaluated(self, checkpoint, form):
+        """The number is that of the examples that are left, and a note has both counts."""
+        left = [at for at in range(33) if at % 13 != 5]
+        given = task(self._source(form), step=self._step(form))
+        result = assert_right(given, checkpoint, truth(checkpoint, chosen=left), ranks=(1, 2, 3))
+        assert any("30 rows for 33" in note and "collate_fn" in note for note in result.notes)
+
+    @pytest.mark.parametrize("check", ["sample", "all"])
+    def test_the_result_counts_what_is_left(self, checkpoint, evaluated, check):
+        """`examples` are those that were evaluated, also if the workers compare a list of batches."""
+        source = EvalSet(self._source(), check=check)
+        done = evaluated(task(source), checkpoint)
+        assert done.result.examples == {"test": 30}
+        assert "30 examples were evaluated" in str(evaluated(task(EvalSet(self._source(), examples=33)), checkpoint))
+
+    def test_an_iterable_dataset(self, checkpoint, evaluated):
+        """A stream is counted by the rows of its batches as well."""
+        from torch.utils.data import DataLoader, IterableDataset
+
+        examples = self._source()().dataset
+
+        class Stream(IterableDataset):
+            def __iter__(self):
+                return iter(examples)
+
+        collate = self._source()().collate_fn
+        done = evaluated(task(lambda: DataLoader(Stream(), batch_size=8, collate_fn=collate)), checkpoint)
+        assert done.result.examples == {"test": 30}
 
 
 @pytest.mark.parametrize("source", ["numpy", "dataset"])

@@ -135,7 +135,8 @@ class PythonEvaluator:
         batch = map_leaves(read_only, batch)
         columns = {} if self._columns is None else self._columns.columns(batch, predictions)
         _, y, weights = with_labels(batch)
-        return BatchOutput(self._measurement.arrays(y, predictions, weights), finite_rows(predictions), columns)
+        arrays = self._measurement.arrays(y, predictions, weights, reader.examples_in(batch))
+        return BatchOutput(arrays, finite_rows(predictions), columns)
 
     def _states(self, reader: EvalSetReader) -> SetStates:
         return self._measurement.states(self._sets.info(reader))

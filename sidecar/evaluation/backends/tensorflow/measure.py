@@ -220,9 +220,8 @@ class ChosenMeasurement:
         for name, (output, metric) in self._neutral.items():
             metric_states, inputs = within(states, name), arrays[self._outputs.index(output)]
             for first, *batch in zip(firsts, *inputs.values(), strict=True):
-                metric.add(
-                    metric_states, EvalBatch(**dict(zip(inputs, map(read_only, batch), strict=True)), first=first)
-                )
+                given = dict(zip(inputs, map(read_only, batch), strict=True))
+                metric.add(metric_states, EvalBatch(given["y"], given["predictions"], given.get("weights"), first))
 
 
 def chosen(task: Task) -> list[tuple[Output, Any]]:

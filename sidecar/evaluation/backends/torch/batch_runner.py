@@ -14,12 +14,13 @@ from torch import nn
 
 from sidecar.evaluation.backend import Keep, Tick
 from sidecar.evaluation.backends.torch import repeatability
+from sidecar.evaluation.backends.torch.dataset_source import LoadedBatch
 from sidecar.evaluation.backends.torch.lightning import LightningStep, is_lightning
 from sidecar.evaluation.backends.torch.step import Step
 from sidecar.evaluation.data.batch_source import Batch
 from sidecar.evaluation.data.reader import EvalSetReader
 from sidecar.evaluation.data.shard import Shard
-from sidecar.evaluation.eval_loop import BatchOutput, evaluate_set
+from sidecar.evaluation.eval_loop import LEFT_OUT, BatchOutput, evaluate_set
 from sidecar.evaluation.failures import EvaluationError
 from sidecar.evaluation.metrics.metric import EvalSetInfo, MetricResult
 from sidecar.evaluation.repeatability import AFTER_OTHERS, NOTE, REPEATED
@@ -75,7 +76,7 @@ class BatchRunner:
 
     def states(self, info: EvalSetInfo) -> SetStates:
         """Return new states of one eval set."""
-        return self.step.states(info) | {_DRAWN: ExactSum((), "int64")}
+        return self.step.states(info) | {_DRAWN: ExactSum((), "int64"), LEFT_OUT: ExactSum((), "int64")}
 
     def compute(self, states: SetStates) -> MetricResult:
         """Return the numbers of one eval set, with notes about random numbers and compilation."""
@@ -87,15 +88,16 @@ class BatchRunner:
         """Add the batches of this rank to new states. Raises `EvaluationError` for a model that is not repeatable."""
         self.model.eval()
         self.step.begin()
-        drawn = 0
+        drawn = left_out = 0
         before = repeatability.versions(self.model)
         first_own: tuple[Batch, int | bytes, int, BatchOutput] | None = None
 
         def run(batch: Batch, number: int, first: int | None) -> BatchOutput:
-            nonlocal first_own, drawn
+            nonlocal first_own, drawn, left_out
             place = reader.digest(batch) if first is None else number
             output, has_drawn = self._run(reader, batch, place, number)
             drawn += has_drawn
+            left_out += batch.left_out if isinstance(batch, LoadedBatch) else 0
             if first_own is None and reader.name not in self._repeated:
                 first_own = batch, place, number, output
                 self._require_equal(output, self._run(reader, batch, place, number)[0], REPEATED)
@@ -118,6 +120,7 @@ class BatchRunner:
             self._require_equal(output, self._run(reader, batch, place, number)[0], AFTER_OTHERS)
             self._repeated.add(reader.name)
         exact_sum(evaluated, _DRAWN).add(np.int64(drawn))
+        exact_sum(evaluated, LEFT_OUT).add(np.int64(left_out))
         return evaluated
 
     def _compare_with_fresh(

@@ -17,7 +17,13 @@ import torch
 from numpy.typing import NDArray
 from torch.utils.data import DataLoader, Dataset, IterableDataset, default_collate
 
-from sidecar.evaluation.backends.torch.ragged import Key, finite_by_example, lists_of_examples, parts_of
+from sidecar.evaluation.backends.torch.ragged import (
+    Key,
+    finite_by_example,
+    lists_of_examples,
+    parts_of,
+    rows_of,
+)
 from sidecar.evaluation.backends.torch.samplers import Listing, list_batches, list_batches_of
 from sidecar.evaluation.backends.torch.tensors import bits_of, finite_rows, leaves
 from sidecar.evaluation.data.array_source import ArraySource
@@ -40,10 +46,11 @@ Prepare = Callable[..., Any]
 
 @dataclass(frozen=True, slots=True)
 class LoadedBatch:
-    """A batch as the user's collate function made it, and the number of its examples."""
+    """A batch as the user's collate function made it, the number of its examples, and of those that it lacks."""
 
     content: Any
     examples: int
+    left_out: int = 0
 
 
 class DatasetSource:
@@ -199,7 +206,7 @@ class DatasetSource:
             is_batched = self._loader.batch_sampler is not None
             contents = iter(_loader_of(self._loader, batches))
             for indices, content in zip(batches, contents, strict=True):
-                yield LoadedBatch(content, len(indices) if is_batched else self._rows(content))
+                yield _collated(content, len(indices)) if is_batched else LoadedBatch(content, self._rows(content))
 
     def _iterated(self, prepare: Prepare | None, owns: Callable[[int], bool]) -> Iterator[tuple[int, LoadedBatch]]:
         """Load batches of a dataset without indices, in this process: with several, each would read all examples."""
@@ -221,7 +228,7 @@ class DatasetSource:
         """Return a batch of prepared examples. Examples before `prepare` may be of a kind that cannot be collated."""
         if prepare is None and self._prepare is not None:
             return LoadedBatch(examples, len(examples))
-        return LoadedBatch(self._collated([self._prepared(each, prepare) for each in examples]), len(examples))
+        return _collated(self._collated([self._prepared(each, prepare) for each in examples]), len(examples))
 
     def _prepared(self, example: Any, prepare: Prepare | None) -> Any:
         if prepare is None:
@@ -312,6 +319,16 @@ def _fetched(dataset: Any, indices: list[Any]) -> list[Any]:
     """Return examples by their indices, as a `DataLoader` fetches them."""
     fetch = getattr(dataset, "__getitems__", None)
     return list(fetch(indices)) if fetch else [dataset[index] for index in indices]
+
+
+def _collated(content: Any, examples: int) -> LoadedBatch:
+    """Return a batch that a collate function made of so many examples. It may have left out some, such as broken files.
+
+    It did so if no part has a row for each, and all parts have the same smaller number of rows.
+    """
+    if (rows := rows_of(content, examples)) is None:
+        return LoadedBatch(content, examples)
+    return LoadedBatch(content, rows, examples - rows)
 
 
 def _as_bytes(indices: Any) -> bytes:

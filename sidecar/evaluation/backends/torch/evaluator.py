@@ -23,11 +23,12 @@ from sidecar.evaluation.data.batch_source import Batch
 from sidecar.evaluation.data.digest import digest_of, feed
 from sidecar.evaluation.data.reader import EvalSetReader
 from sidecar.evaluation.data.shard import Shard
+from sidecar.evaluation.eval_loop import EXAMPLES, LEFT_OUT
 from sidecar.evaluation.eval_sets import EvalSets
 from sidecar.evaluation.failures import EvaluationError, following_from_code
 from sidecar.evaluation.metrics.metric import MetricResult
 from sidecar.evaluation.path_alias import require_present
-from sidecar.evaluation.states import SetStates
+from sidecar.evaluation.states import SetStates, exact_sum
 from sidecar.evaluation.task import EvalSet, Task, call
 
 WEIGHTS: Final = "weights.pt"
@@ -142,6 +143,10 @@ class TorchEvaluator:
         numbers = self._runner.compute(states)
         source = self._sources[reader.name]
         notes = source.notes if isinstance(source, DatasetSource) else ()
+        if left_out := int(exact_sum(states, LEFT_OUT).integers()):
+            rows = int(exact_sum(states, EXAMPLES).integers())
+            left = f"collate_fn returns {rows:,} rows for {rows + left_out:,} examples of the dataset"
+            notes += (f"{left}: the rows are counted and evaluated, and what it leaves out is not",)
         return replace(numbers, notes=(*numbers.notes, *notes, *self._notes))
 
     def _states(self, reader: EvalSetReader) -> SetStates:

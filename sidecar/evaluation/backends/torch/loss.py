@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from torch import nn
 from torch.nn import functional
 
-from sidecar.evaluation.backends.torch.tensors import to_numpy
+from sidecar.evaluation.backends.torch.tensors import leaves, to_numpy
 from sidecar.evaluation.failures import EvaluationError
 from sidecar.evaluation.metrics.average import Average
 from sidecar.evaluation.metrics.metric import MetricResult, value
@@ -82,25 +82,31 @@ class TorchLoss:
         """Return new states."""
         return self._average.states() | {"examples": ExactSum((), "float32"), "divisor": ExactSum((), "float64")}
 
-    def arrays(self, y: Any, predictions: Any, weights: Any) -> list[NDArray[Any]]:
+    def arrays(self, y: Any, predictions: Any, weights: Any, examples: int | None = None) -> list[NDArray[Any]]:
         """Return the losses of one batch, their weights, and whether there is one for each example.
 
-        Losses are (m,) as float64, and weights are (m,) as float32, without items of weight 0. Raises
-        `EvaluationError` if the loss does not return one value for each item.
+        Losses are (m,) as float64, and weights are (m,) as float32, without items of weight 0. `examples` is the number
+        of examples in the batch, if rows may be anything else. Raises `EvaluationError` if the loss does not return one
+        value for each item.
         """
         if not isinstance(predictions, torch.Tensor) or not isinstance(y, torch.Tensor):
-            raise EvaluationError(
-                "task_error",
-                f"Task(loss=…) takes one tensor of predictions and one of labels, found {type(predictions).__name__} "
-                f"and {type(y).__name__}: let Task(step=…) return these",
-            )
+            return self._of_structures(y, predictions, weights, examples)
+        if not predictions.ndim:
+            raise _without_rows(predictions)
         if predictions.dtype in (torch.bfloat16, torch.float16):
             predictions = predictions.float()  # as under autocast: the loss of an item has more digits than they
         if isinstance(self._single, _BY_CLASS):
             predictions, y = _classes_second(predictions, y)
         elif isinstance(self._single, _BY_ELEMENT) and predictions.shape != y.shape:
             raise _mismatched(predictions, y)
-        losses = call("Task(loss=…)", self._single, predictions, y)
+        try:
+            losses = call("Task(loss=…)", self._single, predictions, y)
+        except ValueError as error:
+            raise EvaluationError(
+                "task_error",
+                f"Task(loss=…) does not take labels {tuple(y.shape)} and predictions {tuple(predictions.shape)}: "
+                f"{next(iter(str(error).splitlines()), 'ValueError')}",
+            ) from error
         if not isinstance(losses, torch.Tensor) or losses.ndim == 0 or len(losses) != len(predictions):
             shape = tuple(losses.shape) if isinstance(losses, torch.Tensor) else type(losses).__name__
             raise EvaluationError(
@@ -110,13 +116,36 @@ class TorchLoss:
             )
         if losses.numel() > max(predictions.numel(), y.numel()):
             raise _mismatched(predictions, y)
+        return self._arrays_of(losses, y, weights, examples)
+
+    def _of_structures(self, y: Any, predictions: Any, weights: Any, examples: int | None) -> list[NDArray[Any]]:
+        """Return the arrays of a function that takes outputs or labels with several parts, such as dicts."""
+        if isinstance(self._single, (*_BY_CLASS, *_BY_ELEMENT)):
+            raise _of_several(y, predictions)
+        rows = next((len(leaf) for leaf in leaves([y, predictions]) if isinstance(leaf, torch.Tensor) and leaf.ndim), 0)
+        try:
+            losses = call("Task(loss=…)", self._single, predictions, y)
+        except (AttributeError, TypeError) as error:
+            raise _of_several(y, predictions) from error
+        if not isinstance(losses, torch.Tensor) or losses.ndim == 0 or len(losses) not in (rows, examples):
+            found = tuple(losses.shape) if isinstance(losses, torch.Tensor) else type(losses).__name__
+            raise EvaluationError(
+                "task_error",
+                f"Task(loss=…) must return one value for each of {examples or rows} examples, found {found}: a mean of "
+                f"a batch cannot be added up exactly. Do not reduce, or give a loss for each output, such as "
+                f"loss={{'kind': nn.CrossEntropyLoss(), 'size': nn.MSELoss()}}",
+            )
+        return self._arrays_of(losses, y, weights, examples)
+
+    def _arrays_of(self, losses: torch.Tensor, y: Any, weights: Any, examples: int | None) -> list[NDArray[Any]]:
         items, given = to_numpy(losses).astype(np.float64), _as_weights(weights)
-        examples = self._examples(len(items), given)
+        of_examples = self._examples(len(items), given)
         counted = counting("loss", self.without_ignored(y, given), items.shape, items)
         divisors = np.zeros(0)
         if self._class_weights is not None:
             divisors = self._divisors(self._class_weights, losses, y)[counted.places] * counted.weights
-        return [counted.arrays[0], counted.weights, np.array([counted.one_per_example]), examples, divisors]
+        is_one_per_example = counted.one_per_example and examples in (None, len(items))
+        return [counted.arrays[0], counted.weights, np.array([is_one_per_example]), of_examples, divisors]
 
     def add(self, states: SetStates, arrays: list[list[NDArray[Any]]]) -> None:
         """Add several batches; each item of `arrays` is a list with one array per batch."""
@@ -229,6 +258,29 @@ def _mismatched(predictions: torch.Tensor, y: torch.Tensor) -> EvaluationError:
         "task_error",
         f"predictions {tuple(predictions.shape)} and labels {tuple(y.shape)} of Task(loss=…) need the same shape: "
         f"torch would combine each row with others. Let Task(step=…) return predictions.squeeze(-1), or other labels",
+    )
+
+
+def _of_several(y: Any, predictions: Any) -> EvaluationError:
+    """Return the error about a criterion of torch that gets labels or outputs with several parts."""
+    several = next((part for part in (y, predictions) if isinstance(part, Mapping) and part), None)
+    if several is not None:
+        parts = ", ".join(f"{name!r}: …" for name in several)
+        remedy = f"give a loss for each output, such as loss={{{parts}}}, or let Task(step=…) return one tensor of each"
+    else:
+        remedy = "let Task(step=…) return these, or give a loss for each output by its number, such as loss={0: …}"
+    return EvaluationError(
+        "task_error",
+        f"Task(loss=…) takes one tensor of predictions and one of labels, found {type(predictions).__name__} and "
+        f"{type(y).__name__}: {remedy}",
+    )
+
+
+def _without_rows(predictions: torch.Tensor) -> EvaluationError:
+    return EvaluationError(
+        "task_error",
+        f"predictions are one number for a batch, {predictions.dtype} of shape (): let the model, or Task(step=…), "
+        f"return one row for each example",
     )
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
+import numpy as np
 import torch
 
 from sidecar.evaluation.backends.torch.tensors import leaves
@@ -12,6 +13,8 @@ LABELS: Final = "labels"
 """Key of the labels in a batch that is a mapping, as in those of Hugging Face."""
 
 Key = str | int
+
+_FEWEST: Final = 2  # parts that a batch needs, so that equal numbers of rows say something
 
 
 def parts_of(content: Any) -> Iterator[tuple[Key, str, Any]]:
@@ -30,6 +33,28 @@ def lists_of_examples(content: Any, examples: int) -> frozenset[Key]:
     Let it judge one large batch: for three examples, three images with three channels look like three inputs.
     """
     return frozenset(key for key, _, part in parts_of(content) if _is_list_of_examples(part, examples))
+
+
+def rows_of(content: Any, examples: int) -> int | None:
+    """Return the number of rows of a batch made of so many examples, if it holds fewer; None if it holds all of them.
+
+    It is also None if the parts of the batch have different numbers of rows, as those of a graph have.
+    """
+    possible = [_possible_rows(part) for _, _, part in parts_of(content)]
+    if len(possible) < _FEWEST or any(examples in rows for rows in possible):
+        return None
+    common = set.intersection(*possible)
+    return min(common) if len(common) == 1 and min(common) < examples else None
+
+
+def _possible_rows(part: Any) -> set[int]:
+    """Return what may be the number of examples in a part: the length of a list, and that of all its tensors."""
+    if isinstance(part, str | bytes):
+        return set()
+    rows = {len(part)} if isinstance(part, list | tuple) else set()
+    tensors = [leaf for leaf in leaves(part) if isinstance(leaf, torch.Tensor | np.ndarray)]
+    of_tensors = {len(leaf) if leaf.ndim else 0 for leaf in tensors}
+    return rows | of_tensors if len(of_tensors) == 1 else rows
 
 
 def finite_by_example(part: Any) -> torch.Tensor:

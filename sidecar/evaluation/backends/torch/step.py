@@ -1,6 +1,7 @@
 """Run the model on one batch, and return what metrics, loss and saved columns need."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
@@ -9,7 +10,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from sidecar.evaluation.backends.torch.dataset_source import LoadedBatch
-from sidecar.evaluation.backends.torch.loss import TorchLoss
+from sidecar.evaluation.backends.torch.output_losses import OutputLosses
 from sidecar.evaluation.backends.torch.ragged import LABELS
 from sidecar.evaluation.backends.torch.tensors import finite_rows, leaves, map_leaves, moved, to_numpy
 from sidecar.evaluation.backends.torch.torchmetrics_members import TorchMetrics, is_torchmetric
@@ -21,12 +22,12 @@ from sidecar.evaluation.measurement import Measurement, chosen
 from sidecar.evaluation.metrics.metric import EvalSetInfo, MetricResult
 from sidecar.evaluation.outputs import join_results
 from sidecar.evaluation.predictions_columns import PredictionsColumns, refused_column
-from sidecar.evaluation.states import SetStates, named, within
+from sidecar.evaluation.states import ExactSum, SetStates, exact_sum, named, within
 from sidecar.evaluation.task import Task, call
 
 _CAUSAL: Final = ("ForCausalLM", "LMHeadModel")  # ends of the names of classes in transformers
 _LOSS: Final = "loss"
-_LOSS_ARRAYS: Final = 5
+_ROWS: Final = "rows of batches"  # name of a state: numbers of rows and of examples, and of batches where they differ
 _NO_MEMORY: Final = "can't allocate memory"  # of torch's allocator for the CPU, which has no error type of its own
 
 
@@ -35,7 +36,7 @@ class Step:
 
     def __init__(self, task: Task, model: nn.Module, device: torch.device) -> None:
         self._task, self._model, self._device = task, model, device
-        self._loss = None if task.loss is None else TorchLoss(task.loss, device)
+        self._loss = None if task.loss is None else OutputLosses(task.loss, device)
         metrics = chosen(task, is_torchmetric)
         self._measurement = Measurement(pair for pair in metrics if not is_torchmetric(pair[1]))
         self._torchmetrics = TorchMetrics([pair for pair in metrics if is_torchmetric(pair[1])], device)
@@ -70,8 +71,9 @@ class Step:
         try:
             with self.mode():
                 y, predictions, weights = labels_and_predictions(self._task, self._model, content)
+                rows = _rows(y, predictions, examples)
                 finite = finite_rows(predictions)
-                loss = [] if self._loss is None else self._loss.arrays(y, predictions, weights)
+                loss = [] if self._loss is None else self._loss.arrays(y, predictions, weights, examples)
                 arrays = [_as_numpy(part) if self._needs_arrays else None for part in (y, predictions, weights)]
                 counted = weights if self._loss is None else self._loss.without_ignored(y, weights)
         except RuntimeError as error:
@@ -80,7 +82,6 @@ class Step:
             if "type" in str(error) and (advice := _advice_on_types(self._model, content)):
                 raise EvaluationError("task_error", f"{advice}: {next(iter(str(error).splitlines()))}") from error
             raise
-        _require_rows(predictions, examples)
         columns = (
             {}
             if self._columns is None
@@ -88,17 +89,23 @@ class Step:
         )
         if all(rows.all() for rows in finite):
             finite = []
-        measured = self._measurement.arrays(arrays[0], arrays[1], _as_numpy(counted))
-        return BatchOutput([*loss, *self._torchmetrics.arrays(y, predictions, weights), *measured], finite, columns)
+        measured = self._measurement.arrays(arrays[0], arrays[1], _as_numpy(counted), examples)
+        of_rows = np.array([rows, examples, rows != examples], np.int64)
+        return BatchOutput(
+            [of_rows, *loss, *self._torchmetrics.arrays(y, predictions, weights), *measured], finite, columns
+        )
 
     def states(self, info: EvalSetInfo) -> SetStates:
         """Return new states of the loss and of all metrics."""
         states = self._torchmetrics.states(info.shard) | self._measurement.states(info)
+        states[_ROWS] = ExactSum((3,), "int64")
         return states if self._loss is None else named(_LOSS, self._loss.states()) | states
 
     def add(self, states: SetStates, arrays: list[list[NDArray[Any]]], firsts: Sequence[int | None]) -> None:
         """Add several batches; each item of `arrays` is a list with one array per batch."""
-        of_loss = 0 if self._loss is None else _LOSS_ARRAYS
+        for of_rows in arrays.pop(0):
+            exact_sum(states, _ROWS).add(of_rows)
+        of_loss = 0 if self._loss is None else self._loss.width
         if self._loss is not None:
             self._loss.add(within(states, _LOSS), arrays[:of_loss])
         of_torchmetrics = of_loss + self._torchmetrics.width
@@ -110,7 +117,15 @@ class Step:
         results = [("torchmetrics", self._torchmetrics.compute(states)), ("metrics", self._measurement.compute(states))]
         if self._loss is not None:
             results.insert(0, (_LOSS, self._loss.compute(within(states, _LOSS))))
-        return join_results((name, None, result) for name, result in results)
+        joined = join_results((name, None, result) for name, result in results)
+        rows, examples, has_others = exact_sum(states, _ROWS).integers()
+        if not has_others:
+            return joined
+        note = (
+            f"labels and predictions have {int(rows):,} rows for {int(examples):,} examples: each row counts alike, "
+            f"and there are no intervals, since rows of one example are not independent"
+        )
+        return replace(joined, notes=(*joined.notes, note))
 
 
 def labels_and_predictions(task: Task, model: Any, batch: Any) -> tuple[Any, Any, Any]:
@@ -196,13 +211,33 @@ def _as_numpy(structure: Any) -> Any:
     return map_leaves(lambda leaf: np.array(to_numpy(leaf)) if isinstance(leaf, torch.Tensor) else leaf, structure)
 
 
-def _require_rows(predictions: Any, examples: int) -> None:
-    """Raise `EvaluationError` unless predictions that are one array have a row for each example."""
-    if isinstance(predictions, np.ndarray | torch.Tensor) and predictions.shape[:1] != (examples,):
-        found = tuple(predictions.shape)
+def _rows(y: Any, predictions: Any, examples: int) -> int:
+    """Return the number of rows of labels and predictions: examples or, for example, the nodes of their graphs.
+
+    Raises `EvaluationError` for predictions that are one array with another number of rows than labels and examples.
+    """
+    if not isinstance(predictions, np.ndarray | torch.Tensor):
+        return examples
+    if not predictions.ndim:
         raise EvaluationError(
-            "task_error", f"predictions must have one row for each of {examples} examples, found {found}"
+            "task_error",
+            f"predictions are one number for a batch of {examples} examples: let the model, or Task(step=…), return "
+            f"one row for each example",
         )
+    rows, of_labels = len(predictions), _length(y)
+    if rows not in (examples, of_labels):
+        advice = "" if of_labels in (None, examples) else f", and {of_labels} labels: return one label for each row"
+        raise EvaluationError(
+            "task_error",
+            f"predictions must have one row for each of {examples} examples, found {tuple(predictions.shape)}{advice}",
+        )
+    return rows
+
+
+def _length(y: Any) -> int | None:
+    if isinstance(y, np.ndarray | torch.Tensor):
+        return len(y) if y.ndim else None
+    return len(y) if isinstance(y, list) else None
 
 
 def _column(name: str, column: Any) -> NDArray[Any]:

@@ -1,0 +1,105 @@
+"""Compute the losses of all outputs of a model, and their sum, as Keras names them.
+
+`Task(loss={"kind": nn.CrossEntropyLoss(), "size": nn.MSELoss()})` gives the numbers `loss`, which is the sum,
+`kind_loss` and `size_loss`. Each part is computed as `loss` says. A single loss is the loss of the only output.
+"""
+
+import math
+from collections.abc import Mapping
+from typing import Any, Final
+
+import torch
+from numpy.typing import NDArray
+
+from sidecar.evaluation.backends.torch.loss import TorchLoss
+from sidecar.evaluation.failures import EvaluationError
+from sidecar.evaluation.metrics.metric import MetricResult, value
+from sidecar.evaluation.outputs import Output, by_output, pick, pick_weights, shown
+from sidecar.evaluation.states import SetStates, named, within
+
+_ARRAYS: Final = 5  # that `TorchLoss.arrays` returns
+
+
+class OutputLosses:
+    """Compute the loss of each output that `Task.loss` names, or of the only one.
+
+    Raises `EvaluationError` for a dict without losses, and for what is not a loss.
+    """
+
+    def __init__(self, loss: Any, device: torch.device) -> None:
+        if isinstance(loss, Mapping) and not loss:
+            raise EvaluationError("task_error", "Task(loss={}) names no output: give a loss for at least one, or none")
+        given = dict(enumerate(loss)) if isinstance(loss, list | tuple) else by_output(loss)
+        self._losses: dict[Output, TorchLoss] = {
+            output: TorchLoss(one, device) for output, one in given.items() if one is not None
+        }
+
+    @property
+    def width(self) -> int:
+        """Number of arrays that `arrays` returns."""
+        return _ARRAYS * len(self._losses)
+
+    def states(self) -> SetStates:
+        """Return new states."""
+        states: SetStates = {}
+        for output, loss in self._losses.items():
+            states |= loss.states() if output is None else named(_state(output), loss.states())
+        return states
+
+    def arrays(self, y: Any, predictions: Any, weights: Any, examples: int) -> list[NDArray[Any]]:
+        """Return what one batch adds, always in the same order: see `TorchLoss.arrays`."""
+        return [
+            array
+            for output, loss in self._losses.items()
+            for array in loss.arrays(*_picked(output, y, predictions, weights), examples)
+        ]
+
+    def add(self, states: SetStates, arrays: list[list[NDArray[Any]]]) -> None:
+        """Add several batches; each item of `arrays` is a list with one array per batch."""
+        for number, (output, loss) in enumerate(self._losses.items()):
+            own = arrays[_ARRAYS * number : _ARRAYS * (number + 1)]
+            loss.add(states if output is None else within(states, _state(output)), own)
+
+    def compute(self, states: SetStates) -> MetricResult:
+        """Return `loss`; for several outputs their sum, without an interval, and the loss of each."""
+        if set(self._losses) == {None}:
+            return self._losses[None].compute(states)
+        results = {output: loss.compute(within(states, _state(output))) for output, loss in self._losses.items()}
+        notes = tuple(dict.fromkeys(note for result in results.values() for note in result.notes))
+        if len(results) == 1:
+            return MetricResult(next(iter(results.values())).values, notes=notes)
+        values = {shown(output, "loss"): result.values["loss"] for output, result in results.items()}
+        parts = [float.fromhex(part.hex) for part in values.values()]
+        total = math.fsum(parts) if all(map(math.isfinite, parts)) else sum(parts)
+        return MetricResult({"loss": value(total, "min")} | values, notes=notes)
+
+    def without_ignored(self, y: Any, weights: Any) -> Any:
+        """Return weights, by output if there are several, in which positions that a loss ignores have the weight 0."""
+        if set(self._losses) == {None}:
+            return self._losses[None].without_ignored(y, weights)
+        outputs: list[Output] = (
+            list(y) if isinstance(y, Mapping) else list(range(len(y))) if isinstance(y, list | tuple) else []
+        )
+        by_key: dict[Output, Any] = {}
+        for output in outputs:
+            own = weights if weights is None or _lacks(weights, output) else pick_weights(weights, output)
+            loss = self._losses.get(output)
+            by_key[output] = own if loss is None else loss.without_ignored(pick(y, output), own)
+        given = (weights.get(key) if isinstance(weights, Mapping) else weights for key in by_key)
+        return weights if all(one is other for one, other in zip(by_key.values(), given, strict=True)) else by_key
+
+
+def _picked(output: Output, y: Any, predictions: Any, weights: Any) -> tuple[Any, Any, Any]:
+    """Return labels, predictions and weights of one output; all of them if a loss takes all outputs together."""
+    if output is None:
+        return y, predictions, weights
+    return pick(y, output), pick(predictions, output), pick_weights(weights, output)
+
+
+def _lacks(weights: Any, output: Output) -> bool:
+    return isinstance(weights, Mapping) and output not in weights
+
+
+def _state(output: Output) -> str:
+    """Return the prefix of the names of an output's states."""
+    return f"of {output}"
