@@ -59,7 +59,7 @@ def start_deliveries(settings: Settings, log: Any) -> list[Delivery]:
     """Return a delivery to each sink of the settings. Raises `SettingsError` if one cannot be made."""
     storage = PosixStorage(settings.run_dir)
     sinks: list[Sink | EventSink] = [*make_sinks(settings), *_acts(settings, log)]
-    deliveries = [Delivery(sink, storage, settings.run, log) for sink in sinks]
+    deliveries = [Delivery(sink, storage, settings.run, log, run_dir=settings.run_dir) for sink in sinks]
     for delivery in deliveries:
         delivery.start()
     return deliveries

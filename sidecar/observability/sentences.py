@@ -102,6 +102,7 @@ _SENTENCES: Final[Mapping[str, Callable[[Event], str]]] = {
     "storage_recovered": _said("storage answers again"),
     "sink_failed": _said("{sink}: {reason}; {pending} events wait"),
     "sink_recovered": _said("{sink}: works again"),
+    "sink_progress_damaged": _said("{sink}: {path} is damaged: {follows}"),
     "sink_refused": lambda event: f"{event['sink']}: {_subject(event)} was refused: {event['reason']}",
     "early_stop_signalled": _said("training is told to stop: {reason}"),
     "best_uploaded": _said("uploaded {export} to MLflow in {seconds:g} s"),

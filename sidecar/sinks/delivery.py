@@ -7,14 +7,17 @@ import threading
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, Final
 
+from sidecar.codec import dumps
 from sidecar.coordination.journal import plan_path
 from sidecar.coordination.journal_state import Entry, JournalState
 from sidecar.coordination.run import read_run
 from sidecar.coordination.storage import Storage
 from sidecar.errors import SidecarError
 from sidecar.observability.status import SinkStatus, Status
+from sidecar.sinks.dead_letters import add_dead_letter
 from sidecar.sinks.journal_events import (
     Place,
     evaluations,
@@ -33,6 +36,20 @@ from sidecar.sinks.waiting_events import WaitingEvents
 
 _FIRST_PAUSE_SECONDS: Final = 1.0
 _LAST_PAUSE_SECONDS: Final = 60.0
+_MOST_PROGRAM_ERRORS: Final = 8
+"""Attempts at one event that end in an error of a program, about two minutes, before it is refused for good."""
+
+_PROGRAM_ERRORS: Final = (
+    ArithmeticError,
+    AssertionError,
+    AttributeError,
+    LookupError,
+    NameError,
+    TypeError,
+    ValueError,
+)
+"""Errors that a sink raises for a bug or for an event that it cannot handle, and for no receiver that is away."""
+
 _GIVE_UP_SECONDS: Final = 2.0  # for a sink to end what it was told to give up
 
 
@@ -67,6 +84,32 @@ class _Known:
         return [entry for entry in self.entries[first:] if is_taken(entry, takes)]
 
 
+@dataclass(slots=True)
+class _ProgramErrors:
+    """Count the errors of a sink's program on one event, and give the event up after many.
+
+    `run_dir`: the run's state directory, for the event; None: it is not kept.
+    """
+
+    run_dir: Path | None
+    event: str = ""  # its id
+    count: int = 0
+
+    def giving_up(self, sink: str, event: Event, error: Exception) -> str | None:
+        """Note an error, and return why the event is given up; None if it is tried again.
+
+        The event is kept among the dead letters, so that a person can deliver it once the program is corrected. Raises
+        `SinkUnavailableError` if that fails.
+        """
+        self.event, self.count = event.id, self.count + 1 if event.id == self.event else 1
+        if self.count < _MOST_PROGRAM_ERRORS:
+            return None
+        reason = f"the sink's program failed {self.count} times: {error!r}"
+        if self.run_dir is None:
+            return reason
+        return f"{reason}; it is in {add_dead_letter(self.run_dir, sink, dumps(event), reason, time.time())}"
+
+
 class Delivery:
     """Deliver events to a sink. The daemon's loop calls `update`; `start` begins the thread, `close` ends it.
 
@@ -75,12 +118,15 @@ class Delivery:
         storage: The state directory of the run.
         run: Name of the run.
         log: The daemon's log.
+        run_dir: The run's state directory, for events on which the program of the sink fails; None: they are not kept.
     """
 
-    def __init__(self, sink: Sink | EventSink, storage: Storage, run: str, log: Any) -> None:
+    def __init__(
+        self, sink: Sink | EventSink, storage: Storage, run: str, log: Any, *, run_dir: Path | None = None
+    ) -> None:
         self.sink, self._storage, self._run, self.log = sink, storage, run, log
+        self._program_errors = _ProgramErrors(run_dir)
         self._events = sink if isinstance(sink, EventSink) else None
-        self._takes = frozenset({Evaluation}) if self._events is None else self._events.takes
         self._changed = threading.Condition()  # its lock is reentrant
         self._known: _Known | None = None  # None: another node publishes
         self._done: _Known | None = None  # all of this was delivered
@@ -90,6 +136,10 @@ class Delivery:
         self._closing = False
         self._status = SinkStatus(sink.name)
         self._thread = threading.Thread(target=self._work, name=f"sink {sink.name}", daemon=True)
+
+    @property
+    def _takes(self) -> frozenset[type]:
+        return frozenset({Evaluation}) if self._events is None else self._events.takes
 
     @property
     def status(self) -> SinkStatus | None:
@@ -200,6 +250,10 @@ class Delivery:
             self.sink.write(event)  # type: ignore[arg-type]  # it is of the classes that the sink takes
         except SinkRefusedError as error:
             self._note_refusal(event, str(error))
+        except _PROGRAM_ERRORS as error:
+            if (reason := self._program_errors.giving_up(self.sink.name, event, error)) is None:
+                raise
+            self._note_refusal(event, reason)
         delivered = replace(delivered, milliseconds=event.milliseconds)
         self._remember(delivered, turn)  # while it cannot be recorded, the event is not delivered again
         return self._record(delivered, turn)
@@ -245,7 +299,7 @@ class Delivery:
         run = run or read_run(self._storage)
         if run is None:
             return None
-        delivered = read_progress(self._storage, self.sink.name, run)
+        delivered = read_progress(self._storage, self.sink.name, run, self._note_damage)
         if delivered is not None:
             self._reject_impossible(delivered, known)
         if self._events is None:
@@ -307,6 +361,15 @@ class Delivery:
             self.log.info("sink_recovered", sink=self.sink.name)
         with self._changed:
             self._status = replace(self._status, failing=None)
+
+    def _note_damage(self, path: str, has_copy: bool) -> None:
+        if has_copy:
+            follows = "its copy is used, so the newest event may come twice"
+        elif self._events is None:
+            follows = "all results of the run are delivered again"
+        else:
+            follows = "the sink begins anew, and events that waited are not delivered"
+        self.log.warning("sink_progress_damaged", sink=self.sink.name, path=path, follows=follows)
 
     def _note_refusal(self, event: Event, reason: str) -> None:
         checkpoint = event.checkpoint.name if isinstance(event, Evaluation) else getattr(event, "checkpoint", None)

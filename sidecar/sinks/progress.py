@@ -1,12 +1,18 @@
-"""Record in the state directory which events a sink has, so that any node's daemon can go on after any other."""
+"""Record in the state directory which events a sink has, so that any node's daemon can go on after any other.
 
+A copy is written after each record. It is read only in place of a damaged record: events that waited are then
+delivered, and the newest one may come twice. If the record is absent, the sink begins anew, whatever the copy says.
+"""
+
+import contextlib
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Final
 
 from sidecar.codec import dumps, loads
 from sidecar.coordination.storage import Storage
-from sidecar.errors import NewerSchemaError, RecordError
+from sidecar.errors import NewerSchemaError, RecordError, StorageError
 from sidecar.records import SCHEMA
 
 _MOST_PLANS: Final = 10**12 - 1  # the names of plans have twelve digits
@@ -44,22 +50,36 @@ class Progress:
         return (*self.position, self.ended or 0) < (*other.position, other.ended or 0)
 
 
-def read_progress(storage: Storage, sink: str, run: str) -> Progress | None:
+def read_progress(
+    storage: Storage, sink: str, run: str, damaged: Callable[[str, bool], None] | None = None
+) -> Progress | None:
     """Return the progress of a sink in the run with this id; None if there is none.
 
-    A damaged file counts as none, and so does one with impossible numbers. Raises `StorageError` if storage does not
-    answer, and `NewerSchemaError` for the file of a newer release, which must not be replaced.
+    Of a damaged file, or one with impossible numbers, the copy is read, and `damaged` is called with the path and
+    whether the copy is whole. Raises `StorageError` if storage does not answer, and `NewerSchemaError` for the file of
+    a newer release, which must not be replaced.
     """
     data = storage.read(_path(sink))
     if data is None:
         return None
+    progress = _parsed(data)
+    if progress is None:
+        copy = storage.read(_copy_path(sink))
+        progress = None if copy is None else _parsed(copy)
+        if damaged is not None:
+            damaged(_path(sink), progress is not None and progress.run == run)
+    return progress if progress is not None and progress.run == run else None
+
+
+def _parsed(data: bytes) -> Progress | None:
+    """Return a progress; None if it is damaged. Raises `NewerSchemaError`."""
     try:
         progress = loads(Progress, data)
     except NewerSchemaError:
         raise
     except RecordError:
         return None
-    return progress if progress.run == run and _is_possible(progress) else None
+    return progress if _is_possible(progress) else None
 
 
 def _is_possible(progress: Progress) -> bool:
@@ -70,8 +90,15 @@ def _is_possible(progress: Progress) -> bool:
 
 def write_progress(storage: Storage, sink: str, progress: Progress) -> None:
     """Replace the progress of a sink, durably. Raises `StorageError` if storage does not answer."""
-    storage.replace(_path(sink), dumps(progress), survives_crash=True)
+    data = dumps(progress)
+    storage.replace(_path(sink), data, survives_crash=True)
+    with contextlib.suppress(StorageError):  # the record itself is durable
+        storage.replace(_copy_path(sink), data)
 
 
 def _path(sink: str) -> str:
     return f"sinks/{sink}.json"
+
+
+def _copy_path(sink: str) -> str:
+    return f"sinks/{sink}.copy.json"  # no sink has a name with a dot

@@ -66,8 +66,8 @@ def sink():
 def deliver(storage, log, sink, request):
     """Start a delivery as the daemon of a node does; `deliver(storage=…)` takes another storage."""
 
-    def start(storage=storage):
-        made = Delivery(sink, storage, "mnist", log)
+    def start(storage=storage, run_dir=None):
+        made = Delivery(sink, storage, "mnist", log, run_dir=run_dir)
         made.start()
         request.addfinalizer(lambda: made.close(PATIENCE_SECONDS))
         return made
@@ -165,6 +165,60 @@ def test_a_sink_with_a_bug(deliver, sink, log):
     assert log.names()[:1] == ["sink_failed"]
     finish(deliver(), journal.history)
     assert sink.plans == [1]
+
+
+@pytest.fixture
+def short_pauses(monkeypatch):
+    """Let a delivery wait hardly at all between its attempts."""
+    monkeypatch.setattr(delivery_module, "_FIRST_PAUSE_SECONDS", 0.001)
+    monkeypatch.setattr(delivery_module, "_LAST_PAUSE_SECONDS", 0.002)
+
+
+@pytest.mark.usefixtures("short_pauses")
+def test_an_event_that_the_program_never_takes(deliver, sink, log, tmp_path):
+    """After eight errors of the program the event is among the dead letters, and the next ones are delivered."""
+    journal = Journal()
+    journal.evaluate("ckpt-1", 100)
+    journal.evaluate("ckpt-2", 200)
+    sink.raises = [KeyError("other")] * 8
+    delivery = deliver(run_dir=tmp_path)
+    delivery.update(publishing(), journal.history)
+    until(lambda: delivery.has_delivered)
+    until(lambda: "sink_recovered" in log.names())
+    assert (sink.plans, delivery.status.refused, delivery.status.failing) == ([2], 1, None)
+    assert log.names() == ["sink_failed", "sink_refused", "sink_recovered"]
+    (line,) = (tmp_path / "sinks/dead_letters/notes.jsonl").read_text().splitlines()
+    letter = json.loads(line)
+    assert letter["event"]["checkpoint"]["name"] == "ckpt-1"
+    assert "KeyError('other')" in letter["reason"]
+    finish(deliver(), journal.history)
+    assert sink.plans == [2]
+
+
+@pytest.mark.usefixtures("short_pauses")
+def test_a_receiver_that_is_away_costs_no_event(deliver, sink, tmp_path):
+    """Sinks of others raise whatever their library does for it: they are asked as long as that lasts."""
+    journal = Journal()
+    journal.evaluate("ckpt-1", 100)
+    sink.raises = [error for _ in range(7) for error in (ConnectionError("away"), RuntimeError("503"), KeyError("x"))]
+    delivery = deliver(run_dir=tmp_path)
+    delivery.update(publishing(), journal.history)
+    until(lambda: delivery.has_delivered)
+    assert (sink.plans, delivery.status.refused) == ([1], 0)
+
+
+def test_a_damaged_record_with_a_copy(deliver, storage, sink, log):
+    """The copy says what the sink has. The log names the damaged file."""
+    journal = Journal(open_run(storage, 0.0))
+    journal.evaluate("ckpt-1", 100)
+    finish(deliver(), journal.history)
+    assert sink.plans == [1]
+    storage.replace("sinks/notes.json", b"{")
+    journal.evaluate("ckpt-2", 200)
+    finish(deliver(), journal.history)
+    assert sink.plans == [1, 2]
+    assert log.names() == ["sink_progress_damaged"]
+    assert [fields["path"] for fields in log.of("sink_progress_damaged")] == ["sinks/notes.json"]
 
 
 def test_how_far_a_sink_is_behind(deliver, sink):

@@ -462,6 +462,21 @@ def test_progress_never_goes_back(deliver, storage, sink, three, again):
     assert sink.past[-1] == [1, 2, 3]
 
 
+def test_a_damaged_record_does_not_lose_what_waits(deliver, storage, sink, three):
+    """The copy names the event from which a hook goes on. Without a copy the log says that events are lost."""
+    finish(deliver, three)
+    seen = list(sink.seen)
+    three.evaluate("ckpt-9", 900)
+    storage.replace("sinks/recorder.json", b"\xff" * 99)
+    finish(deliver, three)
+    assert sink.seen == [*seen, ("Evaluation", 4)]
+    three.evaluate("ckpt-10", 1000)
+    for name in ("recorder.json", "recorder.copy.json"):
+        storage.replace(f"sinks/{name}", b"")
+    finish(deliver, three)
+    assert sink.seen == [*seen, ("Evaluation", 4)]
+
+
 def test_progress_of_a_newer_release_is_not_replaced(deliver, storage, sink, three):
     """It would look like a first start, and events would be lost. An upgrade may take a while."""
     newer = json.loads(storage.read("sinks/recorder.json")) | {"schema": 2}
@@ -484,7 +499,7 @@ def test_progress_is_durable(deliver, run, monkeypatch):
     monkeypatch.setattr(os, "rename", lambda *given, **named: order.append("rename") or rename(*given, **named))
     journal.evaluate("ckpt-1", 100)
     finish(deliver, journal)
-    assert order == ["fsync", "rename", "fsync"]
+    assert order == ["fsync", "rename", "fsync", "rename"]  # the record, then its copy, which may be torn
 
 
 def test_times_increase_over_an_event_that_was_refused(deliver, sink, run):
