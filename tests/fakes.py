@@ -1,7 +1,7 @@
 """Daemons without threads, processes or sleeps: real loop, real policy, real storage, and a clock moved by hand."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
@@ -35,7 +35,7 @@ from sidecar.pins.policy import PinDecision
 from sidecar.pins.reconciler import PinReconciler
 from sidecar.policy.node_identity import Identity
 from sidecar.policy.roles import RoleDecision
-from sidecar.records import Result, Value
+from sidecar.records import EvalData, Result, Value
 from sidecar.workers.command_specs import EvaluateSpec, TaskSpec
 from sidecar.workers.messages import Check, Checked, Done, Failed, Join, Joined, Ready
 from sidecar.workers.pool import PhaseTimeouts, WorkerLaunch, WorkerPool
@@ -234,6 +234,7 @@ class Node:
         self.task = "t1"  # digest of the code that workers import
         self.hangs = False  # storage does not answer
         self.numbers: dict[str, Value] = {}  # what workers find for test/accuracy, by checkpoint
+        self.data: str | None = None  # fingerprint of the data that workers read
         self.requests: list[Request] = []
         self.carried: list[Request] = []
         self.answers: list[Response] = []
@@ -381,7 +382,9 @@ class Node:
         join = process.told(Join)[0]
         plan = self.state.history.open
         number = None if plan is None else self.numbers.get(plan.checkpoint.name)
-        return done(command.plan, join, number=number)
+        found = done(command.plan, join, number=number)
+        data = {} if self.data is None else {"test": EvalData(self.data, 1, "batches")}
+        return replace(found, result=replace(found.result, data=data))
 
     def report(self, process: FakeProcess, report) -> None:
         """A worker says something."""

@@ -1,11 +1,14 @@
 """Find the best evaluations so far, by one metric: their saves, or their checkpoints, are retained. Pure."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import TypeVar
 
 from sidecar.coordination.journal_state import JournalState
 from sidecar.coordination.totals import Best
 from sidecar.export_rule import ExportRule
+
+Found = TypeVar("Found")
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,13 +39,24 @@ class BestBy:
 
 def ranking(history: JournalState, metric: str) -> tuple[Best, ...]:
     """Return the best evaluations by a metric, EVAL_SET/METRIC, the best one first; at most `totals.RANKED`."""
-    by_name = {f"{eval_set}/{name}": ranked for (eval_set, name), ranked in history.totals.ranked.items()}
-    return by_name.get(metric, ())
+    return _by_name(history.totals.ranked).get(metric, ())
 
 
 def exported(history: JournalState, rule: ExportRule) -> tuple[Best, ...]:
-    """Return the evaluations whose checkpoints are exported by a rule, the best one first."""
-    return ranking(history, rule.metric)[: max(rule.count, 0)]
+    """Return the evaluations whose checkpoints are exported by a rule, the best one first.
+
+    The last one may be outdated: the best one before the task or the data changed. Its files may exist nowhere else,
+    and a person may have changed no more than a comment in the task's file.
+    """
+    best = ranking(history, rule.metric)[: max(rule.count, 0)]
+    before = _by_name(history.totals.outdated).get(rule.metric)
+    if before is None or rule.count < 1 or any(before.pin == each.pin for each in best):
+        return best
+    return (*best, before)
+
+
+def _by_name(found: Mapping[tuple[str, str], Found]) -> dict[str, Found]:
+    return {f"{eval_set}/{name}": each for (eval_set, name), each in found.items()}
 
 
 def _with_direction(history: JournalState) -> Iterator[str]:

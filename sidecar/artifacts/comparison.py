@@ -1,6 +1,8 @@
 """Compare two evaluations of one metric: is the newer one better by more than noise? Pure.
 
-There are three rules, and the first one that applies is used:
+Numbers are only compared if `coordination.comparability` permits it: the code of the task, the data and the number of
+examples are equal. Else the newer evaluation is not better (rule `none`). There are three rules to compare by, and the
+first one that applies is used:
 
 - `paired`: both evaluations saved a value of the metric for each example of the same data. The interval is that of the
   mean difference of the pairs, so noise that both evaluations share does not count.
@@ -18,12 +20,23 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from sidecar.coordination.totals import has_direction, number_of
+from sidecar.plain_text import one_line
 from sidecar.records import SCHEMA, Result, Value
 
 Z: Final = 1.959963984540054
 """The 97.5 % quantile of the standard normal distribution."""
 
 RULES: Final = ("paired", "intervals", "value")
+
+NOT_COMPARABLE: Final = "none"
+"""The rule of two evaluations that cannot be compared."""
+
+_ROUNDING: Final = 1e-6
+"""The largest difference between a published number and the mean of saved values, relative to the number.
+
+It is never absolute: for a mean squared error of 1e-7, a difference of 1e-6 is everything."""
+
+_MOST_CHARACTERS: Final = 300  # of a note: other users may be able to write it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,12 +48,13 @@ class Comparison:
         metric: EVAL_SET/METRIC.
         new: Number of the newer plan.
         old: Number of the older plan.
-        rule: `paired`, `intervals` or `value`.
+        rule: `paired`, `intervals`, `value` or `none`.
         better: Whether the newer evaluation is better by more than noise; with the rule `value`, whether it is better.
         difference: The newer number minus the older one; None if it is not finite.
         lower: Lower end of the 95 % interval of the difference; None with the rule `value`.
         upper: Upper end of that interval.
         examples: Number of pairs, with the rule `paired`.
+        note: Why the evaluations cannot be compared, or are not compared example by example; empty if they are.
     """
 
     run: str
@@ -53,10 +67,16 @@ class Comparison:
     lower: float | None = None
     upper: float | None = None
     examples: int | None = None
+    note: str = ""
     schema: int = SCHEMA
 
     def describe(self) -> str:
         """Return the comparison as a part of a sentence: `by 0.012 (95 % 0.003 to 0.021, paired)`."""
+        if self.rule == NOT_COMPARABLE:
+            return f"(cannot be compared: {one_line(self.note)[:_MOST_CHARACTERS]})"
+        return self._difference() + (f"; not paired: {one_line(self.note)[:_MOST_CHARACTERS]}" if self.note else "")
+
+    def _difference(self) -> str:
         by = "" if self.difference is None else f"by {abs(self.difference):.4g} "
         if self.lower is None or self.upper is None:
             return f"{by}(noise unknown)"
@@ -73,6 +93,7 @@ class Difference:
     lower: float | None = None
     upper: float | None = None
     examples: int | None = None
+    note: str = ""
 
     def is_better(self, goal: str) -> bool:
         """Return whether the newer number is better, by more than noise if the noise is known."""
@@ -128,6 +149,25 @@ class Pairs:
         return Difference("paired", mean, middle - half, middle + half, self.count)
 
 
+def is_rounded(number: float, published: float, size: float) -> bool:
+    """Return whether a number is a published one except for rounding. `size`: the largest number that was rounded."""
+    return abs(number - published) <= _ROUNDING * abs(size)
+
+
+def published(paired: Difference, expected: Difference, size: float) -> Difference | None:
+    """Return the difference of pairs as that of the published numbers, around which its interval is moved.
+
+    None if they differ by more than rounding: then the pairs are not those of the published numbers. `expected`: the
+    difference of the published numbers. `size`: the larger one of them.
+    """
+    if paired.number is None or expected.number is None or not is_rounded(paired.number, expected.number, size):
+        return None
+    if paired.lower is None or paired.upper is None:
+        return None
+    shift = expected.number - paired.number
+    return replace(paired, number=expected.number, lower=paired.lower + shift, upper=paired.upper + shift)
+
+
 def compare_values(new: Value, old: Value) -> Difference:
     """Return the difference of two numbers by their intervals, as that of two independent estimates.
 
@@ -167,11 +207,14 @@ def comparison(run: str, metric: str, new: tuple[int, Value], old: tuple[int, Va
         new=new[0],
         old=old[0],
         rule=found.rule,
-        better=has_direction(new[1]) and goal == old[1].goal and found.is_better(goal),
+        better=(
+            found.rule != NOT_COMPARABLE and has_direction(new[1]) and goal == old[1].goal and found.is_better(goal)
+        ),
         difference=found.number if finite else None,
         lower=found.lower,
         upper=found.upper,
         examples=found.examples,
+        note=found.note,
     )
 
 
@@ -184,22 +227,29 @@ def value_of(result: Result | None, metric: str) -> Value | None:
     return None
 
 
-def contradiction(record: Comparison, expected: Comparison, goal: str) -> str | None:
+def size_of(new: Value, old: Value) -> float:
+    """Return the larger one of two numbers without its sign, by which rounding is measured; 0 if one is not finite."""
+    numbers = [abs(number_of(value)) for value in (new, old)]
+    return max(numbers) if all(map(math.isfinite, numbers)) else 0.0
+
+
+def contradiction(record: Comparison, expected: Comparison, goal: str, size: float) -> str | None:
     """Return what is wrong with a recorded comparison that another user may have written; None if it may be true.
 
     `expected`: the comparison by the published numbers alone. A record can differ from it only by the rule `paired`,
-    whose mean difference is the difference of the published numbers.
+    whose mean difference is the difference of the published numbers. `size`: see `size_of`.
     """
-    if record.rule != "paired":
-        return None if record == expected else "it does not follow from the published numbers"
-    if replace(expected, rule="", better=False, difference=None, lower=None, upper=None) != replace(
-        record, rule="", better=False, difference=None, lower=None, upper=None, examples=None
+    if record.rule != "paired" or expected.rule == NOT_COMPARABLE:
+        same = replace(record, note="") == replace(expected, note="")
+        return None if same else "it does not follow from the published numbers"
+    if replace(expected, rule="", better=False, difference=None, lower=None, upper=None, note="") != replace(
+        record, rule="", better=False, difference=None, lower=None, upper=None, examples=None, note=""
     ):
         return "it is about other evaluations"
     found = Difference(record.rule, record.difference, record.lower, record.upper)
     if found.number is None or found.lower is None or found.upper is None or expected.difference is None:
         return "it has no difference"
-    if abs(found.number - expected.difference) > 1e-6 * max(1.0, abs(found.number), abs(expected.difference)):
+    if not is_rounded(found.number, expected.difference, size):
         return f"its difference is {found.number!r}, and that of the published numbers is {expected.difference!r}"
     follows = found.lower <= found.upper and record.better == found.is_better(goal)
     return None if follows else "its verdict does not follow from its interval"

@@ -4,28 +4,32 @@ A record is `comparisons/<plan>-<other plan>-<metric>.json` in the run's state d
 some time after an evaluation, so a comparison that is made later could have another result.
 """
 
-import contextlib
 import hashlib
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
 from sidecar.artifacts.comparison import (
+    NOT_COMPARABLE,
     Comparison,
     Difference,
     Pairs,
     compare_values,
     comparison,
     contradiction,
+    published,
+    size_of,
     value_of,
 )
-from sidecar.artifacts.example_values import values_of
+from sidecar.artifacts.example_values import UnusableError, values_of
 from sidecar.codec import dumps, loads
 from sidecar.confined import open_folder
+from sidecar.coordination.comparability import obstacle, seen_data
 from sidecar.coordination.journal_state import Closed
 from sidecar.coordination.storage import Storage
 from sidecar.coordination.unique_names import create_and_read
 from sidecar.errors import RecordError
+from sidecar.plain_text import one_line
 from sidecar.records import Result, Value
 
 _PART: Final = 4096  # pairs that are added at once
@@ -59,9 +63,10 @@ class ComparisonStore:
         their results. Raises as `compare`.
         """
         (plan, after), (old_plan, before) = ((plan, self._number(plan, result)) for plan, result in (new, old))
-        found = comparison(run, self.metric, (plan, after), (old_plan, before), compare_values(after, before))
-        data = self.storage.read(self._path(plan, old_plan))
-        return _valid(data, found, after.goal).better
+        difference = self._by_numbers(new[1], old[1], (after, before))
+        found = comparison(run, self.metric, (plan, after), (old_plan, before), difference)
+        data = self.storage.read(self._path(plan, old_plan)) if difference.rule != NOT_COMPARABLE else None
+        return _valid(data, found, (after, before)).better
 
     def compare(self, new: Closed, old: Closed) -> Comparison:
         """Return the comparison that holds for all nodes. Both evaluations must have measured the metric.
@@ -77,15 +82,27 @@ class ComparisonStore:
 
     def _agreed(self, new: Closed, old: Closed) -> Comparison:
         """Return the recorded comparison, or record this node's own. An impossible record counts as none."""
-        found = self._comparison(new, old, compare_values(self._value(new), self._value(old)))
+        values = self._value(new), self._value(old)
+        difference = self._by_numbers(new.outcome.result, old.outcome.result, values)
+        found = self._comparison(new, old, difference)
+        if difference.rule == NOT_COMPARABLE:
+            return found
         path = self._path(new.plan.plan, old.plan.plan)
         data = self.storage.read(path)
         if data is None:
-            own = found
-            if (paired := self._paired(new, old)) is not None:
-                own = self._comparison(new, old, paired)
+            try:
+                own = self._comparison(new, old, self._paired(new, old, difference, size_of(*values)))
+            except UnusableError as error:
+                own = replace(found, note=one_line(str(error)))
             data = create_and_read(self.storage, path, dumps(own))
-        return _valid(data, found, self._value(new).goal)
+        return _valid(data, found, values)
+
+    def _by_numbers(self, new: Result | None, old: Result | None, values: tuple[Value, Value]) -> Difference:
+        """Return the difference by the published numbers alone, or why there is none."""
+        assert new is not None  # it has a number
+        assert old is not None
+        why = obstacle(new, old, _eval_set(new, self.metric))
+        return compare_values(*values) if why is None else Difference(NOT_COMPARABLE, None, note=why)
 
     def _path(self, new: int, old: int) -> str:
         return f"comparisons/{new}-{old}-{hashlib.sha256(self.metric.encode()).hexdigest()[:12]}.json"
@@ -103,40 +120,40 @@ class ComparisonStore:
             raise RecordError(f"plan {plan} did not measure {self.metric}")
         return value
 
-    def _paired(self, new: Closed, old: Closed) -> Difference | None:
-        """Return the difference of the values of the same examples; None if they are not known, or not the same."""
-        if (eval_set := _common_data(new, old, self.metric)) is None:
-            return None
+    def _paired(self, new: Closed, old: Closed, expected: Difference, size: float) -> Difference:
+        """Return the difference of the values of the same examples. Raises `UnusableError` if they are not known."""
+        after, before = new.outcome.result, old.outcome.result
+        assert after is not None
+        assert before is not None
+        eval_set = _eval_set(after, self.metric)
         metric = self.metric.removeprefix(f"{eval_set}/")
-        with contextlib.suppress(OSError), open_folder(self.root) as root:
-            after = values_of(root, new, eval_set, metric)
-            before = None if after is None else values_of(root, old, eval_set, metric)
-            if after is not None and before is not None and len(after) == len(before):
-                pairs = Pairs()
-                for start in range(0, len(after), _PART):
-                    pairs.add(after[start : start + _PART], before[start : start + _PART])
-                return pairs.difference()
-        return None
+        if not seen_data(after)[eval_set].is_known_to_equal(seen_data(before)[eval_set]):
+            raise UnusableError(f"no fingerprint says that both have the same examples of {eval_set!r}")
+        try:
+            with open_folder(self.root) as root:
+                newer, older = (values_of(root, each, eval_set, metric) for each in (new, old))
+        except OSError as error:
+            raise UnusableError(f"the state directory cannot be opened: {error.strerror}") from error
+        pairs = Pairs()
+        for start in range(0, len(newer), _PART):
+            pairs.add(newer[start : start + _PART], older[start : start + _PART])
+        found = pairs.difference()
+        if found is None or (found := published(found, expected, size)) is None:
+            raise UnusableError("the values of examples do not give the difference of the published numbers")
+        return found
 
 
-def _common_data(new: Closed, old: Closed, metric: str) -> str | None:
-    """Return the eval set of a metric if both evaluations measured it on the same data; else None."""
-    after, before = new.outcome.result, old.outcome.result
-    if after is None or before is None:
-        return None
-    for eval_set, metrics in after.metrics.items():
-        if any(f"{eval_set}/{name}" == metric for name in metrics):
-            data, other = after.data.get(eval_set), before.data.get(eval_set)
-            same = data is not None and other is not None and data.fingerprint == other.fingerprint is not None
-            whole = same and data is not None and data.sampled is None
-            return eval_set if whole and after.examples[eval_set] == before.examples.get(eval_set) else None
-    return None
+def _eval_set(result: Result, metric: str) -> str:
+    """Return the eval set of EVAL_SET/METRIC in a result that has measured it. Names may contain a slash."""
+    return next(
+        eval_set for eval_set, metrics in result.metrics.items() for name in metrics if f"{eval_set}/{name}" == metric
+    )
 
 
-def _valid(data: bytes | None, found: Comparison, goal: str) -> Comparison:
+def _valid(data: bytes | None, found: Comparison, values: tuple[Value, Value]) -> Comparison:
     """Return a recorded comparison; the one that was found by the published numbers if it is absent or impossible."""
     try:
         record = loads(Comparison, data) if data is not None and len(data) <= _LONGEST_RECORD else None
     except RecordError:
         record = None
-    return found if record is None or contradiction(record, found, goal) else record
+    return found if record is None or contradiction(record, found, values[0].goal, size_of(*values)) else record

@@ -1,9 +1,10 @@
 """Read the value of a metric for each example, from the columns that workers saved. Nothing is imported for it.
 
 A column that bears the metric's name is taken as it is. Without one, `y` and `predictions` give 0 or 1 for wrong or
-right, as for an accuracy. In either case the mean must be the published number, so a column of another meaning, or of
-other weights, is never used. The files are not trusted: sizes are bounded before they are used, headers are matched and
-never evaluated, and no link is followed. The format is that of numpy.lib.format, versions 1.0 to 3.0.
+right, for a metric whose name says that it is an accuracy. In either case the mean must be the published number, so a
+column of another meaning, or of other weights, is never used. The files are not trusted: sizes are bounded before they
+are used, headers are matched and never evaluated, and no link is followed. The format is that of numpy.lib.format,
+versions 1.0 to 3.0.
 """
 
 import contextlib
@@ -16,6 +17,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import BinaryIO, Final
 
+from sidecar.artifacts.comparison import is_rounded
 from sidecar.column_names import PLACE, PREDICTIONS, file_name
 from sidecar.confined import Folder, read_from
 from sidecar.coordination.journal_state import Closed
@@ -26,6 +28,9 @@ MOST_EXAMPLES: Final = 1_000_000
 
 MOST_BYTES: Final = 1 << 29
 """The most bytes of columns that are read for one evaluation."""
+
+_ACCURACY: Final = re.compile(r"(.*[^a-z])?acc(uracy)?|.*[a-z]Acc(uracy)?", re.IGNORECASE)
+"""The names of accuracies: `accuracy`, `top1_acc`, `sparse_categorical_accuracy`, `MulticlassAccuracy`."""
 
 _MAGIC: Final = b"\x93NUMPY"
 _HEADER: Final = re.compile(
@@ -49,8 +54,8 @@ _LONGEST_HEADER: Final = 4096
 _ROWS: Final = 4096  # that are read at once
 
 
-class _UnusableError(Exception):
-    """The columns do not give the metric's value for each example."""
+class UnusableError(Exception):
+    """The columns do not give the metric's value for each example. The text says why, as a clause."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +75,7 @@ class _Column:
             left -= rows
             data = read_from(self.file, rows * self.width * size - 1)
             if len(data) != rows * self.width * size:
-                raise _UnusableError("a file is shorter than its header says")
+                raise UnusableError("a file is shorter than its header says")
             if self.code == "e":
                 yield array("f", struct.unpack(f"<{rows * self.width}e", data))
             else:
@@ -80,26 +85,49 @@ class _Column:
                 yield numbers
 
 
-def values_of(root: Folder, closed: Closed, eval_set: str, metric: str) -> "array[float] | None":
-    """Return the values of a metric by the place of the example in the data; None if they are not known.
+def values_of(root: Folder, closed: Closed, eval_set: str, metric: str) -> "array[float]":
+    """Return the values of a metric by the place of the example in the data. Raises `UnusableError` with the reason.
 
     `root`: the state directory of the run, opened.
     """
-    result = closed.outcome.result
-    if result is None or not 0 < result.examples.get(eval_set, 0) <= MOST_EXAMPLES:
-        return None
-    values, seen = array("d", bytes(8 * result.examples[eval_set])), bytearray(result.examples[eval_set])
+    result, plan = closed.outcome.result, closed.plan.plan
+    value = None if result is None else result.metrics.get(eval_set, {}).get(metric)
+    if result is None or value is None:
+        raise UnusableError(f"plan {plan} did not measure {eval_set}/{metric}")
+    examples = result.examples.get(eval_set, 0)
+    if not 0 < examples <= MOST_EXAMPLES:
+        raise UnusableError(
+            f"only sets of at most {MOST_EXAMPLES} examples are paired, and {eval_set!r} has {examples}"
+        )
+    values, seen = array("d", bytes(8 * examples)), bytearray(examples)
     try:
         left = MOST_BYTES
         for saves in result.saves:
             left = _add(root, saves, (eval_set, metric), (values, seen), left)
-    except (_UnusableError, OSError, OverflowError, ValueError):
-        return None
-    value = result.metrics.get(eval_set, {}).get(metric)
-    if not all(seen) or value is None:
-        return None
+    except (OSError, OverflowError, ValueError) as error:
+        raise UnusableError(f"the saved values of plan {plan} cannot be read: {error}") from error
+    if not any(seen):
+        raise UnusableError(f"plan {plan} has saved no predictions: {_remedy(metric)}")
+    if not all(seen):
+        raise UnusableError(f"plan {plan} has not saved a value for every example of {eval_set!r}")
     mean, number = math.fsum(values) / len(values), number_of(value)
-    return values if abs(mean - number) <= 1e-6 * max(1.0, abs(number)) else None
+    if not is_rounded(mean, number, number):
+        raise UnusableError(
+            f"the mean of the values that plan {plan} saved is {mean:.6g}, and {metric} is {number:.6g}"
+        )
+    return values
+
+
+def _remedy(metric: str) -> str:
+    """Return what the task has to save."""
+    if _is_accuracy(metric):
+        return "give Task(predictions=True)"
+    return f"let Task(predictions=function) return a column {metric!r} with one number for each example"
+
+
+def _is_accuracy(metric: str) -> bool:
+    """Return whether the name of a metric says that it is the share of right predictions."""
+    return _ACCURACY.fullmatch(metric) is not None
 
 
 def _add(root: Folder, saves: str, what: tuple[str, str], into: "tuple[array[float], bytearray]", left: int) -> int:
@@ -112,16 +140,22 @@ def _add(root: Folder, saves: str, what: tuple[str, str], into: "tuple[array[flo
         except FileNotFoundError:
             return left  # this worker had no example of the set, or nothing is saved: then places are missing
         names = set(folder.names())
-        wanted = [PLACE, metric] if f"{file_name(metric)}.npy" in names else [PLACE, "y", "predictions"]
+        if f"{file_name(PLACE)}.npy" not in names:
+            raise UnusableError(f"the examples of {eval_set!r} have no numbers, as it is divided by file or by itself")
+        wanted = [PLACE, metric]
+        if f"{file_name(metric)}.npy" not in names:
+            if not _is_accuracy(metric):
+                raise UnusableError(f"no column {metric!r} was saved: {_remedy(metric)}")
+            wanted = [PLACE, "y", "predictions"]
         columns = [stack.enter_context(_opened(folder, f"{file_name(name)}.npy")) for name in wanted]
         left -= sum(column.rows * column.width * struct.calcsize(column.code) for column in columns)
         if left < 0 or columns[0].width != 1 or len({column.rows for column in columns}) != 1:
-            raise _UnusableError("the columns are too large, or do not match")
+            raise UnusableError("the columns are too large, or do not match")
         numbers = _scores(columns[1]) if len(columns) == 2 else _right(*columns[1:])  # noqa: PLR2004
         places = (place for part in columns[0].parts() for place in part)
         for place, number in zip(places, numbers, strict=True):
             if not isinstance(place, int) or not 0 <= place < len(seen) or seen[place] or not math.isfinite(number):
-                raise _UnusableError("a place is impossible, or a value is not finite")
+                raise UnusableError("a place is impossible, or a value is not finite")
             seen[place], values[place] = 1, number
     return left
 
@@ -136,20 +170,20 @@ def _opened(folder: Folder, name: str) -> Iterator[_Column]:
         size = struct.calcsize(length_code)
         length_bytes = read_from(file, size - 1)
         if prefix[:6] != _MAGIC or version not in (b"\1", b"\2", b"\3") or len(length_bytes) != size:
-            raise _UnusableError("not a column")
+            raise UnusableError("not a column")
         (length,) = struct.unpack(length_code, length_bytes)
         if length > _LONGEST_HEADER or (match := _HEADER.fullmatch(read_from(file, length - 1))) is None:
-            raise _UnusableError("not a column of numbers")
+            raise UnusableError("not a column of numbers")
         code, rows = _TYPES.get(match[1].decode()), int(match[2])
         if code is None or rows > MOST_EXAMPLES:
-            raise _UnusableError("not a column of numbers")
+            raise UnusableError("not a column of numbers")
         yield _Column(file, code, rows, int(match[3] or 1) or 1)
 
 
 def _scores(column: _Column) -> Iterator[float]:
     """Yield the numbers of a column with one number for each example."""
     if column.width != 1:
-        raise _UnusableError("several values for each example")
+        raise UnusableError("several values for each example")
     for part in column.parts():
         yield from part
 

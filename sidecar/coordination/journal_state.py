@@ -10,8 +10,9 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from sidecar.coordination.checkpoint_verdicts import CheckpointVerdicts
+from sidecar.coordination.comparability import SeenData, seen_data
 from sidecar.coordination.exclusions import Exclusions
-from sidecar.coordination.newest_task import NewestTask, SeenData, seen_data
+from sidecar.coordination.newest_task import NewestTask
 from sidecar.coordination.totals import Totals
 from sidecar.errors import RecordError
 from sidecar.records import Checkpoint, Key, Outcome, Plan, Result, Settlement
@@ -170,6 +171,7 @@ class JournalState:
         """Apply the result of a checkpoint."""
         plan, result = closed.plan, closed.outcome.result
         self.newest = closed
+        self.totals.begin_anew(self.newest_task.outdated(plan.task, result))
         self.newest_task = self.newest_task.succeed(plan.task, checkpoint, result)
         self.verdicts.succeed(checkpoint.key)
         self.exclusions.succeed(plan)

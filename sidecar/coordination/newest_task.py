@@ -1,8 +1,9 @@
-"""Hold the newest numbers of each eval set, and decide whether the data of an eval set changed. Pure."""
+"""Hold the newest numbers of each eval set, and find those with which newer numbers cannot be compared. Pure."""
 
 from dataclasses import dataclass, field, replace
 
-from sidecar.records import Checkpoint, EvalData, Result
+from sidecar.coordination.comparability import seen_data
+from sidecar.records import Checkpoint, Result
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,25 +38,18 @@ class NewestTask:
         latest = dict.fromkeys(result.examples, Latest(checkpoint, result))
         return replace(more, goals=self.goals | goals, latest=self.latest | latest)
 
+    def outdated(self, task: str | None, result: Result | None) -> frozenset[str] | None:
+        """Return the eval sets whose numbers so far cannot be compared with a new result; None: all of them.
+
+        All are outdated if the task is another one. Else it is those whose data changed since they took part last.
+        What is best begins anew with the new result.
+        """
+        if task != self.task:
+            return None
+        seen = {} if result is None else seen_data(result)
+        before = {name: seen_data(self.latest[name].result)[name] for name in seen if name in self.latest}
+        return frozenset(name for name, data in before.items() if not data.may_equal(seen[name]))
+
     def successes_of(self, task: str | None) -> int:
         """Return how many evaluations succeeded with a task, if it is the newest."""
         return self.successes if task == self.task else 0
-
-
-@dataclass(frozen=True, slots=True)
-class SeenData:
-    """Describe the data of an eval set in one evaluation."""
-
-    data: EvalData | None
-    examples: int
-
-    def may_equal(self, other: "SeenData") -> bool:
-        """Return whether the data may be equal, so that numbers can be compared. Some records have only counts."""
-        known = [data.fingerprint for data in (self.data, other.data) if data is not None]
-        fingerprints = {fingerprint for fingerprint in known if fingerprint is not None}
-        return self.examples == other.examples and len(fingerprints) <= 1
-
-
-def seen_data(result: Result) -> dict[str, SeenData]:
-    """Return the data of each eval set of a result."""
-    return {name: SeenData(result.data.get(name), examples) for name, examples in result.examples.items()}

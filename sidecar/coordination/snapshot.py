@@ -12,22 +12,23 @@ from typing import Final
 
 from sidecar.codec import dumps, fields_of
 from sidecar.coordination.checkpoint_verdicts import CheckpointVerdicts
+from sidecar.coordination.comparability import SeenData
 from sidecar.coordination.exclusions import Exclusions, Losses, UnusableTask
 from sidecar.coordination.journal_state import Closed, Entry, EntryLog, JournalState, Settled
-from sidecar.coordination.newest_task import NewestTask, SeenData
+from sidecar.coordination.newest_task import NewestTask
 from sidecar.coordination.totals import BUCKETS, Best, Durations, Totals
 from sidecar.errors import RecordError
 from sidecar.records import SCHEMA, Inlined, Key, Outcome, Plan, Settlement
 from sidecar.states import Verdict
 
-FOLD: Final = 9
+FOLD: Final = 10
 """The version of the fold, `JournalState`. Every change of the fold raises it, so that older snapshots are unused."""
 
 FILE_FIELDS: Final = (
     *("run", "fold", "through", "plan_nonce", "outcome_nonce", "count", "recent", "newest"),
     *("task", "successes", "goals", "latest", "settled", "failed_tasks", "failures", "spent_workers", "eval_sets"),
     *("folders", "reached", "requeued", "checkpoints", "failed", "durations", "best", "changes", "nonfinite"),
-    *("losses", "ordinals", "unusable", "before_start", "reopened", "schema"),
+    *("losses", "ordinals", "unusable", "before_start", "reopened", "outdated", "schema"),
 )
 """The fields of the file in their order: daemons of all releases with the same FOLD write the same bytes."""
 
@@ -154,7 +155,10 @@ class SavedExclusions:
 
 @dataclass(frozen=True, slots=True)
 class SavedTotals:
-    """Save `Totals`, with keys as text; `best` by eval set and metric, the best first; `nonfinite` by eval set."""
+    """Save `Totals`, with keys as text.
+
+    `best` and `outdated` are by eval set and metric, `best` with the best one first, and `nonfinite` by eval set.
+    """
 
     checkpoints: dict[str, tuple[str, ...]]
     failed: dict[str, int]
@@ -162,6 +166,7 @@ class SavedTotals:
     best: dict[str, dict[str, tuple[Best, ...]]]
     changes: dict[str, int]
     nonfinite: dict[str, tuple[str, ...]]
+    outdated: dict[str, dict[str, Best]]
 
     @classmethod
     def of(cls, totals: Totals) -> "SavedTotals":
@@ -169,6 +174,9 @@ class SavedTotals:
         best: dict[str, dict[str, tuple[Best, ...]]] = {}
         for (eval_set, name), ranked in totals.ranked.items():
             best.setdefault(eval_set, {})[name] = ranked
+        outdated: dict[str, dict[str, Best]] = {}
+        for (eval_set, name), value in totals.outdated.items():
+            outdated.setdefault(eval_set, {})[name] = value
         nonfinite: dict[str, tuple[str, ...]] = {}
         for eval_set, place in sorted(totals.nonfinite):
             nonfinite[eval_set] = (*nonfinite.get(eval_set, ()), place)
@@ -179,6 +187,7 @@ class SavedTotals:
             best=best,
             changes=dict(totals.changes),
             nonfinite=nonfinite,
+            outdated=outdated,
         )
 
     def restore(self) -> Totals:
@@ -186,12 +195,16 @@ class SavedTotals:
         if any(len(durations.counts) != len(BUCKETS) for durations in self.durations.values()):
             raise ValueError("durations were counted in other buckets")
         best = {(eval_set, name): ranked for eval_set, values in self.best.items() for name, ranked in values.items()}
-        for value in chain.from_iterable(best.values()):
+        outdated = {
+            (eval_set, name): value for eval_set, values in self.outdated.items() for name, value in values.items()
+        }
+        for value in (*chain.from_iterable(best.values()), *outdated.values()):
             value.number, value.pin, value.plan  # noqa: B018 - raise the error now that they would raise later
         totals = Totals(
             failures=dict(self.failed),
             durations=dict(self.durations),
             ranked=best,
+            outdated=outdated,
             changes=dict(self.changes),
             nonfinite={(eval_set, place) for eval_set, places in self.nonfinite.items() for place in places},
         )

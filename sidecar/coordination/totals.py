@@ -6,7 +6,7 @@ Each record is added once, so that adding costs the same after ten of them or te
 import math
 import operator
 from bisect import bisect_left
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from sidecar.records import PHASES, Checkpoint, Key, Outcome, Plan, Result, Settlement, Value, folder_name
@@ -31,6 +31,7 @@ class Best:
     folder: str  # the folder of its saves, relative to the run's state directory
     checkpoint: str  # the checkpoint's name
     step_source: str | None
+    outdated: bool = False  # later numbers of the metric cannot be compared with it
 
     @property
     def number(self) -> float:
@@ -83,6 +84,8 @@ class Totals:
     failures: dict[str, int] = field(default_factory=lambda: dict.fromkeys(FAILURE_CLASSES, 0))
     durations: dict[str, Durations] = field(default_factory=lambda: dict.fromkeys(PHASES, _NO_DURATIONS))
     ranked: dict[tuple[str, str], tuple[Best, ...]] = field(default_factory=dict)  # the best first, `RANKED` at most
+    outdated: dict[tuple[str, str], Best] = field(default_factory=dict)
+    """The best value of each metric before its ranking began anew last: the checkpoint is still exported."""
     changes: dict[str, int] = field(default_factory=dict)  # by eval set: how often its data changed
     nonfinite: set[tuple[str, str]] = field(default_factory=set)  # eval sets and places that ever held such numbers
 
@@ -103,6 +106,15 @@ class Totals:
             for metric, ranked in self.ranked.items()
         )
         self.ranked = {metric: ranked for metric, ranked in left if ranked}
+        self.outdated = {metric: best for metric, best in self.outdated.items() if not best.folder.startswith(folder)}
+
+    def begin_anew(self, eval_sets: frozenset[str] | None) -> None:
+        """Begin the rankings of these eval sets anew, because newer numbers cannot be compared; None: all rankings."""
+        over = {
+            metric: ranked[0] for metric, ranked in self.ranked.items() if eval_sets is None or metric[0] in eval_sets
+        }
+        self.outdated |= {metric: replace(best, outdated=True) for metric, best in over.items()}
+        self.ranked = {metric: ranked for metric, ranked in self.ranked.items() if metric not in over}
 
     def failed(self, outcome: Outcome) -> None:
         """Add a plan that failed."""

@@ -17,6 +17,7 @@ from sidecar.artifacts.comparison import Comparison, value_of
 from sidecar.bounded_calls import Calls, HangingError, call_directly
 from sidecar.confined import Folder, open_folder
 from sidecar.coordination.closed_plan import read_success
+from sidecar.coordination.comparability import obstacle
 from sidecar.coordination.journal_state import Closed
 from sidecar.coordination.storage import Storage
 from sidecar.coordination.totals import Best, improves, number_of
@@ -173,12 +174,12 @@ class Exports:
         self, rule: ExportRule, policy: PinPolicy, names: set[str], old: Closed | None
     ) -> tuple[Closed | None, Comparison | None]:
         """Return the evaluation to which the link leads, and how much better it is than the one before."""
-        ranked = [best for best in policy.exports[0][1] if best.pin in names]
+        ranked = [best for best in policy.exports[0][1] if best.pin in names and not best.outdated]
         if not ranked:
             return old, None  # the new best one is not exported yet
         value = None if old is None else value_of(old.outcome.result, rule.metric)
         first = self._success(ranked[0].plan)
-        if old is None or value is None or first is None:
+        if old is None or value is None or first is None or not _are_comparable(first, old, rule.metric):
             return first or old, None
         if rule.by != "significant":
             if _pin(first) == _pin(old):
@@ -299,12 +300,22 @@ def _pin(closed: Closed) -> str:
 
 
 def _places(ranks: Mapping[str, tuple[int, Best]]) -> dict[str, int]:
-    return {metric: place for metric, (place, _) in ranks.items()}
+    """Return the places among the best ones by metric. One from before a change of the data or the task has none."""
+    return {metric: place for metric, (place, best) in ranks.items() if not best.outdated}
 
 
 def _key(closed: Closed) -> Key:
     assert closed.plan.checkpoint is not None
     return closed.plan.checkpoint.key
+
+
+def _are_comparable(new: Closed, old: Closed, metric: str) -> bool:
+    """Return whether the numbers of two evaluations by EVAL_SET/METRIC can be compared."""
+    after, before = new.outcome.result, old.outcome.result
+    if after is None or before is None:
+        return False
+    eval_sets = (name for name in after.examples if metric.startswith(f"{name}/"))
+    return all(obstacle(after, before, eval_set) is None for eval_set in eval_sets)
 
 
 def _exceeds(best: Best, value: Value) -> bool:

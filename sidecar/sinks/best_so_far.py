@@ -65,7 +65,8 @@ class BestSoFar:
 
     An evaluation that did not measure the metric, as with `every_nth`, counts neither way. So does another evaluation
     of a checkpoint that was evaluated before, unless it is better than the best one. If it is of the best checkpoint
-    itself, its value replaces the one before.
+    itself, its value replaces the one before. If the task or the data of the eval set
+    changed, everything begins anew, because the numbers cannot be compared.
 
     Args:
         metric: EVAL_SET/METRIC. None: the first one with a direction that the newest task lists.
@@ -78,6 +79,8 @@ class BestSoFar:
     exceeds_noise: ExceedsNoise | None = None
     since: int = 0
     """The number of evaluations since the best one."""
+    begun: int = 0
+    """How often the comparison of the metric began anew."""
     _best: dict[Metric, Evaluation] = field(default_factory=dict)
     _seen: dict[Metric, set[Key]] = field(default_factory=dict)
     _task: NewestTask = field(default_factory=NewestTask)
@@ -93,6 +96,7 @@ class BestSoFar:
 
         Raises `StorageError` if noise matters, and the comparison cannot be read now. Then it may be added again.
         """
+        self._begin_anew(self._task.outdated(evaluation.result.task, evaluation.result))
         self._task = self._task.succeed(evaluation.result.task, evaluation.checkpoint, evaluation.result)
         metric = self._chosen(evaluation)
         if metric is None or (value := value_of(evaluation, metric)) is None or not has_direction(value):
@@ -110,6 +114,14 @@ class BestSoFar:
         elif not again:
             self.since += 1
         return is_new
+
+    def _begin_anew(self, eval_sets: frozenset[str] | None) -> None:
+        """Forget the evaluations with which newer ones cannot be compared. None: all of them."""
+        for metric in [each for each in self._seen if eval_sets is None or each[0] in eval_sets]:
+            self._best.pop(metric, None)
+            del self._seen[metric]
+            if metric == self.metric_compared:
+                self.since, self.begun = 0, self.begun + 1
 
     def _is_new(self, evaluation: Evaluation, best: Evaluation | None, metric: Metric, *, past: bool) -> bool:
         if not self.is_better(evaluation, best, metric):

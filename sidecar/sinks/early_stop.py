@@ -104,9 +104,11 @@ class EarlyStop:
         """Do nothing: a request to storage cannot be broken off."""
 
     def _note(self, evaluation: Evaluation, *, past: bool = False) -> None:
-        before = self._best.since
+        before, begun = self._best.since, self._best.begun
         self._best.note(evaluation, past=past)
         self._noted, since = evaluation.plan, self._best.since
+        if self._best.begun != begun:  # the data or the task changed
+            before = self._signalled_at = 0
         if since < before:
             self._signalled_at = 0
         self._is_due = since != before and since - self._signalled_at >= self.patience

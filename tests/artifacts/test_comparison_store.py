@@ -3,6 +3,7 @@
 import json
 import os
 import struct
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -28,6 +29,9 @@ def closed(
     workers=2,
     fingerprint="f",
     sampled=None,
+    sharding="batches",
+    task="t",
+    ends=None,
     examples=COUNT,
     total=None,
     goal="max",
@@ -42,12 +46,12 @@ def closed(
         attempt=1,
         members=tuple(Member(rank, "n", f"w{rank}", "h:1") for rank in range(workers)),
         settles=(),
-        task="t",
+        task=task,
         proposer="n",
         proposed_at="now",
     )
     number_ = right / examples if total is None else total / examples
-    lower, upper = wilson(right, examples)
+    lower, upper = ends or wilson(right, examples)
     result = Result(
         group="g",
         workers=workers,
@@ -55,10 +59,10 @@ def closed(
         metrics={"test": {metric: Value(value=number_, hex=number_.hex(), lower=lower, upper=upper, goal=goal)}},
         phases={},
         variables="v",
-        task="t",
+        task=task,
         profile={},
         saves=tuple(f"{plan.folder}/worker-{rank}-of-{workers}" for rank in range(workers)),
-        data={"test": EvalData(fingerprint, 10, "batches", sampled)},
+        data={"test": EvalData(fingerprint, 10, sharding, sampled)},
     )
     outcome = Outcome(
         plan=number, run="r", nonce="o", status="succeeded", closed_by="n", completed_at="now", result=result
@@ -131,7 +135,7 @@ def test_a_column_with_the_name_of_the_metric_is_paired(tmp_path):
     store = ComparisonStore(PosixStorage(tmp_path), tmp_path, "test/my loss")
     evaluations = []
     for number, values in ((1, losses), (2, losses - 0.01)):
-        each = closed(number, 800, metric="my loss", total=values.sum(), goal="min")
+        each = closed(number, 800, metric="my loss", total=float(values.sum()), goal="min")
         save(tmp_path, each, {"my loss": values})
         evaluations.append(each)
     found = store.compare(evaluations[1], evaluations[0])
@@ -147,19 +151,112 @@ def test_values_with_another_mean_are_not_those_of_the_metric(tmp_path, store):
 
 
 @pytest.mark.parametrize(
-    "change", [{"fingerprint": "other"}, {"fingerprint": None}, {"examples": COUNT - 1}], ids=["data", "none", "count"]
+    ("change", "why"),
+    [({"fingerprint": "other"}, "the data of 'test'"), ({"examples": COUNT - 1}, "the data"), ({"task": "u"}, "task")],
+    ids=["data", "count", "task"],
 )
-def test_other_data_are_not_paired(store, pair, change):
-    """Only equal fingerprints say that the examples are the same."""
+def test_other_data_are_not_compared(tmp_path, store, pair, change, why):
+    """A better number says nothing there: nothing is better, and nothing is recorded."""
     new, _ = pair
-    other = closed(1, 800, **change)
-    assert store.compare(new, other).rule == "intervals"
+    for found in (store.compare(new, closed(1, 100, **change)), store.compare(closed(3, 990, **change), new)):
+        assert (found.rule, found.better, found.difference) == ("none", False, None)
+        assert why in found.note
+        assert "cannot be compared" in found.describe()
+    other = closed(1, 100, **change)
+    assert not store.was_better("r", (2, new.outcome.result), (1, other.outcome.result))
+    assert not (tmp_path / "comparisons").exists()
 
 
-def test_data_of_which_a_sample_was_compared_are_not_paired(store, pair):
-    """An example that is not in the sample may have changed."""
-    assert pair
-    assert store.compare(closed(2, 820, workers=3, sampled=3), closed(1, 800, sampled=3)).rule == "intervals"
+@pytest.mark.parametrize("change", [{"fingerprint": None}, {"sampled": 8}, {"sharding": "files"}], ids=str)
+def test_data_without_an_equal_fingerprint_are_not_paired(store, pair, change):
+    """Sets that divide themselves, and fingerprints that were made in two ways: the counts alone are equal."""
+    new, _ = pair
+    found = store.compare(new, closed(1, 800, **change))
+    assert found.rule == "intervals"
+    assert "no fingerprint" in found.note
+    assert "not paired: no fingerprint" in found.describe()
+
+
+def test_data_of_which_a_sample_was_compared_are_paired(tmp_path, store):
+    """The usual PyTorch dataset: the lists of batches and the samples are equal, and each example has its number."""
+    found = []
+    for number, right, workers in ((1, 800, 3), (2, 820, 1)):
+        found.append(closed(number, right, workers=workers, sampled=8))
+        save(tmp_path, found[-1], {"y": LABELS, "predictions": scores(right)})
+    compared = store.compare(found[1], found[0])
+    assert (compared.rule, compared.examples, compared.better, compared.note) == ("paired", COUNT, True, "")
+
+
+def test_columns_without_numbers_of_examples_are_not_paired(tmp_path, store, pair):
+    """As those of a set whose files are divided one by one."""
+    for path in tmp_path.rglob("place.npy"):
+        path.unlink()
+    found = store.compare(*pair)
+    assert found.rule == "intervals"
+    assert "have no numbers" in found.note
+
+
+def test_what_was_not_saved_is_named(store):
+    """With the setting that saves it."""
+    assert "Task(predictions=True)" in store.compare(closed(2, 820), closed(1, 800)).note
+
+
+SMALL = np.random.default_rng(5).normal(size=COUNT) ** 2
+
+
+@pytest.mark.parametrize("is_saved", [True, False], ids=["column", "labels"])
+def test_small_numbers_are_compared_like_large_ones(tmp_path, is_saved):
+    """Labels and predictions of a regression are no accuracy, and 0 is not a mean squared error of 1e-7."""
+    store, found = ComparisonStore(PosixStorage(tmp_path), tmp_path, "test/mse"), []
+    for number, factor in ((1, 6.7e-7), (2, 4.7e-9)):
+        values = SMALL * factor
+        half = 1.96 * values.std() / np.sqrt(COUNT)
+        mean = float(values.mean())
+        each = closed(number, 0, metric="mse", total=float(values.sum()), goal="min", ends=(mean - half, mean + half))
+        columns = {"y": SMALL, "predictions": SMALL + np.sqrt(values)}
+        save(tmp_path, each, columns | ({"mse": values} if is_saved else {}))
+        found.append(each)
+    compared = store.compare(found[1], found[0])
+    assert compared.rule == ("paired" if is_saved else "intervals")
+    assert compared.better
+    difference = (SMALL * 4.7e-9).mean() - (SMALL * 6.7e-7).mean()
+    assert compared.difference == pytest.approx(difference, rel=1e-9)
+    assert is_saved or "a column 'mse'" in compared.note
+
+
+def test_a_record_of_an_older_release_with_a_wrong_difference_counts_for_nothing(tmp_path):
+    """It said `paired`, and that nothing differs, about numbers of which one is 144 times the other."""
+    store = ComparisonStore(PosixStorage(tmp_path), tmp_path, "test/mse")
+    old = closed(1, 0, metric="mse", total=6.734e-07 * COUNT, goal="min", ends=(6.0e-07, 7.5e-07))
+    new = closed(2, 0, metric="mse", total=4.676e-09 * COUNT, goal="min", ends=(4.0e-09, 5.5e-09))
+    honest = store.compare(new, old)
+    (path,) = (tmp_path / "comparisons").iterdir()
+    record = json.loads(path.read_bytes())
+    del record["note"]
+    lie = {"rule": "paired", "difference": 0.0, "lower": -0.0039, "upper": 0.0039, "examples": COUNT, "better": False}
+    path.write_bytes(json.dumps(record | lie).encode())
+    found = ComparisonStore(PosixStorage(tmp_path), tmp_path, "test/mse").compare(new, old)
+    assert (found.rule, found.better, found.difference) == ("intervals", True, honest.difference)
+
+
+@pytest.mark.parametrize(
+    ("metric", "rule"),
+    [
+        ("acc", "paired"),
+        ("top1_acc", "paired"),
+        ("MulticlassAccuracy", "paired"),
+        ("sparse_categorical_accuracy", "paired"),
+        ("f1", "intervals"),
+        ("precision", "intervals"),
+    ],
+)
+def test_right_and_wrong_are_the_values_of_accuracies_only(tmp_path, metric, rule):
+    """Another metric whose number happens to be the share of right answers has other values."""
+    store, found = ComparisonStore(PosixStorage(tmp_path), tmp_path, f"test/{metric}"), []
+    for number, right in ((1, 800), (2, 820)):
+        found.append(closed(number, right, metric=metric))
+        save(tmp_path, found[-1], {"y": LABELS, "predictions": scores(right)})
+    assert store.compare(found[1], found[0]).rule == rule
 
 
 def test_of_two_nodes_that_compare_at_once_the_first_one_holds(tmp_path, pair):
@@ -209,7 +306,9 @@ def test_a_lying_record_counts_for_nothing(tmp_path, store, lie):
     honest = store.compare(new, old)
     (path,) = (tmp_path / "comparisons").iterdir()
     path.write_bytes(lie if isinstance(lie, bytes) else json.dumps(json.loads(path.read_bytes()) | lie).encode())
-    assert ComparisonStore(PosixStorage(tmp_path), tmp_path, "test/accuracy").compare(new, old) == honest
+    assert ComparisonStore(PosixStorage(tmp_path), tmp_path, "test/accuracy").compare(new, old) == replace(
+        honest, note=""
+    )
 
 
 def header(descr="'<i8'", shape="(4,)", version=b"\1\0"):

@@ -3,6 +3,7 @@ from dataclasses import replace
 import pytest
 
 from sidecar.coordination.blame import blamed
+from sidecar.coordination.comparability import SeenData
 from sidecar.coordination.exclusions import LOSERS_KEPT, Losses
 from sidecar.coordination.journal_state import Closed, JournalState, Settled
 from sidecar.errors import RecordError
@@ -339,6 +340,54 @@ def test_data_that_changed_since_the_last_evaluation(now, changed):
         )
     )
     assert history.changed(now) == changed
+
+
+def best_of(*evaluations):
+    """Return the plans that are best and those that were best before, after evaluations of a task, data and number."""
+    history = JournalState()
+    for number, (task, data, accuracy) in enumerate(evaluations, 1):
+        checkpoint = Checkpoint(name=f"ckpt-{number}", digest=f"{number:064x}", step=number, format="tf")
+        history.apply(plan(number, checkpoint, task=task))
+        measured = result({"test": 10}, test=data)
+        values = {"test": {"accuracy": Value(value=accuracy, hex=accuracy.hex(), goal="max")}}
+        history.apply(replace(success(number), result=replace(measured, metrics=values, task=task)))
+    totals = history.totals
+    return [each.plan for each in totals.ranked["test", "accuracy"]], [each.plan for each in totals.outdated.values()]
+
+
+@pytest.mark.parametrize(
+    ("evaluations", "best", "before"),
+    [
+        ([("t", "a", 0.9), ("t", "a", 0.8)], [1, 2], []),
+        ([("t", "a", 0.8), ("t", "a", 0.9), ("t", "b", 0.5), ("t", "b", 0.6)], [4, 3], [2]),
+        ([("t", "a", 0.9), ("t", "b", 0.5), ("t", "a", 0.4)], [3], [2]),
+        ([("t", "a", 0.9), ("u", "a", 0.5)], [2], [1]),
+        ([("t", None, 0.9), ("t", "a", 0.5), ("t", None, 0.6)], [1, 3, 2], []),  # the counts are equal
+    ],
+)
+def test_the_best_is_found_anew_for_other_data_and_another_task(evaluations, best, before):
+    """Their numbers cannot be compared. The best one of before is known, because it is still exported."""
+    assert best_of(*evaluations) == (best, before)
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "may_equal", "are_equal"),
+    [
+        (EvalData("a", 3, "batches"), EvalData("a", 3, "batches"), True, True),
+        (EvalData("a", 3, "batches"), EvalData("b", 3, "batches"), False, False),
+        (EvalData("a", None, "files"), EvalData("b", 3, "batches"), True, False),  # fewer files than workers
+        (EvalData("a", 3, "batches", 8), EvalData("b", 3, "batches"), True, False),
+        (EvalData("a", 3, "batches", 8), EvalData("a", 3, "batches", 8), True, True),
+        (EvalData(None, None, "own"), EvalData(None, None, "own"), True, False),
+        (None, EvalData("a", 3, "batches"), True, False),
+    ],
+)
+def test_fingerprints_are_compared_if_they_were_made_in_the_same_way(one, other, may_equal, are_equal):
+    """Otherwise the number of examples decides whether numbers can be compared, and nothing is paired."""
+    for first, second in ((one, other), (other, one)):
+        assert SeenData(first, 10).may_equal(SeenData(second, 10)) == may_equal
+        assert SeenData(first, 10).is_known_to_equal(SeenData(second, 10)) == are_equal
+        assert not SeenData(first, 10).may_equal(SeenData(second, 11))
 
 
 def test_an_evaluation_that_leaves_out_a_set_keeps_its_numbers():

@@ -235,6 +235,7 @@ FOLDS = {
     7: ("7e0cd7f7c213f286", "61d42a57740053b1"),
     8: ("7e0cd7f7c213f286", "c05648fe145338da"),
     9: ("c242ceb3e379ef08", "57ace4bc8ef3e015"),
+    10: ("a31af16e106ceaf9", "0ea84c59c997a0e6"),
 }
 """By `FOLD`: digests of the fields in the file, and of the file that one journal makes. A new FOLD gets a new line."""
 

@@ -124,6 +124,26 @@ def test_nothing_is_exported_unless_asked_for(node):
     assert pinned(node) == []
 
 
+@pytest.mark.parametrize("by", ["value", "significant"])
+def test_the_best_one_is_found_anew_for_other_data(new_node, by):
+    """The link moves to the first one that was measured on them. The best one of before stays whole, unranked."""
+    node = new_node(exports=replace(RULE, count=1, by=by))
+    node.data = "first"
+    evaluate(node, 0.5, 0.9, 0.6, half=0.05)
+    assert (exported(node), linked(node)) == (["ckpt-2"], "ckpt-2")
+    node.data = "other"
+    evaluate(node, 0.4, half=0.05, first=4)
+    assert (exported(node), linked(node)) == (["ckpt-2", "ckpt-4"], "ckpt-4")
+    assert manifest(node)["better_than"] is None
+    assert manifest(node, "ckpt-2")["ranks"] == {}
+    evaluate(node, 0.8, half=0.05, first=5)
+    assert (exported(node), linked(node)) == (["ckpt-2", "ckpt-5"], "ckpt-5")
+    assert is_whole(node, "ckpt-2")
+    node.data = "third"
+    evaluate(node, 0.1, half=0.05, first=6)
+    assert (exported(node), linked(node)) == (["ckpt-5", "ckpt-6"], "ckpt-6")
+
+
 def test_a_manifest_says_what_was_measured(exporting):
     """Its place changes as better ones come, and a new best one says how much better it is."""
     evaluate(exporting, 0.5, 0.9, half=0.1)

@@ -164,7 +164,10 @@ def old_heartbeat_shows_a_worker_that_lost() -> Scenario:
     return _scenario(_nodes(3, settings), _saves((100, 0.5), (200, 0.6), (300, 0.7)), faults)
 
 
-def exporting(scenario: Scenario, count: int = 2) -> Scenario:
+def exporting(scenario: Scenario, count: int = 2, *, data_last: int = 0) -> Scenario:
     """The same with settings that export the best checkpoints, which seeds do not draw."""
-    nodes = (replace(node, settings=replace(node.settings, export_best=count)) for node in scenario.nodes)
+    nodes = (
+        replace(node, settings=replace(node.settings, export_best=count, data_last=data_last))
+        for node in scenario.nodes
+    )
     return replace(scenario, nodes=tuple(nodes))

@@ -380,11 +380,26 @@ class Referee:
         return max((life.host.spec.settings.export_best for life in lives if life.role == "worker"), default=0)
 
     def _best(self, book: Book) -> list[tuple[str, str]]:
-        """Return the best checkpoints, by the numbers that workers find: the first of equal ones is better."""
-        plans = sorted((plan, key) for key, plan in book.succeeded.items())
-        return [key for _, key in sorted(plans, key=lambda each: (-quality(each[1][1]), each[0]))][
-            : self._exported_count()
-        ]
+        """Return the best checkpoints, by the numbers that workers find: the first of equal ones is better.
+
+        Only numbers of the newest task and data compete. The best one of those before them is the last.
+        """
+        competing: list[tuple[str, str]] = []  # in the order of their evaluations
+        before, basis = None, None
+        for number, plan in sorted(book.plans.items()):
+            requeued = {each.key for each in plan.settles if each.verdict == "requeued"}
+            competing = [key for key in competing if key not in requeued]
+            before = None if before in requeued else before
+            outcome = book.outcomes.get(number)
+            if outcome is None or outcome.result is None or plan.checkpoint is None:
+                continue
+            now = plan.task, outcome.result.data["test"].fingerprint
+            if now != basis and competing:
+                before, competing = min(competing, key=lambda key: -quality(key[1])), []
+            basis = now
+            competing.append(plan.checkpoint.key)
+        best = sorted(competing, key=lambda key: -quality(key[1]))[: self._exported_count()]
+        return best if before is None or before in best else [*best, before]
 
     def wrong_exports(self) -> str | None:
         """Return which of the best ones is held and not exported, or what else is exported; None if nothing is."""

@@ -7,6 +7,7 @@ from sidecar.coordination import journal, liveness, run
 from sidecar.coordination.checkpoint_verdicts import CheckpointVerdicts
 from sidecar.coordination.journal_state import JournalState
 from sidecar.coordination.newest_task import NewestTask
+from sidecar.coordination.totals import Totals
 from sidecar.daemon import checkpoint_tracker, state
 from sidecar.daemon.lost_checkpoints import LostCheckpoints
 from sidecar.daemon.plan_execution import Success
@@ -104,6 +105,10 @@ def _nobody(*_, **__):
 
 def _no_exports(*_):
     return {}
+
+
+def _forget_all(self, _):
+    self.ranked = {}
 
 
 def _export_goes(self, _, plan):
@@ -284,6 +289,18 @@ MUTATIONS = (
         ((PinPolicy, "fate_of_export", _export_goes),),
         ("the best are exported",),
         first=tuple(by_hand.exporting(make(seed)) for seed in range(1, 20)),
+    ),
+    Mutation(
+        "numbers of other data compete",
+        ((NewestTask, "outdated", lambda *_: frozenset()),),
+        ("the best are exported",),
+        first=tuple(by_hand.exporting(make(seed), 1, data_last=3) for seed in range(1, 40)),
+    ),
+    Mutation(
+        "the best one of before is let go",
+        ((Totals, "begin_anew", _forget_all),),
+        ("the best are exported",),
+        first=tuple(by_hand.exporting(make(seed), 1, data_last=3) for seed in range(1, 40)),
     ),
     Mutation(
         "pins go by the settings of who lets them go",

@@ -98,6 +98,7 @@ class NodeSettings:
     stop_after_step: int | None = None
     stop_idle: float | None = None
     export_best: int = 0
+    data_last: int = 0  # plans after which the data of the eval set are replaced; 0: never
 
     def rules(self) -> dict:
         """Return the settings of the policy, by their names in the groups of `Rules`."""

@@ -61,6 +61,15 @@ def test_the_best_checkpoints_are_exported(seed):
     assert report.violation is None
 
 
+@pytest.mark.parametrize(
+    "seed", [*range(1, 7), *(pytest.param(seed, marks=pytest.mark.nightly) for seed in range(7, 200))]
+)
+def test_the_best_are_found_anew_for_other_data(seed):
+    """By all nodes, whenever they read of the change; the best one of before stays exported."""
+    report = simulate(by_hand.exporting(draw(seed), 1 + int(seed) % 2, data_last=3))
+    assert report.violation is None
+
+
 def test_a_third_of_all_schedules_have_one_or_two_nodes(total, seeds):
     """As most runs of users have; and some have many."""
     few = total.nodes[1] + total.nodes[2]

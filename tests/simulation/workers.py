@@ -8,7 +8,7 @@ others wait; some time later they notice, or never do.
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from sidecar.records import Result, Value
+from sidecar.records import EvalData, Result, Value
 from sidecar.states import WorkerPhase
 from sidecar.workers.messages import Check, Checked, Done, Evaluate, Failed, Join, Joined, Phase, Progress, Ready
 from sidecar.workers.process import Exited
@@ -263,11 +263,17 @@ class FakeProcess:
             task=self.task,
             profile={"profile": self.host.spec.profile},
             saves=(),
+            data={"test": EvalData(self._fingerprint(command.plan), 1, "batches")},
         )
         self.phase = "idle"
         self.simulation.done.setdefault(command.plan, {})[self.worker] = self.simulation.scheduler.now
         self._report(Done(plan=command.plan, rank=self.join.rank, result=result, traces=1, builds=1), 0.2)
         self._next()
+
+    def _fingerprint(self, plan: int) -> str:
+        """Return that of the data at the time of a plan: all nodes read the same files."""
+        lasts = max(host.spec.settings.data_last for host in self.simulation.hosts)
+        return f"data {plan // lasts if lasts else 0}"
 
     def _quality(self, command: Evaluate) -> dict[str, Value]:
         """Return how good a checkpoint is, if its best ones are exported."""

@@ -16,13 +16,14 @@ def value(number, goal="max"):
     return Value(value=number if finite else None, hex=number.hex() if finite else str(number), goal=goal)
 
 
-def evaluations(*numbers, names=None, goal="max"):
-    """Evaluations with these accuracies; None for one that did not measure it."""
+def evaluations(*numbers, names=None, goal="max", data=None, tasks=None):
+    """Evaluations with these accuracies; None for one that did not measure it. `data`, `tasks`: of each of them."""
     journal = Journal()
     for step, number in enumerate(numbers):
         name = f"ckpt-{step}" if names is None else names[step]
         metrics = {"other": value(1.0)} if number is None else {"accuracy": value(number, goal)}
-        journal.evaluate(name, step, metrics)
+        task = "t1" if tasks is None else tasks[step]
+        journal.evaluate(name, step, metrics, task=task, data=None if data is None else data[step])
     return [event_of(entry, place, "run", 0) for place, entry in placed(journal.history.entries)]
 
 
@@ -35,6 +36,30 @@ def test_new_best_ones():
     """Equal is not better, and the number of evaluations since grows."""
     found = noted(BestSoFar(), evaluations(0.5, 0.5, 0.4, 0.6))
     assert found == [(True, 0), (False, 1), (False, 2), (True, 0)]
+
+
+@pytest.mark.parametrize("kind", ["data", "tasks"])
+def test_numbers_of_other_data_or_another_task_do_not_compete(kind):
+    """The first of them is a new best one, however good, and a checkpoint that is evaluated again counts again."""
+    names, change = ["a", "b", "a", "b", "a"], ["x", "x", "y", "y", "x"]
+    best = BestSoFar()
+    found = noted(best, evaluations(0.9, 0.8, 0.5, 0.4, 0.3, names=names, **{kind: change}))
+    assert found == [(True, 0), (False, 1), (True, 0), (False, 1), (True, 0)]
+    assert best.begun == 2
+    assert best.best[1].plan == 5
+
+
+def test_only_the_set_whose_data_changed_begins_anew():
+    """The best one by a metric of another set stays."""
+    journal, best = Journal(), BestSoFar("test/accuracy")
+    for step, (sets, data, number) in enumerate(
+        [(("test",), "a", 0.9), (("other",), "b", 0.1), (("other",), "c", 0.2)]
+    ):
+        journal.evaluate(f"ckpt-{step}", step, {"accuracy": value(number)}, sets, data=data)
+    for entry, place in ((entry, place) for place, entry in placed(journal.history.entries)):
+        best.note(event_of(entry, place, "run", 0))
+    assert best.best[1].plan == 1
+    assert best.begun == 0
 
 
 def test_less_is_better():

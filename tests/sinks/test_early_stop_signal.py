@@ -40,12 +40,13 @@ def make(storage, log):
     return lambda patience=2, **more: EarlyStop(**({"storage": storage, "log": log, "patience": patience} | more))
 
 
-def evaluations(*numbers, names=None, goal="max"):
+def evaluations(*numbers, names=None, goal="max", data=None):
     journal = Journal("0123456789abcdef")
     for step, number in enumerate(numbers):
         finite = math.isfinite(number)
         value = Value(value=number if finite else None, hex=number.hex() if finite else str(number), goal=goal)
-        journal.evaluate(f"ckpt-{step}" if names is None else names[step], 100 * step, {"accuracy": value})
+        name = f"ckpt-{step}" if names is None else names[step]
+        journal.evaluate(name, 100 * step, {"accuracy": value}, data=None if data is None else data[step])
     return [event_of(entry, at, "run", 0) for at, entry in placed(journal.history.entries)]
 
 
@@ -73,6 +74,20 @@ def given_at(sink, events, place):
 def test_the_signal_comes_after_patience_evaluations_without_an_improvement(make, place, numbers, expected):
     """In a row; NaN is none."""
     assert given_at(make(), evaluations(*numbers), place) == expected
+
+
+@pytest.mark.parametrize(
+    ("numbers", "data", "patience", "expected"),
+    [
+        ((0.9, 0.5, 0.4, 0.3), "aabb", 2, None),  # by itself the second set of data has only one without an improvement
+        ((0.9, 0.5, 0.4, 0.3, 0.2), "aabbb", 2, 4),
+        ((0.9, 0.8, 0.1, 0.2, 0.3), "aabbb", 2, None),
+        ((0.9, math.nan), "ab", 1, 1),
+    ],
+)
+def test_patience_begins_anew_with_other_data(make, place, numbers, data, patience, expected):
+    """A harder test set is no plateau."""
+    assert given_at(make(patience), evaluations(*numbers, data=data), place) == expected
 
 
 def test_the_signal_says_why(make, place, log):

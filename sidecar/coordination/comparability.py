@@ -1,0 +1,55 @@
+"""Decide whether the numbers of two evaluations can be compared. Pure: the one rule for all that rank or subtract them.
+
+Numbers can be compared if the code of the task, the data of the eval set and the number of its examples are equal.
+Fingerprints of data are compared if both were made in the same way. A set that divides itself has none, and neither do
+records of old releases; a set whose files are divided one by one has another kind of fingerprint than the same set that
+is divided by batches, as with fewer files than workers. There the number of examples alone decides.
+"""
+
+from dataclasses import dataclass
+
+from sidecar.records import EvalData, Result
+
+
+@dataclass(frozen=True, slots=True)
+class SeenData:
+    """Describe the data of an eval set in one evaluation."""
+
+    data: EvalData | None
+    examples: int
+
+    def may_equal(self, other: "SeenData") -> bool:
+        """Return whether the data may be equal, so that numbers can be compared."""
+        one, two = self.data, other.data
+        if self.examples != other.examples or one is None or two is None:
+            return self.examples == other.examples
+        if None in (one.fingerprint, two.fingerprint) or not _are_alike(one, two):
+            return True
+        return one.fingerprint == two.fingerprint
+
+    def is_known_to_equal(self, other: "SeenData") -> bool:
+        """Return whether the fingerprints prove that the data are equal, as far as fingerprints can."""
+        one, two = self.data, other.data
+        if one is None or two is None or None in (one.fingerprint, two.fingerprint):
+            return False
+        return _are_alike(one, two) and self.may_equal(other)
+
+
+def _are_alike(one: EvalData, two: EvalData) -> bool:
+    """Return whether two fingerprints were made in the same way."""
+    return (one.sharding, one.sampled) == (two.sharding, two.sampled)
+
+
+def seen_data(result: Result) -> dict[str, SeenData]:
+    """Return the data of each eval set of a result."""
+    return {name: SeenData(result.data.get(name), examples) for name, examples in result.examples.items()}
+
+
+def obstacle(new: Result, old: Result, eval_set: str) -> str | None:
+    """Return why the numbers of two results cannot be compared, as a clause; None if they can be."""
+    if new.task != old.task:
+        return "the code of the task changed in between"
+    after, before = seen_data(new).get(eval_set), seen_data(old).get(eval_set)
+    if after is None or before is None:
+        return f"one of them did not measure {eval_set!r}"
+    return None if after.may_equal(before) else f"the data of {eval_set!r} changed in between"
