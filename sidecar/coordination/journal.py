@@ -24,6 +24,9 @@ from sidecar.states import OutcomeStatus
 
 _NAME: Final = re.compile(r"([0-9]{12,18})\.json")
 
+_STEP: Final = 100
+"""Records that a command reads before it folds them."""
+
 _REMEDY: Final = (
     "files of the journal were deleted, or not all of them were restored. Put the missing files back; or stop all "
     "daemons and move the state directory away, to begin a new run that evaluates everything again"
@@ -129,10 +132,13 @@ class Journal:
         return found
 
     def read_to_end(self) -> Iterator[Plan | Outcome]:
-        """Yield all records up to the end of the journal, for a command. Raises as `read_new` and `reaches_end`."""
-        yield from self.read_new()
-        while not self.reaches_end():
-            yield from self.read_new()
+        """Yield all records up to the end of the journal, for a command. Raises as `read_new` and `reaches_end`.
+
+        Records come in short steps, so that the caller folds them between two answers of storage. After a long step,
+        a timeout would take the time of the fold for a storage that is silent.
+        """
+        while (found := self.read_new(_STEP)) or not self.reaches_end():
+            yield from found
 
     def reaches_end(self) -> bool:
         """Return whether the whole journal was read; if not, others wrote records meanwhile.

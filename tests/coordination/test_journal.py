@@ -91,6 +91,21 @@ def test_a_long_journal_is_read_in_parts(journal, storage, run, new_plan):
     assert [[plan.plan for plan in reader.read_new(limit=2)] for _ in range(4)] == [[1, 2], [3, 4], [5], []]
 
 
+def test_a_command_folds_a_long_journal_between_reads(journal, storage, run, new_plan):
+    """The time of the fold is not taken for silence of the storage, however long the journal is."""
+    for number in range(1, 251):
+        assert journal.propose(new_plan(number, members=None))
+        journal.read_new()
+    asked = []
+    read = storage.read
+    storage.read = lambda path: asked.append(path) or read(path)
+    folded = [(record.plan, len(asked)) for record in Journal(storage, run).read_to_end()]
+    assert [plan for plan, _ in folded] == list(range(1, 251))
+    assert folded[99][1] < 110, "the first hundred are folded before others are read"
+    assert folded[199][1] - folded[100][1] < 2
+    assert folded[-1][1] > 250
+
+
 def test_a_plan_without_outcome_stays_open(journal, put, new_plan):
     """What stands behind an open plan is not read, even if it is there."""
     put("plans/000000000001.json", new_plan(1))
