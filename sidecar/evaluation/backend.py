@@ -182,6 +182,13 @@ class Evaluator(Protocol):
         """Sum metric states over the batches of this rank; the states are neutral if it has none."""
         ...
 
+    def begins_again(self, reduced: States) -> bool:
+        """Return whether the evaluation must be done again, as it has shown that a metric has to be updated in turn.
+
+        The answer is the same on all ranks, since they all have the states of all batches.
+        """
+        ...
+
     def save_weights(self, folder: Path) -> None:
         """Write the model's variables into the folder; raises `OSError` if it cannot be written.
 

@@ -34,11 +34,13 @@ class BatchOutput:
         arrays: Arrays for the metrics, in the same number and order for every batch.
         finite: For each array of predictions, whether its rows (n,) are finite.
         columns: Columns that the task saves, by name; one row for each example.
+        in_turn: Inputs of the metrics that are updated in turn, batch by batch.
     """
 
     arrays: list[NDArray[Any]]
     finite: Sequence[NDArray[np.bool_]]
     columns: Mapping[str, NDArray[Any]]
+    in_turn: Any = None
 
 
 Run = Callable[[Batch, int, int | None], BatchOutput]
@@ -69,6 +71,7 @@ def evaluate_set(
     tick: Tick,
     keep: Keep,
     observer: BatchObserver | None = None,
+    update_in_turn: Callable[[Any], None] | None = None,
 ) -> SetStates:
     """Evaluate the batches of one eval set that belong to this rank.
 
@@ -82,6 +85,7 @@ def evaluate_set(
         tick: Called after every batch.
         keep: Takes the rows to save, if there are any.
         observer: Called before and after every batch.
+        update_in_turn: Takes the inputs of the metrics in turn, once for every batch, in order.
 
     Returns:
         The states of the metrics, and those that count examples and numbers that are not finite.
@@ -97,6 +101,8 @@ def evaluate_set(
         if observer is not None:
             observer.begin()
         output = run(batch, number, first)
+        if update_in_turn is not None:
+            update_in_turn(output.in_turn)
         examples = reader.examples_in(batch)
         pending.add(output.arrays, first)
         counted += examples

@@ -82,6 +82,17 @@ class EvaluationError(Exception):
         self.kind, self.lost, self.sides = FailureKind(kind), lost, tuple(map(tuple, sides))
 
 
+class CannotBeMergedError(EvaluationError):
+    """A metric whose states of several workers cannot become one, so that it is evaluated in turn instead.
+
+    `reason` completes a sentence that begins with the metric: `does not start from zero`.
+    """
+
+    def __init__(self, label: str, reason: str) -> None:
+        super().__init__("task_error", f"{label} {reason}")
+        self.reason = reason
+
+
 @contextmanager
 def following_from_code(*others: type[Exception]) -> Iterator[None]:
     """Mark errors of the block as lasting if they follow from the task's code and the shapes of its data.

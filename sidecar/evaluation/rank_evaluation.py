@@ -62,7 +62,39 @@ def evaluate(
     report: Callable[[Report], None],
     now: Callable[[], float] = time.monotonic,
 ) -> Done:
-    """Evaluate one checkpoint together with the other ranks; raises `EvaluationError` with the kind of the failure."""
+    """Evaluate one checkpoint together with the other ranks; raises `EvaluationError` with the kind of the failure.
+
+    All of it is done again if it shows that a metric has to be updated in turn.
+    """
+    done = None
+    while done is None:
+        done = _evaluate(
+            command,
+            join=join,
+            collective=collective,
+            evaluator=evaluator,
+            task_digest=task_digest,
+            profile=profile,
+            enter=enter,
+            report=report,
+            now=now,
+        )
+    return done
+
+
+def _evaluate(
+    command: Evaluate,
+    *,
+    join: Join,
+    collective: Collective,
+    evaluator: Evaluator,
+    task_digest: str,
+    profile: dict[str, str],
+    enter: Callable[[WorkerPhase], None],
+    report: Callable[[Report], None],
+    now: Callable[[], float],
+) -> Done | None:
+    """Evaluate once; return None if it has to be done again."""
     seconds = dict.fromkeys(TIMED, 0.0)
 
     @contextmanager
@@ -110,6 +142,8 @@ def evaluate(
         total = collective.reduce(join, RankReport(states, variables, seconds))
     reduced = total.states
     enter(WorkerPhase.CONCLUDE)
+    if evaluator.begins_again(reduced):
+        return None
     examples = _count(streams, reduced)
     found_nonfinite = nonfinite.totals(streams, reduced)
     numbers = evaluator.compute(reduced)

@@ -141,6 +141,9 @@ class Task:
         from_build_model: Names of values that the checkpoint lacks, and that keep the value which `build_model` gave
             them, such as `["body."]` for a pretrained part that training does not save. All workers must have the same
             ones. The result's notes name them.
+        in_turn: True, or the names of metrics: worker 0 evaluates all batches in order, updates these metrics with one
+            batch after the other, and other workers evaluate nothing of the set. Without this, it is done for metrics
+            whose states of several workers cannot be merged, and the result's notes name them.
     """
 
     build_model: Callable[[], Any] | None = None
@@ -157,9 +160,12 @@ class Task:
     step: Callable[[Any, Any], Any] | None = None
     ignore: Sequence[str] = ()
     from_build_model: Sequence[str] = ()
+    in_turn: bool | Sequence[str] = False
 
     def __post_init__(self) -> None:
         self._check_model()
+        if not isinstance(self.in_turn, bool):
+            _check_patterns("in_turn", self.in_turn, "names of metrics, such as in_turn=['ap'], or True for all")
         for name in ("ignore", "from_build_model"):
             _check_patterns(name, getattr(self, name))
         if not isinstance(self.predictions, bool) and not callable(self.predictions):
@@ -219,6 +225,17 @@ class Task:
             if getattr(self, name) not in (None, ()):
                 raise TaskError(f"Task({name}=…) is for models that are restored; with load and predict leave it out")
 
+    def wants_in_turn(self, metric: str) -> bool:
+        """Return whether the task asks for this metric to be evaluated in turn."""
+        return self.in_turn if isinstance(self.in_turn, bool) else metric in self.in_turn
+
+    def require_in_turn(self, metrics: Sequence[str]) -> None:
+        """Raise `TaskError` if `in_turn` names a metric that is not one of these."""
+        unknown = [] if isinstance(self.in_turn, bool) else [name for name in self.in_turn if name not in metrics]
+        if unknown:
+            names = ", ".join(map(repr, metrics)) or "none"
+            raise TaskError(f"Task(in_turn={unknown!r}): no metric has this name, the metrics are {names}")
+
     def sets(self, evaluated: int = 0) -> dict[str, EvalSet]:
         """Return the eval sets that take part after this number of evaluations, in the given order; at 0 all do."""
         longer = {
@@ -227,12 +244,13 @@ class Task:
         return {name: eval_set for name, eval_set in longer.items() if evaluated % eval_set.every_nth == 0}
 
 
-def _check_patterns(name: str, patterns: Any) -> None:
+def _check_patterns(name: str, patterns: Any, content: str = "") -> None:
     """Raise `TaskError` unless the value is a list of texts that are not empty."""
     if isinstance(patterns, str) and patterns:
         raise TaskError(f"Task({name}={patterns!r}) must be a list: write {name}=[{patterns!r}]")
     if not isinstance(patterns, list | tuple) or not all(isinstance(pattern, str) and pattern for pattern in patterns):
-        raise TaskError(f"Task({name}={patterns!r}) must be a list of names, such as {name}=['body.']")
+        content = content or f"names, such as {name}=['body.']"
+        raise TaskError(f"Task({name}={patterns!r}) must be a list of {content}")
 
 
 def _is_count(value: Any) -> bool:

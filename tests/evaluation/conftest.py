@@ -57,16 +57,21 @@ def evaluate(digits):
         ]
         found = []
         for path in paths:
-            streams = []
-            for each in evaluators:
-                streams.append(each.read(lambda: None))
-                each.restore(path)()
-            assert len({each.digest()() for each in evaluators}) == 1, "as the hello compares them"
-            states = [each.evaluate(lambda: None) for each in evaluators]
-            total = states[0]
-            for name, by_name in total.items():
-                for state, own in by_name.items():
-                    own.unpack(np.sum([other[name][state].pack() for other in states], axis=0))
+            again = True
+            while again:
+                streams = []
+                for each in evaluators:
+                    streams.append(each.read(lambda: None))
+                    each.restore(path)()
+                assert len({each.digest()() for each in evaluators}) == 1, "as the hello compares them"
+                states = [each.evaluate(lambda: None) for each in evaluators]
+                total = states[0]
+                for name, by_name in total.items():
+                    for state, own in by_name.items():
+                        parts = [other[name][state] for other in states]
+                        rows = np.any([part.used() for part in parts], axis=0)
+                        own.unpack(np.sum([part.pack(rows) for part in parts], axis=0), rows)
+                (again,) = {each.begins_again(total) for each in evaluators}
             examples = {name: int(by_name[EXAMPLES].integers()) for name, by_name in total.items()}
             numbers = [each.compute(total) for each in evaluators]
             assert all(one == numbers[0] for one in numbers)

@@ -43,6 +43,8 @@ class FakeEvaluator:
     first: int | None = None
     evaluated: int | None = None
     held: dict = field(default_factory=dict)
+    rounds: int = 0
+    again: int = 0
     loads_graphs: ClassVar[bool] = False
 
     def outside(self):
@@ -85,6 +87,12 @@ class FakeEvaluator:
             keep("test", Rows(self.first, len(rows), {"predictions": rows, "positive": rows > 0}))
         tick()
         return {"test": states}
+
+    def begins_again(self, reduced):
+        """As often as it is told to."""
+        assert reduced.keys() == {"test"}
+        self.rounds += 1
+        return self.rounds <= self.again
 
     def save_weights(self, folder):
         """A file."""
@@ -339,6 +347,18 @@ def test_count_is_checked(tmp_path):
     assert (error.kind, str(error)) == ("count", "eval set 'test': 2 examples were evaluated, EvalSet says 4")
     error = run(tmp_path, [FakeEvaluator((replace(by_itself, expected=None),), [])])[0][0]
     assert (error.kind, "is empty" in str(error)) == ("task_error", True)
+
+
+def test_an_evaluation_that_begins_again(tmp_path):
+    """Everything is done once more, on all ranks, and the saves are those of the last time."""
+    evaluators = ranks()
+    for evaluator in evaluators:
+        evaluator.again = 1
+    found = run(tmp_path, evaluators)
+    assert [evaluator.rounds for evaluator in evaluators] == [2, 2, 2]
+    assert found[0][0].result.metrics == run(tmp_path / "once", ranks())[0][0].result.metrics
+    for rank in range(3):
+        assert (tmp_path / "evaluations" / "c" / "plan-7" / f"worker-{rank}-of-3" / "states.json").exists()
 
 
 def test_saves_are_complete_before_the_sum(tmp_path):

@@ -1,5 +1,5 @@
 # ruff: noqa: ARG001, ARG002 - the signatures are Keras'
-"""Metrics that do not add up are found whatever the first batch holds."""
+"""Metrics that do not add up are found whatever the first batch holds, and evaluated in turn."""
 
 import importlib
 
@@ -63,21 +63,21 @@ def build(of, metrics=None):
         ("tf_keras", False, "last", range(4, EXAMPLES)),
     ],
 )
-def test_metrics_that_do_not_add_up_are_refused(evaluate, library, compiled, kind, places):
-    """The first batch adds nothing to them; wherever they first do, that is looked at."""
-    from sidecar.evaluation.failures import EvaluationError
-
+def test_metrics_that_do_not_add_up_are_evaluated_in_turn(evaluate, library, compiled, kind, places):
+    """The first batch adds nothing to them; wherever they first do, all begins again, and the number is Keras' own."""
     of = importlib.import_module(library)
-    made = {"test": source(labels(*places))}
+    data = source(labels(*places))
     if compiled:
-        task = Task(lambda: build(of, [metric(of, kind)]), made, batch_size=BATCH, restore=lambda *_: None)
+        task = Task(lambda: build(of, [metric(of, kind)]), {"test": data}, batch_size=BATCH, restore=lambda *_: None)
     else:
+        made = {"test": data}
         task = Task(lambda: build(of), made, lambda: [metric(of, kind)], batch_size=BATCH, restore=lambda *_: None)
-    with pytest.raises(EvaluationError) as caught:
-        evaluate(task, "nowhere", ranks=2)
-    assert caught.value.kind == "task_error"
-    assert "metric 'odd' (Odd) does not add up what it sees" in str(caught.value)
-    assert "sidecar_reduction" in str(caught.value)
+    right = build(of, [metric(of, kind)]).evaluate(*data(), batch_size=BATCH, verbose=0, return_dict=True)["odd"]
+    for ranks in (1, 2, 3):
+        first, second = evaluate(task, "nowhere", "nowhere", ranks=ranks)
+        assert first["odd"].value == second["odd"].value == right
+        assert any("in turn" in note and "odd" in note for note in first.notes)
+        assert first.streams[0][0].own_batches == EXAMPLES // BATCH, "rank 0 has all batches"
 
 
 def test_what_adds_up_is_looked_at_a_bounded_number_of_times(digits, evaluate, monkeypatch):

@@ -52,7 +52,7 @@ class Cache:
     def clear(self) -> None:
         """Drop all batches and return their bytes to the budget."""
         self._budget.left += self._bytes
-        self._batches, self._bytes = [], 0
+        self._batches, self._bytes, self.complete = [], 0, False
 
     def __iter__(self) -> Iterator[Batch]:
         return iter(self._batches)

@@ -55,15 +55,30 @@ class EvalSetReader:
         self._check: Callable[[int, int], None] | None = None
         self.nonfinite = NonfiniteCounter()
         self._is_counted = False  # whether `nonfinite` is final
+        self.is_left_to_first = False
 
-    def leave_to_first(self, check: Callable[[int, int], None]) -> None:
-        """Give all batches to rank 0, in order, and none to the other ranks.
+    def leave_to_first(self, reason: str, check: Callable[[int, int], None] | None = None) -> None:
+        """Give all batches to rank 0, in order, and none to the other ranks; a stream that was read is read again.
 
-        `check` is called with number and size of each batch that is read. It raises `EvaluationError` for a batch that
-        cannot be evaluated in this way.
+        Args:
+            reason: Completes "the set divides itself, and …" in the message for such a set.
+            check: Called with number and size of each batch that is read. It raises `EvaluationError` for a batch that
+                cannot be evaluated in this way.
+
+        Raises:
+            EvaluationError: The set divides itself.
         """
-        self._check, self._shard = check, all_to_first(self._shard)
+        if self._source.sharding == "own":
+            raise EvaluationError(
+                "task_error",
+                f"eval set {self.name!r} divides itself, and {reason}: let its source take no Shard and yield all "
+                f"examples in order; worker 0 evaluates all of them",
+            )
+        self._check, self._shard = check or self._check, all_to_first(self._shard)
         self._source.leave_to_first()
+        self.is_left_to_first = True
+        self._stream, self._own_digest, self._is_counted = None, None, False
+        self._cache.clear()
 
     def read(self, tick: Tick) -> Stream:
         """Fingerprint the stream: read all of it once, or a sample. Cache the own batches that are read in full."""

@@ -1,30 +1,40 @@
 """Measure a compiled model through its `test_step`: changes of its metrics, under the names of its results."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
 
 import tensorflow as tf
 
 from sidecar.evaluation.backends.tensorflow.batch_means import BatchMeans, by_batch_note
-from sidecar.evaluation.backends.tensorflow.keras_metric import KerasMetric, undefined
+from sidecar.evaluation.backends.tensorflow.keras_metric import KerasMetric, label_of, undefined
 from sidecar.evaluation.backends.tensorflow.mergeability import SIZE_ERRORS, probe, probe_twice
+from sidecar.evaluation.backends.tensorflow.metrics_in_turn import Calls, MetricsInTurn, found_late, replaced
 from sidecar.evaluation.backends.tensorflow.randomness import Randomness
 from sidecar.evaluation.backends.tensorflow.recurrent import RecurrentStates
 from sidecar.evaluation.backends.tensorflow.replay import Changes
 from sidecar.evaluation.backends.tensorflow.rounding import tolerance_of
 from sidecar.evaluation.data.batch_source import Batch
-from sidecar.evaluation.failures import EvaluationError
+from sidecar.evaluation.failures import CannotBeMergedError, EvaluationError
 from sidecar.evaluation.metrics.metric import EvalSetInfo, MetricResult, value
 from sidecar.evaluation.states import SetStates, named, within
+from sidecar.evaluation.task import Task
 from sidecar.records import Value
 
 
 class CompiledMeasurement:
-    """Measure every metric that the `test_step` of a compiled model updates."""
+    """Measure every metric that the `test_step` of a compiled model updates.
 
-    def __init__(self, model: Any, first: Batch) -> None:
+    Args:
+        model: The compiled model.
+        first: A first batch.
+        task: The task, which may name metrics to be evaluated in turn.
+        found: Names of metrics that proved to be no sums in an earlier evaluation.
+    """
+
+    def __init__(self, model: Any, first: Batch, task: Task, found: Container[str] = ()) -> None:
         self._model = model
+        self.in_turn = MetricsInTurn()
         with _overheard(model) as seen:
             results = model.test_step(first)  # metrics get their variables here
         if not isinstance(results, dict):
@@ -32,11 +42,9 @@ class CompiledMeasurement:
                 "task_error", f"test_step must return metrics by name, found {type(results).__name__}"
             )
         losses = _losses_of_keras(model)
-        metrics = list(_leaves(model.metrics))
-        self._metrics = {
-            f"{index}:{metric.name}": KerasMetric(metric, _label_of_loss(metric) if _is_in(metric, losses) else None)
-            for index, metric in enumerate(metrics)
-        }
+        self._metrics: dict[str, KerasMetric] = {}
+        self._take(losses, task, found)
+        task.require_in_turn([str(metric.name) for metric in _leaves(model.metrics)])
         self.randomness = Randomness(model)
         self.randomness.check(lambda: self._all_of(first))
         self.by_batch = BatchMeans(list(self._metrics))
@@ -46,8 +54,12 @@ class CompiledMeasurement:
         self.tolerance = tolerance_of(
             getattr(model, "compute_dtype", ""), *(tf.as_dtype(part.dtype).name for part in tf.nest.flatten(seen))
         )
-        for (name, metric), probed in zip(self._metrics.items(), self._probe(first), strict=True):
-            metric.require_additive(probed.in_turn, [probed.first, probed.second])
+        for (name, metric), probed in list(zip(self._metrics.items(), self._probe(first), strict=True)):
+            try:
+                metric.require_additive(probed.in_turn, [probed.first, probed.second])
+            except CannotBeMergedError as error:
+                self.put_in_turn(name, error.reason)
+                continue
             if (is_masked and _is_in(metric.metric, losses)) or metric.depends_on_batches(
                 probed.whole, [probed.first, probed.second], self.tolerance
             ):
@@ -55,10 +67,24 @@ class CompiledMeasurement:
         self._by_result = self._sources(first)  # runs the step again
         expected = set(self._by_result)
         for source in self._by_result.values():
-            if isinstance(several := self._metrics[source].metric.result(), dict):
+            if source in self._metrics and isinstance(several := self._metrics[source].metric.result(), dict):
                 expected |= set(several)
         if unknown := set(_flat(results)) - expected:
             raise EvaluationError("task_error", _unknown(sorted(unknown)))
+
+    def _take(self, losses: list[Any], task: Task, found: Container[str]) -> None:
+        """Take the metrics of the model: by their states, or in turn."""
+        for index, metric in enumerate(_leaves(self._model.metrics)):
+            name, is_loss = f"{index}:{metric.name}", _is_in(metric, losses)
+            label = _label_of_loss(metric) if is_loss else label_of(metric)
+            reason = found_late(found, name)
+            if reason or (not is_loss and task.wants_in_turn(str(metric.name))):
+                self.in_turn.add(name, metric, label, reason)
+                continue
+            try:
+                self._metrics[name] = KerasMetric(metric, label)
+            except CannotBeMergedError as error:
+                self.in_turn.add(name, metric, label, error.reason)
 
     def _probe(self, first: Batch) -> Iterable[Any]:
         recurrent = RecurrentStates(self._model)
@@ -75,14 +101,20 @@ class CompiledMeasurement:
 
     def _test(self, batch: Batch) -> None:
         self.randomness.seed(tf.constant([0, 0], tf.int64))
-        self._model.test_step(batch)
+        with self.in_turn.noted():
+            self._model.test_step(batch)
 
     def _all_of(self, batch: Batch) -> list[Any]:
         """Return the predictions that the step passes to Keras for a batch, and the states of all metrics after it."""
         self._reset()
-        with _overheard(self._model) as seen:
+        with _overheard(self._model) as seen, self.in_turn.noted():
             self._model.test_step(batch)
         return [seen, [metric.values() for metric in self._metrics.values()]]
+
+    def put_in_turn(self, name: str, reason: str) -> None:
+        """Update a metric in turn from now on, because it has proved to be no sum."""
+        metric = self._metrics.pop(name).metric
+        self.in_turn.add(name, metric, label_of(metric), reason)
 
     @property
     def stateful_metrics(self) -> dict[str, KerasMetric]:
@@ -94,14 +126,17 @@ class CompiledMeasurement:
         states = dict(zip(self._metrics, outputs, strict=True))
         return {name: states[name] for name in self.stateful_metrics}
 
-    def step(self, batch: Batch, predictions: Any = None, start: Any = None) -> tuple[Any, Any]:
-        """Run `test_step` from reset metrics; return their states and the predictions passed to Keras, if any."""
+    def step(self, batch: Batch, predictions: Any = None, start: Any = None) -> tuple[Any, Any, Calls]:
+        """Run `test_step` from reset metrics; return their states and the predictions passed to Keras, if any.
+
+        The updates of the metrics in turn are returned, too.
+        """
         del predictions  # `test_step` of the model predicts by itself
         for name, metric in self._metrics.items():
             metric.reset(None if start is None else start.get(name))
-        with _overheard(self._model) as seen:
+        with _overheard(self._model) as seen, self.in_turn.noted() as calls:
             self._model.test_step(batch)
-        return [self._by_example(metric, seen) for metric in self._metrics.values()], seen
+        return [self._by_example(metric, seen) for metric in self._metrics.values()], seen, calls
 
     def _by_example(self, metric: KerasMetric, seen: list[Any]) -> list[Any]:
         """Return the values of a metric after one batch; weigh the loss of an output by examples, unlike Keras 3."""
@@ -114,7 +149,7 @@ class CompiledMeasurement:
 
     def states(self, info: EvalSetInfo) -> SetStates:
         """Return the empty states of all metrics."""
-        states = self.by_batch.states()
+        states = self.by_batch.states() | self.in_turn.states(list(self.stateful_metrics), info.shard)
         for name, metric in self._metrics.items():
             states |= named(name, metric.states(info))
         return states
@@ -132,7 +167,14 @@ class CompiledMeasurement:
         by_example: list[str] = []
         without_weight: list[str] = []
         sources_of_batches = self.by_batch.names(states)
+        in_turn = self.in_turn.results(states)
+        notes_in_turn: tuple[str, ...] = ()
         for name, source in self._by_result.items():
+            if source in self.in_turn:
+                if source in in_turn:
+                    values |= _renamed(in_turn[source], self.in_turn.name_of(source), name)
+                    notes_in_turn += in_turn[source].notes
+                continue
             metric, metric_states = self._metrics[source], within(states, source)
             numbers = metric.numbers(metric_states, name)
             for key, number in numbers.items():
@@ -143,7 +185,8 @@ class CompiledMeasurement:
                 of_batches += numbers
             if metric.is_undefined(metric_states):
                 without_weight += numbers
-        notes = by_batch_note(of_batches) + undefined(without_weight)
+        names = {source: name for name, source in self._by_result.items()}
+        notes = by_batch_note(of_batches) + undefined(without_weight) + self.in_turn.notes(names) + notes_in_turn
         if by_example:
             notes += (f"{', '.join(by_example)}: all examples count alike; Keras 3 takes the mean over its batches",)
         return MetricResult(values, notes=notes)
@@ -151,8 +194,10 @@ class CompiledMeasurement:
     def _sources(self, first: Batch) -> dict[str, str]:
         """Map the name of each result to its metric, by a step in which `result()` of a metric returns the metric."""
         by_object = {id(metric.metric): name for name, metric in self._metrics.items()}
+        by_object |= {id(metric): name for name, metric in self.in_turn.items()}
+        metrics = [*(metric.metric for metric in self._metrics.values()), *(one for _, one in self.in_turn.items())]
         try:
-            with _returning_themselves([metric.metric for metric in self._metrics.values()]):
+            with self.in_turn.noted(), _returning_themselves(metrics):
                 results = self._model.test_step(first)
         except (TypeError, ValueError, AttributeError) as error:  # the step computes with results
             raise EvaluationError("task_error", _unknown([f"what it computes from metrics ({error})"])) from error
@@ -161,6 +206,14 @@ class CompiledMeasurement:
             for name, result in _flat(results).items()
             if isinstance(result, _Itself) and id(result.metric) in by_object
         }
+
+
+def _renamed(result: MetricResult, metric: str, shown: str) -> dict[str, Value]:
+    """Return the numbers of a metric under the name that `test_step` gives its result."""
+    return {
+        shown + key.removeprefix(metric) if key == metric or key.startswith(f"{metric}_") else key: number
+        for key, number in result.values.items()
+    }
 
 
 class _Itself:
@@ -175,7 +228,7 @@ def _returning_themselves(metrics: list[Any]) -> Iterator[None]:
     """Let `result()` of each metric return the metric."""
     with ExitStack() as changed:
         for metric in metrics:
-            changed.enter_context(_set(metric, "result", lambda metric=metric: _Itself(metric)))
+            changed.enter_context(replaced(metric, "result", lambda metric=metric: _Itself(metric)))
         yield
 
 
@@ -189,22 +242,8 @@ def _overheard(model: Any) -> Iterator[list[Any]]:
         seen.append(y_pred)
         return whole(x, y, y_pred, *others, **named)
 
-    with _set(model, "compute_metrics", compute_metrics):
+    with replaced(model, "compute_metrics", compute_metrics):
         yield seen
-
-
-@contextmanager
-def _set(owner: Any, name: str, value: Any) -> Iterator[None]:
-    """Set an attribute of an object temporarily, bypassing the attribute tracking of Keras."""
-    original = owner.__dict__.get(name)  # tf_keras stores wrapped methods in the metric object
-    object.__setattr__(owner, name, value)
-    try:
-        yield
-    finally:
-        if original is None:
-            object.__delattr__(owner, name)
-        else:
-            object.__setattr__(owner, name, original)
 
 
 def _losses_of_keras(model: Any) -> list[Any]:

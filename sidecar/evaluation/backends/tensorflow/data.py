@@ -43,13 +43,8 @@ class Batches(EvalSetReader):
 
         Raise `EvaluationError` for a set that divides itself. `read` raises it for a batch of another size.
         """
-        if self._datasets.sharding == "own":
-            raise EvaluationError(
-                "task_error",
-                f"eval set {self.name!r} divides itself, and the model's {recurrent} continue from the previous batch: "
-                f"let its source take no Shard and yield all examples in order; worker 0 evaluates all of them",
-            )
-        self.leave_to_first(partial(self._require_fit, recurrent))
+        reason = f"the model's {recurrent} continue from the previous batch"
+        self.leave_to_first(reason, partial(self._require_fit, recurrent))
 
     def refuse_batch_means(self, names: Sequence[str]) -> None:
         """Raise `EvaluationError` for means over batches where batches depend on the number of workers."""

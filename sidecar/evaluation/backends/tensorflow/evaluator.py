@@ -73,6 +73,8 @@ class KerasEvaluator:
         for batches in self._batches if self._recurrent else ():
             with following_from_code():
                 batches.leave_to_first_for(self._recurrent)
+        if self.model is not None:
+            self._leave_to_first()
         self._non_variable = NonVariableState(self.model)
         if not trust_saved_graph and not self._non_variable.has_tables:
             self._steps.forget_first_batches()
@@ -203,14 +205,20 @@ class KerasEvaluator:
             if replay is not self._replays.get(batches.name):
                 self._replays[batches.name] = replay
                 step.require_repeatable(batch, seed, carried, evaluated)
-            outputs, finite, columns, after = evaluated
+            outputs, finite, columns, after, calls = evaluated
             arrays = [tensor.numpy() for tensor in outputs]
             replay.add(batch, step.changes(arrays), partial(step.run_from, seed, carried))
             carried = after
-            return BatchOutput(arrays, [rows.numpy() for rows in finite], tf.nest.map_structure(array_of, columns))
+            return BatchOutput(
+                arrays, [rows.numpy() for rows in finite], tf.nest.map_structure(array_of, columns), calls
+            )
+
+        in_turn, mergeable = step.measurement.in_turn, list(step.measurement.stateful_metrics)
+        in_turn.reset()
 
         def finish() -> None:
-            replay.finish()
+            in_turn.found = replay.finish()
+            in_turn.conclude(states, mergeable, is_first=self._shard.rank == 0)
             step.measurement.by_batch.add_to(states)
 
         return evaluate_set(
@@ -223,7 +231,31 @@ class KerasEvaluator:
             tick=tick,
             keep=keep,
             observer=observer,
+            update_in_turn=in_turn.update if in_turn else None,
         )
+
+    def begins_again(self, reduced: States) -> bool:
+        """Put metrics in turn that have proved to be no sums, and return whether any number needs that."""
+        found: set[str] = set()
+        for batches in self._chosen:
+            measured = self._step_of(batches).measurement
+            found.update(measured.in_turn.found_in(reduced[batches.name], list(measured.stateful_metrics)))
+        self._steps.put_in_turn(found)
+        return self._leave_to_first() or bool(found)
+
+    def _leave_to_first(self) -> bool:
+        """Let worker 0 evaluate the sets whose metrics are updated in turn; return whether any set changes to that."""
+        changed = [
+            batches
+            for batches in self._chosen
+            if not batches.is_left_to_first and self._step_of(batches).measurement.in_turn
+        ]
+        for batches in changed:
+            reason = f"{self._step_of(batches).measurement.in_turn.why()}, so it must be evaluated in turn"
+            with following_from_code():
+                batches.leave_to_first(reason)
+            self._replays.pop(batches.name, None)
+        return bool(changed)
 
     def save_weights(self, folder: Path) -> None:
         """Write a TensorFlow checkpoint: `tf.train.Checkpoint(model=model).restore(folder / "weights")` reads it.

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from sidecar.evaluation.backends.tensorflow.data import array_of
 from sidecar.evaluation.backends.tensorflow.libraries import class_named
 from sidecar.evaluation.backends.tensorflow.rounding import is_near, is_rounded_sum
-from sidecar.evaluation.failures import EvaluationError
+from sidecar.evaluation.failures import CannotBeMergedError, EvaluationError
 from sidecar.evaluation.metrics.metric import EvalSetInfo, Goal
 from sidecar.evaluation.rank_evaluation import MAX_CLASSES
 from sidecar.evaluation.states import ExactSum, MinMax, SetStates, State
@@ -35,18 +35,17 @@ class KerasMetric:
 
     def __init__(self, metric: Any, label: str | None = None) -> None:
         self.metric = metric
-        self._label = label or f"metric {metric.name!r} ({type(metric).__name__})"
+        self._label = label or label_of(metric)
         self._by_name(metric.result(), "")  # refuses too many results now, not after the whole evaluation
         metric.reset_state()
         self.identity = self.values()
         if not self.identity:
-            raise EvaluationError("task_error", f"{self._label} has no state: create its variables with add_weight")
+            raise CannotBeMergedError(self._label, "keeps no variables that could be added up over workers")
         self.reductions = self._declared()
         for array, reduction in zip(self.identity, self.reductions, strict=True):
             if reduction == "sum" and np.any(array):
-                raise EvaluationError(
-                    "task_error",
-                    f"{self._label} does not start from zero, so its parts cannot be added up over workers",
+                raise CannotBeMergedError(
+                    self._label, "does not start from zero, so its parts cannot be added up over workers"
                 )
 
     def values(self) -> list[Any]:
@@ -70,12 +69,10 @@ class KerasMetric:
                 is_additive = is_near(after_all, np.asarray(_MERGE[reduction].reduce(parts)))  # type: ignore[attr-defined]
             if not is_additive:
                 verb = "add up" if reduction == "sum" else f"keep the {reduction} of"
-                raise EvaluationError(
-                    "task_error",
-                    f"{self._label} does not {verb} what it sees (state {variable.name!r}) from batch to batch, so the "
-                    f"states of several workers cannot be merged: give it states to which each batch adds, with "
-                    f"assign_add; a largest or smallest value is declared with "
-                    f'{_DECLARED} = {{"{variable.name}": "max"}}',
+                raise CannotBeMergedError(
+                    self._label,
+                    f"does not {verb} what it sees from batch to batch (state {variable.name!r}), so the states of "
+                    f"several workers cannot be merged",
                 )
 
     def depends_on_batches(self, whole: list[Any], parts: Sequence[list[Any]], tolerance: float) -> bool:
@@ -167,30 +164,48 @@ class KerasMetric:
 
     def goal(self) -> Goal:
         """Return whether larger or smaller numbers are better, if the metric of Keras declares it."""
-        return _GOALS.get(getattr(self.metric, "_direction", None), "none")
+        return goal_of(self.metric)
 
     def _by_name(self, result: Any, shown: str) -> dict[str, float]:
-        """Return the numbers in a result by name; a result is one number, an array, or a dict of results."""
-        if isinstance(result, dict):
-            return {
-                name: number for key, part in result.items() for name, number in self._by_name(part, str(key)).items()
-            }
-        array = array_of(result)
-        if not array.shape:
-            return {shown: float(array)}
-        if not 0 < array.size <= MAX_CLASSES:
-            raise EvaluationError(
-                "task_error",
-                f"{self._label} has {array.size} results, 1 to {MAX_CLASSES} can be published: give it an average",
-            )
-        suffixes = self._thresholds(array.shape) or ["_".join(map(str, index)) for index in np.ndindex(array.shape)]
-        return {f"{shown}_{suffix}": float(number) for suffix, number in zip(suffixes, array.flat, strict=True)}
+        return named_numbers(self.metric, self._label, result, shown)
 
-    def _thresholds(self, shape: tuple[int, ...]) -> list[str]:
-        """Return the thresholds of the metric as names, if each result has a different one; otherwise an empty list."""
-        thresholds = getattr(self.metric, "thresholds", None)
-        names = [f"{threshold:g}" for threshold in thresholds] if isinstance(thresholds, list | tuple) else []
-        return names if (len(names),) == shape and len(set(names)) == len(names) else []
+
+def label_of(metric: Any) -> str:
+    """Return name and class of a metric, for messages."""
+    return f"metric {metric.name!r} ({type(metric).__name__})"
+
+
+def goal_of(metric: Any) -> Goal:
+    """Return whether larger or smaller numbers of a metric of Keras are better, if it declares that."""
+    return _GOALS.get(getattr(metric, "_direction", None), "none")
+
+
+def named_numbers(metric: Any, label: str, result: Any, shown: str) -> dict[str, float]:
+    """Return the numbers in a result of a metric by name; a result is one number, an array, or a dict of results."""
+    if isinstance(result, dict):
+        return {
+            name: number
+            for key, part in result.items()
+            for name, number in named_numbers(metric, label, part, str(key)).items()
+        }
+    if isinstance(result, int | float | np.generic):
+        return {shown: float(result)}  # a tensor would round it to float32
+    array = array_of(result)
+    if not array.shape:
+        return {shown: float(array)}
+    if not 0 < array.size <= MAX_CLASSES:
+        raise EvaluationError(
+            "task_error", f"{label} has {array.size} results, 1 to {MAX_CLASSES} can be published: give it an average"
+        )
+    suffixes = _thresholds(metric, array.shape) or ["_".join(map(str, index)) for index in np.ndindex(array.shape)]
+    return {f"{shown}_{suffix}": float(number) for suffix, number in zip(suffixes, array.flat, strict=True)}
+
+
+def _thresholds(metric: Any, shape: tuple[int, ...]) -> list[str]:
+    """Return the thresholds of the metric as names, if each result has a different one; otherwise an empty list."""
+    thresholds = getattr(metric, "thresholds", None)
+    names = [f"{threshold:g}" for threshold in thresholds] if isinstance(thresholds, list | tuple) else []
+    return names if (len(names),) == shape and len(set(names)) == len(names) else []
 
 
 def _value_of(state: State) -> NDArray[Any]:

@@ -4,7 +4,7 @@ Both are traced functions of one batch. The outputs are added, exactly and outsi
 summed over batches and ranks. The final numbers are computed once, from the sums.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, Final, Protocol
 
@@ -14,8 +14,14 @@ from sidecar.evaluation.backends.tensorflow.batch_means import BatchMeans, by_ba
 from sidecar.evaluation.backends.tensorflow.compiled import CompiledMeasurement
 from sidecar.evaluation.backends.tensorflow.data import array_of
 from sidecar.evaluation.backends.tensorflow.keras_loss import KerasLoss
-from sidecar.evaluation.backends.tensorflow.keras_metric import KerasMetric
-from sidecar.evaluation.backends.tensorflow.measured_metric import MeasuredMetric, masked
+from sidecar.evaluation.backends.tensorflow.keras_metric import KerasMetric, label_of
+from sidecar.evaluation.backends.tensorflow.measured_metric import (
+    MeasuredMetric,
+    masked,
+    require_labels_and_predictions,
+    update,
+)
+from sidecar.evaluation.backends.tensorflow.metrics_in_turn import Calls, MetricsInTurn, found_late
 from sidecar.evaluation.backends.tensorflow.model import has_own_test_step
 from sidecar.evaluation.backends.tensorflow.randomness import Randomness
 from sidecar.evaluation.backends.tensorflow.replay import Changes
@@ -24,7 +30,7 @@ from sidecar.evaluation.data.batch_source import Batch
 from sidecar.evaluation.data.elements import require_form_of_keras, with_labels
 from sidecar.evaluation.data.plain_arrays import read_only
 from sidecar.evaluation.data.shard import Shard
-from sidecar.evaluation.failures import EvaluationError
+from sidecar.evaluation.failures import CannotBeMergedError, EvaluationError
 from sidecar.evaluation.metrics.metric import EvalBatch, EvalSetInfo, Metric, MetricResult
 from sidecar.evaluation.outputs import Output, by_output, join_results, pick, pick_weights, shown
 from sidecar.evaluation.states import SetStates, named, within
@@ -44,6 +50,9 @@ class Measurement(Protocol):
     randomness: Randomness
     """The generators of random numbers that the model uses."""
 
+    in_turn: MetricsInTurn
+    """The metrics that are updated in turn, outside of `step`."""
+
     tolerance: float
     """The relative difference allowed between sums over a batch and sums over its parts."""
 
@@ -56,7 +65,11 @@ class Measurement(Protocol):
         """Select the states of `stateful_metrics` in the output of `step` for one batch."""
         ...
 
-    def step(self, batch: Batch, predictions: Any = None, start: Any = None) -> tuple[Any, Any]:
+    def put_in_turn(self, name: str, reason: str) -> None:
+        """Update one of `stateful_metrics` in turn from now on."""
+        ...
+
+    def step(self, batch: Batch, predictions: Any = None, start: Any = None) -> tuple[Any, Any, Calls]:
         """Compute within a trace everything that `add` needs of one batch.
 
         Args:
@@ -65,7 +78,7 @@ class Measurement(Protocol):
             start: The states of `stateful_metrics` before the batch, by name; `None` for the identity.
 
         Returns:
-            The outputs for `add`, and the predictions, if they are known.
+            The outputs for `add`, the predictions, if they are known, and the updates of the metrics in turn.
         """
         ...
 
@@ -88,13 +101,14 @@ class Measurement(Protocol):
         ...
 
 
-def measurement(task: Task, model: Any, first: Batch) -> Measurement:
+def measurement(task: Task, model: Any, first: Batch, found: Container[str] = ()) -> Measurement:
     """Return the measurement that the task asks for.
 
-    The model is called on the first batch. Afterwards it is built, and the variables of its metrics exist.
+    The model is called on the first batch. Afterwards it is built, and the variables of its metrics exist. `found` has
+    the names of metrics that proved to be no sums in an earlier evaluation.
     """
     if task.metrics is not None or task.loss is not None:
-        return ChosenMeasurement(task, model, first)
+        return ChosenMeasurement(task, model, first, found)
     if not getattr(model, "compiled", getattr(model, "_is_compiled", False)):  # Keras 3, tf_keras
         raise EvaluationError(
             "task_error",
@@ -102,7 +116,7 @@ def measurement(task: Task, model: Any, first: Batch) -> Measurement:
         )
     if not has_own_test_step(model):
         require_form_of_keras(first)
-    return CompiledMeasurement(model, first)
+    return CompiledMeasurement(model, first, task, found)
 
 
 class ChosenMeasurement:
@@ -111,7 +125,7 @@ class ChosenMeasurement:
     Metrics of Keras are updated within the trace. Metrics of `sidecar.metrics` get the arrays of each batch.
     """
 
-    def __init__(self, task: Task, model: Any, first: Batch) -> None:
+    def __init__(self, task: Task, model: Any, first: Batch, found: Container[str] = ()) -> None:
         self._model = model
         x, y, weights = with_labels(first)
         self.randomness = Randomness(model)
@@ -119,17 +133,22 @@ class ChosenMeasurement:
         predictions = model(x, training=False)
         self._traced: dict[str, tuple[Output, MeasuredMetric]] = {}
         self._neutral: dict[str, tuple[Output, Metric]] = {}
+        self.in_turn = MetricsInTurn()
+        self._outputs_in_turn: dict[str, tuple[Output, Any]] = {}
         for output, metric in chosen(task):
             name = shown(output, str(metric.name))
-            if name in (*self._traced, *self._neutral, _LOSS):
+            if name in (*self._traced, *self._neutral, *self.in_turn, _LOSS):
                 raise EvaluationError(
                     "task_error", f"metrics need different names, none of them 'loss': found {name!r} again"
                 )
             if _has(metric, _NEUTRAL_ATTRIBUTES):
                 self._neutral[name] = output, metric
+                if task.wants_in_turn(name):
+                    self.in_turn.note(name)
             else:
                 inputs = pick(y, output), pick(predictions, output), pick_weights(weights, output)
-                self._traced[name] = output, MeasuredMetric(metric, *inputs)
+                self._add(name, output, metric, inputs, found_late(found, name), wanted=task.wants_in_turn(name))
+        task.require_in_turn([*self._traced, *self._neutral, *self.in_turn])
         self.by_batch = BatchMeans([*self._traced, _LOSS])
         self.tolerance = max((metric.tolerance for _, metric in self._traced.values()), default=TOLERANCE)
         for name, (_, metric) in self._traced.items():
@@ -145,6 +164,30 @@ class ChosenMeasurement:
         trial = tf.nest.map_structure(lambda tensor: [array_of(tensor)], inputs_of_first)
         self._add_to_neutral(self._neutral_states(EvalSetInfo(len(tf.nest.flatten(y)[0]), Shard(0, 1))), trial, [0])
 
+    def _add(
+        self, name: str, output: Output, metric: Any, inputs: tuple[Any, Any, Any], late: str, *, wanted: bool
+    ) -> None:
+        """Add a metric of Keras, in turn if the task wants that or if its states cannot be merged."""
+        require_labels_and_predictions(metric)
+        reason = late
+        try:
+            if not wanted and not late:
+                self._traced[name] = output, MeasuredMetric(metric, *inputs)
+                return
+            update(metric, *inputs)  # some metrics create their variables only here
+        except CannotBeMergedError as error:
+            reason = error.reason
+        self._put_in_turn(name, output, metric, reason)
+
+    def _put_in_turn(self, name: str, output: Output, metric: Any, reason: str) -> None:
+        self.in_turn.add(name, metric, label_of(metric), reason)
+        self._outputs_in_turn[name] = output, metric
+
+    def put_in_turn(self, name: str, reason: str) -> None:
+        """Update a metric in turn from now on, because it has proved to be no sum."""
+        output, measured = self._traced.pop(name)
+        self._put_in_turn(name, output, measured.metric, reason)
+
     @property
     def stateful_metrics(self) -> dict[str, KerasMetric]:
         """Return the metrics of Keras that are not measured by single values, by name."""
@@ -156,8 +199,8 @@ class ChosenMeasurement:
         changes, _, _ = outputs
         return {name: changes[name] for name in self.stateful_metrics}
 
-    def step(self, batch: Batch, predictions: Any = None, start: Any = None) -> tuple[Any, Any]:
-        """Return the changes of metrics, single losses and the inputs of neutral metrics; and the predictions."""
+    def step(self, batch: Batch, predictions: Any = None, start: Any = None) -> tuple[Any, Any, Calls]:
+        """Return the changes of metrics, single losses and the inputs of neutral metrics; and the other results."""
         x, y, weights = with_labels(batch)
         predictions = self._model(x, training=False) if predictions is None else predictions
         start = start or {}
@@ -168,11 +211,15 @@ class ChosenMeasurement:
             for name, (output, metric) in self._traced.items()
         }
         loss = self._loss.step(y, predictions, weights) if self._loss is not None else {}
-        return (changes, loss, self._neutral_inputs(y, predictions, weights)), predictions
+        with self.in_turn.noted() as calls:
+            for output, metric in self._outputs_in_turn.values():
+                update(metric, pick(y, output), pick(predictions, output), pick_weights(weights, output))
+        return (changes, loss, self._neutral_inputs(y, predictions, weights)), predictions, calls
 
     def states(self, info: EvalSetInfo) -> SetStates:
         """Return the empty states of all metrics and the loss."""
         states = self._neutral_states(info) | self.by_batch.states()
+        states |= self.in_turn.states(list(self.stateful_metrics), info.shard)
         for name, (_, metric) in self._traced.items():
             states |= named(name, metric.states(info))
         return states | (named(_LOSS, self._loss.states(info)) if self._loss is not None else {})
@@ -189,13 +236,16 @@ class ChosenMeasurement:
     def compute(self, states: SetStates) -> MetricResult:
         """Return the final numbers, with an interval for those measured by single values."""
         joined = join_results(self._computed(states))
-        return replace(joined, notes=by_batch_note(self.by_batch.names(states)) + joined.notes)
+        notes = by_batch_note(self.by_batch.names(states)) + self.in_turn.notes({})
+        return replace(joined, notes=notes + joined.notes)
 
     def _computed(self, states: SetStates) -> Iterator[tuple[str, Output, MetricResult]]:
         for name, (output, traced) in self._traced.items():
             yield name, output, traced.compute(within(states, name))
         for name, (output, metric) in self._neutral.items():
             yield name, output, metric.compute(within(states, name))
+        for name, result in self.in_turn.results(states).items():
+            yield name, self._outputs_in_turn[name][0], result
         if self._loss is not None:
             yield _LOSS, None, self._loss.compute(within(states, _LOSS))
 

@@ -44,13 +44,13 @@ class MeasuredMetric:
     """
 
     def __init__(self, metric: Any, y: Any, predictions: Any, weights: Any) -> None:
-        _refuse_plain_values(metric)
-        _update(metric, y, predictions, weights)  # some metrics create their variables only here
+        require_labels_and_predictions(metric)
+        update(metric, y, predictions, weights)  # some metrics create their variables only here
         self._metric = KerasMetric(metric)
         (probed,) = probe(
             (y, predictions, weights),
             metric.reset_state,
-            lambda part: _update(metric, *part),
+            lambda part: update(metric, *part),
             lambda: [self._metric.values()],
         )
         self._metric.require_additive(probed.in_turn, [probed.first, probed.second])
@@ -63,6 +63,11 @@ class MeasuredMetric:
         if self._function is not None and not _is_mean_of(array_of(self._function(y, predictions)), probed.whole):
             self._function = None
         self._average = Average("float32", weighted=False)
+
+    @property
+    def metric(self) -> Any:
+        """Return the metric of Keras."""
+        return self._metric.metric
 
     @property
     def stateful_metric(self) -> KerasMetric | None:
@@ -81,7 +86,7 @@ class MeasuredMetric:
         if self._function is not None:
             return tf.convert_to_tensor(self._function(y, predictions))
         self._metric.reset(start)
-        _update(self._metric.metric, y, predictions, weights)
+        update(self._metric.metric, y, predictions, weights)
         return self._metric.read()
 
     def states(self, info: EvalSetInfo) -> SetStates:
@@ -119,8 +124,8 @@ def _is_mean_of(values: NDArray[Any], states: list[Any]) -> bool:
     return count == values.size and np.allclose(values.sum(dtype=np.float64), total, rtol=TOLERANCE, equal_nan=True)
 
 
-def _refuse_plain_values(metric: Any) -> None:
-    """Refuse metrics such as `Mean`, which would use predictions as weights without an error."""
+def require_labels_and_predictions(metric: Any) -> None:
+    """Raise `EvaluationError` for metrics such as `Mean`, which would use predictions as weights without an error."""
     parameters = list(
         inspect.signature(type(metric).update_state).parameters
     )  # tf_keras wraps the method of the object
@@ -146,7 +151,7 @@ def masked(weights: Any, predictions: Any) -> Any:
     return weights * unmasked
 
 
-def _update(metric: Any, y: Any, predictions: Any, weights: Any) -> None:
+def update(metric: Any, y: Any, predictions: Any, weights: Any) -> None:
     """Update a metric as Keras does: without weights, `update_state` is called without that argument."""
     if is_keras_2(metric):  # metrics of tf_keras do not read masks: its models turn masks into weights
         weights = masked(weights, predictions)

@@ -23,6 +23,7 @@ from sidecar.evaluation.backends.tensorflow.batch_means import BatchMeans
 from sidecar.evaluation.backends.tensorflow.data import examples_in
 from sidecar.evaluation.backends.tensorflow.keras_metric import KerasMetric
 from sidecar.evaluation.backends.tensorflow.mergeability import SIZE_ERRORS, divided
+from sidecar.evaluation.failures import CannotBeMergedError
 
 _ENOUGH: Final = 3
 """Number of replayed batches that must change a state before its check is complete."""
@@ -91,13 +92,18 @@ class Replay:
             if metric.depends_on_batches(after[name], (first[name], second[name]), self._tolerance):
                 self._by_batch.add(name)
 
-    def finish(self) -> None:
-        """Raise `EvaluationError` for a metric whose states differ from the sum of its changes."""
+    def finish(self) -> set[str]:
+        """Return the names of the metrics whose states differ from the sum of their changes."""
+        found = set()
         if self._in_turn is not None:
             for name, metric in self._metrics.items():
-                metric.require_additive(self._in_turn[name], [changes[name] for changes in self._changes])
+                try:
+                    metric.require_additive(self._in_turn[name], [changes[name] for changes in self._changes])
+                except CannotBeMergedError:
+                    found.add(name)
         self._in_turn, self._changes = None, []
         self._is_over = True
+        return found
 
     def _is_needed(self, changes: Changes) -> bool:
         number, self._seen = self._seen, self._seen + 1

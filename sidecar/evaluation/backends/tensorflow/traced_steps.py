@@ -32,6 +32,7 @@ class TracedSteps:
         self._of_model: dict[str, Step] = {}
         self._of_graph: dict[str, Step] | None = None
         self._dropped_traces = 0
+        self._found: set[str] = set()  # metrics that proved to be no sums
 
     @property
     def traces(self) -> int:
@@ -60,6 +61,13 @@ class TracedSteps:
         """Return the step for batches of this structure: of the stored graph if one is loaded, else of the model."""
         return (self._of_model if self._of_graph is None else self._of_graph)[repr(spec)]
 
+    def put_in_turn(self, names: Iterable[str]) -> None:
+        """Update these metrics in turn from now on, in the steps for all structures of batches."""
+        self._found.update(names)
+        for step in [*self._of_model.values(), *(self._of_graph or {}).values()]:
+            if late := [name for name in names if name in step.measurement.stateful_metrics]:
+                step.put_in_turn(late)
+
     def renew(self) -> None:
         """Create the steps of the model again, because a trace keeps the tables with which it was traced."""
         self._dropped_traces += _traces(self._of_model)
@@ -83,7 +91,7 @@ class TracedSteps:
 
     def _step(self, model: Any, structure: str) -> Step:
         first, spec = self._first_batches[structure]
-        return Step(self._task, model, first, spec, autograph=self._autograph)
+        return Step(self._task, model, first, spec, autograph=self._autograph, found=self._found)
 
 
 def _traces(steps: dict[str, Step]) -> int:

@@ -106,6 +106,11 @@ class TorchEvaluator:
             for reader in self._sets.chosen
         }
 
+    def begins_again(self, reduced: States) -> bool:
+        """Return False: which metrics are updated in turn is known before the first evaluation."""
+        del reduced
+        return False
+
     def save_weights(self, folder: Path) -> None:
         """Write the model's state dict to `weights.pt`."""
         with (folder / WEIGHTS).open("xb") as file:  # torch's own writer raises RuntimeError for a full disk

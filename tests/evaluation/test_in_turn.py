@@ -1,0 +1,159 @@
+# ruff: noqa: ARG002 - the signatures are Keras'
+"""Metrics that cannot be merged are evaluated by worker 0, one batch after the other, to the number of Keras itself."""
+
+import importlib
+
+import numpy as np
+import pytest
+
+from sidecar import Task
+from sidecar.errors import TaskError
+from sidecar.evaluation.task import EvalSet
+
+pytestmark = [pytest.mark.tensorflow, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
+
+EXAMPLES, BATCH = 111, 20
+
+
+def area(y, scores):
+    """The mean precision at the rank of each positive, as scikit-learn's average_precision_score without ties."""
+    hits = y[np.argsort(-scores, kind="stable")]
+    return float((np.cumsum(hits) / np.arange(1, len(hits) + 1))[hits > 0].mean()) if hits.any() else 0.0
+
+
+def listed(of, *, resets=True):
+    """Keeps all scores in Python lists, as wrappers of pycocotools or scikit-learn do."""
+
+    class AveragePrecision(of.metrics.Metric):
+        def __init__(self, **named):
+            super().__init__(**named)
+            self.y, self.p = [], []
+
+        def update_state(self, y, p, sample_weight=None):
+            self.y.append(np.asarray(y))
+            self.p.append(np.asarray(p))
+
+        def reset_state(self):
+            if resets:
+                self.y, self.p = [], []
+
+        def result(self):
+            return area(np.concatenate(self.y).ravel(), np.concatenate(self.p).ravel()) if self.y else 0.0
+
+    return AveragePrecision(name="ap")
+
+
+def running(of):
+    """A mean that forgets: its new state follows from the old one by a formula."""
+
+    class Running(of.metrics.Metric):
+        def __init__(self, **named):
+            super().__init__(**named)
+            self.kept = self.add_weight(name="kept", initializer="ones")
+
+        def update_state(self, y, p, sample_weight=None):
+            import tensorflow as tf
+
+            self.kept.assign(self.kept * 0.9 + 0.1 * tf.reduce_mean(tf.cast(p, tf.float32)))
+
+        def reset_state(self):
+            self.kept.assign(1.0)
+
+        def result(self):
+            return self.kept + 0.0
+
+    return Running(name="running")
+
+
+def data():
+    made = np.random.default_rng(7)
+    x = made.normal(size=(EXAMPLES, 12)).astype("float32")
+    return x, (x[:, 0] + made.normal(size=EXAMPLES) > 0.5).astype("float32")[:, None]
+
+
+def build(of, metrics=None, *, eager=True):
+    of.utils.set_random_seed(3)
+    model = of.Sequential([of.Input((12,)), of.layers.Dense(1, activation="sigmoid")])
+    if metrics is not None:
+        model.compile("sgd", "binary_crossentropy", metrics=["accuracy", *metrics], run_eagerly=eager)
+    return model
+
+
+def task(of, metrics, how, **more):
+    """A task with the metrics in the compiled model, or listed."""
+    if how == "listed":
+        made = lambda: [of.metrics.BinaryAccuracy(name="accuracy"), *metrics()]  # noqa: E731 - as users write it
+        return Task(lambda: build(of), {"test": data}, made, batch_size=BATCH, restore=lambda *_: None, **more)
+    return Task(
+        lambda: build(of, metrics(), eager=how == "eager"),
+        {"test": data},
+        batch_size=BATCH,
+        restore=lambda *_: None,
+        **more,
+    )
+
+
+@pytest.mark.parametrize("how", ["eager", "traced", "listed"])
+@pytest.mark.parametrize("library", ["keras", pytest.param("tf_keras", marks=pytest.mark.nightly)])
+def test_lists_and_formulas(evaluate, library, how):
+    """Lists of Python and a running mean get the numbers of `model.evaluate`, with any number of workers, twice."""
+    of = importlib.import_module(library)
+    made = lambda: [listed(of), running(of)]  # noqa: E731
+    right = build(of, made()).evaluate(*data(), batch_size=BATCH, verbose=0, return_dict=True)
+    for ranks in (1, 2, 3):
+        first, second = evaluate(task(of, made, how), "nowhere", "nowhere", ranks=ranks)
+        assert first.hexes == second.hexes
+        assert first["ap"].value == right["ap"]
+        assert first["running"].value == pytest.approx(right["running"], rel=1e-7)
+        assert first["accuracy"].value == pytest.approx(right["accuracy"], rel=1e-6)
+        (note,) = (note for note in first.notes if "in turn" in note)
+        assert "ap" in note
+        assert "running" in note
+        assert "worker 0 evaluates this set alone" in note
+
+
+@pytest.mark.parametrize("wanted", [True, ["accuracy"]])
+def test_a_task_asks_for_it(evaluate, wanted):
+    """Metrics that do add up are updated in turn as well, if the task names them."""
+    import keras
+
+    for how in ("listed", "traced"):
+        right = build(keras, []).evaluate(*data(), batch_size=BATCH, verbose=0, return_dict=True)
+        found = evaluate(task(keras, list, how, in_turn=wanted), "nowhere", ranks=2)
+        assert found["accuracy"].value == right["accuracy"]
+        assert [streams[0].own_batches for streams in found.streams] == [6, 0]
+        assert any("Task(in_turn=…) asks for accuracy" in note for note in found.notes)
+
+
+def test_names_that_no_metric_has():
+    """A misspelt name would have no effect without a word."""
+    import keras
+
+    from sidecar.evaluation.backends.tensorflow.evaluator import KerasEvaluator
+    from sidecar.evaluation.data.shard import Shard
+
+    for how in ("listed", "traced"):
+        with pytest.raises(TaskError, match=r"'acuracy'.*'accuracy'"):
+            KerasEvaluator(task(keras, list, how, in_turn=["acuracy"]), Shard(0, 1), threads=1, cache_bytes=0)
+
+
+def test_sets_that_divide_themselves(evaluate):
+    """Nobody can evaluate them in order."""
+    import keras
+
+    from sidecar.evaluation.failures import EvaluationError
+
+    own = EvalSet(lambda shard: data())  # noqa: ARG005
+    made = Task(lambda: build(keras), {"test": own}, lambda: [listed(keras)], batch_size=BATCH, restore=lambda *_: None)
+    with pytest.raises(EvaluationError, match=r"'test' divides.*'ap'.*Shard"):
+        evaluate(made, "nowhere", ranks=2)
+
+
+def test_a_metric_that_is_not_reset(evaluate):
+    """Each evaluation would count the batches of those before: refused, with what to write."""
+    import keras
+
+    from sidecar.evaluation.failures import EvaluationError
+
+    with pytest.raises(EvaluationError, match=r"keeps 'y', 'p'.*reset_state\(\)"):
+        evaluate(task(keras, lambda: [listed(keras, resets=False)], "eager"), "nowhere")
