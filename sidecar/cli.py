@@ -208,13 +208,21 @@ def status(
     print_once(settings.run, observer, storage_timeout, seconds=seconds, pause=time.sleep, json_lines=as_json)
 
 
-@app.command(epilog=examples("sidecar check ckpts -t my_eval.py:task"))
+@app.command(
+    epilog=examples("sidecar check ckpts -t my_eval.py:task", "sidecar check ckpts -t my_eval.py:task --quick")
+)
 @takes_settings(*_NODE_OPTIONS)
-def check(flags: dict[str, Any]) -> None:
-    """Check this machine's setup, and report problems."""
+def check(
+    flags: dict[str, Any],
+    quick: Annotated[
+        bool, _switch("--quick", "Only import the task: restore no checkpoint, evaluate no batch.")
+    ] = False,
+    as_json: Annotated[bool, _switch("--json", "Print an object with all findings.")] = False,
+) -> None:
+    """Check this machine's setup, evaluate a batch with the newest checkpoint, and report problems."""
     from sidecar.commands.check.report import check as check_setup
 
-    raise typer.Exit(0 if check_setup(flags) else _FAILED)
+    raise typer.Exit(0 if check_setup(flags, quick=quick, as_json=as_json) else _FAILED)
 
 
 @app.command(

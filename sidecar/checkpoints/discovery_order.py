@@ -74,6 +74,17 @@ def _is_of_lower_step(this: Checkpoint, other: Checkpoint) -> bool:
     return this.step_source == other.step_source and this.step < other.step
 
 
+def numbered(found: Iterable[Checkpoint]) -> dict[Key, int]:
+    """Number the checkpoints without a step from 1, in the given order, which is that of their discovery.
+
+    The journal numbers them in the order in which they are evaluated, which is usually the same.
+    """
+    return {
+        checkpoint.key: number
+        for number, checkpoint in enumerate((each for each in found if each.step is None), start=1)
+    }
+
+
 def _in_order(new: Iterable[DiscoveredCheckpoint]) -> list[DiscoveredCheckpoint]:
     """Return the checkpoints of one scan in order. Two contents under one name are ordered by time of writing."""
     items = list(new)

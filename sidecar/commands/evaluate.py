@@ -4,12 +4,14 @@ import glob
 import queue
 import secrets
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from datetime import UTC, datetime
 from fnmatch import fnmatchcase
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
+from sidecar.checkpoints.discovery_order import numbered
 from sidecar.checkpoints.formats import orbax, saved_model
 from sidecar.checkpoints.inspect import check, inspect_one
 from sidecar.commands.catalog_and_rules import make_catalog
@@ -20,7 +22,7 @@ from sidecar.commands.one_shot import Inbox, OneShot, evaluate_once, result_of
 from sidecar.commands.task_file import check_before_import
 from sidecar.commands.terminal import print_result
 from sidecar.commands.worker_pool import make_task_spec, make_workers
-from sidecar.errors import CheckpointError, EvaluationFailedError, SettingsError, TaskError, VanishedError
+from sidecar.errors import CheckpointError, EvaluationFailedError, SettingsError, StorageError, TaskError, VanishedError
 from sidecar.policy.node_identity import node_name
 from sidecar.policy.roles import decide_role
 from sidecar.records import Checkpoint
@@ -65,7 +67,7 @@ def _is_directory_of_checkpoints(path: Path, pattern: str | None) -> bool:
 def newest_in(settings: Settings, report: Callable[[str], None]) -> Path:
     """Return the newest complete checkpoint of the checkpoint directory. Raises `SettingsError` if it has none.
 
-    The newest is the one with the highest step; among those without a step it is the one that was written last.
+    It is the last one in the order in which a daemon would evaluate them: see `checkpoints.discovery_order`.
     """
     place = settings.checkpoint_dir
     if not place.is_dir():
@@ -76,9 +78,28 @@ def newest_in(settings: Settings, report: Callable[[str], None]) -> Path:
         waiting = "".join(f"; {name} is not complete: {reason}" for name, reason in scan.waiting[:3])
         below = "" if scan.below is None else f"; {scan.below}"
         raise SettingsError(f"there is no complete checkpoint in {place}{waiting}{below}")
-    newest = max(present, key=lambda found: (-1 if (step := found.checkpoint.step) is None else step, found.written_at))
-    report(f"{newest.checkpoint.name} is evaluated, the newest of {len(present)} in {place}")
-    return place / newest.checkpoint.name
+    newest = present[-1].checkpoint.name
+    report(f"{newest} is evaluated, the newest of {len(present)} in {place}")
+    return place / newest
+
+
+def _with_step_of_run(settings: Settings, checkpoint: Checkpoint) -> Checkpoint:
+    """Return a checkpoint with the step that a daemon finds for it: by a comparison of all names, or in their order.
+
+    A step in its files is the step, whatever other checkpoints there are.
+    """
+    if checkpoint.step_source not in ("name", "order"):
+        return checkpoint
+    try:
+        scan = make_catalog(settings, once=True).scan()
+    except StorageError:
+        return checkpoint
+    if (known := scan.by_key.get(checkpoint.key)) is None:  # it lies elsewhere
+        return checkpoint
+    if known.checkpoint.step is not None:
+        return replace(checkpoint, step=known.checkpoint.step, step_source=known.checkpoint.step_source)
+    number = numbered(each.checkpoint for each in scan.found)[checkpoint.key]
+    return replace(checkpoint, step=number, step_source="order")
 
 
 def evaluate(
@@ -122,9 +143,10 @@ def evaluate(
     incarnation = secrets.token_hex(4)
     moment = datetime.now(UTC).strftime("%Y%m%dT%H%M%S")
     save_to = save_dir or settings.run_dir / "evaluations" / found.folder / f"eval-{moment}-{incarnation}"
+    shown = _with_step_of_run(settings, found)
     once = OneShot(
         task=make_task_spec(settings),
-        checkpoint=found,
+        checkpoint=shown,
         path=str(path),
         save_to=save_to.absolute(),
         plan_cap_seconds=settings.plan_cap_seconds,
@@ -140,7 +162,7 @@ def evaluate(
         logs = workers.launch.logs / f"{workers.name}.*.log"
         raise type(error)(f"{error}{separator}logs of the worker processes: {logs}") from error
     _require_unchanged(path, found, inspect)
-    print_result(found, result_of(done), save_to.absolute(), as_json=as_json)
+    print_result(shown, result_of(done), save_to.absolute(), as_json=as_json)
 
 
 def _require_unchanged(path: Path, found: Checkpoint, inspect: Callable[[], Checkpoint]) -> None:

@@ -17,7 +17,7 @@ from sidecar.observability.status import WorkerStatus
 from sidecar.records import Checkpoint, Member, Result, SaveWeights
 from sidecar.states import SECONDARY_KINDS, FailureKind, WorkerPhase
 from sidecar.workers.command_specs import EvaluateSpec, TaskSpec
-from sidecar.workers.messages import Done, Failed, Ready, Report
+from sidecar.workers.messages import Done, Failed, Joined, Ready, Report
 from sidecar.workers.pool import WorkerPool, group_id
 from sidecar.workers.process import Event, Exited
 
@@ -34,12 +34,13 @@ class OneShot:
     """Hold the parts of one evaluation."""
 
     task: TaskSpec
-    checkpoint: Checkpoint
+    checkpoint: Checkpoint | None  # None: only form the group and build the task
     path: str
     save_to: Path  # worker-R-of-N is added for every rank
     plan_cap_seconds: float
     save_weights: SaveWeights = "all"
     save_root: Path | None = None  # the part of `save_to` in which links are followed; None: all of it
+    most_batches: int | None = None  # of each eval set; None: all of them
 
 
 def evaluate_once(
@@ -51,6 +52,8 @@ def evaluate_once(
     show: Callable[[tuple[WorkerStatus, ...]], None] = lambda _: None,
 ) -> list[Done]:
     """Evaluate one checkpoint with all of this node's workers, and return the report of every rank, in rank order.
+
+    Without a checkpoint the workers form a group and build the task, and there are no reports.
 
     Raises:
         EvaluationFailedError: with the reason of the first rank that failed.
@@ -65,10 +68,12 @@ def evaluate_once(
         members = tuple(
             Member(rank, workers.name, worker.worker, worker.address) for rank, worker in enumerate(started)
         )
-        evaluate = EvaluateSpec(save_weights=once.save_weights, progress_seconds=0.2)
+        evaluate = EvaluateSpec(save_weights=once.save_weights, progress_seconds=0.2, most_batches=once.most_batches)
         for member in members:
             join = once.task.join(group=group_id(members), members=members, rank=member.rank)
             workers.join(join, member.worker, now)
+            if once.checkpoint is None:
+                continue
             folder = once.save_to / f"worker-{member.rank}-of-{len(members)}"
             command = evaluate.evaluate(
                 plan=1,
@@ -78,7 +83,8 @@ def evaluate_once(
                 save_root=str(once.save_root or once.save_to),
             )
             workers.evaluate(command, member.worker, now)
-        done = _wait(workers, inbox, clock, start + once.plan_cap_seconds, show, Done, len(members))
+        awaited: type[Report] = Joined if once.checkpoint is None else Done
+        done = _wait(workers, inbox, clock, start + once.plan_cap_seconds, show, awaited, len(members))
         return sorted((report for report in done if isinstance(report, Done)), key=lambda report: report.rank)
     finally:
         _end(workers, inbox)
@@ -147,7 +153,7 @@ def _wait(
         if isinstance(report, kind):
             found.append(report)
         elif isinstance(report, Failed):
-            error = _explained(report)
+            error = _explained(report, alone=count == 1)
             if report.kind not in SECONDARY_KINDS:
                 raise error
             suspected = suspected or (now + _SECOND_THOUGHT_SECONDS, error)
@@ -157,9 +163,9 @@ def _wait(
     return found
 
 
-def _explained(report: Failed) -> SidecarError:
-    """Return the error to raise for a failure that a worker reported."""
+def _explained(report: Failed, *, alone: bool) -> SidecarError:
+    """Return the error to raise for a failure that a worker reported. `alone`: it is the only one."""
     if report.kind == FailureKind.TASK_ERROR and report.phase == WorkerPhase.IMPORT:
         return TaskError(f"the task cannot be used: {report.message}")
-    where = "" if report.rank is None else f" (rank {report.rank}, {report.phase})"
+    where = "" if report.rank is None or alone else f" (rank {report.rank}, {report.phase})"
     return EvaluationFailedError(f"{report.kind}{where}: {report.message}")

@@ -47,7 +47,7 @@ def print_result(checkpoint: Checkpoint, result: Result, saves: Path, *, as_json
         }
         typer.echo(json.dumps(body, indent=1, allow_nan=False))
         return
-    step = "" if checkpoint.step is None else f", step {checkpoint.step}"
+    step = f", step {checkpoint.shown_step}" if checkpoint.shown_step else ""
     title = Text(printable(f"{checkpoint.name}{step}"))
     table = Table("eval set", "metric", "value", "95 % interval", title=title, title_justify="left")
     for eval_set, metrics in result.metrics.items():

@@ -17,13 +17,22 @@ from sidecar.workers.process import Post
 
 
 def make_workers(
-    settings: Settings, environ: Mapping[str, str], name: str, post: Post, *, warn: Callable[[str], None]
+    settings: Settings,
+    environ: Mapping[str, str],
+    name: str,
+    post: Post,
+    *,
+    warn: Callable[[str], None],
+    most: int | None = None,
 ) -> WorkerPool:
-    """Build the pool of this node's worker processes, and start none. `warn` is called if their logs go elsewhere."""
+    """Build the pool of this node's worker processes, and start none.
+
+    `warn` is called if their logs go elsewhere. `most`: use only so many of the node's replicas.
+    """
     logs, moved = usable_log_folder(settings.worker_logs)
     if moved is not None:
         warn(moved)
-    devices = visible(settings.devices, settings.replicas, environ)
+    devices = visible(settings.devices, settings.replicas, environ)[:most]
     check_idle(devices, share=settings.share_gpu)
     return WorkerPool(
         WorkerLaunch(

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from sidecar.errors import SidecarError, StorageError, TaskError
 from sidecar.heartbeat import NumericProfiles
-from sidecar.workers.command_specs import TaskSpec
+from sidecar.workers.command_specs import TaskSpec, cannot_be_used
 from sidecar.workers.messages import Checked, Done, Failed, Joined, Ready
 from sidecar.workers.pool import TimedOut, Worker, WorkerPool
 from sidecar.workers.process import Event, Exited
@@ -162,9 +162,7 @@ class WorkerSupervisor:
             self.log.info("task_checked", task=self.spec.task, digest=report.task[:12], eval_sets=report.eval_sets)
             self.workers.kill(probe)
         elif isinstance(report, Failed):
-            named = report.message.startswith("task ")  # the message says which one
-            message = report.message if named else f"task {self.spec.task!r} cannot be used: {report.message}"
-            self.failure = TaskError(self._with_log(message, probe))
+            self.failure = TaskError(self._with_log(cannot_be_used(self.spec.task, report.message), probe))
         elif isinstance(report, Exited) and self.task is None:
             if report.status < 0:  # it was killed, perhaps for lack of memory, so the task may be good
                 self.log.warning("task_check_interrupted", message=str(report))

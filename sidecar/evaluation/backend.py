@@ -144,11 +144,12 @@ class Evaluator(Protocol):
         """Whether `restore` may load a graph, whose objects must be freed with the checkpoint."""
         ...
 
-    def read(self, tick: Tick, evaluated: int = 0) -> tuple[Stream, ...]:
+    def read(self, tick: Tick, evaluated: int = 0, most: int | None = None) -> tuple[Stream, ...]:
         """Choose the eval sets that take part after this number of evaluations, and return their streams.
 
         The other methods apply to these eval sets only. Each set is read and fingerprinted once, when it first takes
-        part; later calls return the same stream.
+        part; later calls return the same stream. With `most`, which is then the same in every call, only so many
+        batches of each set count, and the others are not read.
         """
         ...
 

@@ -10,7 +10,7 @@ from sidecar.evaluation.data.reader import EvalSetReader
 from sidecar.evaluation.data.shard import Shard
 from sidecar.evaluation.metrics.metric import EvalSetInfo
 from sidecar.evaluation.states import SetStates
-from sidecar.evaluation.task import EvalSet, Task
+from sidecar.evaluation.task import EvalSet, NonfinitePolicy, Task
 
 OpenSource = Callable[[str, EvalSet], BatchSource]
 """A function that opens the data of an eval set, given its name."""
@@ -24,23 +24,32 @@ class EvalSets:
         shard: This rank, and the number of ranks.
         open_source: Opens the data of one eval set.
         cache_bytes: The most bytes of batches that stay in memory, over all eval sets.
+        nonfinite: What `EvalSet(nonfinite=None)` means.
 
     Raises:
         EvaluationError: An eval set is empty, or its data cannot be evaluated.
     """
 
-    def __init__(self, task: Task, shard: Shard, open_source: OpenSource, *, cache_bytes: int) -> None:
+    def __init__(
+        self,
+        task: Task,
+        shard: Shard,
+        open_source: OpenSource,
+        *,
+        cache_bytes: int,
+        nonfinite: NonfinitePolicy = "count",
+    ) -> None:
         self._task, self._shard = task, shard
-        reader = partial(EvalSetReader, shard=shard, budget=CacheBudget(cache_bytes))
+        reader = partial(EvalSetReader, shard=shard, budget=CacheBudget(cache_bytes), nonfinite=nonfinite)
         self._readers = [reader(name, eval_set, open_source(name, eval_set)) for name, eval_set in task.sets().items()]
         self.chosen = self._readers
         """The eval sets that take part in the present evaluation."""
 
-    def read(self, tick: Tick, evaluated: int = 0) -> tuple[Stream, ...]:
-        """Choose the eval sets that take part, and read those that have not been read yet."""
+    def read(self, tick: Tick, evaluated: int = 0, most: int | None = None) -> tuple[Stream, ...]:
+        """Choose the eval sets that take part, and read those that have not been read yet: at most `most` batches."""
         names = self._task.sets(evaluated)
         self.chosen = [reader for reader in self._readers if reader.name in names]
-        return tuple(reader.read(tick) for reader in self.chosen)
+        return tuple(reader.read(tick, most) for reader in self.chosen)
 
     def info(self, reader: EvalSetReader) -> EvalSetInfo:
         """Return what is known about an eval set before it is evaluated."""

@@ -108,7 +108,7 @@ def _evaluate(
     collective.begin(command)
     restored = evaluator.restore(command.path) if command.attempt == 1 else None
     with phase(WorkerPhase.READ, "evaluate"):
-        streams = evaluator.read(progress.tick, command.evaluated)
+        streams = evaluator.read(progress.tick, command.evaluated, command.most_batches)
     is_known = all(stream.is_counted for stream in streams)
     progress.start_over(sum(stream.own_batches for stream in streams) if is_known else None)
     with phase(WorkerPhase.RESTORE, "restore"):

@@ -14,7 +14,7 @@ from sidecar.errors import TaskError
 MAX_EVAL_SETS: Final = 64
 """Limit of eval sets: ranks compare one fingerprint per eval set in a message of fixed size."""
 
-NonfinitePolicy = Literal["count", "refuse"]
+NonfinitePolicy = Literal["count", "refuse", "allow"]
 CheckPolicy = Literal["sample", "all"]
 
 
@@ -35,8 +35,10 @@ class EvalSet:
         examples: Number of examples, if known; another number fails the evaluation.
         every_nth: Take part in every nth successful evaluation, beginning with the first one of this code. The gauges
             of the last one remain, and `sidecar_eval_set_checkpoint_step` shows the checkpoint that they belong to.
-        nonfinite: Count examples with NaN or infinite inputs, labels or weights ("count"), or let them fail the
-            evaluation ("refuse"). Examples with such predictions are always counted.
+        nonfinite: Count examples with NaN or infinite inputs, labels or weights and warn of them ("count"), let them
+            fail the evaluation ("refuse"), or let inputs have them, since NaN means "missing" to the model ("allow").
+            Labels, weights and predictions are counted then, too. None: "allow" with `framework = "python"`, as trees
+            and other models take missing values, else "count".
         check: How workers compare a dataset of PyTorch that has indices, before they evaluate: its list of batches and
             the contents of eight of them ("sample"), so that each worker reads its own examples only; or all contents
             ("all"), which each worker reads once. Other data is always compared as far as possible.
@@ -46,7 +48,7 @@ class EvalSet:
     prepare: Callable[..., Any] | None = None
     examples: int | None = None
     every_nth: int = 1
-    nonfinite: NonfinitePolicy = "count"
+    nonfinite: NonfinitePolicy | None = None
     check: CheckPolicy = "sample"
 
     def __post_init__(self) -> None:
@@ -58,8 +60,8 @@ class EvalSet:
             raise TaskError(f"EvalSet(examples={self.examples!r}) must be a number from 1, or None if it is unknown")
         if not _is_count(self.every_nth):
             raise TaskError(f"EvalSet(every_nth={self.every_nth!r}) must be a number from 1; 1 means every evaluation")
-        if self.nonfinite not in get_args(NonfinitePolicy):
-            raise TaskError(f"EvalSet(nonfinite={self.nonfinite!r}) must be 'count' or 'refuse'")
+        if self.nonfinite is not None and self.nonfinite not in get_args(NonfinitePolicy):
+            raise TaskError(f"EvalSet(nonfinite={self.nonfinite!r}) must be 'count', 'refuse' or 'allow'")
         if self.check not in get_args(CheckPolicy):
             raise TaskError(f"EvalSet(check={self.check!r}) must be 'sample' or 'all'")
 

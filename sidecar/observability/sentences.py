@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from sidecar.plain_text import number
-from sidecar.records import PHASES
+from sidecar.records import PHASES, shown_step
 
 Event = Mapping[str, Any]
 
@@ -144,5 +144,5 @@ _SENTENCES: Final[Mapping[str, Callable[[Event], str]]] = {
 
 
 def _name(event: Event) -> str:
-    step = event.get("step")
-    return str(event["checkpoint"]) if step is None else f"{event['checkpoint']} (step {step})"
+    step = shown_step(event.get("step"), event.get("step_source"))
+    return f"{event['checkpoint']} (step {step})" if step else str(event["checkpoint"])

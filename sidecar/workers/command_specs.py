@@ -6,6 +6,12 @@ from sidecar.records import Checkpoint, Member, SaveWeights
 from sidecar.workers.messages import BackendOptions, Check, Evaluate, Join
 
 
+def cannot_be_used(task: str, message: str) -> str:
+    """Return the sentence about a task that a worker process could not import. `message`: the reason it reported."""
+    names_it = message.startswith("task ")
+    return message if names_it else f"task {task!r} cannot be used: {message}"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskSpec:
     """Describe the task as every worker of this node runs it."""
@@ -48,6 +54,7 @@ class EvaluateSpec:
 
     save_weights: SaveWeights  # the ranks that save their weights
     progress_seconds: float  # at most one Progress report per this many seconds
+    most_batches: int | None = None  # of each eval set, to try a task out
 
     def evaluate(
         self,
@@ -71,4 +78,5 @@ class EvaluateSpec:
             evaluated=evaluated,
             save_root=save_root,
             attempt=attempt,
+            most_batches=self.most_batches,
         )

@@ -63,6 +63,8 @@ class Evaluate:
         save_root: The part of `save_to` in which links are followed; empty: all except its last name.
         attempt: The number of the attempt in the plan. The first one restores while data are read, later ones restore
             afterwards, so that it becomes known which of the two crashes.
+        most_batches: Evaluate only so many batches of each eval set, to try it out. It is the same for all commands to
+            one worker process.
     """
 
     plan: int
@@ -74,6 +76,7 @@ class Evaluate:
     evaluated: int = 0
     save_root: str = ""
     attempt: int = 1
+    most_batches: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from sidecar.checkpoints import discovery_order
-from sidecar.checkpoints.discovery_order import DiscoveryOrder
+from sidecar.checkpoints.discovery_order import DiscoveryOrder, numbered
 from sidecar.checkpoints.scan import DiscoveredCheckpoint
 from sidecar.records import Checkpoint
 
@@ -75,3 +75,9 @@ def test_natural_order():
         "a-10",
         "b-1",
     ]
+
+
+def test_what_has_no_step_is_numbered_in_order():
+    """From 1, whatever lies between."""
+    nameless = [Checkpoint(name=name, digest="d", step=None, format="x") for name in ("a", "b")]
+    assert numbered([nameless[0], found(7, 1.0).checkpoint, nameless[1]]) == {("a", "d"): 1, ("b", "d"): 2}

@@ -353,11 +353,37 @@ def test_named_sums_go_through_the_saves_of_ranks(checkpoint, tmp_path):
         assert values["share"].hex == values["accuracy"].hex
 
 
+def _with_nan():
+    x = X.copy()
+    x[20, 1], x[30, 1] = np.nan, np.inf
+    return x, Y
+
+
+def predict_anyway(model, x):
+    """As models of trees, which take NaN for missing; infinite numbers give nothing."""
+    return np.where(np.isinf(x[:, 1:2]), np.nan, np.nan_to_num(x, posinf=0) @ model)
+
+
+@pytest.mark.parametrize("policy", [None, "allow"])
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_inputs_may_be_missing(checkpoint, tmp_path, policy, ranks):
+    """Models of trees know what NaN means there; in predictions it is still counted."""
+    given = task(EvalSet(_with_nan, nonfinite=policy), predict=predict_anyway)
+    for done in run(given, checkpoint, tmp_path / "a", ranks):
+        assert {place: each.examples for place, each in done.result.nonfinite["test"].items()} == {"prediction": 1}
+
+
+def test_missing_inputs_are_refused_where_the_set_says_so(checkpoint, tmp_path):
+    """The message names the value that allows them."""
+    (error,) = run(task(EvalSet(_with_nan, nonfinite="refuse"), predict=predict_anyway), checkpoint, tmp_path / "a")
+    assert "nonfinite='allow'" in str(error)
+
+
 def test_numbers_that_are_not_finite_are_counted_and_located(checkpoint, tmp_path):
     """As with TensorFlow, by where they are."""
     x = X.copy()
     x[20, 1] = np.nan
-    (done,) = run(task(lambda: (x, Y)), checkpoint, tmp_path / "a")
+    (done,) = run(task(EvalSet(lambda: (x, Y), nonfinite="count")), checkpoint, tmp_path / "a")
     found = done.result.nonfinite["test"]
     assert {place: (each.examples, each.first_example) for place, each in found.items()} == {
         "input": (1, 20),

@@ -55,9 +55,9 @@ class FakeEvaluator:
         if what in self.raises:
             raise self.raises[what]
 
-    def read(self, tick, evaluated):
+    def read(self, tick, evaluated, most=None):
         """Three batches."""
-        self.evaluated = evaluated
+        self.evaluated, self.most = evaluated, most
         self._maybe("read")
         for _ in range(3):
             tick()
@@ -216,6 +216,7 @@ def test_the_plan_says_which_sets_take_part(tmp_path):
     evaluators = ranks()
     assert all(isinstance(end, Done) for end, _, _ in run(tmp_path, evaluators, evaluated=[3, 3, 3]))
     assert [each.evaluated for each in evaluators] == [3, 3, 3]
+    assert [each.most for each in evaluators] == [None, None, None]
 
 
 @pytest.mark.parametrize(("attempt", "order"), [(1, ["restore", "read"]), (2, ["read", "restore"])])
@@ -226,10 +227,10 @@ def test_a_second_attempt_reads_the_checkpoint_when_the_data_are_read(tmp_path, 
     class Noting(FakeEvaluator):
         """Notes what is begun first."""
 
-        def read(self, tick, evaluated):
+        def read(self, tick, evaluated, most=None):
             """Note it."""
             began.append("read")
-            return super().read(tick, evaluated)
+            return super().read(tick, evaluated, most)
 
         def restore(self, path):
             """Note it."""

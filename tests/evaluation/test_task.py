@@ -86,7 +86,7 @@ def test_mistakes_in_a_task(changes, words):
         ({"source": print, "every_nth": 0}, "EvalSet(every_nth=0) must be a number from 1; 1 means every evaluation"),
         ({"source": print, "every_nth": None}, "EvalSet(every_nth=None)"),
         ({"source": print, "every_nth": True}, "EvalSet(every_nth=True)"),
-        ({"source": print, "nonfinite": True}, "EvalSet(nonfinite=True) must be 'count' or 'refuse'"),
+        ({"source": print, "nonfinite": True}, "EvalSet(nonfinite=True) must be 'count', 'refuse' or 'allow'"),
     ],
 )
 def test_mistakes_in_an_eval_set(arguments, words):

@@ -1,6 +1,7 @@
 """`sidecar eval`: one checkpoint, once, here, and what it says when that cannot be."""
 
 import json
+import os
 import re
 import signal
 import subprocess
@@ -94,6 +95,49 @@ def test_a_directory_means_its_newest(sidecar, saved, folder, tasks):
     assert done.code == 0, done.err
     assert json.loads(done.out)["checkpoint"] == saved[-1]["name"]
     assert done.sentence == f"sidecar: {saved[-1]['name']} is evaluated, the newest of {len(saved)} in {folder}"
+
+
+@pytest.fixture(scope="module")
+def with_final(numpy_trainer, tmp_path_factory):
+    """A model every five rounds, and the final one, written last and without a number."""
+    folder = tmp_path_factory.mktemp("rounds") / "ckpts"
+    for step, at in ((5, 1_000), (10, 2_000), (15, 3_000)):
+        numpy_trainer.save(folder, step)
+        os.utime(folder / f"model-{step}.npz", (at, at))
+    (folder / "model-15.npz").rename(folder / "model-final.npz")
+    return folder
+
+
+@pytest.mark.parametrize("words", [("",), ("model-final.npz",)], ids=["directory", "file"])
+def test_the_file_that_was_written_last_is_the_newest(sidecar, with_final, tasks, words):
+    """If its step cannot be compared. It has a place in the order, no step, as in a run."""
+    task = ("--task", f"{tasks}/numpy_plain.py:task")
+    done = sidecar.command("eval", with_final.joinpath(*words), "--json", *task, **NUMPY)
+    found = json.loads(done.out)
+    assert (found["checkpoint"], found["step"], found["step_source"]) == ("model-final.npz", 1, "order")
+    done = sidecar.command("eval", with_final.joinpath(*words), *task, **NUMPY)
+    assert "model-final.npz, step #1" in done.out
+
+
+def test_a_run_shows_the_same_order(sidecar, with_final, tasks):
+    """The newest is the last, and its place in the order is not shown as a step."""
+    task = ("--task", f"{tasks}/numpy_plain.py:task")
+    done = sidecar.command("run", with_final, "--once", *task, **NUMPY | {"SIDECAR_LOG_FORMAT": "console"})
+    assert done.code == 0, done.err
+    shown = re.findall(r"(model-\S+) \(step (\S+)\): accuracy", done.err)
+    assert shown == [("model-5.npz", "5"), ("model-10.npz", "10"), ("model-final.npz", "#1")]
+
+
+def test_a_step_is_found_by_comparing_names(sidecar, numpy_trainer, tasks, tmp_path):
+    """Also if a file is named: `run` calls the number of `rank-15` a step because it differs between names."""
+    for step in (5, 15):
+        numpy_trainer.save(tmp_path, step)
+        (tmp_path / f"model-{step}.npz").rename(tmp_path / f"rank-{step}.npz")
+    asked = NUMPY | {"SIDECAR_CHECKPOINT_PATTERN": "rank-*.npz"}
+    words = ("--json", "--task", f"{tasks}/numpy_plain.py:task")
+    for path in (tmp_path, tmp_path / "rank-15.npz"):
+        found = json.loads(sidecar.command("eval", path, *words, **asked).out)
+        assert (found["checkpoint"], found["step"], found["step_source"]) == ("rank-15.npz", 15, "name")
 
 
 @pytest.mark.nightly

@@ -1,7 +1,7 @@
 """Try everything that the daemon needs on this node, and name a remedy for each problem.
 
 No daemon is started, and every file that is written is removed. Each trial is a function that returns findings. A trial
-that fails does not stop the others.
+that fails does not stop the others. `trial` evaluates with the task.
 """
 
 import queue
@@ -9,6 +9,7 @@ import secrets
 import socket
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import partial
 from pathlib import Path
@@ -18,6 +19,7 @@ from sidecar.addresses import own_addresses, public, public_address
 from sidecar.checkpoints.catalog import Catalog
 from sidecar.checkpoints.filesystem import mount_here, troubles, why_no_events
 from sidecar.checkpoints.formats.format import shown
+from sidecar.checkpoints.scan import DiscoveredCheckpoint
 from sidecar.checkpoints.step_sources import REMEDY, StepSources
 from sidecar.checkpoints.watch import Watch
 from sidecar.clock import SystemClock
@@ -26,6 +28,7 @@ from sidecar.commands.catalog_and_rules import export_rule
 from sidecar.commands.check.finding import Finding
 from sidecar.commands.check.peers import Here, exports, group, visibility, watch
 from sidecar.commands.check.sinks import hooks, sinks
+from sidecar.commands.check.trial import try_task
 from sidecar.commands.framework import with_framework
 from sidecar.commands.observed_nodes import ObservedNodes
 from sidecar.commands.port_owner import node_serving
@@ -41,6 +44,7 @@ from sidecar.policy.node_identity import advertised_host, node_name
 from sidecar.policy.roles import NO_HINT, RoleDecision, decide_role
 from sidecar.settings import Settings
 from sidecar.version import __version__
+from sidecar.workers.command_specs import cannot_be_used
 from sidecar.workers.messages import Check, Checked, Failed, Ready
 from sidecar.workers.pool import WorkerPool
 from sidecar.workers.ports import OPEN_PORTS_REMEDY
@@ -57,8 +61,9 @@ def findings(
     storage_timeout: StorageTimeout,
     make_workers: Callable[[Post], WorkerPool],
     search_path: str,
+    quick: bool = False,
 ) -> Iterator[Finding]:
-    """Run all trials one after the other, the slow ones last."""
+    """Run all trials one after the other, the slow ones last. `quick`: the task is only imported."""
     role = yield from _role(settings, environ)
     yield from _checkpoints(settings, catalog, storage_timeout)
     if (yield from _journal(settings, storage_timeout)):
@@ -75,7 +80,7 @@ def findings(
     if (typo := _typo(settings, search_path, storage_timeout)) is not None:
         yield typo
         return
-    task = yield from _task(settings, make_workers, search_path)
+    task = yield from _task(settings, make_workers, search_path, catalog, storage_timeout, quick=quick)
     if role is not None and task is not None and observed_nodes is not None:
         here = Here(
             node=node_name(settings, environ),
@@ -290,9 +295,45 @@ def _typo(settings: Settings, search_path: str, storage_timeout: StorageTimeout)
 
 
 def _task(
-    settings: Settings, make_workers: Callable[[Post], WorkerPool], search_path: str
+    settings: Settings,
+    make_workers: Callable[[Post], WorkerPool],
+    search_path: str,
+    catalog: Catalog,
+    storage_timeout: StorageTimeout,
+    *,
+    quick: bool,
 ) -> Generator[Finding, None, str | None]:
-    """Import the task in a worker process, as the daemon does at its start, and return the digest of its code."""
+    """Import the task in a worker process and evaluate with it, unless `quick`. Return the digest of its code."""
+    try:
+        imported = _imported(settings, make_workers, search_path)
+    except SidecarError as error:
+        yield Finding("task", ok=False, text=str(error))
+        return None
+    about = f"{settings.task} evaluates {', '.join(imported.eval_sets)} with {settings.framework} {imported.version}"
+    if quick:
+        text = f"{about}. Not tried (--quick): to build its model, to restore a checkpoint and to evaluate a batch"
+        yield Finding("task", ok=True, text=text, tried=False)
+        return imported.digest
+
+    def newest() -> DiscoveredCheckpoint | None:
+        scan = storage_timeout.call(catalog.scan)
+        return scan.found[-1] if scan.found else None
+
+    yield from try_task(settings, about, make_workers, newest)
+    return imported.digest
+
+
+@dataclass(frozen=True, slots=True)
+class _Imported:
+    """Describe a task that a worker process imported."""
+
+    digest: str  # of its code
+    eval_sets: tuple[str, ...]
+    version: str  # of the framework
+
+
+def _imported(settings: Settings, make_workers: Callable[[Post], WorkerPool], search_path: str) -> _Imported:
+    """Import the task in a worker process, as the daemon does at its start. Raises `TaskError`."""
     assert settings.task is not None
     inbox: queue.SimpleQueue[tuple[str, Event]] = queue.SimpleQueue()
     clock = SystemClock()
@@ -302,8 +343,7 @@ def _task(
         workers.probe(clock.now())
         while True:
             for overrun in workers.overruns(clock.now()):
-                yield Finding("task", ok=False, text=f"the worker process {overrun.message}")
-                return None
+                raise TaskError(f"task {settings.task!r} cannot be checked: the process {overrun.message}")
             try:
                 name, report = inbox.get(timeout=_TIMEOUT_CHECK_SECONDS)
             except queue.Empty:
@@ -323,18 +363,13 @@ def _task(
                 worker.process.send(check)
             elif isinstance(report, Checked):
                 if not (report.builds_model or settings.trust_saved_graph):
-                    text = f"{settings.task} has no build_model, so trust_saved_graph must be true; or give build_model"
-                    yield Finding("task", ok=False, text=text)
-                    return None
-                sets = ", ".join(report.eval_sets)
-                text = f"{settings.task} evaluates {sets} with {settings.framework} {version}"
-                yield Finding("task", ok=True, text=text)
-                return report.task
+                    raise TaskError(
+                        f"{settings.task} has no build_model, so trust_saved_graph must be true; or give build_model"
+                    )
+                return _Imported(report.task, report.eval_sets, version)
             elif isinstance(report, Failed):
-                yield Finding("task", ok=False, text=f"{settings.task}: {report.message}")
-                return None
+                raise TaskError(cannot_be_used(settings.task, report.message))
             elif isinstance(report, Exited):
-                yield Finding("task", ok=False, text=f"{settings.task}: {report}")
-                return None
+                raise TaskError(f"task {settings.task!r} cannot be checked: {report}")
     finally:
         workers.kill_all()

@@ -5,8 +5,12 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Describe one result of a trial. `what` names the subject, such as `journal`."""
+    """Describe one result of a trial.
+
+    `what` names the subject, such as `journal`. `tried` is false if something was left out, which `text` explains.
+    """
 
     what: str
     ok: bool
     text: str
+    tried: bool = True

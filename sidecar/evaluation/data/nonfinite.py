@@ -82,7 +82,7 @@ def totals(streams: Sequence[Stream], reduced: States) -> dict[str, dict[str, No
                 raise EvaluationError(
                     "nonfinite_input",
                     f"{total.describe(stream.eval_set, place)}, and EvalSet(nonfinite='refuse') allows none: fix the "
-                    f"data or filter such examples out; if they mark missing values, set nonfinite='count'",
+                    f"data or filter such examples out; if they mark missing inputs, set nonfinite='allow'",
                 )
     return {eval_set: places for eval_set, places in totals_by_set.items() if places}
 

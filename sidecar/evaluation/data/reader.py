@@ -7,7 +7,7 @@ sample is compared before, and the own batches are compared with those of the fi
 
 import hashlib
 from collections.abc import Callable, Iterator
-from itertools import repeat
+from itertools import islice, repeat
 from typing import Final, cast
 
 from sidecar.evaluation.backend import Stream, Tick
@@ -18,7 +18,7 @@ from sidecar.evaluation.data.listed import ListedSet, read_sample
 from sidecar.evaluation.data.nonfinite import NonfiniteCounter
 from sidecar.evaluation.data.shard import Shard, all_to_first
 from sidecar.evaluation.failures import EvaluationError, following_from_code
-from sidecar.evaluation.task import EvalSet
+from sidecar.evaluation.task import EvalSet, NonfinitePolicy
 
 _ORDER_ADVICE: Final = (
     "shuffle with a seed and reshuffle_each_iteration=False or not at all, list files with shuffle=False, and let a "
@@ -35,18 +35,30 @@ class EvalSetReader:
         source: Opens the data.
         shard: This rank, and the number of ranks.
         budget: Bytes of batches that may stay in memory.
+        nonfinite: What `EvalSet(nonfinite=None)` means.
 
     Raises:
         EvaluationError: The eval set is empty.
     """
 
-    def __init__(self, name: str, eval_set: EvalSet, source: BatchSource, *, shard: Shard, budget: CacheBudget) -> None:
+    def __init__(
+        self,
+        name: str,
+        eval_set: EvalSet,
+        source: BatchSource,
+        *,
+        shard: Shard,
+        budget: CacheBudget,
+        nonfinite: NonfinitePolicy = "count",
+    ) -> None:
         self.name = name
+        self._policy = eval_set.nonfinite or nonfinite
         self._eval_set, self._source, self._shard = eval_set, source, shard
         sample = source.sample()
         if sample is None and source.sharding != "own":
             raise EvaluationError("task_error", f"eval set {name!r} is empty: it has no example to evaluate")
         self._sample_digest = None if sample is None else self._digest(sample)
+        self._most: int | None = None  # only so many batches of the whole set are read
         self._stream: Stream | None = None
         self._own_digest: bytes | None = None  # of this rank's batches, once they have been read
         self._listed: ListedSet | None = None
@@ -80,8 +92,12 @@ class EvalSetReader:
         self._stream, self._own_digest, self._is_counted = None, None, False
         self._cache.clear()
 
-    def read(self, tick: Tick) -> Stream:
-        """Fingerprint the stream: read all of it once, or a sample. Cache the own batches that are read in full."""
+    def read(self, tick: Tick, most: int | None = None) -> Stream:
+        """Fingerprint the stream: read all of it once, or a sample. Cache the own batches that are read in full.
+
+        `most`: evaluate only so many batches of the set, the first ones. It is the same in every call.
+        """
+        self._most = most
         if self._source.sharding in ("batches", "index"):
             read = self._read_all if self._source.sharding == "batches" else self._read_sample
             self._stream = self._stream or read(tick)
@@ -131,6 +147,8 @@ class EvalSetReader:
 
     def _count_nonfinite(self, batch: Batch, number: int, first: int | None) -> None:
         for place, part in self._source.parts(batch):
+            if place == "input" and self._policy == "allow":
+                continue
             if finite := self._source.finite_rows(part):
                 self.nonfinite.add(place, finite, self._source.examples_in(batch), number, first)
 
@@ -146,7 +164,7 @@ class EvalSetReader:
         digest = hashlib.blake2b(digest_size=16)
         is_first = self._own_digest is None
         self._cache.clear()  # from an interrupted evaluation
-        for index, batch in enumerate(self._source.own()):
+        for index, batch in enumerate(islice(self._source.own(), self._most_own)):
             if self._is_compared:
                 found = self._digest(batch)
                 self._require_as_sampled(index, found)
@@ -159,6 +177,11 @@ class EvalSetReader:
         elif digest.digest() != self._own_digest:
             raise self._has_changed()
         self._own_digest = digest.digest()
+
+    @property
+    def _most_own(self) -> int | None:
+        """Number of batches of this rank that are read; None: all of them."""
+        return self._most if self._most is None or self.examples is None else len(self._places)
 
     def _require_as_sampled(self, index: int, digest: bytes) -> None:
         """Raise `EvaluationError` if a batch of this rank has other contents than when it was read as a sample."""
@@ -181,8 +204,13 @@ class EvalSetReader:
             f"eval set {self.name!r} has another order each time that it is read: {_ORDER_ADVICE}",
         )
 
+    @property
+    def _expected(self) -> int | None:
+        """Number of examples by the task, if all of them are read."""
+        return self._eval_set.examples if self._most is None else None
+
     def _require_expected(self, examples: int) -> None:
-        expected = self._eval_set.examples
+        expected = self._expected
         if expected is not None and examples != expected:
             counted = f"more than {expected}" if examples > expected else str(examples)
             raise EvaluationError("count", f"eval set {self.name!r} has {counted} examples, EvalSet says {expected}")
@@ -190,10 +218,10 @@ class EvalSetReader:
     def _read_all(self, tick: Tick) -> Stream:
         fingerprint, own_digest = hashlib.blake2b(digest_size=16), hashlib.blake2b(digest_size=16)
         batches = examples = own_batches = own_examples = 0
-        expected = self._eval_set.examples
+        expected = self._expected
         self._cache.clear()
         self._places = []
-        for number, batch in self._source.numbered():
+        for number, batch in islice(self._source.numbered(), self._most):
             digest = self._digest(batch)
             if batches == 0 and digest != self._sample_digest:
                 raise self._has_other_order()
@@ -220,7 +248,7 @@ class EvalSetReader:
         if self._eval_set.prepare is None:
             self._cache.finish()
         self._own_digest = own_digest.digest()
-        refuses = self._eval_set.nonfinite == "refuse"
+        refuses = self._policy == "refuse"
         return Stream(
             self.name, fingerprint.hexdigest(), batches, examples, own_batches, own_examples, expected, refuses
         )
@@ -230,20 +258,21 @@ class EvalSetReader:
         listed = self._listed = read_sample(cast("ListedSource", self._source), self._digest, tick)
         if listed.digests[0] != self._sample_digest:
             raise self._has_other_order()
-        self._places = listed.places(self._shard)
-        own_examples = sum(listed.sizes[number] for number, _ in self._places)
-        examples, expected = sum(listed.sizes), self._eval_set.examples
+        sizes, expected = listed.sizes[: self._most], self._expected
+        self._places = [place for place in listed.places(self._shard) if place[0] < len(sizes)]
+        own_examples = sum(sizes[number] for number, _ in self._places)
+        examples = sum(sizes)
         self._require_expected(examples)
-        refuses = self._eval_set.nonfinite == "refuse"
-        counts = len(listed.sizes), examples, len(self._places), own_examples
+        refuses = self._policy == "refuse"
+        counts = len(sizes), examples, len(self._places), own_examples
         return Stream(self.name, listed.fingerprint, *counts, expected, refuses, "index", len(listed.digests))
 
     def _describe_unread(self) -> Stream:
         """Describe a stream that no rank reads in full. For files the list is compared, otherwise nothing."""
         sharding = self._source.sharding
         fingerprint = self._source.fingerprint_of_files() if sharding == "files" else ""
-        refuses = self._eval_set.nonfinite == "refuse"
-        return Stream(self.name, fingerprint, 0, 0, 0, 0, self._eval_set.examples, refuses, sharding)
+        refuses = self._policy == "refuse"
+        return Stream(self.name, fingerprint, 0, 0, 0, 0, self._expected, refuses, sharding)
 
 
 def unless_batched(batch_size: int | None) -> str:

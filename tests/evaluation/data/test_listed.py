@@ -92,6 +92,21 @@ def test_each_rank_reads_a_sample_and_its_own_batches(ranks):
     assert sum(stream.own_batches for stream in streams) == BATCHES
 
 
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+def test_only_the_first_batches_are_evaluated(ranks):
+    """Their counts are those of the set then, and a number of examples that the task expects is not compared."""
+    places, counted = [], set()
+    for rank in range(ranks):
+        source, reader = opened(rank, ranks, examples=10**6)
+        stream = reader.read(lambda: None, 2)
+        counted.add((stream.batches, stream.examples, stream.expected))
+        source.reads.clear()
+        places += evaluate(reader)
+        assert source.reads == [number for number in range(2) if number % ranks == rank]
+    assert sorted(places) == [(0, 0), (1, 3)]
+    assert counted == {(2, 6, None)}
+
+
 def test_the_sample_has_the_first_the_last_and_six_others():
     chosen = {name: sampled(name, 10_000) for name in "abcdefgh"}
     for numbers in chosen.values():

@@ -44,7 +44,7 @@ class PythonEvaluator:
         self._task, self._shard = task, shard
         self._load, self._predict = task.load, task.predict
         open_source = partial(ArraySource, batch_size=task.batch_size, shard=shard)
-        self._sets = EvalSets(task, shard, open_source, cache_bytes=cache_bytes)
+        self._sets = EvalSets(task, shard, open_source, cache_bytes=cache_bytes, nonfinite="allow")
         with following_from_code():
             self._measurement = Measurement(chosen(task))
         self._columns = PredictionsColumns(task.predictions, _column) if task.predictions else None
@@ -54,9 +54,9 @@ class PythonEvaluator:
         self._files = LoadedFiles(self._path, {})
         self.traces, self.builds, self.loads_graphs = 0, 0, False
 
-    def read(self, tick: Tick, evaluated: int = 0) -> tuple[Stream, ...]:
+    def read(self, tick: Tick, evaluated: int = 0, most: int | None = None) -> tuple[Stream, ...]:
         """Choose the eval sets that take part, and read those that have not been read yet."""
-        return self._sets.read(tick, evaluated)
+        return self._sets.read(tick, evaluated, most)
 
     def restore(self, path: str) -> Callable[[], None]:
         """Return a function that calls the task's `load`, in the thread of its caller, which `load` may depend on."""

@@ -84,11 +84,11 @@ class KerasEvaluator:
         """Return the number of times that steps have been traced."""
         return self._steps.traces
 
-    def read(self, tick: Tick, evaluated: int = 0) -> tuple[Stream, ...]:
+    def read(self, tick: Tick, evaluated: int = 0, most: int | None = None) -> tuple[Stream, ...]:
         """Choose the eval sets of this evaluation, and read those that have not been read yet."""
         chosen = self._task.sets(evaluated)
         self._chosen = [batches for batches in self._batches if batches.name in chosen]
-        return tuple(batches.read(tick) for batches in self._chosen)
+        return tuple(batches.read(tick, most) for batches in self._chosen)
 
     def restore(self, path: str) -> Callable[[], None]:
         """Begin to restore every variable; the returned function waits for it, or calls the `restore` of the task."""

@@ -55,9 +55,9 @@ class TorchEvaluator:
         with following_from_code(RuntimeError):
             self._runner.try_out(self._first_batches())
 
-    def read(self, tick: Tick, evaluated: int = 0) -> tuple[Stream, ...]:
+    def read(self, tick: Tick, evaluated: int = 0, most: int | None = None) -> tuple[Stream, ...]:
         """Choose the eval sets that take part, and read those that have not been read yet."""
-        return self._sets.read(tick, evaluated)
+        return self._sets.read(tick, evaluated, most)
 
     def restore(self, path: str) -> Callable[[], None]:
         """Begin to load the checkpoint; the returned function restores the model, or calls the task's `restore`."""
