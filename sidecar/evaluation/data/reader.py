@@ -7,6 +7,7 @@ sample is compared before, and the own batches are compared with those of the fi
 
 import hashlib
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from itertools import islice, repeat
 from typing import Final, cast
 
@@ -52,8 +53,8 @@ class EvalSetReader:
         nonfinite: NonfinitePolicy = "count",
     ) -> None:
         self.name = name
-        self._policy = eval_set.nonfinite or nonfinite
-        self._eval_set, self._source, self._shard = eval_set, source, shard
+        self._eval_set = replace(eval_set, nonfinite=eval_set.nonfinite or nonfinite)
+        self._source, self._shard = source, shard
         sample = source.sample()
         if sample is None and source.sharding != "own":
             raise EvaluationError("task_error", f"eval set {name!r} is empty: it has no example to evaluate")
@@ -147,7 +148,7 @@ class EvalSetReader:
 
     def _count_nonfinite(self, batch: Batch, number: int, first: int | None) -> None:
         for place, part in self._source.parts(batch):
-            if place == "input" and self._policy == "allow":
+            if place == "input" and self._eval_set.nonfinite == "allow":
                 continue
             if finite := self._source.finite_rows(part):
                 self.nonfinite.add(place, finite, self._source.examples_in(batch), number, first)
@@ -248,7 +249,7 @@ class EvalSetReader:
         if self._eval_set.prepare is None:
             self._cache.finish()
         self._own_digest = own_digest.digest()
-        refuses = self._policy == "refuse"
+        refuses = self._eval_set.nonfinite == "refuse"
         return Stream(
             self.name, fingerprint.hexdigest(), batches, examples, own_batches, own_examples, expected, refuses
         )
@@ -263,7 +264,7 @@ class EvalSetReader:
         own_examples = sum(sizes[number] for number, _ in self._places)
         examples = sum(sizes)
         self._require_expected(examples)
-        refuses = self._policy == "refuse"
+        refuses = self._eval_set.nonfinite == "refuse"
         counts = len(sizes), examples, len(self._places), own_examples
         return Stream(self.name, listed.fingerprint, *counts, expected, refuses, "index", len(listed.digests))
 
@@ -271,7 +272,7 @@ class EvalSetReader:
         """Describe a stream that no rank reads in full. For files the list is compared, otherwise nothing."""
         sharding = self._source.sharding
         fingerprint = self._source.fingerprint_of_files() if sharding == "files" else ""
-        refuses = self._policy == "refuse"
+        refuses = self._eval_set.nonfinite == "refuse"
         return Stream(self.name, fingerprint, 0, 0, 0, 0, self._expected, refuses, sharding)
 
 
