@@ -76,10 +76,17 @@ class BatchDependence:
         found = self._found.get(eval_set, set())
         exact_sum(states, _STATE).add(np.array([name in found for name in self._names], np.int64))
 
-    def notes(self, states: SetStates) -> tuple[str, ...]:
-        """Return notes for the reader of the result, from the states of all ranks."""
+    def metrics(self, states: SetStates) -> list[str]:
+        """Return the names of the metrics that depend on batches according to at least one rank."""
+        return [name for name in self._found_by_any(states) if name not in _NOTES]
+
+    def notes(self, states: SetStates, metrics: Sequence[str] | None = None) -> tuple[str, ...]:
+        """Return notes for the reader of the result, from the states of all ranks.
+
+        `metrics` are the names to show, if not those of `metrics`.
+        """
         found = self._found_by_any(states)
-        metrics = [name for name in found if name not in _NOTES]
+        metrics = self.metrics(states) if metrics is None else metrics
         notes = [_NOTES[name] for name in found if name in _NOTES]
         if metrics:
             verb = "depends" if len(metrics) == 1 else "depend"
@@ -91,7 +98,7 @@ class BatchDependence:
         found = [name for name in self._found_by_any(states) if name != UNTESTED]
         if not found or sharding not in ("own", "files"):
             return
-        which = "predictions" if MODEL in found else ", ".join(map(repr, found))
+        which = "predictions" if MODEL in found else ", ".join(repr(name.rpartition(":")[2]) for name in found)
         reason = "divides itself" if sharding == "own" else "is divided by files"
         raise EvaluationError(
             "task_error",
@@ -101,6 +108,8 @@ class BatchDependence:
         )
 
     def _found_by_any(self, states: SetStates) -> list[str]:
+        if _STATE not in states:  # the findings of an evaluation that has not ended
+            return []
         counts = exact_sum(states, _STATE).integers()
         return [name for name, count in zip(self._names, counts, strict=True) if count]
 

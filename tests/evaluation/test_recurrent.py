@@ -393,7 +393,7 @@ def test_a_fixed_batch_size_without_states(name, named, size, tmp_path, evaluate
         expected = saved.evaluate(X, Y, batch_size=size, return_dict=True, verbose=0)
         assert values_of(found[0]) == pytest.approx(expected, rel=1e-5)
     (note,) = found[1].notes
-    assert "batches of one size" in note
+    assert "parts of a batch cannot be evaluated" in note
 
 
 @pytest.mark.parametrize("name", KERAS)

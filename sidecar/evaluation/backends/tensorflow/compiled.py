@@ -6,14 +6,14 @@ from typing import Any
 
 import tensorflow as tf
 
-from sidecar.evaluation.backends.tensorflow.batch_means import BatchMeans, by_batch_note
-from sidecar.evaluation.backends.tensorflow.keras_metric import KerasMetric, label_of, undefined
+from sidecar.evaluation.backends.tensorflow.keras_metric import KerasMetric, by_batch_note, label_of, undefined
 from sidecar.evaluation.backends.tensorflow.mergeability import SIZE_ERRORS, probe, probe_twice
 from sidecar.evaluation.backends.tensorflow.metrics_in_turn import Calls, MetricsInTurn, found_late, replaced
 from sidecar.evaluation.backends.tensorflow.randomness import Randomness
 from sidecar.evaluation.backends.tensorflow.recurrent import RecurrentStates
 from sidecar.evaluation.backends.tensorflow.replay import Changes
 from sidecar.evaluation.backends.tensorflow.rounding import tolerance_of
+from sidecar.evaluation.batch_dependence import BatchDependence
 from sidecar.evaluation.data.batch_source import Batch
 from sidecar.evaluation.failures import CannotBeMergedError, EvaluationError
 from sidecar.evaluation.metrics.metric import EvalSetInfo, MetricResult, value
@@ -47,23 +47,21 @@ class CompiledMeasurement:
         task.require_in_turn([str(metric.name) for metric in _leaves(model.metrics)])
         self.randomness = Randomness(model)
         self.randomness.check(lambda: self._all_of(first))
-        self.by_batch = BatchMeans(list(self._metrics))
+        self.dependence = BatchDependence(list(self._metrics))
         # Keras' loss of a batch is a mean over its unmasked positions, so the value of a batch is used unchanged.
         is_masked = any(hasattr(tensor, "_keras_mask") for tensor in tf.nest.flatten(seen))
         self._unweighted = [id(metric) for metric in getattr(getattr(model, "_compile_loss", None), "metrics", ())]
         self.tolerance = tolerance_of(
             getattr(model, "compute_dtype", ""), *(tf.as_dtype(part.dtype).name for part in tf.nest.flatten(seen))
         )
+        self.of_batches = {
+            name for name, metric in self._metrics.items() if is_masked and _is_in(metric.metric, losses)
+        }
         for (name, metric), probed in list(zip(self._metrics.items(), self._probe(first), strict=True)):
             try:
                 metric.require_additive(probed.in_turn, [probed.first, probed.second])
             except CannotBeMergedError as error:
                 self.put_in_turn(name, error.reason)
-                continue
-            if (is_masked and _is_in(metric.metric, losses)) or metric.depends_on_batches(
-                probed.whole, [probed.first, probed.second], self.tolerance
-            ):
-                self.by_batch.add(name)
         self._by_result = self._sources(first)  # runs the step again
         expected = set(self._by_result)
         for source in self._by_result.values():
@@ -92,7 +90,6 @@ class CompiledMeasurement:
         if not recurrent:
             with suppress(*SIZE_ERRORS):
                 return probe(*arguments)
-            self.by_batch.add_unknown()
         return probe_twice(*arguments, recurrent.reset)
 
     def _reset(self) -> None:
@@ -126,6 +123,24 @@ class CompiledMeasurement:
         states = dict(zip(self._metrics, outputs, strict=True))
         return {name: states[name] for name in self.stateful_metrics}
 
+    def dependent(self, whole: Changes, halves: Sequence[Changes]) -> set[str]:
+        """Return the names of metrics whose states after a batch are not the sum of those after its halves."""
+        return {
+            name
+            for name, metric in self.stateful_metrics.items()
+            if metric.depends_on_batches(whole[name], [half[name] for half in halves], self.tolerance)
+        }
+
+    def dependent_given_predictions(self, whole: Batch, halves: Sequence[Batch], predictions: Any) -> set[str]:
+        """Return nothing: the step predicts by itself."""
+        del whole, halves, predictions
+        return set()
+
+    def contents(self, outputs: Any) -> list[str]:
+        """Return nothing: all metrics run within the step."""
+        del outputs
+        return []
+
     def step(self, batch: Batch, predictions: Any = None, start: Any = None) -> tuple[Any, Any, Calls]:
         """Run `test_step` from reset metrics; return their states and the predictions passed to Keras, if any.
 
@@ -149,7 +164,7 @@ class CompiledMeasurement:
 
     def states(self, info: EvalSetInfo) -> SetStates:
         """Return the empty states of all metrics."""
-        states = self.by_batch.states() | self.in_turn.states(list(self.stateful_metrics), info.shard)
+        states = self.dependence.states() | self.in_turn.states(list(self.stateful_metrics), info.shard)
         for name, metric in self._metrics.items():
             states |= named(name, metric.states(info))
         return states
@@ -166,7 +181,7 @@ class CompiledMeasurement:
         of_batches: list[str] = []
         by_example: list[str] = []
         without_weight: list[str] = []
-        sources_of_batches = self.by_batch.names(states)
+        sources_of_batches = self.dependence.metrics(states)
         in_turn = self.in_turn.results(states)
         notes_in_turn: tuple[str, ...] = ()
         for name, source in self._by_result.items():
@@ -186,7 +201,8 @@ class CompiledMeasurement:
             if metric.is_undefined(metric_states):
                 without_weight += numbers
         names = {source: name for name, source in self._by_result.items()}
-        notes = by_batch_note(of_batches) + undefined(without_weight) + self.in_turn.notes(names) + notes_in_turn
+        notes = by_batch_note(of_batches) + self.dependence.notes(states, []) + undefined(without_weight)
+        notes += self.in_turn.notes(names) + notes_in_turn
         if by_example:
             notes += (f"{', '.join(by_example)}: all examples count alike; Keras 3 takes the mean over its batches",)
         return MetricResult(values, notes=notes)

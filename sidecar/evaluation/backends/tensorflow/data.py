@@ -1,6 +1,6 @@
 """Read eval sets with TensorFlow: divide `tf.data` datasets among ranks and inspect the tensors in a batch."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from functools import partial
 from typing import Any
 
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from sidecar.evaluation.backends.tensorflow.finite import finite_rows, is_finite
 from sidecar.evaluation.backends.tensorflow.recurrent import RecurrentStates
 from sidecar.evaluation.backends.tensorflow.sources import Source
-from sidecar.evaluation.data.batch_source import Batch
+from sidecar.evaluation.data.batch_source import Batch, Division
 from sidecar.evaluation.data.cache import CacheBudget
 from sidecar.evaluation.data.elements import placed
 from sidecar.evaluation.data.reader import EvalSetReader, unless_batched
@@ -46,16 +46,10 @@ class Batches(EvalSetReader):
         reason = f"the model's {recurrent} continue from the previous batch"
         self.leave_to_first(reason, partial(self._require_fit, recurrent))
 
-    def refuse_batch_means(self, names: Sequence[str]) -> None:
-        """Raise `EvaluationError` for means over batches where batches depend on the number of workers."""
-        if names and self._datasets.sharding == "own":
-            metrics = ", ".join(repr(name.rpartition(":")[2]) for name in names)
-            raise EvaluationError(
-                "task_error",
-                f"{metrics} of eval set {self.name!r} would be a mean over batches, and the set divides itself, so "
-                f"that its batches depend on the number of workers: let its source yield all examples, or measure with "
-                f"a metric that adds up examples",
-            )
+    @property
+    def division(self) -> Division:
+        """Return `own` if batches depend on the number of workers, else `batches`: batches of files end with a file."""
+        return "own" if self._datasets.sharding == "own" else "batches"
 
     def _require_fit(self, recurrent: RecurrentStates, number: int, size: int) -> None:
         fixed = recurrent.batch_size

@@ -16,11 +16,11 @@ from sidecar.evaluation.backends.tensorflow.data import Batches, array_of
 from sidecar.evaluation.backends.tensorflow.keras_file import is_keras_file
 from sidecar.evaluation.backends.tensorflow.model import make_model
 from sidecar.evaluation.backends.tensorflow.non_variable_state import NonVariableState
-from sidecar.evaluation.backends.tensorflow.randomness import NOTE, seed_of
+from sidecar.evaluation.backends.tensorflow.randomness import seed_of
 from sidecar.evaluation.backends.tensorflow.recurrent import RecurrentStates
-from sidecar.evaluation.backends.tensorflow.replay import Replay
 from sidecar.evaluation.backends.tensorflow.restore import restore, variables_of
 from sidecar.evaluation.backends.tensorflow.saved_graph import SavedGraph, is_saved_model
+from sidecar.evaluation.backends.tensorflow.set_checks import SetChecks
 from sidecar.evaluation.backends.tensorflow.step import NO_SEED, Step
 from sidecar.evaluation.backends.tensorflow.traced_steps import TracedSteps
 from sidecar.evaluation.backends.tensorflow.weights import Weights
@@ -28,12 +28,13 @@ from sidecar.evaluation.data.batch_source import Batch
 from sidecar.evaluation.data.cache import CacheBudget
 from sidecar.evaluation.data.digest import feed
 from sidecar.evaluation.data.shard import Shard
-from sidecar.evaluation.eval_loop import BatchObserver, BatchOutput, evaluate_set
+from sidecar.evaluation.eval_loop import EXAMPLES, BatchObserver, BatchOutput, evaluate_set
 from sidecar.evaluation.failures import EvaluationError, following_from_code
 from sidecar.evaluation.hdf5 import require_readable, require_self_contained
 from sidecar.evaluation.metrics.metric import EvalSetInfo, MetricResult
 from sidecar.evaluation.path_alias import readable, require_present
-from sidecar.evaluation.states import SetStates
+from sidecar.evaluation.repeatability import NOTE
+from sidecar.evaluation.states import SetStates, exact_sum
 from sidecar.evaluation.task import Task
 
 
@@ -62,11 +63,12 @@ class KerasEvaluator:
         self.builds = 0 if self.model is None else 1
         self._in_parallel = ThreadPoolExecutor(1, thread_name_prefix="in-parallel")  # for work that needs no data
         self._graph: SavedGraph | None = None
-        self._replays: dict[str, Replay] = {}
+        self._checks: dict[str, SetChecks] = {}
         self._weights_digest: Callable[[], str] | None = None
         self._steps = TracedSteps(task, self.model)
         for batches in self._batches:
             spec, first = batches.spec, batches.first()
+            self._checks[batches.name] = SetChecks(batches.name, first)
             with following_from_code(ValueError, tf.errors.InvalidArgumentError):
                 self._steps.add(first, spec)
         self._recurrent = RecurrentStates(self.model)
@@ -194,7 +196,8 @@ class KerasEvaluator:
         """Evaluate one eval set; recurrent layers begin with the states `begin`."""
         step = self._step_of(batches)
         states = self._states(batches)
-        replay = self._replays.get(batches.name) or step.replay()
+        checks = self._checks[batches.name]
+        checks.begin(step)
         self._recurrent.assign(begin)
         carried = step.recurrent.values()
 
@@ -202,24 +205,18 @@ class KerasEvaluator:
             nonlocal carried
             seed = self._seed(step, batches, batch, None if first is None else number)
             evaluated = step.run(batch, step.start, seed, carried)
-            if replay is not self._replays.get(batches.name):
-                self._replays[batches.name] = replay
-                step.require_repeatable(batch, seed, carried, evaluated)
-            outputs, finite, columns, after, calls = evaluated
-            arrays = [tensor.numpy() for tensor in outputs]
-            replay.add(batch, step.changes(arrays), partial(step.run_from, seed, carried))
-            carried = after
-            return BatchOutput(
-                arrays, [rows.numpy() for rows in finite], tf.nest.map_structure(array_of, columns), calls
-            )
+            arrays = [tensor.numpy() for tensor in evaluated.outputs]
+            checks.add(step, batch, None if first is None else number, seed, carried, evaluated, arrays)
+            carried = evaluated.carried
+            columns = tf.nest.map_structure(array_of, evaluated.columns)
+            return BatchOutput(arrays, [rows.numpy() for rows in evaluated.finite], columns, evaluated.calls)
 
         in_turn, mergeable = step.measurement.in_turn, list(step.measurement.stateful_metrics)
         in_turn.reset()
 
         def finish() -> None:
-            in_turn.found = replay.finish()
+            in_turn.found = checks.finish(step, states, divides_itself=batches.division == "own")
             in_turn.conclude(states, mergeable, is_first=self._shard.rank == 0)
-            step.measurement.by_batch.add_to(states)
 
         return evaluate_set(
             batches,
@@ -240,7 +237,11 @@ class KerasEvaluator:
         for batches in self._chosen:
             measured = self._step_of(batches).measurement
             found.update(measured.in_turn.found_in(reduced[batches.name], list(measured.stateful_metrics)))
+            found.update(self._not_sums_to_end(batches, reduced[batches.name]))
         self._steps.put_in_turn(found)
+        if found:
+            for checks in self._checks.values():
+                checks.start_over()
         return self._leave_to_first() or bool(found)
 
     def _leave_to_first(self) -> bool:
@@ -254,7 +255,7 @@ class KerasEvaluator:
             reason = f"{self._step_of(batches).measurement.in_turn.why()}, so it must be evaluated in turn"
             with following_from_code():
                 batches.leave_to_first(reason)
-            self._replays.pop(batches.name, None)
+            self._checks[batches.name].start_over()
         return bool(changed)
 
     def save_weights(self, folder: Path) -> None:
@@ -270,14 +271,24 @@ class KerasEvaluator:
         results = {}
         for batches in self._chosen:
             measurement = self._step_of(batches).measurement
-            batches.refuse_batch_means(measurement.by_batch.names(reduced[batches.name]))
+            measurement.dependence.refuse(reduced[batches.name], batches.name, batches.division)
             numbers = measurement.compute(reduced[batches.name])
             drawn = (NOTE,) if measurement.randomness.is_drawn else ()
-            unknown = measurement.by_batch.notes(reduced[batches.name])
             tables = self._non_variable.notes() if self._graph is None else ()
-            notes = numbers.notes + unknown + drawn + self._recurrent.notes() + tables
+            notes = numbers.notes + drawn + self._recurrent.notes() + tables
             results[batches.name] = replace(numbers, notes=notes)
         return results
+
+    def _not_sums_to_end(self, batches: Batches, totals: SetStates) -> set[str]:
+        """Return, once, the metrics that do not add up to the end of an eval set that does not divide itself."""
+        if batches.division == "own":
+            return set()
+        step = self._step_of(batches)
+        examples = int(exact_sum(totals, EXAMPLES).integers())
+        with self._recurrent.preserved() as begin:
+            number = None if batches.examples is None else 0
+            seed_of_batch = partial(self._seed, step, batches, number=number)
+            return self._checks[batches.name].not_sums_to_end(step, seed_of_batch, begin, totals, examples)
 
     def _seed(self, step: Step, batches: Batches, batch: Batch, number: int | None) -> Any:
         """Return the seed of the random generators for a batch; a constant if the model draws no random numbers."""

@@ -2,14 +2,17 @@
 
 import copy
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import numpy as np
 import tensorflow as tf
 
+from sidecar.evaluation.backends.tensorflow.data import array_of
 from sidecar.evaluation.backends.tensorflow.keras_metric import undefined
+from sidecar.evaluation.backends.tensorflow.libraries import is_written_by_keras
 from sidecar.evaluation.backends.tensorflow.measured_metric import joined
+from sidecar.evaluation.backends.tensorflow.rounding import is_near
 from sidecar.evaluation.failures import EvaluationError
 from sidecar.evaluation.intervals import Interval
 from sidecar.evaluation.metrics.average import Average
@@ -43,6 +46,23 @@ class KerasLoss:
     def is_of_batches(self) -> bool:
         """Return whether the loss of any output is one number for a batch; known after the first `step`."""
         return any(loss.is_of_batches for loss in self._outputs.values())
+
+    def try_out(self, y: Any, predictions: Any, weights: Any) -> None:
+        """Try the losses on a first batch, and find those that are one number for a batch."""
+        for output, loss in self._outputs.items():
+            loss.try_out(pick(y, output), pick(predictions, output), pick_weights(weights, output))
+
+    def depends_on_batches(self, whole: tuple[Any, Any, Any], halves: Sequence[tuple[Any, Any, Any]]) -> bool:
+        """Return whether the losses of a batch (y, predictions, weights) differ from those of its halves."""
+        for output, loss in self._outputs.items():
+            of_whole, *of_halves = (
+                loss.step(pick(y, output), pick(predictions, output), pick_weights(weights, output))["losses"]
+                for y, predictions, weights in (whole, *halves)
+            )
+            parts = [array_of(losses).ravel() for losses in of_halves]
+            if loss.is_of_batches or not is_near(array_of(of_whole).ravel(), np.concatenate(parts)):
+                return True
+        return False
 
     def step(self, y: Any, predictions: Any, weights: Any) -> dict[str, Any]:
         """Compute within the traced step the single losses of a batch by output, and the losses that the model adds."""
@@ -112,6 +132,18 @@ class _OutputLoss:
         self._single = _single_losses(loss)
         self._values = Average("float32", weighted=False)
 
+    def try_out(self, y: Any, predictions: Any, weights: Any) -> None:
+        """Compute a first batch; a loss that divides in its own way is taken as one number for a batch."""
+        outputs = self.step(y, predictions, weights)
+        if self.is_of_batches or self.is_unreduced or not hasattr(self._loss, "reduction"):
+            return
+        if is_written_by_keras(type(self._loss).__call__):
+            return
+        ours = self._values.states() | {"weight": ExactSum((), "float32")}
+        self.add(ours, tf.nest.map_structure(lambda tensor: [array_of(tensor)], outputs))
+        theirs = array_of(_called(self._loss, y, predictions, weights))
+        self.is_of_batches = theirs.shape != () or not is_near(theirs, np.asarray(self.mean(ours)))
+
     def step(self, y: Any, predictions: Any, weights: Any) -> dict[str, Any]:
         if self.is_of_batches:
             return self._of_batch(y, predictions, weights)
@@ -130,7 +162,7 @@ class _OutputLoss:
     def _of_batch(self, y: Any, predictions: Any, weights: Any) -> dict[str, Any]:
         """Return the value of a batch and the number of its examples, by which Keras weights it."""
         if hasattr(self._loss, "reduction"):
-            value = self._loss(y, predictions, sample_weight=weights)
+            value = _called(self._loss, y, predictions, weights)
         else:
             value = tf.convert_to_tensor(self._loss(y, predictions))
             if weights is not None:
@@ -200,7 +232,7 @@ def _single_losses(loss: Any) -> Callable[[Any, Any, Any], Any]:
     if hasattr(loss, "reduction"):
         single = copy.copy(loss)
         single.reduction = "none"
-        return lambda y, predictions, weights: single(y, predictions, sample_weight=weights)
+        return lambda y, predictions, weights: _called(single, y, predictions, weights)
     if not callable(loss):
         raise EvaluationError("task_error", f"Task(loss={loss!r}) must be a loss object or a function of (y, y_pred)")
 
@@ -209,6 +241,11 @@ def _single_losses(loss: Any) -> Callable[[Any, Any, Any], Any]:
         return losses if weights is None else losses * _broadcast(tf.cast(weights, losses.dtype), losses)
 
     return apply
+
+
+def _called(loss: Any, y: Any, predictions: Any, weights: Any) -> Any:
+    """Call a loss object; one of the user may take no weights."""
+    return loss(y, predictions) if weights is None else loss(y, predictions, sample_weight=weights)
 
 
 def _broadcast(weights: Any, losses: Any) -> Any:

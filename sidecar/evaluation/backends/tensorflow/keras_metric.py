@@ -52,7 +52,7 @@ class KerasMetric:
         """Return the present values of the variables as arrays; must be called outside a trace."""
         return [array_of(variable) for variable in self.metric.variables]
 
-    def require_additive(self, in_turn: list[Any], changes: Sequence[list[Any]]) -> None:
+    def require_additive(self, in_turn: list[Any], changes: Sequence[list[Any]], additions: int = 0) -> None:
         """Raise `EvaluationError` unless the states after several batches are the merged changes of these batches.
 
         A metric that stores its last value, or a largest value without declaring it, is refused.
@@ -60,20 +60,39 @@ class KerasMetric:
         Args:
             in_turn: The states after all batches, one after the other.
             changes: The states after each batch alone.
+            additions: The number of values that a batch may add one by one.
         """
         states = zip(self.metric.variables, self.reductions, in_turn, *changes, strict=True)
         for variable, reduction, after_all, *parts in states:
-            if reduction == "sum":
-                is_additive = is_rounded_sum(after_all, parts)
-            else:
-                is_additive = is_near(after_all, np.asarray(_MERGE[reduction].reduce(parts)))  # type: ignore[attr-defined]
-            if not is_additive:
+            if not _is_merged(reduction, after_all, parts, additions):
                 verb = "add up" if reduction == "sum" else f"keep the {reduction} of"
                 raise CannotBeMergedError(
                     self._label,
                     f"does not {verb} what it sees from batch to batch (state {variable.name!r}), so the states of "
                     f"several workers cannot be merged",
                 )
+
+    def without(self, states: SetStates, change: Sequence[Any]) -> list[Any]:
+        """Return the states over all batches as arrays, without the change by one of these batches."""
+        arrays = []
+        for index, (array, reduction, part) in enumerate(zip(self.identity, self.reductions, change, strict=True)):
+            state = states[str(index)]
+            if reduction == "sum":
+                rest = ExactSum(array.shape, str(array.dtype))
+                assert isinstance(state, ExactSum)
+                rest.merge(state)
+                with np.errstate(over="ignore"):  # of the smallest integer
+                    rest.add(-part.astype(np.int64) if rest.is_integral else -part)
+                state = rest
+            arrays.append(_value_of(state).astype(array.dtype))
+        return arrays
+
+    def repeated(self, times: int, change: Sequence[Any]) -> list[Any]:
+        """Return the states as arrays after batches that all change them in this way."""
+        return [
+            (part.astype(np.float64) * times).astype(part.dtype) if reduction == "sum" else part
+            for reduction, part in zip(self.reductions, change, strict=True)
+        ]
 
     def depends_on_batches(self, whole: list[Any], parts: Sequence[list[Any]], tolerance: float) -> bool:
         """Return whether the states after a whole batch differ from the merged states after its two parts.
@@ -208,6 +227,13 @@ def _thresholds(metric: Any, shape: tuple[int, ...]) -> list[str]:
     return names if (len(names),) == shape and len(set(names)) == len(names) else []
 
 
+def _is_merged(reduction: str, after_all: Any, parts: Sequence[Any], additions: int = 0) -> bool:
+    """Return whether a state after all batches is what the reduction makes of the states after each of them."""
+    if reduction == "sum":
+        return is_rounded_sum(after_all, parts, additions)
+    return is_near(after_all, np.asarray(_MERGE[reduction].reduce(parts)))  # type: ignore[attr-defined]
+
+
 def _value_of(state: State) -> NDArray[Any]:
     assert isinstance(state, ExactSum | MinMax)
     return state.round() if isinstance(state, ExactSum) else state.values()
@@ -217,6 +243,14 @@ def _result_is_inherited(metric: Any, name: str) -> bool:
     """Return whether the metric computes its result exactly as Keras' class of that name does."""
     cls = class_named(metric, name)
     return cls is not None and type(metric).result is cls.result
+
+
+def by_batch_note(names: Sequence[str]) -> tuple[str, ...]:
+    """Return a note for the reader of the result about metrics that depend on batches; no note without names."""
+    if not names:
+        return ()
+    predicate = "is a mean over batches" if len(names) == 1 else "are means over batches"
+    return (f"{', '.join(names)} {predicate}, as in Keras; another batch size gives another number",)
 
 
 def undefined(names: Sequence[str]) -> tuple[str, ...]:

@@ -8,24 +8,26 @@ from collections.abc import Container, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, Final, Protocol
 
+import numpy as np
 import tensorflow as tf
 
-from sidecar.evaluation.backends.tensorflow.batch_means import BatchMeans, by_batch_note
 from sidecar.evaluation.backends.tensorflow.compiled import CompiledMeasurement
-from sidecar.evaluation.backends.tensorflow.data import array_of
+from sidecar.evaluation.backends.tensorflow.data import array_of, examples_in
 from sidecar.evaluation.backends.tensorflow.keras_loss import KerasLoss
-from sidecar.evaluation.backends.tensorflow.keras_metric import KerasMetric, label_of
+from sidecar.evaluation.backends.tensorflow.keras_metric import KerasMetric, by_batch_note, label_of
 from sidecar.evaluation.backends.tensorflow.measured_metric import (
     MeasuredMetric,
     masked,
     require_labels_and_predictions,
     update,
 )
+from sidecar.evaluation.backends.tensorflow.mergeability import part_of
 from sidecar.evaluation.backends.tensorflow.metrics_in_turn import Calls, MetricsInTurn, found_late
 from sidecar.evaluation.backends.tensorflow.model import has_own_test_step
 from sidecar.evaluation.backends.tensorflow.randomness import Randomness
 from sidecar.evaluation.backends.tensorflow.replay import Changes
 from sidecar.evaluation.backends.tensorflow.rounding import TOLERANCE
+from sidecar.evaluation.batch_dependence import BatchDependence, contents_of, metric_depends_on_batches
 from sidecar.evaluation.data.batch_source import Batch
 from sidecar.evaluation.data.elements import require_form_of_keras, with_labels
 from sidecar.evaluation.data.plain_arrays import read_only
@@ -44,8 +46,11 @@ _NEUTRAL_ATTRIBUTES: Final = ("name", "states", "add", "compute")  # of `sidecar
 class Measurement(Protocol):
     """Turn batches into changes of states, and states into numbers."""
 
-    by_batch: BatchMeans
-    """The numbers that depend on how examples are divided into batches."""
+    dependence: BatchDependence
+    """Adds up over ranks which numbers depend on how examples are divided into batches."""
+
+    of_batches: set[str]
+    """Names of the metrics that depend on it by their nature."""
 
     randomness: Randomness
     """The generators of random numbers that the model uses."""
@@ -80,6 +85,18 @@ class Measurement(Protocol):
         Returns:
             The outputs for `add`, the predictions, if they are known, and the updates of the metrics in turn.
         """
+        ...
+
+    def dependent(self, whole: Changes, halves: Sequence[Changes]) -> set[str]:
+        """Return the names of those `stateful_metrics` whose changes by the halves of a batch are not its own."""
+        ...
+
+    def dependent_given_predictions(self, whole: Batch, halves: Sequence[Batch], predictions: Any) -> set[str]:
+        """Return the names of metrics that depend on the division of a batch, if its predictions do not."""
+        ...
+
+    def contents(self, outputs: Any) -> list[str]:
+        """Return what metrics that run outside of the trace make of the outputs of `step` for one batch, as texts."""
         ...
 
     def states(self, info: EvalSetInfo) -> SetStates:
@@ -149,16 +166,16 @@ class ChosenMeasurement:
                 inputs = pick(y, output), pick(predictions, output), pick_weights(weights, output)
                 self._add(name, output, metric, inputs, found_late(found, name), wanted=task.wants_in_turn(name))
         task.require_in_turn([*self._traced, *self._neutral, *self.in_turn])
-        self.by_batch = BatchMeans([*self._traced, _LOSS])
+        self.dependence = BatchDependence([*self._traced, *self._neutral, _LOSS])
+        self.of_batches: set[str] = set()
         self.tolerance = max((metric.tolerance for _, metric in self._traced.values()), default=TOLERANCE)
-        for name, (_, metric) in self._traced.items():
-            if metric.is_of_batches:
-                self.by_batch.add(name)
         self._loss = None if task.loss is None else KerasLoss(task.loss, model, weighted=weights is not None)
         if self._loss is not None:
-            self._loss.step(y, predictions, weights)  # a wrong loss fails here, with a clearer message than in a trace
+            self._loss.try_out(
+                y, predictions, weights
+            )  # a wrong loss fails here, with a clearer message than in a trace
             if self._loss.is_of_batches:
-                self.by_batch.add(_LOSS)
+                self.of_batches.add(_LOSS)
         self._outputs = list(dict.fromkeys(output for output, _ in self._neutral.values()))
         inputs_of_first = self._neutral_inputs(y, predictions, weights)
         trial = tf.nest.map_structure(lambda tensor: [array_of(tensor)], inputs_of_first)
@@ -199,6 +216,42 @@ class ChosenMeasurement:
         changes, _, _ = outputs
         return {name: changes[name] for name in self.stateful_metrics}
 
+    def dependent(self, whole: Changes, halves: Sequence[Changes]) -> set[str]:
+        """Return nothing: `dependent_given_predictions` tries these metrics, and all others."""
+        del whole, halves
+        return set()
+
+    def dependent_given_predictions(self, whole: Batch, halves: Sequence[Batch], predictions: Any) -> set[str]:
+        """Return the names of metrics and loss whose states for a batch are not the sum of those for its halves."""
+        _, y, weights = with_labels(whole)
+        starts = np.cumsum([0, *map(examples_in, halves)]).tolist()
+        parts = [
+            (with_labels(half)[1], _rows(predictions, start, examples_in(half)), with_labels(half)[2])
+            for start, half in zip(starts, halves, strict=False)
+        ]
+        found = {
+            name
+            for name, (output, metric) in self._traced.items()
+            if metric.depends_on_batches(
+                _of_output(output, y, predictions, weights), [_of_output(output, *part) for part in parts]
+            )
+        }
+        if self._loss is not None and self._loss.depends_on_batches((y, predictions, weights), parts):
+            found.add(_LOSS)
+        inputs = tf.nest.map_structure(array_of, self._neutral_inputs(y, predictions, weights))
+        for name, (output, metric) in self._neutral.items():
+            if metric_depends_on_batches(metric, _eval_batch(inputs[self._outputs.index(output)], 0)):
+                found.add(name)
+        return found
+
+    def contents(self, outputs: Any) -> list[str]:
+        """Return the states of the neutral metrics for the outputs of one batch, as texts."""
+        _, _, inputs = outputs
+        return [
+            contents_of(metric, _eval_batch(inputs[self._outputs.index(output)], 0))
+            for output, metric in self._neutral.values()
+        ]
+
     def step(self, batch: Batch, predictions: Any = None, start: Any = None) -> tuple[Any, Any, Calls]:
         """Return the changes of metrics, single losses and the inputs of neutral metrics; and the other results."""
         x, y, weights = with_labels(batch)
@@ -218,7 +271,7 @@ class ChosenMeasurement:
 
     def states(self, info: EvalSetInfo) -> SetStates:
         """Return the empty states of all metrics and the loss."""
-        states = self._neutral_states(info) | self.by_batch.states()
+        states = self._neutral_states(info) | self.dependence.states()
         states |= self.in_turn.states(list(self.stateful_metrics), info.shard)
         for name, (_, metric) in self._traced.items():
             states |= named(name, metric.states(info))
@@ -236,8 +289,10 @@ class ChosenMeasurement:
     def compute(self, states: SetStates) -> MetricResult:
         """Return the final numbers, with an interval for those measured by single values."""
         joined = join_results(self._computed(states))
-        notes = by_batch_note(self.by_batch.names(states)) + self.in_turn.notes({})
-        return replace(joined, notes=notes + joined.notes)
+        found = self.dependence.metrics(states)
+        of_keras = by_batch_note([name for name in found if name in self._traced or name == _LOSS])
+        others = self.dependence.notes(states, [name for name in found if name in self._neutral])
+        return replace(joined, notes=of_keras + others + self.in_turn.notes({}) + joined.notes)
 
     def _computed(self, states: SetStates) -> Iterator[tuple[str, Output, MetricResult]]:
         for name, (output, traced) in self._traced.items():
@@ -272,6 +327,28 @@ class ChosenMeasurement:
             for first, *batch in zip(firsts, *inputs.values(), strict=True):
                 given = dict(zip(inputs, map(read_only, batch), strict=True))
                 metric.add(metric_states, EvalBatch(given["y"], given["predictions"], given.get("weights"), first))
+
+
+def _eval_batch(inputs: dict[str, Any], first: int | None) -> EvalBatch:
+    """Return the batch that neutral metrics take."""
+    arrays = {part: read_only(array) for part, array in inputs.items()}
+    return EvalBatch(arrays["y"], arrays["predictions"], arrays.get("weights"), first)
+
+
+def _of_output(output: Output, y: Any, predictions: Any, weights: Any) -> tuple[Any, Any, Any]:
+    return pick(y, output), pick(predictions, output), pick_weights(weights, output)
+
+
+def _rows(predictions: Any, start: int, size: int) -> Any:
+    """Return the predictions for some examples of a batch, with their masks."""
+
+    def cut(tensor: Any) -> Any:
+        rows = part_of(start, size, tensor)
+        if (mask := getattr(tensor, "_keras_mask", None)) is not None:
+            rows._keras_mask = part_of(start, size, mask)  # noqa: SLF001 - where Keras looks for it
+        return rows
+
+    return tf.nest.map_structure(cut, predictions)
 
 
 def chosen(task: Task) -> list[tuple[Output, Any]]:

@@ -1,7 +1,7 @@
 """Measure with a metric of Keras that a task lists: an additive state, or single values and their interval."""
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,7 @@ from sidecar.evaluation.backends.tensorflow.data import array_of
 from sidecar.evaluation.backends.tensorflow.keras_metric import KerasMetric, undefined
 from sidecar.evaluation.backends.tensorflow.libraries import class_named, is_keras_2
 from sidecar.evaluation.backends.tensorflow.mergeability import probe
-from sidecar.evaluation.backends.tensorflow.rounding import TOLERANCE, tolerance_of
+from sidecar.evaluation.backends.tensorflow.rounding import TOLERANCE, is_near, tolerance_of
 from sidecar.evaluation.failures import EvaluationError
 from sidecar.evaluation.metrics.average import Average
 from sidecar.evaluation.metrics.metric import EvalSetInfo, MetricResult, value
@@ -55,14 +55,18 @@ class MeasuredMetric:
         )
         self._metric.require_additive(probed.in_turn, [probed.first, probed.second])
         self.tolerance = tolerance_of(predictions.dtype.name) if isinstance(predictions, tf.Tensor) else TOLERANCE
-        self.is_of_batches = self._metric.depends_on_batches(
-            probed.whole, [probed.first, probed.second], self.tolerance
-        )
         is_plain = weights is None and getattr(predictions, "_keras_mask", None) is None
         self._function = per_example(metric) if is_plain and self._metric.divides else None
         if self._function is not None and not _is_mean_of(array_of(self._function(y, predictions)), probed.whole):
             self._function = None
         self._average = Average("float32", weighted=False)
+
+    def depends_on_batches(self, whole: tuple[Any, Any, Any], halves: Sequence[tuple[Any, Any, Any]]) -> bool:
+        """Return whether the metric for a batch (y, predictions, weights) differs from the sum of its halves."""
+        of_whole, *of_halves = (tf.nest.map_structure(array_of, self.step(*part)) for part in (whole, *halves))
+        if self._function is None:
+            return self._metric.depends_on_batches(of_whole, of_halves, self.tolerance)
+        return not is_near(of_whole.ravel(), joined(of_halves), self.tolerance)
 
     @property
     def metric(self) -> Any:

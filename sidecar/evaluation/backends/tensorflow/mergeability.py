@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
+import numpy as np
 import tensorflow as tf
 
 SIZE_ERRORS: Final = (ValueError, tf.errors.InvalidArgumentError)
@@ -92,7 +93,7 @@ def divided(batch: Any) -> tuple[Any, Any, Any]:
     if examples == 1:
         return _map_tensors(_twice, tensors), tensors, tensors
     half = examples // 2
-    parts = [partial(_part, start, size) for start, size in ((0, half), (half, examples - half))]
+    parts = [partial(part_of, start, size) for start, size in ((0, half), (half, examples - half))]
     return tensors, _map_tensors(parts[0], tensors), _map_tensors(parts[1], tensors)
 
 
@@ -102,7 +103,8 @@ def _twice(tensor: Any) -> Any:
     return tf.concat([tensor, tensor], 0)
 
 
-def _part(start: int, size: int, tensor: Any) -> Any:
+def part_of(start: int, size: int, tensor: Any) -> Any:
+    """Return some rows of a dense, ragged or sparse tensor."""
     if isinstance(tensor, tf.SparseTensor):  # a sparse tensor does not support slices
         inner = tensor.dense_shape[1:]
         return tf.sparse.slice(tensor, tf.concat([[start], tf.zeros_like(inner)], 0), tf.concat([[size], inner], 0))
@@ -111,3 +113,43 @@ def _part(start: int, size: int, tensor: Any) -> Any:
 
 def _map_tensors(function: Any, batch: Any) -> Any:
     return tf.nest.map_structure(lambda tensor: None if tensor is None else function(tensor), batch)
+
+
+def without_padding(batch: Any, spec: Any) -> Any:
+    """Return a batch as `padded_batch` would have padded it alone, or `None` if that would make no difference.
+
+    Tensors (n, T, …) are cut to the longest example. The ends of examples are padding if all of them hold the same
+    value more than once.
+
+    Args:
+        batch: A part of a batch: a nested structure of tensors.
+        spec: The structure of batches, as nested `tf.TypeSpec`s. Only axis 1 may have an unknown size.
+    """
+    tensors, specs = tf.nest.flatten(batch), tf.nest.flatten(spec)
+    lengths: dict[int, int] = {}  # from the size of the axis in the batch to the longest example
+    for tensor, tensor_spec in zip(tensors, specs, strict=True):
+        if _is_padded(tensor, tensor_spec):
+            size = int(tensor.shape[1])
+            lengths[size] = max(lengths.get(size, 1), _longest(np.asarray(tensor)))
+    if all(size == longest for size, longest in lengths.items()):
+        return None
+    cut = [
+        tensor[:, : lengths[int(tensor.shape[1])]] if _is_padded(tensor, tensor_spec) else tensor
+        for tensor, tensor_spec in zip(tensors, specs, strict=True)
+    ]
+    return tf.nest.pack_sequence_as(batch, cut)
+
+
+def _is_padded(tensor: Any, spec: Any) -> bool:
+    if not isinstance(tensor, tf.Tensor) or not isinstance(spec, tf.TensorSpec):
+        return False
+    return tuple(spec.shape).count(None) == 2 and spec.shape[1] is None  # noqa: PLR2004 - examples and their positions
+
+
+def _longest(array: Any) -> int:
+    """Return the size of axis 1 without the padding at its end, which all examples share."""
+    examples, size, *_ = array.shape
+    values = array.reshape(examples, size, -1)
+    padding = (values == values[:1, -1:, :1]).all(axis=2)  # if anything is padding, the very last value is
+    padded = np.cumprod(padding[:, ::-1], axis=1).sum(axis=1).min(initial=size)
+    return max(1, size - int(padded)) if padded > 1 else int(size)  # one value may be a sign for the end

@@ -17,13 +17,9 @@ from sidecar.evaluation.backends.tensorflow.data import array_of
 from sidecar.evaluation.backends.tensorflow.recurrent import RecurrentStates
 from sidecar.evaluation.backends.tensorflow.rounding import is_near, tolerance_of
 from sidecar.evaluation.failures import EvaluationError
+from sidecar.evaluation.repeatability import REPEATED
 
 _LARGEST: Final = 2**31 - 1  # the largest value that every kind of generator accepts as its state
-
-NOTE: Final = (
-    "the model draws random numbers in an evaluation: they are seeded by its weights and each batch's number, so the "
-    "same weights get the same numbers"
-)
 
 
 class Randomness:
@@ -53,7 +49,7 @@ class Randomness:
         """
         evaluate()  # some generators are created only when the model draws for the first time
         first = self._seeded(0, evaluate)
-        require_equal(first, self._seeded(0, evaluate))
+        require_equal(first, self._seeded(0, evaluate), REPEATED)
         self.is_drawn = any(True for _ in _states(self._model)) and not _is_equal(first, self._seeded(1, evaluate))
 
     def _seeded(self, seed: int, evaluate: Callable[[], Any]) -> list[Any]:
@@ -63,12 +59,15 @@ class Randomness:
         return [array_of(tensor) for tensor in tensors if tensor is not None]
 
 
-def require_equal(one: list[Any], other: list[Any]) -> None:
-    """Raise `EvaluationError` unless two evaluations of one batch gave results that are equal to the bit."""
+def require_equal(one: list[Any], other: list[Any], when: str) -> None:
+    """Raise `EvaluationError` unless two evaluations of one batch gave results that are equal to the bit.
+
+    `when` says when the second one was: `REPEATED` or `AFTER_OTHERS`.
+    """
     if not _is_equal(one, other):
         raise EvaluationError(
             "task_error",
-            "the first batch evaluated twice gives different numbers: the model draws random numbers that cannot be "
+            f"the first batch evaluated {when} gives different numbers: the model draws random numbers that cannot be "
             "seeded from outside, or keeps state from batch to batch. Draw with keras.random from a SeedGenerator that "
             "is an attribute of the layer or model (in tf_keras from a tf.random.Generator), which is then seeded by "
             "weights and batch; or draw nothing in an evaluation",

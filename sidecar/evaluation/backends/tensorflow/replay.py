@@ -10,26 +10,22 @@ traced step does that, so nothing is traced again. These batches are replayed:
 These are log2 n of n batches, and at most four more for each state. Later evaluations replay batches only for states
 that had not changed three times by the end of the first one.
 
-Four of the replayed batches are also evaluated by halves, unless the model accepts whole batches only. That detects
-metrics that depend on the division into batches, such as a mean of batch means.
+A metric may stop adding late, such as a counter with a limit or an accuracy over the first examples. So the first batch
+of the set is evaluated again at the end, from states as many batches would leave them: see `not_sums_to_end`.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
 import numpy as np
 
-from sidecar.evaluation.backends.tensorflow.batch_means import BatchMeans
 from sidecar.evaluation.backends.tensorflow.data import examples_in
 from sidecar.evaluation.backends.tensorflow.keras_metric import KerasMetric
-from sidecar.evaluation.backends.tensorflow.mergeability import SIZE_ERRORS, divided
 from sidecar.evaluation.failures import CannotBeMergedError
+from sidecar.evaluation.states import SetStates, within
 
 _ENOUGH: Final = 3
 """Number of replayed batches that must change a state before its check is complete."""
-
-_DIVIDED: Final = 4
-"""Number of batches that are evaluated by halves. The halves of a single batch could be equal by chance."""
 
 Changes = dict[str, list[Any]]
 """The states of each metric, by its name, after one or several batches."""
@@ -40,18 +36,11 @@ class Replay:
 
     Args:
         metrics: The metrics by name, as in `Changes`.
-        tolerance: The largest difference between the states after a batch and after its halves, see
-            `rounding.is_near`.
-        by_batch: Collects the name of each metric that depends on the division into batches.
-        divides: Whether batches are also evaluated by halves.
     """
 
-    def __init__(
-        self, metrics: Mapping[str, KerasMetric], tolerance: float, by_batch: BatchMeans, *, divides: bool
-    ) -> None:
-        self._metrics, self._tolerance, self._by_batch = metrics, tolerance, by_batch
+    def __init__(self, metrics: Mapping[str, KerasMetric]) -> None:
+        self._metrics = metrics
         self._seen = 0
-        self._divided = 0 if divides else _DIVIDED
         self._changed = {name: [0] * len(metric.identity) for name, metric in metrics.items()}
         self._in_turn: Changes | None = None
         self._changes: list[Changes] = []
@@ -61,7 +50,7 @@ class Replay:
         """Replay one batch, if it is one of those that the check needs.
 
         Args:
-            batch: The batch, as `mergeability.divided` takes it.
+            batch: The batch.
             changes: The states of the metrics after this batch alone.
             run: Evaluates a batch from the given states, and returns the states after it. None: from their identity.
         """
@@ -76,21 +65,6 @@ class Replay:
         for _ in range(times):
             self._in_turn = run(batch, self._in_turn)
             self._changes.append(changes)
-        if self._divided < _DIVIDED:
-            self._divided += 1
-            self._divide(batch, changes, run)
-
-    def _divide(self, batch: Any, changes: Changes, run: Callable[[Any, Changes | None], Changes]) -> None:
-        whole, *halves = divided(batch)
-        try:
-            after = changes if examples_in(batch) > 1 else run(whole, None)
-            first, second = (run(half, None) for half in halves)
-        except SIZE_ERRORS:  # the model accepts whole batches only
-            self._by_batch.add_unknown()
-            return
-        for name, metric in self._metrics.items():
-            if metric.depends_on_batches(after[name], (first[name], second[name]), self._tolerance):
-                self._by_batch.add(name)
 
     def finish(self) -> set[str]:
         """Return the names of the metrics whose states differ from the sum of their changes."""
@@ -117,3 +91,45 @@ class Replay:
 
     def _has_changed(self, name: str, index: int, array: Any) -> bool:
         return bool(np.any(array != self._metrics[name].identity[index]))
+
+
+def not_sums_to_end(
+    metrics: Mapping[str, KerasMetric],
+    totals: SetStates,
+    batch: Any,
+    examples: int,
+    run: Callable[[Any, Changes | None], Changes],
+) -> set[str]:
+    """Return the names of the metrics that stop adding up before the end of the set.
+
+    The first batch is evaluated from the states that it would leave behind if it came 1, 2, 4, … times, up to the
+    number of examples of the set. Then it is evaluated from the states after all other batches, and must lead to the
+    totals. Batch and totals are the same on all ranks and for any number of them, so all ranks decide alike.
+
+    Args:
+        metrics: The metrics by name, as in `totals`.
+        totals: The states over all batches of all ranks.
+        batch: The first batch of the set.
+        examples: The number of examples in the set.
+        run: Evaluates a batch, see `Replay.add`.
+    """
+    change, size = run(batch, None), examples_in(batch)
+    found = set()
+    for start in _starts(metrics, totals, change, times=examples // size):
+        after = run(batch, start)
+        for name, metric in metrics.items():
+            try:
+                metric.require_additive(after[name], [start[name], change[name]], additions=size)
+            except CannotBeMergedError:
+                found.add(name)
+    return found
+
+
+def _starts(metrics: Mapping[str, KerasMetric], totals: SetStates, change: Changes, *, times: int) -> Iterator[Changes]:
+    """Yield the states from which the first batch is evaluated; it comes at most `times` times."""
+    repetitions = 1
+    while repetitions < times:
+        yield {name: metric.repeated(repetitions, change[name]) for name, metric in metrics.items()}
+        repetitions *= 2
+    if times:
+        yield {name: metric.without(within(totals, name), change[name]) for name, metric in metrics.items()}

@@ -15,15 +15,18 @@ TOLERANCE: Final = 1e-4
 number of an array."""
 
 
-def is_rounded_sum(computed: NDArray[Any], parts: Sequence[NDArray[Any]]) -> bool:
-    """Return whether an array is the sum of others of the same type, up to the rounding of additions in turn."""
+def is_rounded_sum(computed: NDArray[Any], parts: Sequence[NDArray[Any]], additions: int = 0) -> bool:
+    """Return whether an array is the sum of others of the same type, up to the rounding of additions in turn.
+
+    `additions` is the number of values that may have been added one by one to a state, if it is known.
+    """
     if computed.dtype.kind in "biu":
         return bool((computed == np.add.reduce(parts, dtype=computed.dtype)).all())
     with np.errstate(all="ignore"):
         wide = np.asarray(parts).astype(np.float64)
         total, magnitude = wide.sum(axis=0), np.abs(wide).sum(axis=0)
         rounded = total.astype(computed.dtype).astype(np.float64)  # infinite if beyond the largest number of the type
-        tolerance = _epsilon(computed.dtype) * (len(parts) + _SPARE) * magnitude
+        tolerance = _epsilon(computed.dtype) * (len(parts) + max(_SPARE, additions)) * magnitude
         near = np.abs(computed.astype(np.float64) - total) <= tolerance
     return bool((near | _same(computed.astype(np.float64), rounded)).all())
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Container, Iterable, Sequence
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -10,18 +10,56 @@ import tensorflow as tf
 from sidecar.evaluation.backends.tensorflow.compiled import CompiledMeasurement
 from sidecar.evaluation.backends.tensorflow.data import array_of, of_examples
 from sidecar.evaluation.backends.tensorflow.finite import finite_rows
+from sidecar.evaluation.backends.tensorflow.libraries import layers_of
 from sidecar.evaluation.backends.tensorflow.measure import Measurement, measurement
 from sidecar.evaluation.backends.tensorflow.metrics_in_turn import LATE, Calls
 from sidecar.evaluation.backends.tensorflow.model_predictions import ModelPredictions
-from sidecar.evaluation.backends.tensorflow.randomness import require_equal
 from sidecar.evaluation.backends.tensorflow.recurrent import RecurrentStates
-from sidecar.evaluation.backends.tensorflow.replay import Changes, Replay
+from sidecar.evaluation.backends.tensorflow.replay import Changes
+from sidecar.evaluation.batch_dependence import MODEL, are_near, have_alike_rows, rows_differ, tolerance_for
 from sidecar.evaluation.data.batch_source import Batch
+from sidecar.evaluation.data.shard import Shard
+from sidecar.evaluation.metrics.metric import EvalSetInfo
 from sidecar.evaluation.states import SetStates
 from sidecar.evaluation.task import Task
 
 NO_SEED: Final = np.zeros(2, np.int64)
 """The seed for a model that draws no random numbers."""
+
+
+class Evaluation(NamedTuple):
+    """The results of a step for one batch.
+
+    Attributes:
+        outputs: The flat outputs for the measurement.
+        finite: Masks of finite rows of the predictions.
+        columns: The columns that the task saves, by name.
+        carried: The states of recurrent layers after the batch.
+        calls: The updates of the metrics in turn.
+        predictions: The predictions as a flat list, with `None` for what is not a tensor; empty if they are unknown.
+        masks: The masks that Keras attached to the predictions, or `None`.
+    """
+
+    outputs: list[Any]
+    finite: list[Any]
+    columns: dict[str, Any]
+    carried: list[Any]
+    calls: Calls
+    predictions: list[Any]
+    masks: list[Any]
+
+    def arrays(self) -> list[Any]:
+        """Return all results as a flat list of arrays."""
+        tensors = tf.nest.flatten(tuple(self), expand_composites=True)
+        return [array_of(tensor) for tensor in tensors if tensor is not None]
+
+    def rows(self) -> list[Any] | None:
+        """Return the predictions as arrays with one row for each example; `None` if they are not."""
+        if not self.predictions or not all(isinstance(tensor, tf.Tensor) for tensor in self.predictions):
+            return None
+        if not all(tensor.shape.rank for tensor in self.predictions):
+            return None
+        return [array_of(tensor) for tensor in self.predictions]
 
 
 class Step:
@@ -33,6 +71,8 @@ class Step:
         self.measurement: Measurement = measurement(task, model, first, found)
         self._predictions = ModelPredictions(task.predictions, model, first) if task.predictions else None
         self._outputs: Any = None  # the structure of the outputs, once traced
+        self._predicted: Any = None  # that of the predictions
+        self._tolerance = max(self.measurement.tolerance, tolerance_for(_types_of(model)))
         self.start: Any = None
         self.recurrent = RecurrentStates(model)
         self._is_compiled = isinstance(self.measurement, CompiledMeasurement)
@@ -40,7 +80,7 @@ class Step:
         self._no_seed = tf.constant(NO_SEED)
         self._function: Any = None
         self._traced: Any = None  # the one trace, whose call takes half the time of a call of the function
-        self._spec, self._autograph, self._dropped_traces = spec, autograph, 0
+        self.spec, self._autograph, self._dropped_traces = spec, autograph, 0
         self._prepare()
 
     def _prepare(self) -> None:
@@ -48,7 +88,7 @@ class Step:
         identities = {name: metric.identity for name, metric in self.measurement.stateful_metrics.items()}
         self.start = tf.nest.map_structure(tf.constant, identities)
         if not self._is_eager:  # an eager step may look at values, so it is not traced, as in Keras
-            spec = self._spec
+            spec = self.spec
             if self.recurrent:
                 spec = tf.nest.map_structure(partial(of_examples, self.recurrent.batch_size), spec)
             start_spec = tf.nest.map_structure(lambda state: tf.TensorSpec(state.shape, state.dtype), self.start)
@@ -63,15 +103,14 @@ class Step:
         self._dropped_traces, self._function, self._traced = self.traces, None, None
         self._prepare()
 
-    def run(self, batch: Batch, start: Any, seed: Any, carried: list[Any]) -> tuple[Any, ...]:
+    def run(self, batch: Batch, start: Any, seed: Any, carried: list[Any]) -> Evaluation:
         """Evaluate a batch, as `_step` does. The first call traces it."""
         seed = self._no_seed if seed is NO_SEED else seed  # a conversion for each batch would cost more
         if self._function is None:
-            return self._step(batch, start, seed, carried)
+            return Evaluation(*self._step(batch, start, seed, carried))
         if self._traced is None:
             self._traced = self._function.get_concrete_function()
-        evaluated: tuple[Any, ...] = self._traced(batch, start, seed, carried)
-        return evaluated
+        return Evaluation(*self._traced(batch, start, seed, carried))
 
     @property
     def traces(self) -> int:
@@ -79,34 +118,83 @@ class Step:
         traces = 0 if self._function is None else int(self._function.experimental_get_tracing_count())
         return self._dropped_traces + traces
 
-    def require_repeatable(self, batch: Batch, seed: Any, carried: list[Any], evaluated: Any) -> None:
-        """Raise `EvaluationError` unless a second evaluation of the batch gives the same bits."""
-        again = self.run(batch, self.start, seed, carried)
-        require_equal(*(_arrays_in(result) for result in (evaluated, again)))
+    def outputs_of(self, evaluated: Evaluation) -> Any:
+        """Return the outputs for the measurement as arrays, in their structure."""
+        return tf.nest.pack_sequence_as(self._outputs, [array_of(tensor) for tensor in evaluated.outputs])
 
     def changes(self, outputs: list[Any]) -> Changes:
         """Select, from the first output of `run` as arrays, the states of those metrics that keep states."""
         return self.measurement.changes(tf.nest.pack_sequence_as(self._outputs, outputs))
 
-    def replay(self) -> Replay:
-        """Return a new check that compares the batches of one eval set in order."""
-        measured = self.measurement
-        return Replay(measured.stateful_metrics, measured.tolerance, measured.by_batch, divides=not self.recurrent)
+    def dependent(
+        self, whole: Batch, halves: list[Batch], of_whole: Evaluation, of_halves: list[Evaluation]
+    ) -> set[str]:
+        """Return the names of metrics that depend on the division into batches, and `MODEL` if the predictions do.
+
+        Metrics of the task are given the same predictions for a batch and its halves. A `test_step` of one's own
+        predicts by itself, so its metrics depend on the division if its predictions do.
+        """
+        if not self._is_compiled:
+            found = self.dependent_given_predictions(whole, halves, of_whole)
+            return found | ({MODEL} if self._predicts_otherwise(of_whole, of_halves) else set())
+        if self.measurement.randomness.is_drawn:
+            return set()
+        if self._predicts_otherwise(of_whole, of_halves):
+            return {MODEL}
+        changes, *parts = (self.measurement.changes(self.outputs_of(each)) for each in (of_whole, *of_halves))
+        return self.measurement.dependent(changes, parts)
+
+    def dependent_given_predictions(self, whole: Batch, halves: list[Batch], of_whole: Evaluation) -> set[str]:
+        """Return the names of the task's metrics that depend on the division into batches, given the predictions."""
+        if self._is_compiled or any(tensor is None for tensor in of_whole.predictions):
+            return set()
+        for tensor, mask in zip(of_whole.predictions, of_whole.masks, strict=True):
+            if mask is not None:
+                tensor._keras_mask = mask  # noqa: SLF001 - where Keras looks for it
+        predictions = tf.nest.pack_sequence_as(self._predicted, of_whole.predictions)
+        return self.measurement.dependent_given_predictions(whole, halves, predictions)
+
+    def differ(self, sizes: list[int], one: list[Evaluation], other: list[Evaluation]) -> bool:
+        """Return whether batches of these sizes, padded in two ways, have different predictions or numbers."""
+        for first, second in zip(one, other, strict=True):
+            rows, others = first.rows(), second.rows()
+            if rows is None or others is None or not have_alike_rows(rows, [others]):
+                continue
+            if rows_differ(rows, [others], self._tolerance):
+                return True
+        numbers, others_numbers = self._numbers(sizes, one), self._numbers(sizes, other)
+        return any(not are_near(number, others_numbers[name], self._tolerance) for name, number in numbers.items())
+
+    def _predicts_otherwise(self, of_whole: Evaluation, of_halves: list[Evaluation]) -> bool:
+        """Return whether the predictions for an example depend on the other examples of its batch."""
+        if self.measurement.randomness.is_drawn:  # then they depend on its number
+            return False
+        rows, halves = of_whole.rows(), [half.rows() for half in of_halves]
+        known = [half for half in halves if half is not None]
+        if rows is None or len(known) < len(halves) or not have_alike_rows(rows, known):
+            return False
+        return rows_differ(rows, known, self._tolerance)
+
+    def _numbers(self, sizes: list[int], evaluated: list[Evaluation]) -> dict[str, float]:
+        """Return the final numbers over batches of these sizes alone."""
+        arrays = [[array_of(tensor) for tensor in each.outputs] for each in evaluated]
+        states = self.measurement.states(EvalSetInfo(sum(sizes), Shard(0, 1)))
+        self.add(
+            states, [list(each) for each in zip(*arrays, strict=True)], [sum(sizes[:n]) for n in range(len(sizes))]
+        )
+        return {name: float.fromhex(each.hex) for name, each in self.measurement.compute(states).values.items()}
 
     def run_from(self, seed: Any, carried: list[Any], batch: Batch, start: Changes | None) -> Changes:
         """Evaluate a batch with metrics that begin with these states, as after other batches."""
         given = self.start if start is None else tf.nest.map_structure(tf.constant, start)
-        outputs, *_ = self.run(batch, given, seed, carried)
-        return self.changes([tensor.numpy() for tensor in outputs])
+        return self.measurement.changes(self.outputs_of(self.run(batch, given, seed, carried)))
 
     def add(self, states: SetStates, outputs: list[list[Any]], firsts: Sequence[int | None]) -> None:
         """Add the outputs of several batches: for each output of `run`, a list with one array per batch."""
         self.measurement.add(states, tf.nest.pack_sequence_as(self._outputs, outputs), firsts)
 
-    def _step(
-        self, batch: Batch, start: Any, seed: Any, carried: list[Any]
-    ) -> tuple[list[Any], list[Any], dict[str, Any], list[Any], Calls]:
-        """Return outputs for the measurement, masks of finite rows, columns, recurrent states, and updates in turn.
+    def _step(self, batch: Batch, start: Any, seed: Any, carried: list[Any]) -> tuple[Any, ...]:
+        """Return the parts of an `Evaluation`.
 
         Recurrent layers begin with the states `carried`; the returned states are those after the batch.
         """
@@ -117,8 +205,12 @@ class Step:
         outputs, observed, calls = self.measurement.step(batch, predictions, start)
         columns = {} if self._predictions is None else self._predictions.columns(batch, predictions)
         self._outputs = tf.nest.map_structure(lambda _: None, outputs)  # packing it for each batch would cost more
-        finite = finite_rows(observed if predictions is None else predictions)
-        return tf.nest.flatten(outputs), finite, columns, self.recurrent.values(), calls
+        predicted = observed if predictions is None else predictions
+        self._predicted = tf.nest.map_structure(lambda _: None, predicted)
+        leaves = tf.nest.flatten(predicted)
+        masks = [getattr(leaf, "_keras_mask", None) for leaf in leaves]
+        tensors = [leaf if isinstance(leaf, tf.Tensor | tf.RaggedTensor | tf.SparseTensor) else None for leaf in leaves]
+        return tf.nest.flatten(outputs), finite_rows(predicted), columns, self.recurrent.values(), calls, tensors, masks
 
     def _begin(self, seed: Any, carried: list[Any]) -> None:
         if self.measurement.randomness.is_drawn:
@@ -126,6 +218,9 @@ class Step:
         self.recurrent.assign(carried)
 
 
-def _arrays_in(evaluated: Any) -> list[Any]:
-    tensors = tf.nest.flatten(evaluated, expand_composites=True)
-    return [array_of(tensor) for tensor in tensors if tensor is not None]
+def _types_of(model: Any) -> set[str]:
+    """Return the names of the float types that a model computes with."""
+    types = {str(getattr(layer, "compute_dtype", "")) for layer in layers_of(model)}
+    if tf.config.list_logical_devices("GPU") and tf.config.experimental.tensor_float_32_execution_enabled():
+        types.add("float16")  # as many bits
+    return types

@@ -1,0 +1,164 @@
+"""Check model, metrics and loss on some batches of one eval set, in the first evaluation of a process.
+
+A number may be added up over batches and workers only if three things hold, and a step of one's own, a loss or a metric
+may break each of them:
+
+- A batch gives the same numbers again: at once, and after all other batches. Otherwise something is drawn at random or
+  kept.
+- States add up, to the end of the set (`replay`).
+- The numbers do not depend on how examples are divided into batches. Batches 0, 1, 2 and 4 of the set are evaluated
+  whole and in halves by the ranks that own them, so the findings are the same for any number of ranks. A finding
+  becomes a note, or a refusal if the batches depend on the number of ranks.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Final
+
+import numpy as np
+
+from sidecar.evaluation.backends.tensorflow.data import examples_in
+from sidecar.evaluation.backends.tensorflow.mergeability import SIZE_ERRORS, divided, without_padding
+from sidecar.evaluation.backends.tensorflow.randomness import require_equal
+from sidecar.evaluation.backends.tensorflow.replay import Replay, not_sums_to_end
+from sidecar.evaluation.backends.tensorflow.step import Evaluation, Step
+from sidecar.evaluation.batch_dependence import MODEL, UNTESTED
+from sidecar.evaluation.data.batch_source import Batch
+from sidecar.evaluation.repeatability import AFTER_OTHERS, REPEATED
+from sidecar.evaluation.states import SetStates
+
+_DIVIDED: Final = (0, 1, 2, 4)
+"""Numbers of the batches that are evaluated by halves. The halves of a single batch could be equal by chance."""
+
+
+class SetChecks:
+    """Check the evaluations of one eval set on one rank.
+
+    Args:
+        name: The name of the eval set.
+        first: A batch that is the first one on all ranks, unless the set divides itself.
+    """
+
+    def __init__(self, name: str, first: Batch) -> None:
+        self._name = name
+        self._first: Batch | None = first  # until metrics have been checked to the end of the set
+        self._replay: Replay | None = None
+        self._repeated: tuple[Step, Batch, Any, list[Any], Evaluation, list[str]] | None = None
+        self._found: set[str] = set()  # what depends on the division into batches
+        self._seen = self._examples = 0
+        self._is_over = False
+
+    def begin(self, step: Step) -> None:
+        """Begin an evaluation. A later evaluation repeats what an interrupted one did not finish."""
+        self._seen, self._examples, self._repeated = 0, 0, None
+        if self._replay is None or not self._is_over:
+            self._replay = Replay(step.measurement.stateful_metrics)
+
+    def add(
+        self,
+        step: Step,
+        batch: Batch,
+        number: int | None,
+        seed: Any,
+        carried: list[Any],
+        evaluated: Evaluation,
+        outputs: list[Any],
+    ) -> None:
+        """Check one batch of this rank that was evaluated.
+
+        Args:
+            step: The step that evaluated it.
+            batch: The batch.
+            number: Its number in the eval set, if it is known.
+            seed: The seed of its evaluation.
+            carried: The states of recurrent layers before it.
+            evaluated: The results.
+            outputs: Their outputs as arrays.
+
+        Raises:
+            EvaluationError: A second evaluation gives other numbers.
+        """
+        place, self._seen = self._seen if number is None else number, self._seen + 1
+        if not self._is_over:
+            self._examples += examples_in(batch)
+            if self._repeated is None:
+                require_equal(evaluated.arrays(), step.run(batch, step.start, seed, carried).arrays(), REPEATED)
+                contents = step.measurement.contents(step.outputs_of(evaluated))
+                self._repeated = step, batch, seed, carried, evaluated, contents
+            if place in _DIVIDED:
+                self._found |= _dependent(step, batch, seed, carried, evaluated)
+        assert self._replay is not None, "`begin` was called"
+        self._replay.add(batch, step.changes(outputs), partial(step.run_from, seed, carried))
+
+    def finish(self, step: Step, states: SetStates, *, divides_itself: bool) -> set[str]:
+        """End an evaluation, and add the findings of this rank to the states.
+
+        Args:
+            step: The step that evaluated the batches.
+            states: The states of the batches of this rank.
+            divides_itself: Whether the set has no first batch that all ranks share.
+
+        Returns:
+            The names of the metrics whose states do not add up.
+
+        Raises:
+            EvaluationError: The first batch gives other numbers than before.
+        """
+        assert self._replay is not None, "`begin` was called"
+        found = self._replay.finish()
+        if self._repeated is not None:
+            of_step, batch, seed, carried, evaluated, contents = self._repeated
+            again = of_step.run(batch, of_step.start, seed, carried)
+            require_equal(evaluated.arrays(), again.arrays(), AFTER_OTHERS)
+            contents_again = step.measurement.contents(step.outputs_of(again))
+            require_equal([np.array(contents)], [np.array(contents_again)], AFTER_OTHERS)
+            if divides_itself:
+                run_from = partial(step.run_from, seed, carried)
+                found |= not_sums_to_end(step.measurement.stateful_metrics, states, batch, self._examples, run_from)
+            self._repeated = None
+        self._is_over = True
+        dependence = step.measurement.dependence
+        dependence.add(self._name, self._found | step.measurement.of_batches)
+        dependence.add_to(states, self._name)
+        return found
+
+    def start_over(self) -> None:
+        """Check the next evaluation again: some metrics are updated in turn from then on."""
+        self._is_over = False
+
+    def not_sums_to_end(
+        self, step: Step, seed_of: Callable[[Batch], Any], carried: list[Any], totals: SetStates, examples: int
+    ) -> set[str]:
+        """Return, once, the metrics that do not add up to the end of the set, see `replay.not_sums_to_end`."""
+        first, self._first = self._first, None
+        metrics = step.measurement.stateful_metrics
+        if first is None or not metrics or not examples:
+            return set()
+        return not_sums_to_end(metrics, totals, first, examples, partial(step.run_from, seed_of(first), carried))
+
+
+def _dependent(step: Step, batch: Batch, seed: Any, carried: list[Any], evaluated: Evaluation) -> set[str]:
+    """Return what depends on the division into batches: names of metrics, or `MODEL` for the predictions."""
+    run = partial(step.run, start=step.start, seed=seed, carried=carried)
+    whole, *halves = divided(batch)
+    if step.recurrent:  # the step takes batches of one size
+        return step.dependent_given_predictions(whole, halves, evaluated) if examples_in(batch) > 1 else set()
+    try:
+        of_whole = evaluated if examples_in(batch) > 1 else run(whole)
+        of_halves = [run(half) for half in halves]
+    except SIZE_ERRORS:  # the model accepts whole batches only
+        found = step.dependent_given_predictions(whole, halves, evaluated) if examples_in(batch) > 1 else set()
+        return found | {UNTESTED}
+    found = step.dependent(whole, halves, of_whole, of_halves)
+    if found or step.measurement.randomness.is_drawn:
+        return found
+    shorter = [without_padding(half, step.spec) for half in halves]
+    if all(short is None for short in shorter):
+        return found
+    try:
+        of_shorter = [
+            of_half if short is None else run(short) for short, of_half in zip(shorter, of_halves, strict=True)
+        ]
+    except SIZE_ERRORS:  # the model accepts inputs of one length only, so they are padded to it
+        return found
+    return {MODEL} if step.differ([examples_in(half) for half in halves], of_halves, of_shorter) else found
