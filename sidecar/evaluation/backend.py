@@ -153,6 +153,13 @@ class Evaluator(Protocol):
         """
         ...
 
+    def differs(self) -> bool:
+        """Return whether a sample of the data differs from what was read. Then the task is built anew.
+
+        It costs at most a fiftieth of the time of the evaluations so far.
+        """
+        ...
+
     def restore(self, path: str) -> Callable[[], None]:
         """Begin to restore the variables from the checkpoint, or to load its stored graph, in parallel to `read`.
 

@@ -1,6 +1,7 @@
 """Carry out a daemon's commands in a worker process: check a task, form a group, evaluate a checkpoint.
 
-The built task stays in memory between checkpoints. Every failure becomes a `Failed` report, never an exception.
+The built task stays in memory between checkpoints, until its data change. Every failure becomes a `Failed` report,
+never an exception.
 """
 
 import ctypes
@@ -11,12 +12,14 @@ from dataclasses import replace
 from typing import Final
 
 from sidecar.evaluation.backend import Backend, Collective, Evaluator
+from sidecar.evaluation.data.opened_files import OpenedFiles
 from sidecar.evaluation.data.shard import Shard
 from sidecar.evaluation.failures import EvaluationError, as_failed
 from sidecar.evaluation.rank_evaluation import evaluate
 from sidecar.evaluation.task_loader import LoadedTask, load, require_framework
+from sidecar.records import EvalData
 from sidecar.states import WorkerPhase
-from sidecar.workers.messages import Check, Checked, Command, Evaluate, Join, Joined, Phase, Report
+from sidecar.workers.messages import Check, Checked, Command, Done, Evaluate, Join, Joined, Phase, Report
 
 _keeps_freed_memory: Final = "MALLOC_TRIM_THRESHOLD_" in os.environ
 _return_free_memory: Final = getattr(ctypes.CDLL(None), "malloc_trim", None) if _keeps_freed_memory else None
@@ -24,15 +27,23 @@ _return_free_memory: Final = getattr(ctypes.CDLL(None), "malloc_trim", None) if 
 
 
 class Dispatcher:
-    """Carry out commands, one at a time."""
+    """Carry out commands, one at a time.
 
-    def __init__(self, framework: Backend, report: Callable[[Report], None]) -> None:
+    Args:
+        framework: The backend.
+        report: Sends a report to the daemon.
+        files: Knows from which files the data were read. None: nothing is known.
+    """
+
+    def __init__(self, framework: Backend, report: Callable[[Report], None], files: OpenedFiles | None = None) -> None:
         self._backend = framework
         self._report = report
         self._join: Join | None = None
         self._collective: Collective | None = None
         self._evaluator: Evaluator | None = None
-        self._task_digest = ""
+        self._loaded: LoadedTask | None = None
+        self._files = files or OpenedFiles()
+        self._data: dict[str, EvalData] = {}  # of each eval set, as evaluated last
         self._phase = WorkerPhase.IMPORT
         self._frozen = False
 
@@ -77,30 +88,51 @@ class Dispatcher:
         self._collective = self._backend.join(command)
         # The task is imported after the join: TensorFlow refuses a cluster after any operation of the task's module.
         self._enter(WorkerPhase.IMPORT)
-        loaded = _loaded(command)
-        self._task_digest = loaded.digest
+        self._loaded = loaded = _loaded(command)
         self._enter(WorkerPhase.BUILD)
-        shard = Shard(command.rank, len(command.members))
-        self._evaluator = self._backend.build(loaded.task, shard, command)
+        self._evaluator = evaluator = self._build(loaded, command)
         self._report(Joined(command.group, loaded.digest, self._backend.profile(command)))
-        if self._evaluator.loads_graphs:
+        if evaluator.loads_graphs:
             self._tidy()  # freezes all objects; done now, because a stored graph must not be frozen
 
+    def _build(self, loaded: LoadedTask, join: Join) -> Evaluator:
+        self._files.forget()
+        with self._files.reading():
+            return self._backend.build(loaded.task, Shard(join.rank, len(join.members)), join)
+
     def _evaluate(self, command: Evaluate) -> None:
-        if self._join is None or self._collective is None or self._evaluator is None:
+        if self._join is None or self._collective is None or self._loaded is None or self._evaluator is None:
             raise EvaluationError("join", "cannot evaluate before the group is formed and the task is built")
-        done = evaluate(
-            command,
-            join=self._join,
-            collective=self._collective,
-            evaluator=self._evaluator,
-            task_digest=self._task_digest,
-            profile=self._backend.profile(self._join),
-            enter=lambda phase: self._enter(phase, command.plan),
-            report=self._report,
-        )
+        changed = self._files.changed()
+        if changed or self._evaluator.differs():
+            self._enter(WorkerPhase.BUILD, command.plan)
+            self._evaluator = None  # memory may not be sufficient for two
+            gc.unfreeze()
+            self._frozen = False
+            self._tidy()
+            self._evaluator = self._build(self._loaded, self._join)
+        with self._files.reading(command.path, command.save_root or command.save_to):
+            done = evaluate(
+                command,
+                join=self._join,
+                collective=self._collective,
+                evaluator=self._evaluator,
+                task_digest=self._loaded.digest,
+                profile=self._backend.profile(self._join),
+                enter=lambda phase: self._enter(phase, command.plan),
+                report=self._report,
+            )
         self._report(done)
+        self._note_data(done, changed)
         self._tidy()
+
+    def _note_data(self, done: Done, changed: list[str]) -> None:
+        """Note the fingerprints. Files that changed without a change of the data are not looked at for ever."""
+        data = {} if done.result is None else done.result.data
+        are_equal = (self._data.get(name) == each and each.fingerprint is not None for name, each in data.items())
+        if changed and data and all(are_equal):
+            self._files.count_useless(changed)
+        self._data |= data
 
     def _tidy(self) -> None:
         """Free unused objects and return their memory to the system, at a time when nobody waits."""

@@ -51,6 +51,10 @@ class EvalSets:
         self.chosen = [reader for reader in self._readers if reader.name in names]
         return tuple(reader.read(tick, most) for reader in self.chosen)
 
+    def differs(self) -> bool:
+        """Return whether a sample of the data differs from what was read."""
+        return any(reader.differs() for reader in self._readers)
+
     def info(self, reader: EvalSetReader) -> EvalSetInfo:
         """Return what is known about an eval set before it is evaluated."""
         return EvalSetInfo(reader.examples, self._shard)

@@ -66,6 +66,7 @@ def _serve(framework: str, commands: BinaryIO, report: Callable[[Report], None])
     """Carry out commands until there are no more."""
     try:
         from sidecar.evaluation.backend import backend
+        from sidecar.evaluation.data.opened_files import OpenedFiles
         from sidecar.evaluation.dispatcher import Dispatcher
         from sidecar.evaluation.failures import as_failed
     except ModuleNotFoundError as error:
@@ -80,7 +81,9 @@ def _serve(framework: str, commands: BinaryIO, report: Callable[[Report], None])
         report(as_failed(error, phase=WorkerPhase.JOIN, plan=None, rank=None))
         return
     report(Ready(framework, loaded.version))
-    worker = Dispatcher(loaded, report)
+    files = OpenedFiles()
+    files.install()
+    worker = Dispatcher(loaded, report, files)
     while line := commands.readline(MAX_LINE_BYTES):
         try:
             command = decode(line)

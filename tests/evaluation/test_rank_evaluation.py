@@ -15,6 +15,7 @@ import pytest
 from sidecar import results, states
 from sidecar.evaluation import failures, reduction
 from sidecar.evaluation.backend import Rows, Stream, backend
+from sidecar.evaluation.data.opened_files import OpenedFiles
 from sidecar.evaluation.dispatcher import Dispatcher
 from sidecar.evaluation.eval_loop import EXAMPLES
 from sidecar.evaluation.failures import EvaluationError, as_failed
@@ -46,6 +47,10 @@ class FakeEvaluator:
     rounds: int = 0
     again: int = 0
     loads_graphs: ClassVar[bool] = False
+
+    def differs(self):
+        """Return whether the data changed: never."""
+        return False
 
     def outside(self):
         """By part."""
@@ -563,6 +568,38 @@ def evaluation_of(tmp_path):
         save_weights="none",
         progress_seconds=9,
     )
+
+
+def test_a_task_whose_data_changed_is_built_anew(tmp_path):
+    """If a sample of them differs, or a file from which they were read."""
+    (tmp_path / "a_task.py").write_text("from sidecar import Task\ntask = Task(print, {'test': print})\n")
+    read_from = tmp_path / "data"
+    read_from.write_text("x")
+
+    class Building(FakeBackend):
+        built, changes = 0, False
+
+        def build(self, *_):
+            """Read a file."""
+            self.built += 1
+            files._hear("open", (str(read_from), "r", 0))
+            self.evaluator.differs = lambda: self.changes
+            self.changes = False
+            return self.evaluator
+
+    reports, files, framework = [], OpenedFiles(), Building(FakeEvaluator((STREAM,), [1.0] * 5))
+    commands = Dispatcher(framework, reports.append, files)
+    commands.run(join_of(tmp_path))
+    command = evaluation_of(tmp_path)
+    for number, change in enumerate((None, "sample", None, "file", None)):
+        framework.changes = change == "sample"
+        if change == "file":
+            read_from.write_text("another content")
+        reports.clear()
+        commands.run(replace(command, save_to=str(tmp_path / f"s{number}")))
+        assert (Phase(WorkerPhase.BUILD, command.plan) in reports) == (change is not None)
+        assert isinstance(reports[-1], Done)
+    assert framework.built == 3
 
 
 def test_life_of_a_worker(commanded, tmp_path):

@@ -6,6 +6,7 @@ sample is compared before, and the own batches are compared with those of the fi
 """
 
 import hashlib
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import islice, repeat
@@ -17,6 +18,7 @@ from sidecar.evaluation.data.cache import Cache, CacheBudget
 from sidecar.evaluation.data.digest import digest_of
 from sidecar.evaluation.data.listed import ListedSet, read_sample
 from sidecar.evaluation.data.nonfinite import NonfiniteCounter
+from sidecar.evaluation.data.sample_check import SampleCheck
 from sidecar.evaluation.data.shard import Shard, all_to_first
 from sidecar.evaluation.failures import EvaluationError, following_from_code
 from sidecar.evaluation.task import EvalSet, NonfinitePolicy
@@ -55,10 +57,9 @@ class EvalSetReader:
         self.name = name
         self._eval_set = replace(eval_set, nonfinite=eval_set.nonfinite or nonfinite)
         self._source, self._shard = source, shard
-        sample = source.sample()
-        if sample is None and source.sharding != "own":
+        self._sample = SampleCheck(source, self._digest)
+        if self._sample.first is None and source.sharding != "own":
             raise EvaluationError("task_error", f"eval set {name!r} is empty: it has no example to evaluate")
-        self._sample_digest = None if sample is None else self._digest(sample)
         self._most: int | None = None  # only so many batches of the whole set are read
         self._stream: Stream | None = None
         self._own_digest: bytes | None = None  # of this rank's batches, once they have been read
@@ -121,6 +122,7 @@ class EvalSetReader:
         evaluations see the same data. Raises `EvaluationError` (`stream_differs`) if the batches differ from those that
         were read.
         """
+        began = time.monotonic()
         places: Iterator[tuple[int, int | None]] = repeat((0, None)) if self.examples is None else iter(self._places)
         counts = not self._is_counted
         if counts:
@@ -134,6 +136,11 @@ class EvalSetReader:
                 self._count_nonfinite(batch, number, first)
             yield number, first, batch
         self._is_counted = self._cache.complete or self._is_compared
+        self._sample.earn(time.monotonic() - began)
+
+    def differs(self) -> bool:
+        """Return whether a batch that was read has another content now: see `SampleCheck`."""
+        return self._stream is not None and self._sample.differs(self._listed)
 
     def digest(self, batch: Batch) -> bytes:
         """Return the digest of the content of a batch."""
@@ -224,7 +231,7 @@ class EvalSetReader:
         self._places = []
         for number, batch in islice(self._source.numbered(), self._most):
             digest = self._digest(batch)
-            if batches == 0 and digest != self._sample_digest:
+            if batches == 0 and digest != self._sample.first:
                 raise self._has_other_order()
             fingerprint.update(digest)
             size = self._source.examples_in(batch)
@@ -257,7 +264,7 @@ class EvalSetReader:
     def _read_sample(self, tick: Tick) -> Stream:
         """Describe a stream whose batches are listed, from the list and a sample of the batches."""
         listed = self._listed = read_sample(cast("ListedSource", self._source), self._digest, tick)
-        if listed.digests[0] != self._sample_digest:
+        if listed.digests[0] != self._sample.first:
             raise self._has_other_order()
         sizes, expected = listed.sizes[: self._most], self._expected
         self._places = [place for place in listed.places(self._shard) if place[0] < len(sizes)]

@@ -11,6 +11,7 @@ import pytest
 from sidecar import EvalSet
 from sidecar.data import npz, tfrecords
 from sidecar.errors import TaskError
+from sidecar.evaluation.data.opened_files import OpenedFiles
 
 pytestmark = pytest.mark.tensorflow
 
@@ -239,6 +240,20 @@ def test_files_that_change_between_checkpoints(batches, records):
     Path(pattern).with_name("test-1.tfrecord").unlink()
     with pytest.raises(EvaluationError, match=r"'test'.*files have changed"):
         made.read(lambda: None)
+
+
+def test_files_of_records_that_were_replaced_are_noticed(batches, records):
+    """TensorFlow opens them without Python; names and sizes are the same."""
+    pattern, files = records(), OpenedFiles()
+    files.install()
+    with files.reading():
+        contents(batches(record_set(pattern)))
+    (path,) = Path(pattern).parent.glob("test-2.tfrecord")
+    assert files.changed() == []
+    content = path.read_bytes()
+    path.unlink()
+    path.write_bytes(content)
+    assert files.changed() == [str(path)]
 
 
 @pytest.mark.parametrize("by", ["batch", "file"])

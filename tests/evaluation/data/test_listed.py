@@ -188,3 +188,30 @@ def test_a_wrong_number_of_examples_is_noticed_before_they_are_read():
 def test_a_check_that_does_not_exist():
     with pytest.raises(TaskError, match="'none'"):
         EvalSet(lambda: None, check="none")
+
+
+def test_other_contents_of_the_sample_are_noticed():
+    """One batch of it is read before each evaluation, another one each time, as long as that is cheap."""
+    source, reader = opened(cache_bytes=1 << 20)
+    assert not reader.differs()
+    read(reader)
+    evaluate(reader)
+    source.reads.clear()
+    reader._sample._cost_seconds = 1.0  # of which 40 batches that are read in no time do not pay for
+    assert (reader.differs(), source.reads) == (False, [])
+    for number in sampled(source.fingerprint_of_list(), BATCHES):
+        reader._sample._cost_seconds = 0.0
+        assert not reader.differs()
+        assert source.reads.pop() == number
+    source.contents = [array + 1 for array in source.contents]
+    reader._sample._cost_seconds = 0.0
+    assert reader.differs()
+
+
+def test_a_set_that_divides_itself_has_no_sample():
+    """It may be another one each time."""
+    source, reader = opened()
+    read(reader)
+    reader._sample._cost_seconds, source.sharding = 0.0, "own"
+    source.contents = [array + 1 for array in source.contents]
+    assert not reader.differs()

@@ -92,6 +92,10 @@ class KerasEvaluator:
         self._chosen = [batches for batches in self._batches if batches.name in chosen]
         return tuple(batches.read(tick, most) for batches in self._chosen)
 
+    def differs(self) -> bool:
+        """Return whether a sample of the data differs from what was read."""
+        return any(batches.differs() for batches in self._batches)
+
     def restore(self, path: str) -> Callable[[], None]:
         """Begin to restore every variable; the returned function waits for it, or calls the `restore` of the task."""
         self._release_graph()

@@ -6,6 +6,7 @@ Batch b belongs to rank b mod n. Batches are formed before `prepare` is applied,
 import hashlib
 import os
 import re
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any, Final
@@ -15,6 +16,7 @@ import tensorflow as tf
 
 from sidecar.evaluation.backends.tensorflow.generator_source import GeneratorSource, in_order, is_sequence
 from sidecar.evaluation.data.file_sources import RecordFiles
+from sidecar.evaluation.data.opened_files import DATA_FILE
 from sidecar.evaluation.data.plain_arrays import MASKED, is_masked
 from sidecar.evaluation.data.reader import unless_batched
 from sidecar.evaluation.data.shard import Shard, all_to_first
@@ -203,4 +205,6 @@ def _find(name: str, files: RecordFiles) -> list[str]:
     path, times = Counter(all_paths).most_common(1)[0]
     if times > 1:
         raise EvaluationError("task_error", f"eval set {name!r}: tfrecords is given {path} {times} times")
+    for path in all_paths:
+        sys.audit(DATA_FILE, path)
     return sorted(all_paths)

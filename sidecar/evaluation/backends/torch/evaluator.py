@@ -59,6 +59,10 @@ class TorchEvaluator:
         """Choose the eval sets that take part, and read those that have not been read yet."""
         return self._sets.read(tick, evaluated, most)
 
+    def differs(self) -> bool:
+        """Return whether a sample of the data differs from what was read."""
+        return self._sets.differs()
+
     def restore(self, path: str) -> Callable[[], None]:
         """Begin to load the checkpoint; the returned function restores the model, or calls the task's `restore`."""
         if self._task.restore is not None:
