@@ -89,6 +89,10 @@ class FakeProcess:
         self.killed = False
         self.exited = False
 
+    def waits(self):
+        """Nobody keeps it from running."""
+        return {}
+
     def send(self, command) -> None:
         """Keep it."""
         self.commands.append(command)

@@ -273,8 +273,9 @@ class Settings(OutputSettings):
     """Time that shared storage may take to answer before the node is not ready. Default: one lease, after which the
     other nodes count this node as gone anyway."""
     join_timeout_seconds: Seconds = 120.0
-    """Time that the worker processes may take to import the framework and form a group. Default: they take seconds, but
-    the first import may read gigabytes from a slow disk."""
+    """Time that the worker processes may take to import the framework and form a group. The time for which a busy node
+    keeps them waiting for a processor is not counted, here and in the next four settings, up to ten times the setting.
+    Default: they take seconds, but the first import may read gigabytes from a slow disk."""
     restore_timeout_seconds: Seconds = 1800.0
     """Time that a worker may take to restore a checkpoint or save results. Default: enough for 100 GB at 60 MB/s."""
     first_batch_timeout_seconds: Seconds = 900.0

@@ -1,10 +1,11 @@
 """Follow one worker process through its phases: how far it has come, and when it was last heard. Pure."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from sidecar.states import FailureKind, WorkerPhase
 from sidecar.workers.messages import Progress
-from sidecar.workers.timeouts import Limit, PhaseTimeouts, limit
+from sidecar.workers.processor_waits import WaitMeter
+from sidecar.workers.timeouts import MOST_WAITING, PhaseTimeouts, halted_limit, limit
 
 
 @dataclass(slots=True)
@@ -18,10 +19,17 @@ class PhaseProgress:
     total_batches: int | None = None
     slowest: float = 0.0  # longest time between two signs of life while the worker worked on batches
     halted: float | None = None  # since when the process is stopped by a signal
+    waits: WaitMeter = field(default_factory=WaitMeter)  # since the last sign of life
 
     def enter(self, phase: WorkerPhase, now: float) -> None:
         """Note that the worker entered a phase."""
-        self.phase, self.since, self.heard, self.batches = phase, now, now, 0
+        self.phase, self.since, self.batches = phase, now, 0
+        self.hear(now)
+
+    def hear(self, now: float) -> None:
+        """Note a sign of life."""
+        self.heard = now
+        self.waits.start()
 
     def advance(self, progress: Progress, now: float) -> None:
         """Note that the worker did batches since its last report."""
@@ -35,13 +43,15 @@ class PhaseProgress:
         self.halted = None if self.halted is None else self.halted + seconds
 
     def overrun(self, timeouts: PhaseTimeouts, now: float) -> tuple[FailureKind, str] | None:
-        """Return how the worker fails if it has passed the time limit of its phase, and a message; else None."""
+        """Return how the worker fails if it has passed the time limit of its phase, and a message; else None.
+
+        The time in which it waited for a processor does not count, up to a multiple of the limit.
+        """
         bound = limit(timeouts, self.phase, batches=self.batches, slowest=self.slowest)
-        seconds = now - self.heard
+        silent, waited = now - self.heard, self.waits.seconds
         if self.halted is not None:
-            doing = "was stopped by a signal (SIGSTOP?)"
-            bound = Limit(timeouts.suspended_timeout_seconds, FailureKind.STALLED, doing)
-            seconds = now - self.halted
-        if bound is None or seconds <= bound.seconds:
+            bound = halted_limit(timeouts)
+            silent, waited = now - self.halted, 0.0
+        if bound is None or (silent - waited <= bound.seconds and silent <= MOST_WAITING * bound.seconds):
             return None
-        return bound.kind, f"{bound.doing} for {seconds:.0f} s, more than the {bound.seconds:.0f} s allowed"
+        return bound.kind, bound.message(silent, waited)

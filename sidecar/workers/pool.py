@@ -8,7 +8,7 @@ argument, and nothing here waits.
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import Final, Protocol
 
 from sidecar.heartbeat import Slot
 from sidecar.observability.status import WorkerStatus
@@ -21,6 +21,7 @@ from sidecar.workers.ports import Port, Ports
 from sidecar.workers.process import Event, Exited, Halted, Post, Process, start
 from sidecar.workers.timeouts import PhaseTimeouts, TimedOut
 
+_SILENT_SECONDS: Final = 5.0  # a worker that reports more often is not measured
 __all__ = ["PhaseTimeouts", "TimedOut", "Worker", "WorkerLaunch", "WorkerPool", "group_id"]
 
 
@@ -83,7 +84,11 @@ class Worker:
 
     def overrun(self, timeouts: PhaseTimeouts, now: float) -> TimedOut | None:
         """Return the time limit that the worker has exceeded, if any."""
-        overrun = None if self.killed else self.progress.overrun(timeouts, now)
+        if self.killed:
+            return None
+        if now - self.progress.heard >= _SILENT_SECONDS:
+            self.progress.waits.measure(self.process.waits(), now)
+        overrun = self.progress.overrun(timeouts, now)
         return None if overrun is None else TimedOut(self.worker, *overrun, self.progress.phase)
 
 
@@ -224,7 +229,7 @@ class WorkerPool:
             return
         if isinstance(event, Progress):
             worker.progress.advance(event, now)
-        worker.progress.heard = now
+        worker.progress.hear(now)
         if isinstance(event, Ready):
             worker.ready = True
             worker.progress.enter(WorkerPhase.STANDBY, now)

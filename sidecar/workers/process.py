@@ -20,6 +20,7 @@ from sidecar.errors import RecordError, SettingsError, StorageError
 from sidecar.states import FailureKind
 from sidecar.workers.logs import WorkerLog, remove_old_logs
 from sidecar.workers.messages import MAX_LINE_BYTES, Command, Failed, Report, decode, encode
+from sidecar.workers.processor_waits import processor_waits
 
 _ENTRY: Final = Path(__file__).resolve().parents[1] / "evaluation" / "__main__.py"
 _MARK: Final = "_SIDECAR_WORKER_PROCESS"  # this variable marks the descendants of a worker; it is not a setting
@@ -81,6 +82,10 @@ class Process(Protocol):
         """Return the process id."""
         ...
 
+    def waits(self) -> Mapping[int, float]:
+        """Return the seconds for which each of its threads has waited for a processor; empty if that is unknown."""
+        ...
+
     def send(self, command: Command) -> None:
         """Send a command. If the worker is dead, nothing is raised here: its `Exited` event reports that."""
         ...
@@ -117,6 +122,10 @@ class WorkerProcess:
     def pid(self) -> int:
         """Return the process id, which is also the id of the process group."""
         return self._popen.pid
+
+    def waits(self) -> Mapping[int, float]:
+        """Return the seconds for which each of its threads has waited for a processor; empty if that is unknown."""
+        return processor_waits(self._popen.pid)
 
     def send(self, command: Command) -> None:
         """Send a command. Commands are far smaller than the buffer of the pipe, so this does not block."""

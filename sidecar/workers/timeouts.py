@@ -1,8 +1,15 @@
 """Decide how long each phase of a worker's work may take. Pure."""
 
+import math
 from dataclasses import dataclass
+from typing import Final
 
 from sidecar.states import FailureKind, PhaseBound, WorkerPhase
+
+MOST_WAITING: Final = 10
+"""A worker has failed after this many times its limit even if it waited for a processor nearly all of the time."""
+
+_WAITED_SECONDS: Final = 1.0  # that are worth a word
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,6 +31,15 @@ class Limit:
     seconds: float
     kind: FailureKind
     doing: str
+    setting: str
+
+    def message(self, silent: float, waited: float) -> str:
+        """Return the message about a worker that was silent, and of this time waited for a processor."""
+        counted = "" if waited < _WAITED_SECONDS else f" ({waited:.0f} s of them waiting for a processor)"
+        return (
+            f"{self.doing} for {silent:.0f} s{counted}, more than the {self.seconds:.0f} s allowed; if that is normal "
+            f"here, set {self.setting} = {math.ceil(2 * self.seconds)}"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,16 +60,28 @@ def limit(timeouts: PhaseTimeouts, phase: WorkerPhase, *, batches: int, slowest:
     match phase.bounded_by:
         case PhaseBound.JOIN:
             doing = "importing" if phase is WorkerPhase.IMPORT else "forming the group"
-            return Limit(timeouts.join_timeout_seconds, FailureKind.JOIN, f"was {doing}")
+            return Limit(timeouts.join_timeout_seconds, FailureKind.JOIN, f"was {doing}", "join_timeout_seconds")
         case PhaseBound.STORAGE:
-            return Limit(timeouts.restore_timeout_seconds, FailureKind.DEADLINE, f"was in {phase}")
+            seconds, doing = timeouts.restore_timeout_seconds, f"was in {phase}"
+            return Limit(seconds, FailureKind.DEADLINE, doing, "restore_timeout_seconds")
         case PhaseBound.FIRST_BATCH if phase is WorkerPhase.CONCLUDE:
             doing = "was computing results from the sums"
-            return Limit(timeouts.first_batch_timeout_seconds, FailureKind.DEADLINE, doing)
+            return _first_batch(timeouts, doing)
         case PhaseBound.BATCHES if batches > 0:
             seconds = max(timeouts.stall_seconds, timeouts.stall_factor * slowest)
-            return Limit(seconds, FailureKind.STALLED, f"made no progress in {phase}")
+            return Limit(seconds, FailureKind.STALLED, f"made no progress in {phase}", "stall_seconds")
         case PhaseBound.FIRST_BATCH | PhaseBound.BATCHES:
             doing = f"has not finished its first batch ({phase})"
-            return Limit(timeouts.first_batch_timeout_seconds, FailureKind.DEADLINE, doing)
+            return _first_batch(timeouts, doing)
     return None
+
+
+def halted_limit(timeouts: PhaseTimeouts) -> Limit:
+    """Return the limit for a process that a signal has stopped, in any phase."""
+    doing, seconds = "was stopped by a signal (SIGSTOP?)", timeouts.suspended_timeout_seconds
+    return Limit(seconds, FailureKind.STALLED, doing, "suspended_timeout_seconds")
+
+
+def _first_batch(timeouts: PhaseTimeouts, doing: str) -> Limit:
+    seconds = timeouts.first_batch_timeout_seconds
+    return Limit(seconds, FailureKind.DEADLINE, doing, "first_batch_timeout_seconds")

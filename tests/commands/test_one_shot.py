@@ -56,6 +56,10 @@ class FakeProcess:
         self._worker, self._inbox, self._answer = worker, inbox, answer
         inbox.put((worker, Ready("x", "1")))
 
+    def waits(self):
+        """Nobody keeps it from running."""
+        return {}
+
     def send(self, command):
         """Answer."""
         for report in self._answer(self._worker, command):

@@ -69,6 +69,10 @@ class FakeProcess:
 
     # -- group.process.Process ----------------------------------------------------------------------------------------
 
+    def waits(self) -> dict[int, float]:
+        """As `Process.waits`."""
+        return {}
+
     def send(self, command) -> None:
         """As `Process.send`."""
         if isinstance(command, Join):

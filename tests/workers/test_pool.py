@@ -27,7 +27,11 @@ class FakeProcess:
 
     def __init__(self, pid, environment):
         self.pid, self.environment = pid, environment
-        self.sent, self.kills = [], 0
+        self.sent, self.kills, self.waited = [], 0, {}
+
+    def waits(self):
+        """As told."""
+        return self.waited
 
     def send(self, command):
         """Keep it."""
@@ -242,6 +246,48 @@ def test_bounds_of_a_worker_that_was_just_started(node):
     assert workers.overruns(1e9) == []
 
 
+def test_time_without_a_processor_does_not_count(node):
+    """A busy node must not kill a worker that imports, and let it begin again; one that hangs is killed as usual."""
+    workers = node()
+    (worker,) = workers.fill(0.0)
+    for second in range(0, 1000, 5):
+        worker.process.waited = {7: second * 0.9, 8: second * 0.1}  # of ten seconds it runs for one
+        assert workers.overruns(float(second)) == []
+    found = [overrun for second in range(1000, 1031, 5) for overrun in workers.overruns(float(second))]
+    assert len(found) in range(1, 5), "soon after it does not wait any more"
+    overrun = found[0]
+    assert overrun.kind == "join"
+    assert "s of them waiting for a processor), more than the 120 s allowed" in overrun.message
+    assert overrun.message.endswith("set join_timeout_seconds = 240")
+
+
+def test_a_worker_that_never_runs_is_given_up_in_the_end(node):
+    """After ten times its limit, since every wait has a bound."""
+    workers = node()
+    (worker,) = workers.fill(0.0)
+    for second in range(0, 1201, 5):
+        worker.process.waited = {7: float(second)}
+        assert workers.overruns(float(second)) == []
+    (overrun,) = workers.overruns(1201.0)
+    assert overrun.kind == "join"
+
+
+def test_a_sign_of_life_begins_anew(node):
+    """What a worker waited before it does not make up for its silence afterwards."""
+    workers = node()
+    worker = grouped(workers)
+    workers.observe("n.1.1", Phase(WorkerPhase.EVALUATE, 7), 0.0)
+    workers.observe("n.1.1", Progress(7, 1, 9), 0.0)
+    for second in range(0, 51, 5):
+        worker.process.waited = {7: float(second)}
+        assert workers.overruns(float(second)) == []
+    workers.observe("n.1.1", Progress(7, 2, 9), 50.0)
+    assert workers.overruns(110.0) == []
+    slowest = 5 * 50
+    assert workers.overruns(50.0 + slowest) == []
+    assert len(workers.overruns(51.0 + slowest)) == 1
+
+
 def test_slow_batches_stretch_the_bound(node):
     """A stall is at least five times the slowest batch; the first batch, which traces, does not count as slow."""
     workers = node()
@@ -251,7 +297,10 @@ def test_slow_batches_stretch_the_bound(node):
     workers.observe("n.1.1", Progress(7, 2, 9), 530.0)
     assert workers.overruns(530.0 + 150) == []
     (overrun,) = workers.overruns(530.0 + 151)
-    assert overrun.message == "made no progress in evaluate for 151 s, more than the 150 s allowed"
+    assert overrun.message == (
+        "made no progress in evaluate for 151 s, more than the 150 s allowed; if that is normal here, "
+        "set stall_seconds = 300"
+    )
 
 
 def test_every_batch_is_a_sign_of_life(node):
@@ -277,7 +326,8 @@ def test_a_halted_worker_is_given_up_whatever_it_was_doing(node, phase):
     assert workers.overruns(30.0) == []
     (overrun,) = workers.overruns(30.5)
     assert (overrun.worker, overrun.kind) == ("n.1.1", "stalled")
-    assert overrun.message == "was stopped by a signal (SIGSTOP?) for 10 s, more than the 10 s allowed"
+    assert overrun.message.startswith("was stopped by a signal (SIGSTOP?) for 10 s, more than the 10 s allowed; ")
+    assert overrun.message.endswith("suspended_timeout_seconds = 20")
     workers.kill(worker)
     assert workers.overruns(1e9) == []
 

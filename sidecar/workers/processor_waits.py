@@ -1,0 +1,47 @@
+"""Measure how long a process waits for a processor, so that a worker on a busy node is not taken for one that hangs.
+
+Workers have a low priority. If training uses all processors, a worker may wait for most of the time, and would never
+finish its import if it were killed for that. Linux counts the time: the second number in `/proc/PID/task/TID/schedstat`
+is the time in nanoseconds that a thread was ready to run and did not run. It has been there since Linux 2.6.23, unless
+the kernel was built without it: https://docs.kernel.org/scheduler/sched-stats.html#proc-pid-schedstat
+"""
+
+import contextlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+_MOST_THREADS: Final = 256  # that are read in one measurement, which takes a few milliseconds then
+
+
+def processor_waits(pid: int) -> dict[int, float]:
+    """Return the seconds for which each thread of a process and of its children has waited; empty if unknown."""
+    waits, waiting = dict[int, float](), [pid]
+    while waiting and len(waits) < _MOST_THREADS:
+        with contextlib.suppress(OSError):  # the process has ended
+            for thread in Path(f"/proc/{waiting.pop()}/task").iterdir():
+                with contextlib.suppress(OSError, ValueError, IndexError):
+                    waits[int(thread.name)] = int((thread / "schedstat").read_text().split()[1]) / 1e9
+                    waiting += map(int, (thread / "children").read_text().split())
+    return waits
+
+
+@dataclass(slots=True)
+class WaitMeter:
+    """Add up how long the thread of a process that waited most has waited since the meter was started."""
+
+    seconds: float = 0.0
+    _waits: Mapping[int, float] = field(default_factory=dict)  # by thread, at the last measurement
+    _measured_at: float | None = None
+
+    def start(self) -> None:
+        """Begin anew. What was measured before does not count."""
+        self.seconds, self._waits, self._measured_at = 0.0, {}, None
+
+    def measure(self, waits: Mapping[int, float], now: float) -> None:
+        """Take a measurement of `processor_waits` at the time `now`. The first one is where the meter begins."""
+        if self._measured_at is not None:
+            longer = [seconds - self._waits[thread] for thread, seconds in waits.items() if thread in self._waits]
+            self.seconds += min(max(longer, default=0.0), now - self._measured_at)
+        self._waits, self._measured_at = waits, now
