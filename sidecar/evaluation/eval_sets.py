@@ -1,10 +1,10 @@
 """Hold the eval sets of a task on one rank, and choose those that take part in an evaluation."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 
 from sidecar.evaluation.backend import Stream, Tick
-from sidecar.evaluation.data.batch_source import BatchSource
+from sidecar.evaluation.data.batch_source import Batch, BatchSource
 from sidecar.evaluation.data.cache import CacheBudget
 from sidecar.evaluation.data.reader import EvalSetReader
 from sidecar.evaluation.data.shard import Shard
@@ -44,6 +44,14 @@ class EvalSets:
         self._readers = [reader(name, eval_set, open_source(name, eval_set)) for name, eval_set in task.sets().items()]
         self.chosen = self._readers
         """The eval sets that take part in the present evaluation."""
+
+    def expect_weights(self, remedy: str, first: Mapping[str, Batch]) -> None:
+        """Take the third part of each batch as weights of examples: see `EvalSetReader.expect_weights`.
+
+        `first` has the first batch of each set after `prepare`, by the name of the set.
+        """
+        for reader in self._readers:
+            reader.expect_weights(remedy, first.get(reader.name))
 
     def read(self, tick: Tick, evaluated: int = 0, most: int | None = None) -> tuple[Stream, ...]:
         """Choose the eval sets that take part, and read those that have not been read yet: at most `most` batches."""

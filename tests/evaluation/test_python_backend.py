@@ -579,3 +579,28 @@ def test_counts_are_those_of_tensorflow(checkpoint, tmp_path, evaluate):
     states = results.read(tmp_path / "a").states["test"]
     assert int(states["examples"].integers()) == theirs.examples["test"]
     assert ours[0].result.data["test"].fingerprint == theirs.streams[0][0].fingerprint
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+@pytest.mark.parametrize("form", ["arrays", "iterator", "prepared"])
+def test_numbers_of_examples_are_no_weights(checkpoint, tmp_path, form, ranks):
+    """A third part that counts the examples is refused with the remedy; masks are weights, and a note says so."""
+
+    def source(third):
+        examples = lambda: zip(X, Y, third, strict=True)  # noqa: E731
+        return {
+            "arrays": lambda: (X, Y, third),
+            "iterator": examples,
+            "prepared": EvalSet(lambda: np.arange(len(X)), prepare=lambda at: (X[at], Y[at], third[at])),
+        }[form]
+
+    for end in run(task(source(np.arange(len(X)))), checkpoint, tmp_path / "refused", ranks):
+        assert "(x, y) alone" in str(end)
+    for end in run(task(source(np.arange(len(X)) % 2)), checkpoint, tmp_path / "taken", ranks):
+        assert any("third part of each batch" in note for note in end.result.notes)
+
+
+def test_a_label_that_is_taken_for_a_weight(checkpoint, tmp_path):
+    """Two inputs and a label give an error about shapes, which names what was taken for the weight."""
+    (end,) = run(task(lambda: (X, X, Y)), checkpoint, tmp_path / "states")
+    assert "((x1, x2), y)" in str(end)

@@ -357,3 +357,33 @@ def test_who_was_lost_is_named():
     assert str(lost).startswith("rank 1 on node-b (10.0.0.2:21000) could not be reached")
     assert collective._lost_member("Deadline").lost is None
     assert str(collective._lost_member("Deadline")).startswith("another rank could not be reached")
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+def test_numbers_of_examples_are_no_weights(evaluate, digits, trained, ranks):
+    """A third part that counts the examples is refused with the line to write. A mask is a weight, with a note."""
+    import tensorflow as tf
+
+    from sidecar.evaluation.failures import EvaluationError
+
+    x, y = digits.held_out_arrays()
+    numbers = tf.range(len(x))
+    for third in (numbers, numbers[::-1] + 7, numbers % 64):
+        with pytest.raises(EvaluationError, match=r"\*rest: \(x, y\)"):
+            evaluate(
+                digits.make(eval_sets={"test": lambda third=third: (x, y, third)}), trained.path("model"), ranks=ranks
+            )
+    found = evaluate(digits.make(eval_sets={"test": lambda: (x, y, numbers % 2)}), trained.path("model"), ranks=ranks)
+    assert any("third part of each batch" in note for note in found.notes)
+
+
+def test_a_label_that_is_taken_for_a_weight(evaluate, digits, trained):
+    """Two inputs and a label give an error about labels, which names what was taken for the weight."""
+    from sidecar.errors import TaskError
+    from sidecar.evaluation.failures import EvaluationError
+    from sidecar.metrics import Accuracy
+
+    x, y = digits.held_out_arrays()
+    task = digits.make(eval_sets={"test": lambda: (x, x, y)}, metrics=lambda: [Accuracy()])
+    with pytest.raises((EvaluationError, TaskError), match=r"\(\(x1, x2\), y\)"):
+        evaluate(task, trained.path("model"))

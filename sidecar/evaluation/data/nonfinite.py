@@ -16,7 +16,8 @@ from sidecar.evaluation.failures import EvaluationError
 from sidecar.evaluation.states import ExactSum, MinMax, SetStates, exact_sum
 from sidecar.records import Nonfinite
 
-PLACES: Final = ("input", "label", "weight", "prediction")
+WEIGHT: Final = "weight"
+PLACES: Final = ("input", "label", WEIGHT, "prediction")
 """The places where an example can have non-finite numbers: the parts of a batch in order, then the prediction."""
 
 _COUNTS: Final = "nonfinite"
@@ -31,11 +32,13 @@ class NonfiniteCounter:
         counts: Number of such examples, by place.
         first: Numbers of the first such example's batch and of the example itself (2, places), from 0; the largest
             int64 if unknown.
+        is_final: Whether later evaluations see the same data, so that they need not be counted again.
     """
 
     def __init__(self) -> None:
         self.counts = np.zeros(len(PLACES), np.int64)
         self.first = np.full((2, len(PLACES)), _NOWHERE, np.int64)
+        self.is_final = False
 
     def add(
         self, place: str, finite: Sequence[NDArray[np.bool_]], examples: int, batch: int, first: int | None

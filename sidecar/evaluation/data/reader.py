@@ -10,16 +10,17 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import islice, repeat
-from typing import Final, cast
+from typing import Any, Final, cast
 
 from sidecar.evaluation.backend import Stream, Tick
 from sidecar.evaluation.data.batch_source import Batch, BatchSource, ListedSource
 from sidecar.evaluation.data.cache import Cache, CacheBudget
 from sidecar.evaluation.data.digest import digest_of
 from sidecar.evaluation.data.listed import ListedSet, read_sample
-from sidecar.evaluation.data.nonfinite import NonfiniteCounter
+from sidecar.evaluation.data.nonfinite import WEIGHT, NonfiniteCounter
 from sidecar.evaluation.data.sample_check import SampleCheck
 from sidecar.evaluation.data.shard import Shard, all_to_first
+from sidecar.evaluation.data.third_part import ThirdPart
 from sidecar.evaluation.failures import EvaluationError, following_from_code
 from sidecar.evaluation.task import EvalSet, NonfinitePolicy
 
@@ -68,8 +69,18 @@ class EvalSetReader:
         self._cache = Cache(budget, source.arrays)
         self._check: Callable[[int, int], None] | None = None
         self.nonfinite = NonfiniteCounter()
-        self._is_counted = False  # whether `nonfinite` is final
         self.is_left_to_first = False
+        self.third_part: ThirdPart | None = None
+        """What the third part of each batch holds, if the task takes it as weights."""
+
+    def expect_weights(self, remedy: str, first: Batch | None) -> None:
+        """Take the third part of each batch as weights, and let `read` refuse it if it holds numbers of examples.
+
+        `remedy` is what to write in this case. `first` is the first batch of the set after `prepare`.
+        """
+        self.third_part = ThirdPart(self.name, remedy)
+        if first is not None and not self._is_compared:  # no other batch is seen by all ranks
+            self._look_at(self._weights_in(first), None)
 
     def leave_to_first(self, reason: str, check: Callable[[int, int], None] | None = None) -> None:
         """Give all batches to rank 0, in order, and none to the other ranks; a stream that was read is read again.
@@ -91,7 +102,7 @@ class EvalSetReader:
         self._check, self._shard = check or self._check, all_to_first(self._shard)
         self._source.leave_to_first()
         self.is_left_to_first = True
-        self._stream, self._own_digest, self._is_counted = None, None, False
+        self._stream, self._own_digest, self.nonfinite = None, None, NonfiniteCounter()
         self._cache.clear()
 
     def read(self, tick: Tick, most: int | None = None) -> Stream:
@@ -102,8 +113,12 @@ class EvalSetReader:
         self._most = most
         if self._source.sharding in ("batches", "index"):
             read = self._read_all if self._source.sharding == "batches" else self._read_sample
+            if self._stream is None and self._is_compared and self.third_part is not None:
+                self.third_part.begin()
             self._stream = self._stream or read(tick)
+            self._require_weights()
             return self._stream
+        self._require_weights()
         stream = self._describe_unread()
         if self._stream not in (None, stream):
             raise self._has_changed()
@@ -124,7 +139,7 @@ class EvalSetReader:
         """
         began = time.monotonic()
         places: Iterator[tuple[int, int | None]] = repeat((0, None)) if self.examples is None else iter(self._places)
-        counts = not self._is_counted
+        counts = not self.nonfinite.is_final
         if counts:
             self.nonfinite = NonfiniteCounter()
         for batch in self._own():
@@ -135,7 +150,7 @@ class EvalSetReader:
             if counts:
                 self._count_nonfinite(batch, number, first)
             yield number, first, batch
-        self._is_counted = self._cache.complete or self._is_compared
+        self.nonfinite.is_final = self._cache.complete or self._is_compared
         self._sample.earn(time.monotonic() - began)
 
     def differs(self) -> bool:
@@ -152,6 +167,21 @@ class EvalSetReader:
 
     def _digest(self, batch: Batch) -> bytes:
         return digest_of(self._source.arrays(batch))
+
+    def _weights_in(self, batch: Batch) -> list[Any]:
+        if self.third_part is None:
+            return []
+        parts = [part for place, part in self._source.parts(batch) if place == WEIGHT]
+        return [single for part in parts for single in (part if isinstance(part, list) else [part])]
+
+    def _look_at(self, weights: list[Any], first: int | None) -> None:
+        for part in weights:
+            assert self.third_part is not None, "otherwise there are no weights"
+            self.third_part.look_at(part, first)
+
+    def _require_weights(self) -> None:
+        if self.third_part is not None:
+            self.third_part.require_weights()
 
     def _count_nonfinite(self, batch: Batch, number: int, first: int | None) -> None:
         for place, part in self._source.parts(batch):
@@ -235,6 +265,8 @@ class EvalSetReader:
                 raise self._has_other_order()
             fingerprint.update(digest)
             size = self._source.examples_in(batch)
+            if self._is_compared:
+                self._look_at(self._weights_in(batch), examples)
             if self._check is not None:
                 with following_from_code():
                     self._check(batches, size)
@@ -263,7 +295,17 @@ class EvalSetReader:
 
     def _read_sample(self, tick: Tick) -> Stream:
         """Describe a stream whose batches are listed, from the list and a sample of the batches."""
-        listed = self._listed = read_sample(cast("ListedSource", self._source), self._digest, tick)
+        weights: list[list[Any]] = []
+
+        def digest(batch: Batch) -> bytes:
+            weights.append(self._weights_in(batch))
+            return self._digest(batch)
+
+        listed = self._listed = read_sample(cast("ListedSource", self._source), digest, tick)
+        if self._is_compared:
+            firsts = [first for _, first in listed.places(Shard(0, 1))]
+            for number, parts in zip(listed.digests, weights, strict=True):
+                self._look_at(parts, firsts[number])
         if listed.digests[0] != self._sample.first:
             raise self._has_other_order()
         sizes, expected = listed.sizes[: self._most], self._expected

@@ -11,6 +11,7 @@ import pytest
 from tests_torch import result_of_ranks, torch_evaluator
 
 from sidecar import Task
+from sidecar.errors import TaskError
 from sidecar.evaluation.failures import EvaluationError, as_failed
 from sidecar.evaluation.task import EvalSet
 from sidecar.metrics import Accuracy
@@ -562,6 +563,96 @@ class TestACollateFunctionLeavesOut:
         collate = self._source()().collate_fn
         done = evaluated(task(lambda: DataLoader(Stream(), batch_size=8, collate_fn=collate)), checkpoint)
         assert done.result.examples == {"test": 30}
+
+
+class TestTheThirdPart:
+    """Datasets that return (x, y, index), (x1, x2, y) or (x, y, weight), without a step."""
+
+    @staticmethod
+    def _source(third, examples=33):
+        from torch.utils.data import TensorDataset
+
+        return lambda: TensorDataset(*tensors(examples), third)
+
+    @pytest.mark.parametrize("ranks", [1, 2, 3])
+    @pytest.mark.parametrize("form", ["index", "number", "permuted", "in each batch", "prepared", "iterable", "all"])
+    def test_numbers_of_examples_are_refused(self, checkpoint, form, ranks):
+        """Every rank refuses them, and the message has the line to write, which is right."""
+        import torch
+        from torch.utils.data import DataLoader, IterableDataset
+
+        x, y = tensors(33)
+        rows = [(x[at], y[at], at) for at in range(33)]
+
+        class Stream(IterableDataset):
+            def __iter__(self):
+                return iter(rows)
+
+        source = {
+            "index": lambda: DataLoader(rows, batch_size=BATCH),
+            "number": self._source(torch.arange(33)[:, None] + 1),
+            "permuted": self._source(torch.randperm(33, generator=torch.Generator().manual_seed(1))),
+            "in each batch": self._source(torch.arange(33) % BATCH),
+            "prepared": EvalSet(lambda: DatasetOf(range(33)), prepare=lambda at: rows[at]),
+            "iterable": Stream,
+            "all": EvalSet(lambda: DataLoader(rows, batch_size=BATCH), check="all"),
+        }[form]
+        with pytest.raises(EvaluationError, match="'test'") as caught:
+            result_of_ranks(task(source), checkpoint, ranks)
+        line = "step=lambda model, batch: (batch[1], model(batch[0]))"
+        assert line in str(caught.value)
+        step = eval(line.removeprefix("step="))
+        assert_right(task(source, step=step), checkpoint, truth(checkpoint), ranks=(ranks,))
+
+    def test_other_integers_are_weights(self, checkpoint):
+        """Masks and counts count as weights, and a note says so, for all ranks."""
+        import torch
+
+        mask = torch.arange(33) % 3 % 2
+        result = assert_right(
+            task(self._source(mask)), checkpoint, truth(checkpoint, chosen=mask.bool()), ranks=(1, 2, 3)
+        )
+        assert any("third part of each batch" in note for note in result.notes)
+        step = lambda model, batch: (batch[1], model(batch[0]), batch[2])  # noqa: E731
+        assert evaluate(task(self._source(mask), step=step), checkpoint).notes == ()
+
+    def test_two_inputs_and_a_label(self, checkpoint):
+        """The error about shapes says what was taken for the weight, with the line to write."""
+        import torch
+        from torch import nn
+        from torch.utils.data import TensorDataset
+
+        class Pair(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.one = nn.Linear(4, 3)
+
+            def forward(self, first, second):
+                return self.one(first) + self.one(second)
+
+        x, y = tensors(33)
+        line = "step=lambda model, batch: (batch[2], model(batch[0], batch[1]))"
+        for model in (net, Pair):
+            torch.save(model().state_dict(), checkpoint)
+            given = task(lambda: TensorDataset(x, x, y), build_model=model, loss=None)
+            with pytest.raises((EvaluationError, TaskError), match="third part") as caught:
+                result_of_ranks(given, checkpoint, 1)
+            assert line in str(caught.value)
+        step = eval(line.removeprefix("step="))
+        assert evaluate(task(lambda: TensorDataset(x, x, y), build_model=Pair, step=step), checkpoint).notes == ()
+
+
+class DatasetOf:
+    """A dataset of given examples."""
+
+    def __init__(self, examples):
+        self.examples = examples
+
+    def __len__(self):
+        return len(self.examples)
+
+    def __getitem__(self, at):
+        return self.examples[at]
 
 
 @pytest.mark.parametrize("source", ["numpy", "dataset"])

@@ -1,8 +1,9 @@
 """Evaluate a model with the functions `load` and `predict` of the task."""
 
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -18,6 +19,7 @@ from sidecar.evaluation.data.plain_arrays import plain_array, read_only
 from sidecar.evaluation.data.reader import EvalSetReader
 from sidecar.evaluation.data.shard import Shard
 from sidecar.evaluation.data.structure import as_arrays, copied, leaves, map_leaves
+from sidecar.evaluation.data.third_part import naming_weights
 from sidecar.evaluation.eval_loop import BatchOutput, evaluate_set
 from sidecar.evaluation.eval_sets import EvalSets
 from sidecar.evaluation.failures import EvaluationError, following_from_code
@@ -26,8 +28,9 @@ from sidecar.evaluation.metrics.metric import MetricResult
 from sidecar.evaluation.path_alias import require_present
 from sidecar.evaluation.predictions_columns import PredictionsColumns, refused_column
 from sidecar.evaluation.states import SetStates
-from sidecar.evaluation.task import Task, call
+from sidecar.evaluation.task import EvalSet, Task, call
 
+_REMEDY: Final = "let the source return (x, y) alone, or ((x1, x2), y) for two inputs"
 _WEIGHTS: Final = "weights"  # folder of the saved checkpoint, as with other frameworks
 
 
@@ -43,8 +46,15 @@ class PythonEvaluator:
         assert task.predict is not None, "the dispatcher checks it"
         self._task, self._shard = task, shard
         self._load, self._predict = task.load, task.predict
-        open_source = partial(ArraySource, batch_size=task.batch_size, shard=shard)
+        sources: dict[str, ArraySource] = {}
+
+        def open_source(name: str, eval_set: EvalSet) -> ArraySource:
+            sources[name] = ArraySource(name, eval_set, batch_size=task.batch_size, shard=shard)
+            return sources[name]
+
         self._sets = EvalSets(task, shard, open_source, cache_bytes=cache_bytes, nonfinite="allow")
+        with following_from_code():
+            self._sets.expect_weights(_REMEDY, _first_prepared(task, sources))
         with following_from_code():
             self._measurement = Measurement(chosen(task))
         self._columns = PredictionsColumns(task.predictions, _column) if task.predictions else None
@@ -121,7 +131,11 @@ class PythonEvaluator:
 
     def compute(self, reduced: States) -> Mapping[str, MetricResult]:
         """Return the final numbers, by eval set."""
-        return {reader.name: self._measurement.compute(reduced[reader.name]) for reader in self._sets.chosen}
+        return {reader.name: self._compute(reader, reduced[reader.name]) for reader in self._sets.chosen}
+
+    def _compute(self, reader: EvalSetReader, states: SetStates) -> MetricResult:
+        numbers = self._measurement.compute(states)
+        return replace(numbers, notes=numbers.notes + (reader.third_part.notes if reader.third_part else ()))
 
     def _evaluate(self, reader: EvalSetReader, tick: Tick, keep: Keep) -> SetStates:
         states = self._states(reader)
@@ -129,7 +143,7 @@ class PythonEvaluator:
             reader,
             states,
             run=partial(self._run, reader),
-            add=partial(self._measurement.add, states),
+            add=partial(self._add, states),
             finish=lambda: None,
             shard=self._shard,
             tick=tick,
@@ -144,11 +158,29 @@ class PythonEvaluator:
         batch = map_leaves(read_only, batch)
         columns = {} if self._columns is None else self._columns.columns(batch, predictions)
         _, y, weights = with_labels(batch)
-        arrays = self._measurement.arrays(y, predictions, weights, reader.examples_in(batch))
+        with naming_weights(self._weights_remedy):
+            arrays = self._measurement.arrays(y, predictions, weights, reader.examples_in(batch))
         return BatchOutput(arrays, finite_rows(predictions), columns)
+
+    def _add(self, states: SetStates, arrays: list[list[NDArray[Any]]], firsts: Sequence[int | None]) -> None:
+        with naming_weights(self._weights_remedy):
+            self._measurement.add(states, arrays, firsts)
+
+    def _weights_remedy(self) -> str:
+        return _REMEDY if any(reader.third_part and reader.third_part.notes for reader in self._sets.chosen) else ""
 
     def _states(self, reader: EvalSetReader) -> SetStates:
         return self._measurement.states(self._sets.info(reader))
+
+
+def _first_prepared(task: Task, sources: Mapping[str, ArraySource]) -> dict[str, Batch]:
+    """Return the first batch of each set whose batches are not seen by all workers, by the name of the set."""
+    unseen = {
+        name: source
+        for name, source in sources.items()
+        if task.sets()[name].prepare is not None or source.sharding == "own"
+    }
+    return {name: batch for name, source in unseen.items() for batch in source.first_prepared()}
 
 
 def _converted(predictions: Any, examples: int) -> Any:

@@ -7,14 +7,14 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import tensorflow as tf
 
 from sidecar.evaluation.backend import Keep, States, Stream, Tick, forget
 from sidecar.evaluation.backends.tensorflow.data import Batches, array_of
 from sidecar.evaluation.backends.tensorflow.keras_file import is_keras_file
-from sidecar.evaluation.backends.tensorflow.model import make_model
+from sidecar.evaluation.backends.tensorflow.model import has_own_test_step, make_model
 from sidecar.evaluation.backends.tensorflow.non_variable_state import NonVariableState
 from sidecar.evaluation.backends.tensorflow.randomness import seed_of
 from sidecar.evaluation.backends.tensorflow.recurrent import RecurrentStates
@@ -28,6 +28,7 @@ from sidecar.evaluation.data.batch_source import Batch
 from sidecar.evaluation.data.cache import CacheBudget
 from sidecar.evaluation.data.digest import feed
 from sidecar.evaluation.data.shard import Shard
+from sidecar.evaluation.data.third_part import naming_weights
 from sidecar.evaluation.eval_loop import EXAMPLES, BatchObserver, BatchOutput, evaluate_set
 from sidecar.evaluation.failures import EvaluationError, following_from_code
 from sidecar.evaluation.hdf5 import require_readable, require_self_contained
@@ -36,6 +37,12 @@ from sidecar.evaluation.path_alias import readable, require_present
 from sidecar.evaluation.repeatability import NOTE
 from sidecar.evaluation.states import SetStates, exact_sum
 from sidecar.evaluation.task import Task
+
+_PARTS: Final = 3  # of a batch (x, y, sample_weight)
+_REMEDY: Final = (
+    "map the data to (x, y) with dataset.map(lambda x, y, *rest: (x, y)), or for two inputs and a label "
+    "dataset.map(lambda x1, x2, y: ((x1, x2), y))"
+)
 
 
 class KerasEvaluator:
@@ -69,7 +76,13 @@ class KerasEvaluator:
         for batches in self._batches:
             spec, first = batches.spec, batches.first()
             self._checks[batches.name] = SetChecks(batches.name, first)
-            with following_from_code(ValueError, tf.errors.InvalidArgumentError):
+            has_weights = isinstance(first, tuple) and len(first) == _PARTS and takes_weights(task, self.model)
+            if has_weights:
+                batches.expect_weights(_REMEDY, first)
+            with (
+                following_from_code(ValueError, tf.errors.InvalidArgumentError),
+                naming_weights(partial(str, _REMEDY if has_weights else "")),
+            ):
                 self._steps.add(first, spec)
         self._recurrent = RecurrentStates(self.model)
         for batches in self._batches if self._recurrent else ():
@@ -279,7 +292,8 @@ class KerasEvaluator:
             numbers = measurement.compute(reduced[batches.name])
             drawn = (NOTE,) if measurement.randomness.is_drawn else ()
             tables = self._non_variable.notes() if self._graph is None else ()
-            notes = numbers.notes + drawn + self._recurrent.notes() + tables
+            third = batches.third_part.notes if batches.third_part else ()
+            notes = numbers.notes + drawn + self._recurrent.notes() + tables + third
             results[batches.name] = replace(numbers, notes=notes)
         return results
 
@@ -306,6 +320,11 @@ class KerasEvaluator:
 
     def _step_of(self, batches: Batches) -> Step:
         return self._steps.step_for(batches.spec)
+
+
+def takes_weights(task: Task, model: Any) -> bool:
+    """Return whether the third part of a batch is a weight: the task measures, or Keras' own `test_step`."""
+    return task.metrics is not None or task.loss is not None or not has_own_test_step(model)
 
 
 def _digest(values: Sequence[Any]) -> str:

@@ -9,7 +9,10 @@ and the latter pads and divides. What would drop or draw examples is refused.
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import date, time
+from enum import Enum
 from itertools import islice
+from pathlib import PurePath
 from typing import Any, Final
 
 import numpy as np
@@ -25,7 +28,7 @@ from sidecar.evaluation.backends.torch.ragged import (
     rows_of,
 )
 from sidecar.evaluation.backends.torch.samplers import Listing, list_batches, list_batches_of
-from sidecar.evaluation.backends.torch.tensors import bits_of, finite_rows, leaves
+from sidecar.evaluation.backends.torch.tensors import bits_of, finite_rows, leaves, rows_in
 from sidecar.evaluation.data.array_source import ArraySource
 from sidecar.evaluation.data.batch_source import Batch, Division
 from sidecar.evaluation.data.reader import unless_batched
@@ -39,6 +42,7 @@ _ONE_PROCESS: Final = (
 )
 
 _SHOWN: Final = 4
+_SAID_BY_REPR: Final = (complex, date, Enum, PurePath, range, slice, time, torch.device, torch.dtype)
 
 Collate = Callable[[list[Any]], Any]
 Prepare = Callable[..., Any]
@@ -150,10 +154,13 @@ class DatasetSource:
                 yield np.asarray(leaf)
             elif isinstance(leaf, str | bytes):
                 yield np.array([leaf], object)
+            elif isinstance(leaf, _SAID_BY_REPR):
+                yield np.array([repr(leaf)], object)
             else:
                 raise self._refused(
                     f"its batches hold objects of {type(leaf).__module__}.{type(leaf).__qualname__}, whose content "
-                    f"cannot be compared between workers: let collate_fn return tensors, numbers or texts"
+                    f"cannot be compared between workers: let collate_fn return tensors, numbers, texts, or objects "
+                    f"with tensors as attributes"
                 )
 
     def examples_in(self, batch: Batch) -> int:
@@ -247,8 +254,10 @@ class DatasetSource:
 
     def _rows(self, content: Any) -> int:
         """Return the number of examples in a batch that the user made. Raises `EvaluationError` if it is unclear."""
+        if isinstance(graphs := getattr(content, "num_graphs", None), int):  # of PyTorch Geometric
+            return graphs
         tensors = (leaf for leaf in leaves(content) if isinstance(leaf, torch.Tensor | np.ndarray) and leaf.ndim)
-        rows = list(dict.fromkeys(len(tensor) for tensor in tensors))
+        rows = list(dict.fromkeys(map(rows_in, tensors)))
         if not rows:
             raise self._refused(f"yields single examples{unless_batched(None)}")
         if len(rows) > 1:

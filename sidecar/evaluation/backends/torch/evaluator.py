@@ -16,6 +16,7 @@ from sidecar.evaluation.backends.torch.batch_runner import BatchRunner
 from sidecar.evaluation.backends.torch.dataset_source import DatasetSource, open_source
 from sidecar.evaluation.backends.torch.pretrained import is_of_transformers, load_by_transformers
 from sidecar.evaluation.backends.torch.restore import fits, restore
+from sidecar.evaluation.backends.torch.step import remedy_of, takes_weights
 from sidecar.evaluation.backends.torch.tensors import bits_of
 from sidecar.evaluation.backends.torch.weight_files import Stored, load
 from sidecar.evaluation.data.array_source import ArraySource
@@ -53,7 +54,11 @@ class TorchEvaluator:
         self._notes: tuple[str, ...] = ()
         self.traces, self.builds, self.loads_graphs = 0, 1, False
         with following_from_code(RuntimeError):
-            self._runner.try_out(self._first_batches())
+            first = self._first_batches()
+            if takes_weights(task):
+                remedy = next((remedy_of(batch) for batch, _ in first.values()), "")
+                self._sets.expect_weights(remedy, {name: batch for name, (batch, _) in first.items()})
+            self._runner.try_out(list(first.values()))
 
     def read(self, tick: Tick, evaluated: int = 0, most: int | None = None) -> tuple[Stream, ...]:
         """Choose the eval sets that take part, and read those that have not been read yet."""
@@ -129,12 +134,12 @@ class TorchEvaluator:
         self._sources[name] = source
         return source
 
-    def _first_batches(self) -> list[tuple[Batch, int]]:
-        """Return the first batch of each eval set, with its number of examples.
+    def _first_batches(self) -> dict[str, tuple[Batch, int]]:
+        """Return the first batch of each eval set by name, with its number of examples.
 
         Batches after `prepare` are never compared with those of other ranks, so the first one is prepared twice.
         """
-        batches = []
+        batches = {}
         for name, source in self._sources.items():
             if (first := next(source.first_prepared(), None)) is None:
                 continue
@@ -145,7 +150,7 @@ class TorchEvaluator:
                     f"eval set {name!r}: EvalSet(prepare=…) returns other values for the same examples each time: "
                     f"leave random transforms, such as crops and flips, out of an evaluation",
                 )
-            batches.append((first, source.examples_in(first)))
+            batches[name] = first, source.examples_in(first)
         return batches
 
     def _compute(self, reader: EvalSetReader, states: SetStates) -> MetricResult:
@@ -156,6 +161,8 @@ class TorchEvaluator:
             rows = int(exact_sum(states, EXAMPLES).integers())
             left = f"collate_fn returns {rows:,} rows for {rows + left_out:,} examples of the dataset"
             notes += (f"{left}: the rows are counted and evaluated, and what it leaves out is not",)
+        if reader.third_part is not None:
+            notes += reader.third_part.notes
         return replace(numbers, notes=(*numbers.notes, *notes, *self._notes))
 
     def _states(self, reader: EvalSetReader) -> SetStates:

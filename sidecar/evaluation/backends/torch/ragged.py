@@ -6,7 +6,7 @@ from typing import Any, Final
 import numpy as np
 import torch
 
-from sidecar.evaluation.backends.torch.tensors import leaves
+from sidecar.evaluation.backends.torch.tensors import leaves, rows_in
 from sidecar.evaluation.data.elements import placed
 
 LABELS: Final = "labels"
@@ -53,7 +53,7 @@ def _possible_rows(part: Any) -> set[int]:
         return set()
     rows = {len(part)} if isinstance(part, list | tuple) else set()
     tensors = [leaf for leaf in leaves(part) if isinstance(leaf, torch.Tensor | np.ndarray)]
-    of_tensors = {len(leaf) if leaf.ndim else 0 for leaf in tensors}
+    of_tensors = {rows_in(leaf) for leaf in tensors}
     return rows | of_tensors if len(of_tensors) == 1 else rows
 
 
@@ -69,4 +69,4 @@ def finite_by_example(part: Any) -> torch.Tensor:
 def _is_list_of_examples(part: Any, examples: int) -> bool:
     if not isinstance(part, list | tuple) or len(part) != examples:
         return False
-    return any(leaf.shape[:1] != (examples,) for leaf in leaves(part) if isinstance(leaf, torch.Tensor))
+    return any(rows_in(leaf) != examples for leaf in leaves(part) if isinstance(leaf, torch.Tensor))

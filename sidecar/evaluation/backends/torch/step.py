@@ -16,6 +16,7 @@ from sidecar.evaluation.backends.torch.tensors import finite_rows, leaves, map_l
 from sidecar.evaluation.backends.torch.torchmetrics_members import TorchMetrics, is_torchmetric
 from sidecar.evaluation.data.batch_source import Batch
 from sidecar.evaluation.data.elements import describe, unpack
+from sidecar.evaluation.data.third_part import naming_weights
 from sidecar.evaluation.eval_loop import BatchOutput
 from sidecar.evaluation.failures import EvaluationError
 from sidecar.evaluation.measurement import Measurement, chosen
@@ -28,6 +29,7 @@ from sidecar.evaluation.task import Task, call
 _CAUSAL: Final = ("ForCausalLM", "LMHeadModel")  # ends of the names of classes in transformers
 _LOSS: Final = "loss"
 _ROWS: Final = "rows of batches"  # name of a state: numbers of rows and of examples, and of batches where they differ
+_PARTS: Final = 3  # of a batch (x, y, sample_weight)
 _NO_MEMORY: Final = "can't allocate memory"  # of torch's allocator for the CPU, which has no error type of its own
 
 
@@ -45,6 +47,7 @@ class Step:
         self._needs_arrays = has_own_metrics or self._columns is not None
         self.mode: type[torch.inference_mode | torch.no_grad] = torch.inference_mode
         """Mode in which batches are evaluated. A step that computes gradients needs that of `no_grad`."""
+        self._remedy = ""  # what to write if the third part of a batch is no weight; empty without a third part
 
     def try_out(self, batch: Batch, examples: int) -> None:
         """Run the model on a first batch, and choose the mode.
@@ -65,6 +68,11 @@ class Step:
     def run(self, batch: Batch, examples: int, number: int) -> BatchOutput:
         """Run the model on one batch of so many examples. `number`: that of the batch, which does not matter."""
         del number
+        self._remedy = two_inputs_of(batch) if takes_weights(self._task) else ""
+        with naming_weights(lambda: self._remedy):
+            return self._run(batch, examples)
+
+    def _run(self, batch: Batch, examples: int) -> BatchOutput:
         content = moved(batch.content if isinstance(batch, LoadedBatch) else batch, self._device)
         if self._model.training:  # the task may have changed it
             self._model.eval()
@@ -103,14 +111,16 @@ class Step:
 
     def add(self, states: SetStates, arrays: list[list[NDArray[Any]]], firsts: Sequence[int | None]) -> None:
         """Add several batches; each item of `arrays` is a list with one array per batch."""
-        for of_rows in arrays.pop(0):
-            exact_sum(states, _ROWS).add(of_rows)
+        of_rows, *arrays = arrays
+        for rows in of_rows:
+            exact_sum(states, _ROWS).add(rows)
         of_loss = 0 if self._loss is None else self._loss.width
-        if self._loss is not None:
-            self._loss.add(within(states, _LOSS), arrays[:of_loss])
         of_torchmetrics = of_loss + self._torchmetrics.width
-        self._torchmetrics.add(states, arrays[of_loss:of_torchmetrics], firsts)
-        self._measurement.add(states, arrays[of_torchmetrics:], firsts)
+        with naming_weights(lambda: self._remedy):
+            if self._loss is not None:
+                self._loss.add(within(states, _LOSS), arrays[:of_loss])
+            self._torchmetrics.add(states, arrays[of_loss:of_torchmetrics], firsts)
+            self._measurement.add(states, arrays[of_torchmetrics:], firsts)
 
     def compute(self, states: SetStates) -> MetricResult:
         """Return the loss and the numbers of all metrics."""
@@ -126,6 +136,38 @@ class Step:
             f"and there are no intervals, since rows of one example are not independent"
         )
         return replace(joined, notes=(*joined.notes, note))
+
+
+def takes_weights(task: Task) -> bool:
+    """Return whether the third part of a batch is taken as the weight of its examples."""
+    return task.step is None and (task.metrics is not None or task.loss is not None)
+
+
+def remedy_of(batch: Batch) -> str:
+    """Return what to write if the third part of a batch is no weight and of no use."""
+    return f"give Task(step=lambda model, batch: (batch[1], {_call(_third_part_of(batch))})) to leave it out"
+
+
+def two_inputs_of(batch: Batch) -> str:
+    """Return what to write if the third part of a batch is its label, or of no use; empty without a third part."""
+    content = _third_part_of(batch)
+    if content is None:
+        return ""
+    return (
+        f"for two inputs and a label give Task(step=lambda model, batch: (batch[2], model(batch[0], batch[1]))), to "
+        f"leave it out Task(step=lambda model, batch: (batch[1], {_call(content)}))"
+    )
+
+
+def _third_part_of(batch: Batch) -> Any:
+    """Return the content of a batch of three parts; None for another one."""
+    content = batch.content if isinstance(batch, LoadedBatch) else batch
+    return content if isinstance(content, tuple | list) and len(content) == _PARTS else None
+
+
+def _call(content: Any) -> str:
+    x = None if content is None else content[0]
+    return f"model({'*' if isinstance(x, tuple | list) else '**' if isinstance(x, Mapping) else ''}batch[0])"
 
 
 def labels_and_predictions(task: Task, model: Any, batch: Any) -> tuple[Any, Any, Any]:
@@ -156,10 +198,13 @@ def labels_and_predictions(task: Task, model: Any, batch: Any) -> tuple[Any, Any
         return batch[LABELS], _logits(model(**rest)), None
     parts = unpack(tuple(batch) if isinstance(batch, list) else batch)
     if parts is None or parts[1] is None:
+        is_own = not isinstance(batch, tuple | list | torch.Tensor | np.ndarray)
+        example = "Task(step=lambda model, batch: (batch.y, model(batch)))" if hasattr(batch, "y") else "Task(step=…)"
         raise EvaluationError(
             "task_error",
-            f"batches must be (x, y), (x, y, sample_weight) or a mapping with {LABELS!r}, found {describe(batch)}: "
-            f"give Task(step=…), a function of (model, batch) that returns (y, predictions)",
+            f"batches must be (x, y), (x, y, sample_weight) or a mapping with {LABELS!r}, found "
+            f"{type(batch).__qualname__ if is_own else describe(batch)}: give {example}, a function of (model, batch) "
+            f"that returns (y, predictions)",
         )
     x, y, weights = parts
     if isinstance(x, tuple | list):

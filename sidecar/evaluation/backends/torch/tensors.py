@@ -1,9 +1,11 @@
 """Handle the nested structures of tensors that loaders yield, and that models take and return.
 
 Structures are traversed as `torch.utils.data` does: mappings, tuples, named tuples, lists and data classes have parts.
-Everything else that is not a tensor is a leaf of its own: texts, numbers, and objects of the user.
+So do other objects that hold tensors, such as batches of graphs. Everything else that is not a tensor is a leaf of its
+own: texts, numbers, and other objects of the user.
 """
 
+import copy
 import dataclasses
 import math
 from collections.abc import Callable, Iterator, Mapping
@@ -13,37 +15,56 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from sidecar.evaluation.backends.torch.batch_objects import (
+    attributes,
+    copied,
+    has_own_move,
+    moved_by_itself,
+    parts_of_object,
+)
+from sidecar.evaluation.failures import EvaluationError
 
-def map_leaves(function: Callable[[Any], Any], structure: Any) -> Any:
-    """Return the structure with a function applied to each leaf. Types of containers are kept if they can be made."""
+
+def map_leaves(function: Callable[[Any], Any], structure: Any, is_leaf: Callable[[Any], bool] = lambda _: False) -> Any:
+    """Return the structure with a function applied to each leaf. Types of containers are kept if they can be made.
+
+    Objects that are no containers are leaves here, also if they hold tensors, and so is what `is_leaf` says.
+    """
+    if is_leaf(structure):
+        return function(structure)
     if isinstance(structure, Mapping):
-        parts = {name: map_leaves(function, part) for name, part in structure.items()}
+        parts = {name: map_leaves(function, part, is_leaf) for name, part in structure.items()}
         return _like(structure, parts)
     if isinstance(structure, tuple) and hasattr(structure, "_fields"):
-        return type(structure)(*(map_leaves(function, part) for part in structure))
+        return type(structure)(*(map_leaves(function, part, is_leaf) for part in structure))
     if isinstance(structure, tuple | list):
-        return type(structure)([map_leaves(function, part) for part in structure])
+        return _sequence_like(structure, [map_leaves(function, part, is_leaf) for part in structure])
     if dataclasses.is_dataclass(structure) and not isinstance(structure, type):
-        names = [field.name for field in dataclasses.fields(structure) if field.init]
-        return dataclasses.replace(
-            structure, **{name: map_leaves(function, getattr(structure, name)) for name in names}
-        )
+        names = [field.name for field in dataclasses.fields(structure)]
+        changed = copy.copy(structure)  # no `replace`, since `__init__` may compute something else
+        for name in names:
+            object.__setattr__(changed, name, map_leaves(function, getattr(structure, name), is_leaf))
+        return changed
     return function(structure)
 
 
-def leaves(structure: Any) -> Iterator[Any]:
+def leaves(structure: Any, _above: tuple[int, ...] = ()) -> Iterator[Any]:
     """Yield the leaves of a structure in order; those of a mapping in the order of its keys as texts. None is none."""
     if isinstance(structure, Mapping):
         for name in sorted(structure, key=str):
-            yield from leaves(structure[name])
+            yield from leaves(structure[name], _above)
     elif isinstance(structure, tuple | list):
         for part in structure:
-            yield from leaves(part)
+            yield from leaves(part, _above)
     elif dataclasses.is_dataclass(structure) and not isinstance(structure, type):
         for field in dataclasses.fields(structure):
-            yield from leaves(getattr(structure, field.name))
-    elif structure is not None:
-        yield structure
+            yield from leaves(getattr(structure, field.name), _above)
+    elif structure is not None and id(structure) not in _above:  # an object may refer to the one that holds it
+        parts = parts_of_object(structure)
+        if parts is None:
+            yield structure
+        else:
+            yield from leaves(parts, (*_above, id(structure)))
 
 
 def moved(structure: Any, device: torch.device) -> Any:
@@ -53,18 +74,55 @@ def moved(structure: Any, device: torch.device) -> Any:
         if isinstance(leaf, np.ndarray) and leaf.dtype.kind in "biufc":
             leaf = torch.from_numpy(np.array(leaf))  # a copy, since a view may be read-only
             return leaf.to(device)
-        if not isinstance(leaf, torch.Tensor):
-            return leaf
-        return leaf.clone() if leaf.device == device else leaf.to(device, non_blocking=True)
+        if isinstance(leaf, torch.Tensor):
+            return leaf.clone() if leaf.device == device else leaf.to(device, non_blocking=True)
+        if has_own_move(leaf) or parts_of_object(leaf) is not None:
+            return _moved_object(leaf, device)
+        return leaf
 
-    return map_leaves(move, structure)
+    return map_leaves(move, structure, is_leaf=has_own_move)
+
+
+def _moved_object(value: Any, device: torch.device) -> Any:
+    """Return a copy of an object on the device, moved by its own method `to` if it has one."""
+    duplicate, seen = copied(value), set[int]()
+    if has_own_move(duplicate):
+        return moved_by_itself(duplicate, device)
+
+    def move(leaf: Any) -> Any:
+        if isinstance(leaf, torch.Tensor):
+            return leaf.to(device)
+        if has_own_move(leaf):
+            return moved_by_itself(leaf, device)
+        if id(leaf) not in seen and parts_of_object(leaf) is not None:  # an object may refer to the one that holds it
+            seen.add(id(leaf))
+            for name, part in attributes(leaf).items():
+                object.__setattr__(leaf, name, map_leaves(move, part, is_leaf=has_own_move))
+        return leaf
+
+    if any(leaf.device != device for leaf in leaves(duplicate) if isinstance(leaf, torch.Tensor)):
+        move(duplicate)
+    return duplicate
+
+
+def rows_in(leaf: Any) -> int:
+    """Return the length of the first dimension of a tensor or an array; 0 without dimensions."""
+    if isinstance(leaf, torch.Tensor) and leaf.is_nested:
+        return leaf.size(0)  # it has no shape
+    return len(leaf) if leaf.ndim else 0
 
 
 def to_numpy(tensor: torch.Tensor) -> NDArray[Any]:
     """Return the values of a tensor; those of a type that numpy lacks, such as bfloat16, as float32, which is exact."""
+    if tensor.is_meta:
+        raise EvaluationError(
+            "task_error", f"a tensor {tuple(tensor.shape)} is on the device 'meta' and has no values: build it on 'cpu'"
+        )
     plain = tensor.detach().cpu()
-    if plain.is_sparse or plain.is_quantized:
-        plain = plain.to_dense() if plain.is_sparse else plain.dequantize()
+    if plain.is_nested:
+        plain = plain.to_padded_tensor(0.0)
+    if plain.layout != torch.strided or plain.is_quantized:
+        plain = plain.dequantize() if plain.is_quantized else plain.to_dense()
     if plain.is_floating_point() and plain.dtype not in (torch.float16, torch.float32, torch.float64):
         plain = plain.float()
     return plain.resolve_conj().resolve_neg().numpy()
@@ -72,7 +130,9 @@ def to_numpy(tensor: torch.Tensor) -> NDArray[Any]:
 
 def bits_of(tensor: torch.Tensor) -> NDArray[Any]:
     """Return an array with the type, the shape and the bytes of a tensor, to hash them."""
-    if tensor.is_sparse or tensor.is_quantized:
+    if tensor.is_nested:
+        return np.concatenate([bits_of(part).reshape(-1).view(np.uint8) for part in tensor.unbind()])
+    if tensor.layout != torch.strided or tensor.is_quantized or tensor.is_meta:
         return to_numpy(tensor)
     plain = tensor.detach().cpu().contiguous()
     try:
@@ -94,15 +154,39 @@ def _finite(tensor: torch.Tensor) -> NDArray[np.bool_]:
 
 
 def _has_rows_of_floats(tensor: torch.Tensor) -> bool:
-    return tensor.ndim > 0 and (tensor.is_floating_point() or tensor.is_complex()) and not tensor.is_sparse
+    is_of_floats = tensor.ndim > 0 and (tensor.is_floating_point() or tensor.is_complex())
+    return is_of_floats and tensor.layout == torch.strided and not (tensor.is_nested or tensor.is_meta)
+
+
+def _sequence_like(original: Any, parts: list[Any]) -> Any:
+    """Return a tuple or list of the original's type; a plain one if that cannot be made from a list."""
+    try:
+        return type(original)(parts)
+    except TypeError:  # such as `torch.Size`, or a class with another constructor
+        return tuple(parts) if isinstance(original, tuple) else parts
 
 
 def _like(original: Mapping[Any, Any], parts: dict[Any, Any]) -> Any:
-    """Return a mapping of the original's type, such as `BatchEncoding`; a dict if that cannot be made from a dict."""
+    """Return a mapping of the original's type, such as `BatchEncoding`; a dict if that cannot be made."""
     if type(original) is dict:
         return parts
-    try:
-        made = type(original)(parts)  # type: ignore[call-arg]
-    except Exception:  # noqa: BLE001 - any class of a user
-        return parts
-    return made if isinstance(made, Mapping) and made.keys() == parts.keys() else parts
+    for make in (_made, _filled):
+        try:
+            made = make(original, parts)
+        except Exception:  # noqa: BLE001, S112 - any class of a user
+            continue
+        if isinstance(made, Mapping) and made.keys() == parts.keys():
+            return made
+    return parts
+
+
+def _made(original: Any, parts: dict[Any, Any]) -> Any:
+    return type(original)(parts)
+
+
+def _filled(original: Any, parts: dict[Any, Any]) -> Any:
+    """Return a copy of a mapping whose constructor takes something else."""
+    duplicate = copy.copy(original)
+    for name, part in parts.items():
+        duplicate[name] = part
+    return duplicate
