@@ -1,7 +1,10 @@
 """Build the model of a task, and complete it with a first batch, so that every variable can be restored."""
 
 import contextlib
+from collections.abc import Callable
 from typing import Any
+
+import tensorflow as tf
 
 from sidecar.evaluation.backends.tensorflow.libraries import is_written_by_keras
 from sidecar.evaluation.data.batch_source import Batch
@@ -46,9 +49,23 @@ def complete(model: Any, batch: Batch) -> None:
     """
     if not all(layer.built for layer in _layers(model)):
         with contextlib.suppress(Exception):
+            batch = preprocessing_of(model)(batch)
             model((unpack(batch) or (batch,))[0], training=False)
     if not model.built:
         model.built = True
+
+
+def preprocessing_of(model: Any) -> Callable[[Batch], Batch]:
+    """Return the function that maps a batch to what the model's `test_step` takes; most models take it unchanged.
+
+    A task of KerasHub prepares texts and images in its own `evaluate`, before the step, with `preprocess_samples`. Any
+    other model that overrides `evaluate` and has such a method is taken to do the same.
+    """
+    method = getattr(model, "preprocess_samples", None)
+    if not callable(method) or is_written_by_keras(type(model).evaluate):
+        return lambda batch: batch
+    function = tf.function(method)  # with AutoGraph, as `tf.data.Dataset.map` traces it
+    return lambda batch: function(*batch) if isinstance(batch, tuple) else function(batch)
 
 
 def _layers(model: Any) -> list[Any]:

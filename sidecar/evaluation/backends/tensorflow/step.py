@@ -13,6 +13,7 @@ from sidecar.evaluation.backends.tensorflow.finite import finite_rows
 from sidecar.evaluation.backends.tensorflow.libraries import layers_of
 from sidecar.evaluation.backends.tensorflow.measure import Measurement, measurement
 from sidecar.evaluation.backends.tensorflow.metrics_in_turn import LATE, Calls
+from sidecar.evaluation.backends.tensorflow.model import preprocessing_of
 from sidecar.evaluation.backends.tensorflow.model_predictions import ModelPredictions
 from sidecar.evaluation.backends.tensorflow.recurrent import RecurrentStates
 from sidecar.evaluation.backends.tensorflow.replay import Changes
@@ -68,6 +69,8 @@ class Step:
     def __init__(
         self, task: Task, model: Any, first: Any, spec: Any, *, autograph: bool, found: Container[str] = ()
     ) -> None:
+        self._preprocess = preprocessing_of(model)
+        first = self._preprocess(first)
         self.measurement: Measurement = measurement(task, model, first, found)
         self._predictions = ModelPredictions(task.predictions, model, first) if task.predictions else None
         self._outputs: Any = None  # the structure of the outputs, once traced
@@ -199,6 +202,7 @@ class Step:
         Recurrent layers begin with the states `carried`; the returned states are those after the batch.
         """
         self._begin(seed, carried)
+        batch = self._preprocess(batch)
         predictions = None if self._predictions is None else self._predictions.predict(batch)
         if self._predictions is not None and self._is_compiled:
             self._begin(seed, carried)  # the step of a compiled model predicts once more, from the same seed and states
