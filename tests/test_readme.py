@@ -120,6 +120,19 @@ def test_the_scikit_learn_models_are_evaluated_as_the_page_shows(tmp_path):
     assert float(rows[-1][3]) > 0.8
 
 
+@pytest.mark.nightly
+@pytest.mark.seconds
+def test_keras_on_jax_is_evaluated_as_the_page_shows(tmp_path):
+    """The page's script and task, without TensorFlow."""
+    for name in ("train_on_jax.py", "jax_eval.py"):
+        (tmp_path / name).write_text(snippet(name, HOW_TO / "other-libraries.md"))
+    run(tmp_path, sys.executable, "train_on_jax.py")
+    (tmp_path / "sidecar.toml").write_text('framework = "python"\n')
+    run(tmp_path, str(SIDECAR), "run", "ckpts", "--task", "jax_eval.py:task", "--once", "--http", "127.0.0.1:0")
+    rows = evaluated_rows(run(tmp_path, str(SIDECAR), "history", "ckpts"))
+    assert [row[1] for row in rows] == [f"epoch-0{epoch}.keras" for epoch in (1, 2, 3)]
+
+
 def test_the_task_is_described_completely():
     """Every argument of a task and of an eval set is named on the page about tasks."""
     from dataclasses import fields

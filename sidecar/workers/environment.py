@@ -7,6 +7,8 @@ from collections.abc import Iterable, Mapping
 from fnmatch import fnmatchcase
 from typing import Final
 
+from sidecar.workers.messages import KERAS_BACKEND_OF_TRAINING
+
 _OF_THE_JOB: Final = (
     "TF_CONFIG",
     "MASTER_*",
@@ -84,4 +86,7 @@ def worker_environment(
             environment.pop(name, None)
         else:
             environment[name] = value
+    if framework == "tensorflow" and environment.get("KERAS_BACKEND") not in ("tensorflow", "", None):
+        environment[KERAS_BACKEND_OF_TRAINING] = environment["KERAS_BACKEND"]
+        environment["KERAS_BACKEND"] = "tensorflow"
     return environment

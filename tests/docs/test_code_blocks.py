@@ -25,6 +25,8 @@ FENCE = re.compile(
 )
 
 RUN_BY = {
+    "train_on_jax.py": "tests/test_readme.py",
+    "jax_eval.py": "tests/test_readme.py",
     "train.py": "tests/test_readme.py",
     "my_eval.py": "tests/test_readme.py",
     "read_saves.py": "tests/test_readme.py",
@@ -72,6 +74,8 @@ NOT_RUN = {
     "cd examples": "tests/examples/test_examples.py runs these in a copy",
     "python digits_train.py": "tests/examples/test_examples.py runs it",
     "sidecar run ckpts --task digits_task.py": "tests/examples/test_examples.py runs it",
+    "python train_on_jax.py": "tests/test_readme.py runs it",
+    "sidecar run ckpts --task jax_eval.py": "tests/test_readme.py runs it",
     "python read_predictions.py": "tests/examples/test_examples.py runs it",
     "sidecar export": "tests/observability/test_export.py lets a real Prometheus read it",
     "amtool": "needs Alertmanager, which no test starts",
@@ -100,7 +104,7 @@ UNMARKED_PYTHON = {
     'os.environ["TF_USE_LEGACY_KERAS"] = "1"': "tests/evaluation/test_peer_scenarios.py sets it so",
     "import xgboost": "XGBoost is not among the development tools",
     "import onnxruntime": "ONNX Runtime is not among the development tools",
-    "from flax import": "JAX and Flax are not among the development tools",
+    "from flax import": "Flax is not among the development tools",
 }
 """A line of a Python block that has no file name, and why the block is not run."""
 

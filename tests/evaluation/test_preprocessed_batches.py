@@ -9,7 +9,7 @@ from sidecar import Task
 
 pytestmark = [pytest.mark.tensorflow, pytest.mark.filterwarnings("ignore")]
 
-WORDS = "good bad great awful film plot actor scene".split()
+WORDS = ["good", "bad", "great", "awful", "film", "plot", "actor", "scene"]
 
 
 def texts():

@@ -3,6 +3,7 @@
 import pytest
 
 from sidecar.workers.environment import thread_variables, worker_environment
+from sidecar.workers.messages import KERAS_BACKEND_OF_TRAINING
 
 
 def made(base=None, changes=None, devices="-1", hosts=("10.0.0.7",), framework="tensorflow"):
@@ -34,7 +35,16 @@ def test_what_we_promise():
     assert environment["TF_GRPC_REUSE_PORT"] == "1"
     assert environment["PYTHONUNBUFFERED"] == "1"
     assert environment["KERAS_BACKEND"] == "tensorflow"
-    assert made({"KERAS_BACKEND": "torch"})["KERAS_BACKEND"] == "torch"
+
+
+@pytest.mark.parametrize("where", ["of the daemon", "worker_env"])
+def test_keras_computes_with_the_framework_of_the_worker(where):
+    """A worker of TensorFlow learns what training computes with; one of Python computes with it, too."""
+    base, changes = ({"KERAS_BACKEND": "jax"}, {}) if where == "of the daemon" else ({}, {"KERAS_BACKEND": "jax"})
+    environment = made(base, changes=changes)
+    assert (environment["KERAS_BACKEND"], environment[KERAS_BACKEND_OF_TRAINING]) == ("tensorflow", "jax")
+    assert KERAS_BACKEND_OF_TRAINING not in made({"KERAS_BACKEND": "tensorflow"})
+    assert made(base, framework="python", changes=changes)["KERAS_BACKEND"] == "jax"
 
 
 def test_another_framework_gets_no_variables_of_tensorflow():

@@ -14,6 +14,7 @@ from sidecar.evaluation.backend import Backend, Collective, Evaluator
 from sidecar.evaluation.backends.tensorflow.collective import MirroredCollective
 from sidecar.evaluation.backends.tensorflow.evaluator import KerasEvaluator
 from sidecar.evaluation.backends.tensorflow.keras_2 import follow_the_task
+from sidecar.evaluation.backends.tensorflow.keras_backend import explained, other_backend
 from sidecar.evaluation.backends.tensorflow.libraries import KERASES
 from sidecar.evaluation.backends.tensorflow.options import options_of
 from sidecar.evaluation.backends.tensorflow.shuffling import make_readers_repeatable, make_repeatable
@@ -49,13 +50,14 @@ class TensorFlowBackend:
 
     def build(self, task: Task, shard: Shard, join: Join) -> Evaluator:
         """Build the task: read a first batch and call the model on it, without tracing anything yet."""
-        return KerasEvaluator(
-            task,
-            shard,
-            threads=join.threads,
-            cache_bytes=join.cache_bytes,
-            trust_saved_graph=options_of(join).trust_saved_graph,
-        )
+        with explained(other_backend()):
+            return KerasEvaluator(
+                task,
+                shard,
+                threads=join.threads,
+                cache_bytes=join.cache_bytes,
+                trust_saved_graph=options_of(join).trust_saved_graph,
+            )
 
     def profile(self, command: Join | Check) -> dict[str, str]:
         """Return versions, device, instruction set and every setting that may change the bits of a result."""

@@ -13,6 +13,7 @@ import tensorflow as tf
 
 from sidecar.evaluation.backend import Keep, States, Stream, Tick, forget
 from sidecar.evaluation.backends.tensorflow.data import Batches, array_of
+from sidecar.evaluation.backends.tensorflow.keras_backend import notes_on
 from sidecar.evaluation.backends.tensorflow.keras_file import is_keras_file
 from sidecar.evaluation.backends.tensorflow.model import has_own_test_step, make_model
 from sidecar.evaluation.backends.tensorflow.non_variable_state import NonVariableState
@@ -293,7 +294,7 @@ class KerasEvaluator:
             drawn = (NOTE,) if measurement.randomness.is_drawn else ()
             tables = self._non_variable.notes() if self._graph is None else ()
             third = batches.third_part.notes if batches.third_part else ()
-            notes = numbers.notes + drawn + self._recurrent.notes() + tables + third
+            notes = numbers.notes + drawn + self._recurrent.notes() + tables + third + notes_on(self.model)
             results[batches.name] = replace(numbers, notes=notes)
         return results
 

@@ -78,7 +78,6 @@ class Step:
         self._tolerance = max(self.measurement.tolerance, tolerance_for(_types_of(model)))
         self.start: Any = None
         self.recurrent = RecurrentStates(model)
-        self._is_compiled = isinstance(self.measurement, CompiledMeasurement)
         self._is_eager = self._is_compiled and getattr(model, "run_eagerly", False)
         self._no_seed = tf.constant(NO_SEED)
         self._function: Any = None
@@ -114,6 +113,10 @@ class Step:
         if self._traced is None:
             self._traced = self._function.get_concrete_function()
         return Evaluation(*self._traced(batch, start, seed, carried))
+
+    @property
+    def _is_compiled(self) -> bool:
+        return isinstance(self.measurement, CompiledMeasurement)
 
     @property
     def traces(self) -> int:
@@ -155,7 +158,8 @@ class Step:
             if mask is not None:
                 tensor._keras_mask = mask  # noqa: SLF001 - where Keras looks for it
         predictions = tf.nest.pack_sequence_as(self._predicted, of_whole.predictions)
-        return self.measurement.dependent_given_predictions(whole, halves, predictions)
+        prepared, *parts = map(self._preprocess, (whole, *halves))
+        return self.measurement.dependent_given_predictions(prepared, parts, predictions)
 
     def differ(self, sizes: list[int], one: list[Evaluation], other: list[Evaluation]) -> bool:
         """Return whether batches of these sizes, padded in two ways, have different predictions or numbers."""
