@@ -11,7 +11,7 @@ all ranks, so findings are summed in a state of their own. Imports numpy, never 
 
 import json
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
@@ -39,11 +39,11 @@ _NOTES: Final = {
         "parts of a batch cannot be evaluated, so it is not known whether the numbers depend on the size of batches"
     ),
 }
-_TOLERANCE: Final = 1e-4
+TOLERANCE: Final = 1e-4
 """The largest difference by rounding between float32 values of a batch and of its halves, relative to the largest
 value."""
 
-_COARSE: Final = {"float16": 2.0**-10, "bfloat16": 2.0**-7}  # distance of 1 to the next number
+_COARSE: Final = {"float16": 2.0**-10, "tfloat32": 2.0**-10, "bfloat16": 2.0**-7}  # distance of 1 to the next number
 _ROUNDINGS: Final = 4  # of a coarse type, one after the other
 _SHARED: Final = 1 / 16
 """The part of the tolerance that is relative to the largest value of all columns instead of the same column: a small
@@ -122,7 +122,7 @@ def halves_of(examples: int) -> tuple[slice, slice] | None:
 
 def tolerance_for(types: Iterable[Any]) -> float:
     """Return the relative tolerance for values that were computed in the coarsest of these types, given by name."""
-    return max([_TOLERANCE, *(_ROUNDINGS * _COARSE[name] for name in map(_plain_name, types) if name in _COARSE)])
+    return max([TOLERANCE, *(_ROUNDINGS * _COARSE[name] for name in map(_plain_name, types) if name in _COARSE)])
 
 
 def have_alike_rows(whole: Sequence[NDArray[Any]], halves: Sequence[Sequence[NDArray[Any]]]) -> bool:
@@ -134,7 +134,7 @@ def have_alike_rows(whole: Sequence[NDArray[Any]], halves: Sequence[Sequence[NDA
 
 
 def rows_differ(
-    whole: Sequence[NDArray[Any]], halves: Sequence[Sequence[NDArray[Any]]], tolerance: float = _TOLERANCE
+    whole: Sequence[NDArray[Any]], halves: Sequence[Sequence[NDArray[Any]]], tolerance: float = TOLERANCE
 ) -> bool:
     """Return whether rows of the halves differ from those of the whole batch by more than rounding, or in number."""
     if not have_alike_rows(whole, halves):
@@ -146,20 +146,20 @@ def rows_differ(
 
 def is_telling(arrays: Sequence[NDArray[Any]]) -> bool:
     """Return whether rows differ. A model that predicts the same for all examples, such as a new one, hides a lot."""
-    return any(len(array) and bool((array != array[:1]).any()) for array in arrays)
+    return any(array.dtype.hasobject or (len(array) > 0 and bool((array != array[:1]).any())) for array in arrays)
 
 
 def metric_depends_on_batches(metric: Metric, batch: EvalBatch) -> bool | None:
     """Return whether the states of a metric for a batch are not the sum of those for its halves.
 
     The predictions are the same, so counts must be equal to the bit, and sums of floats up to rounding. None: the batch
-    cannot be divided.
+    cannot be divided, since its rows are not examples.
     """
-    examples = len(batch.predictions)
+    examples = _examples_in(batch)
     halves = halves_of(examples)
     if halves is None:
         return False
-    if len(batch.y) != examples or (batch.weights is not None and len(batch.weights) != examples):
+    if any(len(part) != examples for part in (batch.y, batch.predictions, batch.weights) if part is not None):
         return None
     whole = states_of(metric, batch)
     try:
@@ -175,7 +175,7 @@ def metric_depends_on_batches(metric: Metric, batch: EvalBatch) -> bool | None:
 
 def states_of(metric: Metric, *batches: EvalBatch) -> SetStates:
     """Return the states of a metric for batches that are all of an eval set."""
-    firsts = np.cumsum([0, *(len(batch.predictions) for batch in batches)])
+    firsts = np.cumsum([0, *map(_examples_in, batches)])
     is_counted = all(batch.first is not None for batch in batches)
     states = metric.states(EvalSetInfo(int(firsts[-1]) if is_counted else None, Shard(0, 1)))
     for batch, first in zip(batches, firsts, strict=False):
@@ -196,14 +196,19 @@ def states_differ(metric: Metric, one: SetStates, other: SetStates) -> bool:
     return None in compared and _numbers_differ(metric, one, other)
 
 
-def are_near(one: Any, other: Any, tolerance: float = _TOLERANCE) -> bool:
+def are_near(one: Any, other: Any, tolerance: float = TOLERANCE) -> bool:
     """Return whether numbers or arrays differ by at most the tolerance times the largest of them."""
     return _are_near(np.atleast_1d(np.asarray(one)), np.atleast_1d(np.asarray(other)), tolerance)
 
 
 def _part(batch: EvalBatch, half: slice) -> EvalBatch:
     weights = None if batch.weights is None else batch.weights[half]
-    return EvalBatch(batch.y[half], batch.predictions[half], weights, batch.first)
+    size = len(range(_examples_in(batch))[half])
+    return replace(batch, y=batch.y[half], predictions=batch.predictions[half], weights=weights, examples=size)
+
+
+def _examples_in(batch: EvalBatch) -> int:
+    return len(batch.predictions) if batch.examples is None else batch.examples
 
 
 def _state_differs(one: State, other: State) -> bool | None:
@@ -217,7 +222,7 @@ def _state_differs(one: State, other: State) -> bool | None:
 def _are_unlike(one: NDArray[Any], other: NDArray[Any]) -> bool:
     if one.shape != other.shape or one.dtype != other.dtype:
         return True
-    return not _are_near(one[None], other[None], _TOLERANCE)  # each element is a column
+    return not _are_near(one[None], other[None], TOLERANCE)  # each element is a column
 
 
 def _values_of(state: State) -> dict[str, NDArray[Any]] | None:
@@ -253,6 +258,8 @@ def _are_near(one: NDArray[Any], other: NDArray[Any], tolerance: float) -> bool:
     """Return whether two arrays (n, …) of one shape differ by rounding only. Integers and texts must be equal."""
     if one.shape != other.shape:
         return False
+    if one.dtype.hasobject or other.dtype.hasobject:
+        return all(_are_like(*each, tolerance) for each in zip(one.ravel(), other.ravel(), strict=True))
     if one.dtype.kind not in "fcV" and other.dtype.kind not in "fcV":
         return bool((one == other).all())
     kind: type[Any] = np.complex128 if "c" in (one.dtype.kind, other.dtype.kind) else np.float64
@@ -264,6 +271,19 @@ def _are_near(one: NDArray[Any], other: NDArray[Any], tolerance: float) -> bool:
         by_column = magnitudes.max(axis=0, initial=0.0)
         allowed = tolerance * (by_column + _SHARED * by_column.max(initial=0.0))
         return bool((same | (np.abs(first - second) <= allowed)).all())
+
+
+def _are_like(one: Any, other: Any, tolerance: float) -> bool:
+    """Return whether two objects, such as texts, or arrays of the boxes in an image, differ by rounding only."""
+    if isinstance(one, np.ndarray | np.generic | float) or isinstance(other, np.ndarray | np.generic | float):
+        return are_near(one, other, tolerance)
+    if isinstance(one, Mapping) and isinstance(other, Mapping):
+        return one.keys() == other.keys() and all(_are_like(one[name], other[name], tolerance) for name in one)
+    if isinstance(one, list | tuple) and isinstance(other, list | tuple):
+        return len(one) == len(other) and all(_are_like(*each, tolerance) for each in zip(one, other, strict=True))
+    if isinstance(one, str | bytes | bool | int):
+        return bool(one == other)
+    return type(one) is type(other)
 
 
 def _plain_name(given: Any) -> str:

@@ -1,11 +1,18 @@
 """Measure with the metrics of `sidecar.metrics` that a task lists."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from sidecar.evaluation.batch_dependence import (
+    UNTESTED,
+    contents_of,
+    metric_depends_on_batches,
+    states_differ,
+    states_of,
+)
 from sidecar.evaluation.data.plain_arrays import plain_array
 from sidecar.evaluation.data.structure import as_arrays, leaves
 from sidecar.evaluation.failures import EvaluationError
@@ -62,14 +69,44 @@ class Measurement:
         for name, (output, metric) in self._metrics.items():
             at = _ARRAYS * self._outputs.index(output)
             metric_states = within(states, name)
-            for first, y, predictions, weights, (examples, *lists) in zip(
-                firsts, *arrays[at : at + _ARRAYS], strict=True
-            ):
-                given = weights if len(weights) else None
-                metric.add(
-                    metric_states,
-                    EvalBatch(y, predictions, given, first, int(examples), (bool(lists[0]), bool(lists[1]))),
-                )
+            for first, *of_output in zip(firsts, *arrays[at : at + _ARRAYS], strict=True):
+                metric.add(metric_states, _batch_of(of_output, first))
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Return the names of all metrics."""
+        return tuple(self._metrics)
+
+    def predictions(self, arrays: Sequence[NDArray[Any]]) -> list[NDArray[Any]]:
+        """Return the predictions of every output among the arrays of a batch."""
+        return list(arrays[1::_ARRAYS])
+
+    def depending(self, arrays: Sequence[NDArray[Any]]) -> set[str]:
+        """Return the names of metrics whose states for a batch are not those of its halves.
+
+        The name is `UNTESTED` if labels or weights of a metric cannot be divided.
+        """
+        found = {name: metric_depends_on_batches(metric, batch) for name, metric, batch in self._each(arrays)}
+        return {UNTESTED if depends is None else name for name, depends in found.items() if depends is not False}
+
+    def differing(self, whole: Sequence[NDArray[Any]], halves: Sequence[Sequence[NDArray[Any]]]) -> set[str]:
+        """Return the names of metrics whose states for a batch are not those for halves, predicted on their own."""
+        parts = [[batch for _, _, batch in self._each(half)] for half in halves]
+        return {
+            name
+            for (name, metric, batch), *batches in zip(self._each(whole), *parts, strict=True)
+            if states_differ(metric, states_of(metric, batch), states_of(metric, *batches))
+        }
+
+    def contents(self, arrays: Sequence[NDArray[Any]]) -> dict[str, str]:
+        """Return the states of each metric for one batch, as texts."""
+        return {name: contents_of(metric, batch) for name, metric, batch in self._each(arrays)}
+
+    def _each(self, arrays: Sequence[NDArray[Any]]) -> Iterator[tuple[str, Metric, EvalBatch]]:
+        """Yield each metric with the arrays that belong to its output, as the first batch of an eval set."""
+        for name, (output, metric) in self._metrics.items():
+            at = _ARRAYS * self._outputs.index(output)
+            yield name, metric, _batch_of(arrays[at : at + _ARRAYS], 0)
 
     def compute(self, states: SetStates) -> MetricResult:
         """Return the numbers of all metrics; raises `EvaluationError` if two have the same name."""
@@ -106,6 +143,13 @@ def chosen(task: Task, is_of_framework: Callable[[Any], bool] = lambda _: False)
                 )
             pairs.append((output, metric))
     return pairs
+
+
+def _batch_of(arrays: Sequence[NDArray[Any]], first: int | None) -> EvalBatch:
+    """Return the batch of one output, for the arrays that `Measurement.arrays` returned for it."""
+    y, predictions, weights, (examples, *lists) = arrays
+    given = weights if len(weights) else None
+    return EvalBatch(y, predictions, given, first, int(examples), (bool(lists[0]), bool(lists[1])))
 
 
 def _rows(structure: Any, output: Output, examples: int) -> tuple[NDArray[Any], bool]:

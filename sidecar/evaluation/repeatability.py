@@ -7,14 +7,16 @@ before each batch. Code that gives other numbers even then is refused. Imports n
 
 import hashlib
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from sidecar.evaluation.data.structure import leaves
+from sidecar.evaluation.eval_loop import BatchOutput
 from sidecar.evaluation.failures import EvaluationError
+from sidecar.evaluation.states import ExactSum, SetStates, exact_sum
 
 NOTE: Final = (
     "the model draws random numbers in an evaluation: they are seeded by its weights and each batch's number, so the "
@@ -22,6 +24,59 @@ NOTE: Final = (
 )
 REPEATED: Final = "twice"
 AFTER_OTHERS: Final = "again after all others"
+
+
+_DRAWN: Final = "batches with random numbers"  # name of a state
+
+
+class RandomDraws:
+    """Run batches with seeded generators if the user's code draws random numbers.
+
+    Args:
+        seed: Seeds the generators for one batch, as `seed` does.
+        generators: Returns the states of these generators, as `generators` does.
+    """
+
+    def __init__(self, seed: Callable[[str, str, int | bytes], Any], generators: Callable[[], tuple[Any, ...]]) -> None:
+        self._seed, self._generators = seed, generators
+        self._drawn: dict[str, int] = {}  # by eval set: batches of the present evaluation that drew
+        self.weights_digest: Callable[[], str] = lambda: ""
+        """Waits for the digest of the restored values."""
+
+    def run(self, eval_set: str, place: int | bytes, run: Callable[[], BatchOutput]) -> BatchOutput:
+        """Run one batch, with seeded generators if a batch of the set has drawn before or this one does.
+
+        `place`: the number of the batch, or its digest if that is unknown.
+        """
+        if eval_set not in self._drawn:
+            before = self._generators()
+            output = run()
+            if self._generators() == before:
+                return output
+            self._drawn[eval_set] = 0
+        self._seed(self.weights_digest(), eval_set, place)
+        seeded = self._generators()
+        output = run()
+        self._drawn[eval_set] += self._generators() != seeded
+        return output
+
+    def is_drawn(self, eval_set: str) -> bool:
+        """Return whether a batch of the set has drawn random numbers in this process."""
+        return eval_set in self._drawn
+
+    def states(self) -> SetStates:
+        """Return the empty state that counts such batches of all ranks."""
+        return {_DRAWN: ExactSum((), "int64")}
+
+    def add_to(self, states: SetStates, eval_set: str) -> None:
+        """Add the count of this rank to the state, and begin to count anew."""
+        if eval_set in self._drawn:
+            exact_sum(states, _DRAWN).add(np.int64(self._drawn[eval_set]))
+            self._drawn[eval_set] = 0
+
+    def notes(self, states: SetStates) -> tuple[str, ...]:
+        """Return a note for the reader of the result if a rank drew random numbers."""
+        return (NOTE,) if int(exact_sum(states, _DRAWN).integers()) else ()
 
 
 def seed(weights: str, eval_set: str, batch: int | bytes) -> int:

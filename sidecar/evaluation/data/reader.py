@@ -13,7 +13,7 @@ from itertools import islice, repeat
 from typing import Any, Final, cast
 
 from sidecar.evaluation.backend import Stream, Tick
-from sidecar.evaluation.data.batch_source import Batch, BatchSource, ListedSource
+from sidecar.evaluation.data.batch_source import Batch, BatchSource, Division, ListedSource
 from sidecar.evaluation.data.cache import Cache, CacheBudget
 from sidecar.evaluation.data.digest import digest_of
 from sidecar.evaluation.data.listed import ListedSet, read_sample
@@ -124,6 +124,11 @@ class EvalSetReader:
             raise self._has_changed()
         self._stream = stream
         return stream
+
+    @property
+    def sharding(self) -> Division:
+        """The way in which the data are divided among the ranks."""
+        return self._source.sharding
 
     @property
     def examples(self) -> int | None:

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from sidecar.errors import TaskError
 
+_SMALLEST_WEIGHT: Final = float(np.finfo(np.float32).smallest_normal)
 _LARGEST_WEIGHT: Final = 1e30  # so that no sum of a batch's weights is beyond float32
 
 
@@ -48,17 +49,31 @@ def counting(
     flat = [array.reshape(size, *array.shape[len(shape) :]) for array in arrays]
     if weights is None:
         return Positions(tuple(flat), np.ones(size, np.float32), np.arange(size), one_per_example)
-    flat_weights = _broadcast(metric, as_numbers(metric, "weights", weights), shape)
+    given = _broadcast(metric, as_numbers(metric, "weights", weights), shape)
     with np.errstate(all="ignore"):
-        flat_weights = flat_weights.astype(np.float32)
+        flat_weights = given.astype(np.float32)
     wrong = flat_weights[~((flat_weights >= 0) & (flat_weights <= _LARGEST_WEIGHT))]
     if wrong.size:
         raise TaskError(
             f"metric {metric!r}: weights must be from 0 to {_LARGEST_WEIGHT:g}, found {wrong[0]:g}: "
             f"to leave an example out, give it the weight 0"
         )
+    _require_within_float32(metric, given, flat_weights)
     places = np.flatnonzero(flat_weights)
     return Positions(tuple(array[places] for array in flat), flat_weights[places], places, one_per_example)
+
+
+def _require_within_float32(metric: str, given: NDArray[Any], weights: NDArray[np.float32]) -> None:
+    """Raise `TaskError` if all weights of a batch are below the range of float32, and lose digits in it or become 0.
+
+    Next to a larger one they do not matter.
+    """
+    if (largest := given.max(initial=0)) >= _SMALLEST_WEIGHT or (weights == given).all():
+        return
+    raise TaskError(
+        f"metric {metric!r}: {np.count_nonzero(given)} weights of a batch are below the range of float32, the largest "
+        f"is {largest:g}: multiply all weights by the same number, such as 1e30"
+    )
 
 
 def as_numbers(metric: str, part: str, array: NDArray[Any]) -> NDArray[Any]:

@@ -10,8 +10,18 @@ from typing import Any, Final
 
 from numpy.typing import NDArray
 
+from sidecar.evaluation import repeatability
 from sidecar.evaluation.backend import Keep, States, Stream, Tick, forget
 from sidecar.evaluation.backends.python.loaded_files import LoadedFiles
+from sidecar.evaluation.batch_dependence import (
+    MODEL,
+    UNTESTED,
+    BatchDependence,
+    halves_of,
+    have_alike_rows,
+    is_telling,
+    rows_differ,
+)
 from sidecar.evaluation.data.array_source import ArraySource, finite_rows
 from sidecar.evaluation.data.batch_source import Batch
 from sidecar.evaluation.data.elements import parts_of, with_labels
@@ -23,10 +33,12 @@ from sidecar.evaluation.data.third_part import naming_weights
 from sidecar.evaluation.eval_loop import BatchOutput, evaluate_set
 from sidecar.evaluation.eval_sets import EvalSets
 from sidecar.evaluation.failures import EvaluationError, following_from_code
+from sidecar.evaluation.first_batch import FirstBatch
 from sidecar.evaluation.measurement import Measurement, chosen
 from sidecar.evaluation.metrics.metric import MetricResult
 from sidecar.evaluation.path_alias import require_present
 from sidecar.evaluation.predictions_columns import PredictionsColumns, refused_column
+from sidecar.evaluation.repeatability import RandomDraws
 from sidecar.evaluation.states import SetStates
 from sidecar.evaluation.task import EvalSet, Task, call
 
@@ -58,10 +70,12 @@ class PythonEvaluator:
         with following_from_code():
             self._measurement = Measurement(chosen(task))
         self._columns = PredictionsColumns(task.predictions, _column) if task.predictions else None
+        self._draws = RandomDraws(repeatability.seed, repeatability.generators)
+        dependence = BatchDependence(self._measurement.names)
+        self._first_batch = FirstBatch(dependence, _require_equal, self._contents)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="digest")
         self._model: Any = None
-        self._path = Path()
-        self._files = LoadedFiles(self._path, {})
+        self._files = LoadedFiles(Path(), {})
         self.traces, self.builds, self.loads_graphs = 0, 0, False
 
     def read(self, tick: Tick, evaluated: int = 0, most: int | None = None) -> tuple[Stream, ...]:
@@ -86,7 +100,6 @@ class PythonEvaluator:
             raise
         if self._model is None:
             raise EvaluationError("task_error", "Task(load=…) must return a model, found None")
-        self._path = Path(path)
         self.builds += 1
 
     def digest(self) -> Callable[[], str]:
@@ -95,6 +108,7 @@ class PythonEvaluator:
         The function raises `EvaluationError` if the checkpoint has changed since it was loaded.
         """
         files, hashed = self._files, self._thread.submit(self._files.digest)
+        self._draws.weights_digest = hashed.result
 
         def wait() -> str:
             digest = hashed.result()
@@ -122,55 +136,113 @@ class PythonEvaluator:
 
     def save_weights(self, folder: Path) -> None:
         """Copy the checkpoint to `folder/weights/<its name>`."""
-        copy = folder / _WEIGHTS / self._path.name
+        source = self._files.path
+        copy = folder / _WEIGHTS / source.name
         copy.parent.mkdir()
-        if self._path.is_dir():
-            shutil.copytree(self._path, copy)
+        if source.is_dir():
+            shutil.copytree(source, copy)
         else:
-            shutil.copyfile(self._path, copy)
+            shutil.copyfile(source, copy)
 
     def compute(self, reduced: States) -> Mapping[str, MetricResult]:
         """Return the final numbers, by eval set."""
         return {reader.name: self._compute(reader, reduced[reader.name]) for reader in self._sets.chosen}
 
     def _compute(self, reader: EvalSetReader, states: SetStates) -> MetricResult:
+        dependence = self._first_batch.dependence
+        dependence.refuse(states, reader.name, reader.sharding)
         numbers = self._measurement.compute(states)
-        return replace(numbers, notes=numbers.notes + (reader.third_part.notes if reader.third_part else ()))
+        third_part = reader.third_part.notes if reader.third_part else ()
+        notes = *numbers.notes, *dependence.notes(states), *self._draws.notes(states), *third_part
+        return replace(numbers, notes=notes)
 
     def _evaluate(self, reader: EvalSetReader, tick: Tick, keep: Keep) -> SetStates:
         states = self._states(reader)
-        return evaluate_set(
+        first_batch = self._first_batch.of(reader.name)
+
+        def run(batch: Batch, number: int, first: int | None) -> BatchOutput:
+            place = reader.digest(batch) if first is None else number
+            run_again = partial(self._draws.run, reader.name, place, partial(self._run, reader, batch))
+            output = run_again()
+            halves = partial(self._find_dependence, reader, batch, output)
+            first_batch.see(output, number, again=run_again, halves=halves)
+            return output
+
+        evaluated = evaluate_set(
             reader,
             states,
-            run=partial(self._run, reader),
+            run=run,
             add=partial(self._add, states),
-            finish=lambda: None,
+            finish=lambda: first_batch.finish(states),
             shard=self._shard,
             tick=tick,
             keep=keep,
         )
+        self._draws.add_to(evaluated, reader.name)
+        return evaluated
 
-    def _run(self, reader: EvalSetReader, batch: Batch, _number: int, _first: int | None) -> BatchOutput:
-        x, _, _ = parts_of(batch)
-        # The arrays of a batch are used again for the next checkpoint, and `predict` may change its input.
-        predicted = call("Task(predict=…)", self._predict, self._model, copied(x))
-        predictions = _converted(predicted, reader.examples_in(batch))
+    def _run(self, reader: EvalSetReader, batch: Batch) -> BatchOutput:
+        predictions = self._predictions(batch, reader.examples_in(batch))
         batch = map_leaves(read_only, batch)
         columns = {} if self._columns is None else self._columns.columns(batch, predictions)
+        return BatchOutput(
+            self._arrays(batch, predictions, reader.examples_in(batch)), finite_rows(predictions), columns
+        )
+
+    def _predictions(self, batch: Batch, examples: int) -> Any:
+        x, _, _ = parts_of(batch)
+        # The arrays of a batch are used again for the next checkpoint, and `predict` may change its input.
+        return _converted(call("Task(predict=…)", self._predict, self._model, copied(x)), examples)
+
+    def _arrays(self, batch: Batch, predictions: Any, examples: int) -> list[NDArray[Any]]:
         _, y, weights = with_labels(batch)
         with naming_weights(self._weights_remedy):
-            arrays = self._measurement.arrays(y, predictions, weights, reader.examples_in(batch))
-        return BatchOutput(arrays, finite_rows(predictions), columns)
+            return self._measurement.arrays(y, predictions, weights, examples)
+
+    def _find_dependence(self, reader: EvalSetReader, batch: Batch, output: BatchOutput) -> tuple[set[str], bool]:
+        """Return what depends on the division of a batch into halves, and whether its predictions are telling."""
+        places = halves_of(examples := reader.examples_in(batch))
+        predictions = self._measurement.predictions(output.arrays)
+        is_known = is_telling(predictions)
+        if places is None:
+            return set(), is_known
+        found = self._measurement.depending(output.arrays)
+        if self._draws.is_drawn(reader.name):  # halves draw other numbers
+            return found, is_known
+        try:
+            halves = []
+            for place in places:
+                half = map_leaves(lambda array, place=place: read_only(array[place]), batch)
+                size = len(range(examples)[place])
+                halves.append(self._arrays(half, self._predictions(half, size), size))
+        except MemoryError:
+            raise
+        except Exception:  # noqa: BLE001 - a model may take batches of one size only
+            return found | {UNTESTED}, is_known
+        of_halves = [self._measurement.predictions(half) for half in halves]
+        if not have_alike_rows(predictions, of_halves):
+            return found | self._measurement.differing(output.arrays, halves), is_known
+        return found | ({MODEL} if rows_differ(predictions, of_halves) else set()), is_known
 
     def _add(self, states: SetStates, arrays: list[list[NDArray[Any]]], firsts: Sequence[int | None]) -> None:
         with naming_weights(self._weights_remedy):
             self._measurement.add(states, arrays, firsts)
 
+    def _contents(self, arrays: list[NDArray[Any]]) -> dict[str, str]:
+        with naming_weights(self._weights_remedy):
+            return self._measurement.contents(arrays)
+
     def _weights_remedy(self) -> str:
         return _REMEDY if any(reader.third_part and reader.third_part.notes for reader in self._sets.chosen) else ""
 
     def _states(self, reader: EvalSetReader) -> SetStates:
-        return self._measurement.states(self._sets.info(reader))
+        own = self._measurement.states(self._sets.info(reader))
+        return own | self._first_batch.dependence.states() | self._draws.states()
+
+
+def _require_equal(one: Sequence[NDArray[Any]], other: Sequence[NDArray[Any]], when: str) -> None:
+    advice = "Draw from numpy.random or random, whose generators are seeded, and let predict keep nothing"
+    repeatability.require_equal(one, other, when, advice)
 
 
 def _first_prepared(task: Task, sources: Mapping[str, ArraySource]) -> dict[str, Batch]:

@@ -4,12 +4,13 @@ How that is achieved, and what is refused, is described in the modules `repeatab
 """
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Final
+from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import nn
 
 from sidecar.evaluation.backend import Keep, Tick
@@ -17,17 +18,17 @@ from sidecar.evaluation.backends.torch import repeatability
 from sidecar.evaluation.backends.torch.dataset_source import LoadedBatch
 from sidecar.evaluation.backends.torch.lightning import LightningStep, is_lightning
 from sidecar.evaluation.backends.torch.step import Step
+from sidecar.evaluation.batch_dependence import BatchDependence
 from sidecar.evaluation.data.batch_source import Batch
 from sidecar.evaluation.data.reader import EvalSetReader
 from sidecar.evaluation.data.shard import Shard
 from sidecar.evaluation.eval_loop import LEFT_OUT, BatchOutput, evaluate_set
 from sidecar.evaluation.failures import EvaluationError
+from sidecar.evaluation.first_batch import FirstBatch
 from sidecar.evaluation.metrics.metric import EvalSetInfo, MetricResult
-from sidecar.evaluation.repeatability import AFTER_OTHERS, NOTE, REPEATED
+from sidecar.evaluation.repeatability import RandomDraws
 from sidecar.evaluation.states import ExactSum, SetStates, exact_sum
 from sidecar.evaluation.task import Task, call
-
-_DRAWN: Final = "batches with random numbers"  # name of a state
 
 
 class BatchRunner:
@@ -36,7 +37,6 @@ class BatchRunner:
     Attributes:
         model: The model of the task.
         step: Runs the model on one batch.
-        weights_digest: Waits for the digest of the restored values, from which random numbers are seeded.
     """
 
     def __init__(self, task: Task, device: torch.device) -> None:
@@ -44,9 +44,8 @@ class BatchRunner:
         self.model = built(task).to(device)
         self.step = step_for(task, self.model, device)
         self._of_compilation = repeatability.switch_off_compilation(self.model)
-        self.weights_digest: Callable[[], str] = lambda: ""
-        self._draws: set[str] = set()  # eval sets for which the model draws random numbers, on this rank
-        self._repeated: set[str] = set()  # eval sets whose first batch was evaluated several times
+        self._draws = RandomDraws(repeatability.seed, repeatability.generators)
+        self._first_batch: FirstBatch | None = None
         self._suspects: tuple[str, ...] = ()  # attributes of the model that a forward pass changes
         self._fresh: nn.Module | None = None  # a new model with the restored values, to compare its outputs
 
@@ -57,6 +56,7 @@ class BatchRunner:
             self.step.try_out(batch, examples)
         self._suspects = repeatability.changed_attributes(self.model, before)
         self.model.requires_grad_(requires_grad=False)
+        self._first_batch = FirstBatch(BatchDependence(self.step.names), self._require_equal, self.step.contents)
 
     def note_restored(self) -> None:
         """Prepare the restored model, before its values are hashed and saved in other threads."""
@@ -74,54 +74,86 @@ class BatchRunner:
             return None
         return fresh.requires_grad_(requires_grad=False)
 
+    @property
+    def first_batch(self) -> FirstBatch:
+        """What the first batches have shown so far."""
+        assert self._first_batch is not None, "try_out() made it"
+        return self._first_batch
+
+    def seed_with(self, weights_digest: Callable[[], str]) -> None:
+        """Seed random numbers from now on with the digest that this function waits for."""
+        self._draws.weights_digest = weights_digest
+
     def states(self, info: EvalSetInfo) -> SetStates:
         """Return new states of one eval set."""
-        return self.step.states(info) | {_DRAWN: ExactSum((), "int64"), LEFT_OUT: ExactSum((), "int64")}
+        left_out: SetStates = {LEFT_OUT: ExactSum((), "int64")}
+        return self.step.states(info) | self._draws.states() | self.first_batch.dependence.states() | left_out
 
-    def compute(self, states: SetStates) -> MetricResult:
-        """Return the numbers of one eval set, with notes about random numbers and compilation."""
+    def compute(self, reader: EvalSetReader, states: SetStates) -> MetricResult:
+        """Return the numbers of one eval set, with notes about batches, random numbers and compilation.
+
+        Raises `EvaluationError` for numbers that depend on batches which depend on the number of workers.
+        """
+        dependence = self.first_batch.dependence
+        dependence.refuse(states, reader.name, reader.sharding)
         numbers = self.step.compute(states)
-        drawn = (NOTE,) if int(exact_sum(states, _DRAWN).integers()) else ()
-        return MetricResult(numbers.values, numbers.classes, (*numbers.notes, *drawn, *self._of_compilation))
+        notes = *numbers.notes, *dependence.notes(states), *self._draws.notes(states), *self._of_compilation
+        return MetricResult(numbers.values, numbers.classes, notes)
 
-    def evaluate(self, reader: EvalSetReader, states: SetStates, shard: Shard, tick: Tick, keep: Keep) -> SetStates:
-        """Add the batches of this rank to new states. Raises `EvaluationError` for a model that is not repeatable."""
+    def evaluate(
+        self,
+        reader: EvalSetReader,
+        states: SetStates,
+        shard: Shard,
+        tick: Tick,
+        keep: Keep,
+        halves: Callable[[Batch], Sequence[tuple[Batch, int]]],
+    ) -> SetStates:
+        """Add the batches of this rank to new states. `halves` returns those of the first batch, with their sizes.
+
+        Raises `EvaluationError` for a model that is not repeatable.
+        """
         self.model.eval()
-        self.step.begin()
-        drawn = left_out = 0
+        self.step.begin(is_first=not self.first_batch.is_repeated(reader.name))
+        left_out = 0
         before = repeatability.versions(self.model)
-        first_own: tuple[Batch, int | bytes, int, BatchOutput] | None = None
+        first_batch = self.first_batch.of(reader.name)
 
         def run(batch: Batch, number: int, first: int | None) -> BatchOutput:
-            nonlocal first_own, drawn, left_out
+            nonlocal left_out
             place = reader.digest(batch) if first is None else number
-            output, has_drawn = self._run(reader, batch, place, number)
-            drawn += has_drawn
+            run_again = partial(self._run, reader, batch, place, number)
+            output = run_again()
             left_out += batch.left_out if isinstance(batch, LoadedBatch) else 0
-            if first_own is None and reader.name not in self._repeated:
-                first_own = batch, place, number, output
-                self._require_equal(output, self._run(reader, batch, place, number)[0], REPEATED)
-                self._compare_with_fresh(reader, batch, place, number, output)
+            divide = partial(self._find_dependence, reader, batch, halves)
+            first_batch.see(output, number, again=run_again, halves=divide)
+            self._compare_with_fresh(reader, batch, place, number, output)
             return output
+
+        def finish() -> None:
+            repeatability.require_unchanged(self.model, before)
+            first_batch.finish(states)
 
         evaluated = evaluate_set(
             reader,
             states,
             run=run,
             add=partial(self.step.add, states),
-            finish=lambda: None,
+            finish=finish,
             shard=shard,
             tick=tick,
             keep=keep,
         )
-        repeatability.require_unchanged(self.model, before)
-        if first_own is not None:
-            batch, place, number, output = first_own
-            self._require_equal(output, self._run(reader, batch, place, number)[0], AFTER_OTHERS)
-            self._repeated.add(reader.name)
-        exact_sum(evaluated, _DRAWN).add(np.int64(drawn))
+        self._draws.add_to(evaluated, reader.name)
         exact_sum(evaluated, LEFT_OUT).add(np.int64(left_out))
         return evaluated
+
+    def _find_dependence(
+        self, reader: EvalSetReader, batch: Batch, halves: Callable[[Batch], Sequence[tuple[Batch, int]]]
+    ) -> tuple[set[str], bool]:
+        draws = self._draws.is_drawn(reader.name)
+        divided = [] if draws else halves(batch)
+        return self.step.dependence(batch, reader.examples_in(batch), divided, draws=draws)
 
     def _compare_with_fresh(
         self, reader: EvalSetReader, batch: Batch, place: int | bytes, number: int, output: BatchOutput
@@ -132,30 +164,21 @@ class BatchRunner:
         used, self.step = self.step, step_for(self._task, self._fresh, self._device)
         try:
             self.step.mode = used.mode
-            other, _ = self._run(reader, batch, place, number)
+            other = self._run(reader, batch, place, number)
         finally:
             self.step = used
         if self._device.type == "cpu":
             repeatability.require_independent(output.arrays, other.arrays, self._suspects)
         self._suspects, self._fresh = (), None
 
-    def _run(self, reader: EvalSetReader, batch: Batch, place: int | bytes, number: int) -> tuple[BatchOutput, bool]:
-        """Run one batch, and return whether the model drew random numbers. Then these were seeded."""
-        examples = reader.examples_in(batch)
-        if reader.name not in self._draws:
-            before = repeatability.generators()
-            output = self.step.run(batch, examples, number)
-            if repeatability.generators() == before:
-                return output, False
-            self._draws.add(reader.name)
-        repeatability.seed(self.weights_digest(), reader.name, place)
-        seeded = repeatability.generators()
-        output = self.step.run(batch, examples, number)
-        return output, repeatability.generators() != seeded
+    def _run(self, reader: EvalSetReader, batch: Batch, place: int | bytes, number: int) -> BatchOutput:
+        """Run one batch. Random numbers are seeded if the model draws any."""
+        run = partial(self.step.run, batch, reader.examples_in(batch), number)
+        return self._draws.run(reader.name, place, run)
 
-    def _require_equal(self, one: BatchOutput, other: BatchOutput, when: str) -> None:
+    def _require_equal(self, one: Sequence[NDArray[Any]], other: Sequence[NDArray[Any]], when: str) -> None:
         if self._device.type == "cpu":  # kernels of a GPU may add in any order
-            repeatability.require_equal(one.arrays, other.arrays, when)
+            repeatability.require_equal(list(one), list(other), when)
 
 
 def step_for(task: Task, model: nn.Module, device: torch.device) -> Step | LightningStep:

@@ -29,6 +29,7 @@ from sidecar.evaluation.backends.torch.ragged import (
 )
 from sidecar.evaluation.backends.torch.samplers import Listing, list_batches, list_batches_of
 from sidecar.evaluation.backends.torch.tensors import bits_of, finite_rows, leaves, rows_in
+from sidecar.evaluation.batch_dependence import halves_of
 from sidecar.evaluation.data.array_source import ArraySource
 from sidecar.evaluation.data.batch_source import Batch, Division
 from sidecar.evaluation.data.reader import unless_batched
@@ -95,6 +96,20 @@ class DatasetSource:
         for _, batch in self._first(self._prepare):
             self._lists = lists_of_examples(batch.content, batch.examples)
             yield batch
+
+    def halves(self, examples: int) -> list[Batch] | None:
+        """Return the halves of the first batch as the collate function makes them from the examples, after `prepare`.
+
+        Padding may be shorter in them. None: only the batch as a whole is known, or it has a single example.
+        """
+        places = halves_of(examples)
+        if places is None or (self._loader is not None and self._loader.batch_sampler is None):
+            return None
+        if self._batches is None:
+            first = list(islice(iter(self._dataset), examples)) if self._batch_size is not None else []
+            return [self._batch_of(first[place], self._prepare) for place in places] if first else None
+        indices = list(self._batches[0])
+        return list(self._loaded([indices[place] for place in places], self._prepare))
 
     def numbered(self) -> Iterator[tuple[int, Batch]]:
         """Yield every batch with its number, before `prepare`."""

@@ -13,12 +13,13 @@ import torch
 
 from sidecar.evaluation.backend import Keep, States, Stream, Tick, forget
 from sidecar.evaluation.backends.torch.batch_runner import BatchRunner
-from sidecar.evaluation.backends.torch.dataset_source import DatasetSource, open_source
+from sidecar.evaluation.backends.torch.dataset_source import DatasetSource, LoadedBatch, open_source
 from sidecar.evaluation.backends.torch.pretrained import is_of_transformers, load_by_transformers
 from sidecar.evaluation.backends.torch.restore import fits, restore
 from sidecar.evaluation.backends.torch.step import remedy_of, takes_weights
-from sidecar.evaluation.backends.torch.tensors import bits_of
+from sidecar.evaluation.backends.torch.tensors import bits_of, part_of
 from sidecar.evaluation.backends.torch.weight_files import Stored, load
+from sidecar.evaluation.batch_dependence import halves_of
 from sidecar.evaluation.data.array_source import ArraySource
 from sidecar.evaluation.data.batch_source import Batch
 from sidecar.evaluation.data.digest import digest_of, feed
@@ -96,8 +97,9 @@ class TorchEvaluator:
     def digest(self) -> Callable[[], str]:
         """Begin to hash name, type, shape and value of all variables of the model."""
         values = {name: value for name, value in self.model.state_dict().items() if isinstance(value, torch.Tensor)}
-        self._runner.weights_digest = self._thread.submit(_digest, values).result
-        return self._runner.weights_digest
+        weights_digest = self._thread.submit(_digest, values).result
+        self._runner.seed_with(weights_digest)
+        return weights_digest
 
     def outside(self) -> Mapping[str, str]:
         """Return digests of the buffers that a state dict does not hold."""
@@ -111,7 +113,9 @@ class TorchEvaluator:
     def evaluate(self, tick: Tick, keep: Keep = forget) -> States:
         """Sum metric states over the batches of this rank, and pass on the rows that the task saves."""
         return {
-            reader.name: self._runner.evaluate(reader, self._states(reader), self._shard, tick, keep)
+            reader.name: self._runner.evaluate(
+                reader, self._states(reader), self._shard, tick, keep, partial(self._halves, reader)
+            )
             for reader in self._sets.chosen
         }
 
@@ -153,8 +157,29 @@ class TorchEvaluator:
             batches[name] = first, source.examples_in(first)
         return batches
 
+    def _halves(self, reader: EvalSetReader, batch: Batch) -> list[tuple[Batch, int]]:
+        """Return the halves of the first batch with their sizes; an empty list if it cannot be divided.
+
+        Collated anew if possible: parts of a padded batch would keep the padding of the whole.
+        """
+        source, examples = self._sources[reader.name], reader.examples_in(batch)
+        places = halves_of(examples)
+        if places is None:
+            return []
+        made = source.halves(examples) if isinstance(source, DatasetSource) else None
+        if made is None:
+            content = batch.content if isinstance(batch, LoadedBatch) else batch
+            sizes = [len(range(examples)[place]) for place in places]
+            try:
+                contents = [part_of(content, place, examples) for place in places]
+            except ValueError:
+                return []
+            is_loaded = isinstance(batch, LoadedBatch)
+            made = [LoadedBatch(*each) if is_loaded else each[0] for each in zip(contents, sizes, strict=True)]
+        return [(half, source.examples_in(half)) for half in made]
+
     def _compute(self, reader: EvalSetReader, states: SetStates) -> MetricResult:
-        numbers = self._runner.compute(states)
+        numbers = self._runner.compute(reader, states)
         source = self._sources[reader.name]
         notes = source.notes if isinstance(source, DatasetSource) else ()
         if left_out := int(exact_sum(states, LEFT_OUT).integers()):

@@ -20,9 +20,10 @@ from torch import nn
 
 from sidecar.evaluation.backends.torch import repeatability
 from sidecar.evaluation.backends.torch.dataset_source import LoadedBatch
-from sidecar.evaluation.backends.torch.tensors import moved
+from sidecar.evaluation.backends.torch.tensors import moved, types_of_device, types_of_outputs
 from sidecar.evaluation.backends.torch.torchmetrics_members import is_torchmetric
 from sidecar.evaluation.backends.torch.torchmetrics_metric import TorchMetric
+from sidecar.evaluation.batch_dependence import UNTESTED, are_near, halves_of, tolerance_for
 from sidecar.evaluation.data.batch_source import Batch
 from sidecar.evaluation.eval_loop import BatchOutput
 from sidecar.evaluation.failures import EvaluationError
@@ -128,8 +129,48 @@ class LightningStep:
         except RuntimeError:
             self.mode = torch.no_grad
 
-    def begin(self) -> None:
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Return the names of everything that is measured here and may depend on batches."""
+        return (*(self._keys or ()), *self._metrics)
+
+    def contents(self, arrays: list[NDArray[Any]]) -> dict[str, str]:
+        """Return nothing: a metric of torchmetrics is tried on its own, and its states are part of the output."""
+        del arrays
+        return {}
+
+    def dependence(
+        self, batch: Batch, examples: int, halves: Sequence[tuple[Batch, int]], *, draws: bool
+    ) -> tuple[set[str], bool]:
+        """Return which logged numbers depend on the division of a batch into halves, and that it is telling.
+
+        `halves` are empty if the batch cannot be divided. If the model draws random numbers, halves get other ones.
+        """
+        if draws or halves_of(examples) is None:
+            return set(), True
+        if not halves:
+            return {UNTESTED}, True
+        try:
+            with types_of_outputs(self._module) as types:
+                whole, *parts = (self.run(*each, 0).arrays for each in ((batch, examples), *halves))
+        except (MemoryError, torch.OutOfMemoryError):
+            raise
+        except Exception:  # noqa: BLE001 - a model may take batches of one size only
+            return {UNTESTED}, True
+        tolerance = tolerance_for([*types, *types_of_device(self._device)])
+        logged, summed = self._means(whole[0]), self._means(np.sum([part[0] for part in parts], axis=0))
+        found = {name for name, number in logged.items() if not are_near(number, summed[name], tolerance)}
+        at = 1
+        for name, metric in self._metrics.items():
+            of_metric = slice(at, at + metric.width)
+            if metric.differs(whole[of_metric], [part[of_metric] for part in parts], tolerance):
+                found.add(name)
+            at += metric.width
+        return found, True
+
+    def begin(self, *, is_first: bool) -> None:
         """Prepare an evaluation."""
+        del is_first
         for hook in ("on_validation_start", "on_validation_epoch_start"):
             if _overrides(self._module, hook):
                 self._call(hook)
@@ -169,11 +210,7 @@ class LightningStep:
 
     def compute(self, states: SetStates) -> MetricResult:
         """Return all logged numbers, after `on_validation_epoch_end` was called with the metrics of all batches."""
-        totals = exact_sum(states, _NUMBERS).round()
-        means = {
-            name: float(total) if name in self._log.sums else float(total) / float(weight)
-            for name, (total, weight) in zip(self._keys or (), totals, strict=True)
-        }
+        means = self._means(exact_sum(states, _NUMBERS).round())
         results: list[tuple[str, Output, MetricResult]] = [
             ("log", None, MetricResult({name: value(number, "none") for name, number in means.items()}, {}))
         ]
@@ -185,6 +222,13 @@ class LightningStep:
             if name not in self._unlogged
         ]
         return join_results(results)
+
+    def _means(self, totals: NDArray[np.float64]) -> dict[str, float]:
+        """Return the logged numbers by name for sums (m, 2) of values and weights."""
+        return {
+            name: float(total) if name in self._log.sums else float(total) / float(weight)
+            for name, (total, weight) in zip(self._keys or (), totals, strict=True)
+        }
 
     def _at_the_end(self, states: SetStates) -> MetricResult:
         """Call the module's hooks for the end of an evaluation, and return what they log."""

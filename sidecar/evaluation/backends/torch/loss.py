@@ -8,7 +8,7 @@ count. The order of arguments is that of torch: (predictions, y).
 import copy
 import inspect
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from types import FunctionType
 from typing import Any, Final
@@ -19,13 +19,15 @@ from numpy.typing import NDArray
 from torch import nn
 from torch.nn import functional
 
-from sidecar.evaluation.backends.torch.tensors import leaves, to_numpy
+from sidecar.evaluation.backends.torch.tensors import leaves, part_of, to_numpy
+from sidecar.evaluation.batch_dependence import TOLERANCE, are_near, rows_differ
 from sidecar.evaluation.failures import EvaluationError
 from sidecar.evaluation.metrics.average import Average
 from sidecar.evaluation.metrics.metric import MetricResult, value
 from sidecar.evaluation.metrics.positions import counting
 from sidecar.evaluation.states import ExactSum, SetStates, exact_sum
 from sidecar.evaluation.task import call
+from sidecar.records import Value
 
 _BY_CLASS: Final = (nn.CrossEntropyLoss, nn.NLLLoss)
 _BY_ELEMENT: Final = (
@@ -57,6 +59,12 @@ _AS_MODULES: Final[dict[Any, Callable[..., nn.Module]]] = {
     functional.smooth_l1_loss: nn.SmoothL1Loss,
     functional.soft_margin_loss: nn.SoftMarginLoss,
 }
+_MODULES_OF_TORCH: Final = "torch.nn.modules."
+_PADDING: Final = -100  # the label that marks padding, by torch's default and in Hugging Face's collators
+_TOLERANCE: Final = 1e-4  # between a float32 mean and the mean of its items, relative to the mean of their magnitudes
+LOSS_ARRAYS: Final = 6
+"""Number of arrays that a loss returns for a batch."""
+
 _REDUCTIONS: Final = ("none", "mean", "sum", "batchmean")
 
 
@@ -70,24 +78,34 @@ class TorchLoss:
     """
 
     def __init__(self, loss: Any, device: torch.device) -> None:
-        self._single, reduction = _unreduced(loss)
-        if isinstance(self._single, nn.Module):
-            self._single.to(device)  # it may have class weights
+        self._single, self._whole, reduction = _unreduced(loss)
+        for function in (self._single, self._whole):
+            if isinstance(function, nn.Module):
+                function.to(device)  # it may have class weights
+        self._name = getattr(loss, "__name__", None) or type(loss).__name__
+        self._is_module = isinstance(loss, nn.Module)
         self._is_sum, self._is_of_examples = reduction == "sum", reduction == "batchmean"
         self._average = Average()
         self._class_weights: torch.Tensor | None = self._single.weight if isinstance(self._single, _BY_CLASS) else None
         self._ignored: int | None = self._single.ignore_index if isinstance(self._single, _BY_CLASS) else None
+        self.compares_whole = True
+        """Whether a loss of one's own is called as it is, too, and compared with its single values."""
 
     def states(self) -> SetStates:
         """Return new states."""
-        return self._average.states() | {"examples": ExactSum((), "float32"), "divisor": ExactSum((), "float64")}
+        return self._average.states() | {
+            "examples": ExactSum((), "float32"),
+            "divisor": ExactSum((), "float64"),
+            "ignored": ExactSum((2,), "int64"),
+        }
 
     def arrays(self, y: Any, predictions: Any, weights: Any, examples: int | None = None) -> list[NDArray[Any]]:
-        """Return the losses of one batch, their weights, and whether there is one for each example.
+        """Return `LOSS_ARRAYS` arrays of one batch.
 
-        Losses are (m,) as float64, and weights are (m,) as float32, without items of weight 0. `examples` is the number
-        of examples in the batch, if rows may be anything else. Raises `EvaluationError` if the loss does not return one
-        value for each item.
+        These are losses (m,) as float64 and their weights (m,) as float32, without items of weight 0; whether there is
+        one for each example; what the sum is divided by; and the numbers of ignored and of all items. `examples` is the
+        number of examples in the batch, if rows may be anything else. Raises `EvaluationError` if the loss does not
+        return one value for each item, or if a mean of the batch is another number than the mean of these values.
         """
         if not isinstance(predictions, torch.Tensor) or not isinstance(y, torch.Tensor):
             return self._of_structures(y, predictions, weights, examples)
@@ -116,7 +134,7 @@ class TorchLoss:
             )
         if losses.numel() > max(predictions.numel(), y.numel()):
             raise _mismatched(predictions, y)
-        return self._arrays_of(losses, y, weights, examples)
+        return self._arrays_of(losses, y, predictions, weights, examples)
 
     def _of_structures(self, y: Any, predictions: Any, weights: Any, examples: int | None) -> list[NDArray[Any]]:
         """Return the arrays of a function that takes outputs or labels with several parts, such as dicts."""
@@ -135,9 +153,13 @@ class TorchLoss:
                 f"a batch cannot be added up exactly. Do not reduce, or give a loss for each output, such as "
                 f"loss={{'kind': nn.CrossEntropyLoss(), 'size': nn.MSELoss()}}",
             )
-        return self._arrays_of(losses, y, weights, examples)
+        return self._arrays_of(losses, y, predictions, weights, examples)
 
-    def _arrays_of(self, losses: torch.Tensor, y: Any, weights: Any, examples: int | None) -> list[NDArray[Any]]:
+    def _arrays_of(
+        self, losses: torch.Tensor, y: Any, predictions: Any, weights: Any, examples: int | None
+    ) -> list[NDArray[Any]]:
+        if self.compares_whole and self._whole is not None:
+            self._require_usual_divisor(self._whole, losses, y, predictions)
         items, given = to_numpy(losses).astype(np.float64), _as_weights(weights)
         of_examples = self._examples(len(items), given)
         counted = counting("loss", self.without_ignored(y, given), items.shape, items)
@@ -145,25 +167,111 @@ class TorchLoss:
         if self._class_weights is not None:
             divisors = self._divisors(self._class_weights, losses, y)[counted.places] * counted.weights
         is_one_per_example = counted.one_per_example and examples in (None, len(items))
-        return [counted.arrays[0], counted.weights, np.array([is_one_per_example]), of_examples, divisors]
+        ignored = self._count_ignored(y), items.size
+        return [
+            *(counted.arrays[0], counted.weights, np.array([is_one_per_example]), of_examples, divisors),
+            np.array(ignored, np.int64),
+        ]
+
+    def depends_on_batches(
+        self, y: Any, predictions: Any, weights: Any, halves: Sequence[slice], examples: int
+    ) -> bool | None:
+        """Return whether values of the loss for halves of the predictions differ from those for the whole batch.
+
+        None: the batch cannot be divided, since its rows are not examples.
+        """
+        try:
+            parts = [[part_of(part, half, examples) for part in (y, predictions, weights)] for half in halves]
+        except ValueError:
+            return None
+        whole = self.arrays(y, predictions, weights, examples)
+        sizes = [len(range(examples)[half]) for half in halves]
+        try:
+            of_parts = [
+                self.arrays(of_y, predicted, given, size)
+                for (of_y, predicted, given), size in zip(parts, sizes, strict=True)
+            ]
+        except MemoryError:
+            raise
+        except Exception:  # noqa: BLE001 - code of a user, which took the whole batch
+            return True
+        return self.differ(whole, of_parts)
+
+    def differ(
+        self, whole: Sequence[NDArray[Any]], halves: Sequence[Sequence[NDArray[Any]]], tolerance: float = TOLERANCE
+    ) -> bool:
+        """Return whether what `arrays` returned for halves is not a division of what it returned for the whole."""
+        losses, weights, _, examples, divisors, _ = zip(whole, *halves, strict=True)
+        return any(
+            rows_differ([part[0]], [[half] for half in part[1:]], tolerance) for part in (losses, weights, divisors)
+        ) or not are_near(examples[0].sum(), sum(half.sum() for half in examples[1:]))
 
     def add(self, states: SetStates, arrays: list[list[NDArray[Any]]]) -> None:
         """Add several batches; each item of `arrays` is a list with one array per batch."""
-        for losses, weights, one_per_example, examples, divisors in zip(*arrays, strict=True):
+        for losses, weights, one_per_example, examples, divisors, ignored in zip(*arrays, strict=True):
             plain = None if (weights == 1).all() else weights
             self._average.add(states, losses, plain, one_per_example=bool(one_per_example[0]))
             exact_sum(states, "examples").add_each(examples)
             exact_sum(states, "divisor").add_each(divisors)
+            exact_sum(states, "ignored").add(ignored)
 
     def compute(self, states: SetStates) -> MetricResult:
-        """Return the loss; NaN if the sum of weights is 0."""
+        """Return the loss; NaN if the sum of weights is 0. A note says how many labels the loss ignores."""
+        return MetricResult({"loss": self._value(states)}, notes=self._notes(states))
+
+    def _value(self, states: SetStates) -> Value:
         total = self._average.total(states)
         if self._is_sum:
-            return MetricResult({"loss": value(total, "min")})
+            return value(total, "min")
         if not self._is_of_examples and self._class_weights is None:
-            return MetricResult({"loss": value(self._average.mean(states), "min", self._average.interval(states))})
+            return value(self._average.mean(states), "min", self._average.interval(states))
         divisor = float(exact_sum(states, "examples" if self._is_of_examples else "divisor").round())
-        return MetricResult({"loss": value(total / divisor if divisor else math.nan, "min")})
+        return value(total / divisor if divisor else math.nan, "min")
+
+    def _notes(self, states: SetStates) -> tuple[str, ...]:
+        """Return a note about labels that the loss ignores; none about -100, which marks padding as a rule."""
+        ignored, count = (int(number) for number in exact_sum(states, "ignored").integers())
+        if not ignored or self._ignored == _PADDING:
+            return ()
+        left_out = f"{ignored:,} of {count:,} positions have the label {self._ignored} = ignore_index of the loss"
+        return (f"{left_out}: neither the loss nor a metric of sidecar.metrics counts them",)
+
+    def _count_ignored(self, y: Any) -> int:
+        if self._ignored is None or not isinstance(y, torch.Tensor) or y.is_floating_point():
+            return 0
+        return int((y == self._ignored).sum())
+
+    def _require_usual_divisor(self, whole: Callable[..., Any], losses: torch.Tensor, y: Any, predictions: Any) -> None:
+        """Raise `EvaluationError` if a loss of one's own for a batch is not what its single values are summed up to."""
+        returned = call("Task(loss=…)", whole, predictions, y)
+        if not isinstance(returned, torch.Tensor) or returned.numel() != 1:
+            return  # it does not reduce
+        items = to_numpy(losses).astype(np.float64).reshape(-1)
+        divisors = np.ones(len(items))
+        if self._class_weights is not None:
+            divisors = self._divisors(self._class_weights, losses, y)
+        if self._ignored is not None and not y.is_floating_point():
+            divisors = divisors * (y != self._ignored).cpu().numpy().reshape(-1)
+        divisor = 1.0 if self._is_sum else len(losses) if self._is_of_examples else divisors.sum()
+        with np.errstate(all="ignore"):
+            summed, own = float(items.sum() / divisor), float(returned.item())
+            scale = float(np.abs(items).sum() / divisor)
+        if abs(summed - own) <= _TOLERANCE * scale or not (math.isfinite(summed) or math.isfinite(own)):
+            return
+        kind = "sum" if self._is_sum else "mean"
+        single = (
+            f"{self._name}(reduction='none')"
+            if self._is_module
+            else f"lambda predictions, y: {self._name}(predictions, y, reduction='none')"
+        )
+        raise EvaluationError(
+            "task_error",
+            f"Task(loss={self._name}) is {own:.6g} for a batch, and the {kind} of its single values is {summed:.6g}. "
+            f"It divides by something of its own, which cannot be added up over batches. Add up both parts as a "
+            f"metric: Sums(lambda y, predictions: {{'loss': …, 'divisor': …}}, lambda totals: totals['loss'] / "
+            f"totals['divisor'], name='loss', goal='min') of sidecar.metrics; or write loss={single} for the mean of "
+            f"the single values",
+        )
 
     def without_ignored(self, y: Any, weights: Any) -> Any:
         """Return weights in which positions that the loss ignores have the weight 0, so that no metric counts them."""
@@ -198,8 +306,11 @@ class TorchLoss:
         return to_numpy(class_weights[torch.where(y == self._ignored, 0, y)]).astype(np.float64).reshape(-1)
 
 
-def _unreduced(loss: Any) -> tuple[Callable[..., Any], str]:
-    """Return a function that returns the losses of single items, and the reduction that the user chose."""
+def _unreduced(loss: Any) -> tuple[Callable[..., Any], Callable[..., Any] | None, str]:
+    """Return a function that returns the losses of single items, and the reduction that the user chose.
+
+    Between them is the loss as it was given, if torch does not define what it divides by.
+    """
     if isinstance(loss, type):
         raise EvaluationError("task_error", f"Task(loss={loss.__name__}) is a class: write loss={loss.__name__}()")
     if not callable(loss):
@@ -222,12 +333,14 @@ def _unreduced(loss: Any) -> tuple[Callable[..., Any], str]:
         reduction = getattr(single, "reduction", "none")
         if hasattr(single, "reduction"):
             single.reduction = "none"
-        return single.eval(), str(reduction)
+        is_of_torch = str(getattr(type(loss).forward, "__module__", "")).startswith(_MODULES_OF_TORCH)
+        whole = None if is_of_torch or reduction == "none" else copy.deepcopy(loss).eval()
+        return single.eval(), whole, str(reduction)
     reduction = _parameters_of(loss).get("reduction")
     if reduction is None:
-        return loss, "none"
+        return loss, None, "none"
     chosen = reduction.default if reduction.default in _REDUCTIONS else "mean"
-    return lambda predictions, y: loss(predictions, y, reduction="none"), chosen
+    return lambda predictions, y: loss(predictions, y, reduction="none"), loss, chosen
 
 
 def _as_module(loss: Callable[..., Any]) -> Callable[..., Any]:

@@ -5,19 +5,18 @@
 """
 
 import math
-from collections.abc import Mapping
-from typing import Any, Final
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 from numpy.typing import NDArray
 
-from sidecar.evaluation.backends.torch.loss import TorchLoss
+from sidecar.evaluation.backends.torch.loss import LOSS_ARRAYS, TorchLoss
+from sidecar.evaluation.batch_dependence import UNTESTED
 from sidecar.evaluation.failures import EvaluationError
 from sidecar.evaluation.metrics.metric import MetricResult, value
 from sidecar.evaluation.outputs import Output, by_output, pick, pick_weights, shown
 from sidecar.evaluation.states import SetStates, named, within
-
-_ARRAYS: Final = 5  # that `TorchLoss.arrays` returns
 
 
 class OutputLosses:
@@ -37,7 +36,37 @@ class OutputLosses:
     @property
     def width(self) -> int:
         """Number of arrays that `arrays` returns."""
-        return _ARRAYS * len(self._losses)
+        return LOSS_ARRAYS * len(self._losses)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Return the names of the losses of all outputs."""
+        return tuple(self._name(output) for output in self._losses)
+
+    def compare_whole(self, is_compared: bool) -> None:
+        """Choose whether losses of one's own are also called as they are: see `TorchLoss`."""
+        for loss in self._losses.values():
+            loss.compares_whole = is_compared
+
+    def depending(self, y: Any, predictions: Any, weights: Any, halves: Sequence[slice], examples: int) -> set[str]:
+        """Return the names of losses whose values for halves of the predictions differ; `UNTESTED` if unknown."""
+        found = {
+            self._name(output): loss.depends_on_batches(*_picked(output, y, predictions, weights), halves, examples)
+            for output, loss in self._losses.items()
+        }
+        return {UNTESTED if depends is None else name for name, depends in found.items() if depends is not False}
+
+    def differing(self, whole: list[NDArray[Any]], halves: Sequence[list[NDArray[Any]]], tolerance: float) -> set[str]:
+        """Return the names of losses for which `arrays` of halves are not a division of those of the whole batch."""
+        found = set()
+        for number, (output, loss) in enumerate(self._losses.items()):
+            own = slice(LOSS_ARRAYS * number, LOSS_ARRAYS * (number + 1))
+            if loss.differ(whole[own], [half[own] for half in halves], tolerance):
+                found.add(self._name(output))
+        return found
+
+    def _name(self, output: Output) -> str:
+        return "loss" if len(self._losses) == 1 else shown(output, "loss")
 
     def states(self) -> SetStates:
         """Return new states."""
@@ -57,7 +86,7 @@ class OutputLosses:
     def add(self, states: SetStates, arrays: list[list[NDArray[Any]]]) -> None:
         """Add several batches; each item of `arrays` is a list with one array per batch."""
         for number, (output, loss) in enumerate(self._losses.items()):
-            own = arrays[_ARRAYS * number : _ARRAYS * (number + 1)]
+            own = arrays[LOSS_ARRAYS * number : LOSS_ARRAYS * (number + 1)]
             loss.add(states if output is None else within(states, _state(output)), own)
 
     def compute(self, states: SetStates) -> MetricResult:

@@ -12,8 +12,25 @@ from torch import nn
 from sidecar.evaluation.backends.torch.dataset_source import LoadedBatch
 from sidecar.evaluation.backends.torch.output_losses import OutputLosses
 from sidecar.evaluation.backends.torch.ragged import LABELS
-from sidecar.evaluation.backends.torch.tensors import finite_rows, leaves, map_leaves, moved, to_numpy
+from sidecar.evaluation.backends.torch.tensors import (
+    finite_rows,
+    leaves,
+    map_leaves,
+    moved,
+    to_numpy,
+    types_of_device,
+    types_of_outputs,
+)
 from sidecar.evaluation.backends.torch.torchmetrics_members import TorchMetrics, is_torchmetric
+from sidecar.evaluation.batch_dependence import (
+    MODEL,
+    UNTESTED,
+    halves_of,
+    have_alike_rows,
+    is_telling,
+    rows_differ,
+    tolerance_for,
+)
 from sidecar.evaluation.data.batch_source import Batch
 from sidecar.evaluation.data.elements import describe, unpack
 from sidecar.evaluation.data.third_part import naming_weights
@@ -30,6 +47,7 @@ _CAUSAL: Final = ("ForCausalLM", "LMHeadModel")  # ends of the names of classes 
 _LOSS: Final = "loss"
 _ROWS: Final = "rows of batches"  # name of a state: numbers of rows and of examples, and of batches where they differ
 _PARTS: Final = 3  # of a batch (x, y, sample_weight)
+_COMPARED_BYTES: Final = 256 << 20  # of larger predictions, only the loss and the metrics are compared
 _NO_MEMORY: Final = "can't allocate memory"  # of torch's allocator for the CPU, which has no error type of its own
 
 
@@ -62,17 +80,91 @@ class Step:
         except RuntimeError:
             self.mode = torch.no_grad  # gradients of inputs cannot be computed in the inference mode
 
-    def begin(self) -> None:
-        """Prepare an evaluation. Nothing is kept from batch to batch."""
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Return the names of everything that is measured here and may depend on batches."""
+        loss = () if self._loss is None else self._loss.names
+        return *loss, *self._torchmetrics.names, *self._measurement.names
+
+    def begin(self, *, is_first: bool) -> None:
+        """Prepare an evaluation. In the first one of an eval set, a loss of one's own is compared with its parts."""
+        if self._loss is not None:
+            self._loss.compare_whole(is_first)
 
     def run(self, batch: Batch, examples: int, number: int) -> BatchOutput:
         """Run the model on one batch of so many examples. `number`: that of the batch, which does not matter."""
         del number
         self._remedy = two_inputs_of(batch) if takes_weights(self._task) else ""
         with naming_weights(lambda: self._remedy):
-            return self._run(batch, examples)
+            return self._run(batch, examples)[0]
 
-    def _run(self, batch: Batch, examples: int) -> BatchOutput:
+    def contents(self, arrays: list[NDArray[Any]]) -> dict[str, str]:
+        """Return the states of each metric for one batch, as texts."""
+        with naming_weights(lambda: self._remedy):
+            return self._measurement.contents(arrays[self._places[-1]])
+
+    def dependence(
+        self, batch: Batch, examples: int, halves: Sequence[tuple[Batch, int]], *, draws: bool
+    ) -> tuple[set[str], bool]:
+        """Return what depends on the division of a batch into halves, and whether its predictions are telling.
+
+        `halves` are empty if the batch cannot be divided. If the model draws random numbers, halves get other ones.
+        """
+        with types_of_outputs(self._model) as types:
+            output, y, predictions, weights = self._run(batch, examples)
+            outputs, rows = self._of_halves([] if draws else halves)
+        found = self._measurement.depending(output.arrays[self._places[-1]])
+        places = halves_of(examples)
+        with self.mode():
+            if self._loss is not None and places:
+                found |= self._loss.depending(y, predictions, weights, places, examples)
+        compared = _compared(predictions)
+        is_known = compared is None or is_telling(compared)
+        if draws or places is None:
+            return found, is_known
+        if not outputs:
+            return found | {UNTESTED}, is_known
+        tolerance = tolerance_for([*types, *types_of_device(self._device)])
+        if compared is None or UNTESTED in found or not have_alike_rows(compared, rows):
+            return (found - {UNTESTED}) | self._differing(output.arrays, outputs, tolerance), is_known
+        return found | ({MODEL} if rows_differ(compared, rows, tolerance) else set()), is_known
+
+    def _of_halves(
+        self, halves: Sequence[tuple[Batch, int]]
+    ) -> tuple[list[list[NDArray[Any]]], list[list[NDArray[Any]]]]:
+        """Return outputs and predictions of the halves of a batch; empty lists if the model does not take them."""
+        outputs, rows = [], []
+        try:
+            for half, size in halves:
+                output, _, predictions, _ = self._run(half, size)
+                outputs.append(output.arrays)
+                rows.append(_compared(predictions) or [])
+        except (MemoryError, torch.OutOfMemoryError):
+            raise
+        except Exception:  # noqa: BLE001 - a model may take batches of one size only
+            return [], []
+        return outputs, rows
+
+    def _differing(self, whole: list[NDArray[Any]], halves: Sequence[list[NDArray[Any]]], tolerance: float) -> set[str]:
+        """Return the names of what differs for halves whose predictions have another form, such as another length."""
+        of_loss, of_torchmetrics, of_own = self._places
+        found = self._measurement.differing(whole[of_own], [half[of_own] for half in halves])
+        found |= self._torchmetrics.differing(
+            whole[of_torchmetrics], [half[of_torchmetrics] for half in halves], tolerance
+        )
+        if self._loss is not None:
+            found |= self._loss.differing(whole[of_loss], [half[of_loss] for half in halves], tolerance)
+        return found
+
+    @property
+    def _places(self) -> tuple[slice, slice, slice]:
+        """Places of the arrays of the loss, torchmetrics and `sidecar.metrics` in an output. Rows are counted first."""
+        loss = 1 + (0 if self._loss is None else self._loss.width)
+        torchmetrics = loss + self._torchmetrics.width
+        return slice(1, loss), slice(loss, torchmetrics), slice(torchmetrics, None)
+
+    def _run(self, batch: Batch, examples: int) -> tuple[BatchOutput, Any, Any, Any]:
+        """Return the output for one batch, and its labels, predictions and weights."""
         content = moved(batch.content if isinstance(batch, LoadedBatch) else batch, self._device)
         if self._model.training:  # the task may have changed it
             self._model.eval()
@@ -99,9 +191,9 @@ class Step:
             finite = []
         measured = self._measurement.arrays(arrays[0], arrays[1], _as_numpy(counted), examples)
         of_rows = np.array([rows, examples, rows != examples], np.int64)
-        return BatchOutput(
-            [of_rows, *loss, *self._torchmetrics.arrays(y, predictions, weights), *measured], finite, columns
-        )
+        of_torchmetrics = self._torchmetrics.arrays(y, predictions, weights)
+        output = BatchOutput([of_rows, *loss, *of_torchmetrics, *measured], finite, columns)
+        return output, y, predictions, weights
 
     def states(self, info: EvalSetInfo) -> SetStates:
         """Return new states of the loss and of all metrics."""
@@ -111,16 +203,14 @@ class Step:
 
     def add(self, states: SetStates, arrays: list[list[NDArray[Any]]], firsts: Sequence[int | None]) -> None:
         """Add several batches; each item of `arrays` is a list with one array per batch."""
-        of_rows, *arrays = arrays
-        for rows in of_rows:
-            exact_sum(states, _ROWS).add(rows)
-        of_loss = 0 if self._loss is None else self._loss.width
-        of_torchmetrics = of_loss + self._torchmetrics.width
+        for of_rows in arrays[0]:
+            exact_sum(states, _ROWS).add(of_rows)
+        of_loss, of_torchmetrics, of_own = self._places
         with naming_weights(lambda: self._remedy):
             if self._loss is not None:
-                self._loss.add(within(states, _LOSS), arrays[:of_loss])
-            self._torchmetrics.add(states, arrays[of_loss:of_torchmetrics], firsts)
-            self._measurement.add(states, arrays[of_torchmetrics:], firsts)
+                self._loss.add(within(states, _LOSS), arrays[of_loss])
+            self._torchmetrics.add(states, arrays[of_torchmetrics], firsts)
+            self._measurement.add(states, arrays[of_own], firsts)
 
     def compute(self, states: SetStates) -> MetricResult:
         """Return the loss and the numbers of all metrics."""
@@ -136,6 +226,16 @@ class Step:
             f"and there are no intervals, since rows of one example are not independent"
         )
         return replace(joined, notes=(*joined.notes, note))
+
+
+def _compared(predictions: Any) -> list[NDArray[Any]] | None:
+    """Return the arrays of predictions that are compared by rows; None if they are too large or hold anything else."""
+    tensors = list(leaves(predictions))
+    if not all(isinstance(leaf, torch.Tensor) and leaf.ndim and not leaf.is_nested for leaf in tensors):
+        return None
+    if sum(leaf.numel() * leaf.element_size() for leaf in tensors) > _COMPARED_BYTES:
+        return None
+    return [to_numpy(leaf) for leaf in tensors]
 
 
 def takes_weights(task: Task) -> bool:

@@ -9,11 +9,13 @@ import copy
 import dataclasses
 import math
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import nn
 
 from sidecar.evaluation.backends.torch.batch_objects import (
     attributes,
@@ -145,6 +147,54 @@ def bits_of(tensor: torch.Tensor) -> NDArray[Any]:
 def finite_rows(structure: Any) -> list[NDArray[np.bool_]]:
     """Return a bool (n,) for each tensor of floats (n, …) in a structure: whether that row is finite."""
     return [_finite(leaf) for leaf in leaves(structure) if isinstance(leaf, torch.Tensor) and _has_rows_of_floats(leaf)]
+
+
+@contextmanager
+def types_of_outputs(model: nn.Module) -> Iterator[set[str]]:
+    """Collect the types of the tensors that a model's modules return in a block, such as those under autocast."""
+    types: set[str] = set()
+
+    def note(_module: nn.Module, _arguments: Any, output: Any) -> None:
+        types.update(str(leaf.dtype) for leaf in leaves(output) if isinstance(leaf, torch.Tensor))
+
+    hooks = [module.register_forward_hook(note) for module in model.modules()]
+    try:
+        yield types
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def types_of_device(device: torch.device) -> tuple[str, ...]:
+    """Return the types in which a device may compute products of float32."""
+    return () if device.type == "cpu" else ("tfloat32",)
+
+
+def part_of(structure: Any, place: slice, examples: int) -> Any:
+    """Return some of the examples of a batch. Raises `ValueError` for parts whose rows are not the examples."""
+    if isinstance(structure, torch.Tensor | np.ndarray):
+        rows = rows_in(structure)
+        if structure.ndim and (rows != examples or getattr(structure, "layout", torch.strided) != torch.strided):
+            raise ValueError(f"{rows} rows for {examples} examples, or rows that cannot be divided")
+        return structure[place] if structure.ndim else structure
+    if isinstance(structure, Mapping):
+        return _like(structure, {name: part_of(part, place, examples) for name, part in structure.items()})
+    if isinstance(structure, tuple | list):
+        if _is_list_of(structure, examples):
+            return structure[place]
+        parts = [part_of(part, place, examples) for part in structure]
+        return type(structure)(*parts) if hasattr(structure, "_fields") else type(structure)(parts)
+    if structure is None or isinstance(structure, str | bytes | bool | int | float):
+        return structure
+    raise ValueError(f"a batch holds an object of {type(structure).__name__}, which cannot be divided")
+
+
+def _is_list_of(parts: Any, examples: int) -> bool:
+    """Return whether a list holds a structure for each example, instead of tensors with rows for all."""
+    if len(parts) != examples or hasattr(parts, "_fields"):
+        return False
+    arrays = [leaf for leaf in leaves(parts) if isinstance(leaf, torch.Tensor | np.ndarray) and leaf.ndim]
+    return not arrays or any(rows_in(array) != examples for array in arrays)
 
 
 def _finite(tensor: torch.Tensor) -> NDArray[np.bool_]:

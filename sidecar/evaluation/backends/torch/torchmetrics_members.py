@@ -49,6 +49,20 @@ class TorchMetrics:
         return [array for metric in self._metrics.values() for array in metric.change(y, predictions, weights)]
 
     @property
+    def names(self) -> tuple[str, ...]:
+        """Return the names of all metrics."""
+        return tuple(self._metrics)
+
+    def differing(self, whole: list[NDArray[Any]], halves: Sequence[list[NDArray[Any]]], tolerance: float) -> set[str]:
+        """Return the names of metrics whose numbers for a batch are not those for its halves, merged."""
+        found, at = set(), 0
+        for name, metric in self._metrics.items():
+            own = slice(at, at := at + metric.width)
+            if metric.differs(whole[own], [half[own] for half in halves], tolerance):
+                found.add(name)
+        return found
+
+    @property
     def width(self) -> int:
         """Number of arrays that `arrays` returns."""
         return sum(metric.width for metric in self._metrics.values())

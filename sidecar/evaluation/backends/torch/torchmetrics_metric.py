@@ -6,8 +6,9 @@ torchmetrics is never imported here: only a task that imported it can have a met
 import inspect
 import math
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import copy
+from functools import partial
 from itertools import pairwise
 from typing import Any, Final
 
@@ -129,6 +130,25 @@ class TorchMetric:
         }
         notes = tuple(dict.fromkeys(f"{self._label}: {warning.message}" for warning in warned))
         return MetricResult(values, classes, notes)
+
+    def differs(
+        self, whole: list[NDArray[Any]], halves: Sequence[list[NDArray[Any]]], tolerance: float = _TOLERANCE
+    ) -> bool:
+        """Return whether the numbers from what `read` returned for a batch are not those for its halves, merged."""
+        numbers: list[Numbers] = []
+        try:
+            with torch.inference_mode(), warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                for parts in ([whole], halves):
+                    states = self.new_states(Shard(0, 1))
+                    for at, part in enumerate(parts):
+                        self.add(states, [[array] for array in part], [at])
+                    numbers.append(self._number_of(partial(self._states.load, states)))
+        except EvaluationError:  # a batch may lack a class
+            return False
+        finally:
+            self.metric.reset()
+        return not _are_near(numbers[0], numbers[1], tolerance)
 
     def _require_usual(self, part: Any) -> None:
         """Raise `EvaluationError` for classes and settings that are not for a number of all batches."""
@@ -289,10 +309,10 @@ def _form(structure: Any) -> str:
     return type(structure).__name__ + size
 
 
-def _are_near(one: Numbers, other: Numbers) -> bool:
+def _are_near(one: Numbers, other: Numbers, tolerance: float = _TOLERANCE) -> bool:
     numbers, others = _flat(one), _flat(other)
     return numbers.keys() == others.keys() and all(
-        math.isclose(number, others[name], rel_tol=_TOLERANCE, abs_tol=_TOLERANCE**2)
+        math.isclose(number, others[name], rel_tol=tolerance, abs_tol=_TOLERANCE**2)
         or (math.isnan(number) and math.isnan(others[name]))
         for name, number in numbers.items()
     )

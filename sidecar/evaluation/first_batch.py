@@ -1,0 +1,118 @@
+"""Evaluate the first batch of a rank several times: what a user supplies must give the same numbers each time.
+
+The first batch is evaluated twice, and again after all others. A difference is refused. Batch 0 of an eval set is also
+evaluated in halves, by the rank that owns it, so that all numbers of workers find the same. Of a set that divides
+itself, each rank has such a batch. Imports numpy, never a framework.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from numpy.typing import NDArray
+
+from sidecar.evaluation.batch_dependence import BatchDependence
+from sidecar.evaluation.eval_loop import BatchOutput
+from sidecar.evaluation.failures import EvaluationError
+from sidecar.evaluation.repeatability import AFTER_OTHERS, REPEATED
+from sidecar.evaluation.states import SetStates
+
+RequireEqual = Callable[[Sequence[NDArray[Any]], Sequence[NDArray[Any]], str], None]
+Halves = Callable[[], tuple[set[str], bool]]
+"""A function that evaluates the halves of a batch. It returns the names of what depends on the division, and whether
+the batch is telling: if not, the halves of a later evaluation are tried again."""
+
+
+class FirstBatch:
+    """Hold what the first batches of the eval sets have shown so far. It stays in memory between checkpoints.
+
+    Args:
+        dependence: Collects what depends on batches.
+        require_equal: Raises `EvaluationError` unless arrays of two evaluations of a batch are equal.
+        contents: Returns the states of each metric for the arrays of a batch, as texts by name.
+    """
+
+    def __init__(
+        self,
+        dependence: BatchDependence,
+        require_equal: RequireEqual,
+        contents: Callable[[list[NDArray[Any]]], Mapping[str, str]],
+    ) -> None:
+        self.dependence = dependence
+        self._require_equal, self._contents = require_equal, contents
+        self._repeated: set[str] = set()  # eval sets whose first batch was evaluated several times
+        self._divided: set[str] = set()  # eval sets whose first batch was evaluated in halves
+
+    def of(self, eval_set: str) -> "FirstBatchOfSet":
+        """Return the checks for one evaluation of an eval set."""
+        return FirstBatchOfSet(self, eval_set)
+
+    def is_repeated(self, eval_set: str) -> bool:
+        """Return whether the first batch was evaluated several times before, and gave the same numbers."""
+        return eval_set in self._repeated
+
+    def note_repeated(self, eval_set: str) -> None:
+        """Remember that the first batch gave the same numbers each time."""
+        self._repeated.add(eval_set)
+
+    def divide(self, eval_set: str, halves: Halves) -> None:
+        """Evaluate the halves of a batch, unless a telling batch was divided before."""
+        if eval_set in self._divided:
+            return
+        found, is_telling = halves()
+        self.dependence.add(eval_set, found)
+        if is_telling:
+            self._divided.add(eval_set)
+
+    def require_equal(self, one: BatchOutput, other: BatchOutput, when: str) -> None:
+        """Raise `EvaluationError` unless two outputs for the same batch are equal."""
+        self._require_equal(one.arrays, other.arrays, when)
+
+    def contents(self, output: BatchOutput) -> Mapping[str, str]:
+        """Return the states of each metric for a batch, as texts by name."""
+        return self._contents(output.arrays)
+
+
+class FirstBatchOfSet:
+    """Check the first batch during one evaluation of an eval set."""
+
+    def __init__(self, known: FirstBatch, eval_set: str) -> None:
+        self._known, self._eval_set = known, eval_set
+        self._is_begun = False
+        self._kept: tuple[BatchOutput, Callable[[], BatchOutput], Mapping[str, str]] | None = None
+
+    def see(self, output: BatchOutput, number: int, *, again: Callable[[], BatchOutput], halves: Halves) -> None:
+        """Check the output of a batch if it is the first one of this rank.
+
+        Args:
+            output: The output.
+            number: Number of the batch in the eval set; 0 if it is unknown.
+            again: Evaluates the same batch.
+            halves: Evaluates its halves.
+        """
+        if self._is_begun:
+            return
+        self._is_begun = True
+        if not self._known.is_repeated(self._eval_set):
+            self._kept = output, again, self._known.contents(output)
+            self._known.require_equal(output, again(), REPEATED)
+        if number == 0:
+            self._known.divide(self._eval_set, halves)
+
+    def finish(self, states: SetStates) -> None:
+        """Check the first batch again after all others, and add to the states what depends on batches."""
+        if self._kept is not None:
+            output, again, contents = self._kept
+            self._known.require_equal(output, again(), AFTER_OTHERS)
+            _require_same_contents(contents, self._known.contents(output))
+            self._known.note_repeated(self._eval_set)
+        self._known.dependence.add_to(states, self._eval_set)
+
+
+def _require_same_contents(before: Mapping[str, str], after: Mapping[str, str]) -> None:
+    for name, content in before.items():
+        if after[name] != content:
+            raise EvaluationError(
+                "task_error",
+                f"metric {name!r} gives other sums for the first batch after all others: it draws random numbers or "
+                f"keeps something from batch to batch. Keep it in the states that `states` returns",
+            )
