@@ -8,7 +8,7 @@ from sidecar.records import Checkpoint, StepSource
 
 REMEDY: Final = (
     r"set step_pattern to a regular expression whose one group is the step in a name, such as epoch_(\d+), "
-    "or save the optimizer, too"
+    "or save the step: with torch.save under 'step' before the weights, else with the optimizer"
 )
 
 _SHOWN: Final[dict[StepSource, str]] = {

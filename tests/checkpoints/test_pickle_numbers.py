@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sidecar.checkpoints.formats.pickle_numbers import numbers_at_top
+from sidecar.checkpoints.formats.pickle_numbers import number_at_end, numbers_at_top
 
 READ_BYTES = 16 * 1024  # as much as TorchZip reads
 KEYS = st.sampled_from(("epoch", "global_step", "step", "state_dict", "model", "loss", "x" * 300)) | st.text(max_size=3)
@@ -100,6 +100,34 @@ def test_a_beginning_holds_the_step_before_the_weights(protocol):
     assert numbers_at_top(whole[:READ_BYTES]) == {}
 
 
+@pytest.mark.parametrize("protocol", [2, 3, 4, 5])
+def test_an_end_holds_the_step_after_the_weights(protocol):
+    """Among the last items of the outermost mapping, and of no inner one."""
+    weights = OrderedDict((f"layer.{number}.weight", [number]) for number in range(5000))
+
+    def found(value):
+        return number_at_end(pickle.dumps(value, protocol=protocol)[-READ_BYTES:], "step")
+
+    assert found({"model": weights, "step": 70}) == 70
+    assert found({"model": weights, "step": 70, "inner": {"step": 5}}) == 70
+    assert found({"model": weights, "step": 70, "loss": [0.5, {"a": 1}], "name": "m"}) == 70
+    assert found({"model": weights, "inner": {"a": 2, "step": 5}}) is None
+    assert found({"model": weights, "inner": {"step": 5}}) is None
+    assert found({"model": weights, "inner": {"more": {"a": 1, "step": 5}, "b": 2}}) is None
+    assert found({"model": weights, "step": -1}) is None
+    assert found(OrderedDict({"model": weights, "step": 70})) == 70
+    assert found([weights, "step", 70]) is None
+
+
+@settings(max_examples=200)
+@given(st.dictionaries(KEYS, CONTENT, min_size=1, max_size=8), PROTOCOLS, KEYS, st.data())
+def test_an_end_holds_no_other_numbers(value, protocol, key, data):
+    """Wherever it begins."""
+    whole = pickle.dumps(value, protocol=protocol)
+    found = number_at_end(whole[data.draw(st.integers(0, len(whole))) :], key)
+    assert found in (None, numbers_of(value).get(key))
+
+
 @settings(max_examples=200)
 @given(st.binary(max_size=200), st.sampled_from((b"", b"\x80\x02}", b"\x80\x02}(", b"\x80\x04}\x94(\x8c\x04step")))
 def test_arbitrary_bytes(data, head):
@@ -146,4 +174,14 @@ def test_the_worst_takes_bounded_time(what):
     """The most opcodes, values and digits that fit into the part that is read."""
     started = time.process_time()
     numbers_at_top(WORST[what][:READ_BYTES])
+    number_at_end(b"X\x04\0\0\0step" + WORST[what][:READ_BYTES], "step")
     assert time.process_time() - started < 1.0
+
+
+@pytest.mark.parametrize("what", ["marks", "numbers", "notes", "copies", "items", "tuples"])
+def test_the_worst_of_a_large_pickle_takes_bounded_time(what):
+    """More is read if neither the beginning nor the end holds a step."""
+    head, unit = WORST[what][:2], WORST[what][2:8]
+    started = time.process_time()
+    numbers_at_top((head + unit * (1 << 20))[: 1 << 20])
+    assert time.process_time() - started < 3.0

@@ -49,6 +49,25 @@ def test_the_step(written, kind, source):
     assert (found.format, found.step, found.step_source) == ("torch_zip", 5, source)
 
 
+def rewritten(source, target, content):
+    """An archive of torch with another pickle."""
+    with zipfile.ZipFile(source) as old, zipfile.ZipFile(target, "w") as new:
+        for name in old.namelist():
+            new.writestr(name, pickle.dumps(content, protocol=2) if name.endswith("/data.pkl") else old.read(name))
+
+
+@pytest.mark.parametrize("numbers", [4_000, 300_000])
+def test_the_step_after_the_weights(written, tmp_path, numbers):
+    """At the end of a pickle of any size; in the middle of one that is not too large."""
+    folder = written / "torch_state"
+    source = folder / only_name(folder)
+    values = [float(number) for number in range(numbers)]
+    rewritten(source, tmp_path / "latest.pt", {"model": {}, "history": values, "global_step": 20})
+    assert inspect_one(tmp_path / "latest.pt").step == 20
+    rewritten(source, tmp_path / "latest.pt", {"history": values, "step": 20, "more": list(values)})
+    assert inspect_one(tmp_path / "latest.pt").step == (20 if numbers < 100_000 else None)
+
+
 def test_the_step_under_a_key_of_the_user(recorded):
     """`step_key` decides alone: a key that is not there, or that holds no whole number, is no step."""
     folder = recorded.torch / "lightning_last"

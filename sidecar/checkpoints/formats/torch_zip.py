@@ -6,7 +6,7 @@ the version of the format. The file is written in place under its final name in 
 fsync. So a file with its table is whole, but may still be in the page cache of its writer.
 
 The pickle is never loaded here: that would run code that the file names. For the training step only its opcodes are
-read, and no more than its beginning.
+read: its beginning, its end, and at most 1 MiB in between.
 """
 
 import contextlib
@@ -22,7 +22,7 @@ from sidecar.checkpoints.files import Listing, open_file, update_from_content
 from sidecar.checkpoints.formats.additional_names import LAST, saved_before, target_of_link
 from sidecar.checkpoints.formats.format import Candidate, Inspection
 from sidecar.checkpoints.formats.hdf5 import require_suffix
-from sidecar.checkpoints.formats.pickle_numbers import numbers_at_top
+from sidecar.checkpoints.formats.pickle_numbers import number_at_end, numbers_at_top
 from sidecar.checkpoints.formats.step_keys import STEP_KEYS
 from sidecar.checkpoints.formats.zip_table import Member, archives_in, compare_checksum, read_members
 from sidecar.errors import CheckpointError, CorruptError, VanishedError
@@ -34,6 +34,7 @@ _SCRIPT: Final = "constants.pkl"
 _EXPORTED: Final = "archive_format"
 _TENSORS: Final = "data/"
 _READ_BYTES: Final = 16 * 1024
+_MOST_BYTES: Final = 1024 * 1024
 
 _NO_MODEL: Final = re.compile(
     r"(?:optimizer|scheduler|scaler)(?:_\d+)?\.pt|rng_state(?:_\d+)?\.pth|.*_optim_states\.pt"
@@ -166,9 +167,19 @@ def _update(digest: "hashlib._Hash", members: Mapping[str, Member], file: Binary
 
 
 def _step(file: BinaryIO, pickled: Member, keys: tuple[str, ...]) -> int | None:
-    """Return the training step, by the first of the keys that the saved mapping has near its beginning."""
-    data = os.pread(file.fileno(), min(_READ_BYTES, pickled.size), pickled.start)
-    found = numbers_at_top(data)
+    """Return the training step, by the first of the keys that the saved mapping has.
+
+    Near its beginning or at its end it is found in a file of any size. Between these only the first part of a large
+    pickle is read: a larger one takes too long.
+    """
+    fewest, size = min(_READ_BYTES, pickled.size), pickled.size
+    found = numbers_at_top(os.pread(file.fileno(), fewest, pickled.start))
+    if (step := next((found[key] for key in keys if key in found), None)) is not None or size <= _READ_BYTES:
+        return step
+    end = os.pread(file.fileno(), fewest, pickled.start + size - fewest)
+    if (step := next((step for key in keys if (step := number_at_end(end, key)) is not None), None)) is not None:
+        return step
+    found = numbers_at_top(os.pread(file.fileno(), min(_MOST_BYTES, size), pickled.start))
     return next((found[key] for key in keys if key in found), None)
 
 
