@@ -93,8 +93,8 @@ def number_at_end(data: bytes, key: str) -> int | None:
 class _Stack:
     """Follow the stack of one pickle, whose first value must be the outermost mapping.
 
-    `numbers`: the numbers that were put into that mapping. `is_end`: the beginning of the pickle was not seen, so values
-    that were noted there are unknown.
+    `numbers`: the numbers that were put into that mapping. `is_end`: the beginning of the pickle was not seen,
+    so values that were noted there are unknown.
     """
 
     values: list[object] = field(default_factory=list)

@@ -14,8 +14,13 @@ import torch
 from sidecar.evaluation.backend import Keep, States, Stream, Tick, forget
 from sidecar.evaluation.backends.torch.batch_runner import BatchRunner
 from sidecar.evaluation.backends.torch.dataset_source import DatasetSource, LoadedBatch, open_source
-from sidecar.evaluation.backends.torch.pretrained import is_of_transformers, load_by_transformers
-from sidecar.evaluation.backends.torch.restore import fits, restore
+from sidecar.evaluation.backends.torch.pretrained import (
+    explain,
+    is_adapter,
+    is_of_transformers,
+    load_by_transformers,
+)
+from sidecar.evaluation.backends.torch.restore import Kept, fits, restore
 from sidecar.evaluation.backends.torch.step import remedy_of, takes_weights
 from sidecar.evaluation.backends.torch.tensors import bits_of, part_of
 from sidecar.evaluation.backends.torch.weight_files import Stored, load
@@ -60,6 +65,7 @@ class TorchEvaluator:
                 remedy = next((remedy_of(batch) for batch, _ in first.values()), "")
                 self._sets.expect_weights(remedy, {name: batch for name, (batch, _) in first.items()})
             self._runner.try_out(list(first.values()))
+        self._kept = Kept.of(self.model, task.from_build_model)
 
     def read(self, tick: Tick, evaluated: int = 0, most: int | None = None) -> tuple[Stream, ...]:
         """Choose the eval sets that take part, and read those that have not been read yet."""
@@ -78,15 +84,27 @@ class TorchEvaluator:
         def use() -> None:
             self.model.train()  # some modules merge weights in the mode of eval(), and undo it in that of train()
             with _vanished_if_gone(path):
-                stored, where = loading.result(), self._task.checkpoint
-                if where is None and is_of_transformers(self.model) and Path(path).is_dir():
-                    stored = (
-                        stored if fits(self.model, stored) else Stored(load_by_transformers(self.model, Path(path)))
-                    )
-                self._notes = restore(self.model, stored, where)
+                stored = loading.result()
+                self._notes = self._restored(path, stored)
             self._runner.note_restored()
 
         return use
+
+    def _restored(self, path: str, stored: Stored) -> tuple[str, ...]:
+        """Restore the model from what was loaded, and return notes."""
+        task, folder = self._task, Path(path)
+        is_loaded_by_name = task.checkpoint is None and folder.is_dir() and not is_adapter(folder)
+        if (
+            is_loaded_by_name
+            and is_of_transformers(self.model)
+            and not fits(self.model, stored, self._kept, task.ignore)
+        ):
+            stored = Stored(
+                load_by_transformers(self.model, folder, from_build_model=task.from_build_model, ignore=task.ignore)
+            )
+        return explain(
+            folder, lambda: restore(self.model, stored, task.checkpoint, kept=self._kept, ignore=task.ignore)
+        )
 
     def _let_task_restore(self, function: Callable[[Any, str], Any], path: str) -> None:
         self.model.train()

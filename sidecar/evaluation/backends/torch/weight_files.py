@@ -7,14 +7,19 @@ are read when they are used.
 
 import json
 import os
-import pickle
+import pickletools
+import re
+import sys
+import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import IO, Any, Final
 
 import torch
+from torch import _weights_only_unpickler
 
+from sidecar.evaluation.backends.torch.plain_objects import allowed_by_task, plain_objects, substitute
 from sidecar.evaluation.failures import EvaluationError
 from sidecar.weight_names import DCP_METADATA, INDEX, SAFETENSORS, main_weights
 
@@ -48,6 +53,43 @@ _RUNNING_BUILTINS: Final = frozenset(
     f"builtins.{name}" for name in ("eval", "exec", "compile", "open", "__import__", "getattr", "setattr", "delattr")
 )
 """With the modules above: functions that no training saves, and that attacks by pickles call."""
+
+_ZIP: Final = b"PK\x03\x04"
+_PICKLE: Final = b"\x80"
+_LEGACY_PICKLES: Final = 4  # of torch before 1.6: a magic number, the protocol, sizes, and the content
+_HEAD_BYTES: Final = 512
+_TAR_AT: Final = 257
+_TAR: Final = b"ustar"
+_SAVE: Final = "save model.state_dict() with torch.save"
+_OTHER_KINDS: Final = {
+    b"version https://git-lfs": "is a pointer of Git LFS and not the file itself: run git lfs pull",
+    **dict.fromkeys(
+        (b"<!doctype", b"<html", b"<?xml"), "is a web page, such as an error of a server: download the file again"
+    ),
+    b"\x1f\x8b": f"is compressed with gzip: {_SAVE}",
+    b"\xfd7zXZ": f"is compressed with xz: {_SAVE}",
+    b"BZh": f"is compressed with bzip2: {_SAVE}",
+    b"\x28\xb5\x2f\xfd": f"is compressed with zstd: {_SAVE}",
+    b"\x93NUMPY": f"is an array of numpy: {_SAVE}",
+    b"\x89HDF": f"is a file of HDF5: {_SAVE}",
+    b"GGUF": f"is a file of GGUF: {_SAVE}",
+}
+"""What other files begin with."""
+
+_OTHER_ARCHIVES: Final = {
+    "constants.pkl": "a program of TorchScript (torch.jit.save), which runs code",
+    "archive_format": "a program of torch.export",
+    "serialized_exported_program": "a program of torch.export",
+    "extern_modules": "a package of torch.package, which holds code",
+    ".npy": "an archive of numpy",
+}
+"""Parts of the names of members in zip archives of other writers."""
+
+_OF_DIVIDED: Final = ("torch.distributed.tensor", "torch.distributed._tensor", "torch.distributed._shard")
+DIVIDED: Final = (
+    "tensors that are divided among processes (DTensor, ShardedTensor): save with torch.distributed.checkpoint.save, "
+    "or whole tensors by get_model_state_dict(model, options=StateDictOptions(full_state_dict=True))"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,45 +173,165 @@ def _tensor(values: torch.Tensor, stored: Mapping[str, Any]) -> torch.Tensor:
 def _of_torch(path: str) -> Any:
     """Return the content of a file of `torch.save`. Tensors are mapped into memory, and read when they are used.
 
-    Raises `EvaluationError` for content that `weights_only=True` refuses, with the names of what it refuses.
+    Plain values such as numbers of numpy are built by `plain_objects`. Raises `EvaluationError` for other content that
+    `weights_only=True` refuses, with all its names, and for other files.
     """
     try:
-        return torch.load(path, map_location="cpu", weights_only=True, mmap=True)
-    except pickle.UnpicklingError as error:
-        names = sorted(_refused_names(path))
-        if not names:
-            raise EvaluationError("mismatch", f"{path} cannot be loaded: {_first_line(error)}") from error
-        if running := [name for name in names if _runs_code(name)]:
-            raise EvaluationError(
-                "mismatch",
-                f"{path} calls {listed(running)} when it is unpickled, as attacks do: it was not loaded. Find out who "
-                f"wrote it, and save model.state_dict() alone",
-            ) from error
-        raise EvaluationError(
-            "mismatch",
-            f"{path} holds {listed(names)}, which torch.load(weights_only=True) does not build, since that could run "
-            f"code: save model.state_dict() alone, or, if you trust the file, write at the top of the task's file: "
-            f"{_allowing(names[:_NAMES_SHOWN])}",
-        ) from error
+        return _loaded(path)
+    except (FileNotFoundError, MemoryError, torch.OutOfMemoryError):
+        raise
+    except Exception as error:
+        if (problem := _of_other_kind(path)) is not None:
+            raise EvaluationError("mismatch", f"{path} {problem}") from error
+        first = error
+    try:
+        names = _names_in(path)
+    except Exception:  # noqa: BLE001 - the file is untrusted, and the first error says enough
+        names = set()
+    if refused := sorted(name for name in names if not _is_allowed(name)):
+        raise EvaluationError("mismatch", f"{path} {_refusal(refused)}") from first
+    try:
+        with plain_objects(names):
+            return _loaded(path)
+    except (MemoryError, torch.OutOfMemoryError):
+        raise
+    except Exception as error:
+        if any(name.startswith(_OF_DIVIDED) for name in names):
+            raise EvaluationError("mismatch", f"{path} holds {DIVIDED}") from error
+        raise EvaluationError("mismatch", f"{path} cannot be loaded: {_reason(error)}") from error
+
+
+def _loaded(path: str) -> Any:
+    with open(path, "rb") as file:  # noqa: PTH123 - the path of torch.load
+        can_be_mapped = file.read(len(_ZIP)) == _ZIP
+    return torch.load(path, map_location="cpu", weights_only=True, mmap=can_be_mapped)
+
+
+def _of_other_kind(path: str) -> str | None:
+    """Return what a file is that is not one of `torch.save`, and the remedy; None if it may be one."""
+    with open(path, "rb") as file:  # noqa: PTH123
+        head = file.read(_HEAD_BYTES)
+    if head.startswith(_ZIP):
+        return _of_other_archive(path)
+    if head[_TAR_AT:].startswith(_TAR):
+        return "is a tar archive: load it where it was saved, and save model.state_dict() with torch.save"
+    start = head.lstrip().lower()
+    kind = next((kind for begin, kind in _OTHER_KINDS.items() if head.startswith(begin) or start.startswith(begin)), "")
+    if kind or not head:
+        return kind or "is empty: copy or save it again"
+    return None if head.startswith(_PICKLE) else "is not a file of torch.save: let Task(restore=…) read it"
+
+
+def _of_other_archive(path: str) -> str | None:
+    """Return what a zip archive is that is not one of `torch.save`; None if it may be one."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            whole = set(archive.namelist())
+    except (zipfile.BadZipFile, OSError, ValueError):
+        return "is cut off or damaged: copy or save it again"
+    names = whole | {name.partition("/")[2] for name in whole}
+    kind = next((kind for part, kind in _OTHER_ARCHIVES.items() if any(part in name for name in names)), None)
+    if kind is not None:
+        return f"is {kind}: save model.state_dict() with torch.save"
+    return (
+        None if "data.pkl" in names else "is a zip archive, but not one of torch.save: save model.state_dict() with it"
+    )
+
+
+def _is_allowed(name: str) -> bool:
+    """Return whether torch, the task or `plain_objects` builds the objects of a name."""
+    return name in _built_by_torch() or name in allowed_by_task() or substitute(name) is not None
+
+
+def _built_by_torch() -> Mapping[str, Any]:
+    allowed: Mapping[str, Any] = _weights_only_unpickler._get_allowed_globals()  # noqa: SLF001 - the only list of them
+    return allowed
+
+
+def _refusal(names: list[str]) -> str:
+    """Say which names of a file are refused, and what to do."""
+    if running := [name for name in names if _runs_code(name)]:
+        return (
+            f"calls {listed(running)} when it is unpickled, as attacks do: it was not loaded. Find out who wrote it, "
+            f"and save model.state_dict() alone"
+        )
+    if any(name.startswith(_OF_DIVIDED) for name in names):
+        return f"holds {DIVIDED}"
+    return (
+        f"holds {listed(names)}, which torch does not build from a file, since that could run code: save "
+        f"model.state_dict() alone, or, if you trust the file, write at the end of the task's file: {_allowing(names)}"
+    )
 
 
 def _allowing(names: list[str]) -> str:
     """Return code that allows objects of these names. Those of the script that saved have another module in a task."""
-    places = [name.rpartition(".") for name in names]
-    own = [name for module, _, name in places if module == "__main__"]
-    imports = [f"import {module}" for module in sorted({"torch", *(module for module, _, _ in places)} - {"__main__"})]
-    imports += [f"from TRAINING_SCRIPT import {', '.join(own)}"] if own else []
-    given = [
-        f"({name}, '__main__.{name}')" if module == "__main__" else f"{module}.{name}" for module, _, name in places
-    ]
-    return "; ".join([*imports, f"torch.serialization.add_safe_globals([{', '.join(given)}])"])
+    imports, given = ["torch"], []
+    for name in names:
+        module, _, last = name.rpartition(".")
+        found = (_module_of_task_with(last) or "TRAINING_SCRIPT") if module == "__main__" else module
+        imports.append(found)
+        is_renamed = found != module or module == "builtins"
+        given.append(f"({found}.{last}, '{name}')" if is_renamed else name)
+    lines = [*(f"import {module}" for module in sorted(set(imports)))]
+    return "; ".join([*lines, f"torch.serialization.add_safe_globals([{', '.join(given)}])"])
 
 
-def _refused_names(path: str) -> list[str]:
-    try:
-        return list(torch.serialization.get_unsafe_globals_in_checkpoint(path))
-    except Exception:  # noqa: BLE001 - the file is untrusted, and the first error says enough
-        return []
+def _module_of_task_with(name: str) -> str | None:
+    """Return the module next to the task that defines a class of this name; None if there is none."""
+    folder = sys.path[0] if sys.path else ""
+    for module in list(sys.modules.values()):
+        file = getattr(module, "__file__", None)
+        if isinstance(file, str) and folder and Path(file).parent == Path(folder):
+            found = vars(module).get(name)
+            if isinstance(found, type) and found.__module__ == module.__name__:
+                return module.__name__
+    return None
+
+
+def _names_in(path: str) -> set[str]:
+    """Return the names of classes and functions in the pickles of a file. Nothing is built.
+
+    Names of Python 2 are replaced, as torch does.
+    """
+    with open(path, "rb") as file:  # noqa: PTH123
+        is_zip = file.read(len(_ZIP)) == _ZIP
+        if not is_zip:
+            file.seek(0)
+            return {name for _ in range(_LEGACY_PICKLES) for name in _names_of(file)}
+    with zipfile.ZipFile(path) as archive:
+        (name,) = [name for name in archive.namelist() if name.partition("/")[2] == "data.pkl"]
+        with archive.open(name) as pickled:
+            return set(_names_of(pickled))
+
+
+def _names_of(pickled: IO[bytes]) -> Iterator[str]:
+    texts: list[str] = []
+    for opcode, argument, _ in pickletools.genops(pickled):
+        if opcode.name in ("GLOBAL", "INST") and isinstance(argument, str):
+            module, _, name = argument.partition(" ")
+            module, name = _weights_only_unpickler.NAME_MAPPING.get(
+                (module, name), (_weights_only_unpickler.IMPORT_MAPPING.get(module, module), name)
+            )
+            yield f"{module}.{name}"
+        elif opcode.name == "STACK_GLOBAL" and len(texts) > 1:
+            yield ".".join(texts[-2:])
+        elif isinstance(argument, str):
+            texts = [*texts[-1:], argument]
+
+
+def without_advice(text: str) -> str:
+    """Return a text of torch or another library without its advice to load files in a way that runs their code."""
+    sentences = re.split(r"(?<=[.!?:;])\s+|\n+", text)
+    kept = [one for one in sentences if not re.search(r"weights[_ -]only|add_safe_globals|arbitrary code", one)]
+    return " ".join(one.strip() for one in kept if one.strip())
+
+
+def _reason(error: Exception) -> str:
+    """Return why torch cannot load a file in one line."""
+    text = str(error)
+    if "Unsupported operand" in text:
+        return "it was pickled with another protocol than torch's: save it without pickle_protocol"
+    return next(iter(without_advice(text).splitlines()), "") or f"torch refuses its content ({type(error).__name__})"
 
 
 def _runs_code(name: str) -> bool:
@@ -181,7 +343,3 @@ def listed(names: list[str], separator: str = ", ") -> str:
     """Return the first names for a message, and how many more there are."""
     more = f"{separator}and {len(names) - _NAMES_SHOWN} more" if len(names) > _NAMES_SHOWN else ""
     return separator.join(names[:_NAMES_SHOWN]) + more
-
-
-def _first_line(error: Exception) -> str:
-    return next(iter(str(error).splitlines()), type(error).__name__)
