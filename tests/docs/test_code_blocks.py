@@ -102,6 +102,7 @@ UNMARKED_PYTHON = {
     "from sidecar.keras import EarlyStop": "tests/test_keras_early_stop.py trains with it",
     "dist.broadcast(answer, src=0)": "a part of examples/early_stop_train.py, which tests/demo runs",
     'os.environ["TF_USE_LEGACY_KERAS"] = "1"': "tests/evaluation/test_peer_scenarios.py sets it so",
+    "peft.set_peft_model_state_dict": "tests/evaluation/torch/test_pretrained.py runs these lines with an imitation",
     "import xgboost": "XGBoost is not among the development tools",
     "import onnxruntime": "ONNX Runtime is not among the development tools",
     "from flax import": "Flax is not among the development tools",
