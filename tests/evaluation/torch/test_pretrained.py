@@ -39,7 +39,6 @@ def adapted(seed=1):
 
 def imitated_peft():
     """The three functions that the advice calls, as peft 0.21 has them."""
-    import torch
     from safetensors.torch import load_file
 
     def get(model):
@@ -50,7 +49,7 @@ def imitated_peft():
         return model.load_state_dict(values, strict=False)
 
     peft = types.ModuleType("peft")
-    peft.load_peft_weights = lambda path, device: load_file(f"{path}/adapter_model.safetensors", torch.device(device))
+    peft.load_peft_weights = lambda path, device: load_file(f"{path}/adapter_model.safetensors", device)
     peft.get_peft_model_state_dict, peft.set_peft_model_state_dict = get, put
     return peft
 
