@@ -14,9 +14,10 @@ from sidecar.metrics import Accuracy, Mean
 
 
 def among_two(y: np.ndarray, predictions: np.ndarray) -> np.ndarray:
-    """Return 1.0 if the label is one of the two most likely classes, else 0.0. Shapes: (n,), (n, 10), result (n,)."""
+    """Return whether the label is one of the two most likely classes. Shapes: (n,), (n, 10), result (n,)."""
     two = np.argsort(predictions, axis=1)[:, -2:]
-    return (two == y[:, np.newaxis]).any(axis=1).astype(float)
+    among: np.ndarray = (two == y[:, np.newaxis]).any(axis=1)
+    return among
 
 
 def margin(y: np.ndarray, predictions: np.ndarray) -> np.ndarray:
@@ -34,7 +35,7 @@ def task() -> Task:
         eval_sets={"test": test_set},
         metrics=lambda: [
             Accuracy(),
-            Mean(among_two, name="among_two", goal="max"),  # 0 or 1 for each example: a Wilson interval
+            Mean(among_two, name="among_two", goal="max"),  # a bool for each example: a Wilson interval
             Mean(margin, name="margin", goal="max"),
         ],
         batch_size=64,

@@ -8,6 +8,7 @@ import numpy as np
 from sidecar.errors import TaskError
 from sidecar.evaluation.metrics.binary_scores import binary_scores, check_positive
 from sidecar.evaluation.metrics.curves import average_precision, roc_auc
+from sidecar.evaluation.metrics.differences import is_exact_as_float
 from sidecar.evaluation.metrics.metric import EvalBatch, EvalSetInfo, MetricResult, value
 from sidecar.evaluation.states import PerExampleValues, SetStates
 
@@ -57,6 +58,12 @@ class AUC:
             raise TaskError(
                 f"metric {self.name!r}: an exact AUC needs one score per example, found predictions "
                 f"{batch.predictions.shape}: use BinnedAUC"
+            )
+        inexact = pairs.predicted[~is_exact_as_float(pairs.predicted)]
+        if inexact.size:
+            raise TaskError(
+                f"metric {self.name!r}: scores are ranked as float64, which does not hold {inexact[0]}, so that "
+                f"different scores would be equal: return them without their common offset, or as floats"
             )
         assert batch.first is not None, "the places of examples are known if their number is"
         for name, values in (

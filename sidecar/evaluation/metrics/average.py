@@ -47,17 +47,20 @@ class Average:
         weights: NDArray[np.float32] | None = None,
         *,
         one_per_example: bool = True,
+        is_proportion: bool = False,
     ) -> None:
         """Add values (m,) with weights (m,) above 0; with None, all values have the weight 1.
 
-        `one_per_example` says that each value is the only one of its example.
+        `one_per_example` says that each value is the only one of its example, and `is_proportion` that no value can be
+        below 0 or above 1, as of "right or wrong". The zeros of a loss do not say that.
         """
         wide = values.astype(np.float64)
         with np.errstate(all="ignore"):  # the sums count NaN, infinities and overflows
             weighted, squares = values if weights is None else wide * weights, np.square(wide)
         count = wide.size if weights is None else np.count_nonzero(weights == 1)
         exact_sum(states, "count").add(np.int64(count))
-        exact_sum(states, "binary").add(np.int64(np.count_nonzero((wide == 0) | (wide == 1))))
+        binary = np.count_nonzero((wide == 0) | (wide == 1)) if is_proportion else 0
+        exact_sum(states, "binary").add(np.int64(binary))
         exact_sum(states, "total").add_each(weighted)
         exact_sum(states, "squares").add_each(squares)
         if self._weighted:

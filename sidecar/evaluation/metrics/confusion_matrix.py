@@ -16,6 +16,7 @@ from sidecar.evaluation.states import SetStates
 from sidecar.records import Value
 
 _BINARY_CLASSES: Final = 2
+_MOST_CLASSES: Final = 25_000  # 20 GB of states
 
 Floats = NDArray[np.float64]
 
@@ -51,6 +52,12 @@ class ConfusionMatrix:
         self._prefix = "" if name is None else f"{name}_"
         check_labels(self.name, labels)
         self._classes = _names(self.name, classes)
+        if len(self._classes) > _MOST_CLASSES:
+            raise TaskError(
+                f"metric {self.name!r}: a matrix of {len(self._classes)} classes takes "
+                f"{32 * len(self._classes) ** 2 / 1e9:.0f} GB on every worker, and {_MOST_CLASSES} are the most: "
+                f"use Accuracy and TopK, or map the labels to fewer classes"
+            )
         if labels == "binary" and len(self._classes) != _BINARY_CLASSES:
             raise TaskError(f"metric {self.name!r}: labels='binary' needs 2 classes, found {len(self._classes)}")
         if not (zero_division in (0, 1) or math.isnan(zero_division)):

@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sidecar.errors import TaskError
+from sidecar.evaluation.metrics.differences import difference
 from sidecar.evaluation.metrics.metric import EvalBatch
 from sidecar.evaluation.metrics.pairs import Labels, Pairs, classes, has_nan, zeros_and_ones
 
@@ -31,9 +32,9 @@ def cross_entropies(metric: str, batch: EvalBatch, labels: Labels, *, from_logit
         _check(metric, scores, _tolerance(pairs.predicted))
         return _minus_log(np.where(pairs.actual, scores, 1 - scores), _eps(pairs.predicted)), pairs
     pairs = classes(metric, batch, labels)
-    scores = pairs.predicted.astype(np.float64)
     if from_logits:
-        return _from_logits(scores, pairs.actual), pairs
+        return _from_logits(pairs.predicted, pairs.actual), pairs
+    scores = pairs.predicted.astype(np.float64)
     _check(metric, scores, _tolerance(pairs.predicted))
     _check_sums(metric, scores.sum(axis=-1), _tolerance(pairs.predicted))
     losses = _minus_log(_of_truth(scores, pairs.actual), _eps(pairs.predicted))
@@ -45,10 +46,10 @@ def _of_truth(scores: NDArray[np.float64], actual: NDArray[Any]) -> NDArray[np.f
     return truth
 
 
-def _from_logits(scores: NDArray[np.float64], actual: NDArray[Any]) -> NDArray[np.float64]:
+def _from_logits(scores: NDArray[Any], actual: NDArray[Any]) -> NDArray[np.float64]:
     """Return minus log softmax: log Σ exp(z) - z of the label. The largest z is subtracted to prevent overflows."""
     with np.errstate(all="ignore"):  # infinite logits give NaN
-        moved = scores - scores.max(axis=-1, keepdims=True)
+        moved = difference(scores, scores.max(axis=-1, keepdims=True))
         losses: NDArray[np.float64] = np.log(np.exp(moved).sum(axis=-1)) - _of_truth(moved, actual)
     return losses
 

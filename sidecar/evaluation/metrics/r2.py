@@ -11,10 +11,12 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from sidecar.evaluation.metrics.differences import difference, parts
 from sidecar.evaluation.metrics.metric import EvalBatch, EvalSetInfo, MetricResult, value
 from sidecar.evaluation.metrics.pairs import values
 from sidecar.evaluation.states import ExactSum, SetStates, exact_sum
 
+_FLOATS: Final = 4  # whose sum is a sum of squares
 _SPLITTER: Final = 2.0**27 + 1.0  # halves the 53 bits of a float64
 
 Floats = NDArray[np.float64]
@@ -45,12 +47,13 @@ class R2:
     def add(self, states: SetStates, batch: EvalBatch) -> None:
         """Add one batch. Raises `TaskError` if the shapes differ."""
         pairs = values(self.name, batch)
-        y, weights = pairs.actual.astype(np.float64), pairs.weights.astype(np.float64)
+        (high, low), weights = parts(pairs.actual), pairs.weights.astype(np.float64)
         exact_sum(states, "weight").add_each(weights)
         with np.errstate(all="ignore"):  # NaN, infinities and overflows show in the result
-            weighted = _product(y, weights)
-            squares = [part for term in _product(y, y) for part in _product(term, weights)]
-            residuals = np.square(pairs.predicted.astype(np.float64) - y) * weights
+            weighted = [*_product(high, weights), *(_product(low, weights) if low.any() else ())]
+            terms = [*_product(high, high), *((*_product(2 * high, low), *_product(low, low)) if low.any() else ())]
+            squares = [part for term in terms for part in _product(term, weights)]
+            residuals = np.square(difference(pairs.predicted, pairs.actual)) * weights
         for part in weighted:
             exact_sum(states, "labels").add_each(part)
         for part in squares:
@@ -96,9 +99,12 @@ def _halves(a: Floats) -> tuple[Floats, Floats]:
 
 
 def _fraction(state: ExactSum) -> Fraction:
-    """Return a finite sum with a precision of 106 bits."""
-    high = state.round()
+    """Return a finite sum with a precision of 212 bits: the squares of integers of 64 bits need more than 106."""
     rest = ExactSum(state.shape, state.dtype)
     rest.merge(state)
-    rest.add(-high)
-    return Fraction(float(high)) + Fraction(float(rest.round()))
+    total = Fraction(0)
+    for _ in range(_FLOATS):
+        rounded = rest.round()
+        total += Fraction(float(rounded))
+        rest.add(-rounded)
+    return total

@@ -8,6 +8,7 @@ import math
 import numpy as np
 
 from sidecar.evaluation.metrics.average import Average, MeanLoss
+from sidecar.evaluation.metrics.differences import difference
 from sidecar.evaluation.metrics.metric import EvalBatch, MetricResult, value
 from sidecar.evaluation.metrics.pairs import values
 from sidecar.evaluation.metrics.sample import IntervalOf, usual_interval
@@ -63,6 +64,6 @@ class MAE(MeanLoss):
 def _add_errors(average: Average, states: SetStates, metric: str, batch: EvalBatch, *, squared: bool) -> None:
     pairs = values(metric, batch)
     with np.errstate(all="ignore"):  # NaN, infinities and overflows show in the result
-        errors = pairs.predicted.astype(np.float64) - pairs.actual.astype(np.float64)
+        errors = difference(pairs.predicted, pairs.actual)
         errors = np.square(errors) if squared else np.abs(errors)
     average.add(states, errors, pairs.weights, one_per_example=pairs.one_per_example)

@@ -14,7 +14,8 @@ class Sample:
         count: Number of values.
         total: Exact sum of the values, rounded once.
         squares: Exact sum of the squares in float64, rounded once.
-        binary: Number of values that are 0 or 1.
+        binary: Number of values that are 0 or 1, and are known to lie between them: those of an accuracy, of a function
+            that returns bools, or of `Mean(bounds=(0, 1))`.
     """
 
     count: int
@@ -28,7 +29,7 @@ IntervalOf = Callable[[Sample], Interval]
 
 
 def usual_interval(sample: Sample) -> Interval:
-    """Return the 95 % interval: Wilson's if all values are 0 or 1, else the normal one."""
+    """Return the 95 % interval: Wilson's if all values are the 0 or 1 of a proportion, else the normal one."""
     if sample.binary == sample.count:
         return wilson(int(sample.total), sample.count)
     return normal(sample.total, sample.squares, sample.count)

@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 
 from sidecar.errors import TaskError
+from sidecar.evaluation.data.shard import Shard
 from sidecar.evaluation.intervals import normal, wilson
-from sidecar.metrics import Mean, Sample, usual_interval
+from sidecar.metrics import EvalBatch, EvalSetInfo, Mean, Sample, usual_interval
 
 
 def test_mean_of_a_function_of_labels_and_predictions(diabetes, number):
@@ -38,19 +39,47 @@ def test_a_sum_loses_nothing(number):
     assert number(Mean(), np.zeros(4), values) == number(Mean(), np.zeros(4), values[::-1], batch=1) == 0.5
 
 
-def test_intervals_are_wilsons_of_zeros_and_ones_and_normal_else(measure):
-    """Where values are unweighted and one per example."""
-    for values, wanted in (
-        ([0.0, 1, 1, 0, 1], wilson(3, 5)),
-        ([False, True], wilson(1, 2)),
-        ([0.0, 1, 2], normal(3, 5, 3)),
-        ([7], normal(7, 49, 1)),
+def test_intervals_are_wilsons_where_declared_and_normal_else(measure):
+    """Where values are unweighted and one per example. Zeros of a loss do not say that it is at most 1."""
+    for values, bounds, wanted in (
+        ([False, True], None, wilson(1, 2)),
+        ([False] * 20, None, wilson(0, 20)),
+        ([0.0, 1, 1, 0, 1], (0, 1), wilson(3, 5)),
+        ([0, 1, 1, 0, 1], (0.0, 1.0), wilson(3, 5)),
+        ([0.0, 1, 1, 0, 1], None, normal(3, 3, 5)),
+        ([0, 1, 1, 0, 1], None, normal(3, 3, 5)),
+        ([0.0] * 20, None, (0, 0)),
+        ([0.5, 1, 1, 0, 1], (0, 1), (normal(3.5, 3.25, 5)[0], 1)),
+        ([0.0, 1, 1, 0, 1], (0, 2), (normal(3, 3, 5)[0], normal(3, 3, 5)[1])),
+        ([-1.0, 1, 1], (-1, 1), (normal(1, 3, 3)[0], 1)),
+        ([0.0, 1, 2], None, normal(3, 5, 3)),
+        ([7], None, normal(7, 49, 1)),
     ):
-        found = measure(Mean(goal="max"), np.zeros(len(values)), values).values["mean"]
-        assert (found.lower, found.upper) == wanted
+        found = measure(Mean(goal="max", bounds=bounds), np.zeros(len(values)), values).values["mean"]
+        least, largest = bounds or (-math.inf, math.inf)
+        lower, upper = (None, None) if wanted[0] is None else (max(wanted[0], least), min(wanted[1], largest))
+        assert (found.lower, found.upper) == (lower, upper), values
         assert found.goal == "max"
     assert measure(Mean(), [0, 0], [1.0, 0.0], [1, 2]).values["mean"].lower is None
     assert measure(Mean(), [0], [[1.0, 0.0]]).values["mean"].lower is None
+
+
+def test_rows_that_are_not_examples_have_no_interval():
+    """Such as the nodes of graphs: those of one graph are not independent."""
+    metric = Mean()
+    for examples, has_interval in ((None, True), (4, True), (2, False), (8, False)):
+        states = metric.states(EvalSetInfo(examples, Shard(0, 1)))
+        metric.add(states, EvalBatch(np.zeros(4), np.arange(4.0), examples=examples))
+        assert (metric.compute(states).values["mean"].lower is not None) == has_interval
+
+
+def test_values_beyond_the_bounds_are_refused(number):
+    """Bounds that do not hold would make an interval too narrow."""
+    with pytest.raises(TaskError, match=r"1\.5.*\(0, 1\)"):
+        number(Mean(bounds=(0, 1)), np.zeros(2), [0.0, 1.5])
+    for wrong in ((1, 0), (0,), (0, 0)):
+        with pytest.raises(TaskError, match="bounds"):
+            Mean(bounds=wrong)
 
 
 def test_another_interval_is_an_argument(measure):
@@ -62,7 +91,7 @@ def test_another_interval_is_an_argument(measure):
         return usual_interval(sample)
 
     measure(Mean(interval=interval), np.zeros(3), [1.0, 2.0, 0.0], [1, 1, 0])
-    assert told == [Sample(count=2, total=3.0, squares=5.0, binary=1)]
+    assert told == [Sample(count=2, total=3.0, squares=5.0, binary=0)]
     measure(Mean(interval=interval), np.zeros(0), np.zeros(0))
     assert len(told) == 1
 

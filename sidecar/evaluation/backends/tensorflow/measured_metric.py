@@ -60,6 +60,7 @@ class MeasuredMetric:
         if self._function is not None and not _is_mean_of(array_of(self._function(y, predictions)), probed.whole):
             self._function = None
         self._average = Average("float32", weighted=False)
+        self._is_accuracy = any("Accuracy" in kind.__name__ for kind in type(metric).__mro__)
 
     def depends_on_batches(self, whole: tuple[Any, Any, Any], halves: Sequence[tuple[Any, Any, Any]]) -> bool:
         """Return whether the metric for a batch (y, predictions, weights) differs from the sum of its halves."""
@@ -102,7 +103,8 @@ class MeasuredMetric:
         if self._function is None:
             self._metric.add(states, outputs)
         else:
-            self._average.add(states, joined(outputs))
+            are_bools = all(values.dtype == np.bool_ for values in outputs)
+            self._average.add(states, joined(outputs), is_proportion=are_bools or self._is_accuracy)
 
     def compute(self, states: SetStates) -> MetricResult:
         """Return the final number, or several by the names that the metric gives them."""
