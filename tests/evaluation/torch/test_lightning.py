@@ -1,6 +1,6 @@
 """A LightningModule's own validation_step, without a Trainer: Lightning's numbers, where these are right."""
 
-# ruff: noqa: ARG001, ARG005 - Lightning calls methods with these arguments
+# ruff: noqa: ARG001, ARG005, PLW0108 - Lightning calls methods with these arguments
 import math
 
 import pytest
@@ -259,3 +259,109 @@ def test_hooks_at_the_start_are_called(checkpoint):
 
     kind = module(validation_step=step, on_validation_epoch_start=start)
     assert of_ranks(kind, checkpoint, 2)["x"] == 2.0
+
+
+def logs(*found):
+    """Log the arguments that a step got."""
+
+    def log(self, batch, number=-1.0, index=-1.0):
+        self.log("mean", batch[0].mean())
+        self.log("number", float(number), batch_size=1)
+        self.log("index", float(index), batch_size=1)
+
+    return log(*found)
+
+
+def from_iterator(self, dataloader_iter):
+    logs(self, *next(dataloader_iter))
+
+
+SIGNATURES = {
+    "batch alone": (lambda self, batch: logs(self, batch), False, False),
+    "batch, batch_idx": (lambda self, batch, batch_idx: logs(self, batch, batch_idx), True, False),
+    "other names": (lambda self, inputs, i: logs(self, inputs, i), True, False),
+    "a default": (lambda self, batch, batch_idx=-7: logs(self, batch, batch_idx), True, False),
+    "any": (lambda self, *args: logs(self, *args), True, True),
+    "any by name": (lambda self, batch, batch_idx, **more: logs(self, batch, batch_idx, **more), True, False),
+    "an index with a default": (
+        lambda self, batch, batch_idx, dataloader_idx=0: logs(self, batch, batch_idx, dataloader_idx),
+        True,
+        True,
+    ),
+    "an index": (
+        lambda self, batch, batch_idx, dataloader_idx: logs(self, batch, batch_idx, dataloader_idx),
+        True,
+        True,
+    ),
+    "an index of another name": (lambda self, b, i, j=0: logs(self, b, i, j), True, True),
+    "by name only": (
+        lambda self, batch, *, batch_idx, dataloader_idx=0: logs(self, batch, batch_idx, dataloader_idx),
+        True,
+        True,
+    ),
+    "all by name": (lambda self, *, batch, batch_idx: logs(self, batch, batch_idx), True, False),
+    "an iterator": (from_iterator, True, True),
+}
+
+
+@pytest.mark.parametrize("name", SIGNATURES)
+def test_signatures_of_the_step(checkpoint, name):
+    """All that Lightning accepts, with one eval set and with two: numbers of batches, and that of the set."""
+    import torch
+    from torch.utils.data import TensorDataset
+
+    step, takes_number, takes_index = SIGNATURES[name]
+    kind = module(validation_step=step)
+    numbers = range(math.ceil(N / BATCH))
+    for ranks in (1, 2):
+        found = of_ranks(kind, checkpoint, ranks)
+        assert found["number"] == (sum(numbers) / len(numbers) if takes_number else -1.0)
+    x, y = data().tensors
+    sets = {"test": data, "more": lambda: TensorDataset(torch.flip(x, (0,)) * 2, y)}
+    results = result_of_ranks(task(kind, eval_sets=sets), checkpoint, 2)
+    assert results["test"].values["mean"].value == pytest.approx(x.mean().item(), rel=1e-4)
+    assert results["more"].values["mean"].value == pytest.approx(2 * x.mean().item(), rel=1e-4)
+    indices = [results[each].values["index"].value for each in ("test", "more")]
+    assert indices == ([0.0, 1.0] if takes_index else [-1.0, -1.0])
+
+
+def test_names_by_eval_set_are_refused(checkpoint):
+    """Results have the name of their eval set."""
+
+    def step(self, batch, batch_idx, dataloader_idx=0):
+        self.log(f"x/{dataloader_idx}", 1.0)
+
+    with pytest.raises(EvaluationError) as caught:
+        result_of_ranks(task(module(validation_step=step), eval_sets={"a": data, "b": data}), checkpoint, 1)
+    assert "'x/0' for some eval sets only" in str(caught.value)
+
+
+def test_hooks_of_a_batch_are_called(checkpoint):
+    """Some modules scale their inputs in one, and log in another: the numbers are those of the Trainer."""
+
+    def before(self, batch, dataloader_idx):
+        return batch[0] + 1, batch[1]
+
+    def after(self, batch, dataloader_idx):
+        return batch[0] * 3, batch[1]
+
+    def start(self, batch, batch_idx, dataloader_idx=0):
+        self.factor = float(batch_idx + 1)
+
+    def end(self, outputs, batch, batch_idx, dataloader_idx=0):
+        self.log("end", outputs["x"] + batch[0].mean() * self.factor)
+
+    def step(self, batch, batch_idx):
+        self.log("mean", batch[0].mean())
+        return {"x": self(batch[0]).mean()}
+
+    kind = module(
+        validation_step=step,
+        on_before_batch_transfer=before,
+        on_after_batch_transfer=after,
+        on_validation_batch_start=start,
+        on_validation_batch_end=end,
+    )
+    expected, found = of_trainer(kind), of_ranks(kind, checkpoint, 2)
+    assert found == of_ranks(kind, checkpoint, 3)
+    assert found == pytest.approx(expected, rel=1e-4)

@@ -114,6 +114,8 @@ class BatchRunner:
         Raises `EvaluationError` for a model that is not repeatable.
         """
         self.model.eval()
+        if isinstance(self.step, LightningStep):
+            self.step.index = list(self._task.eval_sets).index(reader.name)
         self.step.begin(is_first=not self.first_batch.is_repeated(reader.name))
         left_out = 0
         before = repeatability.versions(self.model)
@@ -164,6 +166,8 @@ class BatchRunner:
         used, self.step = self.step, step_for(self._task, self._fresh, self._device)
         try:
             self.step.mode = used.mode
+            if isinstance(self.step, LightningStep) and isinstance(used, LightningStep):
+                self.step.index = used.index
             other = self._run(reader, batch, place, number)
         finally:
             self.step = used

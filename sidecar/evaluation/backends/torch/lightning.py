@@ -36,6 +36,7 @@ _PACKAGES: Final = ("pytorch_lightning", "lightning", "lightning_fabric")
 _NUMBERS: Final = "logged numbers"  # name of a state
 _END: Final = "on_validation_epoch_end"
 _REDUCTIONS: Final = {"mean": "mean", "avg": "mean", "sum": "sum"}
+_POSITIONAL: Final = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 _NO_TRAINER: Final = "not attached to a `Trainer`"
 
 
@@ -107,8 +108,6 @@ class LightningStep:
             raise _refused("is missing: give the module one, or Task(metrics=…) or Task(loss=…)")
         if hasattr(module, "validation_epoch_end"):
             raise _refused(f"has a validation_epoch_end, which Lightning 2 does not call: write {_END}")
-        if len(task.eval_sets) > 1 and "dataloader_idx" in inspect.signature(module.validation_step).parameters:
-            raise _refused("takes dataloader_idx, but eval sets have names: give a task with one of them, or metrics")
         for collection in module.modules():
             if hasattr(collection, "_enable_compute_groups"):  # a collection, whose metrics share states otherwise
                 collection._enable_compute_groups = False  # noqa: SLF001
@@ -117,6 +116,9 @@ class LightningStep:
         self._metrics: dict[str, TorchMetric] = {}  # those that a batch updates, by the name of their number
         self._unlogged: set[str] = set()  # the names of those that are not logged, but used at the end
         self._keys: tuple[str, ...] | None = None
+        self._has_several = len(task.eval_sets) > 1
+        self.index = 0
+        """Number of the eval set, which Lightning calls `dataloader_idx`."""
         self.mode: type[torch.inference_mode | torch.no_grad] = torch.inference_mode
 
     def try_out(self, batch: Batch, examples: int) -> None:
@@ -177,10 +179,11 @@ class LightningStep:
 
     def run(self, batch: Batch, examples: int, number: int) -> BatchOutput:
         """Run one batch."""
-        content = moved(batch.content if isinstance(batch, LoadedBatch) else batch, self._device)
+        content = batch.content if isinstance(batch, LoadedBatch) else batch
         if self._module.training:
             self._module.eval()
         with self.mode():
+            content = self._transferred(content)
             if self._keys is None:
                 self._learn(content, examples, number)
             for metric in self._metrics.values():
@@ -189,6 +192,11 @@ class LightningStep:
         assert self._keys is not None
         if (logged := self._log.numbers.keys()) != set(self._keys):
             name = min(logged ^ set(self._keys))
+            if self.index:
+                raise _refused(
+                    f"logs {name!r} for some eval sets only: log it under one name, since results have the name of "
+                    f"their eval set"
+                )
             raise _refused(f"logs {name!r} for some batches only: log it for each batch")
         logged_numbers = np.array([self._log.numbers[name] for name in self._keys], np.float64).reshape(-1, 2)
         return BatchOutput([logged_numbers, *(one for m in self._metrics.values() for one in m.read())], [], {})
@@ -280,19 +288,62 @@ class LightningStep:
         if not self._keys and not self._metrics:
             raise _refused("logs nothing: call self.log(…) in it, or update metrics of torchmetrics")
 
-    def _validate(self, content: Any, examples: int, number: int) -> None:
-        self._log.begin(examples)
-        self._call("validation_step", content, number)
+    def _transferred(self, content: Any) -> Any:
+        """Return a batch on the device, after the module's hooks for that: some of them scale or pad inputs."""
+        if _overrides(self._module, "on_before_batch_transfer"):
+            content = self._call("on_before_batch_transfer", moved(content, torch.device("cpu")), self.index)
+        if _overrides(self._module, "transfer_batch_to_device"):
+            content = self._call(
+                "transfer_batch_to_device", moved(content, torch.device("cpu")), self._device, self.index
+            )
+        else:
+            content = moved(content, self._device)
+        if _overrides(self._module, "on_after_batch_transfer"):
+            content = self._call("on_after_batch_transfer", content, self.index)
+        return content
 
-    def _call(self, name: str, *arguments: Any) -> None:
-        """Call a method of the module with as many arguments as it takes."""
+    def _validate(self, content: Any, examples: int, number: int) -> None:
+        """Call `validation_step`, and the hooks before and after it, as Lightning's loop does."""
+        self._log.begin(examples)
+        if _overrides(self._module, "on_validation_batch_start"):
+            self._call_for_batch("on_validation_batch_start", (), content, number)
+        outputs = self._call_for_batch("validation_step", (), content, number)
+        if _overrides(self._module, "on_validation_batch_end"):
+            self._call_for_batch("on_validation_batch_end", (outputs,), content, number)
+
+    def _call_for_batch(self, name: str, before: tuple[Any, ...], content: Any, number: int) -> Any:
+        """Call a method for one batch, with those of (batch, batch_idx, dataloader_idx) that Lightning gives it.
+
+        Source: pytorch-lightning 2.6 `loops/evaluation_loop.py` and `utilities/signature_utils.py`. A method with a
+        second parameter gets the number of the batch, whatever the parameter's name. The number of the eval set is for
+        methods that ask for it, if there are several sets or there is no default.
+        """
+        parameters = inspect.signature(getattr(self._module, name)).parameters
+        if "dataloader_iter" in parameters:
+            return self._call(name, iter([(content, number, self.index)]))
+        positional = [one for one in parameters.values() if one.kind in _POSITIONAL][len(before) :]
+        others = {one.name: one for one in parameters.values() if one.kind == inspect.Parameter.KEYWORD_ONLY}
+        takes_any = any(one.kind == inspect.Parameter.VAR_POSITIONAL for one in parameters.values())
+        third = positional[2] if len(positional) > 2 else others.get("dataloader_idx")  # noqa: PLR2004
+        arguments = [content]
+        if len(positional) > 1 or takes_any:
+            is_index = len(positional) == 2 and positional[1].name == "dataloader_idx"  # noqa: PLR2004
+            arguments.append(self.index if is_index else number)
+        needs_index = third is not None and (self._has_several or third.default is third.empty)
+        if (len(positional) > 2 and needs_index) or (takes_any and self._has_several):  # noqa: PLR2004
+            arguments.append(self.index)
+        by_name = {"batch_idx": number} if "batch_idx" in others else {}
+        if "batch" in others:
+            arguments, by_name = [], {**by_name, "batch": content}
+        if "dataloader_idx" in others and needs_index:
+            by_name["dataloader_idx"] = self.index
+        return self._call(name, *before, *arguments, **by_name)
+
+    def _call(self, name: str, *arguments: Any, **by_name: Any) -> Any:
+        """Call a method of the module."""
         method: Callable[..., Any] = getattr(self._module, name)
-        taken = [one for one in inspect.signature(method).parameters.values() if one.default is one.empty]
-        if any(one.name == "dataloader_idx" for one in taken):
-            arguments = (*arguments, 0)
-        plain = [one for one in taken if one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)]
         try:
-            method(*arguments[: max(len(plain), 1)])
+            return method(*arguments, **by_name)
         except RuntimeError as error:
             if _NO_TRAINER in str(error):
                 raise _refused(
