@@ -23,15 +23,18 @@ def result_of_ranks(task: Task, checkpoint: Any, ranks: int, **options: Any) -> 
     Ranks are processes. Threads would share the generators of random numbers, so they are tried one by one.
     """
     evaluators = [torch_evaluator(task, rank, ranks, **options) for rank in range(ranks)]
-    states = []
-    for evaluator in evaluators:
-        evaluator.read(lambda: None)
-        evaluator.restore(str(checkpoint))()
-        evaluator.digest()
-        states.append(evaluator.evaluate(lambda: None))
-    merged = states[0]
-    for other in states[1:]:
-        for eval_set, by_name in other.items():
-            for name, state in by_name.items():
-                merged[eval_set][name].merge(state)
+    again = True
+    while again:
+        states = []
+        for evaluator in evaluators:
+            evaluator.read(lambda: None)
+            evaluator.restore(str(checkpoint))()
+            evaluator.digest()
+            states.append(evaluator.evaluate(lambda: None))
+        merged = states[0]
+        for other in states[1:]:
+            for eval_set, by_name in other.items():
+                for name, state in by_name.items():
+                    merged[eval_set][name].merge(state)
+        (again,) = {evaluator.begins_again(merged) for evaluator in evaluators}
     return evaluators[0].compute(merged)

@@ -63,6 +63,20 @@ class EvalSets:
         """Return whether a sample of the data differs from what was read."""
         return any(reader.differs() for reader in self._readers)
 
+    def leave_to_first(self, in_turn: Mapping[str, str]) -> bool:
+        """Let worker 0 evaluate all chosen sets if metrics are updated in turn, given with the reason of each.
+
+        Return whether any set changes to that. Raises `EvaluationError` for a set that divides itself.
+        """
+        if not in_turn:
+            return False
+        changed = [reader for reader in self.chosen if not reader.is_left_to_first]
+        for reader in changed:
+            name, reason = next(iter(in_turn.items()))
+            reason = reason or "is in Task(in_turn=…)"
+            reader.leave_to_first(f"the metric {name!r} {reason}, so it must be evaluated in turn")
+        return bool(changed)
+
     def info(self, reader: EvalSetReader) -> EvalSetInfo:
         """Return what is known about an eval set before it is evaluated."""
         return EvalSetInfo(reader.examples, self._shard)

@@ -42,11 +42,15 @@ class ResultsInTurn:
         return states | ({_FOUND: ExactSum((len(self._mergeable),), "int64")} if self._mergeable else {})
 
     def put(self, states: SetStates, results: Mapping[str, MetricResult]) -> None:
-        """Put the results of all metrics in turn, by name, into the state. Only worker 0 calls this."""
+        """Put the results of all metrics in turn, by name, into the state. Only worker 0 calls this.
+
+        The reasons travel with them, because some hold numbers or addresses of this process.
+        """
         gathered = states[_RESULTS]
         assert isinstance(gathered, GatheredBatches)
         content = {
             name: {
+                "reason": self._reasons[name],
                 "values": {key: _listed(number) for key, number in result.values.items()},
                 "classes": {
                     key: {place: _listed(number) for place, number in numbers.items()}
@@ -60,10 +64,6 @@ class ResultsInTurn:
 
     def results(self, states: SetStates) -> dict[str, MetricResult]:
         """Return the results by metric; nothing before worker 0 has put them."""
-        gathered = states.get(_RESULTS)
-        if gathered is None:
-            return {}
-        assert isinstance(gathered, GatheredBatches)
         return {
             name: MetricResult(
                 {key: _value(listed) for key, listed in result["values"].items()},
@@ -73,9 +73,15 @@ class ResultsInTurn:
                 },
                 tuple(result["notes"]),
             )
-            for content in gathered.contents()
-            for name, result in json.loads(content.tobytes()).items()
+            for name, result in self._content(states).items()
         }
+
+    def _content(self, states: SetStates) -> dict[str, Any]:
+        gathered = states.get(_RESULTS)
+        if gathered is None:
+            return {}
+        assert isinstance(gathered, GatheredBatches)
+        return {name: result for text in gathered.contents() for name, result in json.loads(text.tobytes()).items()}
 
     def add_found(self, states: SetStates, names: Iterable[str]) -> None:
         """Add the metrics that have proved, on this worker, to be no sums."""
@@ -90,12 +96,13 @@ class ResultsInTurn:
         counts: NDArray[Any] = exact_sum(states, _FOUND).integers()
         return [name for name, count in zip(self._mergeable, counts, strict=True) if count]
 
-    def notes(self, shown: Mapping[str, str] | None = None) -> tuple[str, ...]:
+    def notes(self, states: SetStates, shown: Mapping[str, str] | None = None) -> tuple[str, ...]:
         """Return a note about the metrics in turn, and what they cost. `shown` has names that people know."""
         if not self._reasons:
             return ()
         by_reason: dict[str, list[str]] = {}
-        for name, reason in self._reasons.items():
+        told = {name: result["reason"] for name, result in self._content(states).items()}
+        for name, reason in (dict(self._reasons) | told).items():
             by_reason.setdefault(reason, []).append((shown or {}).get(name, name))
         parts = [
             f"{', '.join(names)} {reason}" if reason else f"Task(in_turn=…) asks for {', '.join(names)}"

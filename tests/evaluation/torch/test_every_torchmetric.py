@@ -6,11 +6,8 @@ from every_torchmetric import TABLE, every, table
 pytestmark = [pytest.mark.torch, pytest.mark.nightly, pytest.mark.timeout(900)]
 
 REFUSED = {
-    **dict.fromkeys(("Running", "RunningMean", "RunningSum"), "window"),
-    **dict.fromkeys(("BootStrapper",), "random"),
     **dict.fromkeys(("MetricTracker", "MinMaxMetric"), "several evaluations"),
     **dict.fromkeys(("CatMetric",), "more numbers"),
-    "NormalizedRootMeanSquaredError": "merged states",  # torchmetrics fails alike with three processes
 }
 CURVES = ("ROC", "PrecisionRecallCurve")
 

@@ -233,6 +233,66 @@ def test_what_cannot_be_right_is_refused(checkpoint, name):
     assert reason in str(caught.value)
 
 
+def logs_the_last(self, batch, batch_idx):
+    """A metric that cannot be merged, next to one that can."""
+    x, y = batch
+    logits = self(x)
+    self.last(logits, y)
+    self.accuracy(logits, y)
+    self.log("last", self.last)
+    self.log("accuracy", self.accuracy)
+
+
+def with_the_last(**methods):
+    """A module with a metric whose state is that of the last batch."""
+    import torch
+    import torchmetrics
+
+    class Last(torchmetrics.Metric):
+        full_state_update = False
+
+        def __init__(self):
+            super().__init__()
+            self.add_state("seen", torch.tensor(0.0), dist_reduce_fx="sum")
+
+        def update(self, preds, _target):
+            self.seen = preds.softmax(1).max() + self.seen / 2
+
+        def compute(self):
+            return self.seen
+
+    class Module(module(validation_step=logs_the_last, **methods)):
+        def __init__(self):
+            super().__init__()
+            self.last = Last()
+
+    return Module
+
+
+def test_a_metric_in_turn(checkpoint):
+    """Worker 0 updates a copy of it with all batches in order, and a note says so; the others are merged."""
+    import torch
+    from torch.utils.data import DataLoader
+
+    kind = with_the_last()
+    model = kind().eval()
+    model.load_state_dict(torch.load(checkpoint))
+    expected = 0.0
+    with torch.no_grad():
+        for x, _ in DataLoader(data(), batch_size=BATCH):
+            expected = model(x).softmax(1).max() + expected / 2
+    results = [result_of_ranks(task(kind), checkpoint, ranks)["test"] for ranks in (1, 2, 3)]
+    assert results[0] == results[1] == results[2]
+    assert results[0].values["last"].value == float(expected)
+    assert "worker 0 evaluates this set alone" in results[0].notes[-1]
+
+
+def test_a_metric_in_turn_that_the_end_may_use(checkpoint):
+    """Other workers have no batches of it: refused, with the way out."""
+    with pytest.raises(EvaluationError, match=r"'last'.*Task\(metrics=…\)"):
+        result_of_ranks(task(with_the_last(on_validation_epoch_end=lambda self: None)), checkpoint, 1)
+
+
 def test_other_modules_need_metrics_or_a_loss(checkpoint):
     """A LightningModule measures by itself, others do not; with metrics its own step is not called."""
     import torch

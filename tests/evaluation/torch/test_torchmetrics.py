@@ -3,11 +3,13 @@
 import subprocess
 import sys
 from dataclasses import replace
+from typing import ClassVar
 
 import pytest
 from tests_torch import result_of_ranks, torch_evaluator
 
 from sidecar import Task
+from sidecar.errors import TaskError
 from sidecar.evaluation.failures import EvaluationError
 from sidecar.metrics import Accuracy, Sums
 
@@ -189,6 +191,27 @@ def add_random(self, preds, _target):
     self.total = self.total + preds.sum() * torch.rand(())
 
 
+def listed():
+    """Keeps all it sees in a list of Python, as wrappers of other libraries do."""
+    import torch
+    import torchmetrics
+
+    class Listed(torchmetrics.Metric):
+        seen: ClassVar[list] = []
+
+        def update(self, preds, target):
+            self.seen.append(preds + target)
+
+        def reset(self):
+            super().reset()
+            self.seen = []
+
+        def compute(self):
+            return torch.cat(self.seen).median()
+
+    return Listed()
+
+
 def own(called=add_all, reduction="sum", first=0.0):
     """A metric of the user's own: the sum of all predictions."""
     import torch
@@ -207,15 +230,130 @@ def own(called=add_all, reduction="sum", first=0.0):
     return Own()
 
 
-REFUSED = {
+IN_TURN = {
     "a window": (lambda m: m.aggregation.RunningMean(), "window"),
-    "random samples": (lambda m: m.BootStrapper(m.MeanSquaredError()), "random"),
-    "random numbers": (lambda _: own(add_random), "random"),
     "a reduction of its own": (lambda _: own(reduction=lambda x: x.sum(0)), "reduction"),
     "a mean over ranks": (lambda _: own(add_a_variance, reduction="mean"), "'total'"),
     "not from zero": (lambda _: own(first=1.0), "zero"),
     "the last batch": (lambda _: own(keep_the_last), "merged"),
     "a number of each batch": (lambda _: own(add_a_variance), "divided into batches"),
+    "lists of texts": (lambda _: listed(), "add_state"),
+    "a formula that merges wrong": (lambda m: m.NormalizedRootMeanSquaredError(), "merged"),
+}
+
+
+@pytest.mark.parametrize("case", IN_TURN)
+def test_a_metric_that_cannot_be_merged_is_updated_in_turn(checkpoint, case):
+    """Worker 0 has all batches of the set, in order: the number is that of torchmetrics, and a note says so."""
+    import torchmetrics
+
+    make, reason = IN_TURN[case]
+    data = {"predict": scores, "labels": lambda _y, x: x[:, 0] + x[:, 1] if case != "a window" else 0 * x[:, 0] + 1}
+    results = [
+        result_of_ranks(task(lambda: [make(torchmetrics)], **data), checkpoint, ranks)["test"] for ranks in (1, 2, 3)
+    ]
+    assert results[0] == results[1] == results[2]
+    metric = make(torchmetrics)
+    if case == "a window":
+        for of_x in tensors()[0].split(BATCH):
+            metric.update(scores(of_x))
+        expected = metric.compute()
+    else:
+        expected = alone(metric, **data)
+    (found,) = results[0].values.values()
+    assert number(found) == float(expected)
+    (note,) = results[0].notes
+    assert reason in note
+    assert "worker 0 evaluates this set alone" in note
+
+
+@pytest.mark.parametrize("wrapped", [True, False])
+def test_a_metric_that_draws_is_seeded(checkpoint, wrapped):
+    """The same weights give the same number, with any number of workers."""
+    import torchmetrics
+
+    def make():
+        return torchmetrics.BootStrapper(torchmetrics.MeanSquaredError()) if wrapped else own(add_random)
+
+    data = {"predict": scores, "labels": lambda _y, x: x[:, 0] + x[:, 1]}
+    results = [result_of_ranks(task(lambda: [make()], **data), checkpoint, ranks)["test"] for ranks in (1, 2, 2)]
+    assert results[0] == results[1] == results[2]
+    assert "random" in results[0].notes[0]
+
+
+def test_states_that_prove_to_be_no_sums(checkpoint):
+    """A state that is equal on the first batch and its parts, and differs later: the evaluation begins again."""
+    import torch
+
+    def update(self, preds, _target):
+        self.total = torch.tensor(float(len(preds) < BATCH // _PARTS))
+
+    from sidecar.evaluation.backends.torch.torchmetrics_metric import _PARTS
+
+    results = [
+        result_of_ranks(task(lambda: [own(update, reduction="mean")], predict=scores), checkpoint, ranks)["test"]
+        for ranks in (1, 2, 3)
+    ]
+    assert results[0] == results[1] == results[2]
+    assert number(results[0].values["own"]) == float(EXAMPLES % BATCH < BATCH // _PARTS)
+
+
+def test_a_task_names_metrics_in_turn(checkpoint):
+    """Metrics that could be merged are updated in turn if the task asks for it; other names are refused."""
+    import torchmetrics
+
+    def metrics():
+        return [torchmetrics.Accuracy(task="multiclass", num_classes=3, average="micro"), Accuracy()]
+
+    for names in (True, ["multiclassaccuracy"], ["accuracy"]):
+        evaluator = torch_evaluator(replace(task(metrics), in_turn=names), 0, 2)
+        assert evaluator.read(lambda: None)[0].own_batches == -(-EXAMPLES // BATCH)
+        results = [result_of_ranks(replace(task(metrics), in_turn=names), checkpoint, n)["test"] for n in (1, 2)]
+        assert results[0] == results[1]
+        values = results[0].values
+        assert values["multiclassaccuracy"].value == pytest.approx(values["accuracy"].value, rel=1e-7)
+    with pytest.raises(TaskError, match=r"'acuracy'.*'accuracy'"):
+        torch_evaluator(replace(task(metrics), in_turn=["acuracy"]))
+
+
+def test_images_that_are_real_and_made(checkpoint):
+    """The metric is refused with a line that works, and is merged then."""
+    import torch
+    from torch import nn
+    from torchmetrics.image.fid import FrechetInceptionDistance
+
+    class Features(nn.Module):
+        num_features = 6
+
+        def __init__(self):
+            super().__init__()
+            self.weight = nn.Parameter(torch.randn(192, 6, generator=torch.Generator().manual_seed(8)) / 14)
+
+        def forward(self, images):
+            return images.flatten(1) @ self.weight.to(images.dtype)
+
+    def images(x, seed):
+        made = torch.rand(len(x), 3, 8, 8, generator=torch.Generator().manual_seed(seed))
+        return (made + x[:, :1, None, None].sigmoid()) / 2
+
+    def given(kind):
+        metrics = lambda: [kind(feature=Features(), normalize=True)]  # noqa: E731 - as users write it
+        return task(metrics, predict=lambda x: images(x, 1), labels=lambda _y, x: images(x, 2))
+
+    with pytest.raises(EvaluationError, match=r"real=True\)") as caught:
+        torch_evaluator(given(FrechetInceptionDistance))
+    written = {"FrechetInceptionDistance": FrechetInceptionDistance}
+    exec(str(caught.value).partition("and write ")[2], written)  # the line that users are told to write
+    results = [result_of_ranks(given(written["Both"]), checkpoint, ranks)["test"].values for ranks in (1, 2, 3)]
+    assert results[0] == results[1] == results[2]
+    expected = FrechetInceptionDistance(feature=Features(), normalize=True)
+    for x in tensors()[0].split(BATCH):
+        expected.update(images(x, 2), real=True)
+        expected.update(images(x, 1), real=False)
+    assert number(results[0]["both"]) == pytest.approx(float(expected.compute()), rel=1e-6)
+
+
+REFUSED = {
     "labels first": (lambda _: own(exchanged), "exchange"),
     "a class": (lambda m: m.MeanSquaredError, "MeanSquaredError("),
     "wrong shapes": (lambda m: m.ConcordanceCorrCoef(), "int64"),

@@ -202,7 +202,7 @@ class CompiledMeasurement:
                 without_weight += numbers
         names = {source: name for name, source in self._by_result.items()}
         notes = by_batch_note(of_batches) + self.dependence.notes(states, []) + undefined(without_weight)
-        notes += self.in_turn.notes(names) + notes_in_turn
+        notes += self.in_turn.notes(states, names) + notes_in_turn
         if by_example:
             notes += (f"{', '.join(by_example)}: all examples count alike; Keras 3 takes the mean over its batches",)
         return MetricResult(values, notes=notes)

@@ -292,7 +292,7 @@ class ChosenMeasurement:
         found = self.dependence.metrics(states)
         of_keras = by_batch_note([name for name in found if name in self._traced or name == _LOSS])
         others = self.dependence.notes(states, [name for name in found if name in self._neutral])
-        return replace(joined, notes=of_keras + others + self.in_turn.notes({}) + joined.notes)
+        return replace(joined, notes=of_keras + others + self.in_turn.notes(states, {}) + joined.notes)
 
     def _computed(self, states: SetStates) -> Iterator[tuple[str, Output, MetricResult]]:
         for name, (output, traced) in self._traced.items():

@@ -124,9 +124,9 @@ class MetricsInTurn:
         """Return the metrics that have proved to be no sums on any worker."""
         return self._in_states(mergeable).found(states)
 
-    def notes(self, shown: Mapping[str, str]) -> tuple[str, ...]:
+    def notes(self, states: SetStates, shown: Mapping[str, str]) -> tuple[str, ...]:
         """Return a note about the metrics in turn, given the names under which people know them."""
-        return self._in_states([]).notes(shown)
+        return self._in_states([]).notes(states, shown)
 
     def why(self) -> str:
         """Return the reason for readers of a message about a set that cannot be evaluated in turn."""

@@ -6,6 +6,7 @@ How that is achieved, and what is refused, is described in the modules `repeatab
 import random
 from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import count
 from typing import Any
 
 import numpy as np
@@ -132,9 +133,17 @@ class BatchRunner:
             self._compare_with_fresh(reader, batch, place, number, output)
             return output
 
+        seeds = count()
+
+        def update_in_turn(inputs: Any) -> None:
+            place = f"{reader.name} in turn"
+            digest = self._draws.weights_digest
+            self.step.update_in_turn(inputs, lambda: repeatability.seed(digest(), place, next(seeds)))
+
         def finish() -> None:
             repeatability.require_unchanged(self.model, before)
             first_batch.finish(states)
+            self.step.finish(states, is_first=shard.rank == 0)
 
         evaluated = evaluate_set(
             reader,
@@ -145,6 +154,7 @@ class BatchRunner:
             shard=shard,
             tick=tick,
             keep=keep,
+            update_in_turn=update_in_turn,
         )
         self._draws.add_to(evaluated, reader.name)
         exact_sum(evaluated, LEFT_OUT).add(np.int64(left_out))

@@ -65,6 +65,7 @@ class TorchEvaluator:
                 remedy = next((remedy_of(batch) for batch, _ in first.values()), "")
                 self._sets.expect_weights(remedy, {name: batch for name, (batch, _) in first.items()})
             self._runner.try_out(list(first.values()))
+            self._sets.leave_to_first(self._runner.step.in_turn())
         self._kept = Kept.of(self.model, task.from_build_model)
 
     def read(self, tick: Tick, evaluated: int = 0, most: int | None = None) -> tuple[Stream, ...]:
@@ -138,9 +139,10 @@ class TorchEvaluator:
         }
 
     def begins_again(self, reduced: States) -> bool:
-        """Return False: which metrics are updated in turn is known before the first evaluation."""
-        del reduced
-        return False
+        """Put metrics in turn that have proved to be no sums, and return whether any number needs that."""
+        found = [self._runner.step.begins_again(reduced[reader.name]) for reader in self._sets.chosen]
+        with following_from_code():
+            return self._sets.leave_to_first(self._runner.step.in_turn()) or any(found)
 
     def save_weights(self, folder: Path) -> None:
         """Write the model's state dict to `weights.pt`."""

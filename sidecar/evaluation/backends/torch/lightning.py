@@ -27,6 +27,7 @@ from sidecar.evaluation.batch_dependence import UNTESTED, are_near, halves_of, t
 from sidecar.evaluation.data.batch_source import Batch
 from sidecar.evaluation.eval_loop import BatchOutput
 from sidecar.evaluation.failures import EvaluationError
+from sidecar.evaluation.metrics.in_turn import ResultsInTurn
 from sidecar.evaluation.metrics.metric import EvalSetInfo, MetricResult, value
 from sidecar.evaluation.outputs import Output, join_results
 from sidecar.evaluation.states import ExactSum, SetStates, exact_sum, named, within
@@ -119,6 +120,7 @@ class LightningStep:
         self._has_several = len(task.eval_sets) > 1
         self.index = 0
         """Number of the eval set, which Lightning calls `dataloader_idx`."""
+        self._following: dict[str, TorchMetric] = {}  # copies of the metrics in turn, which keep all batches
         self.mode: type[torch.inference_mode | torch.no_grad] = torch.inference_mode
 
     def try_out(self, batch: Batch, examples: int) -> None:
@@ -173,9 +175,30 @@ class LightningStep:
     def begin(self, *, is_first: bool) -> None:
         """Prepare an evaluation."""
         del is_first
+        self._following = {name: self._metrics[name].following() for name in self.in_turn()}
         for hook in ("on_validation_start", "on_validation_epoch_start"):
             if _overrides(self._module, hook):
                 self._call(hook)
+
+    def in_turn(self) -> dict[str, str]:
+        """Return the metrics that are updated in turn, with the reason."""
+        return {name: metric.reason for name, metric in self._metrics.items() if metric.reason is not None}
+
+    def update_in_turn(self, inputs: Any, seed: Callable[[], None]) -> None:
+        """Update copies of the metrics in turn with one batch. `seed` seeds the generators for metrics that draw."""
+        for name, (y, predictions) in inputs.items():
+            self._following[name].update_in_turn(y, predictions, seed)
+
+    def finish(self, states: SetStates, *, is_first: bool) -> None:
+        """Put the results of the metrics in turn into the states if this is worker 0."""
+        if self._following and is_first:
+            results = {name: metric.compute(None) for name, metric in self._following.items()}
+            ResultsInTurn(self.in_turn()).put(states, results)
+
+    def begins_again(self, states: SetStates) -> bool:
+        """Return False: which metrics are updated in turn is known from the first batch."""
+        del states
+        return False
 
     def run(self, batch: Batch, examples: int, number: int) -> BatchOutput:
         """Run one batch."""
@@ -188,7 +211,9 @@ class LightningStep:
                 self._learn(content, examples, number)
             for metric in self._metrics.values():
                 metric.reset()
-            self._validate(content, examples, number)
+            updates: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {}
+            with _recorded({name: self._metrics[name].metric for name in self.in_turn()}, updates):
+                self._validate(content, examples, number)
         assert self._keys is not None
         if (logged := self._log.numbers.keys()) != set(self._keys):
             name = min(logged ^ set(self._keys))
@@ -199,14 +224,20 @@ class LightningStep:
                 )
             raise _refused(f"logs {name!r} for some batches only: log it for each batch")
         logged_numbers = np.array([self._log.numbers[name] for name in self._keys], np.float64).reshape(-1, 2)
-        return BatchOutput([logged_numbers, *(one for m in self._metrics.values() for one in m.read())], [], {})
+        inputs = {name: _labels_and_predictions(name, *update) for name, update in updates.items()}
+        changes = [
+            array
+            for name, metric in self._metrics.items()
+            for array in (metric.read() if metric.reason is None else metric.change(*inputs[name], None))
+        ]
+        return BatchOutput([logged_numbers, *changes], [], {}, inputs)
 
     def states(self, info: EvalSetInfo) -> SetStates:
         """Return new states of the logged numbers and of all metrics."""
         states: SetStates = {_NUMBERS: ExactSum((len(self._keys or ()), 2), "float64")}
         for name, metric in self._metrics.items():
             states |= named(name, metric.new_states(info.shard))
-        return states
+        return states | ResultsInTurn(self.in_turn()).states(info.shard)
 
     def add(self, states: SetStates, arrays: list[list[NDArray[Any]]], firsts: Sequence[int | None]) -> None:
         """Add several batches; each item of `arrays` is a list with one array per batch."""
@@ -224,12 +255,15 @@ class LightningStep:
         ]
         with torch.no_grad():
             results.append((_END, None, self._at_the_end(states)))
+        in_turn = ResultsInTurn(self.in_turn())
+        of_turn = in_turn.results(states)
         results += [
-            (name, None, metric.compute(within(states, name)))
+            (name, None, of_turn[name] if name in of_turn else metric.compute(within(states, name)))
             for name, metric in self._metrics.items()
-            if name not in self._unlogged
+            if name not in self._unlogged and (metric.reason is None or name in of_turn)
         ]
-        return join_results(results)
+        joined = join_results(results)
+        return MetricResult(joined.values, joined.classes, (*joined.notes, *in_turn.notes(states)))
 
     def _means(self, totals: NDArray[np.float64]) -> dict[str, float]:
         """Return the logged numbers by name for sums (m, 2) of values and weights."""
@@ -280,6 +314,11 @@ class LightningStep:
             name = names.get(id(found[place]), place)
             self._metrics[name] = metric = TorchMetric(name, None, found[place], self._device)
             metric.try_out(*_labels_and_predictions(metric.name, arguments, options))
+            if metric.reason is not None and _overrides(self._module, _END):
+                raise _refused(
+                    f"updates the metric {name!r}, which {metric.reason}, so only worker 0 has all of its batches and "
+                    f"{_END} cannot use it: log it in validation_step and leave {_END} out, or give Task(metrics=…)"
+                )
             if id(found[place]) not in names:
                 self._unlogged.add(name)
         if lost := [name for name, metric in self._log.metrics.items() if name not in self._metrics]:

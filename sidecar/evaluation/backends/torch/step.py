@@ -1,6 +1,6 @@
 """Run the model on one batch, and return what metrics, loss and saved columns need."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
@@ -59,7 +59,10 @@ class Step:
         self._loss = None if task.loss is None else OutputLosses(task.loss, device)
         metrics = chosen(task, is_torchmetric)
         self._measurement = Measurement(pair for pair in metrics if not is_torchmetric(pair[1]))
-        self._torchmetrics = TorchMetrics([pair for pair in metrics if is_torchmetric(pair[1])], device)
+        self._torchmetrics = TorchMetrics(
+            [pair for pair in metrics if is_torchmetric(pair[1])], device, task.wants_in_turn
+        )
+        task.require_in_turn([*self._torchmetrics.names, *self._measurement.names])
         self._columns = PredictionsColumns(task.predictions, _column) if task.predictions else None
         has_own_metrics = any(not is_torchmetric(metric) for _, metric in metrics)
         self._needs_arrays = has_own_metrics or self._columns is not None
@@ -88,8 +91,26 @@ class Step:
 
     def begin(self, *, is_first: bool) -> None:
         """Prepare an evaluation. In the first one of an eval set, a loss of one's own is compared with its parts."""
+        self._torchmetrics.begin()
         if self._loss is not None:
             self._loss.compare_whole(is_first)
+
+    def in_turn(self) -> dict[str, str]:
+        """Return the metrics that are updated in turn, with the reason; empty if the task asks for it."""
+        wanted = {name: "" for name in self._measurement.names if self._task.wants_in_turn(name)}
+        return self._torchmetrics.reasons | wanted
+
+    def update_in_turn(self, inputs: Any, seed: Callable[[], None]) -> None:
+        """Update the metrics in turn with one batch. `seed` seeds the generators for metrics that draw."""
+        self._torchmetrics.update_in_turn(inputs, seed)
+
+    def finish(self, states: SetStates, *, is_first: bool) -> None:
+        """Put what the evaluation of all batches of this rank has shown into the states."""
+        self._torchmetrics.conclude(states, is_first=is_first)
+
+    def begins_again(self, states: SetStates) -> bool:
+        """Return whether a metric has proved to be no sum, so that the evaluation must be done again."""
+        return self._torchmetrics.begins_again(states)
 
     def run(self, batch: Batch, examples: int, number: int) -> BatchOutput:
         """Run the model on one batch of so many examples. `number`: that of the batch, which does not matter."""
@@ -192,7 +213,8 @@ class Step:
         measured = self._measurement.arrays(arrays[0], arrays[1], _as_numpy(counted), examples)
         of_rows = np.array([rows, examples, rows != examples], np.int64)
         of_torchmetrics = self._torchmetrics.arrays(y, predictions, weights)
-        output = BatchOutput([of_rows, *loss, *of_torchmetrics, *measured], finite, columns)
+        in_turn = self._torchmetrics.inputs(y, predictions)
+        output = BatchOutput([of_rows, *loss, *of_torchmetrics, *measured], finite, columns, in_turn)
         return output, y, predictions, weights
 
     def states(self, info: EvalSetInfo) -> SetStates:

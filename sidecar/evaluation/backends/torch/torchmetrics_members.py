@@ -1,7 +1,7 @@
 """Find the metrics of torchmetrics that a task lists, and measure with them. torchmetrics is never imported here."""
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -9,7 +9,8 @@ from numpy.typing import NDArray
 
 from sidecar.evaluation.backends.torch.torchmetrics_metric import TorchMetric
 from sidecar.evaluation.data.shard import Shard
-from sidecar.evaluation.failures import EvaluationError
+from sidecar.evaluation.failures import CannotBeMergedError, EvaluationError
+from sidecar.evaluation.metrics.in_turn import ResultsInTurn
 from sidecar.evaluation.metrics.metric import MetricResult
 from sidecar.evaluation.outputs import Output, join_results, shown
 from sidecar.evaluation.states import SetStates, named, within
@@ -27,12 +28,19 @@ class TorchMetrics:
     Args:
         chosen: The metrics, with their outputs.
         device: Device of their states.
+        wanted: Whether the task wants the metric of this name in turn.
 
     Raises:
         EvaluationError: Two metrics have the same name, or one cannot be evaluated by several workers.
     """
 
-    def __init__(self, chosen: Sequence[tuple[Output, Any]], device: torch.device) -> None:
+    def __init__(
+        self,
+        chosen: Sequence[tuple[Output, Any]],
+        device: torch.device,
+        wanted: Callable[[str], bool] = lambda _: False,
+    ) -> None:
+        self._found: set[str] = set()  # metrics whose states proved, on this rank, to be no sums
         self._metrics: dict[str, TorchMetric] = {}
         for output, metric in chosen:
             for name, of_output, member in _members(output, metric):
@@ -43,6 +51,52 @@ class TorchMetrics:
                         f"MetricCollection({{{name!r}: …}})",
                     )
                 self._metrics[name] = TorchMetric(name, of_output, member, device)
+                if wanted(name):
+                    self._metrics[name].put_in_turn("")
+
+    @property
+    def reasons(self) -> dict[str, str]:
+        """For each metric that is updated in turn, the reason; empty if the task asks for it."""
+        return {name: metric.reason for name, metric in self._metrics.items() if metric.reason is not None}
+
+    def begin(self) -> None:
+        """Prepare an evaluation."""
+        self._found = set()
+        for name in self.reasons:
+            self._metrics[name].begin()
+
+    def inputs(self, y: Any, predictions: Any) -> dict[str, tuple[Any, Any]]:
+        """Return what one batch adds to the metrics in turn: labels and predictions of each."""
+        return {name: self._metrics[name].inputs(y, predictions) for name in self.reasons}
+
+    def update_in_turn(self, inputs: Mapping[str, tuple[Any, Any]], seed: Callable[[], None]) -> None:
+        """Update the metrics in turn with one batch. `seed` seeds the generators for metrics that draw."""
+        for name, (y, predictions) in inputs.items():
+            self._metrics[name].update_in_turn(y, predictions, seed)
+
+    def conclude(self, states: SetStates, *, is_first: bool) -> None:
+        """Put the results of the metrics in turn into the states if this is worker 0, and what was found."""
+        results = self._results()
+        results.add_found(states, self._found)
+        if self.reasons and is_first:
+            results.put(states, {name: self._metrics[name].compute(None) for name in self.reasons})
+
+    def begins_again(self, states: SetStates) -> bool:
+        """Put metrics in turn whose states of all batches cannot be merged, and return whether there are any."""
+        found = self._results().found(states)
+        for name, metric in self._metrics.items():
+            if metric.reason is None and name not in found:
+                try:
+                    metric.load(within(states, name))
+                except CannotBeMergedError:
+                    found.append(name)
+        for name in found:
+            self._metrics[name].put_in_turn("has states that cannot be merged for some batches")
+        return bool(found)
+
+    def _results(self) -> ResultsInTurn:
+        reasons = self.reasons
+        return ResultsInTurn(reasons, [name for name in self._metrics if name not in reasons])
 
     def arrays(self, y: Any, predictions: Any, weights: Any) -> list[NDArray[Any]]:
         """Return what one batch adds to the states of all metrics, always in the same order."""
@@ -69,7 +123,7 @@ class TorchMetrics:
 
     def states(self, shard: Shard) -> SetStates:
         """Return new states of all metrics."""
-        states: SetStates = {}
+        states = self._results().states(shard)
         for name, metric in self._metrics.items():
             states |= named(name, metric.new_states(shard))
         return states
@@ -78,14 +132,22 @@ class TorchMetrics:
         """Add several batches; each item of `arrays` is a list with one array per batch."""
         at = 0
         for name, metric in self._metrics.items():
-            metric.add(within(states, name), arrays[at : at + metric.width], firsts)
+            try:
+                metric.add(within(states, name), arrays[at : at + metric.width], firsts)
+            except CannotBeMergedError:
+                self._found.add(name)
             at += metric.width
 
     def compute(self, states: SetStates) -> MetricResult:
         """Return the numbers of all metrics; raises `EvaluationError` if two have the same name."""
-        return join_results(
-            (name, None, metric.compute(within(states, name))) for name, metric in self._metrics.items()
+        results = self._results()
+        in_turn = results.results(states)
+        joined = join_results(
+            (name, None, in_turn[name] if name in in_turn else metric.compute(within(states, name)))
+            for name, metric in self._metrics.items()
+            if metric.reason is None or name in in_turn
         )
+        return MetricResult(joined.values, joined.classes, (*joined.notes, *results.notes(states)))
 
 
 def _members(output: Output, metric: Any) -> Iterator[tuple[str, Output, Any]]:

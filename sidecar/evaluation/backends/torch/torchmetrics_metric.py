@@ -7,7 +7,7 @@ import inspect
 import math
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from copy import copy
+from copy import copy, deepcopy
 from functools import partial
 from itertools import pairwise
 from typing import Any, Final
@@ -16,10 +16,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from sidecar.evaluation.backends.torch import repeatability
+from sidecar.evaluation.backends.torch.repeatability import generators
+from sidecar.evaluation.backends.torch.tensors import bits_of, leaves
 from sidecar.evaluation.backends.torch.torchmetrics_states import MetricStates
+from sidecar.evaluation.data.digest import digest_of
 from sidecar.evaluation.data.shard import Shard
-from sidecar.evaluation.failures import EvaluationError
+from sidecar.evaluation.failures import CannotBeMergedError, EvaluationError
 from sidecar.evaluation.metrics.metric import Goal, MetricResult, value
 from sidecar.evaluation.outputs import Output, pick
 from sidecar.evaluation.rank_evaluation import MAX_CLASSES
@@ -28,14 +30,21 @@ from sidecar.evaluation.states import SetStates
 _GOALS: Final[dict[bool | None, Goal]] = {True: "max", False: "min", None: "none"}
 _LABELS: Final = frozenset({"target", "targets", "label", "labels", "y", "y_true"})
 _SETTINGS: Final = {"compute_on_cpu": False, "dist_sync_on_step": False, "process_group": None, "dist_sync_fn": None}
+_IN_TURN: Final = {"Running": "is a window over the last batches", "BootStrapper": "draws random samples"}
 _REFUSED: Final = {
-    "Running": "is a window over the last batches, and workers have different ones",
-    "BootStrapper": "draws random samples, so its number is another one each time",
     "MetricTracker": "follows a metric over several evaluations: give the metric itself",
     "MinMaxMetric": "keeps the best and the worst number of several evaluations: give the metric itself",
 }
 _TOLERANCE: Final = 1e-4
 _PARTS: Final = 3  # of a first batch; some formulas for merged states are wrong from three on
+
+_TWO_UPDATES: Final = (
+    "class Both({kind}): update = lambda self, preds, target: "
+    "({kind}.update(self, target, real=True), {kind}.update(self, preds, real=False))[0]"
+)
+"""A metric such as the Frechet inception distance, for batches whose labels are the real images."""
+
+_NESTED: Final = "collections.abc.Sequence[collections.abc.Sequence[str]]"  # an annotation: references by text
 
 Numbers = dict[str, float | dict[str, float]]
 """The numbers of a metric by name, where several numbers of one name are given by class or place."""
@@ -59,34 +68,79 @@ class TorchMetric:
     def __init__(self, name: str, output: Output, metric: Any, device: torch.device) -> None:
         self.name, self._output = name, output
         self._label = f"metric {name!r} ({type(metric).__name__})"
-        for part in metric.modules():
-            self._require_usual(part)
         self.metric = metric.to(device)
-        self._states = MetricStates(self._label, self.metric)
-        self._is_tried = False
+        self.reason: str | None = None
+        """Why the metric is updated in turn; None if its states are merged."""
+        self._states: MetricStates | None = None
+        self._draws = self._is_tried = False
+        try:
+            for part in metric.modules():
+                self._require_usual(part)
+            self._states = MetricStates(self._label, self.metric)
+        except CannotBeMergedError as error:
+            self.reason = error.reason
 
     @property
     def width(self) -> int:
         """Number of arrays that `change` returns."""
-        return self._states.width
+        return self._merged_states.width if self.reason is None else 1
+
+    @property
+    def _merged_states(self) -> MetricStates:
+        assert self._states is not None, "a metric in turn has none"
+        return self._states
+
+    def put_in_turn(self, reason: str) -> None:
+        """Update the metric in turn from now on. `reason`: completes a sentence that begins with its name."""
+        self.reason = reason
 
     def change(self, y: Any, predictions: Any, weights: Any) -> list[NDArray[Any]]:
         """Return what one batch adds to the states."""
         if weights is not None:
             raise self._refused("takes no weights of examples: use a metric of sidecar.metrics, or give no weights")
-        y, predictions = (part if self._output is None else pick(part, self._output) for part in (y, predictions))
+        y, predictions = self.inputs(y, predictions)
         with torch.inference_mode():
             if not self._is_tried:
                 self.try_out(y, predictions)
+            if self.reason is not None:
+                return [np.frombuffer(_digest((y, predictions)), np.uint8)]
             self._update((y, predictions))
             return self.read()
 
+    def inputs(self, y: Any, predictions: Any) -> tuple[Any, Any]:
+        """Return the labels and predictions that the metric measures."""
+        if self._output is None:
+            return y, predictions
+        return pick(y, self._output), pick(predictions, self._output)
+
     def try_out(self, y: Any, predictions: Any) -> None:
-        """Raise `EvaluationError` if the metric is random, or if its number depends on how batches are divided."""
+        """Try the metric on a first batch, and put it in turn if the states of several batches cannot be merged.
+
+        Raises `EvaluationError` for a metric that cannot be updated with this batch.
+        """
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # a part of a batch may lack a class
-            self._try_out(y, predictions)
+            before = generators()
+            try:
+                if self.reason is None:
+                    self._try_out(y, predictions)
+                else:
+                    self._update((y, predictions))
+            except CannotBeMergedError as error:
+                self.reason = error.reason
+            self._draws = generators() != before
         self._is_tried = True
+
+    def begin(self) -> None:
+        """Forget all batches, before batches in turn."""
+        self.metric.reset()
+
+    def update_in_turn(self, y: Any, predictions: Any, seed: Callable[[], None]) -> None:
+        """Update the metric with one batch after those before. `seed` seeds the generators, if the metric draws."""
+        if self._draws:
+            seed()
+        with torch.inference_mode():
+            self._update_again(y, predictions)
 
     def reset(self) -> None:
         """Forget all batches."""
@@ -94,11 +148,11 @@ class TorchMetric:
 
     def read(self) -> list[NDArray[Any]]:
         """Return what was added to the states since the last reset."""
-        return self._states.read()
+        return self._merged_states.read()
 
     def load(self, states: SetStates) -> None:
         """Put merged states into the metric, so that `compute` of torchmetrics returns the number of all batches."""
-        self._states.load(states)
+        self._merged_states.load(states)
 
     def renamed(self, name: str) -> "TorchMetric":
         """Return the same metric with another name for its number."""
@@ -106,19 +160,31 @@ class TorchMetric:
         other.name = name
         return other
 
+    def following(self) -> "TorchMetric":
+        """Return a copy with an object of its own, which is reset."""
+        other = copy(self)
+        other.metric = deepcopy(self.metric)
+        other.metric.reset()
+        return other
+
     def new_states(self, shard: Shard) -> SetStates:
         """Return empty states."""
-        return self._states.new(shard)
+        return self._merged_states.new(shard) if self.reason is None else {}
 
     def add(self, states: SetStates, read: list[list[NDArray[Any]]], firsts: Any) -> None:
         """Add the changes by several batches; each item of `read` is a list with one array per batch."""
-        self._states.add(states, read, firsts)
+        if self.reason is None:
+            self._merged_states.add(states, read, firsts)
 
-    def compute(self, states: SetStates) -> MetricResult:
-        """Return the numbers that torchmetrics computes from the merged states, with its warnings as notes."""
+    def compute(self, states: SetStates | None) -> MetricResult:
+        """Return the numbers that torchmetrics computes, with its warnings as notes.
+
+        They come from the merged states or, if these are None, from the batches in turn.
+        """
         with torch.inference_mode(), warnings.catch_warnings(record=True) as warned:
             warnings.simplefilter("always")
-            self._states.load(states)
+            if states is not None:
+                self._merged_states.load(states)
             numbers = self._numbers()
             self.metric.reset()
         goal = _GOALS.get(getattr(self.metric, "higher_is_better", None), "none")
@@ -135,6 +201,8 @@ class TorchMetric:
         self, whole: list[NDArray[Any]], halves: Sequence[list[NDArray[Any]]], tolerance: float = _TOLERANCE
     ) -> bool:
         """Return whether the numbers from what `read` returned for a batch are not those for its halves, merged."""
+        if self.reason is not None:  # all of its batches are on one worker
+            return False
         numbers: list[Numbers] = []
         try:
             with torch.inference_mode(), warnings.catch_warnings():
@@ -143,7 +211,7 @@ class TorchMetric:
                     states = self.new_states(Shard(0, 1))
                     for at, part in enumerate(parts):
                         self.add(states, [[array] for array in part], [at])
-                    numbers.append(self._number_of(partial(self._states.load, states)))
+                    numbers.append(self._number_of(partial(self._merged_states.load, states)))
         except EvaluationError:  # a batch may lack a class
             return False
         finally:
@@ -153,6 +221,8 @@ class TorchMetric:
     def _require_usual(self, part: Any) -> None:
         """Raise `EvaluationError` for classes and settings that are not for a number of all batches."""
         for kind in type(part).__mro__:
+            if kind.__name__ in _IN_TURN and kind.__module__.startswith("torchmetrics."):
+                raise CannotBeMergedError(self._label, _IN_TURN[kind.__name__])
             if kind.__name__ in _REFUSED and kind.__module__.startswith("torchmetrics."):
                 raise self._refused(_REFUSED[kind.__name__])
         for name, usual in _SETTINGS.items():
@@ -163,20 +233,24 @@ class TorchMetric:
         """Reset the metric, and update it with batches."""
         self.metric.reset()
         for y, predictions in batches:
-            arguments, named = self._arguments(y, predictions)
-            try:
-                self.metric.update(*arguments, **named)
-            except (MemoryError, torch.OutOfMemoryError):
-                raise
-            except Exception as error:
-                raise self._refused(
-                    f"cannot be updated with predictions {_form(predictions)} and labels {_form(y)}: "
-                    f"{' '.join(str(error).split()):.300}"
-                ) from error
+            self._update_again(y, predictions)
+
+    def _update_again(self, y: Any, predictions: Any) -> None:
+        arguments, named = self._arguments(y, predictions)
+        try:
+            self.metric.update(*arguments, **named)
+        except (MemoryError, torch.OutOfMemoryError):
+            raise
+        except Exception as error:
+            raise self._refused(
+                f"cannot be updated with predictions {_form(predictions)} and labels {_form(y)}: "
+                f"{' '.join(str(error).split()):.300}"
+            ) from error
 
     def _arguments(self, y: Any, predictions: Any) -> tuple[list[Any], dict[str, Any]]:
         """Return the arguments of `update`: (predictions, y), the predictions alone, or the parts of y by name."""
-        parameters = list(inspect.signature(self.metric.update).parameters.values())
+        measured = getattr(self.metric, "base_metric", self.metric)  # a window passes everything on to its metric
+        parameters = list(inspect.signature(measured.update).parameters.values())
         plain = [one for one in parameters if one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)]
         if len(plain) < len(parameters) and not plain:
             return [predictions, y], {}
@@ -185,8 +259,19 @@ class TorchMetric:
                 f"has update({', '.join(one.name for one in plain)}), but it is called with (predictions, labels), "
                 f"as torchmetrics does: exchange its parameters"
             )
+        if len(plain) > 1 and _is_flat(y) and str(plain[1].annotation) == _NESTED:
+            raise self._refused(
+                "takes a list of reference texts for each text, and would take the characters of one text for its "
+                "references: let Task(step=…) return [[text] for text in y] as its labels"
+            )
         if isinstance(y, Mapping) and y.keys() <= {one.name for one in plain[1:]}:
             return [predictions], dict(y)
+        if len(plain) > 1 and plain[1].name == "real":
+            raise self._refused(
+                f"takes real and made images in two updates, update(target, real=True) and update(preds, real=False): "
+                f"list Both(…) with your arguments, where the labels are the real images, and write "
+                f"{_TWO_UPDATES.format(kind=type(self.metric).__name__)}"
+            )
         needed = sum(one.default is one.empty for one in plain)
         if needed > 2:  # noqa: PLR2004 - predictions and labels
             names = ", ".join(f"{one.name!r}: …" for one in plain[1:needed])
@@ -195,9 +280,9 @@ class TorchMetric:
 
     def _try_out(self, y: Any, predictions: Any) -> None:
         whole = y, predictions
-        before = repeatability.generators()
+        before = generators()
         self._update(whole)
-        self._states.use_present_shapes()
+        self._merged_states.use_present_shapes()
         size = len(next(_rows(predictions), ()))
         count = min(_PARTS, size)
         ends = [size * number // count for number in range(1, count + 1)] if count else []
@@ -207,33 +292,42 @@ class TorchMetric:
         except EvaluationError:  # it may need a class or a number of examples that a part lacks
             parts = [whole] * _PARTS
             in_turn = self._number_of(lambda: self._update(*parts))
+        after_merge = self._after_merge(parts)
+        if generators() != before:
+            raise CannotBeMergedError(self._label, "draws random numbers")
+        if not _are_near(in_turn, after_merge):
+            raise CannotBeMergedError(
+                self._label,
+                f"gives {_shown(in_turn)} for batches in turn, but {_shown(after_merge)} from their merged states",
+            )
+        if parts[0] is whole:
+            return
+        of_part = self._number_of(lambda: self._update(parts[0]))
+        if of_part.keys() != in_turn.keys():
+            raise CannotBeMergedError(self._label, "returns numbers whose names depend on the data")
+        if len(_flat(of_part)) != len(_flat(in_turn)):
+            raise self._refused("returns more numbers for more examples: choose a metric with an average or an area")
+        if not _are_near(in_turn, at_once := self._number_of(lambda: self._update(whole))):
+            raise CannotBeMergedError(
+                self._label,
+                f"gives {_shown(at_once)} for the first batch, but {_shown(in_turn)} for its parts in turn, so its "
+                f"number depends on how examples are divided into batches",
+            )
+
+    def _after_merge(self, parts: list[tuple[Any, Any]]) -> Numbers:
+        """Return the numbers from the merged states of several batches."""
         changes = []
         for part in parts:
             self._update(part)
-            changes.append([[array] for array in self._states.read()])
+            changes.append([[array] for array in self._merged_states.read()])
         merged = self.new_states(Shard(0, 1))
         for number, change in enumerate(changes):
             self.add(merged, change, [number])
         try:
-            after_merge = self._number_of(lambda: self._states.load(merged))
+            return self._number_of(lambda: self._merged_states.load(merged))
         except EvaluationError as error:
-            raise EvaluationError("task_error", f"{error} (from the merged states of several batches)") from error
-        if repeatability.generators() != before:
-            raise self._refused("draws random numbers, so its number is another one each time")
-        if not _are_near(in_turn, after_merge):
-            raise self._refused(
-                f"gives {_shown(in_turn)} for batches in turn, but {_shown(after_merge)} from their merged "
-                f"states, so the states of several workers cannot be merged"
-            )
-        if parts[0] is whole:
-            return
-        if len(_flat(self._number_of(lambda: self._update(parts[0])))) != len(_flat(in_turn)):
-            raise self._refused("returns more numbers for more examples: choose a metric with an average or an area")
-        if not _are_near(in_turn, at_once := self._number_of(lambda: self._update(whole))):
-            raise self._refused(
-                f"gives {_shown(at_once)} for the first batch, but {_shown(in_turn)} for its parts in turn, so its "
-                f"number depends on how examples are divided into batches"
-            )
+            reason = str(error).removeprefix(f"{self._label} ")
+            raise CannotBeMergedError(self._label, f"{reason} (from the merged states of several batches)") from error
 
     def _number_of(self, prepare: Callable[[], None]) -> Numbers:
         prepare()
@@ -246,7 +340,8 @@ class TorchMetric:
         except (MemoryError, torch.OutOfMemoryError):
             raise
         except Exception as error:
-            raise self._refused(f"cannot compute its result: {' '.join(str(error).split()):.300}") from error
+            reason = f"cannot compute its result: {' '.join(str(error).split()):.300}"
+            raise CannotBeMergedError(self._label, reason) from error
         numbers: Numbers = {}
         for name, part in self._named(result):
             array = np.asarray(part.detach().cpu().double() if isinstance(part, torch.Tensor) else part)
@@ -274,6 +369,19 @@ class TorchMetric:
 
     def _refused(self, reason: str) -> EvaluationError:
         return EvaluationError("task_error", f"{self._label} {reason}")
+
+
+def _digest(structure: Any) -> bytes:
+    """Return the digest of tensors, texts and numbers, to compare two evaluations of a batch."""
+    return digest_of(
+        bits_of(leaf) if isinstance(leaf, torch.Tensor) else np.array([f"{leaf!r:.1000}"], object)
+        for leaf in leaves(structure)
+    )
+
+
+def _is_flat(y: Any) -> bool:
+    """Return whether labels are a list with one text for each example."""
+    return isinstance(y, list | tuple) and bool(y) and all(isinstance(one, str) for one in y)
 
 
 def _rows(structure: Any) -> Iterator[Any]:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from sidecar.evaluation.backends.torch.tensors import to_numpy
 from sidecar.evaluation.data.shard import Shard
-from sidecar.evaluation.failures import EvaluationError
+from sidecar.evaluation.failures import CannotBeMergedError
 from sidecar.evaluation.states import ExactSum, GatheredBatches, MinMax, SetStates
 from sidecar.evaluation.states.array_bytes import decode, encode
 
@@ -55,7 +55,7 @@ class MetricStates:
                 else:
                     self._summed.append((part, name, reduction))
         if not self._summed and not self._listed:
-            raise EvaluationError("task_error", f"{label} has no state: create its states with add_state")
+            raise CannotBeMergedError(label, "has no states made with add_state")
         metric.reset()
         self._templates = self._values()
         for (_, name, reduction), value in zip(self._summed, self._templates, strict=True):
@@ -117,11 +117,7 @@ class MetricStates:
                 for content, first in zip(read[-1], firsts, strict=True):
                     gathered.put(first, content)
             except OverflowError as error:
-                raise EvaluationError(
-                    "task_error",
-                    f"{self._label} keeps values of every example: {error}. Give it thresholds=200 if it has that "
-                    f"argument, so that it counts instead",
-                ) from None
+                raise CannotBeMergedError(self._label, f"keeps values of every example ({error})") from None
 
     def load(self, states: SetStates) -> None:
         """Put merged states into the metric, so that `compute` returns the number of all batches."""
@@ -199,8 +195,8 @@ class MetricStates:
         known = "torchmetrics" in getattr(function, "__module__", "torchmetrics")
         kind = _REDUCTIONS.get(getattr(function, "__name__", type(function).__name__)) if known else None
         if kind is None:
-            raise self._refused(name, f"has a reduction of its own ({function!r:.60}): use sum, max, min or cat")
+            raise self._refused(name, "has a reduction of its own, not sum, max, min or cat")
         return kind
 
-    def _refused(self, state: str, reason: str) -> EvaluationError:
-        return EvaluationError("task_error", f"{self._label}: its state {state!r} {reason}")
+    def _refused(self, state: str, reason: str) -> CannotBeMergedError:
+        return CannotBeMergedError(self._label, f"has a state {state!r} that {reason}")
