@@ -44,7 +44,7 @@ class Writers:
         assert self.journal.propose(plan)
         self.journal.read_new()
 
-    def close(self, kind=None, message=None, metrics=None):
+    def close(self, kind=None, message=None, metrics=None, data=None):
         """The end of the open plan: a success, unless a kind of failure is named."""
         number = self.journal.through
         group = group_id(self.journal.open.members)
@@ -61,6 +61,7 @@ class Writers:
                 task="t1",
                 profile={},
                 saves=(),
+                data=data or {},
             )
         )
         status = "failed" if kind else "succeeded"

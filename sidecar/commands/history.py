@@ -19,6 +19,7 @@ from sidecar.errors import SettingsError
 from sidecar.observability.export import as_csv
 from sidecar.observability.narrowing import Narrowing
 from sidecar.observability.report import rows
+from sidecar.observability.stretches import breaks
 
 HistoryForm = Literal["table", "plot", "csv", "json"]
 
@@ -64,6 +65,7 @@ def print_history_of(flags: dict[str, Any], narrowing: Narrowing, form: HistoryF
             typer.echo(plot)
     else:
         shown, best, console = rows(found), best_plans(whole), Console()
-        drawn, left_out = table(shown, best, console.width)
+        broken = breaks(found.entries)
+        drawn, left_out = table(shown, best, console.width, broken)
         below = [left_out_line(left_out)] if left_out else []
-        print_history(console, drawn, shown, [*below, *courses(shown, best)])
+        print_history(console, drawn, shown, [*below, *courses(shown, best, broken)])

@@ -7,11 +7,13 @@ imported here alone.
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any, Final
 
 from sidecar.commands.history_table import STAR, Metric
 from sidecar.coordination.journal_state import Closed, JournalState
 from sidecar.coordination.totals import number_of
+from sidecar.observability.stretches import stretch_numbers
 from sidecar.plain_text import number, one_line, shortened
 from sidecar.records import Key, Value, shown_step
 
@@ -37,6 +39,7 @@ class Point:
     value: Value
     where: str  # the step or the checkpoint, as people read it
     plan: int
+    stretch: int = 0  # numbers of two stretches cannot be compared
 
     @property
     def number(self) -> float:
@@ -90,6 +93,7 @@ def series_of(history: JournalState) -> list[Series]:
     checkpoints = [closed.plan.checkpoint for closed in evaluations.values() if closed.plan.checkpoint is not None]
     has_steps = all(each.step is not None and each.step_source != "order" for each in checkpoints)
     found: dict[Metric, Series] = {}
+    stretches = stretch_numbers(history.entries)
     for order, (closed, checkpoint) in enumerate(zip(evaluations.values(), checkpoints, strict=True), start=1):
         assert closed.outcome.result is not None
         x = checkpoint.step if has_steps and checkpoint.step is not None else order
@@ -97,7 +101,8 @@ def series_of(history: JournalState) -> list[Series]:
         for eval_set, values in closed.outcome.result.metrics.items():
             for name, value in values.items():
                 series = found.setdefault((eval_set, name), Series((eval_set, name), "step" if has_steps else "order"))
-                point = Point(x, value, f"step {where}" if has_steps else checkpoint.name, closed.plan.plan)
+                plan, place = closed.plan.plan, f"step {where}" if has_steps else checkpoint.name
+                point = Point(x, value, place, plan, stretches.get((plan, eval_set), 0))
                 series.points.append(point)
     for series in found.values():
         series.points.sort(key=lambda point: point.x)
@@ -112,6 +117,11 @@ def _plot(series: Series, best: int | None, columns: int, *, colors: bool) -> It
     yield f"{one_line(f'{eval_set}/{name}')} over {series.axis}{at}"
     if series.drawable:
         yield from _canvas(series, marked, columns, colors=colors).splitlines()
+    changes = [after for before, after in pairwise(series.points) if after.stretch != before.stretch]
+    if changes:
+        few = ", ".join(one_line(point.where) for point in changes[:_GAPS_NAMED])
+        more = f" and {len(changes) - _GAPS_NAMED} more" if len(changes) > _GAPS_NAMED else ""
+        yield f"data or task changed at {few}{more}: numbers on both sides cannot be compared"
     left_out = [point for point in series.points if abs(point.number) > _LARGEST or math.isnan(point.number)]
     if left_out:
         few = ", ".join(f"{number(point.value.number)} at {one_line(point.where)}" for point in left_out[:_GAPS_NAMED])
@@ -180,9 +190,12 @@ def _thinned(points: list[Point], most: int) -> list[Point]:
 
 
 def _without_gaps(points: Sequence[Point]) -> Iterator[list[Point]]:
-    """Yield the stretches of points between values that cannot be drawn."""
+    """Yield the runs of points between values that cannot be drawn, or not be compared."""
     stretch: list[Point] = []
     for point in points:
+        if stretch and stretch[-1].stretch != point.stretch:
+            yield stretch
+            stretch = []
         if abs(point.number) <= _LARGEST:
             stretch.append(point)
         elif stretch:

@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 from sidecar.commands.sparkline import sparkline
 from sidecar.coordination.journal_state import Closed, JournalState
 from sidecar.observability.report import bests
+from sidecar.observability.stretches import mark
 from sidecar.plain_text import aligned, number, one_line
 from sidecar.records import shown_step
 
 if TYPE_CHECKING:
+    from rich.console import RenderableType
     from rich.table import Table
     from rich.text import Text
 
@@ -21,6 +23,9 @@ Metric = tuple[str, str]
 """An eval set and the name of a metric."""
 
 Row = Mapping[str, Any]
+
+Breaks = Mapping[int, Mapping[str, str]]
+"""Places where numbers stop being comparable, as `sidecar.observability.stretches.breaks` returns them."""
 
 _NAME: Final = 20  # columns in which a name is not folded: `model.ckpt-12000`, `epoch-03.keras`
 _HEADING: Final = 12  # columns in which the name of a metric is not folded
@@ -64,29 +69,47 @@ class _Column:
         return _width((*self.heading, *self.cells))
 
 
-def table(rows: Sequence[Row], best: Mapping[Metric, int], width: int) -> tuple["Table", list[str]]:
+def table(
+    rows: Sequence[Row], best: Mapping[Metric, int], width: int, broken: Breaks | None = None
+) -> tuple["RenderableType", list[str]]:
     """Return the rows as a table for people, and the names of the columns for which it has no room.
 
     There is one column per metric, whose best value is marked. Numbers, and names of checkpoints of a usual length, are
-    whole as long as one metric has room beside them: the columns that say least are left out.
+    whole as long as one metric has room beside them: the columns that say least are left out. A line stands between
+    rows whose numbers cannot be compared: see `breaks`.
     """
-    from rich.box import SIMPLE_HEAD  # noqa: PLC0415 - only people need it
-    from rich.table import Table  # noqa: PLC0415
+    from rich.console import Group  # noqa: PLC0415 - only people need it
 
     columns, left_out = _fitting(_columns(rows, best), width)
-    spare = width - _total(columns)
-    result = Table(box=SIMPLE_HEAD, show_edge=False, padding=0)  # as narrow as possible
+    spare, widths = width - _total(columns), []
     for column in columns:
         more = max(0, min(spare, column.most - column.least))
         spare -= more
+        widths.append(column.least + more)
+    parts: list[RenderableType] = []
+    part = _empty(columns, widths, with_heading=True)
+    for row, cells in zip(rows, zip(*(column.cells for column in columns), strict=True), strict=True):
+        at = {} if broken is None or row["status"] != "succeeded" else broken.get(row["plan"], {})
+        if at:
+            parts += [part, _text(mark(at))]
+            part = _empty(columns, widths, with_heading=False)
+        part.add_row(*map(_text, cells))
+    return Group(*parts, part) if parts else part, left_out
+
+
+def _empty(columns: Sequence[_Column], widths: Sequence[int], *, with_heading: bool) -> "Table":
+    """Return a table with these columns and no rows."""
+    from rich.box import SIMPLE_HEAD  # noqa: PLC0415 - only people need it
+    from rich.table import Table  # noqa: PLC0415
+
+    result = Table(box=SIMPLE_HEAD, show_edge=False, padding=0, show_header=with_heading)  # as narrow as possible
+    for column, width in zip(columns, widths, strict=True):
         heading = _text(column.heading[0])
         for line in column.heading[1:]:
             heading = heading.append("\n").append_text(_text(line))
         justify: Literal["left", "right"] = "right" if column.is_number else "left"
-        result.add_column(heading, justify=justify, overflow="fold", width=column.least + more)
-    for cells in zip(*(column.cells for column in columns), strict=True):
-        result.add_row(*map(_text, cells))
-    return result, left_out
+        result.add_column(heading, justify=justify, overflow="fold", width=width)
+    return result
 
 
 def left_out_line(names: Sequence[str]) -> str:
@@ -145,11 +168,15 @@ def _width(texts: Sequence[str]) -> int:
     return max(cell_len(one_line(text)) for text in texts)
 
 
-def courses(rows: Sequence[Row], best: Mapping[Metric, int]) -> list[str]:
-    """Return lines below the table: the meaning of the mark, and a sparkline of each metric with three values."""
-    shown = {row["plan"] for row in rows}
-    lines = [f"{STAR} best of the run"] if shown & set(best.values()) else []
-    by_metric = {metric: _numbers(rows, metric) for metric in _metrics(rows)}
+def courses(rows: Sequence[Row], best: Mapping[Metric, int], broken: Breaks | None = None) -> list[str]:
+    """Return lines below the table: the meaning of the mark, and a sparkline of each metric with three values.
+
+    A sparkline shows the newest values that can be compared.
+    """
+    shown, places = {row["plan"] for row in rows}, broken or {}
+    since = " of the newest data and task" if shown & places.keys() else " of the run"
+    lines = [f"{STAR} best{since}"] if shown & set(best.values()) else []
+    by_metric = {metric: _numbers(_since(rows, metric[0], places), metric) for metric in _metrics(rows)}
     with_course = {metric: values for metric, values in by_metric.items() if len(values) >= _FEWEST_SHOWN}
     for (eval_set, name), values in list(with_course.items())[:_COURSES_SHOWN]:
         newest = values[-_EVALUATIONS_SHOWN:]
@@ -157,6 +184,12 @@ def courses(rows: Sequence[Row], best: Mapping[Metric, int]) -> list[str]:
         span = f"  {number(min(finite))} to {number(max(finite))}" if finite else "  no finite number"
         lines.append(f"{sparkline(newest, width=len(newest))}  {one_line(f'{eval_set}/{name}')}{span}")
     return lines
+
+
+def _since(rows: Sequence[Row], eval_set: str, broken: Breaks) -> Sequence[Row]:
+    """Return the rows from the last place on where numbers of an eval set stopped being comparable."""
+    starts = [place for place, row in enumerate(rows) if eval_set in broken.get(row["plan"], {})]
+    return rows[starts[-1] :] if starts else rows
 
 
 def _metrics(rows: Sequence[Row]) -> list[Metric]:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import typer
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
@@ -68,7 +68,7 @@ def print_result(checkpoint: Checkpoint, result: Result, saves: Path, *, as_json
     console.print(Text(printable(f"saved by each worker: {saves}")), soft_wrap=True)
 
 
-def print_history(console: Console, table: Table, rows: list[dict[str, Any]], below: list[str]) -> None:
+def print_history(console: Console, table: RenderableType, rows: list[dict[str, Any]], below: list[str]) -> None:
     """Print the table, lines below it, and the newest distinct reasons of failures, oldest first, as in the journal."""
     console.print(table)
     for line in below:

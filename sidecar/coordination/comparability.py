@@ -6,7 +6,9 @@ records of old releases; a set whose files are divided one by one has another ki
 is divided by batches, as with fewer files than workers. There the number of examples alone decides.
 """
 
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Final
 
 from sidecar.records import EvalData, Result
 
@@ -45,11 +47,38 @@ def seen_data(result: Result) -> dict[str, SeenData]:
     return {name: SeenData(result.data.get(name), examples) for name, examples in result.examples.items()}
 
 
+TASK_CHANGED: Final = "the code of the task changed"
+
+
 def obstacle(new: Result, old: Result, eval_set: str) -> str | None:
     """Return why the numbers of two results cannot be compared, as a clause; None if they can be."""
     if new.task != old.task:
-        return "the code of the task changed in between"
+        return TASK_CHANGED
     after, before = seen_data(new).get(eval_set), seen_data(old).get(eval_set)
     if after is None or before is None:
         return f"one of them did not measure {eval_set!r}"
-    return None if after.may_equal(before) else f"the data of {eval_set!r} changed in between"
+    return None if after.may_equal(before) else data_changed([eval_set])
+
+
+def data_changed(eval_sets: Iterable[str]) -> str:
+    """Return the clause for eval sets whose data changed."""
+    return f"the data of {', '.join(map(repr, eval_sets))} changed"
+
+
+@dataclass(slots=True)
+class Stretches:
+    """Follow results in the order of the journal, and find where their numbers stop being comparable."""
+
+    _task: str | None = None
+    _newest: dict[str, SeenData] = field(default_factory=dict)  # by eval set
+
+    def add(self, result: Result) -> Mapping[str, str]:
+        """Return, by eval set, why numbers from this result on cannot be compared with those before it."""
+        seen, before = seen_data(result), self._newest
+        is_other_task = self._task not in (None, result.task)
+        broken = [name for name in seen if name in before and not before[name].may_equal(seen[name])]
+        found = dict.fromkeys(broken, data_changed(broken))
+        if is_other_task:
+            found = dict.fromkeys((name for name in seen if name in before), TASK_CHANGED)
+        self._task, self._newest = result.task, seen if is_other_task else before | seen
+        return found

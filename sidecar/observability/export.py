@@ -20,6 +20,7 @@ from prometheus_client.samples import Timestamp
 from sidecar.clock import seconds_of
 from sidecar.coordination.journal_state import Closed, JournalState
 from sidecar.observability.result_series import FAMILIES, result_samples
+from sidecar.observability.stretches import breaks
 from sidecar.plain_text import encodable, one_line
 from sidecar.records import Value
 
@@ -39,7 +40,8 @@ class ExportedNumber:
     """One number of one evaluation. Its fields are the columns of the CSV, and the keys of the JSON.
 
     `value` is `nan`, `inf` or `-inf` as text where a number is not finite; `hex` has the exact bits of any number
-    (`float.hex`). `class_label` is empty unless the number is about one class.
+    (`float.hex`). `class_label` is empty unless the number is about one class. `data_changed` is true if numbers of the
+    eval set from here on cannot be compared with those before: its data or the code of the task changed.
     """
 
     plan: int
@@ -57,10 +59,12 @@ class ExportedNumber:
     upper: float | None
     examples: int
     workers: int
+    data_changed: bool = False
 
 
 def exported(history: JournalState) -> Iterator[ExportedNumber]:
     """Yield every number of every successful evaluation, oldest first."""
+    broken = breaks(history.entries)
     for closed, eval_set, metric, class_label, value in _values(history):
         plan, result = closed.plan, closed.outcome.result
         assert plan.checkpoint is not None
@@ -81,6 +85,7 @@ def exported(history: JournalState) -> Iterator[ExportedNumber]:
             upper=value.upper,
             examples=result.examples[eval_set],
             workers=result.workers,
+            data_changed=eval_set in broken.get(plan.plan, {}),
         )
 
 

@@ -15,6 +15,7 @@ from sidecar.coordination.journal_state import Closed, Entry, JournalState, Sett
 from sidecar.coordination.totals import Best
 from sidecar.observability.failures import failing
 from sidecar.observability.status import Status
+from sidecar.observability.stretches import breaks
 from sidecar.records import Checkpoint, Key, Plan, Value
 from sidecar.states import OutcomeStatus, Verdict
 
@@ -141,11 +142,13 @@ def plan_of(best: Best) -> int | None:
 
 def _rows(entries: Iterable[Entry]) -> list[Row]:
     """Return the rows of entries. A final settlement shares the row of the last failed attempt."""
-    result: list[Row] = []
+    entries = list(entries)
+    broken, result = breaks(entries), list[Row]()
     failed: dict[Key, tuple[Plan, Row]] = {}  # the last failed attempt at each checkpoint
     for entry in entries:
         if isinstance(entry, Closed):
-            result.append(row := closed_row(entry))
+            row = closed_row(entry) | {"data_changed": dict(broken.get(entry.plan.plan, {}))}
+            result.append(row)
             if entry.outcome.status == OutcomeStatus.FAILED and entry.plan.checkpoint is not None:
                 failed[entry.plan.checkpoint.key] = entry.plan, row
             continue
@@ -197,6 +200,7 @@ def closed_row(closed: Closed) -> Row:
         "examples": {} if result is None else dict(result.examples),
         "metrics": {} if result is None else {eval_set: numbers(values) for eval_set, values in result.metrics.items()},
         "changed": [] if result is None else list(result.changed),
+        "data_changed": {},
         "phases": {} if result is None else dict(result.phases),
         "proposed_at": plan.proposed_at,
         "completed_at": outcome.completed_at,
@@ -234,6 +238,7 @@ def _settled_row(settled: Settled) -> Row:
         "examples": {},
         "metrics": {},
         "changed": [],
+        "data_changed": {},
         "phases": {},
         "proposed_at": plan.proposed_at,
         "completed_at": plan.proposed_at,

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from journals import Journal
 
-from sidecar.commands.history_plot import PLOTS_SHOWN, plots, series_of
+from sidecar.commands.history_plot import PLOTS_SHOWN, _without_gaps, plots, series_of
 from sidecar.commands.history_table import best_plans
 from sidecar.records import Value
 
@@ -52,6 +52,17 @@ def test_the_ends_of_intervals_are_lighter(journal, monkeypatch):
     (text,) = plotted(journal.history, colors=True)
     assert "\x1b[36m" in text
     assert "\x1b[32m" in text
+
+
+def test_a_curve_is_broken_where_numbers_stop_being_comparable(journal):
+    """With a sentence that names the step; the star is at the best value after it."""
+    for step, (data, accuracy) in enumerate([("a", 0.9), ("a", 0.95), ("b", 0.5), ("b", 0.6)], 1):
+        journal.evaluate(f"ckpt-{step}", step, {"accuracy": measured(accuracy)}, data=data)
+    (text,) = plotted(journal.history)
+    assert text.splitlines()[0].endswith("★ best 0.6 at step 4")
+    assert "data or task changed at step 3: numbers on both sides cannot be compared" in text
+    (series,) = series_of(journal.history)
+    assert [[point.x for point in run] for run in _without_gaps(series.points)] == [[1, 2], [3, 4]]
 
 
 def test_what_is_not_finite_is_a_gap(journal):

@@ -14,7 +14,7 @@ from sidecar.coordination.storage import PosixStorage
 from sidecar.errors import SettingsError
 from sidecar.heartbeat import WorkerProgress
 from sidecar.observability.report import status_json
-from sidecar.records import Settlement, Value, folder_name
+from sidecar.records import EvalData, Settlement, Value, folder_name
 from sidecar.settings import Settings
 from sidecar.states import NodeState, WorkerPhase
 
@@ -136,6 +136,17 @@ def test_who_did_not_observe_concludes_nothing(observer, writers, clock):
     assert "not observed" in told
     clock.seconds += 4.0
     assert "no heartbeat changed for 4.0 s: the daemons seem to be down" in shown(observer.collect())
+
+
+def test_the_best_of_other_data_is_told_apart(observer, writers, checkpoint):
+    """It is no best one any more, and cannot be compared."""
+    for step, accuracy, data in ((100, 0.9, "a"), (200, 0.8, "a"), (300, 0.5, "b"), (400, 0.4, "b")):
+        writers.propose(checkpoint=checkpoint(step))
+        value = Value(value=accuracy, hex=accuracy.hex(), goal="max")
+        writers.close(metrics={"accuracy": value}, data={"test": EvalData(data, 1, "batches")})
+    text = shown(observer.collect())
+    assert "best    ckpt-300 (step 300)  accuracy 0.5" in text
+    assert "before  ckpt-100 (step 100)  accuracy 0.9: of other data or another task" in text
 
 
 def test_the_newest_and_the_best_are_told(observer, writers, checkpoint):

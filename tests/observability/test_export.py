@@ -30,6 +30,16 @@ def seconds_after(seconds):
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
+def test_the_place_where_data_changed_is_a_column(journal):
+    """True in the first evaluation of which numbers cannot be compared with those before."""
+    for step, data in enumerate("aabb", 1):
+        journal.evaluate(f"ckpt-{step}", step, {"loss": value(0.5, goal="min")}, data=data)
+    rows = list(csv.DictReader(io.StringIO(as_csv(journal.history))))
+    assert [row["data_changed"] for row in rows] == ["False", "False", "True", "False"]
+    lines = [json.loads(line)["data_changed"] for line in as_json_lines(journal.history).splitlines()]
+    assert lines == [False, False, True, False]
+
+
 @pytest.fixture
 def evaluations(journal):
     """Write evaluations with these numbers, each 0.4 s long; return the history."""

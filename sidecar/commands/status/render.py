@@ -122,16 +122,25 @@ def _results(status: RunStatus) -> "Iterator[RenderableType]":
         return
     best_by, numbers = bests(status.history), _newest_numbers(status)
     several = len({eval_set for eval_set, _ in numbers}) > 1
-    shown = []
+    shown_numbers = []
     for (eval_set, name), value in numbers.items():
         best = best_by.get((eval_set, name))
         mark = " (best)" if best is not None and best.folder == newest.plan.folder else ""
-        shown.append(f"{f'{eval_set}/' if several else ''}{name} {number(value)}{mark}")
-    yield _text(f"newest  {_with_step(newest.plan.checkpoint.name, newest.plan.checkpoint.step)}  {'  '.join(shown)}")
+        shown_numbers.append(f"{f'{eval_set}/' if several else ''}{name} {number(value)}{mark}")
+    yield _text(
+        f"newest  {_with_step(newest.plan.checkpoint.name, newest.plan.checkpoint.step)}  {'  '.join(shown_numbers)}"
+    )
     for (eval_set, name), best in list(best_by.items())[:_ROWS_SHOWN]:
         if best.folder != newest.plan.folder:
             checkpoint = _with_step(checkpoint_of(best), best.step)
             yield _text(f"best    {checkpoint}  {f'{eval_set}/' if several else ''}{name} {number(best.number)}")
+
+    shown = {f"{eval_set}/{name}" for eval_set, name in numbers}
+    for (eval_set, name), best in list(status.history.totals.outdated.items())[:_ROWS_SHOWN]:
+        if f"{eval_set}/{name}" in shown:
+            checkpoint = _with_step(checkpoint_of(best), best.step)
+            metric = f"{f'{eval_set}/' if several else ''}{name} {number(best.number)}"
+            yield _text(f"before  {checkpoint}  {metric}: of other data or another task, and cannot be compared")
 
 
 def _newest_numbers(status: RunStatus) -> dict[tuple[str, str], float | str]:

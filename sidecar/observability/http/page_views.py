@@ -137,7 +137,7 @@ class PageViews:
         """Return rows before a plan, newest first."""
         before = asked.whole("before", _LARGEST_PLAN, 0, _LARGEST_PLAN)
         count = asked.whole("count", _ROWS, 1, MOST_ROWS)
-        return self._past.read(lambda past: [row.as_json() for row in past.before(before, count)])
+        return self._past.read(lambda past: [past.json_of(row) for row in past.before(before, count)])
 
     def _evaluation(self, asked: "_Parameters") -> Response:
         plan = asked.whole("plan", None, 1, _LARGEST_PLAN)

@@ -73,7 +73,8 @@ def _row(row: Row, shown: Iterable[tuple[str, str]], *, others: bool) -> str:
 def _result(row: Row, identity: str) -> str:
     """Return the end of an evaluation: a word, and for a failure the reason behind it."""
     if row["status"] == "succeeded":
-        changed = " <span class='warn'>data changed</span>" if row.get("changed") else ""
+        why = "; ".join(dict.fromkeys((row.get("data_changed") or {}).values()))
+        changed = f" <span class='warn' title='older numbers cannot be compared'>{text(why)}</span>" if why else ""
         return f'<span class="good">evaluated</span>{changed}{_attention(row)}'
     bad = row["status"] in ("failed", "corrupt", "vanished")
     style, word = ("bad" if bad else "plain"), text(row["status"])

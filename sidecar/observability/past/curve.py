@@ -4,7 +4,9 @@ Smoothing comes before thinning out, so that a smoothed value does not depend on
 """
 
 import math
+from bisect import bisect_right
 from collections.abc import Sequence
+from itertools import groupby, pairwise
 from typing import Any, Final
 
 from sidecar.observability.past.evaluations import Number, PastEvaluation, PastEvaluations, finite
@@ -22,6 +24,8 @@ def curve_json(
     past: PastEvaluations, eval_set: str, metric: str, *, points: int, smoothing: float, best: int | None = None
 ) -> dict[str, Any] | None:
     """Return a curve as columns of equal length, ordered by step; None if no evaluation has this metric.
+
+    `breaks` says of each point whether its value cannot be compared with that before it.
 
     If the steps of only some checkpoints are known, the points are in the order of their evaluations, and `x` counts
     them, as in `sidecar history --plot`.
@@ -44,7 +48,9 @@ def curve_json(
     if not is_mixed:  # else the number of a checkpoint in order would be taken for a step
         found.sort(key=lambda point: (point[0].step or 0, point[0].plan))
     values = [number.value for _, number in found]
-    smooth = smoothed(values, smoothing) if smoothing > 0 else None
+    starts = past.starts(eval_set)
+    stretches = [bisect_right(starts, row.plan) for row, _ in found]
+    smooth = _smoothed_apart(values, stretches, smoothing) if smoothing > 0 else None
     keep = {place for place, (row, _) in enumerate(found) if row is newest or row.plan == best}
     kept = thinned(values, points, keep)
     return {
@@ -65,9 +71,18 @@ def curve_json(
         "lower": [finite(found[place][1].lower) for place in kept],
         "upper": [finite(found[place][1].upper) for place in kept],
         "smoothed": None if smooth is None else [finite(smooth[place]) for place in kept],
+        "breaks": [False, *(stretches[one] != stretches[other] for one, other in pairwise(kept))],
         "newest": newest.plan,
         "best": best,
     }
+
+
+def _smoothed_apart(values: Sequence[float], stretches: Sequence[int], weight: float) -> list[float]:
+    """Return smoothed values. Smoothing begins anew where values cannot be compared with those before."""
+    result: list[float] = []
+    for _, places in groupby(range(len(values)), key=stretches.__getitem__):
+        result += smoothed([values[place] for place in places], weight)
+    return result
 
 
 def smoothed(values: Sequence[float], weight: float) -> list[float]:

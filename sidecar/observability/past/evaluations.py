@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
+from sidecar.coordination.comparability import Stretches
 from sidecar.coordination.journal_state import Closed, Entry, Settled
 from sidecar.coordination.totals import number_of
 from sidecar.records import Key, Result
@@ -116,6 +117,8 @@ class PastEvaluations:
         self._failed: dict[Key, tuple[str | None, PastEvaluation]] = {}  # the last failed attempt at each checkpoint
         self._shared: dict[Any, Any] = {}  # equal values are stored once
         self._series: dict[tuple[str, str], Series] = {}
+        self._stretches = Stretches()
+        self._breaks: dict[int, dict[str, str]] = {}  # by plan and eval set: why older numbers cannot be compared
 
     def add(self, entry: Entry) -> None:
         """Add the next entry of the journal. Rows follow the rules of `report.rows`."""
@@ -143,6 +146,15 @@ class PastEvaluations:
     def of_plan(self, plan: int) -> list[PastEvaluation]:
         """Return the rows of a plan: one attempt, and the settlements that it holds."""
         return [row for row in self.rows if row.plan == plan]
+
+    def starts(self, eval_set: str) -> list[int]:
+        """Return the plans, in order, from which on numbers of an eval set cannot be compared with those before."""
+        return [plan for plan, broken in self._breaks.items() if eval_set in broken]
+
+    def json_of(self, row: PastEvaluation) -> dict[str, Any]:
+        """Return a row as JSON, and why older numbers cannot be compared with it, by eval set."""
+        is_evaluated = row.status == OutcomeStatus.SUCCEEDED
+        return row.as_json() | {"data_changed": self._breaks.get(row.plan, {}) if is_evaluated else {}}
 
     def before(self, plan: int, count: int) -> list[PastEvaluation]:
         """Return the newest rows of plans before this one, newest first; all rows of a plan, or none of them."""
@@ -172,6 +184,8 @@ class PastEvaluations:
             examples={} if result is None else self._share(tuple(result.examples.items()), result.examples),
         )
         if result is not None:
+            if broken := self._stretches.add(result):
+                self._breaks[plan.plan] = dict(broken)
             self._note_numbers(row, result)
         if outcome.status == OutcomeStatus.FAILED:
             self._failed[checkpoint.key] = plan.task, row

@@ -14,7 +14,7 @@ from sidecar.observability.past.evaluations import PastEvaluations
 from sidecar.records import Value
 
 
-def past_of(numbers, goal="max", steps=None):
+def past_of(numbers, goal="max", steps=None, data=None):
     """Evaluations with these numbers of test/accuracy."""
     journal, past = Journal(), PastEvaluations()
     for place, number in enumerate(numbers):
@@ -26,7 +26,7 @@ def past_of(numbers, goal="max", steps=None):
             upper=number + 1 if math.isfinite(number) else None,
             goal=goal,
         )
-        journal.evaluate(f"ckpt-{place}", step, {"accuracy": value})
+        journal.evaluate(f"ckpt-{place}", step, {"accuracy": value}, data=None if data is None else data[place])
     for entry in journal.history.entries:
         past.add(entry)
     return past
@@ -35,6 +35,20 @@ def past_of(numbers, goal="max", steps=None):
 def curve(past, points=500, smoothing=0.0, best=None):
     found = curve_json(past, "test", "accuracy", points=points, smoothing=smoothing, best=best)
     return json.loads(json.dumps(found, allow_nan=False))
+
+
+def test_a_curve_is_broken_where_the_data_changed():
+    """Smoothing begins anew there, and thinning out keeps the place."""
+    numbers = [0.9, 0.8, 0.9, 0.1, 0.2, 0.1]
+    found = curve(past_of(numbers, data="aaabbb"), smoothing=0.9)
+    assert found["breaks"] == [False, False, False, True, False, False]
+    assert found["smoothed"][3] == pytest.approx(0.1)
+    assert found["smoothed"][:3] == pytest.approx(smoothed(numbers[:3], 0.9))
+    many = curve(past_of([0.5] * 300, data="a" * 150 + "b" * 150), points=20)
+    assert many["breaks"].count(True) == 1
+    past = past_of(numbers, data="aaabbb")
+    found = [past.json_of(row)["data_changed"] for row in past.rows]
+    assert [each for each in found if each] == [{"test": "the data of 'test' changed"}]
 
 
 def test_a_short_curve_is_whole():

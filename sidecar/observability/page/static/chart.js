@@ -88,12 +88,18 @@ export class Chart {
     const axis = { stroke: text, grid: { stroke: grid, width: 1 }, ticks: { stroke: grid, width: 1, size: 4 }, font: "12px system-ui, sans-serif" };
     const few = this.curve.x.length <= 60;
     const ordered = this.curve.labels.some((label) => label.startsWith("#")); // not all steps are known
+    // The line has a gap before the first point that cannot be compared with the one before it.
+    const gaps = (uplot, _series, _from, _to, found) => {
+      const at = (place) => uplot.valToPos(this.curve.x[place], "x", true);
+      const broken = this.curve.breaks.flatMap((isBroken, place) => (isBroken ? [[at(place - 1), at(place)]] : []));
+      return [...found, ...broken].sort((one, other) => one[0] - other[0]);
+    };
     const series = [
       {},
-      { stroke: "transparent", points: { show: false } },
-      { stroke: "transparent", points: { show: false } },
-      { stroke: smooth ? colour("--faint") : line, width: smooth ? 1 : 2, points: { show: few && !smooth, size: 5, fill: line } },
-      ...(smooth ? [{ stroke: line, width: 2, points: { show: false } }] : []),
+      { stroke: "transparent", points: { show: false }, gaps },
+      { stroke: "transparent", points: { show: false }, gaps },
+      { stroke: smooth ? colour("--faint") : line, width: smooth ? 1 : 2, points: { show: few && !smooth, size: 5, fill: line }, gaps },
+      ...(smooth ? [{ stroke: line, width: 2, points: { show: false }, gaps }] : []),
     ];
     const options = {
       width: this.width(),

@@ -59,7 +59,8 @@ class Card {
       const left = log && curve.values.some((value) => value !== null && value <= 0) ? "Values of 0 and less have no place on a log scale. " : "";
       const lost = curve.values.filter((value) => value === null).length;
       const gaps = lost ? `${lost} ${lost === 1 ? "value is" : "values are"} NaN or infinite, and not drawn. ` : "";
-      this.note.textContent = gaps + left + (curve.downsampled
+      const breaks = curve.breaks.includes(true) ? "The curve is broken where the data or the task changed: numbers on both sides cannot be compared. " : "";
+      this.note.textContent = breaks + gaps + left + (curve.downsampled
         ? `${curve.plans.length} of ${curve.evaluations} evaluations are drawn: the lowest and highest of each interval.` : "");
       this.root.dataset.drawn = String(curve.evaluations);
     } catch {
