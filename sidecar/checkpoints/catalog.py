@@ -19,7 +19,7 @@ from sidecar.checkpoints.file_group_reader import FileGroupReader
 from sidecar.checkpoints.formats import looked_for
 from sidecar.checkpoints.known_checkpoints import KnownCheckpoints
 from sidecar.checkpoints.pin_scan import PinScan, PinScanner
-from sidecar.checkpoints.presence import Answer, Presence, ask
+from sidecar.checkpoints.presence import Answer, Presence, ask, ask_directory
 from sidecar.checkpoints.scan import DiscoveredCheckpoint, ScanResult
 from sidecar.checkpoints.subfolder_hint import SubfolderHint
 from sidecar.checkpoints.subfolders import Subfolders
@@ -157,6 +157,13 @@ class Catalog:
         """Return whether the files of a checkpoint exist, by their names."""
         try:
             return self._calls(f"/ask {found.checkpoint.folder}", lambda: ask(found, self._root, self._pins_dir))
+        except HangingError as error:
+            return Answer(Presence.UNKNOWN, str(error.strerror))
+
+    def ask_directory(self, found: DiscoveredCheckpoint) -> Answer:
+        """Return whether the files of a checkpoint lie in the checkpoint directory, by their names."""
+        try:
+            return self._calls(f"/ask {found.checkpoint.folder}", lambda: ask_directory(found, self._root))
         except HangingError as error:
             return Answer(Presence.UNKNOWN, str(error.strerror))
 

@@ -141,10 +141,10 @@ class CheckpointDirectory:
         return chain.from_iterable(self._reasons.values())
 
     def left_out(self) -> Iterator[tuple[str, str]]:
-        """Return (name, name of the checkpoint with the same training state) of each checkpoint that is left out."""
+        """Return (name, reason) of each checkpoint that is left out."""
         for candidate in chain.from_iterable(self._candidates.values()):
             if candidate.left_out is not None:
-                yield self._reader.named(candidate.name), self._reader.named(candidate.left_out)
+                yield self._reader.named(candidate.name), candidate.left_out
 
     def unknown(self) -> Iterator[tuple[str, str]]:
         """Return (folder name, reason) of checkpoints that were found before and cannot be read now."""

@@ -1,5 +1,6 @@
 """Decide which paths below the checkpoint directory hold checkpoints, by the setting `checkpoint_glob`. No I/O."""
 
+import glob
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -38,6 +39,15 @@ class CheckpointGlob:
         """Return whether checkpoints may lie in a folder, or further down in it."""
         parts = folder.split("/")
         return any(len(parts) < len(pattern) and _match(pattern, parts) for pattern in self.patterns)
+
+    def names(self, folder: str) -> bool:
+        """Return whether a pattern enters a folder by its name, so that the user knows what lies in it."""
+        parts = folder.split("/")
+        written = [translate(glob.escape(part)) for part in parts]
+        return any(
+            len(parts) < len(pattern) and [part.pattern for part in pattern[: len(parts)]] == written
+            for pattern in self.patterns
+        )
 
 
 def _match(pattern: tuple[re.Pattern[str], ...], parts: list[str]) -> bool:

@@ -5,6 +5,7 @@ scan and gets those of this scan. Reading blocks for as long as the storage does
 count as complete.
 """
 
+import os
 import re
 from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass, field, replace
@@ -14,8 +15,8 @@ from typing import Final
 from sidecar.checkpoints.checkpoint_glob import CheckpointGlob
 from sidecar.checkpoints.complete_marker import CompleteMarker
 from sidecar.checkpoints.completeness import Complete, Corrupt, Wait, completeness
-from sidecar.checkpoints.files import File, Listing, contents, sampled_digest, stat_files
-from sidecar.checkpoints.formats import Candidate, Format, Inspection
+from sidecar.checkpoints.files import File, Listing, contents, is_temporary, sampled_digest, stat_files
+from sidecar.checkpoints.formats import Candidate, Format, Inspection, file_group
 from sidecar.checkpoints.inspect import as_checkpoint, step_in
 from sidecar.checkpoints.known_candidate import KnownCandidate
 from sidecar.checkpoints.scan import DiscoveredCheckpoint, in_folder, written_at
@@ -25,6 +26,7 @@ from sidecar.errors import CheckpointError, ChecksumError, CorruptError, Vanishe
 from sidecar.records import Settlement
 from sidecar.states import Verdict
 
+_NUMBERS: Final = re.compile("[0-9]+")
 _JUST_SECONDS: Final = 60.0  # old files need no haste: a first scan may find thousands
 _QUICKLY_CHECKED_BYTES: Final = 128 * 1024 * 1024  # a CRC-32 of so much takes 0.1 to 0.2 s
 _OLD_SECONDS: Final = 3600.0  # far more than the difference between the clocks of two machines that share storage
@@ -253,10 +255,27 @@ class FileGroupReader:
             reading.given_up.append(self._settlement(inspected, decision.error))
             return replace(inspected, given_up=True)
         assert isinstance(inspected.verdict, Inspection)
+        if inspected.verdict.aside is not None and self._is_beside_others(inspected):
+            return replace(inspected, left_out=f"it is {inspected.verdict.aside}", verdict=None)
         for other in inspected.verdict.same_as:
             if self.glob.accepts(self.named(other)):
-                return replace(inspected, left_out=other, verdict=None)
+                why = f"it has the training state of {self.named(other)}"
+                return replace(inspected, left_out=why, verdict=None)
         return replace(inspected, found=self._found(candidate, inspected, inspected.verdict, now), verdict=None)
+
+    def _is_beside_others(self, candidate: KnownCandidate) -> bool:
+        """Return whether files that are set aside lie beside checkpoints, instead of being what the user watches.
+
+        They do in a sub-folder that the user did not name, and in a folder with files of checkpoints of other names.
+        Raises OSError.
+        """
+        if self.below and not self.glob.names(self.below):
+            return True
+        groups = {file_group(file.name, self.formats) for file in candidate.files}
+        own = {_NUMBERS.sub("#", group) for group in groups if group is not None}
+        with os.scandir(self.root) as entries:
+            others = (file_group(entry.name, self.formats) for entry in entries if not is_temporary(entry.name))
+            return any(_NUMBERS.sub("#", other) not in own for other in others if other is not None)
 
     def _is_proven(self, format_: Format, candidate: Candidate, inspection: Inspection, *, doubtful: bool) -> bool:
         """Return whether checksums prove that a checkpoint is whole.

@@ -22,7 +22,7 @@ class KnownCandidate:
         accepted: Whether the files count as complete, so that no more time has to pass.
         given_up: Whether the candidate was reported as corrupt.
         found: The complete checkpoint, once the candidate is one.
-        left_out: The name of the checkpoint with the same training state, for which this one is left out.
+        left_out: Why the checkpoint is not evaluated: it has the training state of another one, or is no checkpoint.
     """
 
     format: Format

@@ -44,6 +44,11 @@ def ask(discovered: DiscoveredCheckpoint, root: Path, pins: Path) -> Answer:
     return answers[0]
 
 
+def ask_directory(discovered: DiscoveredCheckpoint, root: Path) -> Answer:
+    """Return whether the files of a checkpoint exist in the checkpoint directory `root`, whatever its pins hold."""
+    return _ask(Entry.CHECKPOINT, discovered, root)
+
+
 def _ask(entry: Entry, discovered: DiscoveredCheckpoint, place: Path) -> Answer:
     """Return whether one place has the checkpoint: `Entry.PIN` asks for its pin, `Entry.CHECKPOINT` for its files."""
     again = False

@@ -40,7 +40,8 @@ class ScanResult:
         by_key: The complete checkpoints in order of discovery; within one scan by step and natural order of names.
         corrupt: Checkpoints that this scan gave up because their files are damaged. Each is reported once.
         waiting: (name, reason) of each candidate that is not complete.
-        left_out: (name, name of the other) of each checkpoint with the same training state as another one.
+        left_out: (name, reason) of each checkpoint that is not evaluated: it has the training state of another one, or
+            is the copy of a callback.
         missing: Whether the checkpoint directory does not exist.
         places: The place in the order of discovery of every checkpoint that this process ever discovered.
         broken: Pins that cannot be read any more, and whether that is certain.

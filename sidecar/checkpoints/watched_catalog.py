@@ -3,12 +3,15 @@
 Called in the storage thread; it blocks for as long as the storage does.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from sidecar.checkpoints.catalog import Catalog
+from sidecar.checkpoints.renamed_checkpoints import RenamedCheckpoints
 from sidecar.checkpoints.scan import ScanResult
 from sidecar.checkpoints.watch import Watch
 from sidecar.clock import Clock
+from sidecar.records import Key
 
 
 @dataclass(slots=True)
@@ -28,17 +31,24 @@ class WatchedCatalog:
     sweep_seconds: float = 2.0
     _hints: set[str] = field(default_factory=set)  # names that changed since a scan succeeded
     _swept_at: float = float("-inf")
+    _renamed: RenamedCheckpoints = field(default_factory=RenamedCheckpoints)
 
     @property
     def watch_problem(self) -> str | None:
         """Return why there are no file events; None if there are events, or if they are turned off."""
         return self.watch.problem if self.watch is not None else None
 
-    def scan(self, *, everything: bool) -> ScanResult:
+    def scan(self, *, everything: bool, is_settled: Callable[[Key], bool] = lambda _: False) -> ScanResult:
         """Scan the names that file events reported, and more if a sweep is due or `everything` is asked for.
 
-        Raises `StorageError` if a folder cannot be listed; the names are scanned next time then.
+        A checkpoint that was renamed is left out if its former name is pinned, or settled by `is_settled`. Raises
+        `StorageError` if a folder cannot be listed; the names are scanned next time then.
         """
+        scan = self._scan(everything=everything)
+        return self._renamed.leave_out(scan, is_settled, self.catalog.ask_directory)
+
+    def _scan(self, *, everything: bool) -> ScanResult:
+        """Scan as `scan` says, whatever was renamed."""
         if self.watch is None:
             return self.catalog.scan()
         self.watch.ensure()

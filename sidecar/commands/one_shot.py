@@ -50,10 +50,12 @@ def evaluate_once(
     *,
     clock: Clock | None = None,
     show: Callable[[tuple[WorkerStatus, ...]], None] = lambda _: None,
+    note: Callable[[Event], None] = lambda _: None,
 ) -> list[Done]:
     """Evaluate one checkpoint with all of this node's workers, and return the report of every rank, in rank order.
 
-    Without a checkpoint the workers form a group and build the task, and there are no reports.
+    Without a checkpoint the workers form a group and build the task, and there are no reports. `note` is called with
+    each event of a worker.
 
     Raises:
         EvaluationFailedError: with the reason of the first rank that failed.
@@ -63,7 +65,7 @@ def evaluate_once(
     start = clock.now()
     started = workers.fill(start)
     try:
-        _wait(workers, inbox, clock, start + once.plan_cap_seconds, show, Ready, len(started))
+        _wait(workers, inbox, clock, start + once.plan_cap_seconds, show, note, Ready, len(started))
         now = clock.now()
         members = tuple(
             Member(rank, workers.name, worker.worker, worker.address) for rank, worker in enumerate(started)
@@ -84,7 +86,7 @@ def evaluate_once(
             )
             workers.evaluate(command, member.worker, now)
         awaited: type[Report] = Joined if once.checkpoint is None else Done
-        done = _wait(workers, inbox, clock, start + once.plan_cap_seconds, show, awaited, len(members))
+        done = _wait(workers, inbox, clock, start + once.plan_cap_seconds, show, note, awaited, len(members))
         return sorted((report for report in done if isinstance(report, Done)), key=lambda report: report.rank)
     finally:
         _end(workers, inbox)
@@ -128,6 +130,7 @@ def _wait(
     clock: Clock,
     deadline: float,
     show: Callable[[tuple[WorkerStatus, ...]], None],
+    note: Callable[[Event], None],
     kind: type[Report],
     count: int,
 ) -> list[Report]:
@@ -150,6 +153,7 @@ def _wait(
         known = workers.find(worker)
         phase = known.progress.phase if known else None
         workers.observe(worker, report, clock.now())
+        note(report)
         if isinstance(report, kind):
             found.append(report)
         elif isinstance(report, Failed):

@@ -91,7 +91,8 @@ class Dispatcher:
         self._loaded = loaded = _loaded(command)
         self._enter(WorkerPhase.BUILD)
         self._evaluator = evaluator = self._build(loaded, command)
-        self._report(Joined(command.group, loaded.digest, self._backend.profile(command)))
+        sets = tuple(loaded.task.eval_sets)
+        self._report(Joined(command.group, loaded.digest, self._backend.profile(command), sets))
         if evaluator.loads_graphs:
             self._tidy()  # freezes all objects; done now, because a stored graph must not be frozen
 

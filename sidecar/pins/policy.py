@@ -84,6 +84,10 @@ class PinPolicy:
                 pin |= self.selection.choose(waiting, self.history, over=self.done).hold
         return PinDecision(pin, retain if self.releases else found.keys())
 
+    def is_settled(self, key: Key) -> bool:
+        """Return whether the journal has settled a checkpoint for the tasks of all live nodes."""
+        return all(self.history.verdicts.is_settled(key, task) for task in self.tasks or {None})
+
     def retains(self, checkpoint: DiscoveredCheckpoint) -> bool:
         """Return whether the pin of one checkpoint must stay."""
         key = checkpoint.checkpoint.key

@@ -128,7 +128,7 @@ class PinReconciler:
         """
         self.clean()
         done = self.is_done()  # before the scan, which then finds all checkpoints from before the marker
-        scan = self._complete(self.checkpoints.scan(everything=done))
+        scan = self._complete(self.checkpoints.scan(everything=done, is_settled=policy.is_settled))
         decision = policy.decide(scan.by_key)
         changes = self._executor.unpin(scan, policy, decision, leaving=leaving)
         self.turns.begin(self.pinner.bytes_copied)
@@ -162,7 +162,7 @@ class PinReconciler:
 
         Raises `StorageError` if a folder cannot be listed.
         """
-        scan = self._complete(self.checkpoints.scan(everything=False))
+        scan = self._complete(self.checkpoints.scan(everything=False, is_settled=policy.is_settled))
         changes = self._executor.unpin(scan, policy, policy.decide(scan.by_key), leaving=False)
         self._given_up += changes.given_up
 

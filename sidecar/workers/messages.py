@@ -118,6 +118,7 @@ class Joined:
     group: str
     task: str  # digest of its code
     profile: dict[str, str]
+    eval_sets: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -400,7 +400,7 @@ def test_last_is_not_evaluated_twice(recorded, root, new_catalog, kind, found, o
     lightning(recorded, root, kind)
     scan = new_catalog(quiet_seconds=0).scan()
     assert [each.checkpoint.name for each in scan.found] == found
-    assert scan.left_out == (("last.ckpt", other),)
+    assert scan.left_out == (("last.ckpt", f"it has the training state of {other}"),)
     assert (scan.waiting, scan.corrupt) == ((), ())
 
 
@@ -450,7 +450,9 @@ def test_last_of_a_second_training(recorded, root, new_catalog, name):
     """Lightning counts versions if the file is there already."""
     lightning(recorded, root, "lightning_last")
     (root / "last.ckpt").rename(root / name)
-    assert new_catalog(quiet_seconds=0).scan().left_out == ((name, "epoch=1-step=10.ckpt"),)
+    assert new_catalog(quiet_seconds=0).scan().left_out == (
+        (name, "it has the training state of epoch=1-step=10.ckpt"),
+    )
 
 
 def test_other_names_of_the_same_state_are_checkpoints(recorded, root, new_catalog):
@@ -460,7 +462,7 @@ def test_other_names_of_the_same_state_are_checkpoints(recorded, root, new_catal
     (root / "best.ckpt").symlink_to("mine.ckpt")
     scan = new_catalog(quiet_seconds=0).scan()
     assert "mine.ckpt" in [each.checkpoint.name for each in scan.found]
-    assert scan.left_out == (("best.ckpt", "mine.ckpt"),)
+    assert scan.left_out == (("best.ckpt", "it has the training state of mine.ckpt"),)
 
 
 def test_last_is_compared_with_few_files(recorded, root):

@@ -20,6 +20,10 @@ class FakeCatalog:
             raise StorageError("cannot read the checkpoint directory")
         return ScanResult()
 
+    def ask_directory(self, found):
+        """Nothing was renamed."""
+        raise AssertionError(found)
+
 
 class FakeWatch:
     """Reports the names that a test put there."""

@@ -198,7 +198,7 @@ def test_check_of_a_task_without_a_model(sidecar, tasks, tmp_path):
     words = ("check", "--checkpoint-dir", tmp_path / "ckpts", "--role", "worker", "--task")
     told = " ".join(sidecar.start(*words, f"{tasks}/graph_only.py:task").wait().out.split())
     assert "FAIL task" in told
-    assert "has no build_model, so trust_saved_graph must be true" in told
+    assert "Task(build_model=None) can evaluate only stored graphs: set trust_saved_graph = true" in told
     assert "ok graphs" not in told
 
 

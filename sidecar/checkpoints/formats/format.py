@@ -36,7 +36,8 @@ class Inspection:
     `step_source` says which of its variables holds the step. `proof_bytes`: how much `check` reads to prove that the
     checkpoint is whole, as checksums cover all content and are written last; None: it cannot prove that. `same_as`:
     other checkpoints in the folder with the same training state, if this name is an additional one: `last.ckpt`.
-    `doubt`: why the files may belong to two saves, although each is whole.
+    `doubt`: why the files may belong to two saves, although each is whole. `aside`: what the files are for if they lie
+    beside the checkpoints of a training, such as the copy from which a callback continues it.
     """
 
     digest: str
@@ -46,6 +47,11 @@ class Inspection:
     proof_bytes: int | None = None
     same_as: tuple[str, ...] = ()
     doubt: str | None = None
+    aside: str | None = None
+
+
+BACKUP: Final = "the copy from which BackupAndRestore of Keras continues an interrupted training"
+"""What `Inspection.aside` says of files of this callback."""
 
 
 def shown(name: str | bytes) -> str:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from sidecar.checkpoints.files import Listing, open_file, update_from_content
-from sidecar.checkpoints.formats.format import Candidate, Inspection
+from sidecar.checkpoints.formats.format import BACKUP, Candidate, Inspection
 from sidecar.checkpoints.formats.keras_iterations import iterations
 from sidecar.errors import CorruptError, IncompleteError, VanishedError
 
@@ -33,6 +33,11 @@ _CHECKSUMMED: Final = 2  # the first superblock version that has a checksum
 _BEING_WRITTEN: Final = 0b101  # write access, single-writer multiple-reader access
 _WIDTHS: Final = (2, 4, 8)
 _WORD: Final = 0xFFFFFFFF
+
+
+_BACKUP: Final = "latest.weights.h5"
+_BACKUP_STATE: Final = "training_metadata.json"
+"""Files of BackupAndRestore: keras `src/callbacks/backup_and_restore.py`. The second one is written last."""
 
 
 class Hdf5:
@@ -67,7 +72,8 @@ class Hdf5:
         size = update_from_hdf5(digest, folder, require_suffix(name, self.suffixes))
         with open_file(folder, name) as file:
             step = iterations(file, 0, size)
-        return Inspection(digest.hexdigest(), step, (name,), "optimizer")
+        is_backup = name == _BACKUP and (folder / _BACKUP_STATE).is_file()
+        return Inspection(digest.hexdigest(), step, (name,), "optimizer", aside=BACKUP if is_backup else None)
 
     def check(self, folder: Path, name: str) -> None:
         """Check the structure, as `inspect` does: HDF5 as Keras writes it has no checksums of data."""

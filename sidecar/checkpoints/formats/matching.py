@@ -40,7 +40,7 @@ class MatchingFiles:
 
     def file_group(self, name: str) -> str | None:
         """Return the name itself if it matches."""
-        return name if self._pattern is not None and fnmatchcase(name, self._pattern) else None
+        return name if self._pattern is not None and _matches(name, self._pattern, _NO_FILES) else None
 
     def candidates(self, folder: Path, listing: Listing) -> Iterator[Candidate]:
         """Yield every file that matches. A link that leads out of the folder cannot be used."""
@@ -95,7 +95,7 @@ class MatchingFolders:
         if self._pattern is None:
             return
         for name in listing.folders:
-            if fnmatchcase(name, self._pattern):
+            if _matches(name, self._pattern, _NO_FOLDERS):
                 contents = _contents_of(folder, name)
                 yield Candidate(name, tuple(contents.files), leaving=contents.link)
 
@@ -131,6 +131,16 @@ class MatchingFolders:
         """Return True, because it is unknown how the user's program writes the files in a folder."""
         del file
         return True
+
+
+_NO_FILES: Final = ("events.out.tfevents.*", "*.ipynb")
+_NO_FOLDERS: Final = ("wandb", "mlruns", "lightning_logs", "catboost_info", "__pycache__")
+"""Names of loggers and notebooks. A pattern such as `*` does not mean them; one without a wildcard does."""
+
+
+def _matches(name: str, pattern: str, not_meant: tuple[str, ...]) -> bool:
+    """Return whether a name matches the pattern, and is none that only a pattern without a wildcard means."""
+    return fnmatchcase(name, pattern) and (name == pattern or not any(fnmatchcase(name, other) for other in not_meant))
 
 
 def _require_match(name: str, pattern: str | None) -> None:

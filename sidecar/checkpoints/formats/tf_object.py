@@ -23,7 +23,7 @@ from typing import Final, Literal
 from sidecar.checkpoints.files import File, Listing, open_file, read_file, size_of
 from sidecar.checkpoints.formats.checkpoint_state import named_in
 from sidecar.checkpoints.formats.crc32c import masked_crc32c
-from sidecar.checkpoints.formats.format import Candidate, Inspection, about, shown
+from sidecar.checkpoints.formats.format import BACKUP, Candidate, Inspection, about, shown
 from sidecar.checkpoints.formats.protobuf import VARINT, fields, read_varint
 from sidecar.checkpoints.formats.sstable import read_table
 from sidecar.checkpoints.formats.tf_entry import natural, read_entry
@@ -45,6 +45,15 @@ _FILE: Final = re.compile(rf"(?P<prefix>.+){_ENDINGS}", re.DOTALL)
 _VALUE: Final = "/.ATTRIBUTES/VARIABLE_VALUE"
 _INTEGERS: Final = {3: 4, 9: 8}  # DT_INT32, DT_INT64 (core/framework/types.proto) and their sizes in bytes
 _GRAPH: Final = b"_CHECKPOINTABLE_OBJECT_GRAPH"
+_BACKUP: Final = re.compile(rb"_?ckpt_saved_epoch/")
+"""Keys of BackupAndRestore: tf_keras `src/distribute/worker_training_state.py`."""
+
+_ITERATOR: Final = b"/.ATTRIBUTES/ITERATOR_STATE"
+"""End of the keys of iterators: tensorflow `python/data/ops/iterator_ops.py`."""
+
+_NO_MODEL: Final = (b"_CHECKPOINTABLE_OBJECT_GRAPH", b"save_counter/", b"step/", b"global_step/")
+"""Beginnings of keys that every checkpoint may have, whether it holds a model or not."""
+
 _LENGTH_BYTES: Final = 10  # the longest varint
 _CRC_BYTES: Final = 4
 _VARIABLES: Final = 2  # the first rank of steps that are not an optimizer's
@@ -62,6 +71,32 @@ class _Bundle:
     ends: Mapping[int, int]  # by shard: where its last tensor ends
     counts: Sequence[tuple[StepSource, Entry]]  # the likeliest step first
     graph: Entry | None
+    aside: str | None  # as in `Inspection`
+
+
+@dataclass(slots=True)
+class _Purpose:
+    """Find out from the keys of an index whether it is something else than a checkpoint of a model."""
+
+    is_backup: bool = False
+    holds_iterator: bool = False
+    holds_values: bool = False
+
+    def add(self, key: bytes) -> None:
+        """Note one key."""
+        if _BACKUP.match(key):
+            self.is_backup = True
+        elif key.endswith(_ITERATOR):
+            self.holds_iterator = True
+        elif not key.startswith(_NO_MODEL):
+            self.holds_values = True
+
+    @property
+    def aside(self) -> str | None:
+        """Return what `Inspection.aside` says of it."""
+        if self.is_backup:
+            return BACKUP
+        return "the place of an iterator in the data" if self.holds_iterator and not self.holds_values else None
 
 
 class TfObject:
@@ -119,7 +154,7 @@ class TfObject:
         if bundle.graph is not None:
             _require_length(folder, shards[bundle.graph.shard], bundle.graph)
         source, step = _read_step(folder, shards, bundle)
-        return Inspection(digest.hexdigest(), step, (f"{name}.index", *shards), source)
+        return Inspection(digest.hexdigest(), step, (f"{name}.index", *shards), source, aside=bundle.aside)
 
     def check(self, folder: Path, name: str) -> None:
         """Compare every tensor with its masked CRC-32C."""
@@ -142,6 +177,7 @@ def _read_bundle(index: bytes, step_key: str | None) -> _Bundle:
     ends: dict[int, int] = {}
     likely: list[tuple[_Rank, Entry]] = []
     graph: Entry | None = None
+    purpose = _Purpose()
     for number, (key, value) in enumerate(entries):
         if number >= MAX_TENSORS:
             raise CorruptError(f"it holds more than {MAX_TENSORS} tensors")
@@ -152,6 +188,7 @@ def _read_bundle(index: bytes, step_key: str | None) -> _Bundle:
         if entry.shard >= shards:
             raise CorruptError(f"{shown(key)} has the shard number {entry.shard}, but there are {shards} shards")
         ends[entry.shard] = max(ends.get(entry.shard, 0), entry.offset + entry.size)
+        purpose.add(key)
         if key == _GRAPH:
             graph = entry
             if entry.dtype != STRING or not entry.scalar:
@@ -161,7 +198,9 @@ def _read_bundle(index: bytes, step_key: str | None) -> _Bundle:
             if rank is not None:
                 bisect.insort(likely, (rank, entry), key=operator.itemgetter(0))
                 del likely[_MOST_COUNTS:]  # keys may be long
-    return _Bundle(shards, byteorder, ends, [(_source(rank, step_key), entry) for rank, entry in likely], graph)
+    return _Bundle(
+        shards, byteorder, ends, [(_source(rank, step_key), entry) for rank, entry in likely], graph, purpose.aside
+    )
 
 
 def _tensors(index: bytes, shards: int) -> Iterator[tuple[bytes, Entry]]:

@@ -165,8 +165,8 @@ def _checkpoints(settings: Settings, catalog: Catalog, storage_timeout: StorageT
     yield Finding("checkpoints", ok=True, text=detection)
     for name, reason in scan.waiting:
         yield Finding("checkpoints", ok=True, text=f"{name} is not complete: {reason}")
-    for name, other in scan.left_out:
-        yield Finding("checkpoints", ok=True, text=f"{name} is not evaluated: it has the training state of {other}")
+    for name, why in scan.left_out:
+        yield Finding("checkpoints", ok=True, text=f"{name} is not evaluated: {why}")
 
 
 def _detection(settings: Settings) -> str:
@@ -303,23 +303,29 @@ def _task(
     *,
     quick: bool,
 ) -> Generator[Finding, None, str | None]:
-    """Import the task in a worker process and evaluate with it, unless `quick`. Return the digest of its code."""
+    """Evaluate with the task in a worker process, or if `quick` only import it. Return the digest of its code."""
+    if quick:
+        return (yield from _import(settings, make_workers, search_path))
+
+    def newest() -> DiscoveredCheckpoint | None:
+        scan = storage_timeout.call(catalog.scan)
+        return scan.found[-1] if scan.found else None
+
+    return (yield from try_task(settings, make_workers, newest))
+
+
+def _import(
+    settings: Settings, make_workers: Callable[[Post], WorkerPool], search_path: str
+) -> Generator[Finding, None, str | None]:
+    """Import the task in a worker process, and return the digest of its code."""
     try:
         imported = _imported(settings, make_workers, search_path)
     except SidecarError as error:
         yield Finding("task", ok=False, text=str(error))
         return None
     about = f"{settings.task} evaluates {', '.join(imported.eval_sets)} with {settings.framework} {imported.version}"
-    if quick:
-        text = f"{about}. Not tried (--quick): to build its model, to restore a checkpoint and to evaluate a batch"
-        yield Finding("task", ok=True, text=text, tried=False)
-        return imported.digest
-
-    def newest() -> DiscoveredCheckpoint | None:
-        scan = storage_timeout.call(catalog.scan)
-        return scan.found[-1] if scan.found else None
-
-    yield from try_task(settings, about, make_workers, newest)
+    text = f"{about}. Not tried (--quick): to build its model, to restore a checkpoint and to evaluate a batch"
+    yield Finding("task", ok=True, text=text, tried=False)
     return imported.digest
 
 

@@ -1,13 +1,14 @@
 """Try the task with the newest checkpoint in a worker process, and report what a daemon would meet.
 
-`command` calls this after the task was imported. The worker process carries out the commands of a daemon: it builds
+`command` calls this. The worker process carries out the commands of a daemon: it builds
 the task, restores the checkpoint and evaluates with all checks, but only the first batch of each eval set. The
 checkpoint is not pinned, no journal is written, and the saves go to a temporary folder, which is removed.
 """
 
 import queue
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -19,60 +20,94 @@ from sidecar.commands.worker_pool import make_task_spec
 from sidecar.errors import CheckpointError, SidecarError, StorageError
 from sidecar.records import Checkpoint, Result
 from sidecar.settings import Settings
+from sidecar.states import WorkerPhase
+from sidecar.workers.command_specs import cannot_be_used
+from sidecar.workers.messages import Failed, Joined, Ready
 from sidecar.workers.pool import WorkerPool
-from sidecar.workers.process import Post
+from sidecar.workers.process import Event, Post
 
 _TRIES: Final = 3  # training may delete the newest checkpoint, or overwrite it, while it is restored
 _NO_FAILURE: Final = "That is no failure: run `sidecar check` again"
+_UNTRIED: Final = (
+    "Not tried: to restore a checkpoint and to evaluate a batch, since there is no complete checkpoint yet. "
+    f"{_NO_FAILURE} when there is one"
+)
+
+
+@dataclass(slots=True)
+class _Seen:
+    """Hold what the worker process has reported about the task."""
+
+    version: str = ""  # of the framework
+    joined: Joined | None = None
+    failed: Failed | None = None
+
+    def note(self, event: Event) -> None:
+        """Note an event of the worker process."""
+        if isinstance(event, Ready):
+            self.version = event.version
+        elif isinstance(event, Joined):
+            self.joined = event
+        elif isinstance(event, Failed):
+            self.failed = event
 
 
 def try_task(
     settings: Settings,
-    about: str,
     make_workers: Callable[[Post], WorkerPool],
     newest: Callable[[], DiscoveredCheckpoint | None],
-) -> Iterator[Finding]:
+) -> Generator[Finding, None, str | None]:
     """Report whether the task can evaluate the newest checkpoint, or if there is none, whether it can be built.
 
-    `about`: the eval sets and the framework of the task, as a sentence. `newest`: scans for the newest checkpoint that
-    is complete.
+    `newest`: scans for the newest checkpoint that is complete. Return the digest of the task's code, or None if it
+    could not be built.
     """
-    tried = settings.task
+    assert settings.task is not None
+    seen, checkpoint = _Seen(), None
     try:
         for _ in range(_TRIES):
             found = newest()
             if found is None:
-                _evaluate(settings, None, "", make_workers)
-                text = f"{about}; its data and its model were tried out. {_untried()}"
+                _evaluate(settings, None, "", make_workers, seen)
+                text = f"{_about(settings, seen)}; its data and its model were tried out. {_UNTRIED}"
                 yield Finding("task", ok=True, text=text, tried=False)
-                return
+                break
             checkpoint = found.checkpoint
-            tried = checkpoint.name
             try:
                 if settings.verify == "full":
                     check(found.folder / Path(checkpoint.name).name, checkpoint.format)
-                result = _evaluate(settings, checkpoint, restore_path(found, found.folder), make_workers)
+                result = _evaluate(settings, checkpoint, restore_path(found, found.folder), make_workers, seen)
             except SidecarError:
                 if _is_unchanged(found):
                     raise
                 continue
-            yield from _succeeded(checkpoint, about, result)
-            return
+            yield from _succeeded(checkpoint, _about(settings, seen), result)
+            break
+        else:
+            assert checkpoint is not None
+            text = (
+                f"{_about(settings, seen)}. Not tried: to restore a checkpoint, since training deleted or replaced "
+                f"{checkpoint.name} and the ones before it meanwhile. {_NO_FAILURE}; a daemon pins what it evaluates"
+            )
+            yield Finding("task", ok=True, text=text, tried=False)
     except SidecarError as error:
-        yield Finding("task", ok=False, text=f"{tried}: {error}")
-        return
-    text = (
-        f"{about}. Not tried: to restore a checkpoint, since training deleted or replaced {checkpoint.name} and the "
-        f"ones before it meanwhile. {_NO_FAILURE}; a daemon pins what it evaluates"
-    )
-    yield Finding("task", ok=True, text=text, tried=False)
+        yield Finding("task", ok=False, text=_explained(settings.task, checkpoint, seen.failed, error))
+    return None if seen.joined is None else seen.joined.task
 
 
-def _untried() -> str:
-    return (
-        "Not tried: to restore a checkpoint and to evaluate a batch, since there is no complete checkpoint yet. "
-        f"{_NO_FAILURE} when there is one"
-    )
+def _explained(task: str, checkpoint: Checkpoint | None, failed: Failed | None, error: SidecarError) -> str:
+    """Return the sentence that a daemon would log about a failure."""
+    if failed is not None and failed.phase == WorkerPhase.IMPORT:
+        return cannot_be_used(task, failed.message)
+    return f"{task if checkpoint is None else checkpoint.name}: {error}"
+
+
+def _about(settings: Settings, seen: _Seen) -> str:
+    """Return a sentence about what the task evaluates, as far as it was built."""
+    if seen.joined is None:
+        return str(settings.task)
+    sets = ", ".join(seen.joined.eval_sets)
+    return f"{settings.task} evaluates {sets} with {settings.framework} {seen.version}"
 
 
 def _succeeded(checkpoint: Checkpoint, about: str, result: Result | None) -> Iterator[Finding]:
@@ -90,7 +125,11 @@ def _succeeded(checkpoint: Checkpoint, about: str, result: Result | None) -> Ite
 
 
 def _evaluate(
-    settings: Settings, checkpoint: Checkpoint | None, path: str, make_workers: Callable[[Post], WorkerPool]
+    settings: Settings,
+    checkpoint: Checkpoint | None,
+    path: str,
+    make_workers: Callable[[Post], WorkerPool],
+    seen: _Seen,
 ) -> Result | None:
     """Return the result of the first batch of each eval set; None without a checkpoint.
 
@@ -108,7 +147,7 @@ def _evaluate(
             save_weights="none",
             most_batches=1,
         )
-        done = evaluate_once(once, workers, inbox)
+        done = evaluate_once(once, workers, inbox, note=seen.note)
     return done[0].result if done else None
 
 
