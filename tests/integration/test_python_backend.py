@@ -104,6 +104,15 @@ def test_a_model_that_is_no_pickle_fails_alone(watching, models):
     assert "raised while the checkpoint was restored" in failed["message"]
 
 
+def test_a_model_that_is_renamed_is_not_evaluated_again(watching, models):
+    """Its name was another one when it was evaluated; the next model is evaluated after it would have been."""
+    daemon, folder = watching
+    daemon.evaluated(save(models[1], folder, 201))
+    (folder / "model-201.joblib").rename(folder / "model-best.joblib")
+    daemon.evaluated(save(models[2], folder, 202))
+    assert "model-best.joblib" not in [row["checkpoint"] for row in daemon.history()]
+
+
 @pytest.mark.parametrize("counts", [(1, 3), pytest.param((1, 2, 3), marks=pytest.mark.nightly)], ids=str)
 def test_bits_are_equal_for_any_number_of_ranks(sidecar, models, tmp_path, counts):
     """Every number, and the predictions that the workers saved; nothing of the ranks' meeting is left behind."""
