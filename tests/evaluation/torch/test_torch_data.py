@@ -705,14 +705,34 @@ def test_objects_that_cannot_be_compared_are_refused():
     assert "Graph" in str(refused(given))
 
 
-@pytest.mark.parametrize("reason", ["no length", "no collate", "own loader", "empty", "datasets"])
+@pytest.mark.parametrize("base", ["torch", "none"])
+def test_a_dataset_without_a_length(checkpoint, base):
+    """Python reads an object in turn whose index ends with `IndexError`, and so is it read here."""
+    from torch.utils.data import Dataset
+
+    class Old(Dataset if base == "torch" else object):
+        def __getitem__(self, index):
+            return dataset()[index]
+
+    assert_right(task(Old), checkpoint, truth(checkpoint))
+    given = EvalSet(Old, prepare=lambda x, y: (x * 1, y))
+    assert_right(task(given), checkpoint, truth(checkpoint), ranks=(2,))
+
+
+@pytest.mark.parametrize(
+    "reason", ["no length", "no length in a loader", "keys", "no collate", "own loader", "empty", "datasets"]
+)
 def test_what_cannot_be_read_is_refused_with_the_reason(reason):
     import torch
     from torch.utils.data import DataLoader, Dataset, Subset
 
     class NoLength(Dataset):
         def __getitem__(self, index):
-            return dataset()[index]
+            return dataset()[index % 33]
+
+    class Keyed(Dataset):
+        def __getitem__(self, index):
+            return {0: dataset()[0]}[index]
 
     class Ragged(Dataset):
         def __len__(self):
@@ -727,6 +747,8 @@ def test_what_cannot_be_read_is_refused_with_the_reason(reason):
 
     sources = {
         "no length": (NoLength, "__len__"),
+        "no length in a loader": (lambda: DataLoader(NoLength(), batch_size=8), "__len__"),
+        "keys": (Keyed, "KeyError"),
         "no collate": (Ragged, "collate_fn"),
         "own loader": (lambda: OwnLoader(dataset(), batch_size=8), "OwnLoader"),
         "empty": (lambda: Subset(dataset(), []), "is empty"),

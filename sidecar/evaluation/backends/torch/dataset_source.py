@@ -43,6 +43,7 @@ _ONE_PROCESS: Final = (
 )
 
 _SHOWN: Final = 4
+_BEYOND: Final = 2**40  # an index that no dataset has
 _SAID_BY_REPR: Final = (complex, date, Enum, PurePath, range, slice, time, torch.device, torch.dtype)
 
 Collate = Callable[[list[Any]], Any]
@@ -81,7 +82,8 @@ class DatasetSource:
         self._batch_size = batch_size if self._loader is None else self._loader.batch_size
         if self._loader is not None:
             self._require_plain(self._loader)
-        listing = None if _is_iterable(self._dataset) else self._listed(data, batch_size)
+        is_read_in_turn = _is_iterable(self._dataset) or (self._loader is None and self._ends_by_index_error())
+        listing = None if is_read_in_turn else self._listed(data, batch_size)
         self._batches = None if listing is None else listing.batches
         self.sharding = self._sharding(eval_set)
         has_processes = self._loader is not None and self._loader.num_workers > 0
@@ -207,6 +209,30 @@ class DatasetSource:
                 f"its own way: return a torch.utils.data.DataLoader, or with Task(batch_size=None) iter(loader)"
             )
 
+    def _ends_by_index_error(self) -> bool:
+        """Return whether the dataset has no length, and an index beyond its end raises `IndexError`.
+
+        Python reads such an object in turn, as it reads a list. Raises `EvaluationError` for one without an end.
+        """
+        try:
+            len(self._dataset)
+        except (AttributeError, TypeError, NotImplementedError):
+            pass
+        else:
+            return False
+        try:
+            self._dataset[_BEYOND]
+        except IndexError:
+            return True
+        except Exception as error:  # noqa: BLE001 - any dataset of a user
+            found = f"raises {type(error).__name__}"
+        else:
+            found = "returns an example"
+        raise self._refused(
+            f"its dataset {type(self._dataset).__name__} has no length, and {found} for the index {_BEYOND}: define "
+            f"__len__, or let __getitem__ raise IndexError beyond the end"
+        )
+
     def _listed(self, data: Any, batch_size: int | None) -> Listing:
         if isinstance(data, DataLoader):
             return list_batches_of(self._name, data)
@@ -328,7 +354,7 @@ def _is_dataset(data: Any) -> bool:
     """Return whether an object is a dataset that does not inherit from torch's, such as one of Hugging Face."""
     if isinstance(data, np.ndarray | torch.Tensor | tuple | list | Mapping | Iterator) or hasattr(data, "__array__"):
         return False
-    has_indices = hasattr(data, "__getitem__") and hasattr(data, "__len__")
+    has_indices = hasattr(data, "__getitem__") and (hasattr(data, "__len__") or not hasattr(data, "__iter__"))
     return has_indices or (type(data).__module__.partition(".")[0] == "datasets" and hasattr(data, "__iter__"))
 
 
