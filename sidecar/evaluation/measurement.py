@@ -42,6 +42,11 @@ class Measurement:
             self._metrics[name] = output, metric
         self._outputs = list(dict.fromkeys(output for output, _ in self._metrics.values()))
 
+    @property
+    def takes_one_output(self) -> bool:
+        """Return whether a metric belongs to the only output."""
+        return None in self._outputs
+
     def states(self, info: EvalSetInfo) -> SetStates:
         """Return new states of all metrics."""
         states: SetStates = {}

@@ -24,9 +24,13 @@ def shown(output: Output, name: str) -> str:
 def pick(structure: Any, output: Output) -> Any:
     """Return the part of labels or predictions that belongs to an output; raises `EvaluationError` if there is none."""
     several = isinstance(structure, Mapping | list | tuple)
+    if isinstance(structure, tuple) and isinstance(output, str) and output in getattr(structure, "_fields", ()):
+        return getattr(structure, output)
     if output is None and not several:
         return structure
     keys = list(structure) if isinstance(structure, Mapping) else list(range(len(structure))) if several else []
+    if output is None and not keys:
+        raise EvaluationError("task_error", "labels or predictions are empty: return one array, or several by name")
     if output is None:
         raise EvaluationError(
             "task_error",

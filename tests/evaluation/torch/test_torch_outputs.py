@@ -1,5 +1,9 @@
 """Models with several outputs, with texts as outputs, and with rows that are not examples, on PyTorch."""
 
+from collections import namedtuple
+from dataclasses import dataclass, replace
+from typing import Any
+
 import numpy as np
 import pytest
 from tests_torch import result_of_ranks
@@ -354,3 +358,123 @@ class TestRows:
         assert values["pixel_mean"].lower is None
         assert values["image_mae"].lower is not None
         assert values["image_mae"].value == pytest.approx(1)
+
+
+class TestForms:
+    """Whatever a model returns gives a number, or one sentence that says what to write."""
+
+    @staticmethod
+    def _made(form, scores):
+        import torch
+
+        @dataclass
+        class Output:
+            scores: Any
+            hidden: Any = None
+
+        class Plain:
+            def __init__(self):
+                self.scores = scores
+
+        class Logits:
+            def __init__(self):
+                self.logits = scores
+
+        forms = {
+            "logits": Logits,
+            "float16": scores.half,
+            "bfloat16": scores.bfloat16,
+            "float64": scores.double,
+            "not contiguous": lambda: scores.T.contiguous().T,
+            "expanded": lambda: scores[..., None].expand(*scores.shape, 1)[..., 0],
+            "sparse": scores.to_sparse,
+            "needs gradients": lambda: scores.clone().requires_grad_(),
+            "numpy": scores.numpy,
+            "list of rows": lambda: list(scores),
+            "complex": lambda: scores.to(torch.complex64),
+            "bool": lambda: scores > 0,
+            "integers": (scores * 100).long,
+            "number": scores.mean,
+            "one": lambda: 0.5,
+            "none": lambda: None,
+            "meta": lambda: scores.to("meta"),
+            "text": lambda: "text",
+            "tuple": lambda: (scores, scores),
+            "list": lambda: [scores, scores],
+            "dict": lambda: {"scores": scores},
+            "empty": lambda: (),
+            "data class": lambda: Output(scores),
+            "object": Plain,
+            "named tuple": lambda: namedtuple("Made", "scores hidden")(scores, scores),  # noqa: PYI024
+            "too few": lambda: scores[:-1],
+            "too flat": lambda: scores[:, 0],
+            "turned": lambda: scores.T,
+        }
+        return forms[form]()
+
+    def _task(self, form, loss, metrics, step=None):
+        import torch
+        from torch import nn
+        from torch.utils.data import TensorDataset
+
+        made = self._made
+
+        class Net(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.out = nn.Linear(4, 3)
+
+            def forward(self, x):
+                return made(form, self.out(x))
+
+        x = torch.randn(33, 4, generator=torch.Generator().manual_seed(1))
+        y = x[:, :3].argmax(1)
+        return Task(
+            Net,
+            {"test": lambda: TensorDataset(x, y)},
+            batch_size=8,
+            restore=lambda *_: None,
+            step=step,
+            loss=nn.CrossEntropyLoss() if loss else None,
+            metrics=(lambda: [Accuracy()]) if metrics else None,
+        )
+
+    RIGHT = ("logits", "float16", "bfloat16", "float64", "not contiguous", "expanded", "sparse", "needs gradients")
+    OTHERS = (
+        *("complex", "number", "one", "none", "meta", "text", "tuple", "list", "dict", "empty", "data class", "object"),
+        *("named tuple", "too few", "too flat", "turned"),
+    )
+
+    @pytest.mark.parametrize("measured", ["loss", "metrics"])
+    @pytest.mark.parametrize("form", RIGHT)
+    def test_forms_of_one_tensor(self, form, measured):
+        """A tensor of any type and layout gives the number of a plain one."""
+        given = [self._task(each, measured == "loss", measured == "metrics") for each in ("logits", form)]
+        plain, other = (result_of_ranks(one, "nowhere", 2)["test"].values for one in given)
+        name = "loss" if measured == "loss" else "accuracy"
+        assert other[name].value == pytest.approx(plain[name].value, rel=1e-2)
+
+    @pytest.mark.parametrize("measured", ["loss", "metrics"])
+    @pytest.mark.parametrize("form", OTHERS)
+    def test_other_forms_are_refused_in_a_sentence(self, form, measured):
+        """The message names the form, or the step that chooses an output."""
+        with pytest.raises((EvaluationError, TaskError)) as caught:
+            result_of_ranks(self._task(form, measured == "loss", measured == "metrics"), "nowhere", 1)
+        assert len(str(caught.value).splitlines()) == 1
+        if form in ("tuple", "list", "dict", "data class", "object", "named tuple"):
+            key = {"tuple": 0, "list": 0, "named tuple": 0}.get(form, "scores")
+            assert f"step=lambda model, batch: (batch[1], model(batch[0])[{key!r}])" in str(caught.value)
+
+    @pytest.mark.parametrize("form", ["data class", "object", "named tuple", "dict"])
+    def test_outputs_have_names(self, form):
+        """Metrics and losses by name find the outputs of data classes, objects and named tuples."""
+        from torch import nn
+
+        task = self._task(
+            form, loss=False, metrics=False, step=lambda model, batch: ({"scores": batch[1]}, model(batch[0]))
+        )
+        task = replace(task, loss={"scores": nn.CrossEntropyLoss()}, metrics=lambda: {"scores": [Accuracy()]})
+        plain = result_of_ranks(self._task("logits", loss=True, metrics=True), "nowhere", 1)["test"].values
+        values = result_of_ranks(task, "nowhere", 2)["test"].values
+        assert values["loss"].value == plain["loss"].value
+        assert values["scores_accuracy"].value == plain["accuracy"].value

@@ -65,6 +65,9 @@ _TOLERANCE: Final = 1e-4  # between a float32 mean and the mean of its items, re
 LOSS_ARRAYS: Final = 6
 """Number of arrays that a loss returns for a batch."""
 
+NO_MEMORY: Final = "can't allocate memory"
+"""Part of an error of torch's allocator for the CPU, which has no error type of its own."""
+
 _REDUCTIONS: Final = ("none", "mean", "sum", "batchmean")
 
 
@@ -111,20 +114,15 @@ class TorchLoss:
             return self._of_structures(y, predictions, weights, examples)
         if not predictions.ndim:
             raise _without_rows(predictions)
+        if predictions.layout != torch.strided and not predictions.is_nested:
+            predictions = predictions.to_dense()
         if predictions.dtype in (torch.bfloat16, torch.float16):
             predictions = predictions.float()  # as under autocast: the loss of an item has more digits than they
         if isinstance(self._single, _BY_CLASS):
             predictions, y = _classes_second(predictions, y)
         elif isinstance(self._single, _BY_ELEMENT) and predictions.shape != y.shape:
             raise _mismatched(predictions, y)
-        try:
-            losses = call("Task(loss=…)", self._single, predictions, y)
-        except ValueError as error:
-            raise EvaluationError(
-                "task_error",
-                f"Task(loss=…) does not take labels {tuple(y.shape)} and predictions {tuple(predictions.shape)}: "
-                f"{next(iter(str(error).splitlines()), 'ValueError')}",
-            ) from error
+        losses = self._called(predictions, y)
         if not isinstance(losses, torch.Tensor) or losses.ndim == 0 or len(losses) != len(predictions):
             shape = tuple(losses.shape) if isinstance(losses, torch.Tensor) else type(losses).__name__
             raise EvaluationError(
@@ -135,6 +133,19 @@ class TorchLoss:
         if losses.numel() > max(predictions.numel(), y.numel()):
             raise _mismatched(predictions, y)
         return self._arrays_of(losses, y, predictions, weights, examples)
+
+    def _called(self, predictions: torch.Tensor, y: torch.Tensor) -> Any:
+        """Return what the loss returns. Raises `EvaluationError` if a loss of torch does not take these tensors."""
+        try:
+            return call("Task(loss=…)", self._single, predictions, y)
+        except (IndexError, RuntimeError, TypeError, ValueError) as error:
+            if not _is_refusal(self._single, error):
+                raise
+            raise EvaluationError(
+                "task_error",
+                f"Task(loss=…) does not take labels {_described(y)} and predictions {_described(predictions)}: "
+                f"{next(iter(str(error).splitlines()), type(error).__name__):.200}",
+            ) from error
 
     def _of_structures(self, y: Any, predictions: Any, weights: Any, examples: int | None) -> list[NDArray[Any]]:
         """Return the arrays of a function that takes outputs or labels with several parts, such as dicts."""
@@ -374,10 +385,24 @@ def _mismatched(predictions: torch.Tensor, y: torch.Tensor) -> EvaluationError:
     )
 
 
+def _is_refusal(loss: Any, error: Exception) -> bool:
+    """Return whether a loss of torch refuses its arguments. The error of a user's function has a traceback of use."""
+    is_of_torch = type(loss).__module__.partition(".")[0] == "torch"
+    is_of_memory = isinstance(error, torch.OutOfMemoryError) or NO_MEMORY in str(error)
+    return is_of_torch and not is_of_memory
+
+
+def _described(tensor: torch.Tensor) -> str:
+    return f"{str(tensor.dtype).removeprefix('torch.')} {tuple(tensor.shape)}"
+
+
 def _of_several(y: Any, predictions: Any) -> EvaluationError:
     """Return the error about a criterion of torch that gets labels or outputs with several parts."""
     several = next((part for part in (y, predictions) if isinstance(part, Mapping) and part), None)
-    if several is not None:
+    if isinstance(y, torch.Tensor) and isinstance(predictions, Mapping | tuple | list) and predictions:
+        first = next(iter(predictions)) if isinstance(predictions, Mapping) else 0
+        remedy = f"choose an output with Task(step=lambda model, batch: (batch[1], model(batch[0])[{first!r}]))"
+    elif several is not None:
         parts = ", ".join(f"{name!r}: …" for name in several)
         remedy = f"give a loss for each output, such as loss={{{parts}}}, or let Task(step=…) return one tensor of each"
     else:

@@ -1,5 +1,6 @@
 """Run the model on one batch, and return what metrics, loss and saved columns need."""
 
+import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
@@ -9,7 +10,9 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
+from sidecar.evaluation.backends.torch.batch_objects import parts_of_object
 from sidecar.evaluation.backends.torch.dataset_source import LoadedBatch
+from sidecar.evaluation.backends.torch.loss import NO_MEMORY
 from sidecar.evaluation.backends.torch.output_losses import OutputLosses
 from sidecar.evaluation.backends.torch.ragged import LABELS
 from sidecar.evaluation.backends.torch.tensors import (
@@ -36,7 +39,7 @@ from sidecar.evaluation.data.elements import describe, unpack
 from sidecar.evaluation.data.third_part import naming_weights
 from sidecar.evaluation.eval_loop import BatchOutput
 from sidecar.evaluation.failures import EvaluationError
-from sidecar.evaluation.measurement import Measurement, chosen
+from sidecar.evaluation.measurement import Measurement, chosen, is_list_of_rows
 from sidecar.evaluation.metrics.metric import EvalSetInfo, MetricResult
 from sidecar.evaluation.outputs import join_results
 from sidecar.evaluation.predictions_columns import PredictionsColumns, refused_column
@@ -48,7 +51,6 @@ _LOSS: Final = "loss"
 _ROWS: Final = "rows of batches"  # name of a state: numbers of rows and of examples, and of batches where they differ
 _PARTS: Final = 3  # of a batch (x, y, sample_weight)
 _COMPARED_BYTES: Final = 256 << 20  # of larger predictions, only the loss and the metrics are compared
-_NO_MEMORY: Final = "can't allocate memory"  # of torch's allocator for the CPU, which has no error type of its own
 
 
 class Step:
@@ -192,13 +194,15 @@ class Step:
         try:
             with self.mode():
                 y, predictions, weights = labels_and_predictions(self._task, self._model, content)
+                if self._measurement.takes_one_output:
+                    _require_one_output(y, predictions, examples)
                 rows = _rows(y, predictions, examples)
                 finite = finite_rows(predictions)
                 loss = [] if self._loss is None else self._loss.arrays(y, predictions, weights, examples)
                 arrays = [_as_numpy(part) if self._needs_arrays else None for part in (y, predictions, weights)]
                 counted = weights if self._loss is None else self._loss.without_ignored(y, weights)
         except RuntimeError as error:
-            if _NO_MEMORY in str(error):
+            if NO_MEMORY in str(error):
                 raise MemoryError(str(error)) from error
             if "type" in str(error) and (advice := _advice_on_types(self._model, content)):
                 raise EvaluationError("task_error", f"{advice}: {next(iter(str(error).splitlines()))}") from error
@@ -307,7 +311,7 @@ def labels_and_predictions(task: Task, model: Any, batch: Any) -> tuple[Any, Any
                 f"Task(step=…) must return (y, predictions) or (y, predictions, weights), found {describe(returned)}",
             )
         y, predictions, weights = (*returned, None)[:3]
-        return y, predictions, weights
+        return y, _outputs(predictions), weights
     if isinstance(batch, Mapping):
         if LABELS not in batch:
             raise EvaluationError(
@@ -349,7 +353,16 @@ def _require_aligned(model: nn.Module) -> None:
 
 
 def _logits(predictions: Any) -> Any:
-    return predictions.logits if hasattr(predictions, "logits") else predictions
+    return predictions.logits if hasattr(predictions, "logits") else _outputs(predictions)
+
+
+def _outputs(predictions: Any) -> Any:
+    """Return the outputs in a data class, or in another object that holds tensors, by name."""
+    if isinstance(predictions, Mapping | tuple | list | torch.Tensor | np.ndarray):
+        return predictions
+    if dataclasses.is_dataclass(predictions) and not isinstance(predictions, type):
+        return {field.name: getattr(predictions, field.name) for field in dataclasses.fields(predictions)}
+    return parts_of_object(predictions) or predictions
 
 
 def _advice_on_types(model: nn.Module, content: Any) -> str:
@@ -376,6 +389,19 @@ def _inputs(content: Any) -> Any:
 def _as_numpy(structure: Any) -> Any:
     """Return copies of all tensors as arrays: they stay in memory for a while, and a model may reuse its outputs."""
     return map_leaves(lambda leaf: np.array(to_numpy(leaf)) if isinstance(leaf, torch.Tensor) else leaf, structure)
+
+
+def _require_one_output(y: Any, predictions: Any, examples: int) -> None:
+    """Raise `EvaluationError` for several outputs and one tensor of labels, with the line that chooses an output."""
+    is_one = not isinstance(predictions, Mapping | tuple | list) or is_list_of_rows(predictions, examples)
+    if is_one or not isinstance(y, torch.Tensor | np.ndarray) or not predictions:
+        return
+    names = list(predictions) if isinstance(predictions, Mapping) else list(range(len(predictions)))
+    raise EvaluationError(
+        "task_error",
+        f"the model returns several outputs, {', '.join(map(repr, names))}, and there is one tensor of labels: choose "
+        f"one with Task(step=lambda model, batch: (batch[1], model(batch[0])[{names[0]!r}]))",
+    )
 
 
 def _rows(y: Any, predictions: Any, examples: int) -> int:
