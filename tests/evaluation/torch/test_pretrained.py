@@ -6,7 +6,7 @@ import types
 
 import pytest
 from test_torch_restore import same, save_file, vit
-from tests_torch import torch_evaluator
+from tests_torch import result_of_ranks, torch_evaluator
 
 from sidecar import Task
 from sidecar.evaluation.failures import EvaluationError
@@ -165,3 +165,45 @@ def test_surplus_values_of_every_format(tmp_path):
         torch_evaluator(task(build, ignore=["lora_"])).restore(str(folder))()
     file = save_file(nn.Sequential(build(), build()), tmp_path / "m.safetensors")
     assert "Task(checkpoint='0') or Task(checkpoint='1')" in refused(file, build)
+
+
+def language_model():
+    """A tiny causal language model, whose embedding is its last layer, too."""
+    import torch
+    import transformers
+
+    torch.manual_seed(0)
+    sizes = {"n_layer": 1, "n_head": 2, "n_embd": 8, "vocab_size": 20, "n_positions": 16}
+    return transformers.GPT2LMHeadModel(transformers.GPT2Config(**sizes, bos_token_id=0, eos_token_id=0))
+
+
+@pytest.mark.parametrize("form", ["pretrained", "flat", "nested"])
+def test_a_language_model_in_every_form(tmp_path, form):
+    """Of the Trainer, and of torch.distributed.checkpoint: the loss of a plain loop in float64, by 1, 2 and 3 ranks."""
+    import torch
+    import torch.distributed.checkpoint as dcp
+    from torch import nn
+    from torch.utils.data import DataLoader
+
+    model = language_model()
+    with torch.no_grad():
+        model.transformer.wte.weight.mul_(20)
+    if form == "pretrained":
+        model.save_pretrained(tmp_path / "checkpoint-5")
+    else:
+        values = model.state_dict()
+        dcp.save(values if form == "flat" else {"model": values, "step": 5}, checkpoint_id=tmp_path / "checkpoint-5")
+    tokens = torch.randint(0, 20, (37, 9), generator=torch.Generator().manual_seed(4))
+    rows = [{"input_ids": row, "labels": row} for row in tokens]
+    given = Task(
+        build_model=language_model,
+        eval_sets={"held_out": lambda: DataLoader(rows, batch_size=4)},
+        step=lambda model, batch: (batch["labels"][:, 1:], model(input_ids=batch["input_ids"]).logits[:, :-1]),
+        loss=nn.CrossEntropyLoss(),
+    )
+    found = [result_of_ranks(given, tmp_path / "checkpoint-5", n)["held_out"].values["loss"].value for n in (1, 2, 3)]
+    with torch.no_grad():
+        logits = model.double().eval()(input_ids=tokens).logits[:, :-1]
+        expected = nn.functional.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten()).item()
+    assert found == [pytest.approx(expected, rel=1e-6)] * 3
+    assert len(set(found)) == 1

@@ -410,6 +410,43 @@ def test_surplus_values(tmp_path):
     assert "lora_A" in refused(path, ignore=["aux."])
 
 
+def test_values_of_other_names_are_no_surplus(tmp_path):
+    """Renamed values are neither left out by training nor without effect."""
+    values = {n.replace("head", "fc"): v for n, v in trained(1).state_dict().items()}
+    message = refused(save(values, tmp_path))
+    assert "missing there: head.bias, head.weight; only there: fc.bias, fc.weight" in message
+    assert "rename" in message
+    assert "ignore" not in message
+
+
+def test_a_part_of_the_model_of_training(tmp_path):
+    """The task may build it alone; a note names what was not used."""
+    from torch import nn
+
+    path = save(trained(1).state_dict(), tmp_path)
+    (note,) = restored(path, head := nn.Linear(16, 3))
+    assert "body.0.weight, body.0.bias" in note
+    assert same(head, trained(1).head)
+
+
+def test_a_set_of_other_shapes(tmp_path):
+    """A larger teacher with the same names is no choice."""
+    model = trained(1)
+    teacher = {n: v.repeat(2, *[1] * (v.ndim - 1)) for n, v in trained(2).state_dict().items()}
+    restored(save({"teacher": teacher, "model": model.state_dict()}, tmp_path), other := classifier())
+    assert same(other, model)
+
+
+def test_sets_in_what_a_function_returns(tmp_path):
+    """The message says what the function must return. A key that looks like that of an optimizer is no state."""
+    model, average = trained(1).state_dict(), trained(2).state_dict()
+    path = save({"optimal_model": model, "model": average}, tmp_path)
+    assert "Task(checkpoint='optimal_model') or Task(checkpoint='model')" in refused(path)
+    both = {f"{prefix}{n}": v for prefix, values in (("a.", model), ("b.", average)) for n, v in values.items()}
+    message = refused(save({"model": both}, tmp_path), checkpoint=lambda content: content["model"])
+    assert "below 'a.' alone" in message
+
+
 def test_no_advice_to_ignore_the_scales_of_quantized_weights(tmp_path):
     """Their weights alone would be a wrong number."""
     import torch

@@ -48,9 +48,11 @@ def load_by_transformers(
         loaded, found = type(model).from_pretrained(
             path, config=model.config, local_files_only=True, output_loading_info=True
         )
-    except (OSError, MemoryError, torch.OutOfMemoryError):
+    except (MemoryError, torch.OutOfMemoryError):
         raise
     except Exception as error:
+        if isinstance(error, OSError) and error.errno is not None:
+            raise  # a disk, and not what transformers says about the folder
         reason = next(iter(without_advice(str(error)).splitlines()), "") or type(error).__name__
         raise EvaluationError("mismatch", f"from_pretrained cannot load {path.name}: {reason}") from error
     allowed = {"missing_keys": from_build_model, "unexpected_keys": ignore}

@@ -16,6 +16,7 @@ import re
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from typing import Any, Final
 
 import numpy as np
@@ -36,10 +37,16 @@ _COUNTER: Final = "n_averaged"  # of torch.optim.swa_utils.AveragedModel, next t
 _BATCHES: Final = "num_batches_tracked"  # torch accepts files of BatchNorm without it; evaluation does not use it
 _EXTRA: Final = "_extra_state"
 _QUANTIZED: Final = re.compile(r"scale|absmax|SCB|zero_?point|qzeros|quant_(?:map|state)", re.IGNORECASE)
-_NO_WEIGHTS: Final = re.compile(r"optim|lr_sched|scheduler|grad|scaler|rng", re.IGNORECASE)
-"""Keys of states that hold tensors of the sizes of the weights, or many of them, and never a model."""
+_ADAPTER: Final = re.compile(r"lora|adapter|ia3", re.IGNORECASE)
+_STATES: Final = re.compile(
+    r"(?:\w+_)?optim(?:izers?)?(?:_states?|_state_dicts?)?|(?:lr_)?schedulers?(?:_states?|_state_dicts?)?"
+    r"|(?:grad_|amp_)?scalers?|rng_states?",
+    re.IGNORECASE,
+)
+"""Keys of states of training that hold tensors of the sizes of the weights, or many of them, and never a model."""
 
 _WHOLE: Final = "the whole file"
+_CHOSEN: Final = "Task(checkpoint=…)"  # the place of what a function returned
 _DEEPEST: Final = 5
 _MAX_CONTAINERS: Final = 20_000
 _MAX_PARTS: Final = 64  # of a list: one of more parts holds values, not models
@@ -170,6 +177,7 @@ def restore(
     entries = _chosen_entries(stored.content, where)
     found = [fit for entry in entries for fit in _fits_of(entry, model, own, kept, ignore)]
     fitting = _different(found)
+    fitting = [fit for fit in fitting if not _other_shapes(fit, own)] or fitting
     if len(fitting) > 1:
         raise EvaluationError("mismatch", _several(fitting))
     if fitting and not (wrong := _other_shapes(fitting[0], own)):
@@ -191,7 +199,7 @@ def _chosen_entries(content: Any, where: str | Callable[[Any], Any] | None) -> l
     elif isinstance(where, str):
         entries = [_at(content, where)]
     else:
-        entries = [_entry("Task(checkpoint=…)", where(content))]
+        entries = [_entry(_CHOSEN, where(content))]
     if not entries:
         raise EvaluationError("mismatch", _no_state_dict(content))
     return entries
@@ -229,9 +237,7 @@ def _fits_of(entry: _Entry, model: nn.Module, own: Mapping[str, Any], kept: Kept
             rest = _beside(entry, [fit.prefix for fit in found if fit.prefix], names, own, kept, ignore)
             found += rest
         fitting += found
-    fitting = _different(fitting)
-    of_equal_shapes = [fit for fit in fitting if not _other_shapes(fit, own)]
-    return of_equal_shapes or fitting
+    return _different(fitting)
 
 
 def _beside(
@@ -375,7 +381,9 @@ def _several(fitting: Sequence[_Fit]) -> str:
     """Say which sets there are, and how to choose one."""
     lines = []
     for fit in fitting:
-        if fit.alone or fit.prefix:
+        if fit.entry.place == _CHOSEN:
+            lines.append(f"a function that returns the values below {fit.prefix!r} alone")
+        elif fit.alone or fit.prefix:
             lines.append(f"Task(checkpoint={fit.place!r})")
         else:
             others = [other.prefix for other in fitting if other.prefix and other.entry.place == fit.entry.place]
@@ -443,7 +451,9 @@ def _load_by_conversion(
     if not accepted:
         return None
     fit, values = accepted[0]
-    _require_same_kind({name: value for name, value in values.items() if name in own}, own)
+    named = {name: value for name, value in values.items() if name in own}
+    _require_same_kind(named, own)
+    _require_equal_tied(named, own)
     lost = _not_from(model, values, fit.versions, own) - fit.from_build_model
     counters = frozenset(name for name in lost if name.endswith(_BATCHES) and name in kept.values)
     allowed = frozenset(kept.names(lost))
@@ -491,7 +501,8 @@ def _loaded(model: nn.Module, values: Mapping[str, Any], versions: Mapping[str, 
     except Exception as error:  # noqa: BLE001 - modules of the user convert values
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
         details = [without_advice(line) for line in lines[1:]] or [without_advice(line) for line in lines]
-        return listed([line for line in details if line], " ") or type(error).__name__
+        more = f" (and {len(details) - 1} more)" if len(details) > 1 else ""
+        return (details[0] if details else "") + more or type(error).__name__
     return ""
 
 
@@ -600,8 +611,12 @@ def _entries(content: Any) -> Iterator[_Entry]:
             waiting += [
                 (value, f"{place}.{name}" if place else str(name), depth + 1)
                 for name, value in parts.items()
-                if not (isinstance(name, str) and _NO_WEIGHTS.match(name)) and _is_container(value)
+                if not _is_state(name) and _is_container(value)
             ]
+
+
+def _is_state(name: Any) -> bool:
+    return isinstance(name, str) and _STATES.fullmatch(name.partition(".")[0]) is not None
 
 
 def _is_container(value: Any) -> bool:
@@ -615,10 +630,18 @@ def _parts(container: Any) -> Mapping[Any, Any]:
     if isinstance(container, nn.Module):
         return container.state_dict()
     if isinstance(container, Mapping):
-        return container
+        return container if isinstance(container, dict) else _items_of(container)
     if isinstance(container, list | tuple):
         return dict(enumerate(container)) if len(container) <= _MAX_PARTS else {}
     return vars(container) if _is_container(container) else {}
+
+
+def _items_of(container: Mapping[Any, Any]) -> Mapping[Any, Any]:
+    """Return the items of a mapping of another class, such as a configuration with values that cannot be read."""
+    try:
+        return dict(container.items())
+    except Exception:  # noqa: BLE001 - any class that the task allows
+        return {}
 
 
 def _entry(place: str, container: Any) -> _Entry:
@@ -712,7 +735,7 @@ def _places(content: Any, place: str = "", depth: int = 0) -> Iterator[tuple[str
     yield place, content
     if depth < _DEEPEST and not isinstance(content, nn.Module):
         for name, part in _parts(content).items():
-            if _is_container(part) and not (isinstance(name, str) and _NO_WEIGHTS.match(name)):
+            if _is_container(part) and not _is_state(name):
                 yield from _places(part, f"{place}.{name}" if place else str(name), depth + 1)
 
 
@@ -743,10 +766,20 @@ def _remedies(fit: _Fit, own: Mapping[str, Any]) -> list[str]:
         return ["no name is the same: build the model of training"]
     if any(_QUANTIZED.search(name) for name in fit.surplus):
         return ["the values only there belong to quantized weights: build the quantized model, as training did"]
+    shapes = [_shape(own[name]) for name in fit.missing]
+    if any(_shape(value) in shapes for value in _surplus_values(fit).values()):
+        return ["build the model of training, or rename values with Task(checkpoint=lambda c: {…})"]
+    is_adapter = any(_ADAPTER.search(name) for name in fit.surplus)
+    unused_there = "the values that are only there have no effect on predictions"
     lines, reasons = [], []
     for names, others, setting, reason in (
         (fit.missing, own.keys() - fit.missing, "from_build_model", "training leaves the missing values out"),
-        (fit.surplus, fit.bound, "ignore", "the values that are only there have no effect on predictions"),
+        (
+            fit.surplus,
+            fit.bound,
+            "ignore",
+            "predictions are wanted without the adapter" if is_adapter else unused_there,
+        ),
     ):
         if names:
             lines.append(f"{setting}={_patterns(names, others)!r}")
@@ -754,6 +787,10 @@ def _remedies(fit: _Fit, own: Mapping[str, Any]) -> list[str]:
     if any(line.endswith("=[]") for line in lines):  # no few patterns describe these names
         return ["build the model of training"]
     return [f"either build the model of training, or, if {' and '.join(reasons)}, write Task({', '.join(lines)})"]
+
+
+def _shape(value: Any) -> tuple[int, ...] | None:
+    return tuple(value.shape) if isinstance(value, torch.Tensor) and not _is_lazy(value) else None
 
 
 def _patterns(names: Collection[str], others: Collection[str]) -> list[str]:
@@ -815,10 +852,13 @@ def _unused_notes(content: Any, fit: _Fit, own: Mapping[str, Any], ignore: Seque
     }
     used = {_memory(value) for value in fit.bound.values()}
     places = list(dict.fromkeys(_alike(content, shapes, used, ignore))) if shapes else []
-    if not places:
-        return ()
-    note = f"the checkpoint also holds values like those of the model in {listed(places)}, which were not used"
-    return (f"{note}; Task(checkpoint=…) chooses",)
+    if places:
+        note = f"the checkpoint also holds values like those of the model in {listed(places)}, which were not used"
+        return (f"{note}; Task(checkpoint=…) chooses",)
+    others = [name for name in fit.entry.values if not _without_wrappers(name).startswith(fit.prefix)]
+    others = [name for name in others if not name.startswith(fit.prefix) and name.rpartition(".")[2] != _COUNTER]
+    others = [name for name in others if not matches(name, ignore)]
+    return (f"values without the prefix {fit.prefix!r} were not used: {listed(others)}",) if others else ()
 
 
 def _alike(
@@ -826,7 +866,7 @@ def _alike(
 ) -> Iterator[str]:
     """Yield the places of further values with at least half of the model's names, or with all of its shapes."""
     wanted = Counter(shapes.values())
-    for place, part in _places(content):
+    for place, part in islice(_places(content), _MAX_CONTAINERS):
         values = _parts(part)
         if isinstance(part, list | tuple):
             values = dict(enumerate(part))
@@ -834,7 +874,8 @@ def _alike(
             _without_wrappers(str(name)): tuple(value.shape)
             for name, value in values.items()
             if isinstance(value, torch.Tensor)
-            and not (isinstance(name, str) and (matches(name, ignore) or _NO_WEIGHTS.match(name)))
+            and not _is_state(name)
+            and not matches(str(name), ignore)
             and _memory(value) not in used
         }
         if len(left) * 2 < len(shapes):
