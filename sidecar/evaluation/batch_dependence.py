@@ -28,6 +28,9 @@ from sidecar.evaluation.states.min_max import MinMax
 MODEL: Final = "\0model"
 """Stands among the names of metrics for the predictions."""
 
+LABELS: Final = "\0labels"
+"""Stands among the names of metrics for labels and weights that a step returns."""
+
 UNTESTED: Final = "\0untested"
 """Stands among the names of metrics for "parts of a batch cannot be evaluated"."""
 
@@ -35,6 +38,7 @@ _STATE: Final = "by_batch"  # not the name of a state of a metric: these contain
 _SIZE: Final = "another batch size gives another number"
 _NOTES: Final = {
     MODEL: f"the model's predictions for an example depend on the other examples of its batch; {_SIZE}",
+    LABELS: f"labels or weights of an example depend on the other examples of its batch; {_SIZE}",
     UNTESTED: (
         "parts of a batch cannot be evaluated, so it is not known whether the numbers depend on the size of batches"
     ),
@@ -56,11 +60,11 @@ class BatchDependence:
     The findings of an evaluation hold for later ones: a later checkpoint may hide them.
 
     Args:
-        names: All metrics that may depend on the batches. `MODEL` and `UNTESTED` are added.
+        names: All metrics that may depend on the batches. `MODEL`, `LABELS` and `UNTESTED` are added.
     """
 
     def __init__(self, names: Iterable[str]) -> None:
-        self._names = (*dict.fromkeys(names), MODEL, UNTESTED)
+        self._names = (*dict.fromkeys(names), MODEL, LABELS, UNTESTED)
         self._found: dict[str, set[str]] = {}
 
     def add(self, eval_set: str, names: Iterable[str]) -> None:
@@ -98,7 +102,13 @@ class BatchDependence:
         found = [name for name in self._found_by_any(states) if name != UNTESTED]
         if not found or sharding not in ("own", "files"):
             return
-        which = "predictions" if MODEL in found else ", ".join(repr(name.rpartition(":")[2]) for name in found)
+        which = (
+            "predictions"
+            if MODEL in found
+            else "labels or weights"
+            if LABELS in found
+            else ", ".join(repr(name.rpartition(":")[2]) for name in found)
+        )
         reason = "divides itself" if sharding == "own" else "is divided by files"
         raise EvaluationError(
             "task_error",

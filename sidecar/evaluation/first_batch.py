@@ -1,12 +1,12 @@
-"""Evaluate the first batch of a rank several times: what a user supplies must give the same numbers each time.
+"""Evaluate the first batches of a rank several times: what a user supplies must give the same numbers each time.
 
-The first batch is evaluated twice, and again after all others. A difference is refused. Batch 0 of an eval set is also
-evaluated in halves, by the rank that owns it, so that all numbers of workers find the same. Of a set that divides
-itself, each rank has such a batch. Imports numpy, never a framework.
+The first batch is evaluated twice, and again after all others. A difference is refused. Batches 0, 1, 2 and 4 of an
+eval set are also evaluated in halves, by the ranks that own them, so that all numbers of workers find the same. Of a
+set that divides itself, each rank has such batches. Imports numpy, never a framework.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 from numpy.typing import NDArray
 
@@ -17,9 +17,12 @@ from sidecar.evaluation.repeatability import AFTER_OTHERS, REPEATED
 from sidecar.evaluation.states import SetStates
 
 RequireEqual = Callable[[Sequence[NDArray[Any]], Sequence[NDArray[Any]], str], None]
-Halves = Callable[[], tuple[set[str], bool]]
-"""A function that evaluates the halves of a batch. It returns the names of what depends on the division, and whether
-the batch is telling: if not, the halves of a later evaluation are tried again."""
+_DIVIDED: Final = (0, 1, 2, 4)
+"""Numbers of the batches that are evaluated in halves. The examples of a single batch may all be equally long."""
+
+Halves = Callable[[int], tuple[set[str], bool]]
+"""A function that evaluates the halves of a batch, given its number. It returns the names of what depends on the
+division, and whether the batch is telling: if not, the halves of a later evaluation are tried again."""
 
 
 class FirstBatch:
@@ -40,7 +43,7 @@ class FirstBatch:
         self.dependence = dependence
         self._require_equal, self._contents = require_equal, contents
         self._repeated: set[str] = set()  # eval sets whose first batch was evaluated several times
-        self._divided: set[str] = set()  # eval sets whose first batch was evaluated in halves
+        self._divided: set[tuple[str, int]] = set()  # batches that were evaluated in halves, by eval set and number
 
     def of(self, eval_set: str) -> "FirstBatchOfSet":
         """Return the checks for one evaluation of an eval set."""
@@ -54,14 +57,14 @@ class FirstBatch:
         """Remember that the first batch gave the same numbers each time."""
         self._repeated.add(eval_set)
 
-    def divide(self, eval_set: str, halves: Halves) -> None:
-        """Evaluate the halves of a batch, unless a telling batch was divided before."""
-        if eval_set in self._divided:
+    def divide(self, eval_set: str, number: int, halves: Halves) -> None:
+        """Evaluate the halves of a batch, unless it was divided before and was telling."""
+        if (eval_set, number) in self._divided:
             return
-        found, is_telling = halves()
+        found, is_telling = halves(number)
         self.dependence.add(eval_set, found)
         if is_telling:
-            self._divided.add(eval_set)
+            self._divided.add((eval_set, number))
 
     def require_equal(self, one: BatchOutput, other: BatchOutput, when: str) -> None:
         """Raise `EvaluationError` unless two outputs for the same batch are equal."""
@@ -77,11 +80,11 @@ class FirstBatchOfSet:
 
     def __init__(self, known: FirstBatch, eval_set: str) -> None:
         self._known, self._eval_set = known, eval_set
-        self._is_begun = False
+        self._seen = 0
         self._kept: tuple[BatchOutput, Callable[[], BatchOutput], Mapping[str, str]] | None = None
 
     def see(self, output: BatchOutput, number: int, *, again: Callable[[], BatchOutput], halves: Halves) -> None:
-        """Check the output of a batch if it is the first one of this rank.
+        """Check the output of a batch if it is the first one of this rank, or one of those that are divided.
 
         Args:
             output: The output.
@@ -89,14 +92,12 @@ class FirstBatchOfSet:
             again: Evaluates the same batch.
             halves: Evaluates its halves.
         """
-        if self._is_begun:
-            return
-        self._is_begun = True
-        if not self._known.is_repeated(self._eval_set):
+        number, self._seen = max(number, self._seen), self._seen + 1
+        if self._seen == 1 and not self._known.is_repeated(self._eval_set):
             self._kept = output, again, self._known.contents(output)
             self._known.require_equal(output, again(), REPEATED)
-        if number == 0:
-            self._known.divide(self._eval_set, halves)
+        if number in _DIVIDED:
+            self._known.divide(self._eval_set, number, halves)
 
     def finish(self, states: SetStates) -> None:
         """Check the first batch again after all others, and add to the states what depends on batches."""

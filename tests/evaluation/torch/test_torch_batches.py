@@ -392,3 +392,49 @@ def test_wide_predictions_are_compared_by_what_is_measured(evaluate, monkeypatch
     (note,) = evaluate(task("size")).notes
     assert note.startswith("loss")
     assert math.isfinite(evaluate(task("size", metrics=None)).values["loss"].value)
+
+
+def test_labels_and_weights_of_a_step_that_depend_on_the_batch_are_noted(evaluate):
+    """A step may normalise these, too."""
+
+    def step(model, batch):
+        x, y = batch
+        return y, model(x), (y + 1.0) / (y + 1.0).sum()
+
+    (note,) = evaluate(task(step=step)).notes
+    assert note.startswith("labels or weights")
+    assert NOTE in note
+
+
+def test_a_later_batch_shows_what_batch_0_hides(evaluate):
+    """The texts of batch 0 are equally long, so its padding is that of its halves."""
+    import torch
+    from torch.utils.data import DataLoader
+
+    def source():
+        return DataLoader([(torch.ones(5, dtype=torch.long), 0)] * 8 + texts(), batch_size=8, collate_fn=padded)
+
+    given = task(build_model=lambda: reader(masked=False), eval_sets={"test": source}, batch_size=None)
+    (note,) = evaluate(given).notes
+    assert "predictions" in note
+
+
+@pytest.mark.parametrize("kind", ["whole only", "skips one"])
+def test_collate_functions_that_halves_do_not_suit(evaluate, kind):
+    """A half that cannot be collated is cut from the batch; an example that is skipped is skipped in a half, too."""
+    import torch
+    from torch.utils.data import DataLoader, default_collate
+
+    x, y = tensors(64)
+
+    def collate(examples):
+        if kind == "whole only":
+            assert len(examples) == 8
+            return default_collate(examples)
+        return default_collate([each for each in examples if not torch.equal(each[0], x[3])])
+
+    def source():
+        return DataLoader(list(zip(x, y, strict=True)), batch_size=8, collate_fn=collate)
+
+    notes = evaluate(task(eval_sets={"test": source}, batch_size=None)).notes
+    assert not any("batch" in note for note in notes)

@@ -199,7 +199,9 @@ class PythonEvaluator:
         with naming_weights(self._weights_remedy):
             return self._measurement.arrays(y, predictions, weights, examples)
 
-    def _find_dependence(self, reader: EvalSetReader, batch: Batch, output: BatchOutput) -> tuple[set[str], bool]:
+    def _find_dependence(
+        self, reader: EvalSetReader, batch: Batch, output: BatchOutput, _: int
+    ) -> tuple[set[str], bool]:
         """Return what depends on the division of a batch into halves, and whether its predictions are telling."""
         places = halves_of(examples := reader.examples_in(batch))
         predictions = self._measurement.predictions(output.arrays)

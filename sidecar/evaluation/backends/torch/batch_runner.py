@@ -31,6 +31,9 @@ from sidecar.evaluation.repeatability import RandomDraws
 from sidecar.evaluation.states import ExactSum, SetStates, exact_sum
 from sidecar.evaluation.task import Task, call
 
+Halves = Callable[[Batch, int], Sequence[tuple[Batch, int]]]
+"""A function that returns the halves of a batch, which has this number, with their sizes."""
+
 
 class BatchRunner:
     """Evaluate eval sets with one model on one device.
@@ -108,9 +111,9 @@ class BatchRunner:
         shard: Shard,
         tick: Tick,
         keep: Keep,
-        halves: Callable[[Batch], Sequence[tuple[Batch, int]]],
+        halves: Halves,
     ) -> SetStates:
-        """Add the batches of this rank to new states. `halves` returns those of the first batch, with their sizes.
+        """Add the batches of this rank to new states.
 
         Raises `EvaluationError` for a model that is not repeatable.
         """
@@ -161,10 +164,10 @@ class BatchRunner:
         return evaluated
 
     def _find_dependence(
-        self, reader: EvalSetReader, batch: Batch, halves: Callable[[Batch], Sequence[tuple[Batch, int]]]
+        self, reader: EvalSetReader, batch: Batch, halves: Halves, number: int
     ) -> tuple[set[str], bool]:
         draws = self._draws.is_drawn(reader.name)
-        divided = [] if draws else halves(batch)
+        divided = [] if draws else halves(batch, number)
         return self.step.dependence(batch, reader.examples_in(batch), divided, draws=draws)
 
     def _compare_with_fresh(

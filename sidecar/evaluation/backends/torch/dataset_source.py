@@ -99,19 +99,36 @@ class DatasetSource:
             self._lists = lists_of_examples(batch.content, batch.examples)
             yield batch
 
-    def halves(self, examples: int) -> list[Batch] | None:
-        """Return the halves of the first batch as the collate function makes them from the examples, after `prepare`.
+    def halves(self, number: int) -> list[Batch] | None:
+        """Return the halves of a batch as the collate function makes them from the examples, after `prepare`.
 
-        Padding may be shorter in them. None: only the batch as a whole is known, or it has a single example.
+        Padding may be shorter in them. None: only the batch as a whole is known, it has a single example, the function
+        does not take a half, or it is not the first batch and would need much reading or new processes.
         """
-        places = halves_of(examples)
-        if places is None or (self._loader is not None and self._loader.batch_sampler is None):
+        has_processes = self._loader is not None and self._loader.num_workers > 0
+        if number and (self._batches is None or has_processes):
             return None
-        if self._batches is None:
-            first = list(islice(iter(self._dataset), examples)) if self._batch_size is not None else []
-            return [self._batch_of(first[place], self._prepare) for place in places] if first else None
-        indices = list(self._batches[0])
-        return list(self._loaded([indices[place] for place in places], self._prepare))
+        try:
+            return self._first_halves() if self._batches is None else self._listed_halves(self._batches[number])
+        except MemoryError:
+            raise
+        except Exception:  # noqa: BLE001 - code of a user, which took the whole batch
+            return None
+
+    def _first_halves(self) -> list[Batch] | None:
+        """Return the halves of the first batch of a dataset without indices."""
+        if self._batch_size is None:
+            return None
+        first = list(islice(iter(self._dataset), self._batch_size))
+        places = halves_of(len(first))
+        return None if places is None else [self._batch_of(first[place], self._prepare) for place in places]
+
+    def _listed_halves(self, batch: Any) -> list[Batch] | None:
+        """Return the halves of a batch of a dataset with indices."""
+        if self._loader is not None and self._loader.batch_sampler is None:
+            return None
+        places = halves_of(len(indices := list(batch)))
+        return None if places is None else list(self._loaded([indices[place] for place in places], self._prepare))
 
     def numbered(self) -> Iterator[tuple[int, Batch]]:
         """Yield every batch with its number, before `prepare`."""

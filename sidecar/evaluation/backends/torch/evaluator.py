@@ -177,8 +177,8 @@ class TorchEvaluator:
             batches[name] = first, source.examples_in(first)
         return batches
 
-    def _halves(self, reader: EvalSetReader, batch: Batch) -> list[tuple[Batch, int]]:
-        """Return the halves of the first batch with their sizes; an empty list if it cannot be divided.
+    def _halves(self, reader: EvalSetReader, batch: Batch, number: int) -> list[tuple[Batch, int]]:
+        """Return the halves of a batch with their sizes; an empty list if it cannot be divided.
 
         Collated anew if possible: parts of a padded batch would keep the padding of the whole.
         """
@@ -186,7 +186,7 @@ class TorchEvaluator:
         places = halves_of(examples)
         if places is None:
             return []
-        made = source.halves(examples) if isinstance(source, DatasetSource) else None
+        made = source.halves(number) if isinstance(source, DatasetSource) else None
         if made is None:
             content = batch.content if isinstance(batch, LoadedBatch) else batch
             sizes = [len(range(examples)[place]) for place in places]

@@ -26,6 +26,9 @@ from sidecar.evaluation.backends.torch.tensors import (
 )
 from sidecar.evaluation.backends.torch.torchmetrics_members import TorchMetrics, is_torchmetric
 from sidecar.evaluation.batch_dependence import (
+    LABELS as LABELS_OF_STEP,
+)
+from sidecar.evaluation.batch_dependence import (
     MODEL,
     UNTESTED,
     halves_of,
@@ -51,6 +54,9 @@ _LOSS: Final = "loss"
 _ROWS: Final = "rows of batches"  # name of a state: numbers of rows and of examples, and of batches where they differ
 _PARTS: Final = 3  # of a batch (x, y, sample_weight)
 _COMPARED_BYTES: Final = 256 << 20  # of larger predictions, only the loss and the metrics are compared
+
+
+_Arrays = list[list[NDArray[Any]]]
 
 
 class Step:
@@ -135,7 +141,7 @@ class Step:
         """
         with types_of_outputs(self._model) as types:
             output, y, predictions, weights = self._run(batch, examples)
-            outputs, rows = self._of_halves([] if draws else halves)
+            outputs, rows, labels = self._of_halves([] if draws else halves)
         found = self._measurement.depending(output.arrays[self._places[-1]])
         places = halves_of(examples)
         with self.mode():
@@ -148,25 +154,32 @@ class Step:
         if not outputs:
             return found | {UNTESTED}, is_known
         tolerance = tolerance_for([*types, *types_of_device(self._device)])
+        of_step = _labels(y, weights)
+        if have_alike_rows(of_step, labels) and rows_differ(of_step, labels, tolerance):
+            found.add(LABELS_OF_STEP)
         if compared is None or UNTESTED in found or not have_alike_rows(compared, rows):
             return (found - {UNTESTED}) | self._differing(output.arrays, outputs, tolerance), is_known
         return found | ({MODEL} if rows_differ(compared, rows, tolerance) else set()), is_known
 
-    def _of_halves(
-        self, halves: Sequence[tuple[Batch, int]]
-    ) -> tuple[list[list[NDArray[Any]]], list[list[NDArray[Any]]]]:
-        """Return outputs and predictions of the halves of a batch; empty lists if the model does not take them."""
-        outputs, rows = [], []
+    def _of_halves(self, halves: Sequence[tuple[Batch, int]]) -> tuple[_Arrays, _Arrays, _Arrays]:
+        """Return outputs, predictions, and labels with weights of the halves of a batch.
+
+        The lists are empty if the model does not take halves.
+        """
+        outputs: _Arrays = []
+        rows: _Arrays = []
+        labels: _Arrays = []
         try:
             for half, size in halves:
-                output, _, predictions, _ = self._run(half, size)
+                output, y, predictions, weights = self._run(half, size)
                 outputs.append(output.arrays)
                 rows.append(_compared(predictions) or [])
+                labels.append(_labels(y, weights))
         except (MemoryError, torch.OutOfMemoryError):
             raise
         except Exception:  # noqa: BLE001 - a model may take batches of one size only
-            return [], []
-        return outputs, rows
+            return [], [], []
+        return outputs, rows, labels
 
     def _differing(self, whole: list[NDArray[Any]], halves: Sequence[list[NDArray[Any]]], tolerance: float) -> set[str]:
         """Return the names of what differs for halves whose predictions have another form, such as another length."""
@@ -262,6 +275,12 @@ def _compared(predictions: Any) -> list[NDArray[Any]] | None:
     if sum(leaf.numel() * leaf.element_size() for leaf in tensors) > _COMPARED_BYTES:
         return None
     return [to_numpy(leaf) for leaf in tensors]
+
+
+def _labels(y: Any, weights: Any) -> list[NDArray[Any]]:
+    """Return the tensors and arrays of labels and weights."""
+    found = [leaf for leaf in leaves((y, weights)) if isinstance(leaf, torch.Tensor | np.ndarray) and leaf.ndim]
+    return [to_numpy(leaf) if isinstance(leaf, torch.Tensor) else leaf for leaf in found]
 
 
 def takes_weights(task: Task) -> bool:
