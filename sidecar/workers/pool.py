@@ -87,7 +87,7 @@ class Worker:
         if self.killed:
             return None
         if now - self.progress.heard >= _SILENT_SECONDS:
-            self.progress.waits.measure(self.process.waits(), now)
+            self.progress.waits.measure(self.process.waits, now)
         overrun = self.progress.overrun(timeouts, now)
         return None if overrun is None else TimedOut(self.worker, *overrun, self.progress.phase)
 

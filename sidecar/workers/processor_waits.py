@@ -7,11 +7,12 @@ the kernel was built without it: https://docs.kernel.org/scheduler/sched-stats.h
 """
 
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+_EVERY_SECONDS: Final = 1.0  # between two measurements
 _MOST_THREADS: Final = 256  # that are read in one measurement, which takes a few milliseconds then
 
 
@@ -39,8 +40,14 @@ class WaitMeter:
         """Begin anew. What was measured before does not count."""
         self.seconds, self._waits, self._measured_at = 0.0, {}, None
 
-    def measure(self, waits: Mapping[int, float], now: float) -> None:
-        """Take a measurement of `processor_waits` at the time `now`. The first one is where the meter begins."""
+    def measure(self, read: Callable[[], Mapping[int, float]], now: float) -> None:
+        """Take a measurement at the time `now`, unless the last one is recent. The first one is where the meter begins.
+
+        `read`: returns what `processor_waits` returns.
+        """
+        if self._measured_at is not None and now < self._measured_at + _EVERY_SECONDS:
+            return
+        waits = read()
         if self._measured_at is not None:
             longer = [seconds - self._waits[thread] for thread, seconds in waits.items() if thread in self._waits]
             self.seconds += min(max(longer, default=0.0), now - self._measured_at)

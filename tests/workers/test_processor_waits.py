@@ -39,12 +39,20 @@ def test_a_process_that_has_ended_is_unknown():
 def test_the_thread_that_waited_most_counts():
     """Threads wait at the same time, so their times do not add up; a new thread counts from its second measurement."""
     meter = WaitMeter()
-    meter.measure({1: 100.0, 2: 5.0}, 10.0)
+    meter.measure(lambda: {1: 100.0, 2: 5.0}, 10.0)
     assert meter.seconds == 0.0
-    meter.measure({1: 103.0, 2: 9.0, 3: 50.0}, 20.0)
+    meter.measure(lambda: {1: 103.0, 2: 9.0, 3: 50.0}, 20.0)
     assert meter.seconds == 4.0
-    meter.measure({3: 80.0}, 25.0)
+    meter.measure(lambda: {3: 80.0}, 25.0)
     assert meter.seconds == 9.0, "no longer than the time that went by"
     meter.start()
-    meter.measure({3: 90.0}, 30.0)
+    meter.measure(lambda: {3: 90.0}, 30.0)
     assert meter.seconds == 0.0
+
+
+def test_measurements_have_a_second_between_them():
+    """A process may have hundreds of threads, and the daemon's loop many turns."""
+    meter, read = WaitMeter(), []
+    for tenth in range(25):
+        meter.measure(lambda: read.append(1) or {}, tenth / 10)
+    assert len(read) == 3

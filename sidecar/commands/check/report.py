@@ -30,7 +30,7 @@ def check(flags: dict[str, Any], *, quick: bool, as_json: bool) -> bool:
     `quick`: the task is imported, and nothing is evaluated.
     """
     settings, storage_timeout = load_in_time(flags)
-    console, found = Console(), list[Finding]()
+    console, found = Console(stderr=as_json), list[Finding]()
 
     def new_workers(post: Post) -> WorkerPool:
         name = f"check.{secrets.token_hex(4)}"  # workers have their names for ever, and their logs, too
