@@ -59,12 +59,23 @@ _REMEDIES: Final = (
         "A worker has none: leave DistributedSampler and the like out, since the sidecar divides the data itself",
     ),
     (
+        re.compile(r"Weights only load failed|Unsupported global"),
+        "If you trust the file, allow what it names with torch.serialization.add_safe_globals in the task's file",
+    ),
+    (
         re.compile(r"No module named"),
         f"Install it for {sys.executable}, or name the Python of the training environment with worker_python",
     ),
 )
 
+_ADVICE: Final = re.compile(
+    r"weights_only|add_safe_globals|arbitrary code|you have two options|Do it only if you|safe_mode=False"
+    r"|enable_unsafe_deserialization"
+)
+"""Words of sentences in which libraries advise to load files in a way that runs their code."""
+
 _FRAMES: Final = re.compile(r'^Detected at node.*\n|^[ \t]*File ".*(?:\n[ \t]+(?!File ).*)?', re.MULTILINE)
+_MAX_CHAIN: Final = 20
 _AUTOGRAPH: Final = "in user code:"
 _MAX_CHARACTERS: Final = 300  # of the text of an exception; Keras may write the values of a batch into it
 
@@ -137,7 +148,7 @@ def as_failed(
         )
     else:
         kind = _KIND_BY_PHASE.get(phase, FailureKind.WORKER_DIED)
-        message = f"{_sentence(error, phase)}\n{_user_traceback(error)}"
+        message = f"{_sentence(error, phase)}\n{_without_advice_in(_user_traceback(error), error)}"
     lost, sides = (error.lost, error.sides) if isinstance(error, EvaluationError) else (None, ())
     lasting: Lasting | None = getattr(error, "lasting", None)
     if phase == WorkerPhase.RESTORE and kind == FailureKind.MISMATCH:
@@ -154,9 +165,30 @@ def as_failed(
     )
 
 
+def without_advice(text: str) -> str:
+    """Return a text of a library without its advice to load files in a way that runs their code, if it has any."""
+    if _ADVICE.search(text) is None:
+        return text
+    sentences = re.split(r"(?<=[.!?:;])\s+|\n+", text)
+    return " ".join(one.strip() for one in sentences if one.strip() and _ADVICE.search(one) is None)
+
+
+def _without_advice_in(message: str, error: BaseException) -> str:
+    """Return a message in which the texts of an error and of those that led to it give no such advice."""
+    part: BaseException | None = error
+    for _ in range(_MAX_CHAIN):
+        if part is None:
+            break
+        if text := str(part):
+            message = message.replace(text, without_advice(text))
+        part = part.__cause__ or part.__context__
+    return message
+
+
 def _sentence(error: BaseException, phase: WorkerPhase) -> str:
     """Return the line above a traceback: the error, the phase in which it was raised, and a remedy if one is known."""
-    lines = [line.strip() for line in _FRAMES.sub("", str(error)).splitlines() if line.strip()]
+    told = _without_advice_in(str(error), error)
+    lines = [line.strip() for line in _FRAMES.sub("", told).splitlines() if line.strip()]
     if lines[:1] == [_AUTOGRAPH]:  # a complete traceback; its last line is the error
         text = lines[-1] if len(lines) > 1 else type(error).__name__
     else:

@@ -8,6 +8,7 @@ import pytest
 from sidecar.errors import TaskError
 from sidecar.evaluation.failures import EvaluationError, as_failed, following_from_code
 from sidecar.evaluation.states import ExactSum
+from sidecar.states import WorkerPhase
 
 
 def lasting(error, phase="build", also=()):
@@ -90,3 +91,22 @@ def test_whole_numbers_that_are_too_large_are_told_in_a_sentence():
     failed = as_failed(caught.value, phase="evaluate", plan=1, rank=0)
     assert (failed.kind, "Traceback" in failed.message) == ("task_error", False)
     assert "labels and weights for values such as 1e30" in failed.message
+
+
+OF_TORCH = (
+    "Weights only load failed. This file can still be loaded, to do so you have two options.\n\t(1) Re-running `torch.load` "
+    "with `weights_only` set to `False` will likely succeed, but it can result in arbitrary code execution. Do it only if "
+    "you got the file from a trusted source.\n\tUnsupported global: GLOBAL my.Net"
+)
+OF_KERAS = "Lambda layer my.Net. You may pass `safe_mode=False`, or call keras.config.enable_unsafe_deserialization()."
+
+
+@pytest.mark.parametrize("text", [OF_TORCH, OF_KERAS])
+def test_advice_to_run_the_code_of_a_file_is_not_repeated(text):
+    """Neither above the traceback nor in it, nor of the error that led to another one; the rest of the text stays."""
+    error = ValueError(f"cannot load: {text}")
+    error.__cause__ = RuntimeError(text)
+    message = as_failed(error, phase=WorkerPhase.RESTORE, plan=1, rank=0).message
+    for advice in ("weights_only", "arbitrary", "safe_mode", "enable_unsafe"):
+        assert advice not in message
+    assert message.count("my.Net") == 3

@@ -18,7 +18,7 @@ import torch
 from torch.distributed import checkpoint as dcp
 from torch.distributed.checkpoint import filesystem, metadata
 
-from sidecar.evaluation.failures import EvaluationError
+from sidecar.evaluation.failures import EvaluationError, without_advice
 from sidecar.weight_names import DCP_METADATA
 
 _DATA: Final = re.compile(r"__[0-9]{1,9}_[0-9]{1,9}\.distcp")
@@ -155,5 +155,5 @@ def _reason(error: BaseException) -> str:
     """Return one line of an error: what a pickle names, or else the first line."""
     if isinstance(error, dcp.CheckpointException):
         error = next(iter(error.failures.values()))[0]
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
-    return next((line for line in lines if "GLOBAL" in line), lines[0])
+    lines = [line for text in str(error).splitlines() if (line := without_advice(text).strip())]
+    return next((line for line in lines if "GLOBAL" in line), lines[0] if lines else type(error).__name__)

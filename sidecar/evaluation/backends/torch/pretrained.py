@@ -17,8 +17,8 @@ from typing import Any, Final
 import torch
 from torch import nn
 
-from sidecar.evaluation.backends.torch.weight_files import listed, without_advice
-from sidecar.evaluation.failures import EvaluationError
+from sidecar.evaluation.backends.torch.weight_files import listed
+from sidecar.evaluation.failures import EvaluationError, without_advice
 from sidecar.evaluation.name_patterns import matches
 from sidecar.weight_names import main_weights
 

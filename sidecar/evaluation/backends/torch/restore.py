@@ -24,8 +24,8 @@ import torch
 from torch import nn
 
 from sidecar.evaluation.backends.torch.tensors import bits_of
-from sidecar.evaluation.backends.torch.weight_files import DIVIDED, Stored, listed, without_advice
-from sidecar.evaluation.failures import EvaluationError
+from sidecar.evaluation.backends.torch.weight_files import DIVIDED, Stored, listed
+from sidecar.evaluation.failures import EvaluationError, without_advice
 from sidecar.evaluation.name_patterns import matches, unused
 
 _WRAPPERS: Final = frozenset(

@@ -8,7 +8,6 @@ are read when they are used.
 import json
 import os
 import pickletools
-import re
 import sys
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
@@ -20,7 +19,7 @@ import torch
 from torch import _weights_only_unpickler
 
 from sidecar.evaluation.backends.torch.plain_objects import allowed_by_task, plain_objects, substitute
-from sidecar.evaluation.failures import EvaluationError
+from sidecar.evaluation.failures import EvaluationError, without_advice
 from sidecar.weight_names import DCP_METADATA, INDEX, SAFETENSORS, main_weights
 
 _LENGTH_BYTES: Final = 8
@@ -317,13 +316,6 @@ def _names_of(pickled: IO[bytes]) -> Iterator[str]:
             yield ".".join(texts[-2:])
         elif isinstance(argument, str):
             texts = [*texts[-1:], argument]
-
-
-def without_advice(text: str) -> str:
-    """Return a text of torch or another library without its advice to load files in a way that runs their code."""
-    sentences = re.split(r"(?<=[.!?:;])\s+|\n+", text)
-    kept = [one for one in sentences if not re.search(r"weights[_ -]only|add_safe_globals|arbitrary code", one)]
-    return " ".join(one.strip() for one in kept if one.strip())
 
 
 def _reason(error: Exception) -> str:
