@@ -94,9 +94,9 @@ def test_whole_numbers_that_are_too_large_are_told_in_a_sentence():
 
 
 OF_TORCH = (
-    "Weights only load failed. This file can still be loaded, to do so you have two options.\n\t(1) Re-running `torch.load` "
-    "with `weights_only` set to `False` will likely succeed, but it can result in arbitrary code execution. Do it only if "
-    "you got the file from a trusted source.\n\tUnsupported global: GLOBAL my.Net"
+    "Weights only load failed. This file can still be loaded, to do so you have two options.\n\t(1) Re-running "
+    "`torch.load` with `weights_only` set to `False` will likely succeed, but it can result in arbitrary code "
+    "execution. Do it only if you got the file from a trusted source.\n\tUnsupported global: GLOBAL my.Net"
 )
 OF_KERAS = "Lambda layer my.Net. You may pass `safe_mode=False`, or call keras.config.enable_unsafe_deserialization()."
 
