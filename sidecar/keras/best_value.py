@@ -1,6 +1,7 @@
 """Store the best value of an exported model next to the exports, so that a restarted evaluator knows it.
 
-The file `.best-<digest>.json` holds monitor, mode, value, export and checkpoint. Imports no framework.
+The file `.best-<digest>.json` holds monitor, mode, value, export, checkpoint, and what tells the data apart. Imports no
+framework.
 """
 
 import hashlib
@@ -31,13 +32,19 @@ class BestValue:
         kind = f"{Path(template).name}\0{monitor}\0{mode}"
         self._name = f".best-{hashlib.sha256(kind.encode(errors='surrogateescape')).hexdigest()[:12]}.json"
 
-    def read(self) -> float | None:
-        """Return the value; None if there is none, or the export that had it is gone."""
+    def read(self, data: str | None = None) -> float | None:
+        """Return the value; None if there is none, the export that had it is gone, or it is of other data.
+
+        `data`: what tells the data of the evaluation apart; None: unknown.
+        """
         try:
             with open_folder(self._folder) as folder:
-                data = folder.read(self._name, _MOST_BYTES)
-            record = json.loads(data)
+                content = folder.read(self._name, _MOST_BYTES)
+            record = json.loads(content)
             value = float.fromhex(record["value"])
+            if data is not None and record.get("data") not in (None, data):
+                LOG.warning("the best value %g is of other data, so it is not compared", value)
+                return None
             return value if (self._folder / record["export"]).exists() else None
         except FileNotFoundError:
             return None
@@ -45,7 +52,7 @@ class BestValue:
             LOG.warning("%s cannot be read, so the next model counts as the best: %s", self._folder / self._name, error)
             return None
 
-    def write(self, value: float, export: Path, checkpoint: str | None) -> None:
+    def write(self, value: float, export: Path, checkpoint: str | None, data: str | None = None) -> None:
         """Replace the value. Raises OSError."""
         record = {
             "monitor": self._monitor,
@@ -53,6 +60,7 @@ class BestValue:
             "value": value.hex(),
             "export": str(export.relative_to(self._folder)),
             "checkpoint": checkpoint,
+            "data": data,
         }
         with open_folder(self._folder) as folder:
             replace(folder, self._name, json.dumps(record).encode(), temporary=f".tmp-{secrets.token_hex(8)}")

@@ -74,3 +74,10 @@ def announce(callbacks: Sequence[Any], found: DiscoveredCheckpoint) -> None:
     for callback in callbacks:
         if (set_checkpoint := getattr(callback, "set_checkpoint", None)) is not None:
             set_checkpoint(found.checkpoint.name, found.checkpoint.step)
+
+
+def announce_data(callbacks: Sequence[Any], data: str | None) -> None:
+    """Tell callbacks that ask for it what tells the data apart, None if that is unknown."""
+    for callback in callbacks:
+        if (set_data := getattr(callback, "set_data", None)) is not None:
+            set_data(data)

@@ -25,7 +25,7 @@ from sidecar.evaluation.eval_loop import EXAMPLES
 from sidecar.evaluation.failures import EvaluationError
 from sidecar.evaluation.states import SetStates, exact_sum
 from sidecar.evaluation.task import Task
-from sidecar.keras.callback_calls import CallbackCalls, announce, keras_of
+from sidecar.keras.callback_calls import CallbackCalls, announce, announce_data, keras_of
 from sidecar.keras.evaluation_loop import LOG, Evaluation, iterations_of
 from sidecar.plain_text import one_line
 from sidecar.states import FailureKind
@@ -133,6 +133,7 @@ class ExactEvaluation:
         announce(self._callbacks, found)
         with explained():
             (stream,) = self._evaluator.read(tick)
+            announce_data(self._callbacks, f"{stream.fingerprint} {stream.examples}" if stream.fingerprint else None)
             batches = stream.batches if stream.is_counted else self._steps
             calls = CallbackCalls(self._model, self._callbacks, batches, self._numbers)
             hashed = self._evaluator.digest()

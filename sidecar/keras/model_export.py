@@ -25,7 +25,8 @@ class SidecarEvaluatorModelExport(keras.callbacks.ModelCheckpoint):  # type: ign
 
         SidecarEvaluatorModelExport("best/model-{epoch:04d}", "ckpts/ckpt-{epoch:04d}", monitor="accuracy", mode="max")
 
-    The best value is stored next to the exports, so that a restarted evaluator does not export a worse model. An export
+    The best value is stored next to the exports, so that a restarted evaluator does not export a worse model. It begins
+    anew if the data are others. An export
     appears whole, by one rename. To continue training take the checkpoint itself, which the file with the best value
     names: an export need not hold the state of the optimizer.
 
@@ -47,8 +48,10 @@ class SidecarEvaluatorModelExport(keras.callbacks.ModelCheckpoint):  # type: ign
         self._checkpoint_filepath = os.fspath(checkpoint_filepath)
         self._numbered = _pattern(Path(self._checkpoint_filepath).name)
         self._checkpoint: tuple[str, int | None] | None = None
+        self._data: str | None = None
         self._is_read = False
         self.best: float | None
+        self._threshold = self.best  # `initial_value_threshold`
         self.export_index = 0
 
     @property
@@ -62,6 +65,15 @@ class SidecarEvaluatorModelExport(keras.callbacks.ModelCheckpoint):  # type: ign
     def set_checkpoint(self, name: str, step: int | None) -> None:
         """Take the name and the step of the checkpoint that is evaluated next. `SidecarEvaluator` calls this."""
         self._checkpoint = name, step
+
+    def set_data(self, data: str | None) -> None:
+        """Take what tells the data apart, None if that is unknown. `SidecarEvaluator` calls this before an evaluation.
+
+        The best value begins anew with other data.
+        """
+        if None not in (data, self._data) and data != self._data:
+            self.best, self._is_read = self._threshold, True
+        self._data = data
 
     def _implements_train_batch_hooks(self) -> bool:
         """Return False: the list of callbacks of tf_keras asks each callback, and this one is of Keras 3."""
@@ -88,7 +100,7 @@ class SidecarEvaluatorModelExport(keras.callbacks.ModelCheckpoint):  # type: ign
         record = BestValue(self.export_folder, self.filepath, self.monitor, self.mode)
         if not self._is_read:
             self._is_read = True
-            stored = record.read()
+            stored = record.read(self._data)
             if stored is not None and (self.best is None or self._is_improvement(stored, self.best)):
                 self.best = stored
         value = float(logs[self.monitor])
@@ -98,7 +110,7 @@ class SidecarEvaluatorModelExport(keras.callbacks.ModelCheckpoint):  # type: ign
         path = Path(self._path(logs))
         self._save(path)
         self.best = value
-        record.write(value, path, None if self._checkpoint is None else self._checkpoint[0])
+        record.write(value, path, None if self._checkpoint is None else self._checkpoint[0], self._data)
         self._tell(f"{self.monitor}={value} is the best so far; the model was saved to {path}")
 
     def _tell(self, message: str) -> None:

@@ -20,6 +20,14 @@ def test_the_value_is_read_to_the_bit(best, tmp_path):
     assert BestValue(tmp_path, str(tmp_path / "m-{epoch}.keras"), "accuracy", "max").read() is None
 
 
+def test_a_value_of_other_data_does_not_count(best, tmp_path):
+    """Where both are known: older files do not say it, and neither do evaluations by Keras itself."""
+    best.write(0.1, tmp_path / "m-3.keras", "ckpt-3", "a")
+    assert [best.read("a"), best.read("b"), best.read()] == [0.1, None, 0.1]
+    best.write(0.1, tmp_path / "m-3.keras", "ckpt-3")
+    assert best.read("b") == 0.1
+
+
 def test_a_deleted_export_does_not_count(best, tmp_path):
     """Somebody wants to begin again."""
     best.write(0.1, tmp_path / "m-3.keras", "ckpt-3")

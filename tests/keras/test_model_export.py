@@ -61,6 +61,23 @@ def test_messages_are_printed_as_by_keras(verbose, new_export, capsys):
     assert [("m-01.keras" in line, "0.6" in line) for line in lines] == [(True, False), (False, True)][: 2 * verbose]
 
 
+def test_the_best_value_begins_anew_with_other_data(new_export, tmp_path):
+    """In one process and after a restart; a worse number of other data is no worse model."""
+    export = new_export()
+    for number, (data, loss) in enumerate((("a", 0.1), ("a", 0.2), ("b", 0.5), ("b", 0.6)), 1):
+        export.set_data(data)
+        evaluated(export, f"ckpt-{number}", loss=loss)
+    assert exported(tmp_path) == ["m-01.keras", "m-03.keras"]
+    other = new_export()
+    other.set_data("c")
+    evaluated(other, "ckpt-6", loss=0.9)
+    assert exported(tmp_path)[-1] == "m-06.keras"
+    again = new_export()
+    again.set_data("c")
+    evaluated(again, "ckpt-7", loss=0.95)
+    assert exported(tmp_path)[-1] == "m-06.keras"
+
+
 def test_the_best_value_survives_a_restart(new_export, tmp_path):
     """A worse model is not exported by the next process; another metric has its own best value."""
     options = {"monitor": "accuracy", "mode": "max", "save_weights_only": True, "save_freq": "eval"}
