@@ -1,11 +1,14 @@
 """Measure a compiled model through its `test_step`: changes of its metrics, under the names of its results."""
 
-from collections.abc import Container, Iterable, Iterator, Sequence
+import math
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field
 from typing import Any
 
 import tensorflow as tf
 
+from sidecar.evaluation.backends.tensorflow.derived_results import DerivedResults, flat
 from sidecar.evaluation.backends.tensorflow.keras_metric import KerasMetric, by_batch_note, label_of, undefined
 from sidecar.evaluation.backends.tensorflow.mergeability import SIZE_ERRORS, probe, probe_twice
 from sidecar.evaluation.backends.tensorflow.metrics_in_turn import Calls, MetricsInTurn, found_late, replaced
@@ -63,12 +66,25 @@ class CompiledMeasurement:
             except CannotBeMergedError as error:
                 self.put_in_turn(name, error.reason)
         self._by_result = self._sources(first)  # runs the step again
-        expected = set(self._by_result)
+        names = self._not_of_metrics(flat(results))
+        self._order = [name for name in flat(results) if name in self._by_result or name in names]
+        self._derived = DerivedResults(model, self._metrics, self.in_turn, names, first, self._after(first))
+
+    def _not_of_metrics(self, results: dict[str, Any]) -> list[str]:
+        """Return the names of the results that are not results of metrics."""
+        known = set(self._by_result)
         for source in self._by_result.values():
             if source in self._metrics and isinstance(several := self._metrics[source].metric.result(), dict):
-                expected |= set(several)
-        if unknown := set(_flat(results)) - expected:
-            raise EvaluationError("task_error", _unknown(sorted(unknown)))
+                known |= set(flat(several))
+        return [name for name in results if name not in known]
+
+    def _after(self, batch: Batch) -> dict[str, list[Any]]:
+        """Return the states of the metrics after one batch."""
+        self._reset()
+        self._test(batch)
+        states = {name: metric.values() for name, metric in self._metrics.items()}
+        self._reset()
+        return states
 
     def _take(self, losses: list[Any], task: Task, found: Container[str]) -> None:
         """Take the metrics of the model: by their states, or in turn."""
@@ -177,51 +193,89 @@ class CompiledMeasurement:
 
     def compute(self, states: SetStates) -> MetricResult:
         """Return the numbers under the names that `test_step` gives them."""
-        values: dict[str, Value] = {}
-        of_batches: list[str] = []
-        by_example: list[str] = []
-        without_weight: list[str] = []
-        sources_of_batches = self.dependence.metrics(states)
+        found = _Numbers(set(self.dependence.metrics(states)))
         in_turn = self.in_turn.results(states)
         notes_in_turn: tuple[str, ...] = ()
-        for name, source in self._by_result.items():
-            if source in self.in_turn:
-                if source in in_turn:
-                    values |= _renamed(in_turn[source], self.in_turn.name_of(source), name)
-                    notes_in_turn += in_turn[source].notes
-                continue
-            metric, metric_states = self._metrics[source], within(states, source)
-            numbers = metric.numbers(metric_states, name)
-            for key, number in numbers.items():
-                values[key] = value(number, "min" if key == "loss" else metric.goal())
-            if id(metric.metric) in self._unweighted:
-                by_example += numbers
-            elif source in sources_of_batches:
-                of_batches += numbers
-            if metric.is_undefined(metric_states):
-                without_weight += numbers
+        derived = self._derived_numbers(states, in_turn)
+        for name in self._order:
+            source = self._by_result.get(name)
+            if source is None:
+                self._add_derived(found, states, name, derived.get(name, {}))
+            elif source not in self.in_turn:
+                self._add_metric(found, states, name, source)
+            elif source in in_turn:
+                found.values |= _renamed(in_turn[source], self.in_turn.name_of(source), name)
+                notes_in_turn += in_turn[source].notes
         names = {source: name for name, source in self._by_result.items()}
-        notes = by_batch_note(of_batches) + self.dependence.notes(states, []) + undefined(without_weight)
+        notes = by_batch_note(found.of_batches) + self.dependence.notes(states, []) + undefined(found.without_weight)
         notes += self.in_turn.notes(states, names) + notes_in_turn
-        if by_example:
-            notes += (f"{', '.join(by_example)}: all examples count alike; Keras 3 takes the mean over its batches",)
-        return MetricResult(values, notes=notes)
+        if found.by_example:
+            listed = ", ".join(found.by_example)
+            notes += (f"{listed}: all examples count alike; Keras 3 takes the mean over its batches",)
+        return MetricResult(found.values, notes=notes)
+
+    def _add_metric(self, found: "_Numbers", states: SetStates, name: str, source: str) -> None:
+        metric = self._metrics[source]
+        numbers = metric.numbers(within(states, source), name)
+        for key, number in numbers.items():
+            found.values[key] = value(number, "min" if key == "loss" else metric.goal())
+        if id(metric.metric) in self._unweighted:
+            found.by_example += numbers
+        elif source in found.sources_of_batches:
+            found.of_batches += numbers
+        if self._is_undefined(source, states):
+            found.without_weight += numbers
+
+    def _add_derived(self, found: "_Numbers", states: SetStates, name: str, numbers: dict[str, float]) -> None:
+        """Add numbers that follow from metrics; they are means over batches, or undefined, if one of these is."""
+        sources = self._derived.sources[name]
+        is_undefined = any(self._is_undefined(source, states) for source in sources)
+        for key, number in numbers.items():
+            found.values[key] = value(math.nan if is_undefined else number, "min" if key == "loss" else "none")
+        if sources & found.sources_of_batches:
+            found.of_batches += numbers
+        if is_undefined:
+            found.without_weight += numbers
+
+    def _is_undefined(self, source: str, states: SetStates) -> bool:
+        return source in self._metrics and self._metrics[source].is_undefined(within(states, source))
+
+    def _derived_numbers(self, states: SetStates, in_turn: Mapping[str, MetricResult]) -> dict[str, dict[str, float]]:
+        """Return the numbers that the step computes from results, by result; nothing before all of these are known."""
+        if any(name not in in_turn for name in self.in_turn):
+            return {}
+        totals = {name: metric.totals(within(states, name)) for name, metric in self._metrics.items()}
+        singles = {
+            name: float.fromhex(next(iter(result.values.values())).hex)
+            for name, result in in_turn.items()
+            if len(result.values) == 1
+        }
+        return self._derived.numbers(totals, singles)
 
     def _sources(self, first: Batch) -> dict[str, str]:
-        """Map the name of each result to its metric, by a step in which `result()` of a metric returns the metric."""
-        by_object = {id(metric.metric): name for name, metric in self._metrics.items()}
-        by_object |= {id(metric): name for name, metric in self.in_turn.items()}
-        metrics = [*(metric.metric for metric in self._metrics.values()), *(one for _, one in self.in_turn.items())]
-        try:
-            with self.in_turn.noted(), _returning_themselves(metrics):
-                results = self._model.test_step(first)
-        except (TypeError, ValueError, AttributeError) as error:  # the step computes with results
-            raise EvaluationError("task_error", _unknown([f"what it computes from metrics ({error})"])) from error
-        return {
-            name: by_object[id(result.metric)]
-            for name, result in _flat(results).items()
-            if isinstance(result, _Itself) and id(result.metric) in by_object
-        }
+        """Map the name of each result to its metric, by a step in which `result()` of each metric is recorded."""
+        metrics = {name: metric.metric for name, metric in self._metrics.items()} | dict(self.in_turn.items())
+        with self.in_turn.noted(), _recorded(metrics) as recorded:
+            results = flat(self._model.test_step(first))
+        by_object = {id(result): name for name, result in recorded}
+        found: dict[str, str] = {}
+        several = {name for name, result in recorded if isinstance(result, dict)}
+        for name, result in results.items():
+            source = by_object.get(id(result))
+            if source is not None and not (source in several and source in found.values()):
+                found[name] = source
+        return found
+
+
+@dataclass
+class _Numbers:
+    """Collect numbers, and the names of those about which there is a note."""
+
+    sources_of_batches: set[str]
+    values: dict[str, Value] = field(default_factory=dict)
+    of_batches: list[str] = field(default_factory=list)
+    by_example: list[str] = field(default_factory=list)
+    without_weight: list[str] = field(default_factory=list)
 
 
 def _renamed(result: MetricResult, metric: str, shown: str) -> dict[str, Value]:
@@ -232,20 +286,24 @@ def _renamed(result: MetricResult, metric: str, shown: str) -> dict[str, Value]:
     }
 
 
-class _Itself:
-    """Represent a metric where its result is expected."""
-
-    def __init__(self, metric: Any) -> None:
-        self.metric = metric
-
-
 @contextmanager
-def _returning_themselves(metrics: list[Any]) -> Iterator[None]:
-    """Let `result()` of each metric return the metric."""
+def _recorded(metrics: Mapping[str, Any]) -> Iterator[list[tuple[str, Any]]]:
+    """Record what `result()` of each metric returns: the object, or a dict and each object in it."""
+    recorded: list[tuple[str, Any]] = []
+
+    def recording(name: str, original: Callable[[], Any]) -> Callable[[], Any]:
+        def result() -> Any:
+            returned = original()
+            parts = [returned, *flat(returned).values()] if isinstance(returned, dict) else [returned]
+            recorded.extend((name, part) for part in parts)
+            return returned
+
+        return result
+
     with ExitStack() as changed:
-        for metric in metrics:
-            changed.enter_context(replaced(metric, "result", lambda metric=metric: _Itself(metric)))
-        yield
+        for name, metric in metrics.items():
+            changed.enter_context(replaced(metric, "result", recording(name, metric.result)))
+        yield recorded
 
 
 @contextmanager
@@ -276,14 +334,6 @@ def _label_of_loss(metric: Any) -> str:
     return f"the compiled loss ({metric.name!r})"
 
 
-def _flat(results: Any) -> dict[str, Any]:
-    """Return results by name with nested dicts flattened, as `evaluate` of Keras does."""
-    flat: dict[str, Any] = {}
-    for name, result in results.items():
-        flat |= _flat(result) if isinstance(result, dict) else {name: result}
-    return flat
-
-
 def _leaves(metrics: Any) -> Iterator[Any]:
     """Yield single metrics, opening the container in which Keras 3 keeps the metrics given to `compile`."""
     for metric in metrics:
@@ -292,10 +342,3 @@ def _leaves(metrics: Any) -> Iterator[Any]:
             yield from _leaves(inner)
         else:
             yield metric
-
-
-def _unknown(names: list[str]) -> str:
-    return (
-        f"test_step returns {', '.join(names)}, which is not the result of a metric, so it cannot be added up over "
-        f"batches: keep it in a keras.metrics.Mean that the model's metrics list, and return that metric's result()"
-    )

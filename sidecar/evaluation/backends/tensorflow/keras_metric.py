@@ -165,7 +165,7 @@ class KerasMetric:
             states: The states over all batches.
             shown: The name of a single number. Several numbers have their own names, or `shown` and their index.
         """
-        sums = [_value_of(states[str(index)]) for index in range(len(self.identity))]
+        sums = self.totals(states)
         if self.divides:
             total, count = map(float, sums)
             return {shown: total / count if count else math.nan}
@@ -176,6 +176,10 @@ class KerasMetric:
         numbers = self._by_name(self.metric.result(), shown)
         self.metric.reset_state()
         return numbers
+
+    def totals(self, states: SetStates) -> list[Any]:
+        """Return the values of the variables over all batches."""
+        return [_value_of(states[str(index)]) for index in range(len(self.identity))]
 
     def is_undefined(self, states: SetStates) -> bool:
         """Return whether the number is a mean over a total weight of 0, for which Keras returns 0."""

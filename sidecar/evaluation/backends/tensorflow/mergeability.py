@@ -88,13 +88,13 @@ def divided(batch: Any) -> tuple[Any, Any, Any]:
         batch: A nested structure of tensors (n, …), which may be ragged or sparse, or `None`. The masks that Keras
             attaches to tensors are dropped.
     """
-    tensors = _map_tensors(tf.identity, batch)
+    tensors = map_tensors(tf.identity, batch)
     examples = next(int(tensor.shape[0]) for tensor in tf.nest.flatten(tensors) if tensor is not None)
     if examples == 1:
-        return _map_tensors(_twice, tensors), tensors, tensors
+        return map_tensors(_twice, tensors), tensors, tensors
     half = examples // 2
     parts = [partial(part_of, start, size) for start, size in ((0, half), (half, examples - half))]
-    return tensors, _map_tensors(parts[0], tensors), _map_tensors(parts[1], tensors)
+    return tensors, map_tensors(parts[0], tensors), map_tensors(parts[1], tensors)
 
 
 def _twice(tensor: Any) -> Any:
@@ -111,7 +111,8 @@ def part_of(start: int, size: int, tensor: Any) -> Any:
     return tensor[start : start + size]
 
 
-def _map_tensors(function: Any, batch: Any) -> Any:
+def map_tensors(function: Any, batch: Any) -> Any:
+    """Return a batch with each of its tensors replaced by what the function returns for it."""
     return tf.nest.map_structure(lambda tensor: None if tensor is None else function(tensor), batch)
 
 
