@@ -148,11 +148,31 @@ def test_damage(saved, build):
     assert refusal(build(), saved)[0] == "vanished"
 
 
+def test_values_without_a_variable(trained):
+    """A layer that only the checkpoint has is named, with the line that leaves it out."""
+    from sidecar.evaluation.backends.tensorflow.completeness import Exceptions
+    from sidecar.evaluation.backends.tensorflow.orbax import load
+    from sidecar.evaluation.failures import EvaluationError
+
+    folder, _ = trained[0], None
+    variables = [variable for variable in build().variables if "dense_1" not in variable.path]
+    path = str(folder / "2")
+    with pytest.raises(EvaluationError, match="dense_1/kernel") as caught:
+        load(variables, path)
+    assert 'Task(ignore=["dense_1/' in str(caught.value)
+    (note,) = load(variables, path, Exceptions(ignore=["dense_1/"]))
+    assert "left out, as Task(ignore=…) says: dense_1/" in note
+
+
 def test_single_numbers(tmp_path, trained):
     """Keras stores them as Python's, so as 64 bits; they must be what the model can hold."""
     import tensorstore
 
-    from sidecar.evaluation.backends.tensorflow.orbax import load as load_variables
+    from sidecar.evaluation.backends.tensorflow import orbax
+    from sidecar.evaluation.backends.tensorflow.completeness import Exceptions
+
+    def load_variables(variables, path):
+        orbax.load(variables, path, Exceptions(ignore=["batch_normalization", "dense"]))
 
     path = tmp_path / "1"
     shutil.copytree(trained[0] / "2", path)

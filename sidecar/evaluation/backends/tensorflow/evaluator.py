@@ -12,6 +12,7 @@ from typing import Any, Final
 import tensorflow as tf
 
 from sidecar.evaluation.backend import Keep, States, Stream, Tick, forget
+from sidecar.evaluation.backends.tensorflow.completeness import Exceptions
 from sidecar.evaluation.backends.tensorflow.data import Batches, array_of
 from sidecar.evaluation.backends.tensorflow.keras_backend import notes_on
 from sidecar.evaluation.backends.tensorflow.keras_file import is_keras_file
@@ -19,7 +20,7 @@ from sidecar.evaluation.backends.tensorflow.model import has_own_test_step, make
 from sidecar.evaluation.backends.tensorflow.non_variable_state import NonVariableState
 from sidecar.evaluation.backends.tensorflow.randomness import seed_of
 from sidecar.evaluation.backends.tensorflow.recurrent import RecurrentStates
-from sidecar.evaluation.backends.tensorflow.restore import restore, variables_of
+from sidecar.evaluation.backends.tensorflow.restore import variables_of
 from sidecar.evaluation.backends.tensorflow.saved_graph import SavedGraph, is_saved_model
 from sidecar.evaluation.backends.tensorflow.set_checks import SetChecks
 from sidecar.evaluation.backends.tensorflow.step import NO_SEED, Step
@@ -67,7 +68,7 @@ class KerasEvaluator:
         self._chosen = self._batches
         with following_from_code():
             self.model: Any = make_model(task, trusts=trust_saved_graph)
-        self._weights = Weights(self.model)
+        self._weights = Weights(self.model, Exceptions(task.ignore, task.from_build_model))
         self.builds = 0 if self.model is None else 1
         self._in_parallel = ThreadPoolExecutor(1, thread_name_prefix="in-parallel")  # for work that needs no data
         self._graph: SavedGraph | None = None
@@ -126,7 +127,7 @@ class KerasEvaluator:
         if is_file:
             require_self_contained(path)
         try:
-            self._non_variable.restored_layers = None
+            self._non_variable.restored = None
             with readable(path) as plain:
                 function(self.model, plain)
             self._renew_steps()
@@ -148,7 +149,7 @@ class KerasEvaluator:
             return SavedGraph(path, self._task.signature)
         if self.model is not None:
             assert not isinstance(self._task.checkpoint, str), "the dispatcher checks it"
-            self._non_variable.restored_layers = restore(self.model, path, self._task.checkpoint)
+            self._non_variable.restored = self._weights.restore(path, self._task.checkpoint)
             return None
         require_present(path)
         raise EvaluationError(

@@ -14,7 +14,9 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from sidecar.evaluation.backends.tensorflow.completeness import NONE, Exceptions, Restored, require_same_layers
 from sidecar.evaluation.backends.tensorflow.differences import differences, name_of, some
+from sidecar.evaluation.backends.tensorflow.file_contents import recorded
 from sidecar.evaluation.backends.tensorflow.keras_assets import DAMAGE_ERRORS, load_assets
 from sidecar.evaluation.backends.tensorflow.libraries import is_keras_2
 from sidecar.evaluation.backends.tensorflow.saved_by import advice, by_file
@@ -41,34 +43,46 @@ def has_index(path: str) -> bool:
         return False
 
 
-def load(model: Any, variables: list[Any], path: str, *, model_of: int) -> list[Any]:
+def load(model: Any, variables: list[Any], path: str, *, model_of: int, exceptions: Exceptions = NONE) -> Restored:
     """Assign the values in the file to all variables of a model. A variable that the file lacks is an error.
+
+    So is a value in the file that no variable got, and a setting of a layer that changes the numbers.
 
     Args:
         model: The built model.
         variables: All variables of the model.
         path: The file.
         model_of: The major version of the model's Keras, 2 or 3.
-
-    Returns:
-        The layers whose vocabularies, bins or assets the file holds, and which hold them now.
+        exceptions: Values that only the file may have, or only the model.
 
     Raises:
         EvaluationError: `mismatch`, `corrupt`, `vanished` or `storage`, as `restore.restore` does.
     """
     missing = list(variables)
+    built = [(variable, np.array(variable)) for variable in variables if exceptions.keeps(variable)]
     for attempt in (0, 1):  # a stored value may equal one placeholder by chance, but not both
         placeholders = [_placeholder(variable, attempt) for variable in missing]
         for variable, placeholder in zip(missing, placeholders, strict=True):
             variable.assign(placeholder)
-        _load(model, path, model_of)
+        with recorded(model, path, exceptions.keeps) as contents:
+            _load(model, path, model_of)
         missing = [
             variable
             for variable, placeholder in zip(missing, placeholders, strict=True)
             if np.asarray(variable).tobytes() == placeholder.tobytes() and placeholder.size
         ]
         if not missing:
-            return load_assets(model, path) if path.endswith(_ARCHIVE) else []
+            break
+    kept = [(variable, value) for variable, value in built if any(variable is each for each in missing)]
+    for variable, value in kept:
+        variable.assign(value)
+    missing = [variable for variable in missing if not exceptions.keeps(variable)]
+    if not missing:
+        unused = contents.unused()
+        exceptions.require(path, unused)
+        require_same_layers(model, contents.names, path)
+        notes = exceptions.notes(unused, [variable for variable, _ in kept])
+        return Restored(load_assets(model, path) if path.endswith(_ARCHIVE) else [], notes)
     raise EvaluationError(
         "mismatch",
         f"{path} does not hold the model: {len(missing)} of {len(variables)} variables are not in it: "

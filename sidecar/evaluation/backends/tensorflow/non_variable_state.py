@@ -5,6 +5,7 @@ Ranks compare its digests before they evaluate. A changed table means that steps
 
 from typing import Any
 
+from sidecar.evaluation.backends.tensorflow.completeness import Restored
 from sidecar.evaluation.backends.tensorflow.layer_tables import settings_of, tables_of
 
 
@@ -19,8 +20,8 @@ class NonVariableState:
         self._model = model
         self._tables = tables_of(model)
         self._settings = settings_of(model)
-        self.restored_layers: list[Any] | None = None
-        """Layers whose tables the checkpoint restored; `None` if unknown."""
+        self.restored: Restored | None = None
+        """What the last restore did; `None` if the task restored the model itself."""
 
     @property
     def has_tables(self) -> bool:
@@ -43,11 +44,14 @@ class NonVariableState:
         }
 
     def notes(self) -> tuple[str, ...]:
-        """Return a note about tables that the checkpoint lacks and the task provides."""
-        if self.restored_layers is None:
+        """Return notes about the restore, and about tables that the checkpoint lacks and the task provides."""
+        if self.restored is None:
             return ()
-        restored = {id(layer) for layer in self.restored_layers}
+        restored = {id(layer) for layer in self.restored.layers}
         names = [table.name for table in self._tables if id(table.layer) not in restored]
         if not names:
-            return ()
-        return (f"{', '.join(names)}: vocabulary, bins or assets come from the task, as the checkpoint has none",)
+            return self.restored.notes
+        return (
+            *self.restored.notes,
+            f"{', '.join(names)}: vocabulary, bins or assets come from the task, as the checkpoint has none",
+        )

@@ -16,6 +16,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from sidecar.evaluation.backends.tensorflow.completeness import NONE, Exceptions, Unused
 from sidecar.evaluation.failures import EvaluationError
 
 _MARKER: Final = "_CHECKPOINT_METADATA"
@@ -23,6 +24,7 @@ _TREE: Final = "pytree"
 _METADATA: Final = "_METADATA"
 _MAX_BYTES: Final = 256 * 1024 * 1024
 _GROUPS: Final = ("trainable_variables", "non_trainable_variables")  # either: freezing a layer moves its variables
+_SEED: Final = "seed_generator_state"
 _AT_ONCE: Final = 32  # arrays
 _MAX_NAMES: Final = 5  # in a message
 _MAX_CHARACTERS: Final = 500  # of a message of tensorstore
@@ -34,17 +36,22 @@ def is_orbax(path: str) -> bool:
     return Path(path, _MARKER).is_file()
 
 
-def load(variables: list[Any], path: str) -> None:
-    """Assign the values in a checkpoint to the variables of a Keras 3 model.
+def load(variables: list[Any], path: str, exceptions: Exceptions = NONE) -> tuple[str, ...]:
+    """Assign the values in a checkpoint to the variables of a Keras 3 model, and return notes on exceptions.
 
     Raises:
-        EvaluationError: `mismatch` if the checkpoint lacks a variable or a shape differs, `corrupt` if it cannot be
-            decoded, `vanished` if it is gone, `task_error` if tensorstore is not installed.
+        EvaluationError: `mismatch` if the checkpoint lacks a variable, has one more, or a shape differs, `corrupt` if
+            it cannot be decoded, `vanished` if it is gone, `task_error` if tensorstore is not installed.
     """
     tensorstore = _import_tensorstore(path)
     metadata = _read_metadata(path)
     driver = "zarr3" if metadata.get("use_zarr3") else "zarr"
-    names = _stored_names(variables, _arrays_in(metadata, path), path)
+    stored = _arrays_in(metadata, path)
+    kept = [variable for variable in variables if exceptions.keeps(variable) and not _places(variable, stored)]
+    variables = [variable for variable in variables if not any(variable is each for each in kept)]
+    names = _stored_names(variables, stored, path)
+    unused = _unused(names, stored, metadata)
+    exceptions.require(path, unused)
     base = {"driver": "file", "path": f"{Path(path, _TREE).absolute()}/"}
     context = tensorstore.Context()
     for start in range(0, len(variables), _AT_ONCE):
@@ -70,6 +77,25 @@ def load(variables: list[Any], path: str) -> None:
             raise _failure(error, path) from error
         for variable, value in zip(chunk, values, strict=True):
             _assign(variable, np.asarray(value), path)
+    return exceptions.notes(unused, kept)
+
+
+def _unused(names: list[str], arrays: Mapping[tuple[str, ...], str], metadata: Mapping[str, Any]) -> list[Unused]:
+    """Return the stored values of a model that no variable is bound to, except those of random generators."""
+    shapes = {
+        ".".join(str(key["key"]) for key in entry["key_metadata"]): entry.get("value_metadata", {}).get("write_shape")
+        for entry in metadata["tree_metadata"].values()
+    }
+    return [
+        Unused("/".join(keys[1:]), tuple(shapes.get(name) or ()), "")
+        for keys, name in arrays.items()
+        if keys[0] in _GROUPS and name not in names and keys[-1] != _SEED
+    ]
+
+
+def _places(variable: Any, arrays: Mapping[tuple[str, ...], str]) -> list[str]:
+    keys = [(group, *_path_of(variable).split("/")) for group in _GROUPS]
+    return [arrays[each] for each in keys if each in arrays]
 
 
 def _import_tensorstore(path: str) -> Any:
@@ -131,8 +157,7 @@ def _stored_names(variables: list[Any], arrays: Mapping[tuple[str, ...], str], p
     names, missing = [], []
     for variable in variables:
         variable_path = _path_of(variable)
-        candidates = [(group, *variable_path.split("/")) for group in _GROUPS]
-        name = next((arrays[keys] for keys in candidates if keys in arrays), None)
+        name = next(iter(_places(variable, arrays)), None)
         if name is None:
             missing.append(variable_path)
         else:

@@ -6,10 +6,12 @@ user trusts it.
 
 Variables are matched by the object graph in the checkpoint (`tf.train.CheckpointView`). The keys alone are ambiguous,
 because a key may begin with the name of an optimizer that was saved with the model. Only tensors of the model are read.
+In the other direction, `unbound` finds the values in the model's place of the graph that the model has no variable for.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections import Counter, deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,6 +20,16 @@ from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 from tensorflow.core.protobuf import trackable_object_graph_pb2
 
 from sidecar.evaluation.backends.tensorflow import orbax
+from sidecar.evaluation.backends.tensorflow.completeness import (
+    NONE,
+    Exceptions,
+    Restored,
+    Unused,
+    layer_of,
+    plain_name,
+    require_same_layers,
+    takes_no_part,
+)
 from sidecar.evaluation.backends.tensorflow.differences import name_of, some
 from sidecar.evaluation.backends.tensorflow.graph_constants import load_constants
 from sidecar.evaluation.backends.tensorflow.keras_file import has_index, is_keras_file, load
@@ -33,6 +45,19 @@ GRAPH_KEY: Final = "_CHECKPOINTABLE_OBJECT_GRAPH"
 _VALUE: Final = "VARIABLE_VALUE"
 _CONFIG: Final = "OBJECT_CONFIG_JSON"  # where Keras 2 saves the configuration of a layer
 _VARIABLES: Final = ("variables", "variables")  # in a SavedModel's folder
+_ATTRIBUTES: Final = "/.ATTRIBUTES"
+_SEED: Final = "seed_generator_state"
+_OPTIMIZER: Final = "optimizer"
+_TRAINED: Final = "_trainable_variables"
+_STATES: Final = "states"  # of a recurrent layer
+_OF_OPTIMIZERS: Final = {"_iterations", "iter"}
+_OF_METRICS: Final = {
+    *("total", "count", "variables", "keras_api", "_fn_kwargs", "total_cm", "accumulator", "intermediate_weights"),
+    *("true_positives", "true_negatives", "false_positives", "false_negatives", "weights_intermediate"),
+    *("squared_sum", "sum", "residual", "num_samples", "_target_class_ids"),
+}
+"""Names of the children of optimizers and metrics in an object graph."""
+
 _EXPORTED: Final = ("trainable_variables", "non_trainable_variables")  # lists in a model that Keras exported
 
 STORAGE_ERRORS: Final = (
@@ -56,26 +81,26 @@ class _Binding:
     candidate: _Candidate
     keys: dict[int, str]  # by position in `variables_of(model)`
     has_more: bool  # whether there are lookup tables or other state in addition to variables
+    names: dict[int, str] = field(default_factory=dict)  # of the saved variables, by the same positions
+    unbound: tuple[Unused, ...] = ()  # values in the model's place that no variable is bound to
 
-    def missing(self, variables: list[Any]) -> list[str]:
-        return [name_of(variable) for index, variable in enumerate(variables) if index not in self.keys]
+    def missing(self, variables: list[Any]) -> list[Any]:
+        return [variable for index, variable in enumerate(variables) if index not in self.keys]
 
 
-def restore(model: Any, path: str, make_root: Callable[[Any], Any] | None) -> list[Any]:
+def restore(model: Any, path: str, make_root: Callable[[Any], Any] | None, exceptions: Exceptions = NONE) -> Restored:
     """Assign the checkpoint's values to the model's variables.
-
-    Returns:
-        The layers that also got state which is not in variables, such as a vocabulary.
 
     Args:
         model: A built model. Without its variables, it would keep random initial values.
         path: A file that Keras wrote, a SavedModel's folder, or an object checkpoint's prefix.
         make_root: Maps the model to the root object that was saved; None: possible roots are tried.
+        exceptions: Values that only the checkpoint may have, or only the model.
 
     Raises:
-        EvaluationError: `mismatch` if not every variable is bound or a shape differs, `corrupt` if the bytes contradict
-            their checksums, `vanished` if files are gone, `storage` if they cannot be read. Exceptions of `make_root`
-            are not caught.
+        EvaluationError: `mismatch` if not every variable is bound, a shape differs, or the model's place in the
+            checkpoint holds more values, `corrupt` if the bytes contradict their checksums, `vanished` if files are
+            gone, `storage` if they cannot be read. Exceptions of `make_root` are not caught.
     """
     variables = _required(model)
     if not variables:
@@ -85,7 +110,8 @@ def restore(model: Any, path: str, make_root: Callable[[Any], Any] | None) -> li
             raise EvaluationError(
                 "mismatch", f"{path} is a file, in which Task(checkpoint=…) cannot name a place: remove it"
             )
-        return load(model, variables, path, model_of=2 if is_keras_2(model) else 3) + finalize(model)
+        loaded = load(model, variables, path, model_of=2 if is_keras_2(model) else 3, exceptions=exceptions)
+        return replace(loaded, layers=loaded.layers + finalize(model))
     if is_orbax(path):
         if make_root is not None:
             raise EvaluationError(
@@ -94,8 +120,8 @@ def restore(model: Any, path: str, make_root: Callable[[Any], Any] | None) -> li
         if is_keras_2(model):
             raise EvaluationError("mismatch", f"{path} was saved by Keras 3, the model is of Keras 2 (tf_keras)")
         with readable(path) as plain:
-            orbax.load(variables, plain)
-        return finalize(model)
+            notes = orbax.load(variables, plain, exceptions)
+        return Restored(finalize(model), notes)
     root, folder = make_root(model) if make_root is not None else None, None
     if Path(path).is_dir():
         if has_index(path):  # TensorFlow's readers would always take the folder
@@ -103,13 +129,14 @@ def restore(model: Any, path: str, make_root: Callable[[Any], Any] | None) -> li
         folder, path = Path(path), str(Path(path, *_VARIABLES))
     with readable(path) as plain:
         try:
-            layers = _restore(model, variables, plain, root) + finalize(model)
-            return layers if folder is None else layers + load_constants(model, folder)
+            restored = _restore(model, variables, plain, root, exceptions)
+            layers = restored.layers + finalize(model)
+            return replace(restored, layers=layers if folder is None else layers + load_constants(model, folder))
         except (tf.errors.OpError, DecodeError, IndexError) as error:
             raise _failure(error, plain) from error
 
 
-def _restore(model: Any, variables: list[Any], path: str, root: Any) -> list[Any]:
+def _restore(model: Any, variables: list[Any], path: str, root: Any, exceptions: Exceptions) -> Restored:
     try:
         reader = tf.train.load_checkpoint(path)
     except ValueError as error:  # a later version of TensorFlow wrote it, and this version cannot read it
@@ -117,13 +144,21 @@ def _restore(model: Any, variables: list[Any], path: str, root: Any) -> list[Any
     if not reader.has_tensor(GRAPH_KEY):
         raise EvaluationError("mismatch", f"{path} has no object graph: it was saved by TensorFlow 1 or by name")
     graph = _object_graph(reader)
-    binding = _exported(model, variables, graph) or _find(model, variables, path, graph, root)
+    exceptions = replace(exceptions, is_placed=root is not None)
+    binding = _exported(model, variables, graph, reader, path, exceptions)
+    chosen: tuple[str, ...] = ()
+    if binding is None:
+        binding, chosen = _find(model, variables, path, graph, reader, root, exceptions)
     _check_types(variables_of(model), binding, reader)
+    all_variables = variables_of(model)
+    pairs = [(layer_of(plain_name(all_variables[index])), layer_of(name)) for index, name in binding.names.items()]
+    require_same_layers(model, pairs, path)
     _assign(variables_of(model), binding, path)
+    notes = chosen + exceptions.notes(binding.unbound, binding.missing(variables))
     if not binding.has_more:
-        return []
+        return Restored([], notes)
     _checkpoint(binding.candidate).restore(path).expect_partial()
-    return list(filter(has_tables_in_checkpoints, layers_of(model)))
+    return Restored(list(filter(has_tables_in_checkpoints, layers_of(model))), notes)
 
 
 def keys_of(model: Any, path: str) -> list[str] | None:
@@ -131,7 +166,7 @@ def keys_of(model: Any, path: str) -> list[str] | None:
     variables = variables_of(model)
     graph = _object_graph(tf.train.load_checkpoint(path))
     candidate = _Candidate("model", tf.train.Checkpoint(model=model))
-    binding = _bind(candidate, variables, tf.train.CheckpointView(path), graph)
+    binding = _bind(candidate, variables, tf.train.CheckpointView(path), graph, model, {})
     return None if binding.missing(variables) else [binding.keys[index] for index in range(len(variables))]
 
 
@@ -168,9 +203,11 @@ def _failure(error: Exception, path: str) -> EvaluationError:
     return EvaluationError("corrupt", f"{path} is damaged: {text}")
 
 
-def _find(model: Any, variables: list[Any], path: str, graph: Any, root: Any) -> _Binding:
-    """Return the binding for the place in the checkpoint that holds every variable of the model."""
-    view = tf.train.CheckpointView(path)
+def _find(
+    model: Any, variables: list[Any], path: str, graph: Any, reader: Any, root: Any, exceptions: Exceptions
+) -> tuple[_Binding, tuple[str, ...]]:
+    """Return the binding for the place in the checkpoint that holds the model, and notes on the choice."""
+    view, shapes = tf.train.CheckpointView(path), reader.get_variable_to_shape_map()
     # If a name occurs twice, TensorFlow takes the last child.
     children = dict.fromkeys(child.local_name for child in graph.nodes[0].children)
     if root is not None:
@@ -184,43 +221,119 @@ def _find(model: Any, variables: list[Any], path: str, graph: Any, root: Any) ->
         model_first = [_Candidate("model", tf.train.Checkpoint(model=model))] if "model" in children else []
         groups = [model_first, named, [_Candidate("", model)]]
     tried: list[_Binding] = []
-    for group in groups:
-        bindings = [_bind(candidate, variables_of(model), view, graph) for candidate in group]
-        complete = [binding for binding in bindings if not binding.missing(variables)]
-        if len({tuple(binding.keys.values()) for binding in complete}) > 1:  # equal keys: the same object
-            names = ", ".join(repr(binding.candidate.name) for binding in complete)
-            raise EvaluationError(
-                "mismatch",
-                f"{path}: {names} all match the model; choose one: "
-                f"Task(checkpoint=lambda model: tf.train.Checkpoint({complete[0].candidate.name}=model))",
-            )
-        if complete:
-            return complete[0]
+    for number, group in enumerate(groups):
+        bindings = [_bind(each, variables_of(model), view, graph, model, shapes) for each in group]
+        complete = [each for each in bindings if each.keys and _is_complete(each, variables, exceptions)]
+        most = max((len(each.keys) for each in complete), default=0)
+        complete = [each for each in complete if len(each.keys) == most]
+        exact = [each for each in complete if not exceptions.refused(each.unbound)]
+        for fitting in filter(None, (exact, complete)):
+            if len({tuple(each.keys.values()) for each in fitting}) > 1:  # equal keys: the same object
+                names = ", ".join(repr(each.candidate.name) for each in fitting)
+                raise EvaluationError(
+                    "mismatch", f"{path}: {names} all match the model; choose one: {_line(fitting[0].candidate)}"
+                )
+            if fitting is complete:
+                others = groups[number + 1] if number + 1 < len(groups) else []
+                exceptions.require(path, fitting[0].unbound, _elsewhere(others, model, variables, view, graph))
+            return fitting[0], _choice(fitting[0], complete)
         tried += bindings
     raise EvaluationError("mismatch", _explain(model, variables, path, graph, tried))
 
 
-def _exported(model: Any, variables: list[Any], graph: Any) -> _Binding | None:
+def _is_complete(binding: _Binding, variables: list[Any], exceptions: Exceptions) -> bool:
+    return all(exceptions.keeps(variable) for variable in binding.missing(variables))
+
+
+def _choice(chosen: _Binding, complete: list[_Binding]) -> tuple[str, ...]:
+    """Return a note if several places hold all variables of the model, and only one holds nothing else."""
+    others = [
+        repr(each.candidate.name) for each in complete if tuple(each.keys.values()) != tuple(chosen.keys.values())
+    ]
+    if not others:
+        return ()
+    return (f"the model is {chosen.candidate.name!r} of the checkpoint; {', '.join(others)} would hold more values",)
+
+
+def _elsewhere(candidates: list[_Candidate], model: Any, variables: list[Any], view: Any, graph: Any) -> str:
+    """Return the line that chooses another place, which holds exactly the variables of the model; else nothing."""
+    for candidate in candidates:
+        binding = _bind(candidate, variables_of(model), view, graph, model, {})
+        if not binding.missing(variables) and not binding.unbound:
+            return f". {candidate.name!r} of the checkpoint has no others: to evaluate it, write {_line(candidate)}"
+    return ""
+
+
+def _line(candidate: _Candidate) -> str:
+    return f"Task(checkpoint=lambda model: tf.train.Checkpoint({candidate.name}=model))"
+
+
+def _exported(
+    model: Any, variables: list[Any], graph: Any, reader: Any, path: str, exceptions: Exceptions
+) -> _Binding | None:
     """Return the binding, by position, of variables that Keras' `model.export` saved; None for any other graph."""
     children = {child.local_name: child.node_id for child in graph.nodes[0].children}
     if not {*_EXPORTED, "_all_variables", "_misc_assets"} <= children.keys():
         return None
     places = {id(variable): index for index, variable in enumerate(variables)}
-    keys: dict[int, str] = {}
-    for name in _EXPORTED:
-        model_list, saved = getattr(model, name), list(graph.nodes[children[name]].children)
-        if len(model_list) != len(saved):
-            raise EvaluationError(
-                "mismatch",
-                f"the model has {len(model_list)} {name}, {len(saved)} were exported: it is another model",
-            )
-        for child in saved:
-            variable = model_list[int(child.local_name)]
-            for attribute in graph.nodes[child.node_id].attributes:
-                _require_same_name(variable, attribute.full_name)
-                if id(variable) in places:  # states of random generators are not restored
-                    keys[places[id(variable)]] = attribute.checkpoint_key
-    return _Binding(_Candidate("", model), dict(sorted(keys.items())), has_more=False)
+    pairs: list[tuple[Any, Any]] = []
+    unbound: tuple[Unused, ...] = ()
+    groups = [
+        (
+            [variable for variable in getattr(model, name) if id(variable) in places],
+            [
+                attribute
+                for child in sorted(graph.nodes[children[name]].children, key=lambda child: int(child.local_name))
+                for attribute in graph.nodes[child.node_id].attributes
+                if not _is_of_generator(attribute)  # an evaluation sets its own seeds
+            ],
+        )
+        for name in _EXPORTED
+    ]
+    if all(len(own) == len(saved) for own, saved in groups):
+        for own, saved in groups:
+            pairs += zip(own, saved, strict=True)
+    else:
+        pairs, unbound = _by_name(groups, path, reader.get_variable_to_shape_map(), exceptions)
+    for variable, attribute in pairs:
+        _require_same_name(variable, attribute.full_name)
+    bound = {places[id(variable)]: attribute for variable, attribute in pairs}
+    return _Binding(
+        _Candidate("", model),
+        {index: attribute.checkpoint_key for index, attribute in sorted(bound.items())},
+        has_more=False,
+        names={index: attribute.full_name for index, attribute in bound.items()},
+        unbound=unbound,
+    )
+
+
+def _by_name(
+    groups: list[tuple[list[Any], list[Any]]], path: str, shapes: dict[str, Any], exceptions: Exceptions
+) -> tuple[list[tuple[Any, Any]], tuple[Unused, ...]]:
+    """Bind exported variables by their names: of another number of variables, positions say nothing."""
+    own = {plain_name(variable): variable for variables, _ in groups for variable in variables}
+    saved = {attribute.full_name: attribute for _, attributes in groups for attribute in attributes}
+    counts = [(sum(len(group[side]) for group in groups)) for side in (0, 1)]
+    missing = [name for name, variable in own.items() if name not in saved and not exceptions.keeps(variable)]
+    if missing or [len(own), len(saved)] != counts:
+        raise EvaluationError(
+            "mismatch",
+            f"the model has {counts[0]} variables, {counts[1]} were exported to {path}: it is another model. Let "
+            f"build_model return the model that was saved",
+        )
+    unbound = tuple(_unused(attribute, shapes) for name, attribute in saved.items() if name not in own)
+    exceptions.require(path, unbound)
+    return [(variable, saved[name]) for name, variable in own.items() if name in saved], unbound
+
+
+def _unused(attribute: Any, shapes: dict[str, Any], name: str = "") -> Unused:
+    key = attribute.checkpoint_key
+    path = key.partition(_ATTRIBUTES)[0]
+    return Unused(name or attribute.full_name, tuple(shapes.get(key, ())), "", alias=path)
+
+
+def _is_of_generator(attribute: Any) -> bool:
+    return str(attribute.full_name).rpartition("/")[2] == _SEED
 
 
 def _require_same_name(variable: Any, saved: str) -> None:
@@ -231,21 +344,79 @@ def _require_same_name(variable: Any, saved: str) -> None:
         )
 
 
-def _bind(candidate: _Candidate, variables: list[Any], view: Any, graph: Any) -> _Binding:
-    keys_by_object: dict[int, str] = {}
+def _bind(
+    candidate: _Candidate, variables: list[Any], view: Any, graph: Any, model: Any, shapes: dict[str, Any]
+) -> _Binding:
+    found: dict[int, Any] = {}  # attributes in the graph, by the identity of the object
     has_more = False
-    for node, trackable in view.match(candidate.root).items():
+    matched = view.match(candidate.root)
+    for node, trackable in matched.items():
         for attribute in graph.nodes[node].attributes:
             if attribute.name == _VALUE:
-                keys_by_object[id(trackable)] = attribute.checkpoint_key
+                found[id(trackable)] = attribute
             elif attribute.checkpoint_key and attribute.name != _CONFIG:
                 has_more = True
-    keys = {
-        index: key
+    bound = {
+        index: attribute
         for index, variable in enumerate(variables)
-        if (key := keys_by_object.get(id(variable)) or keys_by_object.get(id(getattr(variable, "_value", None))))
+        if (attribute := found.get(id(variable)) or found.get(id(getattr(variable, "_value", None))))
     }
-    return _Binding(candidate, keys, has_more)
+    place = next((node for node, trackable in matched.items() if trackable is model), None)
+    return _Binding(
+        candidate,
+        {index: attribute.checkpoint_key for index, attribute in bound.items()},
+        has_more,
+        {index: attribute.full_name for index, attribute in bound.items()},
+        () if place is None else tuple(_unbound(graph, place, matched, shapes)),
+    )
+
+
+def _unbound(graph: Any, place: int, matched: Any, shapes: dict[str, Any]) -> Iterator[Unused]:
+    """Yield the values below a node that no object of the model is bound to, by the shortest way to each.
+
+    Optimizers, metrics, seed generators and the states of recurrent layers are not entered: an evaluation begins with
+    its own. An optimizer lists the variables that it trains, though, and Keras 3 does not track a layer in nested lists
+    in any other way.
+    """
+    is_root = place == 0
+    names = Counter(attribute.full_name for node in graph.nodes for attribute in node.attributes)
+    queue, seen = deque([(place, "")]), {place}
+    while queue:
+        node, path = queue.popleft()
+        for attribute in graph.nodes[node].attributes if node not in matched else ():
+            if attribute.checkpoint_key and attribute.name != _CONFIG and not _is_of_generator(attribute):
+                is_told_apart = "/" in attribute.full_name and names[attribute.full_name] == 1
+                yield _unused(attribute, shapes, attribute.full_name if is_told_apart else path)
+        for child in graph.nodes[node].children:
+            name, target = child.local_name, child.node_id
+            if node == place and name == _OPTIMIZER:
+                lists = [each.node_id for each in graph.nodes[target].children if each.local_name == _TRAINED]
+                queue.extend((each, f"{name}/{_TRAINED}") for each in lists if each not in seen)
+                seen.update(lists)
+            if target in seen or _takes_no_part(name, graph.nodes[target]):
+                continue
+            if is_root and node == place and _is_counter(graph.nodes[target], shapes):
+                continue
+            seen.add(target)
+            queue.append((target, f"{path}/{name}" if path else name))
+
+
+def _takes_no_part(name: str, node: Any) -> bool:
+    """Return whether a node holds no values of a model, by the name that leads to it or by its own children."""
+    children = {child.local_name for child in node.children}
+    return (
+        takes_no_part(name)
+        or name == _STATES
+        or len(node.slot_variables) > 0
+        or bool(children & _OF_OPTIMIZERS)
+        or (bool(children) and children <= _OF_METRICS)
+    )
+
+
+def _is_counter(node: Any, shapes: dict[str, Any]) -> bool:
+    """Return whether a node is one number: `tf.train.Checkpoint(model, step=…)` saves it like a part of the model."""
+    keys = [attribute.checkpoint_key for attribute in node.attributes]
+    return bool(keys) and not node.children and all(tuple(shapes.get(key, (1,))) == () for key in keys)
 
 
 def _checkpoint(candidate: _Candidate) -> Any:
@@ -278,7 +449,7 @@ def _assign(variables: list[Any], binding: _Binding, path: str) -> None:
 
 def _explain(model: Any, variables: list[Any], path: str, graph: Any, tried: list[_Binding]) -> str:
     best = max(tried, key=lambda binding: len(binding.keys))
-    missing = best.missing(variables)
+    missing = [name_of(variable) for variable in best.missing(variables)]
     children = [child.local_name for child in graph.nodes[0].children]
     hint = advice(by_graph(graph), model_of=2 if is_keras_2(model) else 3)
     if holds_no_model(graph):

@@ -1,4 +1,4 @@
-"""Write a model's variables as a TensorFlow checkpoint, while it is evaluated.
+"""Restore a model's variables, and write them as a TensorFlow checkpoint while the model is evaluated.
 
 `tf.train.Checkpoint.write` walks the object graph in Python each time, while the evaluation waits for the interpreter.
 The graph does not change, so it is walked once. Later writes store its serialized form and the variables under the
@@ -7,26 +7,38 @@ same keys, in one operation that needs no Python.
 
 import errno
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
+import numpy as np
 import tensorflow as tf
 
-from sidecar.evaluation.backends.tensorflow.restore import GRAPH_KEY, keys_of, variables_of
+from sidecar.evaluation.backends.tensorflow.completeness import NONE, Exceptions, Restored
+from sidecar.evaluation.backends.tensorflow.restore import GRAPH_KEY, keys_of, restore, variables_of
 
 NAME: Final = "weights"
 """Name of the checkpoint in the folder of a worker."""
 
 
 class Weights:
-    """Write the weights of one built model, quickly from the second time on."""
+    """Restore the weights of one built model, and write them, quickly from the second time on."""
 
-    def __init__(self, model: Any) -> None:
-        self._model = model
+    def __init__(self, model: Any, exceptions: Exceptions = NONE) -> None:
+        self._model, self._exceptions = model, exceptions
+        self._built: list[tuple[Any, Any]] | None = None  # variables that may keep the values of `build_model`
         self._graph: bytes | None = None  # serialized
         self._keys: list[str] | None = None  # of `variables_of(model)`; None unless the checkpoint holds nothing else
+
+    def restore(self, path: str, make_root: Callable[[Any], Any] | None) -> Restored:
+        """Assign a checkpoint's values; those that it may lack begin with the values that `build_model` gave them."""
+        if self._built is None:
+            kept = filter(self._exceptions.keeps, variables_of(self._model))
+            self._built = [(variable, np.array(variable)) for variable in kept]
+        for variable, value in self._built:  # the previous checkpoint may have held them
+            variable.assign(value)
+        return restore(self._model, path, make_root, self._exceptions)
 
     def write(self, folder: Path) -> None:
         """Write a checkpoint for `tf.train.Checkpoint(model=model).restore(folder / "weights")`; raise `OSError`."""

@@ -1,0 +1,197 @@
+"""Decide about values that only the checkpoint has, or only the model: refuse them, or name them in a note.
+
+`restore` and the modules of the formats find these values. A task allows some of them by `ignore` and
+`from_build_model`, whose patterns are compared with the names that messages show.
+"""
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from sidecar.evaluation.backends.tensorflow.differences import name_of, some
+from sidecar.evaluation.backends.tensorflow.libraries import layers_of
+from sidecar.evaluation.failures import EvaluationError
+from sidecar.evaluation.name_patterns import matches, unused
+
+_MOST_PATTERNS: Final = 5  # in the line that a message proposes
+_LORA: Final = re.compile(r"lora_(kernel|embeddings)_a$")
+
+_NOT_RESTORED: Final = re.compile(
+    r"(^|_)(optimizer|metrics?|tracker|seed_generators?|random_generator|save_counter|keras_api)$"
+)
+"""Names of attributes whose values take no part in a prediction: an evaluation begins with its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unused:
+    """Describe a value in the model's place of a checkpoint that no variable of the model is bound to."""
+
+    name: str  # as messages show it
+    shape: tuple[int, ...]
+    dtype: str
+    alias: str = ""  # another name, which patterns may use, too
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.shape}"
+
+    def is_named_by(self, patterns: Iterable[str]) -> bool:
+        """Return whether one of the patterns describes the value."""
+        patterns = list(patterns)
+        return matches(self.name, patterns) or bool(self.alias and matches(self.alias, patterns))
+
+
+@dataclass(frozen=True, slots=True)
+class Restored:
+    """Describe what a restore did in addition to the variables."""
+
+    layers: list[Any]  # which also got state outside of variables, such as a vocabulary
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Exceptions:
+    """Hold what a task allows checkpoint and model to differ in.
+
+    Args:
+        ignore: Patterns of values that the model lacks.
+        from_build_model: Patterns of variables that the checkpoint lacks.
+        is_placed: Whether `Task(checkpoint=…)` names the place of the model: then it is known that more lies there.
+    """
+
+    ignore: Sequence[str] = ()
+    from_build_model: Sequence[str] = ()
+    is_placed: bool = False
+
+    def keeps(self, variable: Any) -> bool:
+        """Return whether a variable that the checkpoint lacks may keep the value that `build_model` gave it."""
+        return bool(self.from_build_model) and matches(plain_name(variable), self.from_build_model)
+
+    def refused(self, values: Iterable[Unused]) -> list[Unused]:
+        """Return the values that the task does not allow to be left out."""
+        return [] if self.is_placed else [value for value in values if not value.is_named_by(self.ignore)]
+
+    def require(self, path: str, values: Sequence[Unused], advice: str = "") -> None:
+        """Raise `EvaluationError` if a value is left out that the task does not name."""
+        if refused := self.refused(values):
+            raise EvaluationError("mismatch", f"{_explain(path, refused)}{advice}")
+
+    def notes(self, values: Sequence[Unused], kept: Sequence[Any]) -> tuple[str, ...]:
+        """Return notes on the values that were left out, on variables that were kept, and on unused patterns."""
+        notes = []
+        ignored = [value for value in values if value.is_named_by(self.ignore)]
+        others = [value.name for value in values if value not in ignored]
+        if ignored:
+            names = some([value.name for value in ignored])
+            notes.append(f"{_count(ignored, 'value')} of the checkpoint left out, as Task(ignore=…) says: {names}")
+        if others:
+            notes.append(
+                f"{_count(others, 'value')} of the checkpoint left out, as Task(checkpoint=…) names the place: "
+                f"{some(others)}"
+            )
+        if kept:
+            names = some([plain_name(variable) for variable in kept])
+            notes.append(
+                f"{_count(kept, 'variable')} not in the checkpoint with the value of build_model, as "
+                f"Task(from_build_model=…) says: {names}"
+            )
+        known = [name for value in values for name in (value.name, value.alias)]
+        for argument, patterns, names_of_it in (
+            ("ignore", self.ignore, known),
+            ("from_build_model", self.from_build_model, [plain_name(variable) for variable in kept]),
+        ):
+            if without := unused(patterns, names_of_it):
+                notes.append(f"Task({argument}=…): nothing in this checkpoint needs {some(list(map(repr, without)))}")
+        return tuple(notes)
+
+
+NONE: Final = Exceptions()
+"""Allow no difference."""
+
+
+def plain_name(variable: Any) -> str:
+    """Return the name of a variable as patterns describe it: in tf_keras, names end with `:0`."""
+    return name_of(variable).removesuffix(":0")
+
+
+def layer_of(name: str) -> str:
+    """Return the name of the layer that is part of the name of a variable; empty if there is none."""
+    return name.rpartition("/")[0]
+
+
+def takes_no_part(attribute: str) -> bool:
+    """Return whether an attribute of this name holds no value of a model, but of its training or of its metrics."""
+    return _NOT_RESTORED.search(attribute) is not None
+
+
+def require_same_layers(model: Any, pairs: Iterable[tuple[str, str]], path: str) -> None:
+    """Raise `EvaluationError` if layers got the values of one another, by the names that the user gave them.
+
+    Most formats bind values by the order of the layers. If a task makes the same layers in another order, each gets
+    values of the right shape, but of another layer. Names that Keras makes up show nothing.
+
+    Args:
+        model: The model.
+        pairs: The name of each layer in the model, and the name of the layer in the checkpoint whose values it got.
+        path: The checkpoint.
+    """
+    own = {layer.name for layer in layers_of(model) if not _is_made_up(layer)}
+    moved = {name: saved for name, saved in pairs if name != saved and name.rpartition("/")[2] in own}
+    if moved and set(moved) == set(moved.values()):
+        text = some([f"layer {name!r} of the model is in the place of {saved!r}" for name, saved in moved.items()])
+        raise EvaluationError(
+            "mismatch",
+            f"{path} holds the layers in another order: {text}. Let build_model make them in the order of training; "
+            f"if only their names differ, write Task(restore=lambda model, path: model.load_weights(path))",
+        )
+
+
+def _is_made_up(layer: Any) -> bool:
+    """Return whether Keras made up the name of a layer: its class, and a number from the second one on."""
+    words = re.sub(r"(.)([A-Z][a-z0-9]+)", r"\1_\2", type(layer).__name__)
+    snake = re.sub(r"([a-z])([A-Z])", r"\1_\2", words).lower()
+    return re.fullmatch(rf"{re.escape(snake)}(_\d+)?", layer.name) is not None
+
+
+def _explain(path: str, values: Sequence[Unused]) -> str:
+    names = some([str(value) for value in values])
+    patterns = ", ".join(f'"{pattern}"' for pattern in _patterns([value.name for value in values]))
+    return (
+        f"{path} holds {_count(values, 'value')} of the model that the model of build_model has no variable for: "
+        f"{names}. {_remedy(values)} If they do not matter, write Task(ignore=[{patterns}])"
+    )
+
+
+def _remedy(values: Sequence[Unused]) -> str:
+    """Return the likely reason for these values, as the line that `build_model` lacks."""
+    adapters = [value for value in values if _LORA.search(value.name) and value.shape]
+    if adapters:
+        layers = list(dict.fromkeys(adapter.name.split("/")[-2] for adapter in adapters if "/" in adapter.name))
+        call = f"enable_lora({adapters[0].shape[-1]})"
+        target = f"model.get_layer({layers[0]!r}).{call}" if len(layers) == 1 else f"layer.{call}"
+        more = f" for the layers {some(list(map(repr, layers)))}" if len(layers) > 1 else ""
+        return f"They are adapters of LoRA: call {target} in build_model{more}, as training did."
+    if any(value.name.endswith("_scale") for value in values):
+        return 'The saved model is quantised: call model.quantize("int8") in build_model.'
+    return "Let build_model return the model that was saved, with the switches that training set."
+
+
+def _patterns(names: Sequence[str]) -> list[str]:
+    """Return few patterns that describe all names: the names themselves, or what they begin with."""
+    if len(names) > 1 and all("lora_" in name for name in names):
+        return ["*lora_*"]
+    patterns = list(names)
+    while len(patterns) > _MOST_PATTERNS:
+        shorter = list(dict.fromkeys(f"{head}/" if (head := _head(pattern)) else pattern for pattern in patterns))
+        if shorter == patterns:
+            break
+        patterns = shorter
+    return patterns
+
+
+def _head(pattern: str) -> str:
+    return pattern.rstrip("/").rpartition("/")[0]
+
+
+def _count(values: Sequence[Any], word: str) -> str:
+    return f"{len(values)} {word}{'s' if len(values) != 1 else ''}"
