@@ -50,6 +50,10 @@ class Inspection:
     aside: str | None = None
 
 
+EMBEDDINGS: Final = "what TensorBoard shows as embeddings"
+EMBEDDINGS_BEGINNING: Final = "keras_embedding.ckpt-"
+"""Names that the callback TensorBoard gives: keras and tf_keras `callbacks/tensorboard.py`."""
+
 BACKUP: Final = "the copy from which BackupAndRestore of Keras continues an interrupted training"
 """What `Inspection.aside` says of files of this callback."""
 

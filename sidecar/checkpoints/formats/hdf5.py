@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from sidecar.checkpoints.files import Listing, open_file, update_from_content
-from sidecar.checkpoints.formats.format import BACKUP, Candidate, Inspection
+from sidecar.checkpoints.formats.format import BACKUP, EMBEDDINGS, EMBEDDINGS_BEGINNING, Candidate, Inspection
 from sidecar.checkpoints.formats.keras_iterations import iterations
 from sidecar.errors import CorruptError, IncompleteError, VanishedError
 
@@ -72,8 +72,10 @@ class Hdf5:
         size = update_from_hdf5(digest, folder, require_suffix(name, self.suffixes))
         with open_file(folder, name) as file:
             step = iterations(file, 0, size)
-        is_backup = name == _BACKUP and (folder / _BACKUP_STATE).is_file()
-        return Inspection(digest.hexdigest(), step, (name,), "optimizer", aside=BACKUP if is_backup else None)
+        aside = EMBEDDINGS if name.startswith(EMBEDDINGS_BEGINNING) else None
+        if name == _BACKUP and (folder / _BACKUP_STATE).is_file():
+            aside = BACKUP
+        return Inspection(digest.hexdigest(), step, (name,), "optimizer", aside=aside)
 
     def check(self, folder: Path, name: str) -> None:
         """Check the structure, as `inspect` does: HDF5 as Keras writes it has no checksums of data."""

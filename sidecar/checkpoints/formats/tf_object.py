@@ -23,7 +23,15 @@ from typing import Final, Literal
 from sidecar.checkpoints.files import File, Listing, open_file, read_file, size_of
 from sidecar.checkpoints.formats.checkpoint_state import named_in
 from sidecar.checkpoints.formats.crc32c import masked_crc32c
-from sidecar.checkpoints.formats.format import BACKUP, Candidate, Inspection, about, shown
+from sidecar.checkpoints.formats.format import (
+    BACKUP,
+    EMBEDDINGS,
+    EMBEDDINGS_BEGINNING,
+    Candidate,
+    Inspection,
+    about,
+    shown,
+)
 from sidecar.checkpoints.formats.protobuf import VARINT, fields, read_varint
 from sidecar.checkpoints.formats.sstable import read_table
 from sidecar.checkpoints.formats.tf_entry import natural, read_entry
@@ -154,7 +162,8 @@ class TfObject:
         if bundle.graph is not None:
             _require_length(folder, shards[bundle.graph.shard], bundle.graph)
         source, step = _read_step(folder, shards, bundle)
-        return Inspection(digest.hexdigest(), step, (f"{name}.index", *shards), source, aside=bundle.aside)
+        aside = EMBEDDINGS if name.startswith(EMBEDDINGS_BEGINNING) else bundle.aside
+        return Inspection(digest.hexdigest(), step, (f"{name}.index", *shards), source, aside=aside)
 
     def check(self, folder: Path, name: str) -> None:
         """Compare every tensor with its masked CRC-32C."""
