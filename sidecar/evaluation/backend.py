@@ -190,6 +190,10 @@ class Evaluator(Protocol):
         """Sum metric states over the batches of this rank; the states are neutral if it has none."""
         ...
 
+    def restored_model(self) -> Any:
+        """Return the restored model, for the functions of `Task(evaluate=…)`."""
+        ...
+
     def begins_again(self, reduced: States) -> bool:
         """Return whether the evaluation must be done again, as it has shown that a metric has to be updated in turn.
 

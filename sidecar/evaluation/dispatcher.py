@@ -14,6 +14,7 @@ from typing import Final
 from sidecar.evaluation.backend import Backend, Collective, Evaluator
 from sidecar.evaluation.data.opened_files import OpenedFiles
 from sidecar.evaluation.data.shard import Shard
+from sidecar.evaluation.evaluate_functions import EvaluateFunctions
 from sidecar.evaluation.failures import EvaluationError, as_failed
 from sidecar.evaluation.rank_evaluation import evaluate
 from sidecar.evaluation.task_loader import LoadedTask, load, require_framework
@@ -75,7 +76,10 @@ class Dispatcher:
     def _check(self, command: Check) -> None:
         self._enter(WorkerPhase.IMPORT)
         loaded = _loaded(command)
-        sets, builds = tuple(loaded.task.eval_sets), bool(loaded.task.build_model or loaded.task.load)
+        sets, builds = (
+            (*loaded.task.eval_sets, *loaded.task.evaluate),
+            bool(loaded.task.build_model or loaded.task.load),
+        )
         self._report(Checked(loaded.digest, sets, self._backend.profile(command), builds))
 
     def _form(self, command: Join) -> None:
@@ -101,6 +105,11 @@ class Dispatcher:
         with self._files.reading():
             return self._backend.build(loaded.task, Shard(join.rank, len(join.members)), join)
 
+    @property
+    def _shard(self) -> Shard:
+        assert self._join is not None
+        return Shard(self._join.rank, len(self._join.members))
+
     def _evaluate(self, command: Evaluate) -> None:
         if self._join is None or self._collective is None or self._loaded is None or self._evaluator is None:
             raise EvaluationError("join", "cannot evaluate before the group is formed and the task is built")
@@ -122,6 +131,7 @@ class Dispatcher:
                 profile=self._backend.profile(self._join),
                 enter=lambda phase: self._enter(phase, command.plan),
                 report=self._report,
+                functions=EvaluateFunctions(self._loaded.task, self._shard) if self._loaded.task.evaluate else None,
             )
         self._report(done)
         self._note_data(done, changed)

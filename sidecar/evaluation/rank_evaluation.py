@@ -18,6 +18,7 @@ from sidecar.evaluation.artifact_writer import ArtifactWriter
 from sidecar.evaluation.backend import TIMED, Collective, Evaluator, Int64s, RankReport, States, Stream
 from sidecar.evaluation.data import nonfinite
 from sidecar.evaluation.eval_loop import EXAMPLES, LEFT_OUT
+from sidecar.evaluation.evaluate_functions import EvaluateFunctions
 from sidecar.evaluation.failures import EvaluationError
 from sidecar.evaluation.metrics.metric import MetricResult
 from sidecar.evaluation.rank_comparison import differing, named, short_digest, sides_of
@@ -61,6 +62,7 @@ def evaluate(
     enter: Callable[[WorkerPhase], None],
     report: Callable[[Report], None],
     now: Callable[[], float] = time.monotonic,
+    functions: EvaluateFunctions | None = None,
 ) -> Done:
     """Evaluate one checkpoint together with the other ranks; raises `EvaluationError` with the kind of the failure.
 
@@ -78,6 +80,7 @@ def evaluate(
             enter=enter,
             report=report,
             now=now,
+            functions=functions if command.most_batches is None else None,
         )
     return done
 
@@ -93,6 +96,7 @@ def _evaluate(
     enter: Callable[[WorkerPhase], None],
     report: Callable[[Report], None],
     now: Callable[[], float],
+    functions: EvaluateFunctions | None,
 ) -> Done | None:
     """Evaluate once; return None if it has to be done again."""
     seconds = dict.fromkeys(TIMED, 0.0)
@@ -125,7 +129,7 @@ def _evaluate(
                 "checkpoint": command.checkpoint.digest,
                 "task": task_digest,
                 "profile": _lines(profile),
-                "eval sets": repr([stream.eval_set for stream in streams]),
+                "eval sets": repr([stream.eval_set for stream in streams] + (functions.names if functions else [])),
                 "metrics": evaluator.layout(),
                 "outside": _lines(outside),
             },
@@ -135,6 +139,8 @@ def _evaluate(
         with phase(WorkerPhase.EVALUATE, "evaluate"):
             saves.begin(evaluator.save_weights if _saves_weights(command, join) else None)
             states = evaluator.evaluate(progress.tick, saves.keep)
+            if functions is not None:
+                states |= functions.run(evaluator.restored_model(), hashed, progress.alive)
         with phase(WorkerPhase.SAVE, "save"):
             variables = hashed()
             saves.finish(states, variables, {"group": join.group, "plan": command.plan, "seconds": seconds})
@@ -146,7 +152,12 @@ def _evaluate(
         return None
     examples = _count(streams, reduced)
     found_nonfinite = nonfinite.totals(streams, reduced)
-    numbers = evaluator.compute(reduced)
+    numbers = dict(evaluator.compute(reduced))
+    data = {stream.eval_set: _data(stream) for stream in streams}
+    if functions is not None:
+        numbers |= functions.compute(reduced)
+        examples |= functions.examples(reduced)
+        data |= {name: EvalData(None, None, "own") for name in functions.names}
     result = Result(
         group=join.group,
         workers=len(join.members),
@@ -158,7 +169,7 @@ def _evaluate(
         profile=profile,
         saves=(),
         classes={name: few for name, metric in numbers.items() if (few := _few_classes(metric))},
-        data={stream.eval_set: _data(stream) for stream in streams},
+        data=data,
         nonfinite=found_nonfinite,
         notes=_notes(numbers),
     )
@@ -192,6 +203,10 @@ class _Progress:
         if is_due or self._batches in (1, self._total):
             self._reported_at = now
             self._report(Progress(self._command.plan, self._batches, self._total))
+
+    def alive(self) -> None:
+        """Report that the worker is alive, while something runs that has no batches."""
+        self._report(Progress(self._command.plan, max(self._batches, 1), self._total))
 
 
 def _exchange_hello(

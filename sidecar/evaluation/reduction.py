@@ -23,10 +23,13 @@ def reduce_packs(sum_over_ranks: Callable[[Int64s], Int64s], join: Join, report:
     ordered = [report.states[name][key] for name in sorted(report.states) for key in sorted(report.states[name])]
     values = np.zeros((len(join.members), 1 + len(TIMED)), np.int64)
     values[join.rank] = [short_digest(report.variables), *(int(report.seconds[name] * 1e6) for name in TIMED)]
-    used = np.concatenate([state.used() for state in ordered])
+    used = np.concatenate([np.zeros(0, np.bool_), *(state.used() for state in ordered)])
     summed = sum_over_ranks(np.concatenate([values.ravel(), used.astype(np.int64)]))
     restored, *times = summed[: values.size].reshape(values.shape).T
     require_equal_values(restored, join)
+    slowest = slowest_of({name: row / 1e6 for name, row in zip(TIMED, times, strict=True)})
+    if not ordered:  # functions alone measure, and they are not tried out
+        return Reduced(report.states, slowest)
     # Most states are counts, which fill one row in nine. A row that no rank uses is not sent.
     rows = np.split(summed[values.size :] > 0, np.cumsum([state.rows for state in ordered])[:-1])
     packs = [state.pack(chosen) for state, chosen in zip(ordered, rows, strict=True)]
@@ -34,7 +37,7 @@ def reduce_packs(sum_over_ranks: Callable[[Int64s], Int64s], join: Join, report:
     ends = np.cumsum([len(pack) for pack in packs])[:-1]
     for state, chosen, pack in zip(ordered, rows, np.split(total, ends), strict=True):
         state.unpack(pack, chosen)
-    return Reduced(report.states, slowest_of({name: row / 1e6 for name, row in zip(TIMED, times, strict=True)}))
+    return Reduced(report.states, slowest)
 
 
 def require_equal_values(restored: Int64s, join: Join) -> None:

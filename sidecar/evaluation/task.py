@@ -146,6 +146,12 @@ class Task:
         in_turn: True, or the names of metrics: worker 0 evaluates all batches in order, updates these metrics with one
             batch after the other, and other workers evaluate nothing of the set. Without this, it is done for metrics
             whose states of several workers cannot be merged, and the result's notes name them.
+        evaluate: By name, a function that measures the restored model by itself, such as a test harness. It is called
+            once per evaluation, and not tried out. A function of (model) runs on one worker and returns numbers by
+            name, such as `{"acc": 0.6, "examples": 40}`. A function of (model, shard) runs on all workers, each with
+            its `Shard`, and returns a total and a count by name: `{"acc": (hits, questions)}` gives their quotient over
+            all workers. The result has the names like those of eval sets. `eval_sets` may be empty then.
+        evaluate_timeout_seconds: The longest time that one call of such a function may take.
     """
 
     build_model: Callable[[], Any] | None = None
@@ -163,8 +169,11 @@ class Task:
     ignore: Sequence[str] = ()
     from_build_model: Sequence[str] = ()
     in_turn: bool | Sequence[str] = False
+    evaluate: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
+    evaluate_timeout_seconds: float = 4 * 3600.0
 
     def __post_init__(self) -> None:
+        self._check_functions()
         self._check_model()
         if not isinstance(self.in_turn, bool):
             _check_patterns("in_turn", self.in_turn, "names of metrics, such as in_turn=['ap'], or True for all")
@@ -174,7 +183,8 @@ class Task:
             raise TaskError(
                 f"Task(predictions=…) must be True or a function of (x, y, predictions), found {self.predictions!r}"
             )
-        if not isinstance(self.eval_sets, Mapping) or not 0 < len(self.eval_sets) <= MAX_EVAL_SETS:
+        least = 0 if self.evaluate else 1
+        if not isinstance(self.eval_sets, Mapping) or not least <= len(self.eval_sets) <= MAX_EVAL_SETS:
             raise TaskError(f"Task(eval_sets=…) must map 1 to {MAX_EVAL_SETS} names to data, found {self.eval_sets!r}")
         for name, source in self.eval_sets.items():
             if not isinstance(name, str) or not name:
@@ -184,13 +194,32 @@ class Task:
                     f"Task(eval_sets={{{name!r}: …}}) must be a function or an EvalSet, found {type(source).__name__}: "
                     f"write lambda: data, so that each worker makes its own"
                 )
-        if all(eval_set.every_nth > 1 for eval_set in self.sets().values()):
+        if not self.evaluate and all(eval_set.every_nth > 1 for eval_set in self.sets().values()):
             raise TaskError(
                 "Task(eval_sets=…): every set has every_nth above 1, so nothing would be measured for some "
                 "checkpoints: leave every_nth out for one set"
             )
         if self.batch_size is not None and not _is_count(self.batch_size):
             raise TaskError(f"Task(batch_size={self.batch_size!r}) must be a number from 1, or None for batched data")
+
+    def _check_functions(self) -> None:
+        """Check the functions that measure the model by themselves. Raises `TaskError`."""
+        if not isinstance(self.evaluate, Mapping) or len(self.evaluate) > MAX_EVAL_SETS:
+            raise TaskError(
+                f"Task(evaluate=…) must map at most {MAX_EVAL_SETS} names to functions, found {self.evaluate!r:.80}: "
+                f"write evaluate={{'harness': function}}"
+            )
+        for name, function in self.evaluate.items():
+            if not isinstance(name, str) or not name or name in self.eval_sets:
+                raise TaskError(f"Task(evaluate=…): a name must be a text that no eval set has, found {name!r}")
+            if not callable(function):
+                raise TaskError(f"Task(evaluate={{{name!r}: …}}) must be a function, found {function!r:.80}")
+            takes_shard(function)
+        if self.evaluate and self.build_model is None and self.load is None:
+            raise TaskError("Task(evaluate=…) needs a model: give build_model, or load with framework = 'python'")
+        seconds = self.evaluate_timeout_seconds
+        if not isinstance(seconds, int | float) or isinstance(seconds, bool) or not seconds > 0:
+            raise TaskError(f"Task(evaluate_timeout_seconds={seconds!r}) must be a number of seconds above 0")
 
     def _check_model(self) -> None:
         """Check the arguments that define the model, or that there is none. Raises `TaskError`."""
@@ -216,10 +245,11 @@ class Task:
 
     def _check_loaded_model(self) -> None:
         """Check the arguments of a task that loads its models itself. Raises `TaskError`."""
-        if self.load is None or self.predict is None:
+        measures_itself = self.evaluate and not self.eval_sets and self.load is not None
+        if not measures_itself and (self.load is None or self.predict is None):
             missing = "load" if self.load is None else "predict"
             raise TaskError(f"Task(load=…) and Task(predict=…) belong together: give {missing}, too")
-        if self.metrics is None:
+        if self.metrics is None and not measures_itself:
             raise TaskError(
                 "Task(load=…, predict=…) needs metrics: give a function that returns some of sidecar.metrics"
             )
@@ -244,6 +274,23 @@ class Task:
             name: source if isinstance(source, EvalSet) else EvalSet(source) for name, source in self.eval_sets.items()
         }
         return {name: eval_set for name, eval_set in longer.items() if evaluated % eval_set.every_nth == 0}
+
+
+def takes_shard(function: Callable[..., Any]) -> bool:
+    """Return whether a function of `Task(evaluate=…)` takes (model, shard) instead of (model). Raises `TaskError`."""
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):  # a builtin
+        return False
+    plain = [one for one in parameters if one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)]
+    needed = sum(one.default is one.empty for one in plain)
+    variadic = any(one.kind == one.VAR_POSITIONAL for one in parameters)
+    if needed > 2 or not (plain or variadic):  # noqa: PLR2004 - model and shard
+        raise TaskError(
+            f"Task(evaluate=…): a function takes (model) or (model, shard), found "
+            f"{getattr(function, '__name__', function)}{inspect.signature(function)}"
+        )
+    return needed == 2 or any(one.name == "shard" for one in plain[1:2])  # noqa: PLR2004
 
 
 def _check_patterns(name: str, patterns: Any, content: str = "") -> None:

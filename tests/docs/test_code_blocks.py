@@ -31,6 +31,7 @@ RUN_BY = {
     "my_eval.py": "tests/test_readme.py",
     "read_saves.py": "tests/test_readme.py",
     "several_sets.py": "tests/docs/test_code_blocks.py",
+    "harness.py": "tests/evaluation/test_evaluate_functions.py",
     "sums.py": "tests/evaluation/metrics/test_sums.py",
     "perplexity.py": "tests/evaluation/test_derived_results.py",
     "restore_averaged.py": "tests/docs/test_code_blocks.py",

@@ -93,6 +93,10 @@ class FakeEvaluator:
         tick()
         return {"test": states}
 
+    def restored_model(self):
+        """Stand for what was restored."""
+        return self.path
+
     def begins_again(self, reduced):
         """As often as it is told to."""
         assert reduced.keys() == {"test"}

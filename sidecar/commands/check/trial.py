@@ -115,7 +115,8 @@ def _succeeded(checkpoint: Checkpoint, about: str, result: Result | None) -> Ite
     assert result is not None
     step = f" (step {checkpoint.shown_step})" if checkpoint.shown_step else ""
     first = ", ".join(f"{examples} examples of {name}" for name, examples in result.examples.items())
-    text = f"{about}: {checkpoint.name}{step} was restored, and the first batch of each set evaluated ({first})"
+    evaluated = f"the first batch of each set evaluated ({first})" if first else "Task(evaluate=…) was not called"
+    text = f"{about}: {checkpoint.name}{step} was restored, and {evaluated}"
     yield Finding("task", ok=True, text=text)
     for note in (
         *(f"warning: {warning}" for warning in result.warnings()),

@@ -5,6 +5,8 @@ import pytest
 from tests_torch import torch_evaluator
 
 from sidecar.errors import TaskError
+from sidecar.evaluation.data.shard import Shard
+from sidecar.evaluation.evaluate_functions import EvaluateFunctions
 from sidecar.evaluation.failures import EvaluationError
 from sidecar.evaluation.rank_evaluation import evaluate as evaluate_rank
 from sidecar.evaluation.reduction import LocalCollective
@@ -41,6 +43,7 @@ def evaluated(tmp_path) -> Callable[..., Done | Exception]:
                 profile={},
                 enter=lambda _: None,
                 report=lambda _: None,
+                functions=EvaluateFunctions(task, Shard(0, 1)) if task.evaluate else None,
             )
         except (EvaluationError, TaskError) as error:
             return error

@@ -239,3 +239,30 @@ def test_a_step_needs_torch():
 def test_a_model_that_is_no_module():
     with pytest.raises(EvaluationError, match=r"torch\.nn\.Module"):
         torch_evaluator(task(build_model=lambda: "net"))
+
+
+@pytest.mark.parametrize("with_sets", [False, True])
+def test_a_harness_is_called_once_with_the_restored_model(trained, tmp_path, evaluated, with_sets):
+    """It gets the model in the mode of eval() with the checkpoint's values, next to eval sets or alone."""
+    import torch
+
+    torch.save(trained.state_dict(), tmp_path / "step-1.pt")
+    calls = []
+
+    def harness(model):
+        calls.append(model.training)
+        with torch.no_grad():
+            hits = model(tensors()[0]).argmax(1) == tensors()[1]
+        return {"acc": hits.double().mean(), "examples": len(hits)}
+
+    given = task(evaluate={"harness": harness}) if with_sets else Task(build_model=net, evaluate={"harness": harness})
+    done = evaluated(given, tmp_path / "step-1.pt")
+    assert isinstance(done, Done), done
+    assert calls == [False]
+    result = done.result
+    assert result.examples["harness"] == EXAMPLES
+    with torch.no_grad():
+        right = trained.eval()(tensors()[0]).argmax(1) == tensors()[1]
+    assert result.metrics["harness"]["acc"].value == float(right.double().mean())
+    assert list(result.metrics) == ["test", "harness"] if with_sets else ["harness"]
+    assert any("not checked for repeatability" in note for note in result.notes)

@@ -55,7 +55,6 @@ class PythonEvaluator:
 
     def __init__(self, task: Task, shard: Shard, *, cache_bytes: int) -> None:
         assert task.load is not None, "the dispatcher checks it"
-        assert task.predict is not None, "the dispatcher checks it"
         self._task, self._shard = task, shard
         self._load, self._predict = task.load, task.predict
         sources: dict[str, ArraySource] = {}
@@ -129,6 +128,10 @@ class PythonEvaluator:
         """Sum metric states over the batches of this rank, and pass on the rows that the task saves."""
         return {reader.name: self._evaluate(reader, tick, keep) for reader in self._sets.chosen}
 
+    def restored_model(self) -> Any:
+        """Return what `load` returned."""
+        return self._model
+
     def begins_again(self, reduced: States) -> bool:
         """Return False: which metrics are updated in turn is known before the first evaluation."""
         del reduced
@@ -192,6 +195,7 @@ class PythonEvaluator:
     def _predictions(self, batch: Batch, examples: int) -> Any:
         x, _, _ = parts_of(batch)
         # The arrays of a batch are used again for the next checkpoint, and `predict` may change its input.
+        assert self._predict is not None, "the dispatcher checks it"
         return _converted(call("Task(predict=…)", self._predict, self._model, copied(x)), examples)
 
     def _arrays(self, batch: Batch, predictions: Any, examples: int) -> list[NDArray[Any]]:

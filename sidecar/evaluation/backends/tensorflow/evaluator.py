@@ -250,6 +250,10 @@ class KerasEvaluator:
             update_in_turn=in_turn.update if in_turn else None,
         )
 
+    def restored_model(self) -> Any:
+        """Return the restored model, or the loaded graph that is evaluated in its place."""
+        return self.model if self._graph is None else self._graph
+
     def begins_again(self, reduced: States) -> bool:
         """Put metrics in turn that have proved to be no sums, and return whether any number needs that."""
         found: set[str] = set()

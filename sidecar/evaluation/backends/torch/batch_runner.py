@@ -200,7 +200,7 @@ class BatchRunner:
 
 def step_for(task: Task, model: nn.Module, device: torch.device) -> Step | LightningStep:
     """Return what measures batches: the task's metrics and loss, or the model's own `validation_step`."""
-    if task.metrics is not None or task.loss is not None:
+    if task.metrics is not None or task.loss is not None or not task.eval_sets:
         return Step(task, model, device)
     if task.step is None and is_lightning(model):
         return LightningStep(task, model, device)

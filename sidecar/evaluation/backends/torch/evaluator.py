@@ -138,6 +138,10 @@ class TorchEvaluator:
             for reader in self._sets.chosen
         }
 
+    def restored_model(self) -> Any:
+        """Return the restored model, in the mode of `eval()`."""
+        return self.model.eval()
+
     def begins_again(self, reduced: States) -> bool:
         """Put metrics in turn that have proved to be no sums, and return whether any number needs that."""
         found = [self._runner.step.begins_again(reduced[reader.name]) for reader in self._sets.chosen]
