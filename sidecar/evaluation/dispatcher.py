@@ -116,17 +116,14 @@ class Dispatcher:
         changed = self._files.changed()
         if changed or self._evaluator.differs():
             self._enter(WorkerPhase.BUILD, command.plan)
-            self._evaluator = None  # memory may not be sufficient for two
-            gc.unfreeze()
-            self._frozen = False
-            self._tidy()
-            self._evaluator = self._build(self._loaded, self._join)
+            self._build_anew(self._loaded, self._join)
+        evaluator = self._evaluator
         with self._files.reading(command.path, command.save_root or command.save_to):
             done = evaluate(
                 command,
                 join=self._join,
                 collective=self._collective,
-                evaluator=self._evaluator,
+                evaluator=evaluator,
                 task_digest=self._loaded.digest,
                 profile=self._backend.profile(self._join),
                 enter=lambda phase: self._enter(phase, command.plan),
@@ -136,6 +133,18 @@ class Dispatcher:
         self._report(done)
         self._note_data(done, changed)
         self._tidy()
+
+    def _build_anew(self, loaded: LoadedTask, join: Join) -> None:
+        """Build the task on data that changed. No error is lasting, as the data may be in the middle of a change."""
+        self._evaluator = None  # memory may not be sufficient for two
+        gc.unfreeze()
+        self._frozen = False
+        self._tidy()
+        try:
+            self._evaluator = self._build(loaded, join)
+        except Exception as error:
+            error.lasting = None  # type: ignore[attr-defined]
+            raise
 
     def _note_data(self, done: Done, changed: list[str]) -> None:
         """Note the fingerprints. Files that changed without a change of the data are not looked at for ever."""

@@ -581,7 +581,7 @@ def test_a_task_whose_data_changed_is_built_anew(tmp_path):
     read_from.write_text("x")
 
     class Building(FakeBackend):
-        built, changes = 0, False
+        built, changes, refuses = 0, False, False
 
         def build(self, *_):
             """Read a file."""
@@ -589,6 +589,9 @@ def test_a_task_whose_data_changed_is_built_anew(tmp_path):
             files._hear("open", (str(read_from), "r", 0))
             self.evaluator.differs = lambda: self.changes
             self.changes = False
+            with failures.following_from_code():
+                if self.refuses:
+                    raise TypeError("labels have another shape now")
             return self.evaluator
 
     reports, files, framework = [], OpenedFiles(), Building(FakeEvaluator((STREAM,), [1.0] * 5))
@@ -604,6 +607,10 @@ def test_a_task_whose_data_changed_is_built_anew(tmp_path):
         assert (Phase(WorkerPhase.BUILD, command.plan) in reports) == (change is not None)
         assert isinstance(reports[-1], Done)
     assert framework.built == 3
+    framework.changes, framework.refuses = True, True
+    commands.run(replace(command, save_to=str(tmp_path / "s9")))
+    assert isinstance(reports[-1], Failed)
+    assert (reports[-1].kind, reports[-1].lasting) == ("task_error", None)
 
 
 def test_life_of_a_worker(commanded, tmp_path):
