@@ -29,7 +29,11 @@ IntervalOf = Callable[[Sample], Interval]
 
 
 def usual_interval(sample: Sample) -> Interval:
-    """Return the 95 % interval: Wilson's if all values are the 0 or 1 of a proportion, else the normal one."""
+    """Return the 95 % interval: Wilson's if all values are the 0 or 1 of a proportion, else the normal one.
+
+    Other values that are all equal say nothing about their spread, so they have no interval.
+    """
     if sample.binary == sample.count:
         return wilson(int(sample.total), sample.count)
-    return normal(sample.total, sample.squares, sample.count)
+    lower, upper = normal(sample.total, sample.squares, sample.count)
+    return (None, None) if lower is None or upper is None or lower == upper else (lower, upper)
