@@ -108,15 +108,6 @@ def test_what_tensorboard_shows_is_left_out(keras, root, new_catalog):
     assert len([name for name, why in scan.left_out if "TensorBoard" in why]) == 2
 
 
-def test_parts_of_a_training_of_torch_are_no_models(recorded, root, new_catalog):
-    """By names that begin so; a name that says more may hold the model, too."""
-    models = ["m-5.pt", "model_with_optimizer.pt", "optimizer_and_model.pt", "scalernet_5.pt"]
-    parts = ["optimizer_5.pt", "optim-epoch_3.pth", "lr_scheduler.pth", "grad_scaler-10.pt", "random_states_0.pth"]
-    for name in (*models, *parts):
-        shutil.copy(recorded.kinds / "torch_state" / "m-5.pt", root / name)
-    assert names(new_catalog(quiet_seconds=0, framework="torch").scan()) == sorted(models)
-
-
 def test_a_wildcard_does_not_mean_the_files_of_loggers(root, new_catalog):
     """A pattern with their name does."""
     for name in ("model", "events.out.tfevents.1.vm", "explore.ipynb"):

@@ -37,11 +37,10 @@ _READ_BYTES: Final = 16 * 1024
 _MOST_BYTES: Final = 1024 * 1024
 
 _NO_MODEL: Final = re.compile(
-    r"(?:optim(?:izer)?|(?:lr_)?scheduler|(?:grad_)?scaler|sampler|rng_state|random_states)"
-    r"(?:[-_.=]?(?:epoch|step|iter|ckpt|rank)?[-_.=]?\d+)*\.pth?(?:\.tar)?"
-    r"|.*_optim_states\.pt|pytorch_model-\d+-of-\d+\.bin"
+    r"(?:optimizer|scheduler|scaler)(?:_\d+)?\.pt|rng_state(?:_\d+)?\.pth|.*_optim_states\.pt"
+    r"|pytorch_model-\d+-of-\d+\.bin"
 )
-"""Files without a whole model that Hugging Face Trainer, accelerate, DeepSpeed and people save next to the model."""
+"""Files without a whole model that Hugging Face Trainer, accelerate and DeepSpeed save next to the model."""
 
 
 class TorchZip:
