@@ -17,6 +17,7 @@ from sidecar.evaluation.backends.tensorflow.keras_2 import follow_the_task
 from sidecar.evaluation.backends.tensorflow.keras_backend import explained, other_backend
 from sidecar.evaluation.backends.tensorflow.libraries import KERASES
 from sidecar.evaluation.backends.tensorflow.options import options_of
+from sidecar.evaluation.backends.tensorflow.pipeline_files import separate_files
 from sidecar.evaluation.backends.tensorflow.shuffling import make_readers_repeatable, make_repeatable
 from sidecar.evaluation.backends.tensorflow.strategies import make_local
 from sidecar.evaluation.data.shard import Shard
@@ -44,6 +45,8 @@ class TensorFlowBackend:
         import keras
 
         make_repeatable(keras)
+        if len(join.members) > 1:
+            separate_files()
         follow_the_task(make_readers_repeatable)
         make_local()  # after the collective is made, because it uses one of the strategies replaced here
         return collective
