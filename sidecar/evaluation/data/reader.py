@@ -24,6 +24,12 @@ from sidecar.evaluation.data.third_part import ThirdPart
 from sidecar.evaluation.failures import EvaluationError, following_from_code
 from sidecar.evaluation.task import EvalSet, NonfinitePolicy
 
+_SHARE_OF_FIRST: Final = 0.2
+"""The share of the time of the first evaluation for reading batches again, if they are chosen by their numbers."""
+
+_MOST_AGAIN: Final = 64
+"""Limit of the batches of a rank that are read again after the first evaluation."""
+
 _ORDER_ADVICE: Final = (
     "shuffle with a seed and reshuffle_each_iteration=False or not at all, list files with shuffle=False, and let a "
     "generator start again whenever its function is called"
@@ -205,13 +211,16 @@ class EvalSetReader:
             yield from self._cache
             return
         digest = hashlib.blake2b(digest_size=16)
-        is_first = self._own_digest is None
+        is_first, began = self._own_digest is None, time.monotonic()
+        own_digests: dict[int, bytes] = {}
         self._cache.clear()  # from an interrupted evaluation
         for index, batch in enumerate(islice(self._source.own(), self._most_own)):
             if self._is_compared:
                 found = self._digest(batch)
                 self._require_as_sampled(index, found)
                 digest.update(found)
+                if is_first and self._listed is not None:
+                    own_digests[self._places[index][0]] = found
             if is_first or not self._is_compared:
                 self._cache.offer(batch)
             yield batch
@@ -219,6 +228,8 @@ class EvalSetReader:
             self._cache.finish()
         elif digest.digest() != self._own_digest:
             raise self._has_changed()
+        if self._listed is not None:
+            self._require_same_again(own_digests, _SHARE_OF_FIRST * (time.monotonic() - began))
         self._own_digest = digest.digest()
 
     @property
@@ -233,6 +244,26 @@ class EvalSetReader:
         number = self._places[index][0] if index < len(self._places) else None
         if number is not None and self._listed.digests.get(number, digest) != digest:
             raise self._has_changed()
+
+    def _require_same_again(self, digests: dict[int, bytes], seconds: float) -> None:
+        """Read some of this rank's batches a second time, for a limited time, in an order that their contents choose.
+
+        Raises `EvaluationError` if one has another content, as with transforms that are random for few examples.
+        """
+        assert self._listed is not None, "batches are chosen by their numbers"
+        numbers = sorted(digests.keys() - self._listed.digests.keys(), key=lambda number: digests[number])[:_MOST_AGAIN]
+        if not numbers:
+            return
+        until = time.monotonic() + seconds
+        for number, batch in zip(numbers, cast("ListedSource", self._source).chosen(numbers), strict=False):
+            if self._digest(batch) != digests[number]:
+                raise EvaluationError(
+                    "stream_differs",
+                    f"eval set {self.name!r}: batch {number} (from 0) has another content when it is read again: leave "
+                    f"random transforms, such as crops and flips, out of an evaluation",
+                )
+            if time.monotonic() >= until:
+                return
 
     def _has_changed(self) -> EvaluationError:
         return EvaluationError(

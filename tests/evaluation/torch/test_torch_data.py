@@ -699,6 +699,27 @@ def test_random_transforms_of_numpy_are_refused(checkpoint):
     assert refused(task(Augmented), checkpoint).kind == "stream_differs"
 
 
+def test_transforms_that_are_random_for_few_examples_are_refused(checkpoint, monkeypatch):
+    """The sample of eight batches lacks them, so workers read some of their batches again."""
+    from sidecar.evaluation.data import reader
+
+    reads = {}
+
+    class Rare:
+        def __len__(self):
+            return 480
+
+        def __getitem__(self, index):
+            reads[index] = reads.get(index, 0) + 1
+            x, y = dataset(480)[index]
+            return (x + reads[index] if index % 100 == 99 else x), y
+
+    monkeypatch.setattr(reader, "_SHARE_OF_FIRST", 1e9)
+    error = refused(task(Rare), checkpoint)
+    assert error.kind == "stream_differs"
+    assert any(count > 2 for count in reads.values())
+
+
 def test_objects_that_cannot_be_compared_are_refused():
     class Graph:
         pass
