@@ -186,6 +186,10 @@ class AllAlike:
         keys = frozenset(found) if self.wanted else frozenset()
         return PinDecision(keys, keys)
 
+    def is_settled(self, _) -> bool:
+        """As `PinPolicy`."""
+        return False
+
     def retains(self, _) -> bool:
         """As `PinPolicy`."""
         return self.wanted

@@ -35,6 +35,10 @@ class Names:
         keys = frozenset(key for key in found if key[0] in self.wanted)
         return PinDecision(keys, keys)
 
+    def is_settled(self, _) -> bool:
+        """As `PinPolicy`."""
+        return False
+
     def retains(self, checkpoint) -> bool:
         """As `PinPolicy`."""
         return checkpoint.checkpoint.name in self.wanted
