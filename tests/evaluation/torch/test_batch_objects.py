@@ -289,3 +289,18 @@ def test_sparse_and_nested_tensors():
         return torch_evaluator(task(made, step=step)).read(lambda: None)
 
     assert read(0) == read(0) != read(1)
+
+
+@pytest.mark.parametrize("made", KINDS, ids=lambda made: made.__name__)
+def test_every_tensor_is_moved(made):
+    """A copy is on the other device, of the same type, and the original stays where it is."""
+    import torch
+
+    from sidecar.evaluation.backends.torch.tensors import leaves, moved
+
+    batch = made(torch.ones(3, 4), torch.zeros(3).long(), torch.zeros(2).long())
+    there = moved({"batches": [batch]}, torch.device("meta"))["batches"][0]
+    assert type(there) is type(batch)
+    kinds = {leaf.device.type for leaf in leaves(there) if isinstance(leaf, torch.Tensor)}
+    assert kinds == ({"meta", "cpu"} if made is MovingNamed else {"meta"})
+    assert {leaf.device.type for leaf in leaves(batch) if isinstance(leaf, torch.Tensor)} == {"cpu"}

@@ -552,6 +552,12 @@ class TestACollateFunctionLeavesOut:
         assert done.result.examples == {"test": 30}
         assert "30 examples were evaluated" in str(evaluated(task(EvalSet(self._source(), examples=33)), checkpoint))
 
+    def test_without_a_collate_function(self):
+        """A dataset that returns None for an example is told so."""
+        x, y = tensors(33)
+        examples = DatasetOf([None if at == 5 else (x[at], y[at]) for at in range(33)])
+        assert "None for an example" in str(refused(task(lambda: examples)))
+
     def test_an_iterable_dataset(self, checkpoint, evaluated):
         """A stream is counted by the rows of its batches as well."""
         from torch.utils.data import DataLoader, IterableDataset

@@ -155,6 +155,12 @@ class TestLossByOutput:
         assert values["kind_sums"].value == sum(len(range(1, min(16, 75 - start), 2)) for start in range(0, 75, 16))
         assert values["size_mae"].lower is not None
 
+    @pytest.mark.parametrize("empty", [{}, [], (), {"kind": None}, [None]])
+    def test_no_loss_at_all_is_refused(self, empty):
+        """The sum of no losses would be 0, the best value."""
+        with pytest.raises(EvaluationError, match="no loss"):
+            result_of_ranks(self._task(loss=empty), "nowhere", 1)
+
     def test_mistakes_name_the_outputs(self, tmp_path):
         """A single criterion, and a name that is no output, are refused with the names of the outputs."""
         from torch import nn

@@ -303,6 +303,11 @@ class DatasetSource:
     def _collated(self, examples: list[Any]) -> Any:
         if self._loader is not None:
             return self._collate(examples)
+        if any(example is None for example in examples):
+            raise self._refused(
+                "its dataset returns None for an example: leave it out with torch.utils.data.Subset, or return a "
+                "DataLoader with a collate_fn that does"
+            )
         try:
             return self._collate(examples)
         except (RuntimeError, TypeError) as error:

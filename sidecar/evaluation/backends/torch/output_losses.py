@@ -26,12 +26,14 @@ class OutputLosses:
     """
 
     def __init__(self, loss: Any, device: torch.device) -> None:
-        if isinstance(loss, Mapping) and not loss:
-            raise EvaluationError("task_error", "Task(loss={}) names no output: give a loss for at least one, or none")
         given = dict(enumerate(loss)) if isinstance(loss, list | tuple) else by_output(loss)
         self._losses: dict[Output, TorchLoss] = {
             output: TorchLoss(one, device) for output, one in given.items() if one is not None
         }
+        if not self._losses:
+            raise EvaluationError(
+                "task_error", f"Task(loss={loss!r:.80}) has no loss: give one for at least one output, or leave it out"
+            )
 
     @property
     def width(self) -> int:

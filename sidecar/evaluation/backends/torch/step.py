@@ -343,6 +343,7 @@ def labels_and_predictions(task: Task, model: Any, batch: Any) -> tuple[Any, Any
         return batch[LABELS], _logits(model(**rest)), None
     parts = unpack(tuple(batch) if isinstance(batch, list) else batch)
     if parts is None or parts[1] is None:
+        batch = tuple(batch) if isinstance(batch, list) else batch
         is_own = not isinstance(batch, tuple | list | torch.Tensor | np.ndarray)
         example = "Task(step=lambda model, batch: (batch.y, model(batch)))" if hasattr(batch, "y") else "Task(step=…)"
         raise EvaluationError(
