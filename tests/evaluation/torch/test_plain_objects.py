@@ -345,3 +345,18 @@ def test_the_format_before_torch_1_6(tmp_path):
     found = loaded({"a": torch.arange(3), "b": np.float64(2)}, tmp_path, _use_new_zipfile_serialization=False)
     assert found["a"].tolist() == [0, 1, 2]
     assert found["b"] == 2.0
+
+
+@pytest.mark.parametrize("name", ["m.safetensors", "model.safetensors.index.json"])
+@pytest.mark.parametrize(
+    "content", [b"", b"12", b"\5\0\0\0\0\0\0\0{", b"<html>", b'{"weight_map": 5}', b'{"weight_map": {"a": 5}}', b"[]"]
+)
+def test_other_files_that_are_damaged(tmp_path, name, content):
+    """One sentence that names the file."""
+    from sidecar.evaluation.backends.torch.weight_files import load
+
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(EvaluationError) as caught:
+        load(str(tmp_path / name))
+    assert caught.value.kind == "mismatch"
+    assert name in str(caught.value)

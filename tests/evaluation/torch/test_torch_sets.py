@@ -666,3 +666,80 @@ def test_values_of_other_kinds(tmp_path, kind):
         where = eval(f"dict({code})", {"torch": torch})["checkpoint"]
         restored(path, other := classifier(), where)
         assert same(other, trained(1))
+
+
+def quantized(model):
+    import torch
+
+    return torch.ao.quantization.quantize_dynamic(model, {torch.nn.Linear}, dtype=torch.qint8)
+
+
+def spectral(model):
+    from torch import nn
+
+    model.body[0] = nn.utils.spectral_norm(model.body[0])
+    return model
+
+
+def parametrized(model):
+    from torch import nn
+
+    nn.utils.parametrizations.spectral_norm(model.body[0])
+    nn.utils.parametrizations.weight_norm(model.head)
+    return model
+
+
+def pruned(model):
+    from torch.nn.utils import prune
+
+    prune.l1_unstructured(model.head, "weight", 0.3)
+    return model
+
+
+@pytest.mark.parametrize("change", [quantized, spectral, parametrized, pruned])
+def test_layers_that_save_other_values_than_parameters(tmp_path, change):
+    """Packed tuples, buffers of an iteration, masks; and the digest of the values tells checkpoints apart."""
+    import torch
+
+    x, y = rows().tensors
+    digests = set()
+    for seed in (1, 2):
+        model = change(trained(seed))
+        model(x)
+        model.eval()
+        path = save({"step": seed, "model": model.state_dict()}, tmp_path)
+        loss, notes = losses(path, build_model=lambda: change(classifier()))
+        with torch.no_grad():  # in the same batches, whose ranges a quantized layer uses
+            predictions = torch.cat([model(part) for part in x.split(16)])
+        assert loss == pytest.approx(torch.nn.functional.cross_entropy(predictions, y).item(), rel=1e-5)
+        assert not any("build_model" in note or "not used" in note for note in notes)
+        evaluator = torch_evaluator(task(build_model=lambda: change(classifier())))
+        evaluator.restore(str(path))()
+        digests.add(evaluator.digest()())
+    assert len(digests) == 2
+
+
+def test_a_state_dict_of_its_own_that_leaves_values_out(tmp_path):
+    """A model may drop a frozen part when it is saved; that part is compared between ranks, and noted."""
+    import torch
+
+    class Lean(type(classifier())):
+        def state_dict(self, *arguments, **options):
+            whole = super().state_dict(*arguments, **options)
+            return {name: value for name, value in whole.items() if not name.startswith("body.")}
+
+    def build(seed=5):
+        torch.manual_seed(seed)
+        return Lean()
+
+    path = save({"model": build().state_dict()}, tmp_path)
+    message = refused(path, build_model=build)
+    assert written_in(message) == {"from_build_model": ["body."]}
+    given = written_in(message)
+    assert "body.0.bias" in losses(path, build_model=build, **given)[1][0]
+    digests = set()
+    for seed in (5, 6):
+        evaluator = torch_evaluator(task(build_model=lambda: build(seed), **given))  # noqa: B023 - called at once
+        evaluator.restore(str(path))()
+        digests.add(evaluator.digest()())
+    assert len(digests) == 2

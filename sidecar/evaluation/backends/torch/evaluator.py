@@ -20,9 +20,9 @@ from sidecar.evaluation.backends.torch.pretrained import (
     is_of_transformers,
     load_by_transformers,
 )
-from sidecar.evaluation.backends.torch.restore import Kept, fits, restore
+from sidecar.evaluation.backends.torch.restore import Kept, fits, restore, values_of
 from sidecar.evaluation.backends.torch.step import remedy_of, takes_weights
-from sidecar.evaluation.backends.torch.tensors import bits_of, part_of
+from sidecar.evaluation.backends.torch.tensors import bits_of, leaves, part_of
 from sidecar.evaluation.backends.torch.weight_files import Stored, load
 from sidecar.evaluation.batch_dependence import halves_of
 from sidecar.evaluation.data.array_source import ArraySource
@@ -115,14 +115,14 @@ class TorchEvaluator:
 
     def digest(self) -> Callable[[], str]:
         """Begin to hash name, type, shape and value of all variables of the model."""
-        values = {name: value for name, value in self.model.state_dict().items() if isinstance(value, torch.Tensor)}
+        values = dict(_tensors_of(values_of(self.model)))
         weights_digest = self._thread.submit(_digest, values).result
         self._runner.seed_with(weights_digest)
         return weights_digest
 
     def outside(self) -> Mapping[str, str]:
         """Return digests of the buffers that a state dict does not hold."""
-        saved = self.model.state_dict().keys()
+        saved = values_of(self.model).keys()
         return {name: _digest({name: value}) for name, value in self.model.named_buffers() if name not in saved}
 
     def layout(self) -> str:
@@ -216,6 +216,16 @@ class TorchEvaluator:
 
     def _states(self, reader: EvalSetReader) -> SetStates:
         return self._runner.states(self._sets.info(reader))
+
+
+def _tensors_of(values: Mapping[str, Any]) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yield the tensors of a state dict by name, also those in the tuples that quantized layers save."""
+    for name, value in values.items():
+        if isinstance(value, torch.Tensor):
+            yield name, value
+        else:
+            inner = [leaf for leaf in leaves(value) if isinstance(leaf, torch.Tensor)]
+            yield from ((f"{name}.{number}", leaf) for number, leaf in enumerate(inner))
 
 
 def _digest(values: Mapping[str, torch.Tensor]) -> str:

@@ -68,7 +68,7 @@ class Kept:
     @classmethod
     def of(cls, model: nn.Module, patterns: Sequence[str]) -> "Kept":
         """Copy the values of a model that was just built. Raises `EvaluationError` for a pattern of no value in it."""
-        own = model.state_dict()
+        own = values_of(model)
         if wrong := unused(patterns, own):
             raise EvaluationError(
                 "task_error",
@@ -93,12 +93,14 @@ class Kept:
 class _Entry:
     """A mapping in the file that may hold the model's values, by its place such as `ema.model`.
 
-    `versions`: what `state_dict()` says about the classes of modules, by their places.
+    `versions`: what `state_dict()` says about the classes of modules, by their places. `others`: what is no tensor, for
+    example the step; some modules save such values, too.
     """
 
     place: str
     values: Mapping[str, Any]
     versions: Mapping[str, Any] | None = None
+    others: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,9 +146,18 @@ class _Names:
     modules: Mapping[str, str]
 
 
+def values_of(model: nn.Module) -> dict[str, Any]:
+    """Return the state dict of a model, with the values that a `state_dict` of its own leaves out."""
+    own = dict(model.state_dict())
+    if type(model).state_dict is nn.Module.state_dict:
+        return own
+    whole = dict(nn.Module.state_dict(model))
+    return whole if own.keys() < whole.keys() else own
+
+
 def fits(model: nn.Module, stored: Stored, kept: Kept | None = None, ignore: Sequence[str] = ()) -> bool:
     """Return whether an entry of a checkpoint has exactly the names of the model."""
-    own = model.state_dict()
+    own = values_of(model)
     entries = _entries(stored.content)
     return any(_fits_of(entry, model, own, kept or Kept(), ignore) for entry in entries)
 
@@ -173,7 +184,7 @@ def restore(
         EvaluationError: `mismatch` with the names that differ.
     """
     kept = kept or Kept()
-    own = model.state_dict()
+    own = values_of(model)
     entries = _chosen_entries(stored.content, where)
     found = [fit for entry in entries for fit in _fits_of(entry, model, own, kept, ignore)]
     fitting = _different(found)
@@ -252,6 +263,10 @@ def _beside(
 
 def _candidates(entry: _Entry, names: _Names, own: Mapping[str, Any], kept: Kept, ignore: Sequence[str]) -> list[_Fit]:
     """Return the sets below every prefix of an entry that have names in common with the model, the most alike first."""
+    if with_names := {
+        name: value for name, value in entry.others.items() if _ends(names.plain(name)) & names.own.keys()
+    }:
+        entry = replace(entry, values={**entry.values, **with_names}, others={})
     used = {name for name in entry.values if not matches(name, ignore)}
     ignored = tuple(sorted(entry.values.keys() - used))
     stored = {names.plain(name): name for name in entry.values if name in used}
@@ -266,6 +281,11 @@ def _candidates(entry: _Entry, names: _Names, own: Mapping[str, Any], kept: Kept
     likely = [prefix for prefix, count in common.most_common() if count >= max(1, fewest)]
     shown = list(dict.fromkeys([*likely, *(prefix for prefix, _ in common.most_common(3)), ""]))
     return [_candidate(entry, prefix, stored, names, own, kept, ignore, ignored) for prefix in shown]
+
+
+def _ends(name: str) -> set[str]:
+    """Return a name, and what is left of it without one or more of its first parts."""
+    return {name, *(name[at + 1 :] for at, character in enumerate(name) if character == ".")}
 
 
 def _candidate(
@@ -516,7 +536,7 @@ def _not_from(
             _fill(value, fill)
         if problem := _loaded(model, values, versions):
             raise EvaluationError("mismatch", f"torch loads the checkpoint only once: {problem}")
-        now = model.state_dict()
+        now = values_of(model)
         seen.append({name: _bits(value) for name, value in now.items() if isinstance(value, torch.Tensor)})
     return {name for name in seen[0] if seen[0][name] != seen[1].get(name)}
 
@@ -661,7 +681,8 @@ def _entry(place: str, container: Any) -> _Entry:
         and (isinstance(value, torch.Tensor | np.ndarray) or name.rpartition(".")[2] == _EXTRA)
         and not isinstance(value, np.generic)
     }
-    return _Entry(place, values, getattr(parts, "_metadata", None))
+    others = {name: value for name, value in parts.items() if isinstance(name, str) and name not in values}
+    return _Entry(place, values, getattr(parts, "_metadata", None), others)
 
 
 def _at(content: Any, where: str) -> _Entry:

@@ -137,10 +137,14 @@ def _weights_in(folder: Path) -> str:
 
 def _of_shards(index: Path) -> Iterator[tuple[str, torch.Tensor]]:
     """Yield name and tensor of all shards that an index lists. The daemon has checked their names."""
-    places = json.loads(index.read_bytes())["weight_map"]
-    shards = {shard: _load_file(index.with_name(shard)) for shard in sorted(set(places.values()))}
+    try:
+        places = dict(json.loads(index.read_bytes())["weight_map"])
+        names = sorted({str(Path(shard).name) for shard in places.values()})
+    except (LookupError, TypeError, ValueError) as error:
+        raise EvaluationError("mismatch", f"{index} is no index of shards: {type(error).__name__}: {error}") from error
+    shards = {shard: _load_file(index.with_name(shard)) for shard in names}
     for name, shard in places.items():
-        if name not in shards[shard]:
+        if name not in shards.get(shard, ()):
             raise EvaluationError("mismatch", f"{index} names {name} in {shard}, which does not hold it")
         yield name, shards[shard][name]
 
@@ -151,15 +155,17 @@ def _load_file(path: Path) -> Any:
 
 def _of_safetensors(path: Path) -> dict[str, torch.Tensor]:
     """Return the tensors of a file of safetensors by name."""
-    with path.open("rb") as file:
-        size = os.fstat(file.fileno()).st_size
-        length = int.from_bytes(file.read(_LENGTH_BYTES), "little")
-        header = json.loads(file.read(min(length, size)))
-    values = torch.from_file(str(path), shared=False, size=size, dtype=torch.uint8)[_LENGTH_BYTES + length :]
     try:
+        with path.open("rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            length = int.from_bytes(file.read(_LENGTH_BYTES), "little")
+            header = json.loads(file.read(min(length, size)))
+        values = torch.from_file(str(path), shared=False, size=size, dtype=torch.uint8)[_LENGTH_BYTES + length :]
         return {name: _tensor(values, stored) for name, stored in header.items() if name != _METADATA}
-    except (LookupError, RuntimeError, TypeError, ValueError) as error:
-        raise EvaluationError("mismatch", f"{path} cannot be loaded: {type(error).__name__}: {error}") from error
+    except (AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
+        with path.open("rb") as file:
+            problem = _by_its_head(file.read(_HEAD_BYTES)) or f"cannot be loaded: {type(error).__name__}: {error}"
+        raise EvaluationError("mismatch", f"{path} {problem}") from error
 
 
 def _tensor(values: torch.Tensor, stored: Mapping[str, Any]) -> torch.Tensor:
@@ -214,11 +220,18 @@ def _of_other_kind(path: str) -> str | None:
         return _of_other_archive(path)
     if head[_TAR_AT:].startswith(_TAR):
         return "is a tar archive: load it where it was saved, and save model.state_dict() with torch.save"
-    start = head.lstrip().lower()
-    kind = next((kind for begin, kind in _OTHER_KINDS.items() if head.startswith(begin) or start.startswith(begin)), "")
-    if kind or not head:
-        return kind or "is empty: copy or save it again"
+    if (kind := _by_its_head(head)) is not None:
+        return kind
     return None if head.startswith(_PICKLE) else "is not a file of torch.save: let Task(restore=…) read it"
+
+
+def _by_its_head(head: bytes) -> str | None:
+    """Return what a file is by its first bytes, and the remedy; None if that is not known."""
+    if not head:
+        return "is empty: copy or save it again"
+    start = head.lstrip().lower()
+    kinds = (kind for begin, kind in _OTHER_KINDS.items() if head.startswith(begin) or start.startswith(begin))
+    return next(kinds, None)
 
 
 def _of_other_archive(path: str) -> str | None:
