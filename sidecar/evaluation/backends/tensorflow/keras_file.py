@@ -20,6 +20,7 @@ from sidecar.evaluation.backends.tensorflow.file_contents import recorded
 from sidecar.evaluation.backends.tensorflow.keras_assets import DAMAGE_ERRORS, load_assets
 from sidecar.evaluation.backends.tensorflow.libraries import is_keras_2
 from sidecar.evaluation.backends.tensorflow.saved_by import advice, by_file
+from sidecar.evaluation.backends.tensorflow.saved_configuration import compare_configuration
 from sidecar.evaluation.failures import EvaluationError
 from sidecar.evaluation.hdf5 import MAX_CHARACTERS, read_failure, require_readable, require_self_contained
 
@@ -81,7 +82,7 @@ def load(model: Any, variables: list[Any], path: str, *, model_of: int, exceptio
         unused = contents.unused()
         exceptions.require(path, unused)
         require_same_layers(model, contents.names, path)
-        notes = exceptions.notes(unused, [variable for variable, _ in kept])
+        notes = exceptions.notes(unused, [variable for variable, _ in kept]) + compare_configuration(model, path)
         return Restored(load_assets(model, path) if path.endswith(_ARCHIVE) else [], notes)
     raise EvaluationError(
         "mismatch",

@@ -1,0 +1,106 @@
+"""The configuration in a file of Keras is compared with the model of the task, as far as it changes numbers."""
+
+import importlib
+
+import numpy as np
+import pytest
+
+pytestmark = [pytest.mark.tensorflow, pytest.mark.filterwarnings("ignore")]
+
+LIBRARIES = ["keras", pytest.param("tf_keras", marks=pytest.mark.nightly)]
+FILES = ("m.keras", "m.h5")
+
+
+def notes_of(model, path):
+    from sidecar.evaluation.backends.tensorflow.restore import restore
+
+    return restore(model, str(path), None).notes
+
+
+def refusal(model, path):
+    from sidecar.evaluation.failures import EvaluationError
+
+    with pytest.raises(EvaluationError, match="another model") as caught:
+        notes_of(model, path)
+    assert caught.value.kind == "mismatch"
+    assert "Task(restore=lambda model, path: model.load_weights(path))" in str(caught.value)
+    return str(caught.value)
+
+
+def conv(of, *, activation="relu", strides=1, padding="same", epsilon=1e-3, dropout=0.3, more=(), **names):
+    """A model with settings that no variable shows."""
+    return of.Sequential(
+        [
+            of.Input((8, 8, 2)),
+            of.layers.Conv2D(4, 3, strides=strides, padding=padding, activation=activation, **names),
+            of.layers.BatchNormalization(epsilon=epsilon, momentum=0.9 if dropout else 0.99),
+            *([of.layers.Dropout(dropout)] if dropout else []),
+            of.layers.GlobalAveragePooling2D(),
+            *more,
+            of.layers.Dense(3, kernel_initializer="he_normal" if dropout else "zeros"),
+        ]
+    )
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+@pytest.mark.parametrize("name", FILES)
+def test_settings_that_change_numbers(library, name, tmp_path):
+    """Each is refused, with layer, setting and both values; settings of training alone are not."""
+    of = importlib.import_module(library)
+    conv(of).save(tmp_path / name)
+    for changed, told in (
+        ({"activation": "tanh"}, "activation='relu' in the file, 'tanh' in the model"),
+        ({"strides": 2}, "strides=[1, 1] in the file, [2, 2] in the model"),
+        ({"padding": "valid"}, "padding='same' in the file, 'valid' in the model"),
+        ({"epsilon": 1e-5}, "epsilon=0.001 in the file, 1e-05 in the model"),
+    ):
+        assert told in refusal(conv(of, **changed), tmp_path / name)
+    assert notes_of(conv(of), tmp_path / name) == ()
+    assert notes_of(conv(of, dropout=0.5), tmp_path / name) == ()
+    assert notes_of(conv(of, dropout=0), tmp_path / name) == ()
+    assert notes_of(conv(of, name="another"), tmp_path / name) == ()
+    (note,) = notes_of(conv(of, more=[of.layers.ReLU()]), tmp_path / name)
+    assert "ReLU" in note
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_order_of_layers(library, tmp_path):
+    """The same layers in another order: refused if the names of layers tell, also in a functional model."""
+    of = importlib.import_module(library)
+
+    def build(first, second):
+        inputs = of.Input((4,), name="x")
+        layers = {"a": of.layers.Activation("tanh", name="a"), "b": of.layers.Rescaling(2.0, name="b")}
+        return of.Model(inputs, of.layers.Dense(2, name="out")(layers[second](layers[first](inputs))))
+
+    build("a", "b").save(tmp_path / "m.keras")
+    assert notes_of(build("a", "b"), tmp_path / "m.keras") == ()
+    assert "layer 'a' follows an input in the file, b in the model" in refusal(build("b", "a"), tmp_path / "m.keras")
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_models_that_do_not_describe_their_layers(library, tmp_path):
+    """Neither a subclassed model, a class without `get_config`, nor a nested and wrapped layer causes a refusal."""
+    of = importlib.import_module(library)
+
+    class Net(of.Model):
+        def __init__(self):
+            super().__init__()
+            self.dense = of.layers.Dense(3)
+
+        def call(self, x):
+            return self.dense(x)
+
+    saved, model = Net(), Net()
+    for each in (saved, model):
+        each(np.ones((1, 4), "float32"))
+    saved.save(tmp_path / "net.keras")
+    assert notes_of(model, tmp_path / "net.keras") == ()
+
+    def nested(activation):
+        inner = of.Sequential([of.Input((5, 4)), of.layers.Bidirectional(of.layers.GRU(3, activation=activation))])
+        return of.Sequential([of.Input((5, 4)), inner, of.layers.Dense(2)])
+
+    nested("tanh").save(tmp_path / "nested.keras")
+    assert notes_of(nested("tanh"), tmp_path / "nested.keras") == ()
+    assert "activation='tanh' in the file, 'relu' in the model" in refusal(nested("relu"), tmp_path / "nested.keras")
