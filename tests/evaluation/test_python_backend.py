@@ -604,3 +604,16 @@ def test_a_label_that_is_taken_for_a_weight(checkpoint, tmp_path):
     """Two inputs and a label give an error about shapes, which names what was taken for the weight."""
     (end,) = run(task(lambda: (X, X, Y)), checkpoint, tmp_path / "states")
     assert "((x1, x2), y)" in str(end)
+
+
+def test_a_task_asks_for_its_metrics_in_turn(checkpoint, tmp_path):
+    """Worker 0 evaluates the set alone, with a note; a name that no metric has is refused."""
+    expected = run(task(), checkpoint, tmp_path / "divided", 1)[0].result.metrics
+    ends = run(task(in_turn=["accuracy"]), checkpoint, tmp_path / "in turn", 2)
+    for done in ends:
+        assert done.result.metrics == expected
+        assert "accuracy: worker 0 evaluates this set alone" in done.result.notes[0]
+    evaluator = PythonEvaluator(task(in_turn=True), Shard(1, 2), cache_bytes=0)
+    assert evaluator.read(lambda: None)[0].own_batches == 0
+    with pytest.raises(TaskError, match=r"'acuracy'.*'accuracy'"):
+        PythonEvaluator(task(in_turn=["acuracy"]), Shard(0, 1), cache_bytes=0)

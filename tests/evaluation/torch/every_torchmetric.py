@@ -56,6 +56,7 @@ SPECIAL = {
     "SignalDistortionRatio": {"filter_length": 64},
     "StructuralSimilarityIndexMeasure": {"data_range": 1.0},
     "MultiScaleStructuralSimilarityIndexMeasure": {"data_range": 1.0, "betas": (0.5, 0.5)},
+    "ROUGEScore": {"rouge_keys": ("rouge1", "rougeL")},  # the others need nltk
 }
 
 
@@ -205,6 +206,50 @@ PRETRAINED = {"BERTScore", "CLIPImageQualityAssessment", "CLIPScore", "InfoLM"}
 """Classes that download a model of transformers."""
 
 
+BY_HAND = dict.fromkeys(
+    (
+        *("MeanAveragePrecision", "IntersectionOverUnion", "GeneralizedIntersectionOverUnion"),
+        *("DistanceIntersectionOverUnion", "CompleteIntersectionOverUnion"),
+    ),
+    "torchvision 0.29.1 and torch 2.14.1",
+)
+"""Classes that `with_torchvision.py` tries in an environment of its own, which is too large for each run."""
+
+OWN_NETWORK = {
+    "FrechetInceptionDistance": "fid",
+    "KernelInceptionDistance": "kid",
+    "InceptionScore": "inception",
+    "MemorizationInformedFrechetInceptionDistance": "mifid",
+}
+"""Classes with a trained network that may be replaced by a small one, and their modules."""
+
+
+def of_images(kind):
+    """A metric of images with a small network of its own; one of real and made images takes both in an update."""
+    import torch
+    from torch import nn
+
+    class Features(nn.Module):
+        num_features = 6
+
+        def __init__(self):
+            super().__init__()
+            self.weight = nn.Parameter(torch.randn(3 * 48 * 48, 6, generator=torch.Generator().manual_seed(8)) / 80)
+
+        def forward(self, images):
+            return images.flatten(1).to(self.weight.dtype) @ self.weight
+
+    class Both(kind):
+        def update(self, preds, target):
+            super().update(target, real=True)
+            super().update(preds, real=False)
+
+    if kind.__name__ == "InceptionScore":
+        return kind(feature=Features(), normalize=True, splits=2)
+    sizes = {"subsets": 4, "subset_size": 3} if kind.__name__.startswith("Kernel") else {}
+    return Both(feature=Features(), normalize=True, **sizes)
+
+
 def made(area, name, kind):
     """A new object of a class."""
     import torchmetrics
@@ -227,6 +272,8 @@ def made(area, name, kind):
     }
     if name in given:
         return given[name]()
+    if name in OWN_NETWORK:
+        return of_images(kind)
     function = kind.__new__ if "__new__" in vars(kind) else kind.__init__
     parameters = inspect.signature(function).parameters.values()
     arguments = {
@@ -250,6 +297,9 @@ def classes():
     from torchmetrics.metric import CompositionalMetric
 
     found["CompositionalMetric"] = "wrappers", CompositionalMetric
+    for name, module in OWN_NETWORK.items():
+        found[name] = "image", getattr(importlib.import_module(f"torchmetrics.image.{module}"), name)
+    found["ROUGEScore"] = "text", importlib.import_module("torchmetrics.text.rouge").ROUGEScore
     for area in AREAS:
         module = importlib.import_module(f"torchmetrics.{area}")
         for name, kind in vars(module).items():
@@ -378,6 +428,25 @@ def alone(metric, batches):
 IN_TURN = "right, [in turn](../how-to/metrics.md#metrics-that-cannot-be-added-up)"
 
 
+def states_of(name):
+    """What the source of a class says about its states, which decides how it is evaluated."""
+    import torchmetrics
+
+    kinds = set()
+    for path in sorted(Path(torchmetrics.__file__).parent.rglob("*.py")):
+        if f"class {name}(" not in (text := path.read_text()):
+            continue
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "add_state":
+                reductions = [each.value for each in node.keywords if each.arg == "dist_reduce_fx"]
+                kinds |= {ast.unparse(each).strip("'") for each in reductions}
+    if kinds == {"sum"}:
+        return "its states are sums, which are merged"
+    if kinds and kinds <= {"sum", "cat", "None"}:
+        return "its states are lists of tensors, which are merged"
+    return "merged if its states are sums or lists of tensors, otherwise in turn"
+
+
 def table(tried):
     """The markdown of the docs."""
     right, in_turn = (sum(one.kind == kind for one in tried.values()) for kind in ("right", "in turn"))
@@ -395,12 +464,14 @@ def table(tried):
     for name, one in sorted(tried.items()):
         text = one.reason or ""
         said = {
+            "by hand": f"right, tried by hand with {BY_HAND.get(name)}",
             "right": "right",
             "in turn": IN_TURN,
             "refused": f"refused: {text}",
-            "other packages": f"not tried: needs {text}",
+            "other packages": f"{states_of(name)}; the test lacks what it needs: {text}",
         }
-        lines.append(f"| `{name}` | {one.area} | {said.get(one.kind, text)} |".replace("\n", " "))
+        kind = "by hand" if name in BY_HAND else one.kind
+        lines.append(f"| `{name}` | {one.area} | {said.get(kind, text)} |".replace("\n", " "))
     return "\n".join(lines) + "\n"
 
 

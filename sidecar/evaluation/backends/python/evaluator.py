@@ -35,6 +35,7 @@ from sidecar.evaluation.eval_sets import EvalSets
 from sidecar.evaluation.failures import EvaluationError, following_from_code
 from sidecar.evaluation.first_batch import FirstBatch
 from sidecar.evaluation.measurement import Measurement, chosen
+from sidecar.evaluation.metrics.in_turn import ResultsInTurn
 from sidecar.evaluation.metrics.metric import MetricResult
 from sidecar.evaluation.path_alias import require_present
 from sidecar.evaluation.predictions_columns import PredictionsColumns, refused_column
@@ -68,6 +69,8 @@ class PythonEvaluator:
             self._sets.expect_weights(_REMEDY, _first_prepared(task, sources))
         with following_from_code():
             self._measurement = Measurement(chosen(task))
+            task.require_in_turn(self._measurement.names)
+            self._sets.leave_to_first(self._in_turn)
         self._columns = PredictionsColumns(task.predictions, _column) if task.predictions else None
         self._draws = RandomDraws(repeatability.seed, repeatability.generators)
         dependence = BatchDependence(self._measurement.names)
@@ -151,12 +154,18 @@ class PythonEvaluator:
         """Return the final numbers, by eval set."""
         return {reader.name: self._compute(reader, reduced[reader.name]) for reader in self._sets.chosen}
 
+    @property
+    def _in_turn(self) -> dict[str, str]:
+        """The metrics that the task wants in turn. All of them can be merged, so none needs it."""
+        return {name: "" for name in self._measurement.names if self._task.wants_in_turn(name)}
+
     def _compute(self, reader: EvalSetReader, states: SetStates) -> MetricResult:
         dependence = self._first_batch.dependence
         dependence.refuse(states, reader.name, reader.sharding)
         numbers = self._measurement.compute(states)
+        in_turn = ResultsInTurn(self._in_turn).notes({})
         third_part = reader.third_part.notes if reader.third_part else ()
-        notes = *numbers.notes, *dependence.notes(states), *self._draws.notes(states), *third_part
+        notes = *numbers.notes, *dependence.notes(states), *self._draws.notes(states), *in_turn, *third_part
         return replace(numbers, notes=notes)
 
     def _evaluate(self, reader: EvalSetReader, tick: Tick, keep: Keep) -> SetStates:

@@ -43,6 +43,7 @@ from sidecar.evaluation.data.third_part import naming_weights
 from sidecar.evaluation.eval_loop import BatchOutput
 from sidecar.evaluation.failures import EvaluationError
 from sidecar.evaluation.measurement import Measurement, chosen, is_list_of_rows
+from sidecar.evaluation.metrics.in_turn import ResultsInTurn
 from sidecar.evaluation.metrics.metric import EvalSetInfo, MetricResult
 from sidecar.evaluation.outputs import join_results
 from sidecar.evaluation.predictions_columns import PredictionsColumns, refused_column
@@ -105,8 +106,12 @@ class Step:
 
     def in_turn(self) -> dict[str, str]:
         """Return the metrics that are updated in turn, with the reason; empty if the task asks for it."""
-        wanted = {name: "" for name in self._measurement.names if self._task.wants_in_turn(name)}
-        return self._torchmetrics.reasons | wanted
+        return self._torchmetrics.reasons | self._wanted
+
+    @property
+    def _wanted(self) -> dict[str, str]:
+        """The metrics that the task wants in turn, although they can be merged."""
+        return {name: "" for name in self._measurement.names if self._task.wants_in_turn(name)}
 
     def update_in_turn(self, inputs: Any, seed: Callable[[], None]) -> None:
         """Update the metrics in turn with one batch. `seed` seeds the generators for metrics that draw."""
@@ -257,6 +262,7 @@ class Step:
         if self._loss is not None:
             results.insert(0, (_LOSS, self._loss.compute(within(states, _LOSS))))
         joined = join_results((name, None, result) for name, result in results)
+        joined = replace(joined, notes=(*joined.notes, *ResultsInTurn(self._wanted).notes({})))
         rows, examples, has_others = exact_sum(states, _ROWS).integers()
         if not has_others:
             return joined
