@@ -19,7 +19,10 @@ FAMILIES: Final[dict[str, tuple[tuple[str, ...], str]]] = {
     "sidecar_eval_metric_lower": (_METRIC, "Lower end of the metric's 95 % confidence interval."),
     "sidecar_eval_metric_upper": (_METRIC, "Upper end of the metric's 95 % confidence interval."),
     "sidecar_eval_metric_info": ((*_METRIC, "goal"), "Always 1; goal says whether more (max) or less (min) is better."),
-    "sidecar_eval_best_metric": (_METRIC, "Best value of a metric over all checkpoints evaluated in this run."),
+    "sidecar_eval_best_metric": (
+        _METRIC,
+        "Best value of a metric over the checkpoints evaluated with the newest data and task.",
+    ),
     "sidecar_eval_best_step": (_METRIC, "Training step of the checkpoint with the best value of a metric."),
     "sidecar_eval_best_info": (
         (*_METRIC, "checkpoint", "step_source"),

@@ -76,6 +76,15 @@ def test_newest_evaluation(exporter, registry, journal, status):
     assert read("sidecar_eval_best_step", ACCURACY) == 400
 
 
+def test_the_best_value_is_that_of_the_newest_data(exporter, registry, journal, status):
+    """A better number of other data is no best one."""
+    for step, (data, number) in enumerate((("a", 0.9), ("b", 0.5), ("b", 0.4)), 1):
+        journal.evaluate(f"ckpt-{step}", step, {"accuracy": value(number)}, data=data)
+    exporter.update(status(), journal.history)
+    assert registry.get_sample_value("sidecar_eval_best_step", ACCURACY) == 2
+    assert registry.get_sample_value("sidecar_eval_best_metric", ACCURACY) == 0.5
+
+
 def test_a_set_that_was_left_out_keeps_its_numbers(exporter, registry, journal, status):
     """And says of which checkpoint they are; a daemon that has just started finds the same in the journal."""
     journal.evaluate("ckpt-4", 400, {"accuracy": value(0.25)}, eval_sets=("rare", "test"))
