@@ -345,6 +345,10 @@ def test_losses_of_ones_own_that_divide_as_usual(evaluate):
         def forward(self, predictions, y):
             return super().forward(predictions.float(), y.long())
 
+    class Binary(nn.BCEWithLogitsLoss):
+        def forward(self, predictions, y):
+            return super().forward(predictions[:, 1], y.float())
+
     def focal(predictions, y, reduction="mean"):
         losses = functional.cross_entropy(predictions, y, reduction="none")
         losses = (1 - torch.exp(-losses)) ** 2 * losses
@@ -354,11 +358,24 @@ def test_losses_of_ones_own_that_divide_as_usual(evaluate):
     with torch.no_grad():
         x, y = tensors()
         predictions = net()(x)
-        for loss in (weighted("sum"), Converting(weight=torch.tensor([1.0, 3.0]), ignore_index=-100), focal):
+        for loss in (weighted("sum"), Converting(weight=torch.tensor([1.0, 3.0]), ignore_index=-100), focal, Binary()):
             torch.manual_seed(4)
             result = evaluate(task(loss=loss))
             assert result.values["loss"].value == pytest.approx(loss(predictions, y).item(), rel=1e-5)
             assert result.notes == ()
+
+
+def test_a_random_loss_has_one_note(evaluate):
+    """Its values for a half are others, since it draws others."""
+    import torch
+    from torch.nn import functional
+
+    def noisy(predictions, y):
+        losses = functional.cross_entropy(predictions, y, reduction="none")
+        return losses * torch.rand(len(losses))
+
+    (note,) = evaluate(task(loss=noisy)).notes
+    assert "random numbers" in note
 
 
 def test_ignored_labels_are_counted(evaluate):

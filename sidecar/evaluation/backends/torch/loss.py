@@ -120,7 +120,7 @@ class TorchLoss:
             predictions = predictions.float()  # as under autocast: the loss of an item has more digits than they
         if isinstance(self._single, _BY_CLASS):
             predictions, y = _classes_second(predictions, y)
-        elif isinstance(self._single, _BY_ELEMENT) and predictions.shape != y.shape:
+        elif isinstance(self._single, _BY_ELEMENT) and self._whole is None and predictions.shape != y.shape:
             raise _mismatched(predictions, y)
         losses = self._called(predictions, y)
         if not isinstance(losses, torch.Tensor) or losses.ndim == 0 or len(losses) != len(predictions):

@@ -10,6 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
+from sidecar.evaluation.backends.torch import repeatability
 from sidecar.evaluation.backends.torch.batch_objects import parts_of_object
 from sidecar.evaluation.backends.torch.dataset_source import LoadedBatch
 from sidecar.evaluation.backends.torch.loss import NO_MEMORY
@@ -149,9 +150,11 @@ class Step:
             outputs, rows, labels = self._of_halves([] if draws else halves)
         found = self._measurement.depending(output.arrays[self._places[-1]])
         places = halves_of(examples)
-        with self.mode():
-            if self._loss is not None and places:
-                found |= self._loss.depending(y, predictions, weights, places, examples)
+        if self._loss is not None and places:
+            before = repeatability.generators()
+            with self.mode():
+                of_loss = self._loss.depending(y, predictions, weights, places, examples)
+            found |= of_loss if repeatability.generators() == before else set()  # a half draws other numbers
         compared = _compared(predictions)
         is_known = compared is None or is_telling(compared)
         if draws or places is None:
