@@ -42,6 +42,13 @@ class MovingInPlace(Batch):
             setattr(self, name, value.to(device))
 
 
+class MovingOtherwise(Batch):
+    """Has a method `to` that takes something else."""
+
+    def to(self, *, place):  # noqa: D102
+        raise NotImplementedError(place)
+
+
 class Slotted:
     """Has no dict of attributes."""
 
@@ -149,7 +156,20 @@ def namespace(x, graph, y):
 
 
 KINDS = [
-    *(Batch, Moving, MovingInPlace, Slotted, Stored, StoredWithKeys, StoredAsDict, Frozen, Computing, Attrs, AsDict),
+    *(
+        Batch,
+        Moving,
+        MovingInPlace,
+        MovingOtherwise,
+        Slotted,
+        Stored,
+        StoredWithKeys,
+        StoredAsDict,
+        Frozen,
+        Computing,
+        Attrs,
+        AsDict,
+    ),
     *(Linked, Named, MovingNamed, namespace),
 ]
 

@@ -41,8 +41,16 @@ def copied(value: Any) -> Any:
 
 
 def moved_by_itself(value: Any, device: torch.device) -> Any:
-    """Return what `value.to(device)` returns, or the value itself if the method moves in place."""
-    there = value.to(device)
+    """Return what `value.to(device)` returns, or the value itself if the method moves in place.
+
+    None: the object has no such method, or one that takes something else.
+    """
+    if not has_own_move(value):
+        return None
+    try:
+        there = value.to(device)
+    except TypeError:
+        return None
     return value if there is None else there
 
 

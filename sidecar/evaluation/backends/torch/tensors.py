@@ -88,14 +88,14 @@ def moved(structure: Any, device: torch.device) -> Any:
 def _moved_object(value: Any, device: torch.device) -> Any:
     """Return a copy of an object on the device, moved by its own method `to` if it has one."""
     duplicate, seen = copied(value), set[int]()
-    if has_own_move(duplicate):
-        return moved_by_itself(duplicate, device)
+    if (there := moved_by_itself(duplicate, device)) is not None:
+        return there
 
     def move(leaf: Any) -> Any:
         if isinstance(leaf, torch.Tensor):
             return leaf.to(device)
-        if has_own_move(leaf):
-            return moved_by_itself(leaf, device)
+        if (there := moved_by_itself(leaf, device)) is not None:
+            return there
         if id(leaf) not in seen and parts_of_object(leaf) is not None:  # an object may refer to the one that holds it
             seen.add(id(leaf))
             for name, part in attributes(leaf).items():
