@@ -172,6 +172,8 @@ ATTACKS = {
     "a class is called": Call(list, range(10)),
     "a large set": Call(frozenset, range(10)),
     "a member that is none": Call(http.HTTPStatus, 5),
+    "a flag that is none": Call(re.RegexFlag, 1 << 200),
+    "attributes of a path": Call(pathlib.PurePosixPath, "a", state={"a": 1}),
     "a call of float": Call(float, "1"),
     "attributes that are no texts": Call(types.SimpleNamespace, state={5: 1}),
 }

@@ -254,8 +254,12 @@ def _member(kind: type[enum.Enum]) -> Callable[..., enum.Enum]:
     """Return a function that finds a member of an enum by its value, as pickles do."""
 
     def find(value: Any = None, *more: Any) -> enum.Enum:
-        _require(not more, f"{kind.__name__}")
+        _require(not more, kind.__name__)
         if issubclass(kind, enum.Flag) and type(value) is int:
+            bits = 0
+            for flag in kind.__members__.values():
+                bits |= flag.value
+            _require(0 <= value <= bits and value & ~bits == 0, kind.__name__)  # others would be kept by the class
             return kind(value)
         for member in kind.__members__.values():
             if type(member.value) is type(value) and member.value == value:

@@ -8,6 +8,7 @@ are read when they are used.
 import json
 import os
 import pickletools
+import re
 import sys
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
@@ -336,7 +337,8 @@ def _reason(error: Exception) -> str:
     text = str(error)
     if "Unsupported operand" in text:
         return "it was pickled with another protocol than torch's: save it without pickle_protocol"
-    return next(iter(without_advice(text).splitlines()), "") or f"torch refuses its content ({type(error).__name__})"
+    told = re.sub(r"Weights only load failed\.|WeightsUnpickler error:", "", without_advice(text)).strip()
+    return next(iter(told.splitlines()), "") or f"torch refuses its content ({type(error).__name__})"
 
 
 def _runs_code(name: str) -> bool:
