@@ -220,3 +220,13 @@ def test_what_is_kept_until_the_end_is_refused(digits, evaluate):
     for made in tasks:
         with pytest.raises(EvaluationError, match="evaluated again after all others"):
             evaluate(made, "nowhere")
+
+
+def test_negative_labels_and_weights_are_counted(digits, evaluate):
+    """Keras accepts both; metrics of this package refuse them."""
+    labels, weights = Y.copy(), np.ones(EXAMPLES, "float32")
+    labels[[3, 50]], weights[:5] = -1, -1
+    made = Task(plain, {"test": lambda: (X, labels, weights)}, accuracy, batch_size=BATCH, restore=lambda *_: None)
+    notes = noted(evaluate, lambda: made)
+    assert [note.partition(":")[0] for note in notes[:2]] == ["2 labels are negative", "5 weights are negative"], notes
+    assert noted(evaluate, lambda: task(plain, metrics=accuracy), ranks=(2,)) == ()

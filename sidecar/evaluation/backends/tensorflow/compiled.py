@@ -9,7 +9,13 @@ from typing import Any
 import tensorflow as tf
 
 from sidecar.evaluation.backends.tensorflow.derived_results import DerivedResults, flat
-from sidecar.evaluation.backends.tensorflow.keras_metric import KerasMetric, by_batch_note, label_of, undefined
+from sidecar.evaluation.backends.tensorflow.keras_metric import (
+    KerasMetric,
+    by_batch_note,
+    label_of,
+    reads_classes,
+    undefined,
+)
 from sidecar.evaluation.backends.tensorflow.mergeability import SIZE_ERRORS, probe, probe_twice
 from sidecar.evaluation.backends.tensorflow.metrics_in_turn import Calls, MetricsInTurn, found_late, replaced
 from sidecar.evaluation.backends.tensorflow.randomness import Randomness
@@ -128,6 +134,11 @@ class CompiledMeasurement:
         """Update a metric in turn from now on, because it has proved to be no sum."""
         metric = self._metrics.pop(name).metric
         self.in_turn.add(name, metric, label_of(metric), reason)
+
+    @property
+    def reads_classes(self) -> bool:
+        """Return whether a metric takes labels as numbers of classes."""
+        return any(reads_classes(metric.metric) for metric in self._metrics.values())
 
     @property
     def stateful_metrics(self) -> dict[str, KerasMetric]:

@@ -13,7 +13,7 @@ from sidecar.evaluation.backends.tensorflow.recurrent import RecurrentStates
 from sidecar.evaluation.backends.tensorflow.sources import Source
 from sidecar.evaluation.data.batch_source import Batch, Division
 from sidecar.evaluation.data.cache import CacheBudget
-from sidecar.evaluation.data.elements import placed
+from sidecar.evaluation.data.elements import parts_of, placed
 from sidecar.evaluation.data.reader import EvalSetReader, unless_batched
 from sidecar.evaluation.data.shard import Shard
 from sidecar.evaluation.failures import EvaluationError
@@ -30,6 +30,9 @@ class Batches(EvalSetReader):
         self._datasets = DatasetSource(name, eval_set, batch_size=batch_size, shard=shard, threads=threads)
         super().__init__(name, eval_set, self._datasets, shard=shard, budget=budget)
         self.spec = self._datasets.spec
+        self.negatives: NDArray[np.int64] = np.zeros(2, np.int64)
+        """The numbers of negative whole labels, and of negative weights, in the batches of this rank."""
+        self._negatives_with = self.nonfinite  # counted anew together with numbers that are not finite
 
     def first(self) -> Batch:
         """Return the batch to build the model on; call this once.
@@ -45,6 +48,13 @@ class Batches(EvalSetReader):
         """
         reason = f"the model's {recurrent} continue from the previous batch"
         self.leave_to_first(reason, partial(self._require_fit, recurrent))
+
+    def _count_nonfinite(self, batch: Batch, number: int, first: int | None) -> None:
+        super()._count_nonfinite(batch, number, first)
+        if self._negatives_with is not self.nonfinite:
+            self._negatives_with, self.negatives = self.nonfinite, np.zeros(2, np.int64)
+        _, labels, weights = parts_of(batch)
+        self.negatives += np.array([_negatives(labels, "i"), _negatives(weights, "if")])
 
     @property
     def division(self) -> Division:
@@ -143,6 +153,12 @@ class DatasetSource:
         elements = batches.unbatch().map(self._prepare_element, num_parallel_calls=tf.data.AUTOTUNE)
         is_ragged = any(isinstance(spec, tf.RaggedTensorSpec) for spec in tf.nest.flatten(batches.element_spec))
         return elements.ragged_batch(self._batch_size) if is_ragged else elements.batch(self._batch_size)
+
+
+def _negatives(part: Any, kinds: str) -> int:
+    """Return how many numbers of a part of a batch are negative, among tensors of these kinds of types."""
+    arrays = [array_of(tensor) for tensor in tf.nest.flatten(part) if isinstance(tensor, tf.Tensor)]
+    return sum(int(np.count_nonzero(array < 0)) for array in arrays if array.dtype.kind in kinds)
 
 
 def array_of(tensor: Any) -> NDArray[Any]:

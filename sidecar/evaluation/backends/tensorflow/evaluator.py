@@ -16,6 +16,7 @@ from sidecar.evaluation.backends.tensorflow.completeness import Exceptions
 from sidecar.evaluation.backends.tensorflow.data import Batches, array_of
 from sidecar.evaluation.backends.tensorflow.keras_backend import notes_on
 from sidecar.evaluation.backends.tensorflow.keras_file import is_keras_file
+from sidecar.evaluation.backends.tensorflow.keras_metric import negative_notes
 from sidecar.evaluation.backends.tensorflow.model import has_own_test_step, make_model
 from sidecar.evaluation.backends.tensorflow.non_variable_state import NonVariableState
 from sidecar.evaluation.backends.tensorflow.randomness import seed_of
@@ -37,7 +38,7 @@ from sidecar.evaluation.hdf5 import require_readable, require_self_contained
 from sidecar.evaluation.metrics.metric import EvalSetInfo, MetricResult
 from sidecar.evaluation.path_alias import readable, require_present
 from sidecar.evaluation.repeatability import NOTE
-from sidecar.evaluation.states import SetStates, exact_sum
+from sidecar.evaluation.states import ExactSum, SetStates, exact_sum
 from sidecar.evaluation.task import Task
 
 _PARTS: Final = 3  # of a batch (x, y, sample_weight)
@@ -45,6 +46,8 @@ _REMEDY: Final = (
     "map the data to (x, y) with dataset.map(lambda x, y, *rest: (x, y)), or for two inputs and a label "
     "dataset.map(lambda x1, x2, y: ((x1, x2), y))"
 )
+
+_NEGATIVES: Final = "negative labels and weights"  # name of a state; those of metrics contain a slash
 
 
 class KerasEvaluator:
@@ -235,6 +238,7 @@ class KerasEvaluator:
 
         def finish() -> None:
             in_turn.found = checks.finish(step, states, divides_itself=batches.division == "own")
+            exact_sum(states, _NEGATIVES).add(batches.negatives)
             in_turn.conclude(states, mergeable, is_first=self._shard.rank == 0)
 
         return evaluate_set(
@@ -297,9 +301,11 @@ class KerasEvaluator:
             measurement.dependence.refuse(reduced[batches.name], batches.name, batches.division)
             numbers = measurement.compute(reduced[batches.name])
             drawn = (NOTE,) if measurement.randomness.is_drawn else ()
+            labels, weights = exact_sum(reduced[batches.name], _NEGATIVES).integers().tolist()
+            negatives = negative_notes(labels if measurement.reads_classes else 0, weights)
             tables = self._non_variable.notes() if self._graph is None else ()
             third = batches.third_part.notes if batches.third_part else ()
-            notes = numbers.notes + drawn + self._recurrent.notes() + tables + third + notes_on(self.model)
+            notes = numbers.notes + negatives + drawn + self._recurrent.notes() + tables + third + notes_on(self.model)
             results[batches.name] = replace(numbers, notes=notes)
         return results
 
@@ -322,7 +328,8 @@ class KerasEvaluator:
         return seed_of(self._weights_digest(), batches.name, batches.digest(batch) if number is None else number)
 
     def _states(self, batches: Batches) -> SetStates:
-        return self._step_of(batches).measurement.states(EvalSetInfo(batches.examples, self._shard))
+        states = self._step_of(batches).measurement.states(EvalSetInfo(batches.examples, self._shard))
+        return states | {_NEGATIVES: ExactSum((2,), "int64")}
 
     def _step_of(self, batches: Batches) -> Step:
         return self._steps.step_for(batches.spec)

@@ -249,6 +249,22 @@ def _result_is_inherited(metric: Any, name: str) -> bool:
     return cls is not None and type(metric).result is cls.result
 
 
+def reads_classes(metric: Any) -> bool:
+    """Return whether a metric of Keras takes labels as numbers of classes, and is told to ignore none of them."""
+    return class_named(metric, type(metric).__name__) is not None and (
+        type(metric).__name__.startswith("Sparse") and getattr(metric, "ignore_class", None) is None
+    )
+
+
+def negative_notes(labels: int, weights: int) -> tuple[str, ...]:
+    """Return notes about labels and weights below 0, which Keras accepts."""
+    notes = (
+        (labels, "labels are negative: no class has such a number, so Keras counts these predictions as wrong"),
+        (weights, "weights are negative: Keras subtracts their examples, so a mean may lie outside of its values"),
+    )
+    return tuple(f"{count} {note}" for count, note in notes if count)
+
+
 def by_batch_note(names: Sequence[str]) -> tuple[str, ...]:
     """Return a note for the reader of the result about metrics that depend on batches; no note without names."""
     if not names:

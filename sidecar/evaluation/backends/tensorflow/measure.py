@@ -14,7 +14,12 @@ import tensorflow as tf
 from sidecar.evaluation.backends.tensorflow.compiled import CompiledMeasurement
 from sidecar.evaluation.backends.tensorflow.data import array_of, examples_in
 from sidecar.evaluation.backends.tensorflow.keras_loss import KerasLoss
-from sidecar.evaluation.backends.tensorflow.keras_metric import KerasMetric, by_batch_note, label_of
+from sidecar.evaluation.backends.tensorflow.keras_metric import (
+    KerasMetric,
+    by_batch_note,
+    label_of,
+    reads_classes,
+)
 from sidecar.evaluation.backends.tensorflow.measured_metric import (
     MeasuredMetric,
     masked,
@@ -60,6 +65,11 @@ class Measurement(Protocol):
 
     tolerance: float
     """The relative difference allowed between sums over a batch and sums over its parts."""
+
+    @property
+    def reads_classes(self) -> bool:
+        """Return whether a metric of Keras takes labels as numbers of classes, and ignores none of them."""
+        ...
 
     @property
     def stateful_metrics(self) -> dict[str, KerasMetric]:
@@ -204,6 +214,11 @@ class ChosenMeasurement:
         """Update a metric in turn from now on, because it has proved to be no sum."""
         output, measured = self._traced.pop(name)
         self._put_in_turn(name, output, measured.metric, reason)
+
+    @property
+    def reads_classes(self) -> bool:
+        """Return whether a metric of Keras takes labels as numbers of classes."""
+        return any(reads_classes(measured.metric) for _, measured in self._traced.values())
 
     @property
     def stateful_metrics(self) -> dict[str, KerasMetric]:
