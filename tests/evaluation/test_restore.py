@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from sidecar.evaluation.failures import EvaluationError
+
 pytestmark = pytest.mark.tensorflow
 
 
@@ -131,16 +133,55 @@ def test_missing_file(copied, digits, refusal, which):
     assert f"{prefix} is gone, or a file of it: " in message
 
 
-def test_saved_by_name(digits, refusal, tmp_path):
-    """A TensorFlow 1 checkpoint has no object graph."""
+def saved_by_name(folder, **values):
+    """Write a checkpoint of TensorFlow 1, with an optimizer's values beside."""
     import tensorflow as tf
 
     with tf.Graph().as_default(), tf.compat.v1.Session() as session:
-        variable = tf.compat.v1.get_variable("v", shape=(2,))
-        session.run(variable.initializer)
-        tf.compat.v1.train.Saver([variable]).save(session, str(tmp_path / "old"))
-    kind, message = refusal(digits.dense(), tmp_path / "old")
-    assert (kind, "no object graph: it was saved by TensorFlow 1 or by name" in message) == ("mismatch", True)
+        made = {name: tf.compat.v1.get_variable(name, initializer=value) for name, value in values.items()}
+        session.run([variable.initializer for variable in made.values()])
+        return tf.compat.v1.train.Saver(list(made.values())).save(session, str(folder / "model.ckpt"), global_step=7)
+
+
+def test_saved_by_name(tmp_path):
+    """A checkpoint of TensorFlow 1 is restored by names; what it holds besides is named, its optimizer aside."""
+    import keras
+    import numpy as np
+
+    from sidecar.evaluation.backends.tensorflow.completeness import Exceptions
+    from sidecar.evaluation.backends.tensorflow.restore import restore
+
+    kernel, bias = np.arange(12, dtype="float32").reshape(4, 3), np.ones(3, "float32")
+    values = {"out/kernel": kernel, "out/bias": bias}
+    of_training = {"out/kernel/Adam_1": kernel, "beta1_power": np.float32(1), "global_step": np.int64(7)}
+    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(3, name="out")])
+    assert restore(model, saved_by_name(tmp_path / "a", **values, **of_training), None).notes == ()
+    assert np.array_equal(model.get_weights()[0], kernel)
+    assert np.array_equal(model.get_weights()[1], bias)
+    path = saved_by_name(tmp_path / "b", **values, **{"gate/kernel": kernel})
+    with pytest.raises(EvaluationError, match="gate/kernel"):
+        restore(model, path, None)
+    (note,) = restore(model, path, None, Exceptions(ignore=["gate/"])).notes
+    assert "left out" in note
+
+
+def test_saved_by_other_names(tmp_path):
+    """The line that the message proposes restores the values."""
+    import keras
+    import numpy as np
+    import tensorflow as tf
+
+    from sidecar.evaluation.backends.tensorflow.restore import restore
+
+    kernel, bias = np.arange(12, dtype="float32").reshape(4, 3), np.ones(3, "float32")
+    path = saved_by_name(tmp_path, **{"fc/weights": kernel, "fc/biases": bias, "global_step": np.int64(7)})
+    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(3, name="out")])
+    with pytest.raises(EvaluationError, match="saved by names") as caught:
+        restore(model, path, None)
+    line = str(caught.value).partition("Task(restore=")[2].removesuffix(")")
+    eval(line, {"tf": tf})(model, path)
+    assert np.array_equal(model.get_weights()[0], kernel)
+    assert np.array_equal(model.get_weights()[1], bias)
 
 
 def test_bits_are_the_checkpoints_own(trained, digits):

@@ -31,8 +31,8 @@ _MOST_AGAIN: Final = 64
 """Limit of the batches of a rank that are read again after the first evaluation."""
 
 _ORDER_ADVICE: Final = (
-    "shuffle with a seed and reshuffle_each_iteration=False or not at all, list files with shuffle=False, and let a "
-    "generator start again whenever its function is called"
+    "shuffle with a seed and reshuffle_each_iteration=False or not at all, list files with shuffle=False, give an "
+    "ImageDataGenerator's flow(…, shuffle=False), and let a generator start again whenever its function is called"
 )
 
 

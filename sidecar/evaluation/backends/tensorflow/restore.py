@@ -9,8 +9,9 @@ because a key may begin with the name of an optimizer that was saved with the mo
 In the other direction, `unbound` finds the values in the model's place of the graph that the model has no variable for.
 """
 
+import re
 from collections import Counter, deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
@@ -45,6 +46,12 @@ GRAPH_KEY: Final = "_CHECKPOINTABLE_OBJECT_GRAPH"
 _VALUE: Final = "VARIABLE_VALUE"
 _CONFIG: Final = "OBJECT_CONFIG_JSON"  # where Keras 2 saves the configuration of a layer
 _VARIABLES: Final = ("variables", "variables")  # in a SavedModel's folder
+_OF_TRAINING: Final = re.compile(
+    r"(^|/)((training|Adam|SGD|RMSprop|RMSProp|Adagrad|Adadelta|Adamax|Nadam|Ftrl|Momentum)\w*(/|$)"
+    r"|(global_step|beta[12]_power|save_counter|iterations?|iter|learning_rate|decay|ExponentialMovingAverage)$)"
+)
+"""Names that optimizers and counters have in checkpoints by name."""
+
 _ATTRIBUTES: Final = "/.ATTRIBUTES"
 _SEED: Final = "seed_generator_state"
 _OPTIMIZER: Final = "optimizer"
@@ -142,7 +149,11 @@ def _restore(model: Any, variables: list[Any], path: str, root: Any, exceptions:
     except ValueError as error:  # a later version of TensorFlow wrote it, and this version cannot read it
         raise EvaluationError("mismatch", f"{path}: {error}") from error
     if not reader.has_tensor(GRAPH_KEY):
-        raise EvaluationError("mismatch", f"{path} has no object graph: it was saved by TensorFlow 1 or by name")
+        if root is not None:
+            raise EvaluationError(
+                "mismatch", f"{path} was saved by names, so Task(checkpoint=…) cannot name a place in it: remove it"
+            )
+        return _restore_by_name(model, variables, path, reader, exceptions)
     graph = _object_graph(reader)
     exceptions = replace(exceptions, is_placed=root is not None)
     binding = _exported(model, variables, graph, reader, path, exceptions)
@@ -159,6 +170,56 @@ def _restore(model: Any, variables: list[Any], path: str, root: Any, exceptions:
         return Restored([], notes)
     _checkpoint(binding.candidate).restore(path).expect_partial()
     return Restored(list(filter(has_tables_in_checkpoints, layers_of(model))), notes)
+
+
+def _restore_by_name(model: Any, variables: list[Any], path: str, reader: Any, exceptions: Exceptions) -> Restored:
+    """Restore what `tf.compat.v1.train.Saver` and Estimators write: variables by their names, without a graph."""
+    shapes = reader.get_variable_to_shape_map()
+    keys = {index: name for index, each in enumerate(variables) if (name := _name_in(shapes, plain_name(each)))}
+    binding = _Binding(_Candidate("", model), keys, has_more=False)
+    missing = [variable for variable in binding.missing(variables) if not exceptions.keeps(variable)]
+    if missing or len(set(keys.values())) < len(keys):
+        raise EvaluationError("mismatch", _explain_names(model, variables, missing, path, shapes))
+    unused = tuple(Unused(name, tuple(shapes[name]), "") for name in sorted(_others(shapes, set(keys.values()))))
+    exceptions.require(path, unused)
+    _check_types(variables, binding, reader)
+    _assign(variables, binding, path)
+    return Restored([], exceptions.notes(unused, binding.missing(variables)))
+
+
+def _name_in(names: Container[str], name: str) -> str:
+    """Return the name of a variable in the checkpoint: its own, or that without the models around its layer."""
+    parts = name.split("/")
+    shorter = ("/".join(parts[start:]) for start in range(max(1, len(parts) - 1)))
+    return next((each for each in shorter if each in names), "")
+
+
+def _others(names: Iterable[str], bound: set[str]) -> list[str]:
+    """Return the names that are not bound, and are not of optimizers, averages of bound values, or counters."""
+    return [
+        name
+        for name in names
+        if name not in bound
+        and not _OF_TRAINING.search(name)
+        and not any(name.startswith(f"{value}/") for value in bound)
+    ]
+
+
+def _explain_names(model: Any, variables: list[Any], missing: list[Any], path: str, shapes: dict[str, Any]) -> str:
+    """Name the variables without a value, and write the line that restores them by the names in the checkpoint."""
+    others = _others(shapes, set())
+    fitting = [[name for name in others if list(shapes[name]) == list(variable.shape)] for variable in variables]
+    weights = [weight for weight in model.weights if hasattr(weight, "assign")]
+    is_known = all(len(names) == 1 for names in fitting) and len(weights) == len(variables)
+    chosen = [name for (name,) in fitting] if is_known else sorted(others)
+    told = "" if is_known else ", with the names in the order of model.weights"
+    names = some([plain_name(variable) for variable in missing])
+    return (
+        f"{path} was saved by names, as TensorFlow 1 does, and has none for {len(missing)} of {len(variables)} "
+        f"variables of the model: {names}. Give the layers the names that they have in training, or write "
+        f"Task(restore=lambda model, path: [variable.assign(tf.train.load_variable(path, name)) "
+        f"for variable, name in zip(model.weights, {chosen!r}, strict=True)]){told}"
+    )
 
 
 def keys_of(model: Any, path: str) -> list[str] | None:
