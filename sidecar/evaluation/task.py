@@ -127,7 +127,8 @@ class Task:
         batch_size: Number of examples per batch; None: the data is already batched.
         checkpoint: With TensorFlow, maps the model to the root of the object graph, e.g.
             `lambda m: tf.train.Checkpoint(net=m)`. With PyTorch, the place of the model's values in the file, such as
-            "ema" or "state.model", or a function that takes the loaded file and returns them. None: it is found.
+            "ema" or "state.model", or a prefix of their names, such as "ema_model", or a function that takes the loaded
+            file and returns them. None: it is found.
         predictions: True: every worker saves labels, predictions and weights of its own examples. Or a function of
             (x, y, predictions) of a batch that returns the columns to save, by name, one row for each example.
         restore: Takes (model, path) and replaces the whole restore, e.g. to read averaged weights.
