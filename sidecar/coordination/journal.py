@@ -137,8 +137,11 @@ class Journal:
         Records come in short steps, so that the caller folds them between two answers of storage. After a long step,
         a timeout would take the time of the fold for a storage that is silent.
         """
-        while (found := self.read_new(_STEP)) or not self.reaches_end():
+        while True:
+            found = self.read_new(_STEP)
             yield from found
+            if len(found) < _STEP and self.reaches_end():
+                return
 
     def reaches_end(self) -> bool:
         """Return whether the whole journal was read; if not, others wrote records meanwhile.
