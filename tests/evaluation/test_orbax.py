@@ -148,19 +148,16 @@ def test_damage(saved, build):
     assert refusal(build(), saved)[0] == "vanished"
 
 
-def test_values_without_a_variable(trained):
+def test_values_without_a_variable(saved, build):
     """A layer that only the checkpoint has is named, with the line that leaves it out."""
     from sidecar.evaluation.backends.tensorflow.completeness import Exceptions
-    from sidecar.evaluation.backends.tensorflow.orbax import load
-    from sidecar.evaluation.failures import EvaluationError
+    from sidecar.evaluation.backends.tensorflow.orbax import load as load_variables
 
-    folder, _ = trained[0], None
-    variables = [variable for variable in build().variables if "dense_1" not in variable.path]
-    path = str(folder / "2")
+    variables = [weight for weight in build().weights if "dense_1" not in weight.path and "seed" not in weight.path]
     with pytest.raises(EvaluationError, match="dense_1/kernel") as caught:
-        load(variables, path)
+        load_variables(variables, str(saved))
     assert 'Task(ignore=["dense_1/' in str(caught.value)
-    (note,) = load(variables, path, Exceptions(ignore=["dense_1/"]))
+    (note,) = load_variables(variables, str(saved), Exceptions(ignore=["dense_1/"]))
     assert "left out, as Task(ignore=…) says: dense_1/" in note
 
 
