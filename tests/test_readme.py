@@ -6,6 +6,7 @@ import re
 import shutil
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
 
 import pytest
@@ -147,7 +148,7 @@ def test_the_task_is_described_completely():
 def test_python_code_compiles(page):
     """Also parts of programs, which nothing runs."""
     for block in re.findall(r"^ *```python\n(.*?)^ *```", page.read_text(), re.DOTALL | re.MULTILINE):
-        ast.parse(block)
+        ast.parse(textwrap.dedent(block))  # a part of a list is indented
 
 
 def test_every_setting_of_the_example_file_exists(tmp_path):
