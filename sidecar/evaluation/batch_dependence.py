@@ -200,7 +200,7 @@ def contents_of(metric: Metric, batch: EvalBatch) -> str:
 
 def states_differ(metric: Metric, one: SetStates, other: SetStates) -> bool:
     """Return whether states of a metric differ by more than the rounding of floats that were added to them."""
-    compared = [_state_differs(one[name], other[name]) for name in one]
+    compared = [_state_differs(metric, one, other, name) for name in one]
     if any(compared):
         return True
     return None in compared and _numbers_differ(metric, one, other)
@@ -221,12 +221,32 @@ def _examples_in(batch: EvalBatch) -> int:
     return len(batch.predictions) if batch.examples is None else batch.examples
 
 
-def _state_differs(one: State, other: State) -> bool | None:
-    """Return whether two states differ by more than rounding; None for a kind of state that only its metric reads."""
-    values, others = _values_of(one), _values_of(other)
+def _state_differs(metric: Metric, one: SetStates, other: SetStates, state: str) -> bool | None:
+    """Return whether two states differ by more than rounding; None for a kind of state that only its metric reads.
+
+    A sum by name that the numbers do not depend on does not matter, such as a count of batches.
+    """
+    values, others = _values_of(one[state]), _values_of(other[state])
     if values is None or others is None:
         return None
-    return values.keys() != others.keys() or any(_are_unlike(array, others[name]) for name, array in values.items())
+    if values.keys() != others.keys():
+        return True
+    unlike = [name for name, array in values.items() if _are_unlike(array, others[name])]
+    return any(_is_read(metric, states, state, name) for name in unlike for states in (one, other))
+
+
+def _is_read(metric: Metric, states: SetStates, state: str, name: str) -> bool:
+    """Return whether the numbers of a metric need a sum of this name; True for states that are a single sum."""
+    sums = states[state]
+    if not isinstance(sums, NamedSums):
+        return True
+    try:
+        with warnings.catch_warnings(), np.errstate(all="ignore"):
+            warnings.simplefilter("ignore")
+            numbers, without = (_hexes(metric.compute(each)) for each in (states, {**states, state: sums.without(name)}))
+    except Exception:  # noqa: BLE001 - code of a user, which misses the sum
+        return True
+    return repr(numbers) != repr(without)
 
 
 def _are_unlike(one: NDArray[Any], other: NDArray[Any]) -> bool:

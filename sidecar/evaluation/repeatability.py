@@ -13,6 +13,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from sidecar.evaluation.data.batch_source import Division
 from sidecar.evaluation.data.structure import leaves
 from sidecar.evaluation.eval_loop import BatchOutput
 from sidecar.evaluation.failures import EvaluationError
@@ -74,9 +75,25 @@ class RandomDraws:
             exact_sum(states, _DRAWN).add(np.int64(self._drawn[eval_set]))
             self._drawn[eval_set] = 0
 
+    def refuse(self, states: SetStates, eval_set: str, sharding: Division) -> None:
+        """Raise `EvaluationError` if a rank drew random numbers and the batches depend on the number of workers."""
+        if int(exact_sum(states, _DRAWN).integers()):
+            refuse_drawn(eval_set, sharding)
+
     def notes(self, states: SetStates) -> tuple[str, ...]:
         """Return a note for the reader of the result if a rank drew random numbers."""
         return (NOTE,) if int(exact_sum(states, _DRAWN).integers()) else ()
+
+
+def refuse_drawn(eval_set: str, sharding: Division) -> None:
+    """Raise `EvaluationError` for random numbers in an eval set whose batches depend on the number of workers."""
+    if sharding == "own":
+        raise EvaluationError(
+            "task_error",
+            f"the model draws random numbers for eval set {eval_set!r}, seeded for each batch, and the set divides "
+            f"itself, so that its batches depend on the number of workers: let its source yield all examples, without "
+            f"the argument shard, or draw nothing in an evaluation",
+        )
 
 
 def seed(weights: str, eval_set: str, batch: int | bytes) -> int:

@@ -198,6 +198,10 @@ def test_what_depends_on_the_batch_is_refused_where_workers_make_batches(checkpo
         given = task(**{"predict": lambda _, x: x, "source": source} | changes)
         with pytest.raises(EvaluationError, match="divides itself"):
             evaluate_with(evaluators_of(given, 2), checkpoint)
+    random = task(lambda _, x: x + np.random.normal(size=x.shape), source=source)  # noqa: NPY002
+    for ranks in (1, 2, 3):
+        with pytest.raises(EvaluationError, match="draws random numbers"):
+            evaluate_with(evaluators_of(random, ranks), checkpoint)
     fine = evaluate(task(lambda _, x: x, source=source), checkpoint)
     assert fine.notes == ()
 

@@ -49,7 +49,8 @@ def task(build, **changes):
     import keras
 
     usual = {"metrics": lambda: [keras.metrics.MeanSquaredError(name="mse")], "restore": lambda *_: None}
-    return Task(build_model=build, eval_sets={"test": lambda: (X, X + 1)}, batch_size=4, **usual | changes)
+    usual["eval_sets"] = {"test": lambda: (X, X + 1)}
+    return Task(build_model=build, batch_size=4, **usual | changes)
 
 
 @pytest.mark.parametrize(
@@ -79,6 +80,17 @@ def test_noise_of_keras_is_seeded_by_weights_and_batch(evaluate, draw, compiled)
     assert one.hexes == found[0][0].hexes
     if draw is of_keras:
         assert abs(one["mse"].value - other["mse"].value) > 1e-4
+
+
+def test_noise_is_refused_where_batches_depend_on_the_number_of_workers(evaluate):
+    from sidecar.evaluation.failures import EvaluationError
+
+    def divided(shard):
+        return X[shard.rank :: shard.world_size], X[shard.rank :: shard.world_size] + 1
+
+    for ranks in (1, 2):
+        with pytest.raises(EvaluationError, match="divides itself"):
+            evaluate(task(noisy(of_keras), eval_sets={"test": divided}), "nowhere", ranks=ranks)
 
 
 def test_dropout_draws_nothing_in_an_evaluation(digits, evaluate, trained):

@@ -69,6 +69,12 @@ class NamedSums:
         """Return the sums by name, as int64 or float64 of their shapes."""
         return {name: state.integers() if state.is_integral else state.round() for name, state in self._sums.items()}
 
+    def without(self, name: str) -> Self:
+        """Return a state that lacks the sum of this name, and shares the others."""
+        state = type(self)(self._shard)
+        state._sums = {other: one for other, one in self._sums.items() if other != name}
+        return state
+
     def used(self) -> NDArray[np.bool_]:
         """Return a bool for each row, as `GatheredBatches.used` does."""
         return self._text().used()

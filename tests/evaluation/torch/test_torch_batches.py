@@ -263,6 +263,44 @@ def test_what_depends_on_the_batch_is_refused_where_workers_make_batches(evaluat
             evaluate(task(kind, eval_sets={"test": EvalSet(divided)}), ranks=(2,))
     for count in (1, 2, 3):
         assert evaluate(task(eval_sets={"test": EvalSet(divided)}), ranks=(count,)).notes == ()
+        with pytest.raises(EvaluationError, match="random numbers"):
+            evaluate(task("dropout", eval_sets={"test": EvalSet(divided)}), ranks=(count,))
+
+
+UNUSED = {
+    "constant": lambda totals: totals["right"] / totals["n"],
+    "get": lambda totals: totals.get("right") / totals["n"],
+    "unpacked": lambda totals: (lambda right, n, **_: right / n)(**totals),
+}
+USED = {
+    "index": lambda totals: totals["right"] / totals["n"] + 0 * totals["batches"],
+    "get": lambda totals: totals["right"] / totals["n"] / totals.get("batches", 1),
+    "all": lambda totals: sum(totals.values()),
+    "limit": lambda totals: totals["right"] / totals["n"] if totals["batches"] < 100 else 0.0,
+}
+
+
+def counting_batches(value):
+    return [Sums(lambda y, p: {"right": (p.argmax(1) == y).sum(), "n": len(y), "batches": 1}, value, name="right")]
+
+
+@pytest.mark.parametrize("kind", UNUSED)
+def test_a_sum_that_no_number_needs_may_depend_on_batches(evaluate, kind):
+    from torch.utils.data import Subset
+
+    def divided(shard):
+        return Subset(dataset(), range(shard.rank, EXAMPLES, shard.world_size))
+
+    for source in (dataset, EvalSet(divided)):
+        given = task(eval_sets={"test": source}, loss=None, metrics=lambda: counting_batches(UNUSED[kind]))
+        for count in (1, 2, 3):
+            assert evaluate(given, ranks=(count,)).notes == ()
+
+
+@pytest.mark.parametrize("kind", USED)
+def test_a_sum_that_a_number_needs_must_not_depend_on_batches_in_silence(evaluate, kind):
+    (note,) = evaluate(task(loss=None, metrics=lambda: counting_batches(USED[kind]))).notes
+    assert note.startswith("right depends")
 
 
 def weighted(reduction="mean"):

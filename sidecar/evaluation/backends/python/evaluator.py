@@ -162,6 +162,7 @@ class PythonEvaluator:
     def _compute(self, reader: EvalSetReader, states: SetStates) -> MetricResult:
         dependence = self._first_batch.dependence
         dependence.refuse(states, reader.name, reader.sharding)
+        self._draws.refuse(states, reader.name, reader.sharding)
         numbers = self._measurement.compute(states)
         in_turn = ResultsInTurn(self._in_turn).notes({})
         third_part = reader.third_part.notes if reader.third_part else ()

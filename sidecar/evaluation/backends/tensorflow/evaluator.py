@@ -37,7 +37,7 @@ from sidecar.evaluation.failures import EvaluationError, following_from_code
 from sidecar.evaluation.hdf5 import require_readable, require_self_contained
 from sidecar.evaluation.metrics.metric import EvalSetInfo, MetricResult
 from sidecar.evaluation.path_alias import readable, require_present
-from sidecar.evaluation.repeatability import NOTE
+from sidecar.evaluation.repeatability import NOTE, refuse_drawn
 from sidecar.evaluation.states import ExactSum, SetStates, exact_sum
 from sidecar.evaluation.task import Task
 
@@ -299,6 +299,8 @@ class KerasEvaluator:
         for batches in self._chosen:
             measurement = self._step_of(batches).measurement
             measurement.dependence.refuse(reduced[batches.name], batches.name, batches.division)
+            if measurement.randomness.is_drawn:
+                refuse_drawn(batches.name, batches.division)
             numbers = measurement.compute(reduced[batches.name])
             drawn = (NOTE,) if measurement.randomness.is_drawn else ()
             labels, weights = exact_sum(reduced[batches.name], _NEGATIVES).integers().tolist()
