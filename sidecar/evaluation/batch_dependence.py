@@ -243,7 +243,8 @@ def _is_read(metric: Metric, states: SetStates, state: str, name: str) -> bool:
     try:
         with warnings.catch_warnings(), np.errstate(all="ignore"):
             warnings.simplefilter("ignore")
-            numbers, without = (_hexes(metric.compute(each)) for each in (states, {**states, state: sums.without(name)}))
+            lacking: SetStates = {**states, state: sums.without(name)}
+            numbers, without = (_hexes(metric.compute(each)) for each in (states, lacking))
     except Exception:  # noqa: BLE001 - code of a user, which misses the sum
         return True
     return repr(numbers) != repr(without)

@@ -1,8 +1,9 @@
 """Evaluate the first batches of a rank several times: what a user supplies must give the same numbers each time.
 
-The first batch is evaluated twice, and again after all others. A difference is refused. Batches 0, 1, 2 and 4 of an
-eval set are also evaluated in halves, by the ranks that own them, so that all numbers of workers find the same. Of a
-set that divides itself, each rank has such batches. Imports numpy, never a framework.
+The first batch is evaluated twice, and again after all others. A difference is refused. A rank that has few batches of
+a set evaluates its first one more often, so that what changes late is found with any number of workers. Batches 0, 1,
+2 and 4 of an eval set are also evaluated in halves, by the ranks that own them, so that all numbers of workers find the
+same. Of a set that divides itself, each rank has such batches. Imports numpy, never a framework.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -19,6 +20,10 @@ from sidecar.evaluation.states import SetStates
 RequireEqual = Callable[[Sequence[NDArray[Any]], Sequence[NDArray[Any]], str], None]
 _DIVIDED: Final = (0, 1, 2, 4)
 """Numbers of the batches that are evaluated in halves. The examples of a single batch may all be equally long."""
+
+_MODEL_CALLS: Final = 8
+_METRIC_CALLS: Final = 64
+"""Limits of the batches that each rank gives to the model and to the metrics, although it owns fewer of the set."""
 
 Halves = Callable[[int], tuple[set[str], bool]]
 """A function that evaluates the halves of a batch, given its number. It returns the names of what depends on the
@@ -45,9 +50,9 @@ class FirstBatch:
         self._repeated: set[str] = set()  # eval sets whose first batch was evaluated several times
         self._divided: set[tuple[str, int]] = set()  # batches that were evaluated in halves, by eval set and number
 
-    def of(self, eval_set: str) -> "FirstBatchOfSet":
-        """Return the checks for one evaluation of an eval set."""
-        return FirstBatchOfSet(self, eval_set)
+    def of(self, eval_set: str, batches: int) -> "FirstBatchOfSet":
+        """Return the checks for one evaluation of an eval set. `batches`: the number of all ranks, 0 if unknown."""
+        return FirstBatchOfSet(self, eval_set, batches)
 
     def is_repeated(self, eval_set: str) -> bool:
         """Return whether the first batch was evaluated several times before, and gave the same numbers."""
@@ -78,8 +83,8 @@ class FirstBatch:
 class FirstBatchOfSet:
     """Check the first batch during one evaluation of an eval set."""
 
-    def __init__(self, known: FirstBatch, eval_set: str) -> None:
-        self._known, self._eval_set = known, eval_set
+    def __init__(self, known: FirstBatch, eval_set: str, batches: int) -> None:
+        self._known, self._eval_set, self._batches = known, eval_set, batches
         self._seen = 0
         self._kept: tuple[BatchOutput, Callable[[], BatchOutput], Mapping[str, str]] | None = None
 
@@ -103,6 +108,10 @@ class FirstBatchOfSet:
         """Check the first batch again after all others, and add to the states what depends on batches."""
         if self._kept is not None:
             output, again, contents = self._kept
+            for number in range(self._seen, min(self._batches, _METRIC_CALLS)):
+                if number < _MODEL_CALLS:
+                    self._known.require_equal(output, again(), AFTER_OTHERS)
+                _require_same_contents(contents, self._known.contents(output))
             self._known.require_equal(output, again(), AFTER_OTHERS)
             _require_same_contents(contents, self._known.contents(output))
             self._known.note_repeated(self._eval_set)

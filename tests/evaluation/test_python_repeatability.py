@@ -133,7 +133,26 @@ def test_what_is_not_repeatable_is_refused(checkpoint, kind, ranks):
         evaluate_with(evaluators_of(task(predict), ranks), checkpoint)
 
 
-@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize("ranks", [1, 2, 3, 5])
+def test_what_changes_after_some_batches_is_refused_with_any_number_of_workers(checkpoint, ranks):
+    """Although each of many workers has only few of the batches."""
+    calls = []
+
+    def late(_, x):
+        calls.append(0)
+        return x + (len(calls) > 7)
+
+    for rank in range(ranks):
+        calls.clear()
+        evaluator = PythonEvaluator(task(late), Shard(rank, ranks), cache_bytes=1 << 20)
+        evaluator.read(lambda: None)
+        evaluator.restore(str(checkpoint))()
+        evaluator.digest()
+        with pytest.raises(EvaluationError, match="after all others"):
+            evaluator.evaluate(lambda: None)
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3, 5])
 def test_a_metric_that_keeps_something_is_refused(checkpoint, ranks):
     given = task(lambda _, x: x, metrics=lambda: [FirstHundred()])
     with pytest.raises(EvaluationError, match="'first'"):

@@ -141,6 +141,11 @@ class EvalSetReader:
         """Number of examples of all ranks together, once read; None if it is unknown before the end."""
         return None if self._stream is None or not self._stream.is_counted else self._stream.examples
 
+    @property
+    def batches(self) -> int:
+        """Number of batches of all ranks together, once read; 0 if it is unknown before the end."""
+        return 0 if self._stream is None or not self._stream.is_counted else self._stream.batches
+
     def own(self) -> Iterator[tuple[int, int | None, Batch]]:
         """Yield the batches of this rank in order, each with its number and the number of its first example in the set.
 

@@ -5,6 +5,7 @@ The sums of a rank are exact, and small. Each rank sends them as a text, and all
 
 import json
 from collections.abc import Mapping
+from copy import copy
 from typing import Any, Final, Self
 
 import numpy as np
@@ -51,7 +52,10 @@ class NamedSums:
                 raise ValueError(f"{size} numbers are too many for sums by name, at most {MAX_ELEMENTS} are added up")
             self._sums = {name: ExactSum(array.shape, _dtype(array)) for name, array in deltas.items()}
         if deltas.keys() != self._sums.keys():
-            raise ValueError(f"the sums are {', '.join(self._sums)}, but {', '.join(deltas)} were added")
+            raise ValueError(
+                f"the sums are {', '.join(self._sums)}, but {', '.join(deltas)} were added: give all of them for every "
+                f"batch, with 0 for what it does not have"
+            )
         for name, array in deltas.items():
             self._sums[name].add(array)
 
@@ -71,9 +75,9 @@ class NamedSums:
 
     def without(self, name: str) -> Self:
         """Return a state that lacks the sum of this name, and shares the others."""
-        state = type(self)(self._shard)
-        state._sums = {other: one for other, one in self._sums.items() if other != name}
-        return state
+        lacking = copy(self)
+        lacking._sums = {other: one for other, one in self._sums.items() if other != name}  # noqa: SLF001 - of this class
+        return lacking
 
     def used(self) -> NDArray[np.bool_]:
         """Return a bool for each row, as `GatheredBatches.used` does."""

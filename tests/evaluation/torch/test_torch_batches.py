@@ -267,10 +267,14 @@ def test_what_depends_on_the_batch_is_refused_where_workers_make_batches(evaluat
             evaluate(task("dropout", eval_sets={"test": EvalSet(divided)}), ranks=(count,))
 
 
+def share(right, n, **_):
+    return right / n
+
+
 UNUSED = {
     "constant": lambda totals: totals["right"] / totals["n"],
     "get": lambda totals: totals.get("right") / totals["n"],
-    "unpacked": lambda totals: (lambda right, n, **_: right / n)(**totals),
+    "unpacked": lambda totals: share(**totals),
 }
 USED = {
     "index": lambda totals: totals["right"] / totals["n"] + 0 * totals["batches"],

@@ -127,7 +127,7 @@ def test_models_of_other_types(tmp_path, dtype):
 
 
 def cached(key):
-    """A net with a cache in a plain attribute: of positions, which depend on shapes only, or of weights."""
+    """A net with a cache in a plain attribute: of positions, which depend on shapes only, of batches, or of weights."""
     import torch
     from torch import nn
 
@@ -138,6 +138,8 @@ def cached(key):
             self.cache = {}
 
         def forward(self, x):
+            if key == "batches":
+                return self.net(x - self.cache.setdefault(x.shape, x.mean(0)))
             if key == "positions":
                 if len(x) not in self.cache:
                     self.cache[len(x)] = torch.linspace(0, 1, x.shape[1])
@@ -163,6 +165,15 @@ def test_a_cache_of_earlier_weights(tmp_path):
     saved(lambda: cached("weights"), tmp_path / "step-1.pt")
     with pytest.raises(EvaluationError, match="earlier weights") as caught:
         evaluate(task(build_model=lambda: cached("weights")), tmp_path / "step-1.pt", ranks=(1,))
+    assert " cache" in str(caught.value)
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+def test_a_cache_of_earlier_batches(tmp_path, ranks):
+    """The first worker's first batch is the one on which the model was tried, so another one must show the cache."""
+    saved(lambda: cached("batches"), tmp_path / "step-1.pt")
+    with pytest.raises(EvaluationError, match="earlier weights or batches") as caught:
+        evaluate(task(build_model=lambda: cached("batches")), tmp_path / "step-1.pt", ranks=(ranks,))
     assert " cache" in str(caught.value)
 
 

@@ -171,7 +171,7 @@ class PythonEvaluator:
 
     def _evaluate(self, reader: EvalSetReader, tick: Tick, keep: Keep) -> SetStates:
         states = self._states(reader)
-        first_batch = self._first_batch.of(reader.name)
+        first_batch = self._first_batch.of(reader.name, reader.batches)
 
         def run(batch: Batch, number: int, first: int | None) -> BatchOutput:
             place = reader.digest(batch) if first is None else number

@@ -98,9 +98,9 @@ def require_independent(one: list[Any], fresh: list[Any], suspects: tuple[str, .
     if not repeatability.are_equal(one, fresh):
         raise EvaluationError(
             "task_error",
-            f"the model keeps what it computed from earlier weights, since a new model with the same weights gives "
-            f"other numbers: see its attributes {', '.join(suspects[:_NAMES_SHOWN])}. Compute them in forward each "
-            f"time, or register them as buffers that Task(restore=…) computes again",
+            f"the model keeps what it computed from earlier weights or batches, since a new model with the same "
+            f"weights gives other numbers: see its attributes {', '.join(suspects[:_NAMES_SHOWN])}. Compute them in "
+            f"forward each time, or register them as buffers that Task(restore=…) computes again",
         )
 
 
