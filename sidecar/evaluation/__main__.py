@@ -24,4 +24,6 @@ if __name__ == "__main__":
     _make_sidecar_importable(Path(__file__).resolve().parents[1])
     from sidecar.evaluation.main import main
 
-    main(sys.argv[1:])
+    arguments = sys.argv[1:]
+    del sys.argv[1:]  # a task may import a training script that reads its command line: it gets its defaults
+    main(arguments)

@@ -51,6 +51,11 @@ _WHILE: Final = {
 
 _REMEDIES: Final = (
     (
+        re.compile(r"^SystemExit: 2$"),  # what argparse and click raise
+        "A training script that the task imports may ask for options of its command line: write above that import"
+        " `import sys; sys.argv = [\"train.py\", \"--option\", \"value\"]`",
+    ),
+    (
         re.compile(r"SymbolicTensor' object has no attribute 'numpy'|numpy\(\) is only available when eager"),
         "Steps are traced into a graph, where tensors have no values: use Keras' operations, or run_eagerly=True",
     ),

@@ -658,6 +658,16 @@ def test_task_that_ends_the_process(commanded, tmp_path, code):
     assert f'Traceback (most recent call last):\n  File "{tmp_path}/a_task.py", line 2, in <module>' in failed.message
 
 
+def test_task_that_asks_for_options(commanded, tmp_path):
+    """A training script that needs options of its command line: the message has the line that gives them."""
+    script = "import argparse\nparser = argparse.ArgumentParser()\nparser.add_argument('--data', required=True)\n"
+    (tmp_path / "a_task.py").write_text(f"import sys\nsys.argv = ['x']\n{script}parser.parse_args()\n")
+    *_, failed = commanded(Check(task="a_task.py:task", framework="x", search_path=str(tmp_path), threads=1))
+    assert isinstance(failed, Failed)
+    assert "SystemExit: 2" in failed.message
+    assert 'above that import `import sys; sys.argv = ["train.py", "--option", "value"]`' in failed.message
+
+
 def test_unknown_framework():
     """The table says which there are."""
     with pytest.raises(EvaluationError, match=r"'caffe'.*\btensorflow\b"):

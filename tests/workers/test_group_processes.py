@@ -276,14 +276,14 @@ def test_standby_checks_tasks(single):
     """A worker that joined no group says whether a task can be used; what is wrong with it is no reason to end."""
     (worker,) = single.start()
     told = []
-    for name in ("task", "nothing", "leaving"):
-        worker.process.send(
-            Check(
-                task=f"digits.py:{name}", framework="tensorflow", search_path=single.workers.launch.directory, threads=1
-            )
-        )
+    directory = single.workers.launch.directory
+    script = "import argparse\n\nargparse.ArgumentParser().parse_args()\nfrom digits import task\n"
+    (Path(directory) / "script_with_options.py").write_text(script)
+    for name in ("digits.py:task", "digits.py:nothing", "digits.py:leaving", "script_with_options.py:task"):
+        worker.process.send(Check(task=name, framework="tensorflow", search_path=directory, threads=1))
         told += single.collect(Checked, Failed, count=1)
-    good, missing, leaving = told
+    good, missing, leaving, script_with_options = told
+    assert script_with_options.eval_sets == ("test", "few")
     assert good.eval_sets == ("test", "few")
     assert missing.kind == "task_error"
     assert "digits.py has no 'nothing'; it defines BATCH, EvalSet" in missing.message
