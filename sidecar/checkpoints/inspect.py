@@ -1,5 +1,6 @@
 """Inspect one checkpoint whose path is known: its digest and step, its checksums, and the path to restore it from."""
 
+import json
 import re
 from pathlib import Path, PurePath
 
@@ -86,6 +87,15 @@ def stem_of(name: str, format_: Format) -> str:
     return name.removesuffix(next((suffix for suffix in format_.suffixes if name.endswith(suffix)), ""))
 
 
+def _remedy(path: Path) -> str | None:
+    if path.is_file():
+        pattern = f"*{path.suffix}" if path.suffix else path.name
+        return (
+            f"this file has no name of a checkpoint: write checkpoint_pattern = {json.dumps(pattern)} into sidecar.toml"
+        )
+    return remedy_below(path.parent) if path.parent.is_dir() else None
+
+
 def inspect_one(
     path: Path,
     *,
@@ -116,7 +126,7 @@ def inspect_one(
             below = str(folder.relative_to(root)) if root is not None and is_below and folder != root else ""
             return as_checkpoint(format_, in_folder(below, name), inspection, pattern)
         found = names_in(folder, formats=formats) if folder.is_dir() else []
-        hint = remedy_below(folder) if not found and folder.is_dir() else None
+        hint = None if found else _remedy(path)
     except OSError as error:
         raise StorageError(f"cannot read {path}: {error.strerror}") from error
     names = ", ".join(found[:10]) or "none"

@@ -52,8 +52,10 @@ _WHILE: Final = {
 _REMEDIES: Final = (
     (
         re.compile(r"^SystemExit: 2$"),  # what argparse and click raise
-        "A training script that the task imports may ask for options of its command line: write above that import"
-        " `import sys; sys.argv = [\"train.py\", \"--option\", \"value\"]`",
+        (
+            "A training script that the task imports may ask for options of its command line: write above that import"
+            ' `import sys; sys.argv = ["train.py", "--option", "value"]`'
+        ),
     ),
     (
         re.compile(r"SymbolicTensor' object has no attribute 'numpy'|numpy\(\) is only available when eager"),

@@ -142,6 +142,15 @@ def test_without_a_pattern_nothing_of_it_is_looked_for(root):
         inspect_one(root / "anything", checkpoint_pattern="model-*")
 
 
+def test_file_of_an_unknown_suffix(tmp_path):
+    """The line that makes it a checkpoint is given, with its suffix or its whole name."""
+    for name, pattern in (("dqn.model_of_mine", "*.model_of_mine"), ("weights", "weights")):
+        (tmp_path / name).write_bytes(b"1")
+        with pytest.raises(VanishedError) as caught:
+            inspect_one(tmp_path / name)
+        assert str(caught.value).endswith(f'write checkpoint_pattern = "{pattern}" into sidecar.toml')
+
+
 def test_a_folder_beyond_all_bounds_is_corrupt_and_ends_nothing(looked, new_catalog, root, clock, monkeypatch):
     """Anybody may make one next to checkpoints: too deep, or with too many files."""
     monkeypatch.setattr(matching, "_MOST_FILES", 50)

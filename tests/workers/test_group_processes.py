@@ -277,8 +277,6 @@ def test_standby_checks_tasks(single):
     (worker,) = single.start()
     told = []
     directory = single.workers.launch.directory
-    script = "import argparse\n\nargparse.ArgumentParser().parse_args()\nfrom digits import task\n"
-    (Path(directory) / "script_with_options.py").write_text(script)
     for name in ("digits.py:task", "digits.py:nothing", "digits.py:leaving", "script_with_options.py:task"):
         worker.process.send(Check(task=name, framework="tensorflow", search_path=directory, threads=1))
         told += single.collect(Checked, Failed, count=1)
