@@ -65,12 +65,13 @@ def test_each_output_has_its_numbers(build, evaluate, ranks):
     assert found["digit_accuracy"].lower is not None
 
 
-def test_outputs_in_a_list(build, evaluate):
-    """Keyed by their place, as are the labels."""
+@pytest.mark.parametrize("kind", [tuple, list])
+def test_outputs_in_a_list(build, evaluate, kind):
+    """Keyed by their place, as are the labels, which Keras takes in a list, too."""
 
     def data():
         x, y = arrays()
-        return x, (y["digit"], y["size"])
+        return x, kind((y["digit"], y["size"]))
 
     def listed():
         by_name = metrics()

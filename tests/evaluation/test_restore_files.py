@@ -45,6 +45,48 @@ def restored(model, path):
     return [np.asarray(each).tobytes() for each in model.weights]
 
 
+@pytest.mark.parametrize(
+    ("library", "name"), [("keras", "ckpt"), ("keras", "m.weights.h5"), ("tf_keras", "ckpt"), ("tf_keras", "m.h5")]
+)
+def test_metrics_that_training_did_not_have(library, name, tmp_path, evaluate):
+    """The task's model keeps a metric, as messages on `test_step` ask for: the file has no state of it."""
+    import tensorflow as tf
+
+    of = importlib.import_module(library)
+    x, y = np.random.default_rng(1).normal(size=(23, 4)).astype("float32"), np.arange(23) % 3
+
+    class Plain(of.Model):
+        def __init__(self):
+            super().__init__()
+            self.out = of.layers.Dense(3, activation="softmax")
+
+        def call(self, x):
+            return self.out(x)
+
+    class Measured(Plain):
+        def __init__(self):
+            super().__init__()
+            self.losses_seen = of.metrics.Mean(name="nll")
+
+        def test_step(self, data):
+            x, y = data
+            self.losses_seen.update_state(of.losses.sparse_categorical_crossentropy(y, self(x, training=False)))
+            return {"nll": self.losses_seen.result()}
+
+    def build():
+        model = Measured()
+        model.compile("adam")
+        return model
+
+    trained = Plain()
+    predictions = np.asarray(trained(x))
+    path = str(tmp_path / name)
+    tf.train.Checkpoint(trained).write(path) if name == "ckpt" else trained.save_weights(path)
+    found = evaluate(Task(build, {"test": lambda: (x, y)}, batch_size=4), path)
+    assert found["nll"].value == pytest.approx(-np.log(predictions[np.arange(23), y]).mean())
+    assert not any("build_model" in note for note in found.notes)
+
+
 @pytest.mark.parametrize("name", ["m.keras", "m.weights.h5", "m.h5"])
 @pytest.mark.parametrize("library", ["keras", "tf_keras"])
 def test_what_training_did_not_compile(library, name, tmp_path, evaluate):

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from sidecar.evaluation.backends.tensorflow.differences import name_of, some
-from sidecar.evaluation.backends.tensorflow.libraries import layers_of
+from sidecar.evaluation.backends.tensorflow.libraries import class_named, is_keras_2, layers_of
 from sidecar.evaluation.failures import EvaluationError
 from sidecar.evaluation.name_patterns import matches, unused
 
@@ -57,14 +57,18 @@ class Exceptions:
         ignore: Patterns of values that the model lacks.
         from_build_model: Patterns of variables that the checkpoint lacks.
         is_placed: Whether `Task(checkpoint=…)` names the place of the model: then it is known that more lies there.
+        of_metrics: The `id` of each variable that is the state of a metric: each evaluation begins with its own.
     """
 
     ignore: Sequence[str] = ()
     from_build_model: Sequence[str] = ()
     is_placed: bool = False
+    of_metrics: frozenset[int] = frozenset()
 
     def keeps(self, variable: Any) -> bool:
         """Return whether a variable that the checkpoint lacks may keep the value that `build_model` gave it."""
+        if id(variable) in self.of_metrics:
+            return True
         return bool(self.from_build_model) and matches(plain_name(variable), self.from_build_model)
 
     def refused(self, values: Iterable[Unused]) -> list[Unused]:
@@ -79,6 +83,7 @@ class Exceptions:
     def notes(self, values: Sequence[Unused], kept: Sequence[Any]) -> tuple[str, ...]:
         """Return notes on the values that were left out, on variables that were kept, and on unused patterns."""
         notes = []
+        kept = [variable for variable in kept if id(variable) not in self.of_metrics]
         ignored = [value for value in values if value.is_named_by(self.ignore)]
         others = [value.name for value in values if value not in ignored]
         if ignored:
@@ -103,6 +108,20 @@ class Exceptions:
             if without := unused(patterns, names_of_it):
                 notes.append(f"Task({argument}=…): nothing in this checkpoint needs {some(list(map(repr, without)))}")
         return tuple(notes)
+
+
+def states_of_metrics(model: Any) -> frozenset[int]:
+    """Return the `id` of each variable that is the state of a metric of tf_keras, which counts it as a weight.
+
+    A checkpoint of a model that was not measured so lacks it. Layers within a metric, such as a network that describes
+    images, are no states.
+    """
+    if not is_keras_2(model):
+        return frozenset()
+    metrics = [module for module in model.submodules if class_named(module, "Metric")]
+    within = [module for metric in metrics for module in metric.submodules if not class_named(module, "Metric")]
+    layers = {id(variable) for module in within for variable in getattr(module, "weights", ())}
+    return frozenset(id(variable) for metric in metrics for variable in metric.weights) - layers
 
 
 NONE: Final = Exceptions()

@@ -12,7 +12,7 @@ from typing import Any, Final
 import tensorflow as tf
 
 from sidecar.evaluation.backend import Keep, States, Stream, Tick, forget
-from sidecar.evaluation.backends.tensorflow.completeness import Exceptions
+from sidecar.evaluation.backends.tensorflow.completeness import Exceptions, states_of_metrics
 from sidecar.evaluation.backends.tensorflow.data import Batches, array_of
 from sidecar.evaluation.backends.tensorflow.keras_backend import notes_on
 from sidecar.evaluation.backends.tensorflow.keras_file import is_keras_file
@@ -71,7 +71,9 @@ class KerasEvaluator:
         self._chosen = self._batches
         with following_from_code():
             self.model: Any = make_model(task, trusts=trust_saved_graph)
-        self._weights = Weights(self.model, Exceptions(task.ignore, task.from_build_model))
+        self._weights = Weights(
+            self.model, Exceptions(task.ignore, task.from_build_model, of_metrics=states_of_metrics(self.model))
+        )
         self.builds = 0 if self.model is None else 1
         self._in_parallel = ThreadPoolExecutor(1, thread_name_prefix="in-parallel")  # for work that needs no data
         self._graph: SavedGraph | None = None

@@ -131,8 +131,7 @@ class Source:
         return call(f"eval set {self._name!r}", eval_set.source, *([self._shard] if eval_set.shards_itself else []))
 
     def _opened(self, data: Any, eval_set: EvalSet) -> Any:
-        if isinstance(data, list):
-            data = tuple(data)
+        data = _with_tuples(tuple(data) if isinstance(data, list) else data)
         if isinstance(data, tuple | dict | np.ndarray) or tf.is_tensor(data):
             self._require_equally_many(data)
             if any(map(is_masked, tf.nest.flatten(data))):
@@ -208,3 +207,11 @@ def _find(name: str, files: RecordFiles) -> list[str]:
     for path in all_paths:
         sys.audit(DATA_FILE, path)
     return sorted(all_paths)
+
+
+def _with_tuples(data: Any) -> Any:
+    """Return the data with tuples for lists of arrays, as Keras reads them: one array for each input or output."""
+    if type(data) is dict:
+        return {name: _with_tuples(part) for name, part in data.items()}
+    is_several = isinstance(data, list) and any(getattr(part, "shape", None) for part in data)
+    return tuple(map(_with_tuples, data)) if is_several or type(data) is tuple else data
