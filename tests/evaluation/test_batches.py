@@ -166,6 +166,7 @@ def test_unseeded_shuffle(refusal, numbers, batch_size):
     kind, message = refusal(lambda: numbers(1000)().shuffle(1000), batch_size=batch_size)
     assert kind == "stream_differs"
     assert "has another order each time that it is read: shuffle with a seed" in message
+    assert "random.seed(index) in __getitem__" in message
 
 
 def test_seeded_shuffle_that_reshuffles(refusal, batches, numbers):

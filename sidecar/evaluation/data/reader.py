@@ -32,7 +32,8 @@ _MOST_AGAIN: Final = 64
 
 _ORDER_ADVICE: Final = (
     "shuffle with a seed and reshuffle_each_iteration=False or not at all, list files with shuffle=False, give an "
-    "ImageDataGenerator's flow(…, shuffle=False), and let a generator start again whenever its function is called"
+    "ImageDataGenerator's flow(…, shuffle=False), and let a generator start again whenever its function is called. "
+    "If a PyTorch dataset chooses at random, seed it with the example's index: random.seed(index) in __getitem__"
 )
 
 

@@ -117,6 +117,7 @@ def test_a_model_that_keeps_something_from_batch_to_batch_is_refused(checkpoint,
     end = evaluated(task(step=step), checkpoint)
     assert isinstance(end, EvaluationError)
     assert "keeps something from batch to batch" in str(end)
+    assert "let an example be the whole sequence" in str(end)
 
 
 def test_a_model_that_updates_its_statistics_is_refused(checkpoint, evaluated):

@@ -116,4 +116,8 @@ def _is_same(value: Any, other: Any) -> bool:
 
 def require_equal(one: list[Any], other: list[Any], when: str) -> None:
     """Raise `EvaluationError` unless two evaluations of one batch gave arrays that are equal to the bit."""
-    repeatability.require_equal(one, other, when, "Draw from torch's own generator, and reset what forward keeps")
+    advice = (
+        "Draw from torch's own generator, and reset what forward keeps. If a hidden state has to go from one part of a "
+        "sequence to the next, let an example be the whole sequence, and let the step go through its parts"
+    )
+    repeatability.require_equal(one, other, when, advice)
