@@ -101,6 +101,8 @@ class BatchRunner:
         dependence = self.first_batch.dependence
         dependence.refuse(states, reader.name, reader.sharding)
         self._draws.refuse(states, reader.name, reader.sharding)
+        if isinstance(self.step, Step):
+            self.step.refuse(states, reader.name, reader.sharding)
         numbers = self.step.compute(states)
         notes = *numbers.notes, *dependence.notes(states), *self._draws.notes(states), *self._of_compilation
         return MetricResult(numbers.values, numbers.classes, notes)

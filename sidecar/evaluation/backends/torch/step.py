@@ -38,7 +38,7 @@ from sidecar.evaluation.batch_dependence import (
     rows_differ,
     tolerance_for,
 )
-from sidecar.evaluation.data.batch_source import Batch
+from sidecar.evaluation.data.batch_source import Batch, Division
 from sidecar.evaluation.data.elements import describe, unpack
 from sidecar.evaluation.data.third_part import naming_weights
 from sidecar.evaluation.eval_loop import BatchOutput
@@ -236,7 +236,8 @@ class Step:
         if all(rows.all() for rows in finite):
             finite = []
         measured = self._measurement.arrays(arrays[0], arrays[1], _as_numpy(counted), examples)
-        of_rows = np.array([rows, examples, rows != examples], np.int64)
+        scales = self._torchmetrics.within_0_and_1(y, predictions)
+        of_rows = np.array([rows, examples, rows != examples, *scales], np.int64)
         of_torchmetrics = self._torchmetrics.arrays(y, predictions, weights)
         in_turn = self._torchmetrics.inputs(y, predictions)
         output = BatchOutput([of_rows, *loss, *of_torchmetrics, *measured], finite, columns, in_turn)
@@ -245,7 +246,7 @@ class Step:
     def states(self, info: EvalSetInfo) -> SetStates:
         """Return new states of the loss and of all metrics."""
         states = self._torchmetrics.states(info.shard) | self._measurement.states(info)
-        states[_ROWS] = ExactSum((3,), "int64")
+        states[_ROWS] = ExactSum((3 + 2 * len(self._torchmetrics.taking_both),), "int64")
         return states if self._loss is None else named(_LOSS, self._loss.states()) | states
 
     def add(self, states: SetStates, arrays: list[list[NDArray[Any]]], firsts: Sequence[int | None]) -> None:
@@ -259,6 +260,22 @@ class Step:
             self._torchmetrics.add(states, arrays[of_torchmetrics], firsts)
             self._measurement.add(states, arrays[of_own], firsts)
 
+    def refuse(self, states: SetStates, eval_set: str, sharding: Division) -> None:
+        """Raise `EvaluationError` for metrics that read batches in two ways, if these depend on the workers."""
+        found = self._of_two_scales(states)
+        if found and sharding == "own":
+            raise EvaluationError(
+                "task_error",
+                f"eval set {eval_set!r} divides itself, so that its batches depend on the number of workers, and "
+                f"{_scale_note(found[0])}",
+            )
+
+    def _of_two_scales(self, states: SetStates) -> list[tuple[str, int, int]]:
+        """Return metrics that took some batches for probabilities and others for logits, with their numbers."""
+        counts = exact_sum(states, _ROWS).integers()[3:].reshape(-1, 2).tolist()
+        named_counts = zip(self._torchmetrics.taking_both, counts, strict=True)
+        return [(name, within, beyond) for name, (within, beyond) in named_counts if within and beyond]
+
     def compute(self, states: SetStates) -> MetricResult:
         """Return the loss and the numbers of all metrics."""
         results = [("torchmetrics", self._torchmetrics.compute(states)), ("metrics", self._measurement.compute(states))]
@@ -266,7 +283,8 @@ class Step:
             results.insert(0, (_LOSS, self._loss.compute(within(states, _LOSS))))
         joined = join_results((name, None, result) for name, result in results)
         joined = replace(joined, notes=(*joined.notes, *ResultsInTurn(self._wanted).notes({})))
-        rows, examples, has_others = exact_sum(states, _ROWS).integers()
+        rows, examples, has_others, *_ = exact_sum(states, _ROWS).integers()
+        joined = replace(joined, notes=(*joined.notes, *map(_scale_note, self._of_two_scales(states))))
         if not has_others:
             return joined
         note = (
@@ -274,6 +292,15 @@ class Step:
             f"and there are no intervals, since rows of one example are not independent"
         )
         return replace(joined, notes=(*joined.notes, note))
+
+
+def _scale_note(found: tuple[str, int, int]) -> str:
+    name, within, beyond = found
+    return (
+        f"{name} takes a batch for probabilities if all of it is from 0 to 1, as in {within:,} of {within + beyond:,} "
+        f"batches, and else for logits, so another batch size gives another number: let Task(step=…) return "
+        f"probabilities, such as torch.sigmoid(model(x)) or model(x).softmax(1)"
+    )
 
 
 def _compared(predictions: Any) -> list[NDArray[Any]] | None:
