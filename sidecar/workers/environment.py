@@ -77,6 +77,8 @@ def worker_environment(
     inherited = {name: value for name, value in base.items() if not any(fnmatchcase(name, job) for job in _OF_THE_JOB)}
     environment = {**_DEFAULTS.get(framework, {}), **inherited, **_REQUIRED.get(framework, {})}
     environment["CUDA_VISIBLE_DEVICES"] = devices
+    if environment.get("PYTHONHASHSEED", "random") == "random":  # the workers of a group hash texts alike
+        environment["PYTHONHASHSEED"] = "0"
     environment["PYTHONUNBUFFERED"] = "1"  # the log must have all output of the user's code up to a crash
     for name in ("no_proxy", "NO_PROXY"):
         listed = [part for part in environment.get(name, "").split(",") if part]

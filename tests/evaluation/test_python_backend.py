@@ -397,6 +397,10 @@ def test_numbers_that_are_not_finite_are_counted_and_located(checkpoint, tmp_pat
         ({"predict": lambda *_: None}, "Task(predict=…) must return predictions, found None"),
         ({"predict": lambda model, x: (x @ model)[:3]}, "one row for each of 16 examples, found float64 (3, 3)"),
         ({"predict": lambda _, x: [object()] * len(x)}, "must return numbers"),
+        (
+            {"predict": lambda _, x: np.array([["yes"]] * len(x), object)},
+            "returns texts, such as 'yes': return their numbers, np.searchsorted(model.classes_, texts)[:, 0]",
+        ),
         ({"predict": lambda _: 1}, "Task(predict=…) is called with ndarray and ndarray"),
         ({"load": lambda _: None}, "Task(load=…) must return a model"),
         ({"metrics": Accuracy}, "Task(metrics=…) must return a list"),

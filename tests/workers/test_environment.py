@@ -47,6 +47,15 @@ def test_keras_computes_with_the_framework_of_the_worker(where):
     assert made(base, framework="python", changes=changes)["KERAS_BACKEND"] == "jax"
 
 
+@pytest.mark.parametrize("framework", ["tensorflow", "torch", "python"])
+def test_texts_have_the_same_hash_in_all_workers(framework):
+    """Models may depend on it: Doc2Vec begins with vectors made of hashes."""
+    assert made(framework=framework)["PYTHONHASHSEED"] == "0"
+    assert made({"PYTHONHASHSEED": "random"}, framework=framework)["PYTHONHASHSEED"] == "0"
+    assert made({"PYTHONHASHSEED": "7"}, framework=framework)["PYTHONHASHSEED"] == "7"
+    assert made(changes={"PYTHONHASHSEED": "random"}, framework=framework)["PYTHONHASHSEED"] == "random"
+
+
 def test_another_framework_gets_no_variables_of_tensorflow():
     """What one framework needs may disturb another one, and tells a reader of the environment nothing."""
     environment = made(framework="another")

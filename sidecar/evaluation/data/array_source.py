@@ -209,7 +209,11 @@ class ArraySource:
         for array in leaves(arrays):
             is_text = array.dtype.hasobject and all(isinstance(item, str | bytes) for item in array.ravel().tolist())
             if array.dtype.kind not in _NUMBERS and not is_text:
-                raise self._refused(f"its source yields {array.dtype}, which is neither numbers nor text: convert it")
+                kind = array.dtype if array.ndim else type(array.item()).__name__
+                raise self._refused(
+                    f"its source yields {kind}, which is neither numbers nor text: convert it, or let x be the numbers "
+                    "of the rows, np.arange(n), and let predict look them up"
+                )
         return arrays
 
     def _refused(self, complaint: str) -> EvaluationError:

@@ -64,6 +64,9 @@ class Mean:
                 f"metric {self.name!r}: its function must return one value for each of {len(batch.predictions)} "
                 f"examples, found shape {values.shape}: the metric averages them itself"
             )
+        if self._function is not None:
+            self._require_own_rows(values, *batch.given)
+            self._require_comparable(values, batch.y, batch.predictions)
         values = without_trailing_ones(values)
         if (
             self._bounds is not None
@@ -79,9 +82,56 @@ class Mean:
             is_proportion=values.dtype == np.bool_ or self._bounds == (0, 1),
         )
 
+    def _require_own_rows(self, values: NDArray[Any], y: Any, predictions: Any) -> None:
+        """Raise `TaskError` if each label was compared with all predictions: numpy makes (n, n) of (n,) and (n, 1)."""
+        shapes = np.shape(y), np.shape(predictions)
+        n = len(values)
+        if n > 1 and values.shape[:2] == (n, n) and any(shape == (n,) for shape in shapes):
+            longer = "y" if len(shapes[0]) > 1 else "predictions"
+            if shapes[longer == "predictions"][:2] == (n, 1):
+                raise TaskError(
+                    f"metric {self.name!r}: y has shape {shapes[0]} and predictions {shapes[1]}, of which its function "
+                    f"made {values.shape}: let it use {longer}[:, 0]"
+                )
+
+    def _require_comparable(self, values: NDArray[Any], y: Any, predictions: Any) -> None:
+        """Raise `TaskError` if the function compares texts with numbers as they are: to numpy they are never equal."""
+        if values.dtype != np.bool_ or values.min() != values.max() or _is_text(y) == _is_text(predictions):
+            return
+        assert self._function is not None, "its caller checks it"
+        try:
+            self._function(y.view(_Comparing), predictions.view(_Comparing))
+        except _TextWithNumberError:
+            texts, numbers = ("y", "predictions") if _is_text(y) else ("predictions", "y")
+            advice = "let predict number the classes, such as np.searchsorted(model.classes_, predicted)"
+            raise TaskError(
+                f"metric {self.name!r}: its function compares texts ({texts}) with numbers ({numbers}): "
+                + (advice if texts == "predictions" else "number the classes in the eval set as the model does")
+            ) from None
+        except Exception:  # noqa: BLE001 - it takes arrays of numpy only, and has taken these before
+            return
+
     def compute(self, states: SetStates) -> MetricResult:
         """Return the mean; NaN for a total weight of 0."""
         interval = self._average.interval(states, self._interval)
         if self._bounds is not None and interval[0] is not None:
             interval = max(interval[0], self._bounds[0]), min(interval[1], self._bounds[1])
         return MetricResult({self.name: value(self._average.mean(states), self._goal, interval)})
+
+
+class _TextWithNumberError(Exception):
+    """Texts are compared with numbers."""
+
+
+class _Comparing(np.ndarray[Any, Any]):
+    """An array that refuses to be compared with another kind of values."""
+
+    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
+        arrays = [np.asarray(each) for each in inputs]
+        if ufunc in (np.equal, np.not_equal) and len({_is_text(array) for array in arrays}) > 1:
+            raise _TextWithNumberError
+        return getattr(ufunc, method)(*arrays, **options)
+
+
+def _is_text(array: NDArray[Any]) -> bool:
+    return array.dtype.kind in "SU" or (array.dtype.hasobject and isinstance(next(iter(array.flat), None), str | bytes))

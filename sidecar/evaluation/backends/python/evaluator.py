@@ -280,6 +280,12 @@ def _converted(predictions: Any, examples: int) -> Any:
     except ValueError as error:
         raise EvaluationError("task_error", f"Task(predict=…) does not return an array: {error}") from None
     for array in leaves(arrays):
+        if array.dtype.hasobject and array.size and all(isinstance(item, str) for item in array.ravel().tolist()):
+            raise EvaluationError(
+                "task_error",
+                f"Task(predict=…) returns texts, such as {array.flat[0]!r:.40}: return their numbers, "
+                "np.searchsorted(model.classes_, texts)" + ("[:, 0]" if array.ndim > 1 else ""),
+            )
         if array.dtype.hasobject or not array.ndim or len(array) != examples:
             raise EvaluationError(
                 "task_error",
