@@ -104,3 +104,76 @@ def test_models_that_do_not_describe_their_layers(library, tmp_path):
     nested("tanh").save(tmp_path / "nested.keras")
     assert notes_of(nested("tanh"), tmp_path / "nested.keras") == ()
     assert "activation='tanh' in the file, 'relu' in the model" in refusal(nested("relu"), tmp_path / "nested.keras")
+
+
+def functional(
+    of,
+    *,
+    causal=False,
+    operators=False,
+    factor=2.0,
+    swapped=False,
+    first=True,
+    constant=1.0,
+    second=False,
+    dtype="float32",
+):
+    """A model whose calls have arguments, and which has two inputs and two outputs."""
+    inputs = [of.Input((5, 6), name="i"), of.Input((5, 6), name="j")]
+    x = of.layers.MultiHeadAttention(2, 4, name="attention")(*inputs, use_causal_mask=causal)
+    if operators:  # Keras makes up their names
+        x = x * factor + np.full(6, constant, "float32")
+    sequence, hidden, cell = of.layers.LSTM(3, return_state=True, name="lstm")(x)
+    out = of.layers.Dense(2, name="out", dtype=dtype)(of.layers.Dropout(0.1)(cell if second else hidden))
+    outputs = [out, of.layers.Dense(2, name="aside")(sequence)]
+    return of.Model(inputs[::-1] if swapped else inputs, outputs if first else outputs[::-1])
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+@pytest.mark.parametrize("name", FILES)
+def test_arguments_of_calls_and_constants(library, name, tmp_path):
+    """A mask, a constant and another output of a layer are refused; places of inputs and outputs, and types, noted."""
+    from sidecar.evaluation.backends.tensorflow.saved_configuration import compare_configuration
+
+    of = importlib.import_module(library)
+    functional(of, operators=True).save(tmp_path / name)
+    assert notes_of(functional(of, operators=True), tmp_path / name) == ()
+    for changed in ({"factor": 3.0}, {"constant": 4.0}):
+        assert " is called with " in refusal(functional(of, operators=True, **changed), tmp_path / name)
+    functional(of).save(tmp_path / name)
+    assert notes_of(functional(of), tmp_path / name) == ()
+    for changed, told in (
+        ({"causal": True}, "layer 'attention' is called with use_causal_mask=None in the file, True in the model"),
+        ({"second": True}, "'out' follows output 1 of lstm in the file, output 2 of lstm in the model"),
+    ):
+        assert told in refusal(functional(of, **changed), tmp_path / name)
+    for changed, told in (
+        ({"swapped": True}, "follows input 0, input 1 in the file, input 1, input 0 in the model"),
+        ({"first": False}, "the outputs are those of out, aside in the file, of aside, out in the model"),
+        ({"dtype": "mixed_bfloat16"}, "layer 'out' computes in float32 in the file, in mixed_bfloat16 in the model"),
+    ):
+        (note,) = compare_configuration(functional(of, **changed), str(tmp_path / name))
+        assert told in note
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_values_that_a_file_holds_as_settings(library, tmp_path):
+    """Constants, bins and vocabularies that HDF5 has as settings alone are compared; learned ones are not."""
+    of = importlib.import_module(library)
+
+    def build(of_class, **settings):
+        layer = getattr(of.layers, of_class)(**settings)
+        dtype = "float32" if of_class in ("Normalization", "Discretization") else "int64"
+        layers = [layer, *([] if of_class == "Normalization" else [of.layers.Embedding(9, 2)]), of.layers.Flatten()]
+        return of.Sequential([of.Input((4,), dtype=dtype), *layers, of.layers.Dense(2)])
+
+    for of_class, saved, other, told in (
+        ("Normalization", {"mean": 2.0, "variance": 4.0}, {"mean": 0.0, "variance": 4.0}, "mean=2.0 in the file, 0.0"),
+        ("Discretization", {"bin_boundaries": [0.0, 1.0]}, {"bin_boundaries": [0.0, 2.0]}, "bin_boundaries=[0.0, 1.0]"),
+        ("IntegerLookup", {"vocabulary": [1, 2]}, {"vocabulary": [2, 1]}, "vocabulary=[1, 2] in the file, [2, 1]"),
+        ("IntegerLookup", {"vocabulary": [1]}, {"vocabulary": [1], "num_oov_indices": 2}, "num_oov_indices=1"),
+        ("Hashing", {"num_bins": 5}, {"num_bins": 6}, "num_bins=5 in the file, 6 in the model"),
+    ):
+        build(of_class, **saved).save(tmp_path / "m.h5")
+        assert told in refusal(build(of_class, **other), tmp_path / "m.h5")
+        assert not any("otherwise" in note for note in notes_of(build(of_class, **saved), tmp_path / "m.h5"))

@@ -2,14 +2,15 @@
 
 All variables may fit although an activation, an axis or the order of layers differs, and then the numbers are those of
 another model. The configuration is read as data: no class is imported and no stored code is run. A difference that
-surely changes numbers is refused; one that may is told in a note; names, types, initial values and what is active in
-training alone are not compared.
+surely changes numbers is refused; one that may is told in a note, also other types; names, initial values and what is
+active in training alone are not compared.
 """
 
 import contextlib
 import json
 import zipfile
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any, Final
 
 import h5py
@@ -36,7 +37,8 @@ _NUMERIC: Final = frozenset(
         *("merge_mode", "mask_value", "mask_zero", "num_heads", "key_dim", "value_dim", "output_padding"),
         *("target_shape", "dims", "n", "normalize", "approximate", "reset_after", "keepdims", "cropping"),
         *("rms_scaling", "invert", "output_mode", "zero_output_for_mask", "depth_multiplier"),
-        *("crop_to_aspect_ratio", "height", "width", "use_bias"),
+        *("crop_to_aspect_ratio", "height", "width", "use_bias", "num_oov_indices", "mask_token", "mean", "variance"),
+        *("salt", "vocabulary", "idf_weights", "bin_boundaries"),
     )
 )
 """Settings of Keras' own layers that change the predictions."""
@@ -45,7 +47,7 @@ _HARMLESS: Final = frozenset(
     (
         *("name", "trainable", "dtype", "seed", "rate", "dropout", "recurrent_dropout", "noise_shape"),
         *("stddev", "momentum", "build_config", "batch_shape", "batch_input_shape", "sparse", "ragged"),
-        *("optional", "vocabulary", "idf_weights", "bin_boundaries", "mean", "variance"),
+        "optional",
         *("quantization_config", "lora_rank", "lora_alpha", "autocast", "synchronized", "renorm"),
         *("renorm_clipping", "renorm_momentum", "virtual_batch_size", "fused", "implementation", "unroll"),
         *("stateful", "return_state", "time_major", "module", "registered_name", "shared_object_id"),
@@ -55,6 +57,13 @@ _HARMLESS: Final = frozenset(
 )
 """Settings that change no number of an evaluation, whose change another check finds, or that only repeat a shape."""
 
+_TABLES: Final = ("vocabulary", "idf_weights", "bin_boundaries")
+"""Settings that a `.keras` file also holds as assets, which are restored, while HDF5 has them here alone."""
+
+_TENSOR: Final = "a tensor"
+_CONSTANTS: Final = ("__numpy__", "__tensor__")
+_NOT_COMPARED: Final = ("training", "mask", "name")  # an evaluation and Keras itself set the first two
+_SHOWN: Final = 60  # characters of a value
 _ENDINGS: Final = ("_initializer", "_constraint", "_dropout")  # of more harmless settings
 _INNER: Final = ("layer", "forward_layer", "backward_layer", "cell")  # layers within the settings of a layer
 _REMEDY: Final = (
@@ -87,11 +96,15 @@ def _stored(path: str) -> Any:
         if path.endswith(".keras"):
             with zipfile.ZipFile(path) as archive:
                 if archive.getinfo(_CONFIG).file_size <= _MAX_BYTES:
-                    return json.loads(archive.read(_CONFIG))
+                    return json.loads(archive.read(_CONFIG), object_hook=_without_tables)
         elif not path.endswith((".weights.h5", ".weights.json")):
             with h5py.File(path, "r", locking=False) as file:
                 return json.loads(file.attrs["model_config"])
     return None
+
+
+def _without_tables(settings: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in settings.items() if key not in _TABLES}
 
 
 def _serialized(model: Any) -> Any:
@@ -124,13 +137,23 @@ def _compare_models(stored: Any, own: Any, refused: list[str], unsure: list[str]
     for one, other in pairs:
         _compare_layers(_name(other), one, other, refused, unsure)
     names = {_name(one): _name(other) for one, other in pairs}
-    sources, own_sources = _sources(saved_layers), _sources(own_layers)
+    wiring, own_wiring = [_Wiring(item, layers) for item, layers in ((stored, saved_layers), (own, own_layers))]
+    translated = {name: name for name in names.values()}
     for one, other in pairs:
-        before = [names.get(name, "an input") for name in sources.get(_name(one), [])]
-        after = [name if name in names.values() else "an input" for name in own_sources.get(_name(other), [])]
+        before, after = wiring.sources(_name(one), names), own_wiring.sources(_name(other), translated)
         if before != after:
-            text = f"layer {_name(other)!r} follows {', '.join(before)} in the file, {', '.join(after)} in the model"
-            (refused if has_same_names else unsure).append(text)
+            text = f"layer {_name(other)!r} follows {_listed(before)} in the file, {_listed(after)} in the model"
+            is_certain = has_same_names and [each.certain for each in before] != [each.certain for each in after]
+            (refused if is_certain else unsure).append(text)
+    before, after = wiring.outputs(names), own_wiring.outputs(translated)
+    if before != after:  # data or losses may be given by name, so their order may say nothing
+        text = f"the outputs are those of {_listed(before)} in the file, of {_listed(after)} in the model"
+        is_certain = has_same_names and {each.certain for each in before} != {each.certain for each in after}
+        (refused if is_certain else unsure).append(text)
+
+
+def _listed(sources: list["_Source"]) -> str:
+    return ", ".join(map(str, sources)) or "nothing"
 
 
 def _compare_layers(name: str, one: Any, other: Any, refused: list[str], unsure: list[str]) -> None:
@@ -144,17 +167,30 @@ def _compare_layers(name: str, one: Any, other: Any, refused: list[str], unsure:
     if not isinstance(config, Mapping) or not isinstance(own, Mapping):
         return
     is_of_keras = str(other.get("module", "keras")).partition(".")[0] in ("keras", "tf_keras")
+    _compare_calls(name, one, other, refused if is_of_keras else unsure, unsure)
+    policies = [_policy(each.get("dtype")) for each in (config, own)]
+    if all(policies) and policies[0] != policies[1]:
+        unsure.append(f"layer {name!r} computes in {policies[0]} in the file, in {policies[1]} in the model")
     for key in config.keys() & own.keys():
         if key in _INNER and isinstance(config[key], Mapping) and isinstance(own[key], Mapping):
             _compare_layers(f"{name}.{key}", config[key], own[key], refused, unsure)
             continue
         before, after = _plain(config[key]), _plain(own[key])
-        if key in _HARMLESS or key.endswith(_ENDINGS) or before == after or _is_code(before) or _is_code(after):
+        of_hashing = (key, _class(one)) == ("num_bins", "Hashing")  # elsewhere a file restores the bins
+        if (
+            (key in _HARMLESS and not of_hashing)
+            or key.endswith(_ENDINGS)
+            or before == after
+            or _is_code(before)
+            or _is_code(after)
+        ):
             continue
         if key == "axis" and _are_one_axis(before, after, one):
             continue
+        if key in _TABLES and not (before and after and isinstance(before, list) and isinstance(after, list)):
+            continue  # learned from data, or read from a file
         text = f"layer {name!r} has {key}={before!r} in the file, {after!r} in the model"
-        (refused if is_of_keras and key in _NUMERIC else unsure).append(text)
+        (refused if is_of_keras and (key in _NUMERIC or of_hashing) else unsure).append(text)
 
 
 def _layers_of(item: Any) -> list[Any] | None:
@@ -187,41 +223,134 @@ def _shown(layers: list[Any]) -> str:
     return some([_class(layer) for layer in layers]) or "none"
 
 
-def _sources(layers: list[Any]) -> dict[str, list[str]]:
-    """Return, for each layer, the layers whose outputs it takes, without those that pass their inputs on."""
-    direct: dict[str, list[str]] = {}
-    previous: list[str] = []
-    for layer in layers:
-        nodes = layer.get("inbound_nodes")
-        direct[_name(layer)] = previous if nodes is None else list(_histories(nodes))  # None: in a Sequential
-        previous = [_name(layer)]
-    neutral = {_name(layer) for layer in layers if _is_neutral(layer)}
+@dataclass(frozen=True, slots=True)
+class _Source:
+    """Describe a tensor that a layer takes, or that a model returns."""
 
-    def active(name: str) -> str:
+    layer: str  # empty for an input of the model
+    output: int = 0  # of the layer, which may return several tensors
+    call: int = 0  # of the layer, which may be called several times
+    place: str = ""  # of one of several inputs
+
+    @property
+    def certain(self) -> tuple[str, int]:
+        """What two models must have in common: calls may be counted otherwise, and inputs may be found by name."""
+        return self.layer, self.output
+
+    def __str__(self) -> str:
+        if not self.layer:
+            return f"input {self.place}" if self.place else "an input"
+        told = f"output {self.output} of {self.layer}" if self.output else self.layer
+        return f"{told} (call {self.call})" if self.call else told
+
+
+class _Wiring:
+    """Find where the tensors of a serialized model come from, without layers that pass their inputs on."""
+
+    def __init__(self, item: Any, layers: list[Any]) -> None:
+        self._direct: dict[str, list[tuple[str, int, int]]] = {}
+        previous: list[tuple[str, int, int]] = []
+        for layer in layers:
+            nodes = layer.get("inbound_nodes")
+            self._direct[_name(layer)] = previous if nodes is None else list(_histories(nodes))  # None: a Sequential
+            previous = [(_name(layer), 0, 0)]
+        self._neutral = {_name(layer) for layer in layers if _is_neutral(layer)}
+        inputs = item["config"].get("input_layers")
+        keys = list(inputs) if isinstance(inputs, Mapping) else None
+        names = [name for name, _, _ in _histories(inputs)]
+        several = len(names) > 1
+        self._places = {name: str(keys[index] if keys else index) for index, name in enumerate(names) if several}
+        self._outputs = list(_histories(item["config"].get("output_layers")))
+
+    def sources(self, name: str, names: Mapping[str, str]) -> list[_Source]:
+        """Return what a layer takes; `names` maps the names of layers to those that are compared."""
+        return [self._source(each, names) for each in self._direct.get(name, [])]
+
+    def outputs(self, names: Mapping[str, str]) -> list[_Source]:
+        """Return what the model returns."""
+        return [self._source(each, names) for each in self._outputs]
+
+    def _source(self, history: tuple[str, int, int], names: Mapping[str, str]) -> _Source:
         seen: set[str] = set()
-        while name in neutral and direct.get(name) and name not in seen:
+        while (name := history[0]) in self._neutral and self._direct.get(name) and name not in seen:
             seen.add(name)
-            name = direct[name][0]
-        return name
+            history = self._direct[name][0]
+        name, call, output = history
+        return _Source(names[name], output, call) if name in names else _Source("", place=self._places.get(name, ""))
 
-    return {name: [active(source) for source in names] for name, names in direct.items()}
 
-
-def _histories(node: Any) -> Iterator[str]:
-    """Yield the names of the layers in a serialized call, in their order, in the forms of Keras 3 and tf_keras."""
+def _histories(node: Any) -> Iterator[tuple[str, int, int]]:
+    """Yield layer, call and output of the tensors in a serialized call, in the forms of Keras 3 and tf_keras."""
     if isinstance(node, Mapping):
         if node.get("class_name") == "__keras_tensor__":
-            yield str(node["config"]["keras_history"][0])
+            name, call, output = node["config"]["keras_history"]
+            yield str(name), call, output
         else:
             for value in node.values():
                 yield from _histories(value)
     elif isinstance(node, list):
-        is_history = len(node) >= 3 and isinstance(node[0], str) and all(isinstance(part, int) for part in node[1:3])  # noqa: PLR2004 - layer, node, tensor
-        if is_history:
-            yield node[0]
+        if _is_history(node):
+            yield node[0], node[1], node[2]
+            yield from _histories(node[3:])
         else:
             for value in node:
                 yield from _histories(value)
+
+
+def _is_history(node: list[Any]) -> bool:
+    """Return whether a list describes a tensor: layer, call, output, and perhaps further arguments of the call."""
+    is_long_enough = len(node) >= 3  # noqa: PLR2004 - layer, call, output
+    return is_long_enough and isinstance(node[0], str) and all(isinstance(part, int) for part in node[1:3])
+
+
+def _compare_calls(name: str, one: Any, other: Any, refused: list[str], unsure: list[str]) -> None:
+    """Compare the arguments of calls that are no tensors, such as `use_causal_mask`, and constants of operators."""
+    before, after = [dict(_arguments(layer.get("inbound_nodes") or [], "")) for layer in (one, other)]
+    is_comparable = before.keys() <= after.keys() or after.keys() <= before.keys()
+    for key in [*before, *(key for key in after if key not in before)]:
+        first, second = before.get(key), after.get(key)
+        if first == second or _is_code(first) or _is_code(second):
+            continue
+        argument = key.rpartition(".")[2]
+        text = f"layer {name!r} is called with {argument}={_short(first)} in the file, {_short(second)} in the model"
+        (refused if is_comparable else unsure).append(text)
+        return
+
+
+def _arguments(value: Any, path: str) -> Iterator[tuple[str, Any]]:
+    """Yield place and value of each argument that is set."""
+    if isinstance(value, Mapping):
+        if value.get("class_name") in _CONSTANTS:
+            yield path, value["config"]["value"]
+        elif value.get("class_name") == "__keras_tensor__":
+            yield path, _TENSOR
+        else:
+            for key, item in value.items():
+                if key not in _NOT_COMPARED:
+                    yield from _arguments(item, f"{path}.{key}")
+    elif isinstance(value, list):
+        if _is_history(value):
+            yield path, _TENSOR if value[0] != "_CONSTANT_VALUE" else value[2]
+            yield from _arguments(value[3:], path)
+        else:
+            for index, item in enumerate(value):
+                yield from _arguments(item, f"{path}.argument {index}")
+    elif value is not None and value is not False:
+        yield path, value
+
+
+def _short(value: Any) -> str:
+    """Return the beginning of a value, which may be a large array."""
+    text = repr(value)
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
+
+
+def _policy(setting: Any) -> str:
+    """Return the name of a policy of types; empty if it has none."""
+    if isinstance(setting, Mapping):
+        config = setting.get("config")
+        setting = config.get("name") if isinstance(config, Mapping) else None
+    return setting if isinstance(setting, str) else ""
 
 
 def _plain(value: Any) -> Any:
