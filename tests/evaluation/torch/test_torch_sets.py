@@ -455,6 +455,9 @@ def test_no_advice_to_ignore_the_scales_of_quantized_weights(tmp_path):
     path = save({**values, "head.weight_scale_inv": torch.ones(1)}, tmp_path)
     assert "ignore" not in refused(path)
     assert "quantized" in refused(path)
+    message = refused(save({**values, "logit_scale": torch.ones(1)}, tmp_path))
+    assert "ignore=['logit_scale']" in message
+    assert "quantized" not in message
 
 
 def old_batch_norm():

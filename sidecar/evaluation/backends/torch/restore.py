@@ -785,7 +785,8 @@ def _remedies(fit: _Fit, own: Mapping[str, Any]) -> list[str]:
     """Return what may be meant by missing or surplus names, with the line to write."""
     if not fit.bound:
         return ["no name is the same: build the model of training"]
-    if any(_QUANTIZED.search(name) for name in fit.surplus):
+    of_layers = [name for name in fit.surplus if "." in name or "weight" in name]  # not the model's own `logit_scale`
+    if any(_QUANTIZED.search(name) for name in of_layers):
         return ["the values only there belong to quantized weights: build the quantized model, as training did"]
     shapes = [_shape(own[name]) for name in fit.missing]
     if any(_shape(value) in shapes for value in _surplus_values(fit).values()):
