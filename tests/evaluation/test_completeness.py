@@ -119,7 +119,10 @@ def test_a_branch_that_the_task_does_not_build(library, tmp_path):
         assert "holds 2 values of the model that the model of build_model has no variable for" in message, form
         assert "(3, 3)" in message, form
         plain = branched(of, branch=False)
-        (note,) = restored(plain, path, ignore=line_of(message))
+        note, *described = restored(plain, path, ignore=line_of(message))
+        # The configuration that a .keras file stores shows the branch, too.
+        assert len(described) == (form == "m.keras"), (form, described)
+        assert all("described otherwise than that of build_model" in each for each in described)
         assert "2 values of the checkpoint left out, as Task(ignore=…) says" in note, form
         assert restored(branched(of), path) == (), form
         same = [
