@@ -441,3 +441,26 @@ def test_assets_that_lead_out_of_the_file_are_refused(evaluate, tmp_path):
         evaluate(task(lambda: of_texts(keras, SAVED), TEXTS), str(path))
     assert caught.value.kind == "corrupt"
     assert "escaped.txt" in str(caught.value)
+
+
+@pytest.mark.parametrize("library", ["keras", pytest.param("tf_keras", marks=pytest.mark.nightly)])
+def test_a_layer_without_a_vocabulary_is_named(library, evaluate):
+    """The refusal has the calls that give it one."""
+    import importlib
+
+    from sidecar import Task
+    from sidecar.evaluation.failures import EvaluationError
+
+    of = importlib.import_module(library)
+
+    def build():
+        layers = [of.Input((1,), dtype="string"), of.layers.StringLookup(), of.layers.Embedding(9, 2)]
+        model = of.Sequential([*layers, of.layers.Flatten(), of.layers.Dense(1)])
+        model.compile(loss="mse")
+        return model
+
+    words = np.array([["a"], ["b"], ["a"], ["c"]])
+    task = Task(build_model=build, eval_sets={"test": lambda: (words, np.ones(4, "float32"))}, batch_size=2)
+    with pytest.raises(EvaluationError, match=r"layer\.set_vocabulary\(…\) in build_model") as caught:
+        evaluate(task, "none")
+    assert caught.value.kind == "task_error"

@@ -90,7 +90,7 @@ class KerasEvaluator:
                 following_from_code(ValueError, tf.errors.InvalidArgumentError),
                 naming_weights(partial(str, _REMEDY if has_weights else "")),
             ):
-                self._steps.add(first, spec)
+                self._add_step(first, spec)
         self._recurrent = RecurrentStates(self.model)
         for batches in self._batches if self._recurrent else ():
             with following_from_code():
@@ -100,6 +100,18 @@ class KerasEvaluator:
         self._non_variable = NonVariableState(self.model)
         if not trust_saved_graph and not self._non_variable.has_tables:
             self._steps.forget_first_batches()
+
+    def _add_step(self, first: Any, spec: Any) -> None:
+        try:
+            self._steps.add(first, spec)
+        except tf.errors.FailedPreconditionError as error:
+            if "Table not initialized" not in str(error):
+                raise
+            raise EvaluationError(
+                "task_error",
+                "a layer that looks up words or numbers has no vocabulary yet: call layer.adapt(…) or "
+                "layer.set_vocabulary(…) in build_model; the vocabulary in a .keras file replaces it",
+            ) from error
 
     @property
     def traces(self) -> int:
