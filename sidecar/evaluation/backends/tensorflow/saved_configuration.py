@@ -52,6 +52,7 @@ _HARMLESS: Final = frozenset(
         *("renorm_clipping", "renorm_momentum", "virtual_batch_size", "fused", "implementation", "unroll"),
         *("stateful", "return_state", "time_major", "module", "registered_name", "shared_object_id"),
         *("inbound_nodes", "layers", "input_layers", "output_layers", "flash_attention", "num_bins", "salt"),
+        "vocabulary_size",  # follows from the vocabulary, which is restored
         *("input_dim", "input_length", "units", "filters", "kernel_size", "input_axes", "value_range"),
     )
 )
