@@ -83,7 +83,8 @@ class Exceptions:
     def notes(self, values: Sequence[Unused], kept: Sequence[Any]) -> tuple[str, ...]:
         """Return notes on the values that were left out, on variables that were kept, and on unused patterns."""
         notes = []
-        kept = [variable for variable in kept if id(variable) not in self.of_metrics]
+        # Others are restored in another way, such as the tables of an exported graph.
+        kept = [variable for variable in kept if self.keeps(variable) and id(variable) not in self.of_metrics]
         ignored = [value for value in values if value.is_named_by(self.ignore)]
         others = [value.name for value in values if value not in ignored]
         if ignored:
