@@ -397,6 +397,36 @@ def test_queries_are_given_with_the_labels(checkpoint):
     assert number(result[0]["retrievalmap"]) == pytest.approx(float(metric.compute()), rel=1e-6)
 
 
+@pytest.mark.parametrize("batch", [2, 3, 4, 5, 16])
+def test_no_number_of_a_single_example_is_computed(checkpoint, batch):
+    """LAPACK may end the process for a covariance of one example, which is NaN, as in a distance of distributions."""
+    import torch
+    from torchmetrics import Metric
+
+    counted = []
+
+    class Spread(Metric):
+        def __init__(self):
+            super().__init__()
+            for name in ("n", "total", "squares"):
+                self.add_state(name, torch.tensor(0.0, dtype=torch.float64), dist_reduce_fx="sum")
+
+        def update(self, preds, target):
+            self.n += len(target)
+            self.total += preds[:, 0].double().sum()
+            self.squares += (preds[:, 0].double() ** 2).sum()
+
+        def compute(self):
+            counted.append(int(self.n))
+            return (self.squares - self.total**2 / self.n) / (self.n - 1)
+
+    chosen = replace(task(lambda: [Spread()]), batch_size=batch)
+    found = result_of_ranks(chosen, checkpoint, 1)["test"].values
+    x, _ = tensors()
+    assert number(found["spread"]) == pytest.approx(float(x.softmax(1)[:, 0].double().var()), rel=1e-9)
+    assert min(counted) > 1
+
+
 def test_weights_are_refused():
     """Torchmetrics has no weights of examples, so the number would not be the weighted one."""
     import torchmetrics

@@ -302,17 +302,23 @@ class TorchMetric:
             )
         if parts[0] is whole:
             return
-        of_part = self._number_of(lambda: self._update(parts[0]))
-        if of_part.keys() != in_turn.keys():
-            raise CannotBeMergedError(self._label, "returns numbers whose names depend on the data")
-        if len(_flat(of_part)) != len(_flat(in_turn)):
-            raise self._refused("returns more numbers for more examples: choose a metric with an average or an area")
+        # A covariance of one example is NaN, and LAPACK may end the process when it computes eigenvalues of that.
+        few = 1 if ends[0] > 1 else count - 1
+        if ends[few - 1] > 1:
+            self._compare_with_fewer(in_turn, self._number_of(lambda: self._update(*parts[:few])))
         if not _are_near(in_turn, at_once := self._number_of(lambda: self._update(whole))):
             raise CannotBeMergedError(
                 self._label,
                 f"gives {_shown(at_once)} for the first batch, but {_shown(in_turn)} for its parts in turn, so its "
                 f"number depends on how examples are divided into batches",
             )
+
+    def _compare_with_fewer(self, numbers: Numbers, of_fewer: Numbers) -> None:
+        """Raise `EvaluationError` unless a part of the examples has the same numbers by name."""
+        if of_fewer.keys() != numbers.keys():
+            raise CannotBeMergedError(self._label, "returns numbers whose names depend on the data")
+        if len(_flat(of_fewer)) != len(_flat(numbers)):
+            raise self._refused("returns more numbers for more examples: choose a metric with an average or an area")
 
     def _after_merge(self, parts: list[tuple[Any, Any]]) -> Numbers:
         """Return the numbers from the merged states of several batches."""
