@@ -3,11 +3,43 @@
 from dataclasses import replace
 
 from sidecar.coordination.journal import Journal as StoredJournal
-from sidecar.coordination.journal_state import EntryLog, JournalState
+from sidecar.coordination.journal_state import Closed, EntryLog, JournalState
 from sidecar.records import Checkpoint, EvalData, Member, Outcome, Plan, Result, Settlement, Value, group_id
 
 ACCURACY = Value(value=0.97, hex=(0.97).hex(), lower=0.95, upper=0.98, goal="max")
 PHASES = {"detect": 0.01, "agree": 0.02, "restore": 0.1, "evaluate": 0.6, "reduce": 0.01, "save": 0.05}
+
+
+def closed_by_workers(number, workers, examples, metrics, data, *, task="t"):
+    """One evaluation of the set `test` in plan `number`, each of whose workers saved to its own folder."""
+    plan = Plan(
+        plan=number,
+        run="r",
+        nonce="n",
+        checkpoint=Checkpoint(name=f"ckpt-{number}", digest=f"{number:064x}", step=number, format="tf_object"),
+        attempt=1,
+        members=tuple(Member(rank, "n", f"w{rank}", "h:1") for rank in range(workers)),
+        settles=(),
+        task=task,
+        proposer="n",
+        proposed_at="now",
+    )
+    result = Result(
+        group="g",
+        workers=workers,
+        examples={"test": examples},
+        metrics={"test": metrics},
+        phases={},
+        variables="v",
+        task=task,
+        profile={},
+        saves=tuple(f"{plan.folder}/worker-{rank}-of-{workers}" for rank in range(workers)),
+        data={"test": data},
+    )
+    outcome = Outcome(
+        plan=number, run="r", nonce="o", status="succeeded", closed_by="n", completed_at="now", result=result
+    )
+    return Closed(plan, outcome)
 
 
 class Journal:

@@ -68,38 +68,8 @@ def evaluate(
 
     All of it is done again if it shows that a metric has to be updated in turn.
     """
-    done = None
-    while done is None:
-        done = _evaluate(
-            command,
-            join=join,
-            collective=collective,
-            evaluator=evaluator,
-            task_digest=task_digest,
-            profile=profile,
-            enter=enter,
-            report=report,
-            now=now,
-            functions=functions if command.most_batches is None else None,
-        )
-    return done
-
-
-def _evaluate(
-    command: Evaluate,
-    *,
-    join: Join,
-    collective: Collective,
-    evaluator: Evaluator,
-    task_digest: str,
-    profile: dict[str, str],
-    enter: Callable[[WorkerPhase], None],
-    report: Callable[[Report], None],
-    now: Callable[[], float],
-    functions: EvaluateFunctions | None,
-) -> Done | None:
-    """Evaluate once; return None if it has to be done again."""
-    seconds = dict.fromkeys(TIMED, 0.0)
+    functions = functions if command.most_batches is None else None
+    seconds: dict[str, float] = {}
 
     @contextmanager
     def phase(name: WorkerPhase, counted_as: str) -> Iterator[None]:
@@ -108,48 +78,50 @@ def _evaluate(
         yield
         seconds[counted_as] += now() - start
 
-    progress = _Progress(command, report, now)
-    collective.begin(command)
-    restored = evaluator.restore(command.path) if command.attempt == 1 else None
-    with phase(WorkerPhase.READ, "evaluate"):
-        streams = evaluator.read(progress.tick, command.evaluated, command.most_batches)
-    is_known = all(stream.is_counted for stream in streams)
-    progress.start_over(sum(stream.own_batches for stream in streams) if is_known else None)
-    with phase(WorkerPhase.RESTORE, "restore"):
-        (restored or evaluator.restore(command.path))()
-        hashed = evaluator.digest()
-        outside = evaluator.outside()
-    with phase(WorkerPhase.HELLO, "reduce"):
-        _exchange_hello(
-            collective,
-            join,
-            streams,
-            {
-                "plan": str(command.plan),
-                "checkpoint": command.checkpoint.digest,
-                "task": task_digest,
-                "profile": _lines(profile),
-                "eval sets": repr([stream.eval_set for stream in streams] + (functions.names if functions else [])),
-                "metrics": evaluator.layout(),
-                "outside": _lines(outside),
-            },
-            outside,
-        )
-    with ArtifactWriter(Path(command.save_to), Path(command.save_root) if command.save_root else None) as saves:
-        with phase(WorkerPhase.EVALUATE, "evaluate"):
-            saves.begin(evaluator.save_weights if _saves_weights(command, join) else None)
-            states = evaluator.evaluate(progress.tick, saves.keep)
-            if functions is not None:
-                states |= functions.run(evaluator.restored_model(), hashed, progress.alive)
-        with phase(WorkerPhase.SAVE, "save"):
-            variables = hashed()
-            saves.finish(states, variables, {"group": join.group, "plan": command.plan, "seconds": seconds})
-    with phase(WorkerPhase.adding_up(_bytes(states)), "reduce"):
-        total = collective.reduce(join, RankReport(states, variables, seconds))
-    reduced = total.states
-    enter(WorkerPhase.CONCLUDE)
-    if evaluator.begins_again(reduced):
-        return None
+    is_to_begin_again = True
+    while is_to_begin_again:
+        seconds.update(dict.fromkeys(TIMED, 0.0))
+        progress = _Progress(command, report, now)
+        collective.begin(command)
+        restored = evaluator.restore(command.path) if command.attempt == 1 else None
+        with phase(WorkerPhase.READ, "evaluate"):
+            streams = evaluator.read(progress.tick, command.evaluated, command.most_batches)
+        is_known = all(stream.is_counted for stream in streams)
+        progress.start_over(sum(stream.own_batches for stream in streams) if is_known else None)
+        with phase(WorkerPhase.RESTORE, "restore"):
+            (restored or evaluator.restore(command.path))()
+            hashed = evaluator.digest()
+            outside = evaluator.outside()
+        with phase(WorkerPhase.HELLO, "reduce"):
+            _exchange_hello(
+                collective,
+                join,
+                streams,
+                {
+                    "plan": str(command.plan),
+                    "checkpoint": command.checkpoint.digest,
+                    "task": task_digest,
+                    "profile": _lines(profile),
+                    "eval sets": repr([stream.eval_set for stream in streams] + (functions.names if functions else [])),
+                    "metrics": evaluator.layout(),
+                    "outside": _lines(outside),
+                },
+                outside,
+            )
+        with ArtifactWriter(Path(command.save_to), Path(command.save_root) if command.save_root else None) as saves:
+            with phase(WorkerPhase.EVALUATE, "evaluate"):
+                saves.begin(evaluator.save_weights if _saves_weights(command, join) else None)
+                states = evaluator.evaluate(progress.tick, saves.keep)
+                if functions is not None:
+                    states |= functions.run(evaluator.restored_model(), hashed, progress.alive)
+            with phase(WorkerPhase.SAVE, "save"):
+                variables = hashed()
+                saves.finish(states, variables, {"group": join.group, "plan": command.plan, "seconds": seconds})
+        with phase(WorkerPhase.adding_up(_bytes(states)), "reduce"):
+            total = collective.reduce(join, RankReport(states, variables, seconds))
+        reduced = total.states
+        enter(WorkerPhase.CONCLUDE)
+        is_to_begin_again = evaluator.begins_again(reduced)
     examples = _count(streams, reduced)
     found_nonfinite = nonfinite.totals(streams, reduced)
     numbers = dict(evaluator.compute(reduced))

@@ -7,15 +7,15 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from journals import closed_by_workers
 
 from sidecar.artifacts import example_values
 from sidecar.artifacts.comparison_store import ComparisonStore
-from sidecar.coordination.journal_state import Closed
 from sidecar.coordination.storage import PosixStorage
 from sidecar.evaluation.backend import Rows
 from sidecar.evaluation.intervals import wilson
 from sidecar.evaluation.npy_table import NpyTable
-from sidecar.records import Checkpoint, EvalData, Member, Outcome, Plan, Result, Value
+from sidecar.records import EvalData, Value
 
 COUNT = 1000
 LABELS = np.random.default_rng(1).integers(0, 10, COUNT)
@@ -37,37 +37,16 @@ def closed(
     goal="max",
 ):
     """One evaluation, whose workers saved to their folders."""
-    checkpoint = Checkpoint(name=f"ckpt-{number}", digest=f"{number:064x}", step=number, format="tf_object")
-    plan = Plan(
-        plan=number,
-        run="r",
-        nonce="n",
-        checkpoint=checkpoint,
-        attempt=1,
-        members=tuple(Member(rank, "n", f"w{rank}", "h:1") for rank in range(workers)),
-        settles=(),
-        task=task,
-        proposer="n",
-        proposed_at="now",
-    )
     number_ = right / examples if total is None else total / examples
     lower, upper = ends or wilson(right, examples)
-    result = Result(
-        group="g",
-        workers=workers,
-        examples={"test": examples},
-        metrics={"test": {metric: Value(value=number_, hex=number_.hex(), lower=lower, upper=upper, goal=goal)}},
-        phases={},
-        variables="v",
+    return closed_by_workers(
+        number,
+        workers,
+        examples,
+        {metric: Value(value=number_, hex=number_.hex(), lower=lower, upper=upper, goal=goal)},
+        EvalData(fingerprint, 10, sharding, sampled),
         task=task,
-        profile={},
-        saves=tuple(f"{plan.folder}/worker-{rank}-of-{workers}" for rank in range(workers)),
-        data={"test": EvalData(fingerprint, 10, sharding, sampled)},
     )
-    outcome = Outcome(
-        plan=number, run="r", nonce="o", status="succeeded", closed_by="n", completed_at="now", result=result
-    )
-    return Closed(plan, outcome)
 
 
 def save(root, closed, columns, *, batch=64):

@@ -29,7 +29,7 @@ from sidecar.weight_names import DCP_METADATA
 
 UNFINISHED: Final = f"{DCP_METADATA}.tmp"
 UNCOORDINATED: Final = f"__0{DCP_METADATA}"
-"""What rank 0 writes instead where every rank saves by itself: `use_collectives=False`."""
+"""The file that rank 0 writes instead where every rank saves by itself: `use_collectives=False`."""
 
 MAX_METADATA_BYTES: Final = 1 << 30
 """Of 5 million parts: a large model and its optimizer on 1,000 ranks."""

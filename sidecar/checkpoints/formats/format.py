@@ -55,7 +55,7 @@ EMBEDDINGS_BEGINNING: Final = "keras_embedding.ckpt-"
 """Names that the callback TensorBoard gives: keras and tf_keras `callbacks/tensorboard.py`."""
 
 BACKUP: Final = "the copy from which BackupAndRestore of Keras continues an interrupted training"
-"""What `Inspection.aside` says of files of this callback."""
+"""The text of `Inspection.aside` for files of this callback."""
 
 
 def shown(name: str | bytes) -> str:

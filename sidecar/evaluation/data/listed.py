@@ -18,7 +18,7 @@ _SAMPLED: Final = 6  # batches that are compared in addition to the first and th
 
 @dataclass(slots=True)
 class ListedSet:
-    """What one rank knows about an eval set before it reads its own batches.
+    """Describe an eval set as one rank knows it before it reads its own batches.
 
     Attributes:
         sizes: Number of examples in each batch.

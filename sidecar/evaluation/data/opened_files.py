@@ -10,8 +10,9 @@ import stat
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from typing import Any, Final
+
+from sidecar.evaluation.file_version import FileVersion
 
 DATA_FILE: Final = "sidecar.data_file"
 """The audit event of a source that opens a file without Python. Its argument is the path."""
@@ -26,14 +27,6 @@ _CODE: Final = (".py", ".pyc", ".so")
 _KERNEL: Final = ("/proc/", "/sys/", "/dev/")
 
 
-@dataclass(frozen=True, slots=True)
-class _Version:
-    device: int
-    inode: int
-    size: int
-    modified_ns: int
-
-
 class OpenedFiles:
     """Know the files that were opened for reading while data were read, and compare them later.
 
@@ -41,7 +34,7 @@ class OpenedFiles:
     """
 
     def __init__(self) -> None:
-        self._versions: dict[str, _Version] = {}
+        self._versions: dict[str, FileVersion] = {}
         self._useless: dict[str, int] = {}
         self._is_reading = False
         self._excluded: tuple[str, ...] = ()
@@ -98,7 +91,7 @@ class OpenedFiles:
             self._versions[path] = version
 
 
-def _version(path: str) -> _Version | None:
+def _version(path: str) -> FileVersion | None:
     """Return what changes with the content of a file; None if it is not a file, or gone."""
     try:
         status = os.stat(path)  # noqa: PTH116 - once for each of thousands of files
@@ -106,4 +99,4 @@ def _version(path: str) -> _Version | None:
         return None
     if not stat.S_ISREG(status.st_mode):
         return None
-    return _Version(status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
+    return FileVersion.of(status)

@@ -78,7 +78,7 @@ class EvalSetReader:
         self.nonfinite = NonfiniteCounter()
         self.is_left_to_first = False
         self.third_part: ThirdPart | None = None
-        """What the third part of each batch holds, if the task takes it as weights."""
+        """Decides what the third part of each batch holds, if the task takes it as weights; else None."""
 
     def expect_weights(self, remedy: str, first: Batch | None) -> None:
         """Take the third part of each batch as weights, and let `read` refuse it if it holds numbers of examples.

@@ -31,7 +31,7 @@ Ints = NDArray[np.integer[Any]]
 
 
 class ThirdPart:
-    """What the third part of the batches of one eval set holds, as far as batches were looked at.
+    """Decide whether the third part of the batches of one eval set holds weights, by the batches seen so far.
 
     All ranks look at the same batches, so that they decide alike.
 

@@ -4,16 +4,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from journals import closed_by_workers
 from tests_torch import torch_evaluator
 
 from sidecar.artifacts.comparison_store import ComparisonStore
-from sidecar.coordination.journal_state import Closed
 from sidecar.coordination.storage import PosixStorage
 from sidecar.evaluation.npy_table import NpyTable
 from sidecar.evaluation.rank_evaluation import _data
 from sidecar.evaluation.task import Task
 from sidecar.metrics import Accuracy
-from sidecar.records import Checkpoint, Member, Outcome, Plan, Result
 
 pytestmark = pytest.mark.torch
 
@@ -22,49 +21,25 @@ EXAMPLES = 407
 
 def closed(root, task, checkpoint, number, ranks):
     """Evaluate a checkpoint on some ranks, with saved predictions, as a worker group of plan `number` does."""
-    found = Checkpoint(name=f"step-{number}.pt", digest=f"{number:064x}", step=number, format="torch_zip")
-    plan = Plan(
-        plan=number,
-        run="r",
-        nonce="n",
-        checkpoint=found,
-        attempt=1,
-        members=tuple(Member(rank, "n", f"w{rank}", "") for rank in range(ranks)),
-        settles=(),
-        task="t",
-        proposer="n",
-        proposed_at="now",
-    )
-    saves = tuple(f"{plan.folder}/worker-{rank}-of-{ranks}" for rank in range(ranks))
-    evaluators, merged = [torch_evaluator(task, rank, ranks) for rank in range(ranks)], None
-    for evaluator, folder in zip(evaluators, saves, strict=True):
+    evaluators, kept, merged = [torch_evaluator(task, rank, ranks) for rank in range(ranks)], [], None
+    for evaluator in evaluators:
         (stream,) = evaluator.read(lambda: None)
         evaluator.restore(str(checkpoint))()
         evaluator.digest()
-        table = NpyTable(Path(root, folder, "predictions", "test"))
-        states = evaluator.evaluate(lambda: None, lambda _, rows, table=table: table.add(rows))["test"]
-        table.finish()
-        table.close()
+        kept.append([])
+        states = evaluator.evaluate(lambda: None, lambda _, rows: kept[-1].append(rows))["test"]
         for name, state in () if merged is None else states.items():
             merged[name].merge(state)
         merged = merged or states
     numbers = evaluators[0].compute({"test": merged})["test"]
-    result = Result(
-        group="g",
-        workers=ranks,
-        examples={"test": EXAMPLES},
-        metrics={"test": dict(numbers.values)},
-        phases={},
-        variables="v",
-        task="t",
-        profile={},
-        saves=saves,
-        data={"test": _data(stream)},
-    )
-    outcome = Outcome(
-        plan=number, run="r", nonce="o", status="succeeded", closed_by="n", completed_at="now", result=result
-    )
-    return Closed(plan, outcome)
+    made = closed_by_workers(number, ranks, EXAMPLES, dict(numbers.values), _data(stream))
+    for folder, batches in zip(made.outcome.result.saves, kept, strict=True):
+        table = NpyTable(Path(root, folder, "predictions", "test"))
+        for rows in batches:
+            table.add(rows)
+        table.finish()
+        table.close()
+    return made
 
 
 @pytest.mark.parametrize(("old_ranks", "new_ranks"), [(1, 1), (1, 2), (3, 2)])

@@ -12,16 +12,9 @@ from pathlib import Path
 from typing import Final
 
 from sidecar.evaluation.failures import EvaluationError
+from sidecar.evaluation.file_version import FileVersion
 
 _READ_BYTES: Final = 1 << 20
-
-
-@dataclass(frozen=True, slots=True)
-class _Version:
-    device: int
-    inode: int
-    size: int
-    modified_ns: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,13 +22,13 @@ class LoadedFiles:
     """The files of a checkpoint before it was loaded. Files that `load` adds to a folder are not included."""
 
     path: Path
-    versions: Mapping[Path, _Version]
+    versions: Mapping[Path, FileVersion]
 
     @classmethod
     def find(cls, path: Path) -> "LoadedFiles":
         """Find the files of a checkpoint, which is a file or a folder. Raises `OSError` if one cannot be read."""
         files = sorted(file for file in path.rglob("*") if file.is_file()) if path.is_dir() else [path]
-        return cls(path, {file: _version(file.stat()) for file in files})
+        return cls(path, {file: FileVersion.of(file.stat()) for file in files})
 
     def digest(self) -> str:
         """Return the hex digest of names and contents.
@@ -64,12 +57,8 @@ class LoadedFiles:
             _require_same(file, status, version)
 
 
-def _require_same(file: Path, status: os.stat_result, version: _Version) -> None:
-    if _version(status) != version:
+def _require_same(file: Path, status: os.stat_result, version: FileVersion) -> None:
+    if FileVersion.of(status) != version:
         raise EvaluationError(
             "mismatch", f"{file} was changed while it was evaluated, so the loaded content is unknown"
         )
-
-
-def _version(status: os.stat_result) -> _Version:
-    return _Version(status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)

@@ -21,7 +21,7 @@ class NonVariableState:
         self._tables = tables_of(model)
         self._settings = settings_of(model)
         self.restored: Restored | None = None
-        """What the last restore did; `None` if the task restored the model itself."""
+        """The outcome of the last restore; `None` if the task restored the model itself."""
 
     @property
     def has_tables(self) -> bool:

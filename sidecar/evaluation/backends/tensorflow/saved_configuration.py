@@ -235,7 +235,7 @@ class _Source:
 
     @property
     def certain(self) -> tuple[str, int]:
-        """What two models must have in common: calls may be counted otherwise, and inputs may be found by name."""
+        """Return the part that two models must share: they may count calls otherwise, and find inputs by name."""
         return self.layer, self.output
 
     def __str__(self) -> str:

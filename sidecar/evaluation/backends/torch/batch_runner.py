@@ -80,7 +80,7 @@ class BatchRunner:
 
     @property
     def first_batch(self) -> FirstBatch:
-        """What the first batches have shown so far."""
+        """Return the findings of the first batches so far."""
         assert self._first_batch is not None, "try_out() made it"
         return self._first_batch
 

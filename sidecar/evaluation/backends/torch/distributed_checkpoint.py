@@ -37,7 +37,7 @@ _CLASSES: Final[dict[tuple[str, str], Any]] = {
     ("pathlib", "PosixPath"): PurePosixPath,
     ("pathlib", "WindowsPath"): PureWindowsPath,
 }
-"""What `.metadata` may name. Paths tell where it was written, and are not used."""
+"""The classes and functions that `.metadata` may name. Paths tell where it was written, and are not used."""
 
 
 class DistributedCheckpoint:

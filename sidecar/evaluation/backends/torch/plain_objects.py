@@ -157,8 +157,8 @@ def _scalar(kind: Any, content: Any = b"") -> Any:
     return np.frombuffer(content, dtype)[0] if content else dtype.type()
 
 
-class Namespace(argparse.Namespace):
-    """A namespace that takes its attributes from its state."""
+class _FilledByState:
+    """Take attributes from the state in the file, and nothing from the call that makes the object."""
 
     def __init__(self, *arguments: Any) -> None:
         del arguments
@@ -170,17 +170,12 @@ class Namespace(argparse.Namespace):
         self.__dict__.update(state)
 
 
-class SimpleNamespace(types.SimpleNamespace):
-    """A namespace that takes its attributes from its state."""
+class Namespace(_FilledByState, argparse.Namespace):
+    """Stand for an `argparse.Namespace`."""
 
-    def __init__(self, *arguments: Any) -> None:
-        del arguments
-        super().__init__()
 
-    def __setstate__(self, state: Any) -> None:
-        """Take attributes."""
-        _require(isinstance(state, dict) and all(isinstance(name, str) for name in state), "a namespace")
-        self.__dict__.update(state)
+class SimpleNamespace(_FilledByState, types.SimpleNamespace):
+    """Stand for a `types.SimpleNamespace`."""
 
 
 def _posix_path(*parts: Any) -> PurePosixPath:

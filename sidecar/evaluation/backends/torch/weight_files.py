@@ -74,7 +74,7 @@ _OTHER_KINDS: Final = {
     b"\x89HDF": f"is a file of HDF5: {_SAVE}",
     b"GGUF": f"is a file of GGUF: {_SAVE}",
 }
-"""What other files begin with."""
+"""The first bytes of other kinds of files, with the end of the message about each."""
 
 _OTHER_ARCHIVES: Final = {
     "constants.pkl": "a program of TorchScript (torch.jit.save), which runs code",
