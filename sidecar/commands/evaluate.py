@@ -15,6 +15,7 @@ from sidecar.checkpoints.discovery_order import numbered
 from sidecar.checkpoints.formats import orbax, saved_model
 from sidecar.checkpoints.inspect import check, inspect_one
 from sidecar.commands.catalog_and_rules import make_catalog
+from sidecar.commands.checkpoint_alone import alone
 from sidecar.commands.eval_progress import shown_progress
 from sidecar.commands.framework import with_framework
 from sidecar.commands.load import load_settings
@@ -144,18 +145,19 @@ def evaluate(
     moment = datetime.now(UTC).strftime("%Y%m%dT%H%M%S")
     save_to = save_dir or settings.run_dir / "evaluations" / found.folder / f"eval-{moment}-{incarnation}"
     shown = _with_step_of_run(settings, found)
-    once = OneShot(
-        task=make_task_spec(settings),
-        checkpoint=shown,
-        path=str(path),
-        save_to=save_to.absolute(),
-        plan_cap_seconds=settings.plan_cap_seconds,
-        save_weights=settings.save_weights,
-        save_root=(save_dir or settings.run_dir).absolute(),
-    )
+    save_root = (save_dir or settings.run_dir).absolute()
     workers = make_workers(settings, environ, f"{node}.{incarnation}", lambda *report: inbox.put(report), warn=warn)
     try:
-        with shown_progress(settings.framework) as show:
+        with shown_progress(settings.framework) as show, alone(path, found, save_root) as folder_of_its_own:
+            once = OneShot(
+                task=make_task_spec(settings),
+                checkpoint=shown,
+                path=str(folder_of_its_own),
+                save_to=save_to.absolute(),
+                plan_cap_seconds=settings.plan_cap_seconds,
+                save_weights=settings.save_weights,
+                save_root=save_root,
+            )
             done = evaluate_once(once, workers, inbox, show=show)
     except (EvaluationFailedError, TaskError) as error:
         separator = "\n" if "\n" in str(error) else "; "

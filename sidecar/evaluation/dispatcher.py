@@ -63,7 +63,12 @@ class Dispatcher:
         except (Exception, SystemExit) as error:  # noqa: BLE001 - the daemon decides; tasks may call sys.exit
             rank = self._join.rank if self._join else None
             failed = as_failed(
-                error, phase=self._phase, plan=plan, rank=rank, out_of_memory=self._backend.out_of_memory
+                error,
+                phase=self._phase,
+                plan=plan,
+                rank=rank,
+                out_of_memory=self._backend.out_of_memory,
+                path=command.path if isinstance(command, Evaluate) else None,
             )
             if isinstance(command, Evaluate):  # users know the name, not the path of the pin, which is temporary
                 failed = replace(failed, message=failed.message.replace(command.path, command.checkpoint.name))

@@ -75,6 +75,11 @@ _REMEDIES: Final = (
     ),
 )
 
+_BESIDE: Final = (
+    "A checkpoint is loaded from a folder that holds its own files alone: write the full path of any other file into "
+    "the task, such as Path(__file__).parent / 'vocab.json'"
+)
+
 _ADVICE: Final = re.compile(
     r"weights_only|add_safe_globals|arbitrary code|you have two options|Do it only if you|safe_mode=False"
     r"|enable_unsafe_deserialization"
@@ -136,10 +141,11 @@ def as_failed(
     plan: int | None,
     rank: int | None,
     out_of_memory: tuple[type[Exception], ...] = (),
+    path: str | None = None,
 ) -> Failed:
     """Return the report of an exception: one sentence if its cause is known, else the traceback of the user's code.
 
-    `out_of_memory` lists the errors of the framework that mean a lack of memory.
+    `out_of_memory` lists the errors of the framework that mean a lack of memory. `path` is that of the checkpoint.
     """
     if isinstance(error, EvaluationError):
         kind, message = error.kind, str(error)
@@ -155,7 +161,7 @@ def as_failed(
         )
     else:
         kind = _KIND_BY_PHASE.get(phase, FailureKind.WORKER_DIED)
-        message = f"{_sentence(error, phase)}\n{_without_advice_in(_user_traceback(error), error)}"
+        message = f"{_sentence(error, phase, path)}\n{_without_advice_in(_user_traceback(error), error)}"
     lost, sides = (error.lost, error.sides) if isinstance(error, EvaluationError) else (None, ())
     lasting: Lasting | None = getattr(error, "lasting", None)
     if phase == WorkerPhase.RESTORE and kind == FailureKind.MISMATCH:
@@ -192,7 +198,7 @@ def _without_advice_in(message: str, error: BaseException) -> str:
     return message
 
 
-def _sentence(error: BaseException, phase: WorkerPhase) -> str:
+def _sentence(error: BaseException, phase: WorkerPhase, path: str | None) -> str:
     """Return the line above a traceback: the error, the phase in which it was raised, and a remedy if one is known."""
     told = _without_advice_in(str(error), error)
     lines = [line.strip() for line in _FRAMES.sub("", told).splitlines() if line.strip()]
@@ -202,6 +208,8 @@ def _sentence(error: BaseException, phase: WorkerPhase) -> str:
         text = f"{type(error).__name__}{': ' * bool(lines)}{' '.join(lines)}"
     shortened = text[:_MAX_CHARACTERS] + "…" * (len(text) > _MAX_CHARACTERS)
     remedy = next((f" {remedy}." for pattern, remedy in _REMEDIES if pattern.search(text)), "")
+    if path is not None and f"{Path(path).parent}/" in text.replace(path, ""):
+        remedy = f" {_BESIDE}."
     return f"{shortened} (raised while {_WHILE.get(phase, phase)}).{remedy} The traceback says where:"
 
 

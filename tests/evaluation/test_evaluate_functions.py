@@ -87,6 +87,20 @@ def test_random_numbers_are_seeded_by_weights_and_name():
     assert found[0]["one"] != found[0]["two"]
 
 
+def test_an_evaluation_that_begins_again_does_not_call_functions_again():
+    """They may take hours. Other values of the model are measured anew."""
+    models = []
+
+    def measure(model):
+        models.append(model)
+        return {"length": len(model)}
+
+    made = EvaluateFunctions(task({"one": measure}), Shard(0, 1))
+    found = [made.run(model, lambda model=model: model, lambda: None) for model in ("first", "first", "other one")]
+    assert models == ["first", "other one"]
+    assert [made.compute(states)["one"].values["length"].value for states in found] == [5.0, 5.0, 9.0]
+
+
 def test_a_number_that_is_not_finite_is_told():
     """It is published as such, with a note."""
     made, states = run({"one": lambda _model: {"loss": math.nan, "acc": 0.5}})

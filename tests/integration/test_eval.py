@@ -97,6 +97,41 @@ def test_a_directory_means_its_newest(sidecar, saved, folder, tasks):
     assert done.sentence == f"sidecar: {saved[-1]['name']} is evaluated, the newest of {len(saved)} in {folder}"
 
 
+BESIDE = """
+from pathlib import Path
+
+import numpy as np
+
+from sidecar import Task
+from sidecar.metrics import Accuracy
+
+
+def load(path):
+    return Path(path).with_name("vocab.txt").read_text()
+
+
+def examples():
+    return np.eye(3), np.arange(3)
+
+
+task = Task(load=load, predict=lambda _, x: x, eval_sets={"test": examples}, metrics=lambda: [Accuracy()], batch_size=3)
+"""
+
+
+@pytest.mark.parametrize("command", ["eval", "check"])
+def test_a_task_that_reads_a_file_next_to_the_checkpoint_fails_as_in_a_daemon(
+    sidecar, numpy_trainer, tmp_path, command
+):
+    """A daemon loads from a pin, where there is no such file. The message says what to write."""
+    numpy_trainer.save(tmp_path / "ckpts", 5)
+    (tmp_path / "ckpts" / "vocab.txt").write_text("a")
+    (tmp_path / "beside.py").write_text(BESIDE)
+    done = sidecar.command(command, tmp_path / "ckpts", "--task", f"{tmp_path}/beside.py:task", **NUMPY)
+    assert done.code == FAILED, done.out
+    assert "Path(__file__).parent / 'vocab.json'" in done.out + done.err
+    assert list((tmp_path / "ckpts").glob(".sidecar/*/.checkpoint-*")) == []
+
+
 @pytest.fixture(scope="module")
 def with_final(numpy_trainer, tmp_path_factory):
     """A model every five rounds, and the final one, written last and without a number."""

@@ -2,9 +2,11 @@
 
 `command` calls this. The worker process carries out the commands of a daemon: it builds
 the task, restores the checkpoint and evaluates with all checks, but only the first batch of each eval set. The
-checkpoint is not pinned, no journal is written, and the saves go to a temporary folder, which is removed.
+checkpoint is loaded from a folder of its own, as from a pin. That folder and the saves are temporary, and no journal is
+written.
 """
 
+import contextlib
 import queue
 import tempfile
 from collections.abc import Callable, Generator, Iterator
@@ -15,6 +17,7 @@ from typing import Final
 from sidecar.checkpoints.inspect import check, restore_path, verify
 from sidecar.checkpoints.scan import DiscoveredCheckpoint
 from sidecar.commands.check.finding import Finding
+from sidecar.commands.checkpoint_alone import alone
 from sidecar.commands.one_shot import Inbox, OneShot, evaluate_once
 from sidecar.commands.worker_pool import make_task_spec
 from sidecar.errors import CheckpointError, SidecarError, StorageError
@@ -68,7 +71,7 @@ def try_task(
         for _ in range(_TRIES):
             found = newest()
             if found is None:
-                _evaluate(settings, None, "", make_workers, seen)
+                _evaluate(settings, None, None, make_workers, seen)
                 text = f"{_about(settings, seen)}; its data and its model were tried out. {_UNTRIED}"
                 yield Finding("task", ok=True, text=text, tried=False)
                 break
@@ -76,7 +79,7 @@ def try_task(
             try:
                 if settings.verify == "full":
                     check(found.folder / Path(checkpoint.name).name, checkpoint.format)
-                result = _evaluate(settings, checkpoint, restore_path(found, found.folder), make_workers, seen)
+                result = _evaluate(settings, checkpoint, Path(restore_path(found, found.folder)), make_workers, seen)
             except SidecarError:
                 if _is_unchanged(found):
                     raise
@@ -128,7 +131,7 @@ def _succeeded(checkpoint: Checkpoint, about: str, result: Result | None) -> Ite
 def _evaluate(
     settings: Settings,
     checkpoint: Checkpoint | None,
-    path: str,
+    path: Path | None,
     make_workers: Callable[[Post], WorkerPool],
     seen: _Seen,
 ) -> Result | None:
@@ -138,11 +141,13 @@ def _evaluate(
     """
     inbox: Inbox = queue.SimpleQueue()
     workers = make_workers(lambda *report: inbox.put(report))
-    with tempfile.TemporaryDirectory(prefix="sidecar-check-", ignore_cleanup_errors=True) as folder:
+    with contextlib.ExitStack() as stack:
+        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="sidecar-check-", ignore_cleanup_errors=True))
+        own = stack.enter_context(alone(path, checkpoint, Path(folder))) if path and checkpoint else ""
         once = OneShot(
             task=make_task_spec(settings),
             checkpoint=checkpoint,
-            path=path,
+            path=str(own),
             save_to=Path(folder).resolve(),
             plan_cap_seconds=settings.plan_cap_seconds,
             save_weights="none",
