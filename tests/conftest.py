@@ -84,6 +84,15 @@ def needs() -> Callable[..., str]:
 
 
 @pytest.fixture(autouse=True)
+def _own_signals():
+    """A daemon that a test runs in this process answers signals from then on."""
+    kept = {each: signal.getsignal(each) for each in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)}
+    yield
+    for each, handler in kept.items():
+        signal.signal(each, handler)
+
+
+@pytest.fixture(autouse=True)
 def _unconfigured_log():
     """A command that a test runs configures the log for the whole process."""
     yield

@@ -5,7 +5,6 @@ import signal
 import time
 from urllib.request import urlopen
 
-import pytest
 from served_run import ServedRun, value
 from structlog.testing import capture_logs
 
@@ -15,15 +14,6 @@ from sidecar.observability.http.server import Server
 from sidecar.settings import Settings
 
 
-@pytest.fixture
-def signals():
-    kept = {each: signal.getsignal(each) for each in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)}
-    yield
-    for each, handler in kept.items():
-        signal.signal(each, handler)
-
-
-@pytest.mark.usefixtures("signals")
 def test_the_first_status_has_all_of_its_fields(tmp_path, monkeypatch):
     """Whoever asks as soon as the port is known asks before the loop has turned."""
     answers = []
@@ -46,7 +36,6 @@ def test_the_first_status_has_all_of_its_fields(tmp_path, monkeypatch):
     assert (before["role"], before["node"], before["workers"]) == ("chief", "a", [])
 
 
-@pytest.mark.usefixtures("signals")
 def test_a_signal_as_soon_as_the_port_is_open_ends_the_daemon_in_order(tmp_path, monkeypatch):
     """Whoever sees that it runs may stop it at once; a signal without a handler would kill it."""
     start = Server.start
@@ -64,7 +53,6 @@ def test_a_signal_as_soon_as_the_port_is_open_ends_the_daemon_in_order(tmp_path,
     assert [message.signal for message in messages] == ["SIGTERM"]
 
 
-@pytest.mark.usefixtures("signals")
 def test_the_page_knows_the_state_directory_and_the_checkpoints(tmp_path, monkeypatch):
     """Its curves are read from the run's own journal, and its remedies name the directory of the settings."""
     settings = Settings(checkpoint_dir=tmp_path / "ckpts", role="chief", node="a", http="127.0.0.1:0")
