@@ -170,6 +170,16 @@ def _rows(structure: Any, output: Output, examples: int) -> tuple[NDArray[Any], 
     return rows, True
 
 
+def rows_note(rows: int, examples: int, differing: int) -> tuple[str, ...]:
+    """Return a note on rows that are not examples, such as nodes or boxes, in a number of differing batches."""
+    if not differing:
+        return ()
+    return (
+        f"labels and predictions have {rows:,} rows for {examples:,} examples: each row counts alike, "
+        f"and there are no intervals, since rows of one example are not independent",
+    )
+
+
 def is_list_of_rows(part: Any, examples: int) -> bool:
     """Return whether a part is a list with an object for each row, such as a text, and not a list of outputs."""
     if not isinstance(part, list | tuple) or not part:

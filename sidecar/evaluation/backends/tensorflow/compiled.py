@@ -158,9 +158,11 @@ class CompiledMeasurement:
             if metric.depends_on_batches(whole[name], [half[name] for half in halves], self.tolerance)
         }
 
-    def dependent_given_predictions(self, whole: Batch, halves: Sequence[Batch], predictions: Any) -> set[str]:
+    def dependent_given_predictions(
+        self, whole: Batch, halves: Sequence[Batch], predictions: Any, of_halves: Sequence[Any] = ()
+    ) -> set[str]:
         """Return nothing: the step predicts by itself."""
-        del whole, halves, predictions
+        del whole, halves, predictions, of_halves
         return set()
 
     def contents(self, outputs: Any) -> list[str]:

@@ -171,6 +171,15 @@ def examples_in(batch: Batch) -> int:
     return int(tf.nest.flatten(batch)[0].shape[0])
 
 
+def rows_of(tensor: Any) -> Any:
+    """Return the number of rows of a dense, ragged or sparse tensor, within a trace, too."""
+    if isinstance(tensor, tf.RaggedTensor):
+        return tensor.nrows(out_type=tf.int64)
+    if isinstance(tensor, tf.SparseTensor):
+        return tensor.dense_shape[0]
+    return tf.shape(tensor, out_type=tf.int64)[0]
+
+
 def of_examples(number: int | None, spec: Any) -> Any:
     """Return the spec of a batch of this size. `None` allows any size, so a short last batch needs no second trace."""
     if isinstance(spec, tf.TensorSpec) and spec.shape.rank:

@@ -21,6 +21,7 @@ from sidecar.evaluation.outputs import Output, by_output, pick, pick_weights, sh
 from sidecar.evaluation.states import ExactSum, SetStates, exact_sum, named, within
 
 _ADDED: Final = "added"
+_DIVISOR: Final = "divisor"  # name of the state that sums the weights
 
 
 class KerasLoss:
@@ -43,31 +44,43 @@ class KerasLoss:
         }
 
     @property
+    def outputs(self) -> list[Output]:
+        """Return the outputs that have a loss."""
+        return list(self._outputs)
+
+    @property
     def is_of_batches(self) -> bool:
         """Return whether the loss of any output is one number for a batch; known after the first `step`."""
         return any(loss.is_of_batches for loss in self._outputs.values())
 
-    def try_out(self, y: Any, predictions: Any, weights: Any) -> None:
+    def try_out(self, y: Any, predictions: Any, weights: Any, examples: int) -> None:
         """Try the losses on a first batch, and find those that are one number for a batch."""
         for output, loss in self._outputs.items():
-            loss.try_out(pick(y, output), pick(predictions, output), pick_weights(weights, output))
+            loss.try_out(pick(y, output), pick(predictions, output), pick_weights(weights, output), examples)
 
-    def depends_on_batches(self, whole: tuple[Any, Any, Any], halves: Sequence[tuple[Any, Any, Any]]) -> bool:
-        """Return whether the losses of a batch (y, predictions, weights) differ from those of its halves."""
+    def depends_on_batches(
+        self, whole: tuple[Any, Any, Any], halves: Sequence[tuple[Any, Any, Any]], sizes: Sequence[int]
+    ) -> bool:
+        """Return whether the losses of a batch (y, predictions, weights) differ from those of halves of these sizes."""
         for output, loss in self._outputs.items():
             of_whole, *of_halves = (
-                loss.step(pick(y, output), pick(predictions, output), pick_weights(weights, output))["losses"]
-                for y, predictions, weights in (whole, *halves)
+                loss.step(pick(y, output), pick(predictions, output), pick_weights(weights, output), size)["losses"]
+                for (y, predictions, weights), size in zip((whole, *halves), (sum(sizes), *sizes), strict=True)
             )
             parts = [array_of(losses).ravel() for losses in of_halves]
             if loss.is_of_batches or not is_near(array_of(of_whole).ravel(), np.concatenate(parts)):
                 return True
         return False
 
-    def step(self, y: Any, predictions: Any, weights: Any) -> dict[str, Any]:
-        """Compute within the traced step the single losses of a batch by output, and the losses that the model adds."""
+    def step(self, y: Any, predictions: Any, weights: Any, examples: Any) -> dict[str, Any]:
+        """Compute within the traced step the single losses of a batch by output, and the losses that the model adds.
+
+        `examples` is the number of examples in the batch.
+        """
         outputs: dict[str, Any] = {
-            _state(output): loss.step(pick(y, output), pick(predictions, output), pick_weights(weights, output))
+            _state(output): loss.step(
+                pick(y, output), pick(predictions, output), pick_weights(weights, output), examples
+            )
             for output, loss in self._outputs.items()
         }
         if self._model.losses:  # regularization, and the losses that layers added in this call
@@ -130,36 +143,37 @@ class _OutputLoss:
         self.weighted = weighted
         self._loss = loss
         self._single = _single_losses(loss)
-        self._values = Average("float32", weighted=False)
+        self._values = Average("float32")
 
-    def try_out(self, y: Any, predictions: Any, weights: Any) -> None:
+    def try_out(self, y: Any, predictions: Any, weights: Any, examples: int) -> None:
         """Compute a first batch; a loss that divides in its own way is taken as one number for a batch."""
-        outputs = self.step(y, predictions, weights)
+        outputs = self.step(y, predictions, weights, examples)
         if self.is_of_batches or self.is_unreduced or not hasattr(self._loss, "reduction"):
             return
         if is_written_by_keras(type(self._loss).__call__):
             return
-        ours = self._values.states() | {"weight": ExactSum((), "float32")}
+        ours = self._values.states() | {_DIVISOR: ExactSum((), "float32")}
         self.add(ours, tf.nest.map_structure(lambda tensor: [array_of(tensor)], outputs))
         theirs = array_of(_called(self._loss, y, predictions, weights))
         self.is_of_batches = theirs.shape != () or not is_near(theirs, np.asarray(self.mean(ours)))
 
-    def step(self, y: Any, predictions: Any, weights: Any) -> dict[str, Any]:
+    def step(self, y: Any, predictions: Any, weights: Any, examples: Any) -> dict[str, Any]:
         if self.is_of_batches:
-            return self._of_batch(y, predictions, weights)
+            return self._of_batch(y, predictions, weights, examples)
         losses = tf.cast(tf.convert_to_tensor(self._single(y, predictions, weights)), tf.float32)
         if losses.shape.rank == 0:  # found on the first batch, before any states exist
             self.is_of_batches = True
-            return self._of_batch(y, predictions, weights)
+            return self._of_batch(y, predictions, weights, examples)
         outputs = {"losses": losses}
         if weights is not None:
             outputs["weights"] = _broadcast(tf.cast(weights, tf.float32), losses)
         mask = getattr(predictions, "_keras_mask", None)
         if mask is not None and mask.shape.rank == losses.shape.rank:
             outputs = {name: tf.boolean_mask(tensor, mask) for name, tensor in outputs.items()}
-        return outputs
+        size = tf.size(losses, out_type=tf.int64)  # with masked positions
+        return outputs | {"one_per_example": tf.equal(size, tf.cast(examples, tf.int64))}
 
-    def _of_batch(self, y: Any, predictions: Any, weights: Any) -> dict[str, Any]:
+    def _of_batch(self, y: Any, predictions: Any, weights: Any, examples: Any) -> dict[str, Any]:
         """Return the value of a batch and the number of its examples, by which Keras weights it."""
         if hasattr(self._loss, "reduction"):
             value = _called(self._loss, y, predictions, weights)
@@ -170,12 +184,12 @@ class _OutputLoss:
         value = tf.cast(tf.convert_to_tensor(value), tf.float32)
         if value.shape.rank != 0:
             raise EvaluationError("task_error", f"Task(loss=…) returns an array {value.shape} for a batch")
-        return {"losses": value, "examples": tf.shape(tf.nest.flatten(predictions)[0])[0]}
+        return {"losses": value, "examples": tf.cast(examples, tf.int64)}
 
     def states(self) -> SetStates:
         if self.is_of_batches:
             return {"total": ExactSum((), "float64"), "count": ExactSum((), "int64")}
-        return self._values.states() | ({"weight": ExactSum((), "float32")} if self.weighted else {})
+        return self._values.states() | ({_DIVISOR: ExactSum((), "float32")} if self.weighted else {})
 
     def add(self, states: SetStates, outputs: dict[str, Any]) -> None:
         if self.is_of_batches:
@@ -184,9 +198,10 @@ class _OutputLoss:
             with np.errstate(all="ignore"):  # exact: 24 bits and 29
                 exact_sum(states, "total").add_each(np.stack(outputs["losses"]).astype(np.float64) * examples)
             return
-        self._values.add(states, joined(outputs["losses"]))
+        are_single = all(map(bool, outputs["one_per_example"]))
+        self._values.add(states, joined(outputs["losses"]), one_per_example=are_single)
         if "weights" in outputs:
-            exact_sum(states, "weight").add_each(np.concatenate([weights.ravel() for weights in outputs["weights"]]))
+            exact_sum(states, _DIVISOR).add_each(np.concatenate([weights.ravel() for weights in outputs["weights"]]))
 
     def counts(self, outputs: dict[str, Any]) -> list[int]:
         """Return the number of losses in each batch."""
@@ -198,11 +213,14 @@ class _OutputLoss:
         return self._values.count(states)
 
     def by_weight(self, states: SetStates) -> float:
-        weight = float(exact_sum(states, "weight").round())
+        weight = float(exact_sum(states, _DIVISOR).round())
         return self._values.total(states) / weight if weight else math.nan
 
     def mean(self, states: SetStates) -> float:
-        if self.weighted and self.divides_by_weight and not self.is_of_batches:
+        if self.is_of_batches:
+            count = self._values.count(states)
+            return self._values.total(states) / count if count else math.nan
+        if self.weighted and self.divides_by_weight:
             return self.by_weight(states)
         return self._values.mean(states)
 
@@ -212,7 +230,7 @@ class _OutputLoss:
     def notes(self, states: SetStates) -> tuple[str, ...]:
         """Return notes about numbers that differ from those of Keras on purpose."""
         if self.weighted and self.divides_by_weight:
-            if not exact_sum(states, "weight").round():
+            if not exact_sum(states, _DIVISOR).round():
                 return undefined(["loss"])
             return ("loss is Σ w·l / Σ w over all examples; Keras takes the mean of that over its batches",)
         if self.is_unreduced:

@@ -12,7 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 from sidecar.evaluation.backends.tensorflow.compiled import CompiledMeasurement
-from sidecar.evaluation.backends.tensorflow.data import array_of, examples_in
+from sidecar.evaluation.backends.tensorflow.data import array_of, examples_in, rows_of
 from sidecar.evaluation.backends.tensorflow.keras_loss import KerasLoss
 from sidecar.evaluation.backends.tensorflow.keras_metric import (
     KerasMetric,
@@ -26,24 +26,34 @@ from sidecar.evaluation.backends.tensorflow.measured_metric import (
     require_labels_and_predictions,
     update,
 )
-from sidecar.evaluation.backends.tensorflow.mergeability import part_of
+from sidecar.evaluation.backends.tensorflow.mergeability import have_same_rows, part_of
 from sidecar.evaluation.backends.tensorflow.metrics_in_turn import Calls, MetricsInTurn, found_late
 from sidecar.evaluation.backends.tensorflow.model import has_own_test_step
 from sidecar.evaluation.backends.tensorflow.randomness import Randomness
 from sidecar.evaluation.backends.tensorflow.replay import Changes
 from sidecar.evaluation.backends.tensorflow.rounding import TOLERANCE
-from sidecar.evaluation.batch_dependence import BatchDependence, contents_of, metric_depends_on_batches
+from sidecar.evaluation.batch_dependence import (
+    UNTESTED,
+    BatchDependence,
+    contents_of,
+    metric_depends_on_batches,
+    states_differ,
+    states_of,
+)
 from sidecar.evaluation.data.batch_source import Batch
 from sidecar.evaluation.data.elements import require_form_of_keras, with_labels
 from sidecar.evaluation.data.plain_arrays import read_only
 from sidecar.evaluation.data.shard import Shard
 from sidecar.evaluation.failures import CannotBeMergedError, EvaluationError
+from sidecar.evaluation.measurement import rows_note
 from sidecar.evaluation.metrics.metric import EvalBatch, EvalSetInfo, Metric, MetricResult
 from sidecar.evaluation.outputs import Output, by_output, join_results, pick, pick_weights, shown
-from sidecar.evaluation.states import SetStates, named, within
+from sidecar.evaluation.states import ExactSum, SetStates, exact_sum, named, within
 from sidecar.evaluation.task import Task, call
 
 _LOSS: Final = "loss"
+_ROWS: Final = "rows of batches"  # name of a state: numbers of rows and of examples, and of batches where they differ
+_EXAMPLES: Final = 1  # place of the number of examples in it
 _KERAS_ATTRIBUTES: Final = ("name", "update_state", "reset_state", "result", "variables")
 _NEUTRAL_ATTRIBUTES: Final = ("name", "states", "add", "compute")  # of `sidecar.metrics`, which need no framework
 
@@ -101,8 +111,17 @@ class Measurement(Protocol):
         """Return the names of those `stateful_metrics` whose changes by the halves of a batch are not its own."""
         ...
 
-    def dependent_given_predictions(self, whole: Batch, halves: Sequence[Batch], predictions: Any) -> set[str]:
-        """Return the names of metrics that depend on the division of a batch, if its predictions do not."""
+    def dependent_given_predictions(
+        self, whole: Batch, halves: Sequence[Batch], predictions: Any, of_halves: Sequence[Any] = ()
+    ) -> set[str]:
+        """Return the names of metrics that depend on the division of a batch, if its predictions do not.
+
+        Args:
+            whole: The batch.
+            halves: Its halves.
+            predictions: The predictions for the batch.
+            of_halves: Those for the halves, if they are known; they are used where rows are not examples.
+        """
         ...
 
     def contents(self, outputs: Any) -> list[str]:
@@ -181,15 +200,15 @@ class ChosenMeasurement:
         self.tolerance = max((metric.tolerance for _, metric in self._traced.values()), default=TOLERANCE)
         self._loss = None if task.loss is None else KerasLoss(task.loss, model, weighted=weights is not None)
         if self._loss is not None:
-            self._loss.try_out(
-                y, predictions, weights
-            )  # a wrong loss fails here, with a clearer message than in a trace
+            # A wrong loss fails here, with a clearer message than in a trace.
+            self._loss.try_out(y, predictions, weights, examples_in(first))
             if self._loss.is_of_batches:
                 self.of_batches.add(_LOSS)
         self._outputs = list(dict.fromkeys(output for output, _ in self._neutral.values()))
         inputs_of_first = self._neutral_inputs(y, predictions, weights)
         trial = tf.nest.map_structure(lambda tensor: [array_of(tensor)], inputs_of_first)
-        self._add_to_neutral(self._neutral_states(EvalSetInfo(len(tf.nest.flatten(y)[0]), Shard(0, 1))), trial, [0])
+        examples = examples_in(first)
+        self._add_to_neutral(self._neutral_states(EvalSetInfo(examples, Shard(0, 1))), trial, [0], [examples])
 
     def _add(
         self, name: str, output: Output, metric: Any, inputs: tuple[Any, Any, Any], late: str, *, wanted: bool
@@ -228,7 +247,7 @@ class ChosenMeasurement:
 
     def changes(self, outputs: Any) -> Changes:
         """Select the states of `stateful_metrics` in the output of `step`."""
-        changes, _, _ = outputs
+        changes, *_ = outputs
         return {name: changes[name] for name in self.stateful_metrics}
 
     def dependent(self, whole: Changes, halves: Sequence[Changes]) -> set[str]:
@@ -236,13 +255,20 @@ class ChosenMeasurement:
         del whole, halves
         return set()
 
-    def dependent_given_predictions(self, whole: Batch, halves: Sequence[Batch], predictions: Any) -> set[str]:
+    def dependent_given_predictions(
+        self, whole: Batch, halves: Sequence[Batch], predictions: Any, of_halves: Sequence[Any] = ()
+    ) -> set[str]:
         """Return the names of metrics and loss whose states for a batch are not the sum of those for its halves."""
         _, y, weights = with_labels(whole)
-        starts = np.cumsum([0, *map(examples_in, halves)]).tolist()
+        sizes = [examples_in(half) for half in halves]
+        if have_same_rows((y, predictions)):
+            starts = np.cumsum([0, *sizes]).tolist()
+            of_halves = [_rows(predictions, start, size) for start, size in zip(starts, sizes, strict=False)]
+        elif not of_halves:
+            return {UNTESTED}
         parts = [
-            (with_labels(half)[1], _rows(predictions, start, examples_in(half)), with_labels(half)[2])
-            for start, half in zip(starts, halves, strict=False)
+            (with_labels(half)[1], predicted, with_labels(half)[2])
+            for half, predicted in zip(halves, of_halves, strict=True)
         ]
         found = {
             name
@@ -251,19 +277,27 @@ class ChosenMeasurement:
                 _of_output(output, y, predictions, weights), [_of_output(output, *part) for part in parts]
             )
         }
-        if self._loss is not None and self._loss.depends_on_batches((y, predictions, weights), parts):
+        if self._loss is not None and self._loss.depends_on_batches((y, predictions, weights), parts, sizes):
             found.add(_LOSS)
-        inputs = tf.nest.map_structure(array_of, self._neutral_inputs(y, predictions, weights))
+        inputs, *of_parts = (
+            tf.nest.map_structure(array_of, self._neutral_inputs(*part)) for part in ((y, predictions, weights), *parts)
+        )
         for name, (output, metric) in self._neutral.items():
-            if metric_depends_on_batches(metric, _eval_batch(inputs[self._outputs.index(output)], 0)):
+            place = self._outputs.index(output)
+            batch = _eval_batch(inputs[place], 0, sum(sizes))
+            depends = metric_depends_on_batches(metric, batch)
+            if depends is None:  # rows are not examples
+                batches = [_eval_batch(each[place], 0, size) for each, size in zip(of_parts, sizes, strict=True)]
+                depends = states_differ(metric, states_of(metric, batch), states_of(metric, *batches))
+            if depends:
                 found.add(name)
         return found
 
     def contents(self, outputs: Any) -> list[str]:
         """Return the states of the neutral metrics for the outputs of one batch, as texts."""
-        _, _, inputs = outputs
+        _, _, inputs, rows = outputs
         return [
-            contents_of(metric, _eval_batch(inputs[self._outputs.index(output)], 0))
+            contents_of(metric, _eval_batch(inputs[self._outputs.index(output)], 0, int(rows[_EXAMPLES])))
             for output, metric in self._neutral.values()
         ]
 
@@ -278,15 +312,30 @@ class ChosenMeasurement:
             )
             for name, (output, metric) in self._traced.items()
         }
-        loss = self._loss.step(y, predictions, weights) if self._loss is not None else {}
+        examples = rows_of(tf.nest.flatten(batch)[0])
+        loss = self._loss.step(y, predictions, weights, examples) if self._loss is not None else {}
         with self.in_turn.noted() as calls:
             for output, metric in self._outputs_in_turn.values():
                 update(metric, pick(y, output), pick(predictions, output), pick_weights(weights, output))
-        return (changes, loss, self._neutral_inputs(y, predictions, weights)), predictions, calls
+        rows = self._rows_of(predictions, examples)
+        return (changes, loss, self._neutral_inputs(y, predictions, weights), rows), predictions, calls
+
+    def _rows_of(self, predictions: Any, examples: Any) -> Any:
+        """Return, within the traced step, numbers of rows and of examples, and 1 if they differ in a measured output.
+
+        Rows may be pixels, nodes, boxes or tokens. They are those of the first output that has others than examples.
+        """
+        others = [of_keras for of_keras, _ in (*self._traced.values(), *self._outputs_in_turn.values())]
+        outputs = dict.fromkeys([*others, *self._outputs, *(() if self._loss is None else self._loss.outputs)])
+        rows = examples
+        for tensor in tf.nest.flatten([pick(predictions, output) for output in outputs]):
+            if tf.is_tensor(tensor) and tensor.shape.rank != 0:
+                rows = tf.where(tf.equal(rows, examples), rows_of(tensor), rows)
+        return tf.stack([rows, examples, tf.cast(tf.not_equal(rows, examples), tf.int64)])
 
     def states(self, info: EvalSetInfo) -> SetStates:
         """Return the empty states of all metrics and the loss."""
-        states = self._neutral_states(info) | self.dependence.states()
+        states = self._neutral_states(info) | self.dependence.states() | {_ROWS: ExactSum((3,), "int64")}
         states |= self.in_turn.states(list(self.stateful_metrics), info.shard)
         for name, (_, metric) in self._traced.items():
             states |= named(name, metric.states(info))
@@ -294,12 +343,15 @@ class ChosenMeasurement:
 
     def add(self, states: SetStates, outputs: Any, firsts: Sequence[int | None]) -> None:
         """Add the outputs of several batches to the states."""
-        changes, loss, arrays = outputs
+        changes, loss, arrays, rows = outputs
+        examples = [int(of_batch[_EXAMPLES]) for of_batch in rows]
+        for of_batch in rows:
+            exact_sum(states, _ROWS).add(of_batch)
         for name, (_, metric) in self._traced.items():
-            metric.add(within(states, name), changes[name])
+            metric.add(within(states, name), changes[name], examples)
         if self._loss is not None:
             self._loss.add(within(states, _LOSS), loss)
-        self._add_to_neutral(states, arrays, firsts)
+        self._add_to_neutral(states, arrays, firsts, examples)
 
     def compute(self, states: SetStates) -> MetricResult:
         """Return the final numbers, with an interval for those measured by single values."""
@@ -307,7 +359,8 @@ class ChosenMeasurement:
         found = self.dependence.metrics(states)
         of_keras = by_batch_note([name for name in found if name in self._traced or name == _LOSS])
         others = self.dependence.notes(states, [name for name in found if name in self._neutral])
-        return replace(joined, notes=of_keras + others + self.in_turn.notes(states, {}) + joined.notes)
+        rows = rows_note(*exact_sum(states, _ROWS).integers().tolist())
+        return replace(joined, notes=of_keras + others + self.in_turn.notes(states, {}) + joined.notes + rows)
 
     def _computed(self, states: SetStates) -> Iterator[tuple[str, Output, MetricResult]]:
         for name, (output, traced) in self._traced.items():
@@ -336,18 +389,23 @@ class ChosenMeasurement:
             inputs.append(tensors)
         return inputs
 
-    def _add_to_neutral(self, states: SetStates, arrays: list[dict[str, Any]], firsts: Sequence[int | None]) -> None:
+    def _add_to_neutral(
+        self,
+        states: SetStates,
+        arrays: list[dict[str, Any]],
+        firsts: Sequence[int | None],
+        examples: Sequence[int],
+    ) -> None:
         for name, (output, metric) in self._neutral.items():
             metric_states, inputs = within(states, name), arrays[self._outputs.index(output)]
-            for first, *batch in zip(firsts, *inputs.values(), strict=True):
-                given = dict(zip(inputs, map(read_only, batch), strict=True))
-                metric.add(metric_states, EvalBatch(given["y"], given["predictions"], given.get("weights"), first))
+            for first, size, *batch in zip(firsts, examples, *inputs.values(), strict=True):
+                metric.add(metric_states, _eval_batch(dict(zip(inputs, batch, strict=True)), first, size))
 
 
-def _eval_batch(inputs: dict[str, Any], first: int | None) -> EvalBatch:
+def _eval_batch(inputs: dict[str, Any], first: int | None, examples: int) -> EvalBatch:
     """Return the batch that neutral metrics take."""
     arrays = {part: read_only(array) for part, array in inputs.items()}
-    return EvalBatch(arrays["y"], arrays["predictions"], arrays.get("weights"), first)
+    return EvalBatch(arrays["y"], arrays["predictions"], arrays.get("weights"), first, examples)
 
 
 def _of_output(output: Output, y: Any, predictions: Any, weights: Any) -> tuple[Any, Any, Any]:

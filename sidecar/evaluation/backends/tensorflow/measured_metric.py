@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from sidecar.evaluation.backends.tensorflow.data import array_of
 from sidecar.evaluation.backends.tensorflow.keras_metric import KerasMetric, undefined
 from sidecar.evaluation.backends.tensorflow.libraries import class_named, is_keras_2
-from sidecar.evaluation.backends.tensorflow.mergeability import probe
+from sidecar.evaluation.backends.tensorflow.mergeability import have_same_rows, probe, probe_twice
 from sidecar.evaluation.backends.tensorflow.rounding import TOLERANCE, is_near, tolerance_of
 from sidecar.evaluation.failures import EvaluationError
 from sidecar.evaluation.metrics.average import Average
@@ -47,19 +47,19 @@ class MeasuredMetric:
         require_labels_and_predictions(metric)
         update(metric, y, predictions, weights)  # some metrics create their variables only here
         self._metric = KerasMetric(metric)
-        (probed,) = probe(
-            (y, predictions, weights),
-            metric.reset_state,
-            lambda part: update(metric, *part),
-            lambda: [self._metric.values()],
-        )
+        batch, read = (y, predictions, weights), lambda: [self._metric.values()]
+        if is_divisible := have_same_rows(batch):
+            (probed,) = probe(batch, metric.reset_state, lambda part: update(metric, *part), read)
+        else:  # rows of predictions are not examples, such as nodes
+            (probed,) = probe_twice(batch, metric.reset_state, lambda part: update(metric, *part), read, lambda: None)
+        of_batch = probed.whole if is_divisible else probed.first
         self._metric.require_additive(probed.in_turn, [probed.first, probed.second])
         self.tolerance = tolerance_of(predictions.dtype.name) if isinstance(predictions, tf.Tensor) else TOLERANCE
         is_plain = weights is None and getattr(predictions, "_keras_mask", None) is None
         self._function = per_example(metric) if is_plain and self._metric.divides else None
-        if self._function is not None and not _is_mean_of(array_of(self._function(y, predictions)), probed.whole):
+        if self._function is not None and not _is_mean_of(array_of(self._function(y, predictions)), of_batch):
             self._function = None
-        self._average = Average("float32", weighted=False)
+        self._average = Average("float32")
         self._is_accuracy = any("Accuracy" in kind.__name__ for kind in type(metric).__mro__)
 
     def depends_on_batches(self, whole: tuple[Any, Any, Any], halves: Sequence[tuple[Any, Any, Any]]) -> bool:
@@ -98,13 +98,21 @@ class MeasuredMetric:
         """Return empty states."""
         return self._metric.states(info) if self._function is None else self._average.states()
 
-    def add(self, states: SetStates, outputs: Any) -> None:
-        """Add the outputs of `step` for several batches: a list with one array per batch for each tensor."""
+    def add(self, states: SetStates, outputs: Any, examples: Sequence[int]) -> None:
+        """Add the outputs of `step` for several batches: a list with one array per batch for each tensor.
+
+        `examples` has the number of examples in each batch.
+        """
         if self._function is None:
             self._metric.add(states, outputs)
-        else:
-            are_bools = all(values.dtype == np.bool_ for values in outputs)
-            self._average.add(states, joined(outputs), is_proportion=are_bools or self._is_accuracy)
+            return
+        are_bools = all(values.dtype == np.bool_ for values in outputs)
+        self._average.add(
+            states,
+            joined(outputs),
+            one_per_example=all(values.size == size for values, size in zip(outputs, examples, strict=True)),
+            is_proportion=are_bools or self._is_accuracy,
+        )
 
     def compute(self, states: SetStates) -> MetricResult:
         """Return the final number, or several by the names that the metric gives them."""

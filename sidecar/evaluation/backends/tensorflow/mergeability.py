@@ -8,6 +8,8 @@ from typing import Any, Final
 import numpy as np
 import tensorflow as tf
 
+from sidecar.evaluation.backends.tensorflow.data import rows_of
+
 SIZE_ERRORS: Final = (ValueError, tf.errors.InvalidArgumentError)
 """Exceptions raised on a part of a batch by models that accept only whole batches."""
 
@@ -79,6 +81,12 @@ def probe_twice(
     update(batch)
     in_turn = read()
     return [MergeabilityProbe(both, one, other, both) for both, one, other in zip(in_turn, *alone, strict=True)]
+
+
+def have_same_rows(batch: Any) -> bool:
+    """Return whether all tensors of a batch have as many rows, so that its parts are parts of all of them."""
+    tensors = [tensor for tensor in tf.nest.flatten(batch) if tf.is_tensor(tensor) and tensor.shape.rank]
+    return len({int(rows_of(tensor)) for tensor in tensors}) <= 1
 
 
 def divided(batch: Any) -> tuple[Any, Any, Any]:

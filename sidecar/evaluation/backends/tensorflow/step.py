@@ -141,7 +141,7 @@ class Step:
         predicts by itself, so its metrics depend on the division if its predictions do.
         """
         if not self._is_compiled:
-            found = self.dependent_given_predictions(whole, halves, of_whole)
+            found = self.dependent_given_predictions(whole, halves, of_whole, of_halves)
             return found | ({MODEL} if self._predicts_otherwise(of_whole, of_halves) else set())
         if self.measurement.randomness.is_drawn:
             return set()
@@ -150,16 +150,22 @@ class Step:
         changes, *parts = (self.measurement.changes(self.outputs_of(each)) for each in (of_whole, *of_halves))
         return self.measurement.dependent(changes, parts)
 
-    def dependent_given_predictions(self, whole: Batch, halves: list[Batch], of_whole: Evaluation) -> set[str]:
+    def dependent_given_predictions(
+        self, whole: Batch, halves: list[Batch], of_whole: Evaluation, of_halves: Sequence[Evaluation] = ()
+    ) -> set[str]:
         """Return the names of the task's metrics that depend on the division into batches, given the predictions."""
         if self._is_compiled or any(tensor is None for tensor in of_whole.predictions):
             return set()
-        for tensor, mask in zip(of_whole.predictions, of_whole.masks, strict=True):
+        predictions, *own = map(self._predictions_of, (of_whole, *of_halves))
+        prepared, *parts = map(self._preprocess, (whole, *halves))
+        return self.measurement.dependent_given_predictions(prepared, parts, predictions, own)
+
+    def _predictions_of(self, evaluated: Evaluation) -> Any:
+        """Return the predictions in their structure, with their masks."""
+        for tensor, mask in zip(evaluated.predictions, evaluated.masks, strict=True):
             if mask is not None:
                 tensor._keras_mask = mask  # noqa: SLF001 - where Keras looks for it
-        predictions = tf.nest.pack_sequence_as(self._predicted, of_whole.predictions)
-        prepared, *parts = map(self._preprocess, (whole, *halves))
-        return self.measurement.dependent_given_predictions(prepared, parts, predictions)
+        return tf.nest.pack_sequence_as(self._predicted, evaluated.predictions)
 
     def differ(self, sizes: list[int], one: list[Evaluation], other: list[Evaluation]) -> bool:
         """Return whether batches of these sizes, padded in two ways, have different predictions or numbers."""

@@ -43,7 +43,7 @@ from sidecar.evaluation.data.elements import describe, unpack
 from sidecar.evaluation.data.third_part import naming_weights
 from sidecar.evaluation.eval_loop import BatchOutput
 from sidecar.evaluation.failures import EvaluationError
-from sidecar.evaluation.measurement import Measurement, chosen, is_list_of_rows
+from sidecar.evaluation.measurement import Measurement, chosen, is_list_of_rows, rows_note
 from sidecar.evaluation.metrics.in_turn import ResultsInTurn
 from sidecar.evaluation.metrics.metric import EvalSetInfo, MetricResult
 from sidecar.evaluation.outputs import join_results
@@ -285,13 +285,7 @@ class Step:
         joined = replace(joined, notes=(*joined.notes, *ResultsInTurn(self._wanted).notes({})))
         rows, examples, has_others, *_ = exact_sum(states, _ROWS).integers()
         joined = replace(joined, notes=(*joined.notes, *map(_scale_note, self._of_two_scales(states))))
-        if not has_others:
-            return joined
-        note = (
-            f"labels and predictions have {int(rows):,} rows for {int(examples):,} examples: each row counts alike, "
-            f"and there are no intervals, since rows of one example are not independent"
-        )
-        return replace(joined, notes=(*joined.notes, note))
+        return replace(joined, notes=joined.notes + rows_note(int(rows), int(examples), int(has_others)))
 
 
 def _scale_note(found: tuple[str, int, int]) -> str:
