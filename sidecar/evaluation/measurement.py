@@ -174,10 +174,11 @@ def rows_note(rows: int, examples: int, differing: int) -> tuple[str, ...]:
     """Return a note on rows that are not examples, such as nodes or boxes, in a number of differing batches."""
     if not differing:
         return ()
-    return (
+    note = (
         f"labels and predictions have {rows:,} rows for {examples:,} examples: each row counts alike, "
-        f"and there are no intervals, since rows of one example are not independent",
+        f"and there are no intervals, since rows of one example are not independent"
     )
+    return (note,)
 
 
 def is_list_of_rows(part: Any, examples: int) -> bool:

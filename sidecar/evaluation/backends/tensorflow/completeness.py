@@ -11,12 +11,11 @@ from typing import Any, Final
 
 from sidecar.evaluation.backends.tensorflow.differences import name_of, some
 from sidecar.evaluation.backends.tensorflow.libraries import class_named, is_keras_2, layers_of
+from sidecar.evaluation.backends.tensorflow.saved_switches import advice_for
 from sidecar.evaluation.failures import EvaluationError
 from sidecar.evaluation.name_patterns import matches, unused
 
 _MOST_PATTERNS: Final = 5  # in the line that a message proposes
-_LORA: Final = re.compile(r"lora_(kernel|embeddings)_a$")
-
 _NOT_RESTORED: Final = re.compile(
     r"(^|_)(optimizer|metrics?|tracker|seed_generators?|random_generator|save_counter|keras_api)$"
 )
@@ -184,16 +183,8 @@ def _explain(path: str, values: Sequence[Unused]) -> str:
 
 def _remedy(values: Sequence[Unused]) -> str:
     """Return the likely reason for these values, as the line that `build_model` lacks."""
-    adapters = [value for value in values if _LORA.search(value.name) and value.shape]
-    if adapters:
-        layers = list(dict.fromkeys(adapter.name.split("/")[-2] for adapter in adapters if "/" in adapter.name))
-        call = f"enable_lora({adapters[0].shape[-1]})"
-        target = f"model.get_layer({layers[0]!r}).{call}" if len(layers) == 1 else f"layer.{call}"
-        more = f" for the layers {some(list(map(repr, layers)))}" if len(layers) > 1 else ""
-        return f"They are adapters of LoRA: call {target} in build_model{more}, as training did."
-    if any(value.name.endswith("_scale") for value in values):
-        return 'The saved model is quantised: call model.quantize("int8") in build_model.'
-    return "Let build_model return the model that was saved, with the switches that training set."
+    advice = advice_for((value.name, value.shape) for value in values)
+    return advice or "Let build_model return the model that was saved, with the switches that training set."
 
 
 def _patterns(names: Sequence[str]) -> list[str]:

@@ -21,6 +21,7 @@ from sidecar.evaluation.backends.tensorflow.keras_assets import DAMAGE_ERRORS, l
 from sidecar.evaluation.backends.tensorflow.libraries import is_keras_2
 from sidecar.evaluation.backends.tensorflow.saved_by import advice, by_file
 from sidecar.evaluation.backends.tensorflow.saved_configuration import compare_configuration
+from sidecar.evaluation.backends.tensorflow.saved_switches import advice_against, advice_for_file
 from sidecar.evaluation.failures import EvaluationError
 from sidecar.evaluation.hdf5 import MAX_CHARACTERS, read_failure, require_readable, require_self_contained
 
@@ -84,10 +85,12 @@ def load(model: Any, variables: list[Any], path: str, *, model_of: int, exceptio
         require_same_layers(model, contents.names, path)
         notes = exceptions.notes(unused, [variable for variable, _ in kept]) + compare_configuration(model, path)
         return Restored(load_assets(model, path) if path.endswith(_ARCHIVE) else [], notes)
+    names = [name_of(variable) for variable in missing]
+    hint = advice(by_file(path), model_of=model_of) or advice_against(names) or _ADVICE
     raise EvaluationError(
         "mismatch",
         f"{path} does not hold the model: {len(missing)} of {len(variables)} variables are not in it: "
-        f"{some([name_of(variable) for variable in missing])}. {advice(by_file(path), model_of=model_of) or _ADVICE}.",
+        f"{some(names)}. {hint}.",
     )
 
 
@@ -111,8 +114,10 @@ def _load(model: Any, path: str, model_of: int) -> None:
     if isinstance(failure, DAMAGE_ERRORS):
         raise read_failure(path, failure) from failure
     reason = some(differences(model, path)) or " ".join(str(failure).split())[:MAX_CHARACTERS] or type(failure).__name__
-    hint = advice(by_file(path), model_of=model_of) or _ADVICE
-    raise EvaluationError("mismatch", f"{path} does not fit the model: {reason.rstrip('.')}. {hint}.") from failure
+    hint = (advice(by_file(path), model_of=model_of) or advice_for_file(path) or _ADVICE).rstrip(".")
+    raise EvaluationError(
+        "mismatch", f"{path} does not fit the model: {reason.rstrip('.')}. {hint.rstrip('.')}."
+    ) from failure
 
 
 @contextlib.contextmanager

@@ -39,6 +39,7 @@ from sidecar.evaluation.backends.tensorflow.libraries import is_keras_2, layers_
 from sidecar.evaluation.backends.tensorflow.orbax import is_orbax
 from sidecar.evaluation.backends.tensorflow.recurrent import RecurrentStates
 from sidecar.evaluation.backends.tensorflow.saved_by import advice, by_graph, holds_no_model
+from sidecar.evaluation.backends.tensorflow.saved_switches import advice_against, advice_for
 from sidecar.evaluation.failures import EvaluationError
 from sidecar.evaluation.path_alias import readable
 
@@ -377,14 +378,22 @@ def _by_name(
     counts = [(sum(len(group[side]) for group in groups)) for side in (0, 1)]
     missing = [name for name, variable in own.items() if name not in saved and not exceptions.keeps(variable)]
     if missing or [len(own), len(saved)] != counts:
+        # Without the names of models, which Keras numbers.
+        lacking = [name for name in missing if _end(name) not in set(map(_end, saved))]
+        further = [_unused(saved[name], shapes) for name in saved if _end(name) not in set(map(_end, own))]
+        hint = advice_for((each.name, each.shape) for each in further) or advice_against(lacking)
+        hint = hint or "Let build_model return the model that was saved"
         raise EvaluationError(
             "mismatch",
-            f"the model has {counts[0]} variables, {counts[1]} were exported to {path}: it is another model. Let "
-            f"build_model return the model that was saved",
+            f"the model has {counts[0]} variables, {counts[1]} were exported to {path}: it is another model. {hint}",
         )
     unbound = tuple(_unused(attribute, shapes) for name, attribute in saved.items() if name not in own)
     exceptions.require(path, unbound)
     return [(variable, saved[name]) for name, variable in own.items() if name in saved], unbound
+
+
+def _end(name: str) -> tuple[str, ...]:
+    return tuple(name.split("/")[-2:])
 
 
 def _unused(attribute: Any, shapes: dict[str, Any], name: str = "") -> Unused:
@@ -516,6 +525,8 @@ def _explain(model: Any, variables: list[Any], path: str, graph: Any, tried: lis
     if holds_no_model(graph):
         hint = "It has no variables of a model: call the model once, or fit it, before it is saved"
     elif hint is None:
+        hint = advice_against(missing)
+    if hint is None:
         hint = "Let build_model return the model that was saved, or name its place with Task(checkpoint=…)"
     where = f"its {best.candidate.name!r}" if best.candidate.name else "its root"
     return (
