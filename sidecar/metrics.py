@@ -9,6 +9,7 @@ from sidecar.evaluation.metrics.accuracy import Accuracy, TopK
 from sidecar.evaluation.metrics.auc import AUC
 from sidecar.evaluation.metrics.binned_auc import BinnedAUC
 from sidecar.evaluation.metrics.confusion_matrix import ConfusionMatrix
+from sidecar.evaluation.metrics.foreign import InTurn
 from sidecar.evaluation.metrics.log_loss import LogLoss, Perplexity
 from sidecar.evaluation.metrics.mean import Mean
 from sidecar.evaluation.metrics.metric import EvalBatch, EvalSetInfo, Metric, MetricResult, value
@@ -30,6 +31,7 @@ __all__ = [
     "EvalBatch",
     "EvalSetInfo",
     "ExactSum",
+    "InTurn",
     "LogLoss",
     "Mean",
     "Metric",

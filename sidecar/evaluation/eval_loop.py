@@ -17,6 +17,7 @@ from sidecar.evaluation.data import nonfinite
 from sidecar.evaluation.data.batch_source import Batch
 from sidecar.evaluation.data.reader import EvalSetReader
 from sidecar.evaluation.data.shard import Shard
+from sidecar.evaluation.metrics.foreign import conclude
 from sidecar.evaluation.states import ExactSum, SetStates
 
 EXAMPLES: Final = "examples"
@@ -114,6 +115,7 @@ def evaluate_set(
         tick()
     pending.flush()
     finish()
+    conclude(states)
     total = ExactSum((), "int64")
     total.add(np.int64(counted))
     return states | {EXAMPLES: total} | nonfinite.states(shard, reader.nonfinite, predicted)

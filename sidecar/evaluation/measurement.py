@@ -16,6 +16,7 @@ from sidecar.evaluation.batch_dependence import (
 from sidecar.evaluation.data.plain_arrays import plain_array
 from sidecar.evaluation.data.structure import as_arrays, leaves
 from sidecar.evaluation.failures import EvaluationError
+from sidecar.evaluation.metrics.foreign import InTurn, as_in_turn
 from sidecar.evaluation.metrics.metric import EvalBatch, EvalSetInfo, Metric, MetricResult
 from sidecar.evaluation.outputs import Output, by_output, join_results, pick, pick_weights, shown
 from sidecar.evaluation.states import SetStates, named, within
@@ -82,6 +83,11 @@ class Measurement:
         """Return the names of all metrics."""
         return tuple(self._metrics)
 
+    @property
+    def in_turn(self) -> dict[str, str]:
+        """Return the metrics that have no states to add up, with the reason."""
+        return {name: metric.reason for name, (_, metric) in self._metrics.items() if isinstance(metric, InTurn)}
+
     def predictions(self, arrays: Sequence[NDArray[Any]]) -> list[NDArray[Any]]:
         """Return the predictions of every output among the arrays of a batch."""
         return list(arrays[1::_ARRAYS])
@@ -91,25 +97,27 @@ class Measurement:
 
         The name is `UNTESTED` if labels or weights of a metric cannot be divided.
         """
-        found = {name: metric_depends_on_batches(metric, batch) for name, metric, batch in self._each(arrays)}
+        found = {name: metric_depends_on_batches(metric, batch) for name, metric, batch in self._each_of_sums(arrays)}
         return {UNTESTED if depends is None else name for name, depends in found.items() if depends is not False}
 
     def differing(self, whole: Sequence[NDArray[Any]], halves: Sequence[Sequence[NDArray[Any]]]) -> set[str]:
         """Return the names of metrics whose states for a batch are not those for halves, predicted on their own."""
-        parts = [[batch for _, _, batch in self._each(half)] for half in halves]
+        parts = [[batch for _, _, batch in self._each_of_sums(half)] for half in halves]
         return {
             name
-            for (name, metric, batch), *batches in zip(self._each(whole), *parts, strict=True)
+            for (name, metric, batch), *batches in zip(self._each_of_sums(whole), *parts, strict=True)
             if states_differ(metric, states_of(metric, batch), states_of(metric, *batches))
         }
 
     def contents(self, arrays: Sequence[NDArray[Any]]) -> dict[str, str]:
         """Return the states of each metric for one batch, as texts."""
-        return {name: contents_of(metric, batch) for name, metric, batch in self._each(arrays)}
+        return {name: contents_of(metric, batch) for name, metric, batch in self._each_of_sums(arrays)}
 
-    def _each(self, arrays: Sequence[NDArray[Any]]) -> Iterator[tuple[str, Metric, EvalBatch]]:
-        """Yield each metric with the arrays that belong to its output, as the first batch of an eval set."""
+    def _each_of_sums(self, arrays: Sequence[NDArray[Any]]) -> Iterator[tuple[str, Metric, EvalBatch]]:
+        """Yield each metric that adds up with the arrays of its output, as the first batch of an eval set."""
         for name, (output, metric) in self._metrics.items():
+            if isinstance(metric, InTurn):
+                continue
             at = _ARRAYS * self._outputs.index(output)
             yield name, metric, _batch_of(arrays[at : at + _ARRAYS], 0)
 
@@ -123,8 +131,8 @@ class Measurement:
 def chosen(task: Task, is_of_framework: Callable[[Any], bool] = lambda _: False) -> list[tuple[Output, Any]]:
     """Return the metrics of the task as (output, metric); none if it has a loss only.
 
-    A metric is one of `sidecar.metrics`, or one that the framework's backend takes. Raises `EvaluationError` for
-    anything else.
+    A metric is one of `sidecar.metrics`, or one that the framework's backend takes. Functions and objects of other
+    libraries become `InTurn`. Raises `EvaluationError` for anything else.
     """
     if task.metrics is None:
         return []
@@ -140,13 +148,15 @@ def chosen(task: Task, is_of_framework: Callable[[Any], bool] = lambda _: False)
                 raise EvaluationError(
                     "task_error", f"Task(metrics=…) lists the class {metric.__name__}: write {metric.__name__}(…)"
                 )
-            if not is_of_framework(metric) and not all(hasattr(metric, name) for name in _NEEDED):
+            is_known = is_of_framework(metric) or all(hasattr(metric, needed) for needed in _NEEDED)
+            own = metric if is_known else as_in_turn(metric)
+            if not is_known and not isinstance(own, InTurn):
                 raise EvaluationError(
                     "task_error",
-                    f"Task(metrics=…) must list metrics of sidecar.metrics, {_EXAMPLE}, found {metric!r:.80}; metrics "
-                    f"of Keras need framework = 'tensorflow', those of torchmetrics framework = 'torch'",
+                    f"Task(metrics=…) must list metrics of sidecar.metrics, {_EXAMPLE}, or functions of (y_true, "
+                    f"y_pred), found {metric!r:.80}",
                 )
-            pairs.append((output, metric))
+            pairs.append((output, own))
     return pairs
 
 

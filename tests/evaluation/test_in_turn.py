@@ -157,3 +157,30 @@ def test_a_metric_that_is_not_reset(evaluate):
 
     with pytest.raises(EvaluationError, match=r"keeps 'y', 'p'.*reset_state\(\)"):
         evaluate(task(keras, lambda: [listed(keras, resets=False)], "eager"), "nowhere")
+
+
+def test_functions_and_foreign_objects_of_a_task(evaluate):
+    """A function of scikit-learn gets all examples at once, an object without variables one batch after another."""
+    import keras
+    from sklearn.metrics import average_precision_score
+
+    class Share:
+        def __init__(self):
+            self.hits = self.all = 0
+
+        def update_state(self, y_true, y_pred, sample_weight=None):
+            self.hits, self.all = self.hits + int(((y_pred > 0.5) == y_true).sum()), self.all + len(y_true)
+
+        def result(self):
+            return self.hits / self.all
+
+    x, y = data()
+    metrics = [keras.metrics.BinaryAccuracy(), average_precision_score, Share(), keras.losses.BinaryCrossentropy()]
+    made = Task(lambda: build(keras), {"test": data}, lambda: metrics, batch_size=BATCH, restore=lambda *_: None)
+    scores = build(keras)(x).numpy()
+    found = [evaluate(made, "nowhere", ranks=ranks) for ranks in (1, 2, 3)]
+    assert found[0].hexes == found[1].hexes == found[2].hexes
+    assert found[0]["average_precision_score"].value == pytest.approx(average_precision_score(y, scores))
+    assert found[0]["share"].value == pytest.approx(found[0]["binary_accuracy"].value)
+    assert found[0]["binary_crossentropy"].value == pytest.approx(float(keras.losses.BinaryCrossentropy()(y, scores)))
+    assert any("worker 0 evaluates this set alone" in note for note in found[0].notes)

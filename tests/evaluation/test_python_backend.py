@@ -20,7 +20,7 @@ from sidecar.evaluation.rank_evaluation import evaluate as evaluate_rank
 from sidecar.evaluation.reduction import LocalCollective
 from sidecar.evaluation.shared_folder import SharedFolderCollective
 from sidecar.evaluation.task_loader import require_framework
-from sidecar.metrics import MAE, Accuracy, ExactSum, Mean, MetricResult, Sums, value
+from sidecar.metrics import MAE, Accuracy, ExactSum, InTurn, Mean, MetricResult, Sums, value
 from sidecar.records import Checkpoint, Member
 from sidecar.workers.messages import Check, Evaluate, Join
 
@@ -404,7 +404,8 @@ def test_numbers_that_are_not_finite_are_counted_and_located(checkpoint, tmp_pat
         ({"predict": lambda _: 1}, "Task(predict=…) is called with ndarray and ndarray"),
         ({"load": lambda _: None}, "Task(load=…) must return a model"),
         ({"metrics": Accuracy}, "Task(metrics=…) must return a list"),
-        ({"metrics": lambda: [np.mean]}, "must list metrics of sidecar.metrics"),
+        ({"metrics": lambda: ["accuracy"]}, "must list metrics of sidecar.metrics"),
+        ({"metrics": lambda: [np.mean]}, "InTurn(lambda y, predictions: mean(y, predictions), name='mean')"),
         ({"metrics": lambda: [Accuracy(), Accuracy()]}, "different names, found 'accuracy'"),
         ({"batch_size": None}, "give Task(batch_size=…)"),
         ({"eval_sets": {"test": lambda: (X, Y[:5])}}, "equally many examples, found 103, 5"),
@@ -425,6 +426,18 @@ def test_mistakes_are_told_in_one_sentence(checkpoint, tmp_path, changes, words)
 def test_the_same_iterator_each_time_is_refused(checkpoint, tmp_path):
     made = examples()
     assert "the same iterator each time" in refused(task(lambda: made), checkpoint, tmp_path / "a")
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+def test_functions_of_other_libraries_get_all_examples(checkpoint, tmp_path, ranks):
+    """The area under the curve of scikit-learn for several classes, next to a metric that adds up."""
+    from sklearn.metrics import cohen_kappa_score
+
+    kappa = InTurn(lambda y, scores: cohen_kappa_score(y, scores.argmax(1)), name="kappa", goal="max")
+    ends = run(task(metrics=lambda: [Accuracy(), kappa]), checkpoint, tmp_path / "a", ranks)
+    right = cohen_kappa_score(Y, predict(np.load(checkpoint), X).argmax(1))
+    assert [end.result.metrics["test"]["kappa"].value for end in ends] == [right] * ranks
+    assert all("kappa is a function of all examples" in note for end in ends for note in end.result.notes)
 
 
 def test_a_checkpoint_that_is_gone_has_vanished(checkpoint, tmp_path):

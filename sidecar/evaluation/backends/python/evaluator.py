@@ -156,8 +156,9 @@ class PythonEvaluator:
 
     @property
     def _in_turn(self) -> dict[str, str]:
-        """The metrics that the task wants in turn. All of them can be merged, so none needs it."""
-        return {name: "" for name in self._measurement.names if self._task.wants_in_turn(name)}
+        """The metrics in turn, with the reason; empty if the task asks for it."""
+        wanted = {name: "" for name in self._measurement.names if self._task.wants_in_turn(name)}
+        return wanted | self._measurement.in_turn
 
     def _compute(self, reader: EvalSetReader, states: SetStates) -> MetricResult:
         dependence = self._first_batch.dependence

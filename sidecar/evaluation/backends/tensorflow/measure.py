@@ -46,6 +46,7 @@ from sidecar.evaluation.data.plain_arrays import read_only
 from sidecar.evaluation.data.shard import Shard
 from sidecar.evaluation.failures import CannotBeMergedError, EvaluationError
 from sidecar.evaluation.measurement import rows_note
+from sidecar.evaluation.metrics.foreign import InTurn, as_in_turn
 from sidecar.evaluation.metrics.metric import EvalBatch, EvalSetInfo, Metric, MetricResult
 from sidecar.evaluation.outputs import Output, by_output, join_results, pick, pick_weights, shown
 from sidecar.evaluation.states import ExactSum, SetStates, exact_sum, named, within
@@ -189,8 +190,8 @@ class ChosenMeasurement:
                 )
             if _has(metric, _NEUTRAL_ATTRIBUTES):
                 self._neutral[name] = output, metric
-                if task.wants_in_turn(name):
-                    self.in_turn.note(name)
+                if isinstance(metric, InTurn) or task.wants_in_turn(name):
+                    self.in_turn.note(name, metric.reason if isinstance(metric, InTurn) else "")
             else:
                 inputs = pick(y, output), pick(predictions, output), pick_weights(weights, output)
                 self._add(name, output, metric, inputs, found_late(found, name), wanted=task.wants_in_turn(name))
@@ -283,6 +284,8 @@ class ChosenMeasurement:
             tf.nest.map_structure(array_of, self._neutral_inputs(*part)) for part in ((y, predictions, weights), *parts)
         )
         for name, (output, metric) in self._neutral.items():
+            if isinstance(metric, InTurn):
+                continue
             place = self._outputs.index(output)
             batch = _eval_batch(inputs[place], 0, sum(sizes))
             depends = metric_depends_on_batches(metric, batch)
@@ -299,6 +302,7 @@ class ChosenMeasurement:
         return [
             contents_of(metric, _eval_batch(inputs[self._outputs.index(output)], 0, int(rows[_EXAMPLES])))
             for output, metric in self._neutral.values()
+            if not isinstance(metric, InTurn)
         ]
 
     def step(self, batch: Batch, predictions: Any = None, start: Any = None) -> tuple[Any, Any, Calls]:
@@ -440,11 +444,13 @@ def chosen(task: Task) -> list[tuple[Output, Any]]:
                 f"Task(metrics=…) must return a list of metrics, {example}, found {type(metrics).__name__}",
             )
         for metric in metrics:
-            if not _has(metric, _KERAS_ATTRIBUTES) and not _has(metric, _NEUTRAL_ATTRIBUTES):
+            is_known = _has(metric, _KERAS_ATTRIBUTES) or _has(metric, _NEUTRAL_ATTRIBUTES)
+            own = metric if is_known else as_in_turn(metric)
+            if not is_known and not isinstance(own, InTurn):
                 raise EvaluationError(
                     "task_error", f"Task(metrics=…) must list metric objects, {example}, found {metric!r}"
                 )
-            pairs.append((output, metric))
+            pairs.append((output, own))
     return pairs
 
 

@@ -57,9 +57,9 @@ class MetricsInTurn:
         """Add a metric. `reason` completes a sentence that begins with its name; empty: the task asks for it."""
         self._metrics[name], self._labels[name], self._reasons[name] = metric, label, reason
 
-    def note(self, name: str) -> None:
-        """Name a metric in the notes whose states add up, but which the task wants in turn, too."""
-        self._labels[name], self._reasons[name] = f"metric {name!r}", ""
+    def note(self, name: str, reason: str = "") -> None:
+        """Name a metric in the notes that is not updated here: the task wants it in turn, or the reason says why."""
+        self._labels[name], self._reasons[name] = f"metric {name!r}", reason
 
     def reset(self) -> None:
         """Reset all metrics, as at the beginning of an evaluation."""

@@ -111,8 +111,9 @@ class Step:
 
     @property
     def _wanted(self) -> dict[str, str]:
-        """The metrics that the task wants in turn, although they can be merged."""
-        return {name: "" for name in self._measurement.names if self._task.wants_in_turn(name)}
+        """The metrics in turn that are not of torchmetrics, with the reason; empty if the task asks for it."""
+        wanted = {name: "" for name in self._measurement.names if self._task.wants_in_turn(name)}
+        return wanted | self._measurement.in_turn
 
     def update_in_turn(self, inputs: Any, seed: Callable[[], None]) -> None:
         """Update the metrics in turn with one batch. `seed` seeds the generators for metrics that draw."""
