@@ -5,18 +5,23 @@ journal are views of its records, so they cannot disagree with the gauges. `comm
 the daemon calls `entry_logged`. This module must not import either of them.
 """
 
+import atexit
+import json
 import logging
 import sys
-import threading
+import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from types import MappingProxyType
 from typing import Any, Final, Literal, TextIO
 
 import structlog
 from structlog.typing import EventDict, FilteringBoundLogger, Processor
 
+from sidecar.clock import timestamp
 from sidecar.coordination.journal_state import Closed, Entry, Settled
 from sidecar.coordination.totals import Best
+from sidecar.observability.line_writer import LineWriter
 from sidecar.observability.sentences import sentence
 from sidecar.plain_text import one_line
 from sidecar.records import Outcome, Plan
@@ -41,7 +46,8 @@ def configure(log_format: LogFormat | None = None, stream: TextIO | None = None,
     stream = sys.stderr if stream is None else stream
     if log_format is None:
         log_format = "console" if stream.isatty() else "json"
-    lines = _Lines(stream)
+    lines = LineWriter(stream, partial(_lines_lost, log_format))
+    atexit.register(lines.close)
     shared: list[Processor] = [
         structlog.contextvars.merge_contextvars,
         structlog.processors.add_log_level,
@@ -223,6 +229,18 @@ def _without_controls(value: Any) -> Any:
     return value
 
 
+def _lines_lost(log_format: LogFormat, count: int) -> str:
+    """Return the line that tells, once the log is taken again, how many lines are missing before it."""
+    event = {
+        "event": "log_lines_lost",
+        "lines": count,
+        "remedy": "whatever reads standard error stopped, or its disk was full",
+        "level": "warning",
+        "timestamp": timestamp(time.time()),
+    }
+    return json.dumps(event) if log_format == "json" else f"warning: {count} lines of the log are missing here"
+
+
 def _brief(_log: Any, _method: str, event: EventDict) -> EventDict:
     """Leave out the run, the node and the date, which a person at the terminal knows."""
     kept = {key: value for key, value in event.items() if key not in ("run", "node") or event["event"] == _FIRST}
@@ -245,29 +263,10 @@ def _printable(_log: Any, _method: str, event: EventDict) -> EventDict:
     }
 
 
-class _Lines:
-    """Write whole lines from all threads, and never raise: a full disk must not stop the daemon."""
-
-    def __init__(self, stream: TextIO) -> None:
-        self._stream = stream
-        self._lock = threading.Lock()
-
-    def msg(self, line: str) -> None:
-        """Write one line."""
-        try:
-            with self._lock:
-                self._stream.write(line + "\n")
-                self._stream.flush()
-        except (OSError, ValueError):  # there is no other place to report it; ValueError: the stream is closed
-            pass
-
-    debug = info = warning = error = critical = exception = msg
-
-
 class _Bridge(logging.Handler):
     """Write the messages that libraries send to `logging` to the same stream."""
 
-    def __init__(self, lines: _Lines) -> None:
+    def __init__(self, lines: LineWriter) -> None:
         super().__init__()
         self._lines = lines
 
