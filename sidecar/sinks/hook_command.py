@@ -1,6 +1,7 @@
 """Run the command of a hook: the event as JSON on its standard input, within a time limit, without a shell.
 
-The command leads its own session, so that its children end with it. They end when it does, and at the time limit.
+The command leads its own session, so that its children end with it. They end when it does, at the time limit, and with
+the daemon, however that ends: see `command_guard`.
 """
 
 import contextlib
@@ -15,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import IO, Final
 
 from sidecar.plain_text import one_line
+from sidecar.sinks.command_guard import CommandGuard
 from sidecar.sinks.sink import SinkUnavailableError
 
 _OUTPUT_BYTES: Final = 2000  # of the end of the output, which is part of the reason of a failure
@@ -47,22 +49,15 @@ class HookCommand:
         Raises:
             SinkUnavailableError: The command could not be started, failed, or was killed at its time limit.
         """
-        # In memory: a pipe would block if the command does not read, and a disk may be full.
-        with os.fdopen(os.memfd_create("event"), "w+b") as event:
-            event.write(body)
-            event.seek(0)
-            try:
-                process = subprocess.Popen(  # noqa: S603 - the user's settings name the program
-                    self.command, stdin=event, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True
-                )
-            except (OSError, ValueError) as error:  # ValueError: a null character
-                why = error.strerror if isinstance(error, OSError) else error
-                raise SinkUnavailableError(f"{self.shown} cannot be started: {why}") from error
-        assert process.stdout is not None
-        with process.stdout as output:
-            ended, tail = self._wait(process.pid, output)
-            _kill_group(process.pid)  # before it is reaped: then its id could belong to another process
-            code = process.wait()
+        with contextlib.ExitStack() as stack:
+            process = self._start(body, stack)
+            assert process.stdout is not None
+            with process.stdout as output:
+                try:
+                    ended, tail = self._wait(process.pid, output)
+                finally:
+                    _kill_group(process.pid)  # before it is reaped: then its id could belong to another process
+        code = process.wait()
         if not ended:
             why = "the daemon ends" if self._closed.is_set() else f"it ran for {self.timeout_seconds:g} s"
             raise SinkUnavailableError(f"{self.shown} was killed: {why}{_told(tail)}")
@@ -73,6 +68,23 @@ class HookCommand:
     def close(self) -> None:
         """Kill the command that runs now, and those to come."""
         self._closed.set()
+
+    def _start(self, body: bytes, stack: contextlib.ExitStack) -> "subprocess.Popen[bytes]":
+        """Start the command and its guard, which `stack` ends. Raises `SinkUnavailableError`."""
+        # In memory: a pipe would block if the command does not read, and a disk may be full.
+        with os.fdopen(os.memfd_create("event"), "w+b") as event:
+            event.write(body)
+            event.seek(0)
+            try:
+                guard = stack.enter_context(CommandGuard())
+                process = subprocess.Popen(  # noqa: S603 - the user's settings name the program
+                    self.command, stdin=event, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True
+                )
+            except (OSError, ValueError) as error:  # ValueError: a null character
+                why = error.strerror if isinstance(error, OSError) else error
+                raise SinkUnavailableError(f"{self.shown} cannot be started: {why}") from error
+        guard.watch(process.pid)
+        return process
 
     def _wait(self, pid: int, output: IO[bytes]) -> tuple[bool, bytes]:
         """Read the output until the command has ended; return whether it has, and the end of what it printed."""

@@ -1,8 +1,6 @@
 """A real daemon calls hooks, and tells a training loop to stop, while one hook hangs."""
 
-import contextlib
 import json
-import os
 import shlex
 import signal
 import sys
@@ -31,18 +29,11 @@ def appends(path):
     return [sys.executable, "-I", "-S", "-c", code, str(path)]
 
 
-def kill(pids):
-    """End what a daemon that was killed could not end."""
-    for pid in pids:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
-
-
 def lines(path):
     return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
 
-def test_training_is_told_to_stop_and_hooks_are_called(sidecar, numpy_trainer, server, place, tmp_path):
+def test_training_is_told_to_stop_and_hooks_are_called(sidecar, numpy_trainer, server, place, tmp_path, alive, until):
     """With one that hangs: the others get each event once and in order, also over a restart, and the run's end."""
     best, ends = tmp_path / "best", tmp_path / "ends"
     hooks = {
@@ -69,7 +60,7 @@ def test_training_is_told_to_stop_and_hooks_are_called(sidecar, numpy_trainer, s
             daemon.until(lambda: len(server.requests) >= 3, "the results to be posted")
             left = daemon.children()
             assert daemon.end(signal.SIGKILL).code == -signal.SIGKILL
-            kill(left)
+            until(lambda left=left: not alive(left), "the end of its workers and of the hook that hangs")
             daemon = sidecar.run(place, task="numpy_plain.py", **settings)
         if daemon.samples("sidecar_early_stop").get(()) == 1.0 or should_stop(place):
             break
@@ -107,7 +98,7 @@ def test_training_is_told_to_stop_and_hooks_are_called(sidecar, numpy_trainer, s
     assert end["checkpoints"]["evaluated"] == len(losses)
 
 
-def test_a_publisher_is_killed_in_the_middle_of_a_delivery(sidecar, numpy_trainer, place, tmp_path):
+def test_a_publisher_is_killed_in_the_middle_of_a_delivery(sidecar, numpy_trainer, place, tmp_path, alive, until):
     """The event comes again with the same id, then the others; another daemon goes on under another name."""
     got, held = tmp_path / "got", tmp_path / "held"
     code = f"cat >> {shlex.quote(str(got))}; echo >> {shlex.quote(str(got))}; "
@@ -118,7 +109,7 @@ def test_a_publisher_is_killed_in_the_middle_of_a_delivery(sidecar, numpy_traine
     daemon.until(lambda: len(lines(got)) == 1, "the first event to be delivered")
     left = daemon.children()
     daemon.end(signal.SIGKILL)
-    kill(left)
+    until(lambda: not alive(left), "the end of the hook")
     held.touch()
     other = sidecar.run(place, "--node", "worker-1", task="numpy_plain.py", **settings)
     other.until(lambda: len(lines(got)) == 3, "the events to be delivered")

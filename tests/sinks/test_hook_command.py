@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import shlex
+import subprocess
 import sys
 import threading
 import time
@@ -161,6 +162,29 @@ def test_a_command_can_be_given_up():
         hook.send(BODY, "id")
     assert time.monotonic() - began < MOST_SECONDS / 2
     timer.join()
+
+
+def test_a_command_ends_with_a_daemon_that_is_killed(tmp_path):
+    """Nothing tells it so but its guard, which reaches its children, too."""
+    pids = tmp_path / "pids"
+    command = shell(f"sleep 600 & echo $$ $! > {shlex.quote(str(pids))}; wait")
+    code = f"from sidecar.sinks.hook_command import HookCommand; HookCommand({command!r}, 600).send(b'', 'id')"
+    with subprocess.Popen([sys.executable, "-c", code]) as daemon:
+        end = time.monotonic() + MOST_SECONDS
+        while not (pids.exists() and pids.read_text().endswith("\n")):
+            assert time.monotonic() < end
+            time.sleep(0.02)
+        daemon.kill()
+    assert all(gone(int(pid)) for pid in pids.read_text().split())
+
+
+def test_no_guard_is_left_over():
+    """Neither after a command that succeeds, nor after one that cannot be started."""
+    before = children()
+    send(shell("exit 0"))
+    with pytest.raises(SinkUnavailableError, match="/nonexistent/program"):
+        send(("/nonexistent/program",))
+    assert children() == before
 
 
 def test_arguments_are_not_shown():
