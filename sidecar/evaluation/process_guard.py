@@ -50,10 +50,21 @@ def end_marked(mark: str) -> None:
     """Kill every process with the mark, and its children, until only this process is left."""
     deadline = time.monotonic() + _END_SECONDS
     while (remaining := _marked(mark.encode())) and time.monotonic() < deadline:
+        # The kernel ends a whole group at once: no member of it can fork meanwhile. Processes with the mark lead
+        # sessions of their own or belong to the worker's, so no other process is in their groups.
+        for group in {group for pid in remaining if (group := _group_of(pid)) not in (None, os.getpgrp())}:
+            with contextlib.suppress(OSError):
+                os.killpg(group, signal.SIGKILL)
         for pid in remaining:
             with contextlib.suppress(OSError):
                 os.kill(pid, signal.SIGKILL)
         time.sleep(_AGAIN_SECONDS)
+
+
+def _group_of(pid: int) -> int | None:
+    with contextlib.suppress(OSError):
+        return os.getpgid(pid)
+    return None
 
 
 def _marked(mark: bytes) -> set[int]:
