@@ -4,6 +4,7 @@
 code; docs/reference/exit-codes.md lists the codes.
 """
 
+import errno
 import os
 import sys
 import time
@@ -18,13 +19,15 @@ from sidecar.commands.character_fallback import use_fallback
 from sidecar.commands.hooks_command import app as hooks
 from sidecar.commands.load import settings_file, warn
 from sidecar.commands.options import EvalSets, FromStep, Metrics, ToStep, examples, takes_settings
-from sidecar.errors import SidecarError, StorageError
+from sidecar.errors import ShortageError, SidecarError, StorageError
 from sidecar.settings import load
+from sidecar.shortages import NO_MEMORY, shortage
 from sidecar.version import __version__
 
 _INTERRUPTED: Final = 130
 _A_BUG: Final = 70
 _FAILED: Final = 1
+_OUTPUT_ERRORS: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
 _COMPLETE: Final = "_SIDECAR_COMPLETE"  # set by the shell's completion
 
 _NODE_OPTIONS: Final = ("task", "replicas", "min_workers", "port_range", "role", "node", "host", "http")
@@ -334,7 +337,10 @@ def main() -> None:
             from typer._completion_classes import completion_init
 
             completion_init()
-        app()  # ends in SystemExit; for invalid options Typer prints a message and exits with code 2
+        try:
+            app()  # ends in SystemExit; for invalid options Typer prints a message and exits with code 2
+        finally:
+            _flush_output()
     except KeyboardInterrupt:  # before or after the command
         code = _INTERRUPTED
     except SidecarError as error:
@@ -345,8 +351,44 @@ def main() -> None:
         who = f"the user with id {os.geteuid()}"
         warn(f"{where} cannot be reached: {who} has no right to it, or above it")
         code = StorageError.exit_code
+    except (OSError, MemoryError) as error:
+        if (sentence := _shortage(error)) is None:
+            code = _report_bug()
+        else:
+            warn(sentence)
+            code = ShortageError.exit_code
     except Exception:  # noqa: BLE001 - any other exception is a bug of this program, and is reported as such
-        traceback.print_exc()
-        typer.echo("sidecar: this is a bug in sidecar-evaluator; please report it with the lines above", err=True)
-        code = _A_BUG
+        code = _report_bug()
     sys.exit(code)
+
+
+def _report_bug() -> int:
+    """Print the traceback of the present error, and return the exit code."""
+    traceback.print_exc()
+    typer.echo("sidecar: this is a bug in sidecar-evaluator; please report it with the lines above", err=True)
+    return _A_BUG
+
+
+def _shortage(error: OSError | MemoryError) -> str | None:
+    """Return a sentence for an error that is about this machine, not about a file; None if it is another one."""
+    if isinstance(error, MemoryError):
+        return f"memory is used up: {NO_MEMORY}"
+    if (remedy := shortage(error)) is not None:
+        return f"{error.strerror}: {remedy}"
+    if error.filename is None and error.errno in _OUTPUT_ERRORS:
+        return f"standard output cannot be written: {error.strerror}; it is not whole"
+    return None
+
+
+def _flush_output() -> None:
+    """Write what standard output still holds: at the end of the interpreter an error would be a line of Python's own.
+
+    Raises the `OSError`. What could not be written is given up then.
+    """
+    try:
+        sys.stdout.flush()
+    except OSError:
+        nothing = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nothing, sys.stdout.fileno())
+        os.close(nothing)
+        raise

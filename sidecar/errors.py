@@ -12,7 +12,7 @@ EXIT_CODES: Final[Mapping[int, str]] = {
     1: "A checkpoint or an evaluation failed, or `sidecar check` found a problem.",
     2: "A setting, an option, an argument or the environment cannot be used.",
     3: "The task cannot be found, imported or understood.",
-    4: "Shared storage cannot be used now, or this user has no right to a path.",
+    4: "Storage cannot be used now, this user has no right to a path, or memory, open files or processes are used up.",
     5: "Records of the run are missing or broken, contradict each other, or come from a newer release.",
     6: "Another daemon runs under this node's name.",
     70: "This program has a bug; the traceback is on standard error.",
@@ -42,6 +42,13 @@ class TaskError(SidecarError):
 
 class StorageError(SidecarError):
     """Shared storage cannot be read or written now."""
+
+    exit_code = 4
+    retryable = True
+
+
+class ShortageError(SidecarError):
+    """This machine, or the limit of this process, has too few descriptors, processes or bytes of memory now."""
 
     exit_code = 4
     retryable = True

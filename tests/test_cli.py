@@ -1,5 +1,6 @@
 """The command line, up to where its commands begin: what is typed, what is found, what is said about it."""
 
+import errno
 import http.server
 import json
 import os
@@ -385,3 +386,36 @@ def test_fish_completes_commands_options_and_folders(type_, here, needs):
     assert offered("sidecar st") == ["status"]
     assert "--once" in offered("sidecar run --o")
     assert "ckpts/" in offered("sidecar status ck")
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), "standard output cannot be written: No space left"),
+        (OSError(errno.EMFILE, os.strerror(errno.EMFILE)), "Too many open files: let this process"),
+        (MemoryError(), "memory is used up: the machine"),
+    ],
+)
+def test_what_the_machine_lacks_is_one_sentence(type_, monkeypatch, error, said):
+    """No traceback, and no bug of this program."""
+
+    def fail():
+        raise error
+
+    monkeypatch.setattr(cli, "app", fail)
+    code, _, err = type_("history")
+    assert code == 4
+    assert err.startswith(f"sidecar: {said}")
+    assert err.count("\n") == 1
+
+
+def test_another_error_of_the_system_is_a_bug(type_, monkeypatch):
+    """Nothing is known about it, so its traceback is needed."""
+
+    def fail():
+        raise OSError(errno.EXDEV, os.strerror(errno.EXDEV), "file")
+
+    monkeypatch.setattr(cli, "app", fail)
+    code, _, err = type_("history")
+    assert code == 70
+    assert "Traceback" in err

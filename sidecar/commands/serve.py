@@ -35,6 +35,7 @@ from sidecar.observability.systemd import Notifier
 from sidecar.policy.node_identity import advertised_host, node_name
 from sidecar.policy.roles import RoleDecision, decide_role
 from sidecar.settings import Settings
+from sidecar.shortages import require_descriptors
 from sidecar.sinks.delivery import close
 from sidecar.version import __version__
 from sidecar.workers.ports import OPEN_PORTS_REMEDY
@@ -48,6 +49,7 @@ def serve(settings: Settings, environ: Mapping[str, str], *, settings_file: Path
 
     /healthz is served before anything else is done, so that a slow disk does not look like a dead daemon.
     """
+    require_descriptors()
     node = node_name(settings, environ)
     decision = decide_role(settings, node, environ)
     if decision.role == "worker":

@@ -18,6 +18,7 @@ from sidecar import durable
 from sidecar.confined import Folder, NotRegularError, open_folder, read_from
 from sidecar.entry_errors import Entry, Meaning, meaning
 from sidecar.errors import RecordError, StorageError
+from sidecar.shortages import shortage
 
 MAX_RECORD_BYTES: Final = 16 * 1024 * 1024
 """The longest record that is written or read. A record that no daemon would read must never become visible."""
@@ -211,7 +212,7 @@ class PosixStorage:
                 may = "read it" if verb in ("read", "list", "sync") else "write there"
                 remedy = f"let the user with id {os.geteuid()}, as whom this daemon runs, {may}"
             else:
-                remedy = _REMEDIES.get(error.errno or 0, "check the storage that holds it")
+                remedy = shortage(error) or _REMEDIES.get(error.errno or 0, "check the storage that holds it")
             at = Path(os.fsdecode(error.filename)) if isinstance(error.filename, str | bytes) else target
             if at not in (target, self.root) and target.is_relative_to(at):
                 reason = f"{reason} ({at})"

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from sidecar.errors import SidecarError, StorageError, TaskError
+from sidecar.errors import SidecarError, TaskError
 from sidecar.heartbeat import NumericProfiles
 from sidecar.workers.command_specs import TaskSpec, cannot_be_used
 from sidecar.workers.messages import Checked, Done, Failed, Joined, Ready
@@ -90,10 +90,10 @@ class WorkerSupervisor:
         """Start processes, and note a failure. A machine without memory or ports now may have them later."""
         try:
             start()
-        except StorageError as error:
-            self._not_started(error, now)
         except SidecarError as error:
-            if self.task is None:  # no process was ever started: the interpreter may be wrong, for example
+            if (
+                self.task is None and not error.retryable
+            ):  # no process was ever started: a wrong interpreter, for example
                 self.failure = error
             else:
                 self._not_started(error, now)

@@ -6,6 +6,7 @@ started from the daemon's main thread, because the parent-death signal fires whe
 """
 
 import contextlib
+import errno
 import os
 import secrets
 import signal
@@ -16,7 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Final, Protocol
 
-from sidecar.errors import RecordError, SettingsError, StorageError
+from sidecar.errors import RecordError, SettingsError, ShortageError, StorageError
+from sidecar.shortages import NO_PROCESS, shortage
 from sidecar.states import FailureKind
 from sidecar.workers.logs import WorkerLog, remove_old_logs
 from sidecar.workers.messages import MAX_LINE_BYTES, Command, Failed, Report, decode, encode
@@ -217,6 +219,7 @@ def start(
 
     Raises:
         SettingsError: The interpreter cannot be run.
+        ShortageError: This machine lacks descriptors, processes or memory.
         StorageError: The log cannot be written.
     """
     if threading.current_thread() is not threading.main_thread():
@@ -225,7 +228,9 @@ def start(
         worker_log = WorkerLog.create(log)
         remove_old_logs(log, keep_logs)
     except OSError as error:
-        raise StorageError(f"the worker's log {log} cannot be written: {error.strerror}") from error
+        remedy = shortage(error)
+        why = error.strerror if remedy is None else f"{error.strerror}; {remedy}"
+        raise StorageError(f"the worker's log {log} cannot be written: {why}") from error
     try:
         return _spawn(worker, interpreter, framework, environment, directory, worker_log, post)
     except BaseException:
@@ -265,6 +270,9 @@ def _spawn(
         os.close(read_end)
         if error.filename == directory:
             raise SettingsError(f"workers cannot be started in {directory}: {error.strerror}") from error
+        remedy = NO_PROCESS if error.errno == errno.EAGAIN else shortage(error)
+        if remedy is not None:
+            raise ShortageError(f"a worker process cannot be started: {error.strerror}; {remedy}") from error
         raise SettingsError(
             f"worker_python {interpreter!r} cannot be run: {error.strerror}; name the Python of the training job"
         ) from error

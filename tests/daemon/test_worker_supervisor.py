@@ -1,7 +1,7 @@
 import pytest
 from fakes import FakeClock, Node, done, failed
 
-from sidecar.errors import StorageError
+from sidecar.errors import ShortageError, StorageError
 from sidecar.records import Checkpoint, Member
 from sidecar.states import WorkerPhase
 from sidecar.workers.messages import Evaluate, Join, Joined, Phase, Ready
@@ -141,6 +141,19 @@ def test_a_worker_that_cannot_be_started_is_tried_again_later(supervisor, node):
     supervisor.workers.start = start
     tend(supervisor, 1.0)
     assert node.log.names()[-1] == "worker_started"
+
+
+def test_a_machine_without_processes_is_no_reason_to_end(supervisor, node):
+    """Also at the check of the task: a wrong interpreter would be one."""
+
+    def refuse(*_, **__):
+        raise ShortageError("a worker process cannot be started: Too many open files")
+
+    supervisor.task = None
+    supervisor.workers.start = refuse
+    tend(supervisor, 0.0)
+    assert node.log.names() == ["worker_not_started"]
+    assert supervisor.failure is None
 
 
 def test_a_late_result_leaves_a_worker_with_its_next_plan(supervisor):

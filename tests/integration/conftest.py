@@ -19,6 +19,7 @@ from faulty import USABLE, Faulty
 from numpy_trainer import NUMPY, NumpyTrainer
 from prometheus_client.parser import text_string_to_metric_families
 from torch_trainer import TORCH, TorchTrainer
+from trial import Trial
 
 from sidecar.coordination.journal import read_history
 from sidecar.coordination.storage import PosixStorage
@@ -359,6 +360,26 @@ def new_torch_cluster(sidecar, torch_trainer, tmp_path_factory):
         return Cluster(sidecar, torch_trainer, wait_until, folder, gate, task="torch_gated.py", settings=TORCH)
 
     return make
+
+
+@pytest.fixture
+def new_trial(sidecar, numpy_trainer, tmp_path):
+    """Makes a training on which faults are inflicted; `state` is its state directory if that is elsewhere."""
+    made = []
+
+    def make(folder=tmp_path, state=None):
+        made.append(Trial(sidecar, numpy_trainer, wait_until, folder, state))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.end()
+
+
+@pytest.fixture
+def trial(new_trial):
+    """One such training."""
+    return new_trial()
 
 
 @pytest.fixture(scope="session")

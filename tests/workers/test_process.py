@@ -1,5 +1,6 @@
 """Starting and ending worker processes, without a framework where none is needed."""
 
+import errno
 import os
 import queue
 import signal
@@ -11,7 +12,7 @@ import venv
 import psutil
 import pytest
 
-from sidecar.errors import SettingsError, StorageError
+from sidecar.errors import SettingsError, ShortageError, StorageError
 from sidecar.workers.messages import Failed, Ready
 from sidecar.workers.process import Exited, Halted, query, start
 
@@ -156,6 +157,19 @@ def test_interpreter_that_does_not_exist(launched):
     with pytest.raises(SettingsError, match=r"worker_python '/no/python'.*No such file") as caught:
         launched("/no/python")
     assert caught.value.exit_code == 2
+
+
+@pytest.mark.parametrize(("code", "remedy"), [(errno.EMFILE, "ulimit -n"), (errno.EAGAIN, "ulimit -u")])
+def test_what_the_machine_lacks_is_no_fault_of_the_interpreter(launched, monkeypatch, code, remedy):
+    """It may have it later, so the daemon tries again."""
+
+    def refuse(*_, **__):
+        raise OSError(code, os.strerror(code), sys.executable)
+
+    monkeypatch.setattr(subprocess, "Popen", refuse)
+    with pytest.raises(ShortageError, match=f"{os.strerror(code)}.*{remedy}") as caught:
+        launched()
+    assert caught.value.retryable
 
 
 def test_directory_that_does_not_exist(launched):
