@@ -9,6 +9,7 @@ from sidecar.evaluation.data.cache import CacheBudget
 from sidecar.evaluation.data.reader import EvalSetReader
 from sidecar.evaluation.data.shard import Shard
 from sidecar.evaluation.metrics.metric import EvalSetInfo
+from sidecar.evaluation.repeatability import generators
 from sidecar.evaluation.states import SetStates
 from sidecar.evaluation.task import EvalSet, NonfinitePolicy, Task
 
@@ -41,7 +42,14 @@ class EvalSets:
     ) -> None:
         self._task, self._shard = task, shard
         reader = partial(EvalSetReader, shard=shard, budget=CacheBudget(cache_bytes), nonfinite=nonfinite)
-        self._readers = [reader(name, eval_set, open_source(name, eval_set)) for name, eval_set in task.sets().items()]
+        self._readers = []
+        for name, eval_set in task.sets().items():
+            before = generators()
+            source = open_source(name, eval_set)
+            other = open_source(name, eval_set) if generators() != before else None
+            self._readers.append(reader(name, eval_set, other or source))
+            if other is not None:
+                self._readers[-1].require_same_sample(source)
         self.chosen = self._readers
         """The eval sets that take part in the present evaluation."""
 

@@ -70,6 +70,21 @@ _REMEDIES: Final = (
         "If you trust the file, allow what it names with torch.serialization.add_safe_globals in the task's file",
     ),
     (
+        re.compile(
+            r"Got invalid dimensions for input: \S+ for the following indices\s+index: 0 Got: \d+ Expected: (\d+)"
+            r"|Dimension mismatch\. Got \d+ but expected (\d+) for dimension 0"
+        ),
+        (
+            "The model takes batches of {size} examples only: export it with a free first axis, such as "
+            'dynamic_axes={{"input": {{0: "n"}}}}, or write Task(batch_size={size}) and fill up the last batch in '
+            "predict: n = len(x); x = np.concatenate([x, np.repeat(x[-1:], {size} - n, 0)]), and return [:n]"
+        ),
+    ),
+    (
+        re.compile(r"Detected the following values in `target`:.*-100"),
+        "Labels -100 mark what does not count: give the metric ignore_index=-100",
+    ),
+    (
         re.compile(r"No module named"),
         f"Install it for {sys.executable}, or name the Python of the training environment with worker_python",
     ),
@@ -157,7 +172,7 @@ def as_failed(
         kind = FailureKind.TASK_ERROR
         message = (
             f"a metric adds up whole numbers that are too large for an exact sum ({error}): check labels and weights "
-            f"for values such as 1e30"
+            f"for values such as 1e30, and let the function of a Sums return floats, such as float(total)"
         )
     else:
         kind = _KIND_BY_PHASE.get(phase, FailureKind.WORKER_DIED)
@@ -207,10 +222,19 @@ def _sentence(error: BaseException, phase: WorkerPhase, path: str | None) -> str
     else:
         text = f"{type(error).__name__}{': ' * bool(lines)}{' '.join(lines)}"
     shortened = text[:_MAX_CHARACTERS] + "…" * (len(text) > _MAX_CHARACTERS)
-    remedy = next((f" {remedy}." for pattern, remedy in _REMEDIES if pattern.search(text)), "")
+    remedy = getattr(error, "remedy", None) or _remedy_for(text)
+    remedy = f" {remedy}." if remedy else ""
     if path is not None and f"{Path(path).parent}/" in text.replace(path, ""):
         remedy = f" {_BESIDE}."
     return f"{shortened} (raised while {_WHILE.get(phase, phase)}).{remedy} The traceback says where:"
+
+
+def _remedy_for(text: str) -> str:
+    for pattern, remedy in _REMEDIES:
+        if found := pattern.search(text):
+            sizes = [size for size in found.groups() if size]
+            return remedy.format(size=sizes[0]) if sizes else remedy
+    return ""
 
 
 def _user_traceback(error: BaseException) -> str:

@@ -17,6 +17,7 @@ import numpy as np
 from sidecar.evaluation.artifact_writer import ArtifactWriter
 from sidecar.evaluation.backend import TIMED, Collective, Evaluator, Int64s, RankReport, States, Stream
 from sidecar.evaluation.data import nonfinite
+from sidecar.evaluation.data.reader import order_advice
 from sidecar.evaluation.eval_loop import EXAMPLES, LEFT_OUT
 from sidecar.evaluation.evaluate_functions import EvaluateFunctions
 from sidecar.evaluation.failures import EvaluationError
@@ -206,8 +207,7 @@ def _exchange_hello(
             raise EvaluationError(
                 "stream_differs",
                 f"eval set {stream.eval_set!r}: ranks read different data: {sides_of(groups, join)}. Each rank must "
-                f"read the same examples in the same order: shuffle with a seed and reshuffle_each_iteration=False or "
-                f"not at all, list files with shuffle=False, and let all nodes see the same files",
+                f"read the same examples in the same order: {order_advice('and let all nodes see the same files')}",
                 sides=groups,
             )
 

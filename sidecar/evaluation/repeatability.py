@@ -7,6 +7,7 @@ before each batch. Code that gives other numbers even then is refused. Imports n
 
 import hashlib
 import random
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
@@ -110,10 +111,12 @@ def seed(weights: str, eval_set: str, batch: int | bytes) -> int:
 
 
 def generators() -> tuple[Any, ...]:
-    """Return the states of the generators of numpy and Python. They differ after a generator was used."""
+    """Return the states of the generators of numpy, Python and, if it is loaded, torch. They differ after a use."""
     numpy_state = np.random.get_state(legacy=False)  # noqa: NPY002
     assert isinstance(numpy_state, dict)
-    return numpy_state["state"]["pos"], numpy_state["state"]["key"].tobytes(), random.getstate()
+    torch = sys.modules.get("torch")
+    of_torch = torch.get_rng_state().numpy().tobytes() if torch is not None and hasattr(torch, "get_rng_state") else b""
+    return numpy_state["state"]["pos"], numpy_state["state"]["key"].tobytes(), random.getstate(), of_torch
 
 
 def are_equal(one: Sequence[NDArray[Any]], other: Sequence[NDArray[Any]]) -> bool:

@@ -93,6 +93,24 @@ def test_whole_numbers_that_are_too_large_are_told_in_a_sentence():
     assert "labels and weights for values such as 1e30" in failed.message
 
 
+@pytest.mark.parametrize(
+    ("told", "words"),
+    [
+        (
+            "Got invalid dimensions for input: x for the following indices\n index: 0 Got: 7 Expected: 16\n Please fix",
+            'dynamic_axes={"input": {0: "n"}}, or write Task(batch_size=16)',
+        ),
+        ("Cannot set tensor: Dimension mismatch. Got 7 but expected 1 for dimension 0 of input 0.", "batch_size=1)"),
+        (
+            "Detected the following values in `target`: tensor([-100, 0, 1]) but expected only the following values",
+            "ignore_index=-100",
+        ),
+    ],
+)
+def test_errors_of_libraries_get_the_line_to_write(told, words):
+    assert words in as_failed(RuntimeError(told), phase="evaluate", plan=1, rank=0).message.splitlines()[0]
+
+
 OF_TORCH = (
     "Weights only load failed. This file can still be loaded, to do so you have two options.\n\t(1) Re-running "
     "`torch.load` with `weights_only` set to `False` will likely succeed, but it can result in arbitrary code "

@@ -1,8 +1,11 @@
 """The python backend without processes: any data that numpy can hold, any model, and the same bits for all ranks."""
 
+import importlib
+import pickle
 import subprocess
 import sys
 import threading
+import zlib
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,7 +18,7 @@ from sidecar.evaluation import path_alias
 from sidecar.evaluation.backend import backend
 from sidecar.evaluation.backends.python.evaluator import PythonEvaluator
 from sidecar.evaluation.data.shard import Shard
-from sidecar.evaluation.failures import EvaluationError
+from sidecar.evaluation.failures import EvaluationError, as_failed
 from sidecar.evaluation.rank_evaluation import evaluate as evaluate_rank
 from sidecar.evaluation.reduction import LocalCollective
 from sidecar.evaluation.shared_folder import SharedFolderCollective
@@ -416,7 +419,7 @@ def test_numbers_that_are_not_finite_are_counted_and_located(checkpoint, tmp_pat
         ({"eval_sets": {"test": lambda: 5}}, "expected arrays"),
         ({"eval_sets": {"test": lambda: (np.array([object()]), [1])}}, "neither numbers nor text"),
         ({"eval_sets": {"test": data.tfrecords("x")}}, "TFRecord files need framework = 'tensorflow'"),
-        ({"eval_sets": {"test": lambda: X}}, "(x, y)"),
+        ({"eval_sets": {"test": lambda: X}}, "found x alone. Let the source return both, such as lambda: (x, y)"),
     ],
 )
 def test_mistakes_are_told_in_one_sentence(checkpoint, tmp_path, changes, words):
@@ -438,6 +441,95 @@ def test_functions_of_other_libraries_get_all_examples(checkpoint, tmp_path, ran
     right = cohen_kappa_score(Y, predict(np.load(checkpoint), X).argmax(1))
     assert [end.result.metrics["test"]["kappa"].value for end in ends] == [right] * ranks
     assert all("kappa is a function of all examples" in note for end in ends for note in end.result.notes)
+
+
+ROWS = [["a", "b"], ["c"], ["d", "e", "f"], ["g"], ["h", "i"]]
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+@pytest.mark.parametrize(
+    ("x", "size"),
+    [
+        (ROWS, len),
+        (np.array(ROWS, object), len),
+        ([np.ones(len(row)) for row in ROWS], len),
+        ([{"words": row, "n": 1.5} for row in ROWS], lambda row: len(row["words"])),
+        ({"text": ROWS, "other": list(range(5))}, None),
+    ],
+)
+def test_rows_may_be_lists_of_any_lengths(checkpoint, tmp_path, ranks, x, size):
+    """The model gets the rows as they are, and cannot change those of the next evaluation."""
+
+    def predict(_model, given):
+        rows = given["text"] if size is None else given
+        found = np.array([(size or len)(row) for row in rows], float)
+        if size is len and isinstance(rows[0], list):
+            rows[0].append("more")
+        return found
+
+    sizes = np.array([len(row) for row in ROWS], float)
+    made = task(lambda: (x, sizes), predict=predict, metrics=lambda: [MAE()], batch_size=2)
+    for folder in ("a", "b"):
+        ends = run(made, checkpoint, tmp_path / folder, ranks)
+        assert [end.result.metrics["test"]["mae"].value for end in ends] == [0.0] * ranks
+
+
+def test_rows_of_other_contents_differ(checkpoint, tmp_path):
+    """Two workers that have other words in one row do not evaluate together."""
+    numbers = iter(range(9))
+
+    def source():
+        rows = [list(row) for row in ROWS]
+        rows[4][1] = str(next(numbers) // 2)
+        return rows, np.ones(5)
+
+    predict = lambda _, x: np.array([float(len(row)) for row in x])  # noqa: E731 - as users write it
+    ends = run(task(source, predict=predict, metrics=lambda: [MAE()], batch_size=2), checkpoint, tmp_path / "a", 3)
+    assert {end.kind for end in ends} == {"stream_differs"}
+    assert all("reshuffle" not in str(end) for end in ends)
+
+
+def test_a_split_at_random_is_refused_with_the_remedy(checkpoint, tmp_path):
+    """It would evaluate examples that training has seen, and others in each process."""
+    from sklearn.model_selection import train_test_split
+
+    drawn = lambda: train_test_split(X, Y)[1::2]  # noqa: E731 - as users write it
+    assert "train_test_split(…, random_state=0)" in refused(task(drawn), checkpoint, tmp_path / "a")
+    seeded = lambda: train_test_split(X, Y, random_state=0)[1::2]  # noqa: E731
+    assert run(task(seeded), checkpoint, tmp_path / "b")[0].result.examples == {"test": 26}
+
+    def scratch():
+        np.random.random()  # noqa: NPY002 - draws, but not the data
+        return X, Y
+
+    assert run(task(scratch), checkpoint, tmp_path / "c")[0].result.examples == {"test": 103}
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (pickle.dumps({"trees": 3}), "a pickle: write Task(load=joblib.load"),
+        (zlib.compress(b"any"), "compressed file"),
+        (b"PK\x03\x04rest", "a zip archive"),
+        (b"\x93NUMPY\x01", "numpy.load"),
+        (b"tree\nversion=v4", "lightgbm.Booster(model_file=path)"),
+        (b'{"learner":{}}', "xgboost.Booster(model_file=path)"),
+        (b"anything", ""),
+    ],
+)
+def test_a_file_of_another_library_is_named_with_its_loader(tmp_path, monkeypatch, content, words):
+    """A loader of one library gets what another one wrote."""
+    (tmp_path / "trees.py").write_text("def load_model(path):\n    raise RuntimeError('Check failed: not a model')\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    trees = importlib.import_module("trees")
+    path = tmp_path / "model-1.bin"
+    path.write_bytes(content)
+    evaluator = PythonEvaluator(task(load=trees.load_model), Shard(0, 1), cache_bytes=1 << 20)
+    with pytest.raises(RuntimeError) as caught:
+        evaluator.restore(str(path))()
+    sentence = as_failed(caught.value, phase="restore", plan=1, rank=0).message.splitlines()[0]
+    assert words in sentence
+    assert ("The file is" in sentence) == bool(words)
 
 
 def test_a_checkpoint_that_is_gone_has_vanished(checkpoint, tmp_path):

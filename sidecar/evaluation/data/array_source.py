@@ -3,7 +3,7 @@
 Batches of arrays are views. Batches of an iterator are stacked from examples, which must have the same type and shape.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from copy import copy
 from itertools import islice
 from typing import Any, Final
@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sidecar.evaluation.data.batch_source import Batch
+from sidecar.evaluation.data.digest import is_plain_row
 from sidecar.evaluation.data.elements import placed
 from sidecar.evaluation.data.file_sources import RecordFiles
 from sidecar.evaluation.data.reader import unless_batched
@@ -22,7 +23,10 @@ from sidecar.evaluation.task import EvalSet, call
 from sidecar.records import Sharding
 
 _ACCEPTED: Final = "arrays x, (x, y) or (x, y, sample_weight), an iterator of examples, or npz files (sidecar.data)"
+_AS_LISTS: Final = ", or return lists of rows of any lengths as a whole: lambda: (list_of_x, list_of_y)"
+_PADDED: Final = ", or a dataset of PyTorch in a DataLoader(collate_fn=…) that pads them"
 _SIZES_SHOWN: Final = 6
+_ROWS: Final = (list, tuple, dict, np.ndarray)
 _NUMBERS: Final = "biufcUSMm"
 """Kinds of numpy types whose bytes can be hashed."""
 
@@ -30,14 +34,23 @@ _NUMBERS: Final = "biufcUSMm"
 class ArraySource:
     """Provide the data of one eval set on one rank: see `sidecar.evaluation.data.batch_source.BatchSource`.
 
-    `opened` is what the function of the eval set returned, if the caller has called it already.
+    `opened` is what the function of the eval set returned, if the caller has called it already. With `takes_objects`,
+    the rows of whole lists may be lists of different lengths, or dicts: the model gets an array of such objects.
 
     Raises `EvaluationError` for data that cannot be evaluated.
     """
 
     def __init__(
-        self, name: str, eval_set: EvalSet, *, batch_size: int | None, shard: Shard, opened: Any = None
+        self,
+        name: str,
+        eval_set: EvalSet,
+        *,
+        batch_size: int | None,
+        shard: Shard,
+        opened: Any = None,
+        takes_objects: bool = False,
     ) -> None:
+        self._takes_objects = takes_objects
         self._name, self._eval_set, self._batch_size, self._shard = name, eval_set, batch_size, shard
         self.sharding: Sharding = "own" if eval_set.shards_itself else "batches"
         data = self._open() if opened is None else self._accepted(opened)
@@ -108,7 +121,8 @@ class ArraySource:
 
     def _arrays_of(self, data: Any) -> Any:
         """Return the arrays of a source of whole arrays. Raises `EvaluationError` unless they are equally long."""
-        arrays = self._converted(tuple(data) if isinstance(data, list) else data)
+        data = tuple(data) if isinstance(data, list) else data
+        arrays = self._converted(_with_objects(data) if self._takes_objects else data)
         if self._batch_size is None:
             raise self._refused("its source returns whole arrays: give Task(batch_size=…), such as 256")
         self._require_equally_many(arrays)
@@ -170,7 +184,7 @@ class ArraySource:
             if (form := self._form_of(converted)) != self._form:
                 raise self._refused(
                     f"element {number} of its iterator is {form}, the first was {self._form}: give all elements "
-                    f"the same types and shapes"
+                    f"the same types and shapes{_AS_LISTS if self._takes_objects else _PADDED}"
                 )
             yield copied(converted)  # a generator may fill the same array for every element
 
@@ -205,10 +219,10 @@ class ArraySource:
         try:
             arrays = as_arrays(element)
         except ValueError as error:
-            raise self._refused(f"its source yields something that is not an array: {error}") from None
+            advice = "" if "inhomogeneous" not in str(error) or self._takes_objects else _PADDED
+            raise self._refused(f"its source yields something that is not an array: {error}{advice}") from None
         for array in leaves(arrays):
-            is_text = array.dtype.hasobject and all(isinstance(item, str | bytes) for item in array.ravel().tolist())
-            if array.dtype.kind not in _NUMBERS and not is_text:
+            if array.dtype.kind not in _NUMBERS and not all(map(self._is_taken, array.ravel().tolist())):
                 kind = array.dtype if array.ndim else type(array.item()).__name__
                 raise self._refused(
                     f"its source yields {kind}, which is neither numbers nor text: convert it, or let x be the numbers "
@@ -216,8 +230,32 @@ class ArraySource:
                 )
         return arrays
 
+    def _is_taken(self, item: Any) -> bool:
+        """Return whether an array of objects may hold this one."""
+        return isinstance(item, str | bytes) or (self._takes_objects and is_plain_row(item))
+
     def _refused(self, complaint: str) -> EvaluationError:
         return EvaluationError("task_error", f"eval set {self._name!r}: {complaint}")
+
+
+def _with_objects(data: Any) -> Any:
+    """Return data with an array of objects for each list whose rows numpy cannot hold in one array."""
+    if isinstance(data, Mapping):
+        return {name: _with_objects(part) for name, part in data.items()}
+    if isinstance(data, tuple):
+        return tuple(map(_with_objects, data))
+    if not isinstance(data, list) or not data or not is_plain_row(data) or not isinstance(data[0], _ROWS):
+        return data
+    try:
+        array = np.asarray(data)
+    except ValueError:
+        array = np.empty(0, object)
+    if array.dtype != object:
+        return data
+    rows = np.empty(len(data), object)
+    for number, row in enumerate(data):
+        rows[number] = row
+    return rows
 
 
 def finite_rows(structure: Any) -> list[NDArray[np.bool_]]:

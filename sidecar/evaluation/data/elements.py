@@ -11,6 +11,10 @@ from sidecar.evaluation.failures import EvaluationError
 
 _MOST_PARTS: Final = 3  # (x, y, sample_weight)
 _FORMS: Final = "(x, y) or (x, y, sample_weight)"
+_OF_KERAS: Final = (
+    "Map them to this form, (x, x) for an autoencoder; or leave out metrics and loss, so that the compiled model's own "
+    "test_step takes the elements unchanged"
+)
 
 
 def unpack(batch: Any) -> tuple[Any, Any, Any] | None:
@@ -25,15 +29,15 @@ def parts_of(batch: Any) -> tuple[Any, Any, Any]:
     return unpack(batch) or (batch, None, None)
 
 
-def with_labels(batch: Any) -> tuple[Any, Any, Any]:
-    """Return inputs, labels and weights of a batch; raises `EvaluationError` if there are no labels."""
+def with_labels(batch: Any, remedy: str = _OF_KERAS) -> tuple[Any, Any, Any]:
+    """Return inputs, labels and weights of a batch; raises `EvaluationError` with the remedy if there are no labels."""
     parts = unpack(batch)
     if parts is None or parts[1] is None:
+        what = "Task(metrics=…) and Task(loss=…) compare" if remedy is _OF_KERAS else "metrics compare"
         raise EvaluationError(
             "task_error",
-            f"Task(metrics=…) and Task(loss=…) compare predictions with labels: elements of an eval set must be "
-            f"{_FORMS}, found {describe(batch)}. Map them to this form, (x, x) for an autoencoder; or leave out "
-            f"metrics and loss, so that the compiled model's own test_step takes the elements unchanged",
+            f"{what} predictions with labels: elements of an eval set must be "
+            f"{_FORMS}, found {describe(batch)}. {remedy}",
         )
     return parts
 

@@ -6,6 +6,7 @@ sample is compared before, and the own batches are compared with those of the fi
 """
 
 import hashlib
+import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -30,11 +31,20 @@ _SHARE_OF_FIRST: Final = 0.2
 _MOST_AGAIN: Final = 64
 """Limit of the batches of a rank that are read again after the first evaluation."""
 
-_ORDER_ADVICE: Final = (
+_ORDER_OF_TENSORFLOW: Final = (
     "shuffle with a seed and reshuffle_each_iteration=False or not at all, list files with shuffle=False, give an "
-    "ImageDataGenerator's flow(…, shuffle=False), and let a generator start again whenever its function is called. "
-    "If a PyTorch dataset chooses at random, seed it with the example's index: random.seed(index) in __getitem__"
+    "ImageDataGenerator's flow(…, shuffle=False)"
 )
+_ORDER: Final = "do not shuffle, sort lists of files and what comes from a set"
+_AT_RANDOM: Final = (
+    ". If a dataset chooses at random, seed it with the example's index: random.seed(index) in __getitem__"
+)
+
+
+def order_advice(more: str = "and let a generator start again whenever its function is called") -> str:
+    """Return what gives data the same order each time, in the words of the framework of this process."""
+    is_tensorflow = "tensorflow" in sys.modules
+    return f"{_ORDER_OF_TENSORFLOW if is_tensorflow else _ORDER}, {more}" + ("" if is_tensorflow else _AT_RANDOM)
 
 
 class EvalSetReader:
@@ -79,6 +89,21 @@ class EvalSetReader:
         self.is_left_to_first = False
         self.third_part: ThirdPart | None = None
         """Decides what the third part of each batch holds, if the task takes it as weights; else None."""
+
+    def require_same_sample(self, source: BatchSource) -> None:
+        """Raise `EvaluationError` unless a source that was opened before this one begins with the same batch.
+
+        Call it for sources whose function draws random numbers, such as to divide a dataset.
+        """
+        first = source.sample()
+        if (None if first is None else self._digest(first)) != self._sample.first:
+            raise EvaluationError(
+                "stream_differs",
+                f"eval set {self.name!r}: its function draws random numbers, and returns other examples each time it "
+                f"is called, among them some that training has seen: give the split that training has, such as "
+                f"random_split(dataset, lengths, generator=torch.Generator().manual_seed(0)) or "
+                f"train_test_split(…, random_state=0), with the seed of training",
+            )
 
     def expect_weights(self, remedy: str, first: Batch | None) -> None:
         """Take the third part of each batch as weights, and let `read` refuse it if it holds numbers of examples.
@@ -275,13 +300,13 @@ class EvalSetReader:
         return EvaluationError(
             "stream_differs",
             f"eval set {self.name!r} differs from the first time that it was read: its files have changed, or its "
-            f"order changes each time: {_ORDER_ADVICE}",
+            f"order changes each time: {order_advice()}",
         )
 
     def _has_other_order(self) -> EvaluationError:
         return EvaluationError(
             "stream_differs",
-            f"eval set {self.name!r} has another order each time that it is read: {_ORDER_ADVICE}",
+            f"eval set {self.name!r} has another order each time that it is read: {order_advice()}",
         )
 
     @property
@@ -324,7 +349,7 @@ class EvalSetReader:
             tick()
         if batches == 0:
             raise EvaluationError(
-                "stream_differs", f"eval set {self.name!r} is empty when it is read a second time: {_ORDER_ADVICE}"
+                "stream_differs", f"eval set {self.name!r} is empty when it is read a second time: {order_advice()}"
             )
         self._require_expected(examples)
         if self._eval_set.prepare is None:

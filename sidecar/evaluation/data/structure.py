@@ -1,6 +1,7 @@
 """Handle nested tuples, lists and dicts of arrays, in which tasks return inputs, labels and predictions."""
 
 from collections.abc import Callable, Iterator, Mapping
+from copy import deepcopy
 from typing import Any
 
 import numpy as np
@@ -26,7 +27,7 @@ def as_arrays(structure: Any) -> Any:
 
 def copied(structure: Any) -> Any:
     """Return a structure with copies of its arrays, because later code may change or reuse the originals."""
-    return map_leaves(np.array, structure)
+    return map_leaves(lambda array: deepcopy(array) if array.dtype.hasobject else np.array(array), structure)
 
 
 def leaves(structure: Any) -> Iterator[NDArray[Any]]:

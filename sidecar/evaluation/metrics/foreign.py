@@ -43,6 +43,8 @@ _OF_SCORES: Final = ("handle a mix of", "continuous", "Expected array-like", "In
 """Words in the messages of libraries whose function takes numbers of classes and was given scores."""
 
 _BOTH: Final = 2
+_IGNORED: Final = -100
+"""The label that marks padding in libraries built on PyTorch."""
 
 Given = tuple[Any, Any, Any]
 """Labels, predictions and weights (or None)."""
@@ -146,6 +148,8 @@ class InTurn:
                 numbers = self._called(whole, self._converted)
                 self._require_same(numbers, self._called(whole, self._converted))
         notes = tuple(dict.fromkeys(f"{self._label}: {warning.message}"[:300] for warning in warned))
+        if not self._is_object and (ignored := _count_ignored(whole[0])):
+            notes += (f"{self._label} counts {ignored:,} labels of {_IGNORED} like any others: leave them out in it",)
         return MetricResult({name: value(number, self._goal) for name, number in numbers.items()}, {}, notes)
 
     def _tried(self, given: Given) -> Callable[[Any], Any]:
@@ -583,6 +587,11 @@ def _held_by_class(metric: Any) -> dict[str, str]:
     for kind in reversed(type(metric).__mro__[:-1]):
         found |= {f"{kind.__name__}.{name}": content for name, content in held_by(kind).items() if content}
     return found
+
+
+def _count_ignored(y: Any) -> int:
+    is_of_classes = isinstance(y, np.ndarray) and y.dtype.kind == "i"
+    return int(np.count_nonzero(y == _IGNORED)) if is_of_classes and (y >= 0).any() and not (y < _IGNORED).any() else 0
 
 
 def _length(part: Any) -> int:

@@ -78,7 +78,10 @@ class Sums:
         try:
             sums.add({str(name): plain_array(one) for name, one in returned.items()})
         except (OverflowError, TypeError, ValueError) as error:
-            raise TaskError(f"metric {self.name!r}: its function does not return sums that add up: {error}") from None
+            advice = ": return it as a float, such as float(total)" if isinstance(error, OverflowError) else ""
+            raise TaskError(
+                f"metric {self.name!r}: its function does not return sums that add up: {error}{advice}"
+            ) from None
 
     def compute(self, states: SetStates) -> MetricResult:
         """Return the numbers that `value` makes of the totals. Raises `TaskError` if it returns anything else."""
@@ -108,8 +111,11 @@ class Sums:
 
 
 def _takes_weights(function: Callable[..., Any]) -> bool:
+    """Return whether a function has a third argument, and not for something else that has a value already."""
     try:
-        inspect.signature(function).bind(None, None, None)
+        signature = inspect.signature(function)
+        signature.bind(None, None, None)
     except (TypeError, ValueError):  # it takes two arguments, or it is a builtin without a signature
         return False
-    return True
+    third = list(signature.parameters.values())[_WEIGHTED - 1 : _WEIGHTED]
+    return not third or third[0].default is third[0].empty or "weight" in third[0].name.lower()

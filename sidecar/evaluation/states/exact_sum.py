@@ -131,11 +131,7 @@ class ExactSum:
             raise OverflowError(
                 f"an integer sum reached {self._reach}: from 2^49 on the ranks' sum could overflow int64"
             )
-        chosen = chosen_rows(self, rows)
-        packed = np.zeros((len(chosen), self._size), np.int64)
-        for place, number in enumerate(chosen):
-            packed[place] = self._row(number)
-        return packed.reshape(-1)
+        return self._matrix(rows).reshape(-1)
 
     def unpack(self, packed: NDArray[np.int64], rows: NDArray[np.bool_] | None = None) -> None:
         """Replace the sums by those of a pack, or of an element-wise sum of packs.
@@ -188,7 +184,7 @@ class ExactSum:
     def to_json(self) -> dict[str, Any]:
         """Return strict JSON: shape, dtype, and the rows that are not zero, by row number."""
         used = self.used()
-        rows = self.pack(used).reshape(-1, self._size).tolist()
+        rows = self._matrix(used).tolist()
         rows_by_number = {str(number): row for number, row in zip(chosen_rows(self, used), rows, strict=True)}
         return {"reduction": "sum", "shape": list(self.shape), "dtype": self.dtype, "rows": rows_by_number}
 
@@ -204,6 +200,14 @@ class ExactSum:
         except (AttributeError, IndexError, KeyError, OverflowError, TypeError, ValueError) as error:
             raise RecordError(f"not the saved state of a metric: {error!r}") from error
         return state
+
+    def _matrix(self, rows: NDArray[np.bool_] | None) -> NDArray[np.int64]:
+        """Return the chosen rows, or all rows."""
+        chosen = chosen_rows(self, rows)
+        matrix = np.zeros((len(chosen), self._size), np.int64)
+        for place, number in enumerate(chosen):
+            matrix[place] = self._row(number)
+        return matrix
 
     def _row(self, number: int) -> NDArray[np.int64]:
         """Return one row of the pack; zeros for digits that do not exist."""

@@ -67,7 +67,10 @@ class NamedSums:
         if self._sums.keys() != other._sums.keys():
             raise ValueError(f"sums {', '.join(other._sums)} cannot be merged into {', '.join(self._sums)}")
         for name, state in other._sums.items():
-            self._sums[name].merge(state)
+            try:
+                self._sums[name].merge(state)
+            except OverflowError as error:
+                raise OverflowError(f"{name!r}: {error}") from None
 
     def totals(self) -> dict[str, NDArray[Any]]:
         """Return the sums by name, as int64 or float64 of their shapes."""

@@ -9,6 +9,7 @@ import pytest
 
 from sidecar.errors import RecordError, TaskError
 from sidecar.evaluation.data.shard import Shard
+from sidecar.evaluation.failures import as_failed
 from sidecar.evaluation.states import NamedSums
 from sidecar.metrics import EvalBatch, EvalSetInfo, Sums
 
@@ -26,6 +27,37 @@ def scores(totals):
         "surprise": totals["surprise"] / counts.sum(),
         "recall": {str(digit): number for digit, number in enumerate(recall)},
     }
+
+
+def test_a_third_argument_with_a_default_gets_no_weights(measure):
+    """A threshold keeps its value, unless its name says that it is a weight."""
+
+    def above(y, predictions, threshold=0.5):  # noqa: ARG001 - as users write it
+        return {"above": (predictions > threshold).sum()}
+
+    def weighted(_y, predictions, sample_weight=None):
+        return {"above": ((predictions > 0.5) * sample_weight).sum()}
+
+    y = np.arange(5.0)
+    assert measure(Sums(above, lambda totals: totals["above"]), y, y / 5).values["sums"].value == 2
+    found = measure(Sums(weighted, lambda totals: totals["above"]), y, y / 5, np.full(5, 2, np.float32))
+    assert found.values["sums"].value == 4
+    with pytest.raises(TaskError, match="weights"):
+        measure(Sums(above, lambda totals: totals["above"]), y, y, y)
+
+
+@pytest.mark.parametrize("ranks", [1, 3])
+def test_sums_of_large_integers_are_exact(measure, ranks):
+    """Squares of times in nanoseconds pass 2^49; beyond 2^62 the message says how to write it."""
+    y = np.arange(6)
+    large = Sums(lambda y, _: {"sum": np.int64(2**58) + y.sum()}, lambda totals: totals["sum"] - (3 * 2**58 + 15))
+    assert measure(large, y, y, ranks=ranks, batch=2).values["sums"].value == 0
+    with pytest.raises((TaskError, OverflowError)) as caught:
+        measure(Sums(lambda *_: {"sum": np.int64(2**61)}, len), y, y, ranks=ranks, batch=2)
+    failed = as_failed(caught.value, phase="conclude", plan=1, rank=0)
+    assert failed.kind == "task_error"
+    assert "float(total)" in failed.message
+    assert "Traceback" not in failed.message
 
 
 @pytest.mark.parametrize("ranks", [1, 3, 20])

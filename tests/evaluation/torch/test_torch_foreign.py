@@ -15,6 +15,8 @@ from sidecar.errors import TaskError
 from sidecar.evaluation.failures import EvaluationError
 from sidecar.metrics import Accuracy, InTurn
 
+pytestmark = pytest.mark.torch
+
 MADE = torch.Generator().manual_seed(3)
 X, Y = torch.randn(103, 5, generator=MADE), torch.randint(0, 3, (103,), generator=MADE)
 

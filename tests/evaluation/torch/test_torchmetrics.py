@@ -427,6 +427,21 @@ def test_no_number_of_a_single_example_is_computed(checkpoint, batch):
     assert min(counted) > 1
 
 
+def test_ignored_labels_get_the_argument_that_leaves_them_out(checkpoint):
+    """What torchmetrics says does not name it."""
+    import torch
+    from torchmetrics.classification import MulticlassAccuracy
+
+    def marked(y, _):
+        return torch.where(torch.arange(len(y)) % 5 == 0, -100, y)
+
+    with pytest.raises(EvaluationError, match=r"MulticlassAccuracy\(…, ignore_index=-100\)"):
+        result_of_ranks(task(lambda: [MulticlassAccuracy(3)], labels=marked), checkpoint, 1)
+    named = lambda: [MulticlassAccuracy(3, ignore_index=-100)]  # noqa: E731 - as users write it
+    found = result_of_ranks(task(named, labels=marked), checkpoint, 2)["test"]
+    assert found.values["multiclassaccuracy"].value == pytest.approx(float(alone(named()[0], labels=marked)))
+
+
 def test_weights_are_refused():
     """Torchmetrics has no weights of examples, so the number would not be the weighted one."""
     import torchmetrics

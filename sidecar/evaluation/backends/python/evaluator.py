@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from sidecar.evaluation import repeatability
 from sidecar.evaluation.backend import Keep, States, Stream, Tick, forget
+from sidecar.evaluation.backends.python.file_kinds import remedy_for
 from sidecar.evaluation.backends.python.loaded_files import LoadedFiles
 from sidecar.evaluation.batch_dependence import (
     MODEL,
@@ -44,6 +45,7 @@ from sidecar.evaluation.states import SetStates
 from sidecar.evaluation.task import EvalSet, Task, call
 
 _REMEDY: Final = "let the source return (x, y) alone, or ((x1, x2), y) for two inputs"
+_LABELS: Final = "Let the source return both, such as lambda: (x, y), and (x, x) for an autoencoder"
 _WEIGHTS: Final = "weights"  # folder of the saved checkpoint, as with other frameworks
 
 
@@ -61,7 +63,7 @@ class PythonEvaluator:
         sources: dict[str, ArraySource] = {}
 
         def open_source(name: str, eval_set: EvalSet) -> ArraySource:
-            sources[name] = ArraySource(name, eval_set, batch_size=task.batch_size, shard=shard)
+            sources[name] = ArraySource(name, eval_set, batch_size=task.batch_size, shard=shard, takes_objects=True)
             return sources[name]
 
         self._sets = EvalSets(task, shard, open_source, cache_bytes=cache_bytes, nonfinite="allow")
@@ -99,6 +101,7 @@ class PythonEvaluator:
             self._model = call("Task(load=…)", self._load, path)
         except Exception as error:
             require_present(path, error)
+            error.remedy = remedy_for(Path(path), error)  # type: ignore[attr-defined]
             raise
         if self._model is None:
             raise EvaluationError("task_error", "Task(load=…) must return a model, found None")
@@ -210,7 +213,7 @@ class PythonEvaluator:
         return _converted(call("Task(predict=…)", self._predict, self._model, copied(x)), examples)
 
     def _arrays(self, batch: Batch, predictions: Any, examples: int) -> list[NDArray[Any]]:
-        _, y, weights = with_labels(batch)
+        _, y, weights = with_labels(batch, _LABELS)
         with naming_weights(self._weights_remedy):
             return self._measurement.arrays(y, predictions, weights, examples)
 

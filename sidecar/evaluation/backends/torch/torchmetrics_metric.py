@@ -35,6 +35,9 @@ _REFUSED: Final = {
     "MetricTracker": "follows a metric over several evaluations: give the metric itself",
     "MinMaxMetric": "keeps the best and the worst number of several evaluations: give the metric itself",
 }
+_IGNORED: Final = -100
+"""The label that losses of PyTorch leave out, and that marks padding in libraries built on it."""
+
 _TOLERANCE: Final = 1e-4
 _PARTS: Final = 3  # of a first batch; some formulas for merged states are wrong from three on
 
@@ -244,8 +247,19 @@ class TorchMetric:
         except Exception as error:
             raise self._refused(
                 f"cannot be updated with predictions {_form(predictions)} and labels {_form(y)}: "
-                f"{' '.join(str(error).split()):.300}"
+                f"{' '.join(str(error).split()):.300}{self._advice_on_ignored(y)}"
             ) from error
+
+    def _advice_on_ignored(self, y: Any) -> str:
+        """Return what to write if labels hold the number that marks what does not count, and the metric counts all."""
+        is_marked = any(
+            isinstance(leaf, torch.Tensor) and not leaf.is_floating_point() and bool((leaf == _IGNORED).any())
+            for leaf in leaves(y)
+        )
+        if not is_marked or getattr(self.metric, "ignore_index", None) is not None:
+            return ""
+        line = f"{type(self.metric).__name__}(…, ignore_index={_IGNORED})"
+        return f". Labels {_IGNORED} mark what does not count: write {line}"
 
     def _arguments(self, y: Any, predictions: Any) -> tuple[list[Any], dict[str, Any]]:
         """Return the arguments of `update`: (predictions, y), the predictions alone, or the parts of y by name."""
