@@ -18,6 +18,7 @@ from sidecar.clock import Clock
 from sidecar.commands.catalog_and_rules import export_rule, make_catalog, make_rules, record_of
 from sidecar.commands.worker_pool import make_task_spec, make_workers
 from sidecar.coordination.dormant_heartbeats import DORMANT_SECONDS
+from sidecar.coordination.heartbeats import ReadLimits
 from sidecar.coordination.run import JOURNAL_FOLDERS
 from sidecar.coordination.state_directory import StateDirectory
 from sidecar.coordination.storage import TEMPORARY, PosixStorage
@@ -94,7 +95,7 @@ def daemon_from_settings(
         reconciler,
         clock,
         inbox.put,
-        dormant_seconds=max(DORMANT_SECONDS, 10 * settings.lease_seconds),
+        reads=ReadLimits(dormant_seconds=max(DORMANT_SECONDS, 10 * settings.lease_seconds)),
         place=StateDirectory(settings.checkpoint_dir, settings.run_dir, settings.run_lost_seconds, clock),
         visibility_seconds=settings.visibility_seconds,
         calls=BoundedCalls(now=clock.now),

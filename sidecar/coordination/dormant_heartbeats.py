@@ -27,6 +27,9 @@ _REMOVED_AT_ONCE: Final = 2  # in one call: nothing waits for it
 
 _TIMES_AGAIN_SECONDS: Final = 30.0  # between two readings of the times of all files, however few there are
 
+_SHARE_OF_TIMES: Final = 4
+"""Asking for the times of many files adds at most one request to that many reads: nothing urgent depends on them."""
+
 
 @dataclass(slots=True)
 class _Known:
@@ -63,7 +66,7 @@ class DormantHeartbeats:
         """Read the times of all files if that is due, and return the files that are not dormant any more.
 
         `own`: the path of this node's file, which was written just now. If there are many files, their times are read
-        less often, so that the load on storage stays that of `requests_per_second` reads.
+        less often, so that the load on storage stays that of a quarter of `requests_per_second` reads.
         """
         if own is None or now < self._next:
             return []
@@ -71,7 +74,7 @@ class DormantHeartbeats:
             found = {f"{self._folder}/{name}": at for name, at in self._storage.modified(self._folder).items()}
         except StorageError:
             found = {}
-        self._next = now + max(_TIMES_AGAIN_SECONDS, len(found) / self._requests_per_second)
+        self._next = now + max(_TIMES_AGAIN_SECONDS, len(found) * _SHARE_OF_TIMES / self._requests_per_second)
         if own not in found:
             return []
         before, times = self._known, self._written

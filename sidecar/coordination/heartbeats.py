@@ -3,11 +3,13 @@
 The daemon's storage thread calls this module. `liveness` decides which nodes are alive.
 """
 
+import math
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
-from typing import Final
+from itertools import count, takewhile
+from typing import Final, TypeVar
 from urllib.parse import quote, unquote
 
 from sidecar.bounded_calls import Calls, HangingError, call_directly
@@ -19,6 +21,8 @@ from sidecar.errors import NodeNameTakenError, RecordError, StorageError
 from sidecar.heartbeat import Heartbeat
 from sidecar.states import NodeState
 
+N = TypeVar("N")
+
 FOLDER: Final = "members"
 
 READS_PER_SECOND: Final = 12.0
@@ -26,6 +30,12 @@ READS_PER_SECOND: Final = 12.0
 
 _READS_AT_ONCE_SECONDS: Final = 2.0
 """The reads of so many seconds may be made at once: those of one beat."""
+
+_DISTANCE_FACTOR: Final = 3
+"""A node watches the nodes before it at distances 1, 3, 9, 27 …, so that a dead row of neighbours is noticed, too."""
+
+_SHARE_OF_WATCHED: Final = 2
+"""Watched nodes get at most one of that many reads, so that the other nodes have their turns."""
 
 _SILENT_SECONDS: Final = 60.0
 _SHARE_OF_SILENT: Final = 4
@@ -42,6 +52,19 @@ _BEATS_OF_PREDECESSOR: Final = 3
 
 _BEATS_OF_RIVAL: Final = 5
 """More than `_BEATS_OF_PREDECESSOR`, so that the later daemon ends before the earlier one decides which should end."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReadLimits:
+    """Bound the reads of other nodes' files.
+
+    Args:
+        per_second: The most reads.
+        dormant_seconds: The seconds without a write after which a file is read only once it changes.
+    """
+
+    per_second: float = READS_PER_SECOND
+    dormant_seconds: float = DORMANT_SECONDS
 
 
 @lru_cache(maxsize=4096)
@@ -73,30 +96,30 @@ class _HeartbeatFile:
 class Heartbeats:
     """Read the heartbeat files of one run, and write this daemon's own.
 
-    The other files are read in turn, at most `reads_per_second` of them. With few nodes each reading covers all files;
-    with many nodes it covers some of them. So the load on storage does not grow with the number of nodes. The lease
-    does, because it follows the gaps between the changes that are seen.
+    At most `reads.per_second` of the other files are read. With few nodes each reading covers all files. With many
+    nodes it covers those that this node watches, and some of the others in turn. So the load on storage does not grow
+    with the number of nodes. Each node is watched by several others, and any of them fails the plan of a node that is
+    gone, so that the time until that is noticed does not grow, either.
     """
 
     def __init__(
         self,
         storage: Storage,
         run: str,
-        reads_per_second: float = READS_PER_SECOND,
-        dormant_seconds: float = DORMANT_SECONDS,
+        reads: ReadLimits = ReadLimits(),
         calls: Calls = call_directly,
     ) -> None:
         self.storage = storage
         self.run = run
         self._calls = calls
-        self._reads_per_second = reads_per_second
-        self._saved_reads = reads_per_second  # reads that were allowed until now and not made
+        self._reads_per_second = reads.per_second
+        self._saved_reads = reads.per_second  # reads that were allowed until now and not made
         self._last_read_at: float | None = None
         self._files: dict[str, _HeartbeatFile] = {}
         self._own: str | None = None
         self._written = False
         self._predecessor: str | None = None  # the incarnation found under this node's name at the start
-        self._dormant = DormantHeartbeats(storage, FOLDER, dormant_seconds, reads_per_second)
+        self._dormant = DormantHeartbeats(storage, FOLDER, reads.dormant_seconds, reads.per_second)
         self._others: dict[str, set[int]] = {}  # other incarnations under this node's name: the beats they wrote
 
     def write(self, heartbeat: Heartbeat) -> None:
@@ -110,11 +133,12 @@ class Heartbeats:
         self.storage.replace(heartbeat_path(heartbeat.node), dumps(heartbeat))
         self._written = True
 
-    def read_due(self, now: float) -> HeartbeatReadings:
+    def read_due(self, now: float, attended: Iterable[str] = ()) -> HeartbeatReadings:
         """Read the files of other nodes that are due. Raises `StorageError` if the folder cannot be listed.
 
-        Files that were never read come first, the newest of them before the others. Then come those that were read
-        longest ago. A file that has been silent for long is read rarely, and a dormant one only after it changed.
+        Files that were never read come first, the newest of them before the others. Then come the files of watched and
+        of `attended` nodes, and then those that were read longest ago. A file that has been silent for long is read
+        rarely, and a dormant one only after it changed.
         """
         listed = self._names()
         for path in self._dormant.update(None if not self._written else heartbeat_path(str(self._own)), now):
@@ -122,18 +146,21 @@ class Heartbeats:
         for node in listed:
             if node not in self._files and heartbeat_path(node) not in self._dormant:
                 self._files[node] = _HeartbeatFile(SignsOfLife(now))
-        reading = self._read_each(self._due_nodes(now), _UNANSWERED_AT_ONCE)
+        reading = self._read_each(self._due_nodes(now, attended), _UNANSWERED_AT_ONCE)
         returned = frozenset(node for node in reading.nodes if self._files[node].returned)
         self._note(reading, now, frozenset(listed))
         self._dormant.clean(now, self._content)
         others = [file for node, file in self._files.items() if node != self._own]
         often = sum(not file.silent for file in others)
+        watched = len(watched_nodes(range(often + 1), often)) if often > self._most_at_once else 0
+        first = min(watched / _READS_AT_ONCE_SECONDS, self._reads_per_second / _SHARE_OF_WATCHED)
+        in_turn = self._reads_per_second * (1 - 1 / _SHARE_OF_SILENT) - first
         return replace(
             reading,
             returned=returned,
             unknown=tuple(file.problem for file in others if file.problem is not None),
             complete=all(file.read_at > float("-inf") for file in others),
-            round_seconds=often / (self._reads_per_second * (1 - 1 / _SHARE_OF_SILENT)),
+            round_seconds=(often - watched) / in_turn,
         )
 
     def storage_time(self, now: float) -> float | None:
@@ -159,7 +186,12 @@ class Heartbeats:
             return str(error), False
         return found, found.state == NodeState.LEFT
 
-    def _due_nodes(self, now: float) -> list[str]:
+    @property
+    def _most_at_once(self) -> int:
+        """Return the most files that one reading covers."""
+        return int(_READS_AT_ONCE_SECONDS * self._reads_per_second)
+
+    def _due_nodes(self, now: float, attended: Iterable[str]) -> list[str]:
         """Return the nodes whose files are read now, within the allowed number of reads."""
         since = now - self._last_read_at if self._last_read_at is not None else float("inf")
         self._last_read_at = now
@@ -172,9 +204,22 @@ class Heartbeats:
         often = [node for node in others if not self._files[node].silent]
         rarely = [node for node in others if self._files[node].silent and self._files[node].is_due(now)]
         for_silent = max(int(budget) // _SHARE_OF_SILENT, int(budget) - len(often))
-        chosen = [*rarely[:for_silent], *often][: max(0, int(budget) - len(failing))] + failing  # they may take long
+        first = self._before_others(often, attended)[: math.ceil(budget) // _SHARE_OF_WATCHED]
+        chosen = list(dict.fromkeys([*first, *rarely[:for_silent], *often]))
+        chosen = chosen[: max(0, int(budget) - len(failing))] + failing  # they may take long
         self._saved_reads = budget - len(chosen)
         return chosen
+
+    def _before_others(self, often: Sequence[str], attended: Iterable[str]) -> list[str]:
+        """Return the nodes that are read before it is their turn, those that were read longest ago first.
+
+        There are none if one reading covers all nodes, or as long as some file was never read.
+        """
+        if self._own is None or len(often) <= self._most_at_once or self._files[often[0]].read_at == float("-inf"):
+            return []
+        ring = sorted((*often, self._own), key=natural_order)
+        nodes = {*watched_nodes(ring, ring.index(self._own)), *(set(attended) & set(often))}
+        return sorted(nodes, key=self._order)
 
     def _order(self, node: str) -> tuple[float, float, str]:
         """Return a sort key: the file that was read longest ago is the first, and of unread ones the newest."""
@@ -253,6 +298,15 @@ class Heartbeats:
                 f"another live daemon (incarnation {found.incarnation}) writes heartbeats as node {mine.node!r}: "
                 "stop one of the two, or give this one a name of its own with --node"
             )
+
+
+def watched_nodes(ring: Sequence[N], place: int) -> list[N]:
+    """Return the nodes that the node at a place of a ring watches: those at the distances 1, 3, 9, 27 … before it.
+
+    The node that proposes before it is among them. Each node is watched from as many places, near and far.
+    """
+    distances = takewhile(lambda distance: distance < len(ring), (_DISTANCE_FACTOR**power for power in count()))
+    return [ring[place - distance] for distance in distances]
 
 
 def _node_of(path: str) -> str:

@@ -132,8 +132,7 @@ class Liveness:
     def observe(self, reading: HeartbeatReadings, now: float) -> list[str]:
         """Note a reading that was made at `now`; return the nodes that gave a sign of life."""
         if (pause := now - self._read_at) >= self.lease_seconds:
-            for node, watch in self._watches.items():
-                watch.interrupted |= pause >= self.lease_of(node)
+            self._note_pause(pause)
         self._alive, self._read_at, self._round_seconds = None, now, reading.round_seconds
         read = {heartbeat.node: heartbeat for heartbeat in reading.heartbeats}
         nodes = reading.nodes - reading.unanswered - {self.node}
@@ -150,10 +149,23 @@ class Liveness:
             return self.lease_seconds
         return 3 * min(watch.largest_gap, max(self.lease_seconds, self._round_seconds))
 
+    @property
+    def _reads_in_turns(self) -> bool:
+        """Return whether there are so many nodes that most of them are read less often than once in a lease."""
+        return self._round_seconds > self.lease_seconds
+
     def fresh(self, node: str, now: float) -> bool:
-        """Return whether a node is known to be alive: whether it changed within its lease, and did not leave."""
+        """Return whether a node is known to be alive: whether it changed within its lease, and did not leave.
+
+        If nodes are read in long turns, the silence since the last reading of a node says nothing about it, unless this
+        node missed its turns.
+        """
         watch = self._watches.get(node)
-        return watch is not None and bool(watch.signs.is_alive(now, self.lease_of(node)))
+        if watch is None:
+            return False
+        if self._reads_in_turns and now - watch.read_at < 3 * self._round_seconds:
+            now = max(watch.read_at, watch.signs.since)
+        return bool(watch.signs.is_alive(now, self.lease_of(node)))
 
     def fresh_heartbeats(self, now: float) -> list[Heartbeat]:
         """Return the newest heartbeats of the nodes that are alive, in natural order of names, this node among them."""
@@ -223,6 +235,17 @@ class Liveness:
             and all(map(partial(self._is_known, now), self._watches))
         )
 
+    def _note_pause(self, pause: float) -> None:
+        """Note that this node has read no files for a lease, so that nobody's silence in this time counts.
+
+        A node that is read in long turns is not watched anew after each pause: it was not read in the pause anyway.
+        """
+        for node, watch in self._watches.items():
+            if not self._reads_in_turns or pause >= self._round_seconds:
+                watch.interrupted |= pause >= self.lease_of(node)
+            elif self.gone_since(node) is None:
+                watch.signs.since += pause
+
     def _is_known(self, now: float, node: str) -> bool:
         """Return whether it is known if a node is alive."""
         signs = self._watches[node].signs
@@ -237,13 +260,16 @@ class Liveness:
         if watch is None or watch.interrupted:
             self._watches[node] = self._begin(watch, heartbeat, now, returned=node in self._returned)
             return self._watches[node].signs.changed
+        unread = now - watch.read_at
         watch.read_at = now
         signs, before = watch.signs, replace(watch.signs)
         if heartbeat is None or not signs.note(heartbeat, now):
             return False
         same_daemon = before.heartbeat is not None and before.heartbeat.incarnation == heartbeat.incarnation
         if same_daemon and before.changed:
-            watch.gaps.add(now - before.since)
+            # A file that is read in long turns has changed many times since: a reading without a change proves a gap.
+            unseen = max(0.0, unread - self.lease_seconds) if self._reads_in_turns else 0.0
+            watch.gaps.add(now - before.since - unseen)
         return True
 
     def _begin(

@@ -124,7 +124,14 @@ class RequestBuilder:
         heartbeat = replace(self.state.with_checkpoints(due.heartbeat, now), doing=self.runner.progress)
         is_last = heartbeat.state == NodeState.LEFT and self.supervisor is not None and self.state.has_scanned
         tidying = self.retention.due(now)
-        return Sync(heartbeat, due.scan or is_last, self.state.pin_policy(now), tidying, self._snapshot(now))
+        return Sync(
+            heartbeat,
+            due.scan or is_last,
+            self.state.pin_policy(now),
+            tidying,
+            self._snapshot(now),
+            self.state.attended(),
+        )
 
     def _snapshot(self, now: float) -> Snapshot | None:
         """Return a snapshot of the journal if one is due and this node publishes results; else None.

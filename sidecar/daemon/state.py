@@ -33,6 +33,9 @@ from sidecar.workers.pool import group_id
 
 _NO_KEYS: Final = frozenset[Key]()
 
+_ATTENDED: Final = 6
+"""The most nodes of one kind whose heartbeats are read before those of others."""
+
 
 @dataclass(slots=True, kw_only=True)
 class DaemonState:
@@ -168,6 +171,17 @@ class DaemonState:
         """Return other nodes of the open plan that will not finish it, and why."""
         plan = self.history.open
         return self._lost_members(plan, now) if plan is not None else {}
+
+    def attended(self) -> tuple[str, ...]:
+        """Return a few nodes whose heartbeats are read before those of others: the next plan depends on them.
+
+        They are the daemons that lost plans last, and all members of the open plan if these are few. Among many nodes
+        each member is watched by some of them.
+        """
+        plan, losses = self.history.open, self.history.exclusions.losses
+        losers = [node for node, _ in reversed(losses)][:_ATTENDED]
+        members = dict.fromkeys(member.node for member in (plan.members or () if plan is not None else ()))
+        return (*losers, *(members if len(members) <= _ATTENDED else ()))
 
     def broken_group(self, now: float) -> str | None:
         """Return the group of the newest evaluation if a member on another node is gone: it cannot be used again."""

@@ -19,8 +19,7 @@ from sidecar.artifacts.retention import CleanupRequest, CleanupResult
 from sidecar.bounded_calls import Calls, HangingError, call_directly
 from sidecar.clock import Clock
 from sidecar.coordination import snapshot_store
-from sidecar.coordination.dormant_heartbeats import DORMANT_SECONDS
-from sidecar.coordination.heartbeats import Heartbeats
+from sidecar.coordination.heartbeats import Heartbeats, ReadLimits
 from sidecar.coordination.journal import Journal
 from sidecar.coordination.journal_state import JournalState
 from sidecar.coordination.liveness import HeartbeatReadings
@@ -56,7 +55,8 @@ class JoinRun:
 class Sync:
     """Write the heartbeat, read new records and the other heartbeats and, if `scan`, scan the checkpoints.
 
-    `tidying`: the saves to remove and to measure. `snapshot`: a snapshot of the journal to write.
+    `tidying`: the saves to remove and to measure. `snapshot`: a snapshot of the journal to write. `attended`: nodes
+    whose heartbeats are read before those of others.
     """
 
     heartbeat: Heartbeat
@@ -64,6 +64,7 @@ class Sync:
     pin_policy: PinPolicy
     tidying: CleanupRequest
     snapshot: Snapshot | None = None
+    attended: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +137,7 @@ class StorageThread:
         clock: The clock of this node.
         post: Called with each response.
         new_id: Makes ids of runs.
-        dormant_seconds: The seconds without a beat after which a heartbeat is read less often.
+        reads: How often the heartbeats of others are read.
         place: The directory of the state; None: unknown, so a run that is gone was deleted.
         visibility_seconds: The seconds after which this machine certainly sees a write of another machine.
         calls: Makes calls that read heartbeats, and that may hang.
@@ -149,7 +150,7 @@ class StorageThread:
     clock: Clock
     post: Callable[[Response], None]
     new_id: Callable[[], str] = lambda: secrets.token_hex(16)
-    dormant_seconds: float = DORMANT_SECONDS
+    reads: ReadLimits = field(default_factory=ReadLimits)
     place: StateDirectory | None = None
     visibility_seconds: float = 60.0
     calls: Calls = call_directly
@@ -230,7 +231,7 @@ class StorageThread:
         self._membership = JoinedRun(
             storage=self.storage,
             journal=Journal(self.storage, run, self._grace),
-            heartbeats=Heartbeats(self.storage, run, dormant_seconds=self.dormant_seconds, calls=self.calls),
+            heartbeats=Heartbeats(self.storage, run, self.reads, self.calls),
             unfinished_writes=UnfinishedWrites(self.storage),
             views=self.views,
         )
@@ -256,7 +257,7 @@ class StorageThread:
         except SidecarError as error:
             unread = error
         trouble = [run.write_view(), run.write_snapshot(sync.snapshot)]
-        reading = run.heartbeats.read_due(now := self.clock.now())
+        reading = run.heartbeats.read_due(now := self.clock.now(), sync.attended)
         response = Response(sync, more=more, unread=unread is not None, reading=reading, error=unread)
         if isinstance(unread, NewerSchemaError):
             return response

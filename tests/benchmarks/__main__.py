@@ -36,6 +36,7 @@ TOPICS = (
     "footprint",
     "long_run",
     "watching",
+    "nodes",
 )
 PREFACE = """# What was measured
 

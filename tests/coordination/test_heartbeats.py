@@ -6,7 +6,7 @@ import pytest
 from users import MALLORY, VICTIM, acting_as, only_root, shared_folder
 
 from sidecar.codec import dumps
-from sidecar.coordination.heartbeats import Heartbeats, heartbeat_path
+from sidecar.coordination.heartbeats import Heartbeats, heartbeat_path, watched_nodes
 from sidecar.coordination.liveness import HeartbeatReadings, Liveness, natural_order
 from sidecar.coordination.storage import PosixStorage
 from sidecar.errors import NodeNameTakenError, StorageError
@@ -550,6 +550,91 @@ def test_of_many_nodes_each_is_read_in_its_turn(crowd, new_heartbeat):
     for node in (f"worker-{number}" for number in range(1, 64)):
         looks = [look for look, nodes in enumerate(found) if node in nodes]
         assert max(b - a for a, b in pairwise([-1, *looks, 9])) <= 3
+
+
+def test_each_node_is_watched_by_near_and_far_ones():
+    """A dead row of neighbours, as of one rack, is noticed by nodes outside it; the next proposer watches the first."""
+    ring = list(range(1000))
+    assert watched_nodes(ring, 500) == [499, 497, 491, 473, 419, 257, 771]
+    assert watched_nodes(["a"], 0) == []
+    watchers = {node: [place for place in ring if node in watched_nodes(ring, place)] for node in range(300, 320)}
+    assert {len(found) for found in watchers.values()} == {7}
+    assert all(set(found) - watchers.keys() for found in watchers.values())
+
+
+def test_watched_and_attended_nodes_are_read_at_every_look(storage, new_heartbeat):
+    """Among 100 nodes others are read in turn, and no look reads more than its share."""
+    nodes = [f"worker-{number}" for number in range(100)]
+    for node in nodes:
+        Heartbeats(storage, "run-a").write(new_heartbeat(node))
+    members, found = Heartbeats(storage, "run-a"), []
+    for look in range(28):
+        members.write(new_heartbeat("worker-50", beat=look))
+        reading = members.read_due(2.0 * look, ["worker-7", "worker-50", "unknown"])
+        found.append({each.node for each in reading.heartbeats})
+        assert len(found[-1]) <= 24
+    watched = {"worker-7", *(f"worker-{number}" for number in (49, 47, 41, 23, 69))}
+    assert all(watched <= nodes for nodes in found[5:])
+    for node in set(nodes) - {"worker-50"}:
+        looks = [look for look, read in enumerate(found) if node in read]
+        assert max(b - a for a, b in pairwise(looks)) <= 6
+    assert reading.round_seconds == pytest.approx((99 - 5) / (9 - 2.5))
+
+
+LONG_TURN = 100.0
+
+
+def turn(*heartbeats):
+    """A reading of some of many nodes, each of which has its turn every `LONG_TURN`."""
+    return HeartbeatReadings(heartbeats=heartbeats, round_seconds=LONG_TURN)
+
+
+@pytest.fixture
+def many(freshness, new_heartbeat):
+    """A view of many nodes, of which `a` changed at each of its turns, the last one at 200; another one is watched."""
+    view = freshness()
+    for now in range(0, 201, 2):
+        read = [new_heartbeat("a", beat=now)] if now % LONG_TURN == 0 else []
+        view.observe(turn(new_heartbeat("watched", beat=now), *read), float(now))
+    return view
+
+
+def test_a_node_that_is_read_in_long_turns_stays_alive_between_them(many, new_heartbeat):
+    """Its lease does not grow with the turns; whoever misses its turns is not alive for ever."""
+    assert (many.lease_of("a"), many.lease_of("watched")) == (3 * LEASE, LEASE)
+    for now in range(202, 300, 2):
+        many.observe(turn(new_heartbeat("watched", beat=now)), float(now))
+        assert many.fresh("a", now)
+    assert many.lost("a") is None
+    assert not many.fresh("a", 200 + 3 * LONG_TURN)
+
+
+def test_one_reading_without_a_change_after_a_long_turn_is_enough(many, new_heartbeat):
+    """It had the time of forty beats; a watched node is noticed as soon as among few nodes."""
+    for now in range(202, 210, 2):
+        many.observe(turn(new_heartbeat("watched", beat=200)), float(now))
+        assert many.lost("watched") is None
+    many.observe(turn(new_heartbeat("watched", beat=200)), 210.0)
+    assert "silent" in many.lost("watched")
+    for now in range(212, 300, 2):
+        many.observe(turn(new_heartbeat("watched", beat=200)), float(now))
+    many.observe(turn(new_heartbeat("a", beat=200)), 300.0)
+    assert "silent" in many.lost("a")
+
+
+def test_a_pause_of_the_reader_is_no_silence_of_nodes_that_are_read_in_turn(many, new_heartbeat):
+    """Storage was away for a minute, for all: the first reading after it says nothing; a missed turn begins anew."""
+    many.observe(turn(), 204.0)
+    many.observe(turn(new_heartbeat("a", beat=200)), 264.0)
+    assert many.lost("a") is None
+    many.observe(turn(new_heartbeat("a", beat=200)), 270.0)
+    many.observe(turn(new_heartbeat("a", beat=200)), 278.0)
+    many.observe(turn(new_heartbeat("a", beat=200)), 286.0)
+    assert many.lost("a") is None
+    many.observe(turn(new_heartbeat("a", beat=200)), 290.0)
+    assert "silent" in many.lost("a")
+    many.observe(turn(new_heartbeat("watched", beat=900)), 290.0 + LONG_TURN)
+    assert not many.fresh("watched", 290.0 + LONG_TURN)
 
 
 def test_looks_in_quick_succession_read_little(crowd):

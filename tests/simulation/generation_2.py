@@ -43,6 +43,7 @@ _WEIGHTS: Final = {
 }
 
 _HOUR: Final = 3600.0
+_FEW_READS: Final = 1.0
 
 
 def make(seed: int) -> Scenario:
@@ -52,6 +53,9 @@ def make(seed: int) -> Scenario:
     count = _count(random, shape)
     settings = _settings(random, count, shape)
     nodes = _nodes(random, count, settings, shape)
+    reads = Random(f"2/{seed}/reads")  # of its own, so that seeds from before it was drawn stay as they were
+    if count > 2 and shape != "weeks" and reads.random() < 0.2:
+        nodes = [_with(each, reads=_FEW_READS) for each in nodes]
     saves = tuple(_saves(random, shape))
     upgraded = _upgraded(random, nodes) if shape == "upgrade" else ()
     # With every_steps the last one is not settled before the run ends.

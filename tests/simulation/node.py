@@ -6,6 +6,7 @@ from rules import make_rules
 
 from sidecar.artifacts.retention import Retention
 from sidecar.checkpoints.watched_catalog import WatchedCatalog
+from sidecar.coordination.heartbeats import ReadLimits
 from sidecar.daemon.build import build_daemon
 from sidecar.daemon.events import Terminate
 from sidecar.daemon.loop import Daemon
@@ -177,6 +178,7 @@ class Life:
             new_id=self._nonce,
             place=NodePlace(simulation, self),  # type: ignore[arg-type]
             visibility_seconds=patience,
+            reads=ReadLimits(per_second=spec.settings.reads),
         )
         self.daemon = self._daemon(spec)
         self.wake(simulation.scheduler.now + 0.01)
