@@ -42,6 +42,7 @@ _TYPES: Final = {
     "Count": "whole number, 1 or more",
     "Whole": "whole number, 0 or more",
     "ExportCount": "whole number, 0 to 10",
+    "RetainedStates": "whole number, 0 to 1000",
     **dict.fromkeys(
         ("Seconds", "Lease", "LongestBackoff", "OneLease", "OneVisibility", "BeatAndAHalf"), "seconds, more than 0"
     ),

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from sidecar.coordination.journal_state import JournalState
-from sidecar.coordination.totals import Best
+from sidecar.coordination.totals import RANKED, Best
 from sidecar.export_rule import ExportRule
 
 Found = TypeVar("Found")
@@ -25,8 +25,16 @@ class BestBy:
 
     def folder(self, history: JournalState) -> str | None:
         """Return where the best evaluation so far saved; None if nothing says which it is."""
-        ranked = ranking(history, self.metric or next(_with_direction(history), ""))
+        ranked = ranking(history, self._name(history))
         return ranked[0].folder if ranked else None
+
+    def ranked(self, history: JournalState) -> tuple[Best, ...]:
+        """Return the best evaluations so far, and the best one before the task or the data changed."""
+        return exported(history, ExportRule(metric=self._name(history), count=RANKED))
+
+    def _name(self, history: JournalState) -> str:
+        """Return the metric that is compared, as EVAL_SET/METRIC; empty if none has a direction."""
+        return self.metric or next(_with_direction(history), "")
 
     def complaint(self, history: JournalState) -> str | None:
         """Return why the metric that was asked for cannot tell what is better, as far as the results so far say."""

@@ -11,12 +11,13 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
+from sidecar.artifacts.old_evaluations import OldEvaluations
 from sidecar.artifacts.retention import CleanupRequest, CleanupResult
-from sidecar.bounded_calls import Calls, call_directly
+from sidecar.bounded_calls import Calls, HangingError, call_directly
 from sidecar.confined import Folder, open_folder
 from sidecar.entry_errors import Entry, Meaning, meaning
 
-_STATES: Final = "states.json"  # what a worker found: small, and kept for ever
+_STATES: Final = "states.json"  # what a worker found: small, and retained longer
 _WORKERS: Final = "worker-"
 _DEEPEST: Final = 16  # folders in each other that are measured: what workers save has three
 
@@ -27,12 +28,13 @@ class ArtifactCleanup:
 
     root: Path  # the run's state directory
     calls: Calls = call_directly  # makes calls that may hang
+    old: OldEvaluations | None = None  # removes folders of old evaluations; None: they stay
 
     def tidy(self, tidying: CleanupRequest) -> CleanupResult:
         """Remove what failed plans left, and what is no longer kept; measure what is to be measured.
 
-        Metric states stay for ever. What cannot be removed or measured stays, and is reported: nothing waits for it. A
-        link in the place of a folder stays as well: whoever put it there has to take it away.
+        Metric states stay until the whole folder is old. What cannot be removed or measured stays, and is reported:
+        nothing waits for it. A link in the place of a folder stays as well: whoever put it there has to take it away.
         """
         failed, sizes, unmeasured = dict[str, str](), dict[str, int](), list[str]()
         for path in (*tidying.drop, *tidying.thin):
@@ -47,7 +49,14 @@ class ArtifactCleanup:
                 sizes[path], errors = self.calls(f"measure {path}", partial(self._measure, path))
             if errors.first is not None:
                 unmeasured.append(f"cannot measure all of {self.root / path}: {errors.first}")
-        return CleanupResult(sizes, failed, tuple(unmeasured))
+        removed, why = 0, None
+        if tidying.retained is not None and self.old is not None:
+            try:
+                removed, why = self.calls("old evaluations", partial(self.old.remove, tidying.retained))
+            except HangingError as error:
+                why = error.strerror
+        why = None if why is None else f"cannot remove old evaluations in {self.root / 'evaluations'}: {why}"
+        return CleanupResult(sizes, failed, tuple(unmeasured), removed, why)
 
     def _remove(self, path: str, *, drop: bool) -> "_Errors":
         errors = _Errors()

@@ -107,7 +107,9 @@ def values_of(root: Folder, closed: Closed, eval_set: str, metric: str) -> "arra
     except (OSError, OverflowError, ValueError) as error:
         raise UnusableError(f"the saved values of plan {plan} cannot be read: {error}") from error
     if not any(seen):
-        raise UnusableError(f"plan {plan} has saved no predictions: {_remedy(metric)}")
+        raise UnusableError(
+            f"plan {plan} has no saved predictions: {_remedy(metric)}, or raise keep_saves if they were removed"
+        )
     if not all(seen):
         raise UnusableError(f"plan {plan} has not saved a value for every example of {eval_set!r}")
     mean, number = math.fsum(values) / len(values), number_of(value)

@@ -1,7 +1,8 @@
 """Decide what is retained of what workers saved. Pure.
 
-Metric states stay for ever. Weights and predictions stay for the newest evaluations and for the best one, as long as
-they fit into the bytes that may be used.
+Weights and predictions stay for the newest evaluations and for the best one, as long as they fit into the bytes that
+may be used. Metric states stay for more evaluations: many of the newest, the best ones, and every k-th one if that is
+set. The journal keeps the numbers of all evaluations.
 """
 
 from collections.abc import Mapping
@@ -20,12 +21,46 @@ _GRACE_SECONDS: Final = 60.0  # by then every daemon has read of the failure, an
 
 
 @dataclass(frozen=True, slots=True)
+class StatesRule:
+    """Say how many evaluations keep their metric states, in addition to the best ones.
+
+    Args:
+        keep: How many of the newest ones; None: all.
+        every: Older plans with a number that can be divided by it keep them, too; None: none of them.
+    """
+
+    keep: int | None = None
+    every: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RetainedStates:
+    """Say which evaluations keep their folders, and with them the metric states.
+
+    Args:
+        before: The oldest plan of the newest evaluations. Every plan from it on is retained.
+        checkpoints: Names of the folders in `evaluations` of which nothing is old.
+        every: Plans whose number can be divided by it are retained, however old they are.
+    """
+
+    before: int
+    checkpoints: frozenset[str]
+    every: int | None = None
+
+    def is_old(self, checkpoint: str, plan: int) -> bool:
+        """Return whether the folder of a plan may be removed. `checkpoint`: the name of the folder above it."""
+        kept = self.every is not None and plan % self.every == 0
+        return plan < self.before and checkpoint not in self.checkpoints and not kept
+
+
+@dataclass(frozen=True, slots=True)
 class CleanupRequest:
     """Folders, relative to the run's state directory."""
 
     drop: tuple[str, ...] = ()  # remove altogether: what failed plans left
     thin: tuple[str, ...] = ()  # keep metric states, remove weights and predictions
     measure: tuple[str, ...] = ()  # kept as they are: how much disk do they use
+    retained: RetainedStates | None = None  # remove some folders of evaluations that are older than these
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +70,8 @@ class CleanupResult:
     sizes: Mapping[str, int] = field(default_factory=dict)  # bytes of the folders that were to be measured
     failed: Mapping[str, str] = field(default_factory=dict)  # folders of which something stayed, and why
     unmeasured: tuple[str, ...] = ()  # what was measured in part, as sentences
+    old: int = 0  # folders of old evaluations that were removed, once all of them were visited
+    old_failed: str | None = None  # why one of them could not be removed, as a sentence
 
 
 @dataclass(slots=True)
@@ -48,12 +85,14 @@ class Retention:
             uses more.
         retains_linked: Whether the saves of the evaluation to which the link `exports/best` leads are retained as well,
             since the next evaluation is compared with its predictions. Nothing is removed before that is known.
+        states: Which evaluations keep their metric states in addition.
     """
 
     keep: int
     best: BestBy = field(default_factory=BestBy)
     max_bytes: int | None = None
     retains_linked: bool = False
+    states: StatesRule = StatesRule()
     _linked: str | None = None
     _knows_link: bool = False
     _newest: tuple[str, ...] = ()  # oldest first
@@ -109,6 +148,19 @@ class Retention:
             tuple(folder for folder in self._thinned() if self._is_due(folder, now)),
             self._kept if self._kept != self._measured else (),
         )
+
+    def retained_states(self, history: JournalState) -> RetainedStates | None:
+        """Return which evaluations keep their metric states; None if that are all, or if it is not known yet."""
+        if self.states.keep is None or (self.retains_linked and not self._knows_link):
+            return None
+        newest = history.folders[-max(self.states.keep, self.keep) :]
+        if len(newest) < self.states.keep:
+            return None
+        best = (each.folder for each in self.best.ranked(history))
+        plan = history.open
+        others = () if plan is None or plan.checkpoint is None else (plan.folder,)
+        names = frozenset(folder.split("/")[1] for folder in (*newest, *best, *self._kept, *others))
+        return RetainedStates(int(newest[0].rpartition("-")[2]), names, self.states.every)
 
     def done(self, tidying: CleanupRequest, tidied: CleanupResult, now: float) -> list[str]:
         """Note that a request was carried out; return the folders that are not tried again."""

@@ -7,7 +7,8 @@ from functools import partial
 
 from sidecar.artifacts.best import BestBy
 from sidecar.artifacts.cleanup import ArtifactCleanup
-from sidecar.artifacts.retention import Retention
+from sidecar.artifacts.old_evaluations import OldEvaluations
+from sidecar.artifacts.retention import Retention, StatesRule
 from sidecar.bounded_calls import BoundedCalls
 from sidecar.checkpoints.checkpoint_glob import CheckpointGlob
 from sidecar.checkpoints.files import is_there
@@ -83,7 +84,7 @@ def daemon_from_settings(
             calls=entries,
             exports=Exports(settings.run_dir, PosixStorage(settings.run_dir), identity.exports, entries),
         ),
-        ArtifactCleanup(settings.run_dir, views),
+        ArtifactCleanup(settings.run_dir, views, OldEvaluations(settings.run_dir, clock.now)),
         clock,
         room,
         _marker(settings),
@@ -117,6 +118,7 @@ def daemon_from_settings(
             BestBy(settings.best_metric),
             settings.saves_max_bytes,
             retains_linked=settings.export_best > 0,
+            states=StatesRule(settings.keep_states or None, settings.keep_states_every),
         ),
         storage_thread=storage_thread,
         supervisor=supervisor,

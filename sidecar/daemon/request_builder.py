@@ -124,6 +124,8 @@ class RequestBuilder:
         heartbeat = replace(self.state.with_checkpoints(due.heartbeat, now), doing=self.runner.progress)
         is_last = heartbeat.state == NodeState.LEFT and self.supervisor is not None and self.state.has_scanned
         tidying = self.retention.due(now)
+        if self.state.caught_up and self.state.publishes(now):
+            tidying = replace(tidying, retained=self.retention.retained_states(self.state.history))
         return Sync(
             heartbeat,
             due.scan or is_last,

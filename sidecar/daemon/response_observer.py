@@ -77,6 +77,8 @@ class ResponseObserver:
             for folder in self.retention.done(sync.tidying, response.tidied, now):
                 self.warnings.left(folder, response.tidied.failed[folder])
             state.statistics.saves_bytes = self.retention.bytes
+            if response.tidied.old:
+                self.log.info("old_evaluations_removed", count=response.tidied.old)
         self.warnings.trouble(response.trouble)
         if response.more:
             self.schedule.next_sync_at = now

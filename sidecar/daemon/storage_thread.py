@@ -263,7 +263,7 @@ class StorageThread:
             return response
         run.remove_unfinished_writes(now)
         tidied = self.reconciler.tidy(sync.tidying)
-        trouble += [*tidied.failed.values(), *tidied.unmeasured]
+        trouble += [*tidied.failed.values(), *tidied.unmeasured, tidied.old_failed]
         response = replace(
             response, tidied=tidied, trouble=tuple(sentence for sentence in trouble if sentence is not None)
         )

@@ -92,6 +92,11 @@ def _workers(plan: Path) -> Iterator[Path]:
     """Yield the folder of every rank, in rank order. Raises `RecordError` unless all folders are complete."""
     folders = {path.name: path for path in plan.glob("worker-*") if _WORKER.fullmatch(path.name)}
     sizes = {name.rpartition("-")[2] for name in folders}
+    if not folders:
+        raise RecordError(
+            f"{plan}: no worker's saves are here; those of old evaluations are removed by retention (keep_states), "
+            "and `sidecar history` still has their numbers"
+        )
     if len(sizes) != 1:
         raise RecordError(f"{plan}: expected the folders of one group of workers, found {sorted(folders) or 'none'}")
     size = int(sizes.pop())

@@ -54,6 +54,7 @@ EVENTS: Final[Mapping[str, str]] = {
     "export_failed": "An export could not be made, removed or linked, or a foreign entry lies among the exports.",
     "export_settings_differ": "Nodes have different settings for exports; what any of them wants is retained.",
     "saves_left": "Saved weights or predictions could not be removed after several attempts.",
+    "old_evaluations_removed": "Folders of evaluations beyond `keep_states` were removed; the journal has the numbers.",
     "entry_failed": "A file that nothing depends on, such as a view of a result, cannot be read, written or removed.",
     # Sinks
     "sink_failed": "A sink, such as `remote_write`, does not take results; they are delivered later.",

@@ -133,6 +133,7 @@ _SENTENCES: Final[Mapping[str, Callable[[Event], str]]] = {
     "export_returned": _said("{checkpoint}: taken from the exports, as it is evaluated again"),
     "export_failed": _remedied("{entry} cannot be exported: {reason}"),
     "export_settings_differ": _remedied("nodes export different checkpoints: {found}"),
+    "old_evaluations_removed": _said("the saved metric states of {count} old evaluations were removed"),
     "saves_left": _remedied("{folder} could not be removed: {reason}"),
     "best_metric_unknown": _said("{message}"),
     "worker_not_started": _said("a worker process could not be started: {message}"),

@@ -39,6 +39,7 @@ from sidecar.settings.values import (
     PathGlobs,
     PortRange,
     Program,
+    RetainedStates,
     RunName,
     SaveWeights,
     Seconds,
@@ -208,6 +209,13 @@ class Settings(OutputSettings):
     keep_saves: Count = 2
     """Number of newest evaluations whose saved weights and predictions are retained. Default: the newest one and the
     one before it can be compared; all of a run would fill the storage."""
+    keep_states: RetainedStates = 1000
+    """Number of newest evaluations, at most 1000, whose metric states are retained; 0 retains all. The ten best ones
+    are retained, too, and the journal keeps all numbers. Default: three days at one evaluation every 5 minutes, and
+    some 6,000 files; metric states are read again only for details such as a confusion matrix."""
+    keep_states_every: Count | None = None
+    """Every how many plans an older evaluation retains its metric states as well. Default: none of them, since the
+    numbers and intervals of all evaluations are in the journal."""
     saves_max_bytes: Count | None = None
     """Most bytes of storage for saved weights and predictions; the newest ones are retained in any case. Default: no
     limit, since only the user can say how much is too much."""

@@ -29,6 +29,9 @@ MOST_PARTS: Final = 4
 MOST_EXPORTS: Final = 10
 """The most checkpoints that `export_best` can retain: `coordination.totals.RANKED`."""
 
+MOST_STATES: Final = 1000
+"""The most evaluations that `keep_states` can count: `coordination.journal_state.FOLDERS_KEPT`."""
+
 _NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")  # a file name on any storage, never hidden, never `..`
 _HOST: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?")
 _YES: Final = frozenset({"true", "yes", "y", "on", "t", "1"})
@@ -47,6 +50,7 @@ def _no_boolean(value: Any) -> Any:
 
 Count = Annotated[int, Field(ge=1), BeforeValidator(_no_boolean)]
 Whole = Annotated[int, Field(ge=0), BeforeValidator(_no_boolean)]
+RetainedStates = Annotated[int, Field(ge=0, le=MOST_STATES), BeforeValidator(_no_boolean)]
 Difference = Annotated[float, Field(ge=0, allow_inf_nan=False), BeforeValidator(_no_boolean)]
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False), BeforeValidator(_no_boolean)]
 Factor = Annotated[float, Field(ge=1, allow_inf_nan=False), BeforeValidator(_no_boolean)]

@@ -1,4 +1,4 @@
-from sidecar.artifacts.retention import TRIES, CleanupRequest, CleanupResult, Retention
+from sidecar.artifacts.retention import TRIES, CleanupRequest, CleanupResult, Retention, StatesRule
 from sidecar.coordination.journal_state import JournalState
 from sidecar.records import Checkpoint, Member, Outcome, Plan, Result, Value
 
@@ -244,3 +244,34 @@ def test_without_that_setting_the_link_changes_nothing():
         retention.evaluated(accuracy)
     retention.link(folder(1))
     assert retention.due(0.0).thin == folders(1)
+
+
+def test_states_are_retained_for_the_newest_the_best_and_every_kth_plan():
+    """Nothing is old before there are more evaluations, and the open plan keeps its folder."""
+    retention = Follower(2)
+    assert retention.retained_states(retention.history) is None  # without a limit
+    retention.states = StatesRule(5, every=4)
+    for number in range(1, 5):
+        retention.evaluated(0.9 - number / 100)
+    assert retention.retained_states(retention.history) is None
+    for number in range(5, 31):
+        retention.evaluated(0.5 - number / 100)
+    retention.history.apply(plan(31))
+    retained = retention.retained_states(retention.history)
+    assert (retained.before, retained.every) == (26, 4)
+    kept = [number for number in range(1, 31) if not retained.is_old(folder(number).split("/")[1], number)]
+    assert kept == [*range(1, 11), 12, 16, 20, 24, *range(26, 31)]
+    assert folder(31).split("/")[1] in retained.checkpoints
+
+
+def test_states_are_removed_only_once_it_is_known_what_the_link_leads_to():
+    """The evaluation behind `exports/best` is compared with the next one."""
+    retention = Follower(2)
+    retention.retains_linked, retention.states = True, StatesRule(2)
+    for _ in range(20):
+        retention.evaluated()
+    assert retention.retained_states(retention.history) is None
+    retention.link(folder(3))
+    retained = retention.retained_states(retention.history)
+    kept = [number for number in range(1, 21) if not retained.is_old(folder(number).split("/")[1], number)]
+    assert kept == [3, 19, 20]

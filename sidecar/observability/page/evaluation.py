@@ -24,6 +24,8 @@ from sidecar.records import PHASES
 
 _BACK = '<p><a href="/">Status of the run</a></p>'
 
+_STATES_REMOVED = "removed by retention (keep_states); the numbers are those of the journal"
+
 Details = Mapping[str, Any]
 
 
@@ -183,6 +185,7 @@ def _identity(details: Details) -> str:
         "group": details["group"],
         "proposed by": details["proposer"],
         "result written by": details["closed_by"],
+        "metric states": _STATES_REMOVED if details["states_removed"] else None,
         **{f"saves of rank {rank}": folder for rank, folder in enumerate(details["saves"])},
     }
     known = [(name, fact) for name, fact in facts.items() if fact]

@@ -35,6 +35,7 @@ def details_json(closed: Closed, saved: Iterable[bytes] = ()) -> dict[str, Any]:
             for eval_set, by_metric in result.classes.items()
         },
         "saves": [] if result is None else list(result.saves),
+        "states_removed": False,
         "warnings": [] if result is None else result.warnings(),
         "notes": [] if result is None else list(result.notes),
         "confusion": [] if result is None else matrices(result, saved),

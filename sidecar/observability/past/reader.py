@@ -246,8 +246,16 @@ class PastReader:
             found = details_json(closed, self._saved(outcome))
         except _NoStatesError:
             found = details_json(closed)
+        found["states_removed"] = bool(found["saves"]) and self._is_empty(plan.folder)
         numbered = {} if row is None else {"step": row.step, "step_source": row.step_source, "final": row.final}
         return found | numbered | {"log": self.log_of(closed)}
+
+    def _is_empty(self, folder: str) -> bool:
+        """Return whether nothing is in a folder, or it is not there; False if that cannot be read."""
+        try:
+            return not self._storage.names(folder)
+        except SidecarError:
+            return False
 
     def _saved(self, outcome: Outcome) -> Iterator[bytes]:
         """Yield the metric states that each rank saved. Raises `_NoStatesError` unless all are there."""

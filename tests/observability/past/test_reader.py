@@ -176,6 +176,13 @@ def test_details(run):
     assert len(run.storage.paths) == read
 
 
+def test_saves_that_retention_removed_are_named_as_such(run, tmp_path):
+    """The page of an old evaluation shows its numbers, and says that its saves are gone."""
+    (tmp_path / run.history.entries[1].plan.folder / "worker-0-of-2").mkdir(parents=True)
+    assert until(lambda: run.past.details(3))["states_removed"]
+    assert not until(lambda: run.past.details(2))["states_removed"]
+
+
 def test_details_are_bounded(run):
     """Only those that somebody looked at last are held."""
     for number in range(6, 6 + module.DETAILS_KEPT + 5):
