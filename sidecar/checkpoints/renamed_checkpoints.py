@@ -4,12 +4,13 @@ A checkpoint is its name and its digest, so a new name is a new checkpoint: `bes
 rename is different. The files keep their inodes, sizes and times, and the former name is gone. If the checkpoint of the
 former name is pinned or settled, the new name is left out. Otherwise it counts, because nothing else is left.
 
-This is the memory of one process: a node that starts after the rename knows only the new name. `watched_catalog` calls
-this in the storage thread.
+This is the memory of one process: a node that starts after the rename knows only the new name. Of checkpoints that are
+gone, the newest thousand are remembered. `watched_catalog` calls this in the storage thread.
 """
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Final
 
 from sidecar.checkpoints.presence import Answer, Presence
 from sidecar.checkpoints.scan import DiscoveredCheckpoint, ScanResult
@@ -18,13 +19,16 @@ from sidecar.records import Key
 Identity = frozenset[tuple[int, int, int]]
 """The inodes, sizes and times of the files of a checkpoint, which a rename of a file or its folder does not change."""
 
+_GONE_REMEMBERED: Final = 1000
+"""The checkpoints that are remembered after they are gone: a rename takes no longer than one of them is saved."""
+
 
 @dataclass(slots=True)
 class RenamedCheckpoints:
     """Remember under which name the files of each checkpoint were first found."""
 
     _first: dict[Identity, DiscoveredCheckpoint] = field(default_factory=dict)
-    _own: set[Key] = field(default_factory=set)  # checkpoints that were reported under their name, and stay so
+    _own: dict[Key, None] = field(default_factory=dict)  # checkpoints that were reported under their name, and stay so
     _former: dict[Key, DiscoveredCheckpoint] = field(default_factory=dict)  # by the new name: the first one
     _scanned: Mapping[Key, DiscoveredCheckpoint] | None = None  # by the last scan
     _reported: tuple[frozenset[Key], Mapping[Key, DiscoveredCheckpoint]] = (frozenset(), {})  # what was left out of it
@@ -46,12 +50,14 @@ class RenamedCheckpoints:
             key = former.checkpoint.key
             return (key in found and found[key].checkpoint.pin is not None) or is_settled(key)
 
-        for key in found.keys() - self._own - self._former.keys() if is_new else ():
+        for key in found.keys() - self._own.keys() - self._former.keys() if is_new else ():
             self._note(key, found[key], is_safe, ask)
+        if is_new:
+            self._forget_gone(found)
         self._scanned = found
         for key in [key for key, former in self._former.items() if key in found and not is_safe(former)]:
             del self._former[key]
-            self._own.add(key)
+            self._own[key] = None
         renamed = frozenset(key for key in self._former if key in found and found[key].checkpoint.pin is None)
         if not renamed:
             return scan
@@ -70,8 +76,7 @@ class RenamedCheckpoints:
         """Decide whether a checkpoint that was just found is a known one under a new name."""
         former = found
         if found.files:
-            identity = frozenset((file.inode, file.size, file.mtime_ns) for file in found.files)
-            former = self._first.setdefault(identity, found)
+            former = self._first.setdefault(_identity(found), found)
         if (
             former is not found
             and found.checkpoint.pin is None
@@ -82,4 +87,22 @@ class RenamedCheckpoints:
         ):
             self._former[key] = former
         else:
-            self._own.add(key)
+            self._own[key] = None
+
+    def _forget_gone(self, found: Mapping[Key, DiscoveredCheckpoint]) -> None:
+        """Forget the checkpoints that are not found any more, but for the newest ones."""
+        most = len(found) + 2 * _GONE_REMEMBERED
+        if len(self._own) > most:
+            for key in [key for key in self._own if key not in found][:-_GONE_REMEMBERED]:
+                del self._own[key]
+        if len(self._former) > most:
+            for key in [key for key in self._former if key not in found][:-_GONE_REMEMBERED]:
+                del self._former[key]
+        if len(self._first) > most:
+            present = {_identity(each) for each in found.values()}
+            for identity in [each for each in self._first if each not in present][:-_GONE_REMEMBERED]:
+                del self._first[identity]
+
+
+def _identity(found: DiscoveredCheckpoint) -> Identity:
+    return frozenset((file.inode, file.size, file.mtime_ns) for file in found.files)

@@ -5,6 +5,7 @@ import shutil
 
 import pytest
 
+from sidecar.checkpoints import renamed_checkpoints
 from sidecar.checkpoints.watched_catalog import WatchedCatalog
 from sidecar.pins.pin import pin, unpin
 
@@ -101,3 +102,22 @@ def test_new_content_under_the_new_name_is_a_checkpoint(catalog, save, root, pin
     assert scan(catalog) == ["m-1*"]
     save("m-best", "other")
     assert scan(catalog) == ["m-1*", "m-best"]
+
+
+def test_of_checkpoints_that_are_gone_the_newest_are_remembered(catalog, save, root, monkeypatch):
+    """A year of checkpoints takes no more memory than a day; what is there is never forgotten."""
+    monkeypatch.setattr(renamed_checkpoints, "_GONE_REMEMBERED", 5)
+    save("m-here", "here")
+    scan(catalog)
+    (root / "m-here").rename(root / "m-best")
+    assert scan(catalog, "m-here") == []
+    for number in range(40):
+        path = save(f"m-{number}", f"{number}")
+        scan(catalog, "m-here")
+        path.rename(path.with_name("away")) if number == 39 else path.unlink()
+    renamed = catalog._renamed
+    assert max(map(len, (renamed._own, renamed._first, renamed._former))) <= 2 * 5 + 2
+    (root / "away").rename(root / "m-again")
+    assert scan(catalog, "m-here", "m-39") == []
+    (root / "m-best").rename(root / "m-last")
+    assert scan(catalog, "m-here", "m-39") == []
