@@ -39,7 +39,7 @@ _TYPES: Final = {
     ),
     **dict.fromkeys(("CompleteMarker", "MetricName", "NamePattern", "PageUrl", "ReceiverUrl", "TrackingUri"), "text"),
     "bool": "`true` or `false`",
-    "Count": "whole number, 1 or more",
+    **dict.fromkeys(("Count", "MostWorkers"), "whole number, 1 or more"),
     "Whole": "whole number, 0 or more",
     "ExportCount": "whole number, 0 to 10",
     "RetainedStates": "whole number, 0 to 1000",

@@ -60,7 +60,7 @@ def build_daemon(
     state = DaemonState(
         identity=identity,
         lease_seconds=timing.lease_seconds,
-        min_workers=rules.groups.min_workers,
+        groups=rules.groups,
         tracker=CheckpointTracker(ScanSelection(rules.selection), LostCheckpoints(vanished_after_seconds), start_new),
         node_state=NodeState.STARTING if supervisor is not None else NodeState.READY,
     )

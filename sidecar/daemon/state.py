@@ -26,6 +26,7 @@ from sidecar.policy.eligibility import MOST_UNREADABLE, compatible_nodes, may_re
 from sidecar.policy.group_formation import is_outgrown
 from sidecar.policy.node_identity import Identity
 from sidecar.policy.proposers import publisher
+from sidecar.policy.rules import GroupRules
 from sidecar.policy.view import CheckpointsView, NodesView, View
 from sidecar.records import Key, Outcome, Plan, Settlement, folder_name
 from sidecar.states import NodeState, OutcomeStatus
@@ -44,7 +45,7 @@ class DaemonState:
     # settings
     identity: Identity
     lease_seconds: float
-    min_workers: int = 1
+    groups: GroupRules = field(default_factory=GroupRules)
 
     # of itself
     node_state: NodeState = NodeState.STARTING
@@ -195,7 +196,7 @@ class DaemonState:
         newest = self.history.newest
         if newest is None or self.history.open is not None:
             return None
-        outgrown = is_outgrown(self.nodes.ready(now), self.history, self.identity.node, self.min_workers, self.task)
+        outgrown = is_outgrown(self.nodes.ready(now), self.history, self.identity.node, self.groups, self.task)
         return group_id(newest.plan.members or ()) if outgrown else None
 
     def publishes(self, now: float) -> bool:

@@ -33,7 +33,7 @@ def report_status(
     """Return the status of a daemon. `unready`: why this node is not ready; None if it is ready."""
     identity, tracker, history, statistics = state.identity, state.tracker, state.history, state.statistics
     waiting = tracker.choice(history, state.task).evaluate
-    reasons = left_out(state.nodes.ready(now), history, identity.node, state.min_workers)
+    reasons = left_out(state.nodes.ready(now), history, identity.node, state.groups.min_workers)
     unknown = {**tracker.failed, **tracker.unknown}
     alive = state.nodes.alive(now)
     sentences = *(f"{name}: {unknown[name]}" for name in sorted(unknown)), *state.nodes.unreadable_files

@@ -16,13 +16,15 @@ def form_group(checkpoint: Checkpoint, view: View, rules: GroupRules, now: float
     candidates = candidates_for(checkpoint, view.nodes.ready, view.node, rules.min_workers)
     nodes = choose_nodes(candidates, view.history, rules.min_workers, checkpoint, view.task)
     warm = _warm_group(nodes, view.history)
-    standbys = _standbys(nodes, view.history)
+    standbys = _standbys(nodes, view.history)[: rules.max_workers]
     if not warm and len(standbys) < rules.min_workers:  # then only a warm group that includes losing nodes can do
         warm = _warm_group(candidates, view.history)
     if warm and len(warm) >= max(rules.min_workers, len(standbys)):
         return warm
     if len(standbys) < rules.min_workers:
         return Wait(why=f"{len(standbys)} workers stand by, min_workers = {rules.min_workers}")
+    if len(standbys) == rules.max_workers:
+        return standbys
     slots = sum(len(heartbeat.slots) for heartbeat in nodes)
     timers = view.timers
     if len(standbys) < slots and now < timers.first_standby_at + rules.join_timeout_seconds:
@@ -33,14 +35,16 @@ def form_group(checkpoint: Checkpoint, view: View, rules: GroupRules, now: float
 
 
 def is_outgrown(
-    ready: Sequence[Heartbeat], history: JournalState, node: str, min_workers: int, task: str | None
+    ready: Sequence[Heartbeat], history: JournalState, node: str, rules: GroupRules, task: str | None
 ) -> bool:
     """Return whether workers stand by that are not in the newest group, so that the next group would be larger."""
     compatible = compatible_nodes(ready, node)
     if history.newest is None or node not in (heartbeat.node for heartbeat in compatible):
         return False
-    nodes = choose_nodes(compatible, history, min_workers, None, task)
     members = history.newest.plan.members or ()
+    if len(members) >= rules.max_workers:
+        return False
+    nodes = choose_nodes(compatible, history, rules.min_workers, None, task)
     # A heartbeat may be late, and show a worker that was retired.
     used = {None, *(member.worker for member in members), *history.exclusions.retired_workers}
     return any(slot.standby not in used for heartbeat in nodes for slot in heartbeat.slots if slot.worker is None)

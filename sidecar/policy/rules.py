@@ -20,6 +20,7 @@ class GroupRules:
     """Hold the settings that decide when a group forms, and of how many worker processes."""
 
     min_workers: int = 1
+    max_workers: int = 64
     group_settle_seconds: float = 3.0
     join_timeout_seconds: float = 120.0
 

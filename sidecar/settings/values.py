@@ -317,6 +317,16 @@ SaveWeights = Annotated[_SaveWeights, BeforeValidator(_is_no_boolean_any_more)]
 MetricName = Annotated[str, AfterValidator(_names_a_set)]
 
 
+def _not_fewer(value: int, info: ValidationInfo) -> int:
+    least = info.data.get("min_workers", 1)
+    if value < least:
+        raise ValueError(f"is less than min_workers = {least}, so no group could form: write {least} or more")
+    return value
+
+
+MostWorkers = Annotated[Count, AfterValidator(_not_fewer)]
+
+
 def _needs_a_metric(value: int, info: ValidationInfo) -> int:
     if value > MOST_EXPORTS:
         raise ValueError(f"is more than {MOST_EXPORTS}: write a smaller number")

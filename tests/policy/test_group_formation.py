@@ -3,6 +3,7 @@ from policy_views import NOW, A, B, C, decided, failures, fold, listed, node, ou
 from rules import make_rules
 
 from sidecar.policy.actions import Propose, Wait
+from sidecar.policy.group_formation import is_outgrown
 
 
 def test_a_group_without_standbys_is_used_even_if_one_of_its_nodes_lost_the_checkpoint():
@@ -68,6 +69,19 @@ def test_a_group_has_at_least_min_workers():
     there = [node("n1"), node("n2")]
     assert isinstance(decided(make_rules(min_workers=3), ready=there), Wait)
     assert len(listed(decided(make_rules(min_workers=2), ready=there))) == 2
+
+
+def test_a_group_has_at_most_max_workers():
+    """The first ones by name, as soon as they stand by; the warm group of them is used again, and is not outgrown."""
+    there = [node("n1"), node("n2"), node("n3"), node("n10")]
+    rules = make_rules(max_workers=2)
+    assert listed(decided(rules, ready=there, newest_standby_at=NOW)) == ["n1.i.1", "n2.i.1"]
+    assert isinstance(decided(make_rules(max_workers=5), ready=there, newest_standby_at=NOW), Wait)
+    history = fold(plan(1, B, ("n1.i.1", "n2.i.1")), outcome(1))
+    warm = [node("n1", slot("n1.i.2", "n1.i.1")), node("n2", slot("n2.i.2", "n2.i.1")), *there[2:]]
+    assert listed(decided(rules, history=history, ready=warm)) == ["n1.i.1", "n2.i.1"]
+    assert not is_outgrown(warm, history, "n3", rules.groups, "t")
+    assert is_outgrown(warm, history, "n3", make_rules(max_workers=3).groups, "t")
 
 
 def test_the_largest_set_with_equal_version_and_task_is_listed():

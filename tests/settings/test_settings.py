@@ -169,6 +169,13 @@ def test_a_pattern_replaces_the_formats():
     assert "checkpoint_pattern" in problem.lower()
 
 
+def test_a_group_may_not_be_smaller_than_the_smallest():
+    """Else none could form."""
+    with pytest.raises(SettingsError, match=r"min_workers = 3"):
+        load({"min_workers": 3, "max_workers": 2}, environ=MINIMAL)
+    assert load({"min_workers": 64}, environ=MINIMAL).max_workers == 64
+
+
 def test_http_may_be_an_ipv6_address():
     """Brackets belong to the notation, not to the address to bind."""
     settings = load({"http": "[::1]:0"}, environ=MINIMAL)
@@ -179,6 +186,8 @@ BAD = [
     ("replicas", "two", "'two'", "valid integer"),
     ("replicas", "0", "'0'", "greater than or equal to 1"),
     ("min_workers", "0", "'0'", "greater than or equal to 1"),
+    ("max_workers", "0", "'0'", "greater than or equal to 1"),
+    ("keep_states", "1001", "'1001'", "less than or equal to 1000"),
     ("replicas", "1.5", "'1.5'", "valid integer"),
     ("beat_seconds", "0", "'0'", "greater than 0"),
     ("plan_cap_seconds", "inf", "'inf'", "finite number"),
