@@ -147,6 +147,10 @@ class Plan:
         return f"evaluations/{self.checkpoint.folder}/plan-{self.plan}"
 
 
+Goal = Literal["max", "min", "none"]
+"""Whether larger or smaller numbers of a metric are better, or neither."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Value:
     """The final number of a metric: `value` is None if not finite; `hex` is exact (`float.hex`, or nan, inf, -inf)."""
@@ -155,7 +159,7 @@ class Value:
     hex: str
     lower: float | None = None
     upper: float | None = None
-    goal: Literal["max", "min", "none"] = "none"
+    goal: Goal = "none"
 
     @property
     def number(self) -> float | str:
@@ -212,7 +216,7 @@ class Result:
 
     group: str
     workers: int
-    examples: dict[str, int]
+    examples: dict[str, int]  # by eval set; 0: a function of the task measured it, and did not say the number
     metrics: dict[str, dict[str, Value]]
     phases: dict[str, float]  # seconds of each of PHASES on the slowest rank; the closing node measures detect, agree
     variables: str  # digest of the values of the restored variables
@@ -224,6 +228,10 @@ class Result:
     changed: tuple[str, ...] = ()  # eval sets whose data has changed since an earlier evaluation
     nonfinite: dict[str, dict[str, Nonfinite]] = field(default_factory=dict)  # by eval set and place
     notes: tuple[str, ...] = ()  # sentences about numbers that differ from a reader's expectation
+
+    def counted(self) -> dict[str, int]:
+        """Return the number of examples of each eval set that has a known number."""
+        return {name: examples for name, examples in self.examples.items() if examples}
 
     def metrics_of_examples(self) -> Iterator[tuple[str, dict[str, Value]]]:
         """Yield the metrics of each eval set whose examples were counted. A forged record may have others."""

@@ -7,7 +7,7 @@ from pathlib import Path
 TESTS = Path(__file__).parent
 MOST_WORDS = 5
 MOST_FIELDS = 15
-MANY_FIELDS = {"Settings", "Task", "ExportedNumber"}  # a field for each setting, argument or column of a table
+MANY_FIELDS = {"Settings", "Task", "ExportedNumber", "Manifest"}  # one for each setting, argument, column or key
 
 
 def pattern_of(node):

@@ -41,8 +41,11 @@ class BestBy:
         with_direction = list(_with_direction(history))
         if self.metric is None or history.newest is None or self.metric in with_direction:
             return None
-        trouble = "has no direction" if self.metric in history.newest_task.goals else "was not measured"
-        return f"best_metric {self.metric!r} {trouble}; these could be: {', '.join(with_direction) or 'none'}"
+        others = f"these could be: {', '.join(with_direction)}" if with_direction else "no other metric has one"
+        if self.metric in history.newest_task.goals:
+            remedy = f"write Task(goals={{{self.metric!r}: 'max'}}) if larger is better, else 'min'"
+            return f"best_metric {self.metric!r} has no direction: {remedy}; {others}"
+        return f"best_metric {self.metric!r} was not measured; these could be: {', '.join(with_direction) or 'none'}"
 
 
 def ranking(history: JournalState, metric: str) -> tuple[Best, ...]:

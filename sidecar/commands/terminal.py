@@ -57,10 +57,10 @@ def print_result(checkpoint: Checkpoint, result: Result, saves: Path, *, as_json
             )
     console = Console()
     console.print(table)
-    examples = ", ".join(f"{count} examples of {name}" for name, count in result.examples.items())
+    examples = ", ".join(f"{count} examples of {name}" for name, count in result.counted().items())
     seconds = ", ".join(f"{phase} {duration:.2f} s" for phase, duration in result.phases.items())
     workers = "1 worker" if result.workers == 1 else f"{result.workers} workers"
-    console.print(Text(printable(f"{examples}; {workers}; {seconds}")))
+    console.print(Text(printable("; ".join(filter(None, (examples, workers, seconds))))))
     for warning in result.warnings():
         console.print(Text(f"warning: {printable(warning)}", style="yellow"), soft_wrap=True)
     for note in result.notes:

@@ -134,6 +134,7 @@ class Dispatcher:
                 enter=lambda phase: self._enter(phase, command.plan),
                 report=self._report,
                 functions=EvaluateFunctions(self._loaded.task, self._shard) if self._loaded.task.evaluate else None,
+                goals=self._loaded.task.goals,
             )
         self._report(done)
         self._note_data(done, changed)

@@ -8,10 +8,14 @@ repeated, since a test harness may take hours, so the result's notes say that it
 import ctypes
 import json
 import math
+import numbers
+import signal
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from decimal import Decimal
 from typing import Any, Final
 
 import numpy as np
@@ -20,7 +24,7 @@ from numpy.typing import NDArray
 from sidecar.evaluation import repeatability
 from sidecar.evaluation.backend import States
 from sidecar.evaluation.data.shard import Shard
-from sidecar.evaluation.failures import EvaluationError
+from sidecar.evaluation.failures import EvaluationError, doing
 from sidecar.evaluation.metrics.metric import MetricResult, value
 from sidecar.evaluation.states import ExactSum, GatheredBatches
 from sidecar.evaluation.task import Task, takes_shard
@@ -85,7 +89,7 @@ class EvaluateFunctions:
         """Return the numbers that one function returns, as the bytes of JSON."""
         is_sharded = name in self._sharded
         _seed(self._digest, f"{name} of {self._shard.rank}" if is_sharded else name)
-        with _bounded(name, self._seconds, alive):
+        with doing(f"Task(evaluate={{{name!r}: …}}) ran"), _bounded(name, self._seconds, alive):
             returned = function(model, self._shard) if is_sharded else function(model)
         content = _sums(name, returned) if is_sharded else _numbers(name, returned)
         return np.frombuffer(json.dumps(content).encode(), np.uint8)
@@ -182,17 +186,23 @@ def _hex(name: str, key: str, number: Any) -> str:
         number = number.item()
     elif hasattr(number, "numpy") and getattr(number, "shape", None) == ():
         number = number.numpy().item()
-    if isinstance(number, bool) or not isinstance(number, int | float):
+    if isinstance(number, bool) or not isinstance(number, numbers.Real | Decimal):
         raise EvaluationError(
             "task_error",
             f"Task(evaluate={{{name!r}: …}}) returned {number!r:.80} as {key!r}, which is not a number: leave it out",
         )
-    if key == EXAMPLES and not (math.isfinite(number) and number >= 0 and number == int(number)):
+    try:
+        found = float(number)
+    except OverflowError:
+        raise EvaluationError(
+            "task_error", f"Task(evaluate={{{name!r}: …}}) returned {key!r} beyond 1.8e308, the largest float"
+        ) from None
+    if key == EXAMPLES and not (found >= 0 and found.is_integer()):
         raise EvaluationError(
             "task_error",
             f"Task(evaluate={{{name!r}: …}}) returned {number!r} as 'examples', which must be a whole number from 0",
         )
-    return float(number).hex()
+    return found.hex()
 
 
 def _seed(weights: str, name: str) -> None:
@@ -208,30 +218,57 @@ class _TookTooLongError(BaseException):
     """Is raised within a function that runs longer than it may. `except Exception` does not catch it."""
 
 
+def _interrupt(thread: int) -> None:
+    """Raise `_TookTooLongError` in a thread. Only the main thread is interrupted while it waits in the kernel."""
+    if thread == threading.main_thread().ident:
+        signal.pthread_kill(thread, _INTERRUPT)
+    else:
+        ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), ctypes.py_object(_TookTooLongError))
+
+
+_INTERRUPT: Final = signal.SIGUSR2
+"""The signal that ends a call which waits in the kernel, such as a request to a server that does not answer."""
+
+
 @contextmanager
 def _bounded(name: str, seconds: float, alive: Callable[[], None]) -> Iterator[None]:
-    """Give signs of life while the block runs, and end the block with `EvaluationError` (`deadline`) after the time."""
-    runs, over = threading.get_ident(), threading.Event()
+    """Give signs of life while the block runs, and end it with `EvaluationError` (`task_error`) after the time."""
+    runs, over, lock = threading.get_ident(), threading.Event(), threading.Lock()
+
+    def interrupt(*_: object) -> None:
+        if not over.is_set():
+            raise _TookTooLongError
 
     def watch() -> None:
         left = seconds
         while left > 0 and not over.wait(min(left, _SIGN_OF_LIFE_SECONDS)):
             left -= _SIGN_OF_LIFE_SECONDS
             alive()
-        if not over.is_set():  # a call of C delays it; then the daemon ends this silent process
-            ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(runs), ctypes.py_object(_TookTooLongError))
+        with lock:
+            if not over.is_set():  # a computation in C delays it; then the daemon ends this silent process
+                _interrupt(runs)
 
+    is_main = threading.current_thread() is threading.main_thread()
+    previous = signal.signal(_INTERRUPT, interrupt) if is_main else None
     watcher = threading.Thread(target=watch, name="evaluate", daemon=True)
-    alive()
-    watcher.start()
     try:
-        yield
+        alive()
+        watcher.start()
+        try:
+            yield
+        finally:
+            with lock:
+                over.set()
+            time.sleep(0)  # an interruption that came at the last moment is raised here
     except _TookTooLongError:
         raise EvaluationError(
-            "deadline",
+            "task_error",
             f"Task(evaluate={{{name!r}: …}}) has run for {seconds:g} s, more than "
             f"Task(evaluate_timeout_seconds={seconds:g}) allows",
         ) from None
     finally:
         over.set()
-        watcher.join()
+        if is_main:
+            signal.signal(_INTERRUPT, previous or signal.SIG_DFL)
+        if watcher.is_alive():
+            watcher.join()

@@ -132,6 +132,16 @@ class CannotBeMergedError(EvaluationError):
 
 
 @contextmanager
+def doing(activity: str) -> Iterator[None]:
+    """Let the report of an error of the block say what ran then: `raised while <activity>`."""
+    try:
+        yield
+    except (Exception, SystemExit) as error:
+        error.activity = activity  # type: ignore[union-attr]
+        raise
+
+
+@contextmanager
 def following_from_code(*others: type[Exception]) -> Iterator[None]:
     """Mark errors of the block as lasting if they follow from the task's code and the shapes of its data.
 
@@ -221,12 +231,13 @@ def _sentence(error: BaseException, phase: WorkerPhase, path: str | None) -> str
         text = lines[-1] if len(lines) > 1 else type(error).__name__
     else:
         text = f"{type(error).__name__}{': ' * bool(lines)}{' '.join(lines)}"
+    activity = getattr(error, "activity", None) or _WHILE.get(phase, phase)
     shortened = text[:_MAX_CHARACTERS] + "…" * (len(text) > _MAX_CHARACTERS)
     remedy = getattr(error, "remedy", None) or _remedy_for(text)
     remedy = f" {remedy}." if remedy else ""
     if path is not None and f"{Path(path).parent}/" in text.replace(path, ""):
         remedy = f" {_BESIDE}."
-    return f"{shortened} (raised while {_WHILE.get(phase, phase)}).{remedy} The traceback says where:"
+    return f"{shortened} (raised while {activity}).{remedy} The traceback says where:"
 
 
 def _remedy_for(text: str) -> str:

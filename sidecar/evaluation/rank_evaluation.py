@@ -9,7 +9,9 @@ rank enters the last two only after its own saves are durable, so the result of 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Final
 
 import numpy as np
@@ -25,7 +27,7 @@ from sidecar.evaluation.metrics.metric import MetricResult
 from sidecar.evaluation.rank_comparison import differing, named, short_digest, sides_of
 from sidecar.evaluation.states import exact_sum
 from sidecar.evaluation.task import MAX_EVAL_SETS
-from sidecar.records import EvalData, Result, Value
+from sidecar.records import EvalData, Goal, Result, Value
 from sidecar.states import WorkerPhase
 from sidecar.workers.messages import Done, Evaluate, Join, Progress, Report
 
@@ -64,6 +66,7 @@ def evaluate(
     report: Callable[[Report], None],
     now: Callable[[], float] = time.monotonic,
     functions: EvaluateFunctions | None = None,
+    goals: Mapping[str, Goal] = MappingProxyType({}),
 ) -> Done:
     """Evaluate one checkpoint together with the other ranks; raises `EvaluationError` with the kind of the failure.
 
@@ -131,6 +134,7 @@ def evaluate(
         numbers |= functions.compute(reduced)
         examples |= functions.examples(reduced)
         data |= {name: EvalData(None, None, "own") for name in functions.names}
+    numbers = {name: _with_goals(name, result, goals) for name, result in numbers.items()}
     result = Result(
         group=join.group,
         workers=len(join.members),
@@ -210,6 +214,27 @@ def _exchange_hello(
                 f"read the same examples in the same order: {order_advice('and let all nodes see the same files')}",
                 sides=groups,
             )
+
+
+def _with_goals(eval_set: str, numbers: MetricResult, goals: Mapping[str, Goal]) -> MetricResult:
+    """Return the numbers of an eval set with the goals that the task gives, by EVAL_SET/METRIC."""
+    own = {name.removeprefix(f"{eval_set}/"): goal for name, goal in goals.items() if name.startswith(f"{eval_set}/")}
+    if not own:
+        return numbers
+    unknown = [
+        f"Task(goals={{{f'{eval_set}/{name}'!r}: …}}): there is no such number, but {', '.join(numbers.values)}"
+        for name in own
+        if name not in numbers.values and name not in numbers.classes
+    ]
+    return replace(
+        numbers,
+        values={name: replace(each, goal=own.get(name, each.goal)) for name, each in numbers.values.items()},
+        classes={
+            name: {label: replace(each, goal=own.get(name, each.goal)) for label, each in classes.items()}
+            for name, classes in numbers.classes.items()
+        },
+        notes=(*numbers.notes, *unknown),
+    )
 
 
 def _notes(numbers: Mapping[str, MetricResult]) -> tuple[str, ...]:

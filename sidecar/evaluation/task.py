@@ -10,6 +10,7 @@ from functools import lru_cache
 from typing import Any, Final, Literal, get_args
 
 from sidecar.errors import TaskError
+from sidecar.records import Goal
 
 MAX_EVAL_SETS: Final = 64
 """Limit of eval sets: ranks compare one fingerprint per eval set in a message of fixed size."""
@@ -153,6 +154,9 @@ class Task:
             its `Shard`, and returns a total and a count by name: `{"acc": (hits, questions)}` gives their quotient over
             all workers. The result has the names like those of eval sets. `eval_sets` may be empty then.
         evaluate_timeout_seconds: The longest time that one call of such a function may take.
+        goals: Whether larger or smaller numbers are better, "max" or "min", by EVAL_SET/METRIC, such as
+            `{"harness/acc": "max"}`. It is needed for numbers that have no direction of their own: those of `evaluate`
+            and of a `test_step`, and some metrics. "none": neither is better.
     """
 
     build_model: Callable[[], Any] | None = None
@@ -172,6 +176,7 @@ class Task:
     in_turn: bool | Sequence[str] = False
     evaluate: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
     evaluate_timeout_seconds: float = 4 * 3600.0
+    goals: Mapping[str, Goal] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self._check_functions()
@@ -202,6 +207,21 @@ class Task:
             )
         if self.batch_size is not None and not _is_count(self.batch_size):
             raise TaskError(f"Task(batch_size={self.batch_size!r}) must be a number from 1, or None for batched data")
+        self._check_goals()
+
+    def _check_goals(self) -> None:
+        """Check that each goal is one of a set of this task. Raises `TaskError`."""
+        if not isinstance(self.goals, Mapping):
+            raise TaskError(f"Task(goals={self.goals!r:.80}) must map names to goals, such as {{'test/score': 'max'}}")
+        sets = [*self.eval_sets, *self.evaluate]
+        for name, goal in self.goals.items():
+            if goal not in get_args(Goal):
+                raise TaskError(f"Task(goals={{{name!r}: {goal!r:.80}}}) must be 'max', 'min' or 'none'")
+            if not isinstance(name, str) or not any(name.startswith(f"{one}/") for one in sets):
+                raise TaskError(
+                    f"Task(goals={{{name!r}: …}}) must be EVAL_SET/METRIC, such as {f'{sets[0]}/score'!r}; the sets "
+                    f"are {', '.join(sets)}"
+                )
 
     def _check_functions(self) -> None:
         """Check the functions that measure the model by themselves. Raises `TaskError`."""

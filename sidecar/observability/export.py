@@ -57,7 +57,7 @@ class ExportedNumber:
     hex: str
     lower: float | None
     upper: float | None
-    examples: int
+    examples: int | None  # None: a function of the task measured the set, and did not say the number
     workers: int
     data_changed: bool = False
 
@@ -83,7 +83,7 @@ def exported(history: JournalState) -> Iterator[ExportedNumber]:
             hex=value.hex,
             lower=value.lower,
             upper=value.upper,
-            examples=result.examples[eval_set],
+            examples=result.counted().get(eval_set),
             workers=result.workers,
             data_changed=eval_set in broken.get(plan.plan, {}),
         )

@@ -131,7 +131,7 @@ def _closed(
         **about,
         workers=result.workers,
         **numbers,
-        examples=result.examples,
+        examples=result.counted(),
         seconds=seconds,
         **marked,
         **notes,

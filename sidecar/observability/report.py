@@ -168,7 +168,11 @@ def _newest_evaluation(history: JournalState) -> Row | None:
         return None
     latest = history.newest_task.latest
     return closed_row(history.newest) | {
-        "examples": {eval_set: newest.result.examples[eval_set] for eval_set, newest in latest.items()},
+        "examples": {
+            eval_set: examples
+            for eval_set, newest in latest.items()
+            if (examples := newest.result.counted().get(eval_set)) is not None
+        },
         "metrics": {eval_set: numbers(newest.result.metrics.get(eval_set, {})) for eval_set, newest in latest.items()},
         "steps": {eval_set: newest.checkpoint.step for eval_set, newest in latest.items()},
         "step_sources": {eval_set: newest.checkpoint.step_source for eval_set, newest in latest.items()},
@@ -197,7 +201,7 @@ def closed_row(closed: Closed) -> Row:
         "message": outcome.message,
         "workers": len(plan.members or ()) if result is None else result.workers,
         "group": None if result is None else result.group,
-        "examples": {} if result is None else dict(result.examples),
+        "examples": {} if result is None else result.counted(),
         "metrics": {} if result is None else {eval_set: numbers(values) for eval_set, values in result.metrics.items()},
         "changed": [] if result is None else list(result.changed),
         "data_changed": {},

@@ -44,6 +44,7 @@ def result_samples(run: str, checkpoint: Checkpoint, result: Result) -> Iterator
         for name, classes in result.classes.get(eval_set, {}).items():
             for label, value in classes.items():
                 yield ResultSample("sidecar_result_class", (run, eval_set, name, label), number_of(value))
-        yield ResultSample("sidecar_result_examples", (run, eval_set), result.examples[eval_set])
+        if (examples := result.counted().get(eval_set)) is not None:
+            yield ResultSample("sidecar_result_examples", (run, eval_set), examples)
         if checkpoint.step is not None:
             yield ResultSample("sidecar_result_step", (run, eval_set), checkpoint.step)

@@ -38,15 +38,15 @@ def _opened(event: Event) -> str:
 
 def _succeeded(event: Event) -> str:
     numbers = {key: value for key, value in event.items() if "." in key and key not in _NOT_NUMBERS}
-    several = len(event["examples"]) > 1
+    several = len({key.partition(".")[0] for key in numbers}) > 1
     best = set(event.get("best", ()))
     shown = [
         f"{key if several else key.partition('.')[2]} {number(value)}{' (best)' if key in best else ''}"
         for key, value in numbers.items()
     ]
-    examples = " + ".join(map(str, event["examples"].values()))
+    examples = f"{' + '.join(map(str, event['examples'].values()))} examples, " if event["examples"] else ""
     seconds = sum(length for phase, length in event["seconds"].items() if phase in PHASES)
-    return f"{_name(event)}: {'  '.join(shown)}  [{examples} examples, {seconds:.1f} s]"
+    return f"{_name(event)}: {'  '.join(shown)}  [{examples}{seconds:.1f} s]"
 
 
 def _failed(event: Event) -> str:

@@ -7,7 +7,7 @@ import contextlib
 import secrets
 import stat
 from collections.abc import Container, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import PurePath
 from typing import Final
 
@@ -19,7 +19,7 @@ from sidecar.coordination.journal_state import Closed
 from sidecar.coordination.totals import Best
 from sidecar.errors import RecordError
 from sidecar.pins.names import PIN_RECORD, TEMPORARY
-from sidecar.records import SCHEMA, Value
+from sidecar.records import SCHEMA, EvalData, Value
 
 MANIFEST: Final = "manifest.json"
 _OTHER: Final = ".manifest.json"  # for a checkpoint that is itself a file with the usual name
@@ -55,6 +55,9 @@ class Manifest:
         metrics: Its numbers by eval set, each with its 95 % interval.
         examples: Examples that were counted, by eval set.
         files: Its files.
+        data: What the numbers were measured on, by eval set. Numbers of two exports can be compared if fingerprints and
+            examples are equal, and `task`. Empty: an older release wrote the manifest.
+        task: Digest of the task's code.
         better_than: How much better it was than the best checkpoint before, if it has become the best one.
     """
 
@@ -71,6 +74,8 @@ class Manifest:
     metrics: dict[str, dict[str, Value]]
     examples: dict[str, int]
     files: tuple[ExportedFile, ...]
+    data: dict[str, EvalData] = field(default_factory=dict)
+    task: str = ""
     better_than: Comparison | None = None
     schema: int = SCHEMA
 
@@ -97,7 +102,9 @@ def manifest_of(
         evaluated_at=closed.outcome.completed_at,
         ranks=dict(sorted(ranks.items())),
         metrics=result.metrics,
-        examples=result.examples,
+        examples=result.counted(),
+        data=result.data,
+        task=result.task,
         files=tuple(_files(folder, {PIN_RECORD, _manifest_name(PurePath(checkpoint.name).name)})),
         better_than=better_than,
     )

@@ -113,7 +113,7 @@ def _details(event: Event, best: BestSoFar) -> dict[str, Any]:
     return {
         "checkpoint": _checkpoint(event.checkpoint),
         "metrics": {eval_set: _numbers(values) for eval_set, values in result.metrics.items()},
-        "examples": dict(result.examples),
+        "examples": result.counted(),
         "workers": result.workers,
         "changed": list(result.changed),
         "nonfinite": {

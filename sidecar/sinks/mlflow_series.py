@@ -31,7 +31,7 @@ def series(result: Result) -> dict[str, float]:
             for bound, number in (("lower", value.lower), ("upper", value.upper)):
                 if number is not None:
                     others[f"{name}_{bound}"] = number
-    for eval_set, examples in result.examples.items():
+    for eval_set, examples in result.counted().items():
         others[f"{_part(eval_set)}/examples"] = float(examples)
     return {**others, **numbers}
 

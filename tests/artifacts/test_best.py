@@ -100,7 +100,10 @@ def test_a_metric_that_nobody_measures_is_told():
     assert complaint("test/acc/top5", MEASURED) is None
     assert complaint(None, MEASURED) is None
     assert complaint("test/acc", MEASURED) == "best_metric 'test/acc' was not measured; these could be: test/acc/top5"
-    assert complaint("test/rows", MEASURED) == "best_metric 'test/rows' has no direction; these could be: test/acc/top5"
+    assert complaint("test/rows", MEASURED) == (
+        "best_metric 'test/rows' has no direction: write Task(goals={'test/rows': 'max'}) if larger is better, else "
+        "'min'; these could be: test/acc/top5"
+    )
 
 
 def test_a_metric_of_a_set_that_was_left_out_is_no_mistake():

@@ -33,6 +33,7 @@ RUN_BY = {
     "several_sets.py": "tests/docs/test_code_blocks.py",
     "harness.py": "tests/evaluation/test_evaluate_functions.py",
     "in_turn.py": "tests/evaluation/metrics/test_foreign.py",
+    "play.py": "tests/evaluation/test_evaluate_functions.py",
     "sums.py": "tests/evaluation/metrics/test_sums.py",
     "perplexity.py": "tests/evaluation/test_derived_results.py",
     "restore_averaged.py": "tests/docs/test_code_blocks.py",

@@ -1,9 +1,14 @@
 """Functions of `Task(evaluate=…)` measure the model by themselves, once per evaluation, with any number of workers."""
 
 import math
+import os
 import random
+import signal
 import threading
+import time
 from contextlib import suppress
+from decimal import Decimal
+from fractions import Fraction
 from pathlib import Path
 
 import numpy as np
@@ -13,8 +18,9 @@ from sidecar import Task
 from sidecar.errors import TaskError
 from sidecar.evaluation.data.shard import Shard
 from sidecar.evaluation.evaluate_functions import EvaluateFunctions
-from sidecar.evaluation.failures import EvaluationError
+from sidecar.evaluation.failures import EvaluationError, as_failed
 from sidecar.records import Checkpoint, Member
+from sidecar.states import WorkerPhase
 from sidecar.workers.messages import Evaluate, Join
 
 
@@ -119,6 +125,8 @@ def test_a_number_that_is_not_finite_is_told():
         ({"acc": True}, ["True"]),
         ({"acc": [0.5, 0.6]}, ["[0.5, 0.6]"]),
         ({"acc": 0.5, "examples": -1}, ["-1", "examples"]),
+        ({"acc": 0.5, "examples": math.nan}, ["nan", "examples"]),
+        ({"acc": 10**400}, ["'acc'", "1.8e308"]),
         ({1: 0.5}, ["by name"]),
     ],
 )
@@ -154,8 +162,70 @@ def test_a_function_that_runs_too_long_is_ended():
     made = EvaluateFunctions(task({"one": endless}, evaluate_timeout_seconds=0.2), Shard(0, 1))
     with pytest.raises(EvaluationError, match=r"'one'.*0\.2") as caught:
         made.run("model", lambda: "digest", alive.set)
-    assert caught.value.kind == "deadline"
+    assert caught.value.kind == "task_error"
     assert alive.is_set()
+
+
+@pytest.mark.parametrize("is_main", [True, False], ids=["main thread", "other thread"])
+def test_a_call_that_waits_in_the_kernel_is_ended(is_main):
+    """Such as a request to a server that does not answer. The signal's handler is the one of before afterwards."""
+    reader, writer = os.pipe()
+    found, before = [], signal.getsignal(signal.SIGUSR2)
+
+    def wait(_model):
+        while not is_main:
+            time.sleep(0.01)
+        return {"bytes": len(os.read(reader, 1))}
+
+    def run_one():
+        made = EvaluateFunctions(task({"one": wait}, evaluate_timeout_seconds=0.2), Shard(0, 1))
+        with pytest.raises(EvaluationError, match=r"'one'.*0\.2"):
+            made.run("model", lambda: "digest", lambda: None)
+        found.append(True)
+
+    if is_main:
+        run_one()
+    else:
+        thread = threading.Thread(target=run_one)
+        thread.start()
+        thread.join(20)
+    os.close(reader)
+    os.close(writer)
+    assert found == [True]
+    assert signal.getsignal(signal.SIGUSR2) == before
+
+
+@pytest.mark.parametrize("seconds", [0.0, 0.001, 0.002, 0.004])
+def test_a_function_that_ends_as_its_time_ends(seconds):
+    """It has returned, or it was ended. Nothing is raised later, where nobody expects it."""
+
+    def brief(_model):
+        time.sleep(seconds)
+        return {"acc": 0.5}
+
+    for _ in range(20):
+        made = EvaluateFunctions(task({"one": brief}, evaluate_timeout_seconds=0.002), Shard(0, 1))
+        with suppress(EvaluationError):
+            made.run("model", lambda: "digest", lambda: None)
+
+
+def test_the_report_of_an_error_names_the_function():
+    """No batch is evaluated then."""
+
+    def fail(_model):
+        raise ValueError("boom")
+
+    made = EvaluateFunctions(task({"harness": fail}), Shard(0, 1))
+    with pytest.raises(ValueError, match="boom") as caught:
+        made.run("model", lambda: "digest", lambda: None)
+    failed = as_failed(caught.value, phase=WorkerPhase.EVALUATE, plan=1, rank=0)
+    assert "raised while Task(evaluate={'harness': …}) ran" in failed.message
+
+
+def test_numbers_of_any_kind_are_taken():
+    """Those of the standard library and of numpy, as floats."""
+    given = {"a": Fraction(1, 4), "b": Decimal("0.5"), "c": np.float16(0.25), "d": 3, "examples": Fraction(8, 2)}
+    assert numbers({"one": lambda _model: given}) == {"one": {"a": 0.25, "b": 0.5, "c": 0.25, "d": 3.0}}
 
 
 def no_argument():
@@ -180,16 +250,32 @@ def test_a_wrong_task_is_refused(arguments, words):
         Task(load=len, **arguments)
 
 
-def test_the_example_of_the_docs():
-    """The block is complete but for the harness and the model."""
-    page = (Path(__file__).parents[2] / "docs" / "how-to" / "write-a-task.md").read_text()
-    code = page.partition("<!-- harness.py -->\n```python\n")[2].partition("```")[0]
-    names = {"Task": Task, "build_model": object, "run_my_harness": lambda _model: {"acc": 0.6, "questions": 40}}
+@pytest.mark.parametrize(
+    ("page", "file", "found"),
+    [
+        ("write-a-task.md", "harness.py", {"harness": ({"acc": 0.6}, 40)}),
+        ("custom-training-loops.md", "play.py", {"play": ({"return": 9.5}, 20)}),
+    ],
+)
+def test_the_examples_of_the_docs(page, file, found):
+    """The blocks are complete but for the harness, the episode and the model."""
+    text = (Path(__file__).parents[2] / "docs" / "how-to" / page).read_text()
+    code = text.partition(f"<!-- {file} -->\n```python\n")[2].partition("```")[0]
+    names = {
+        "Task": Task,
+        "build_model": object,
+        "run_my_harness": lambda _model: {"acc": 0.6, "questions": 40},
+        "episode": lambda _model, seed: seed,
+    }
     exec(code, names)
     made = EvaluateFunctions(names["task"], Shard(0, 1))
     states = made.run("model", lambda: "digest", lambda: None)
-    assert made.examples(states) == {"harness": 40}
-    assert made.compute(states)["harness"].values["acc"].value == 0.6
+    numbers = {
+        name: ({key: each.value for key, each in result.values.items()}, made.examples(states)[name])
+        for name, result in made.compute(states).items()
+    }
+    assert numbers == found
+    assert set(names["task"].goals) == {f"{name}/{key}" for name, (values, _) in found.items() for key in values}
 
 
 def test_functions_need_a_model():

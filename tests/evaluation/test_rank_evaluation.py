@@ -180,6 +180,7 @@ def run(tmp_path, evaluators, **differing):
                 profile=told.get("profile", {"isa": "avx"}),
                 enter=phases.append,
                 report=reports.append,
+                goals=told.get("goals", {}),
             )
         except Exception as error:  # noqa: BLE001 - told to the test
             end = error
@@ -678,3 +679,14 @@ def test_numbers_by_class_where_there_are_few(tmp_path):
     """Up to fifty classes stand in the result; of more there are averages, and the states that workers save."""
     ((done, *_),) = run(tmp_path, [FakeEvaluator((STREAM,), [1.0] * 5)])
     assert {name: len(classes) for name, classes in done.result.classes["test"].items()} == {"few": 50}
+
+
+def test_the_task_gives_goals_to_numbers(tmp_path):
+    """Those that it names, by class as well; a name that no number has is noted."""
+    goals = {"test/sum": "min", "test/few": "max", "test/other": "max", "another/sum": "max"}
+    end = run(tmp_path, ranks(), goals=[goals] * 3)[0][0]
+    assert end.result.metrics["test"]["sum"].goal == "min"
+    assert {each.goal for each in end.result.classes["test"]["few"].values()} == {"max"}
+    assert [note for note in end.result.notes if "goals" in note] == [
+        "Task(goals={'test/other': …}): there is no such number, but sum"
+    ]

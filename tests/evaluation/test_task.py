@@ -271,3 +271,21 @@ def test_functions_that_cannot_be_hashed_are_called_too():
     assert call("f", Scale(2), 3) == 6
     with pytest.raises(TaskError, match="called with int and int"):
         call("f", Scale(2), 3, 4)
+
+
+@pytest.mark.parametrize(
+    ("goals", "words"),
+    [
+        (["test/a"], "test/score"),
+        ({"test/a": "up"}, "'up'"),
+        ({"a": "max"}, "'a'.*'test/score'"),
+        ({"other/a": "max"}, "'other/a'.*test, play"),
+        ({3: "max"}, "EVAL_SET/METRIC"),
+    ],
+)
+def test_goals_are_those_of_the_tasks_own_sets(goals, words):
+    """A wrong name would be silent: the number would have no direction."""
+    arguments = {"load": len, "predict": len, "metrics": list, "batch_size": 8, "eval_sets": {"test": len}}
+    with pytest.raises(TaskError, match=words):
+        Task(**arguments, evaluate={"play": len}, goals=goals)
+    assert Task(**arguments, evaluate={"play": len}, goals={"test/a": "max", "play/b/c": "min"})

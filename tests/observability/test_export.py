@@ -40,6 +40,16 @@ def test_the_place_where_data_changed_is_a_column(journal):
     assert lines == [False, False, True, False]
 
 
+def test_an_unknown_number_of_examples_is_empty(journal):
+    """A function of the task measured, and did not return it."""
+    journal.plan()
+    journal.succeed({"acc": value(0.5)}, examples=0)
+    (row,) = csv.DictReader(io.StringIO(as_csv(journal.history)))
+    assert row["examples"] == ""
+    assert json.loads(as_json_lines(journal.history))["examples"] is None
+    assert "sidecar_result_examples{" not in as_openmetrics(journal.history, "r")
+
+
 @pytest.fixture
 def evaluations(journal):
     """Write evaluations with these numbers, each 0.4 s long; return the history."""

@@ -292,6 +292,13 @@ def test_people_read_sentences(terminal, journal):
     ]
 
 
+def test_an_unknown_number_of_examples_is_left_out(terminal, journal):
+    """A function of the task measured, and did not return it."""
+    journal.plan()
+    log.entry_logged(structlog.get_logger(), journal.succeed({"acc": Value(value=0.5, hex="0x1p-1")}, examples=0))
+    assert terminal() == ["ckpt-5 (step 500): acc 0.5  [0.8 s]"]
+
+
 def test_what_ended_worse_is_not_called_the_best(terminal, journal):
     """The best one stands in the journal."""
     journal.evaluate("ckpt-1", 100, {"accuracy": Value(value=0.9, hex="0x1p0", goal="max")})

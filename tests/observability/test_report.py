@@ -37,6 +37,15 @@ def test_success_row(journal):
     assert json.dumps(row) == json.dumps(expected)
 
 
+def test_an_unknown_number_of_examples_is_left_out(journal):
+    """A function of the task measured, and did not return it."""
+    journal.plan()
+    journal.succeed(examples=0)
+    (row,) = report.rows(journal.history)
+    assert row["examples"] == {}
+    assert list(row["metrics"]) == ["test"]
+
+
 def test_row_with_nonfinite_examples(journal):
     """One key more, where there are any."""
     journal.plan()

@@ -117,7 +117,7 @@ def _succeeded(checkpoint: Checkpoint, about: str, result: Result | None) -> Ite
     """Report what was evaluated, with the notes and warnings that a daemon would publish with the numbers."""
     assert result is not None
     step = f" (step {checkpoint.shown_step})" if checkpoint.shown_step else ""
-    first = ", ".join(f"{examples} examples of {name}" for name, examples in result.examples.items())
+    first = ", ".join(f"{examples} examples of {name}" for name, examples in result.counted().items())
     evaluated = f"the first batch of each set evaluated ({first})" if first else "Task(evaluate=…) was not called"
     text = f"{about}: {checkpoint.name}{step} was restored, and {evaluated}"
     yield Finding("task", ok=True, text=text)

@@ -9,10 +9,11 @@ from numpy.typing import NDArray
 from sidecar.errors import TaskError
 from sidecar.evaluation.data.plain_arrays import plain_array
 from sidecar.evaluation.metrics.average import Average
-from sidecar.evaluation.metrics.metric import EvalBatch, EvalSetInfo, Goal, MetricResult, value
+from sidecar.evaluation.metrics.metric import EvalBatch, EvalSetInfo, MetricResult, value
 from sidecar.evaluation.metrics.positions import as_numbers, counting, without_trailing_ones
 from sidecar.evaluation.metrics.sample import IntervalOf, usual_interval
 from sidecar.evaluation.states import SetStates
+from sidecar.records import Goal
 
 _BOUNDS: Final = 2
 

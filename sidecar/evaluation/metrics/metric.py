@@ -6,16 +6,14 @@ Imports numpy, never a framework. Predictions arrive as numpy arrays, so one met
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 from numpy.typing import NDArray
 
 from sidecar.evaluation.data.shard import Shard
 from sidecar.evaluation.intervals import Interval
 from sidecar.evaluation.states import SetStates
-from sidecar.records import Value
-
-Goal = Literal["max", "min", "none"]
+from sidecar.records import Goal, Value
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,8 +8,9 @@ import numpy as np
 
 from sidecar.errors import TaskError
 from sidecar.evaluation.data.plain_arrays import plain_array
-from sidecar.evaluation.metrics.metric import EvalBatch, EvalSetInfo, Goal, MetricResult, value
+from sidecar.evaluation.metrics.metric import EvalBatch, EvalSetInfo, MetricResult, value
 from sidecar.evaluation.states import NamedSums, SetStates
+from sidecar.records import Goal
 
 _SUMS = "sums"
 _WEIGHTED = 3  # arguments of a function that takes weights

@@ -181,7 +181,7 @@ class PastEvaluations:
             message=_cut(outcome.message),
             workers=len(plan.members or ()) if result is None else result.workers,
             completed_at=outcome.completed_at,
-            examples={} if result is None else self._share(tuple(result.examples.items()), result.examples),
+            examples={} if result is None else self._share(tuple(result.counted().items()), result.counted()),
         )
         if result is not None:
             if broken := self._stretches.add(result):

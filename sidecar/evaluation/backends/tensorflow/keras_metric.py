@@ -16,9 +16,10 @@ from sidecar.evaluation.backends.tensorflow.data import array_of
 from sidecar.evaluation.backends.tensorflow.libraries import class_named
 from sidecar.evaluation.backends.tensorflow.rounding import is_near, is_rounded_sum
 from sidecar.evaluation.failures import CannotBeMergedError, EvaluationError
-from sidecar.evaluation.metrics.metric import EvalSetInfo, Goal
+from sidecar.evaluation.metrics.metric import EvalSetInfo
 from sidecar.evaluation.rank_evaluation import MAX_CLASSES
 from sidecar.evaluation.states import ExactSum, MinMax, SetStates, State
+from sidecar.records import Goal
 
 _GOALS: Final[dict[str | None, Goal]] = {"up": "max", "down": "min"}
 _DECLARED: Final = "sidecar_reduction"

@@ -22,10 +22,11 @@ from sidecar.evaluation.backends.torch.torchmetrics_states import MetricStates
 from sidecar.evaluation.data.digest import digest_of
 from sidecar.evaluation.data.shard import Shard
 from sidecar.evaluation.failures import CannotBeMergedError, EvaluationError
-from sidecar.evaluation.metrics.metric import Goal, MetricResult, value
+from sidecar.evaluation.metrics.metric import MetricResult, value
 from sidecar.evaluation.outputs import Output, pick
 from sidecar.evaluation.rank_evaluation import MAX_CLASSES
 from sidecar.evaluation.states import SetStates
+from sidecar.records import Goal
 
 _GOALS: Final[dict[bool | None, Goal]] = {True: "max", False: "min", None: "none"}
 _LABELS: Final = frozenset({"target", "targets", "label", "labels", "y", "y_true"})

@@ -221,7 +221,8 @@ export class Chart {
     time.dateTime = times[place];
     time.textContent = ago(times[place]);
     time.title = new Date(times[place]).toLocaleString();
-    const about = [bounds, `${examples[place]} examples`].filter(Boolean).join(" · ");
+    const counted = examples[place] === null ? "" : `${examples[place]} examples`;
+    const about = [bounds, counted].filter(Boolean).join(" · ");
     const words = `${about} · ${where}${time.textContent}`;
     const lines = [document.createElement("span"), document.createElement("span")];
     lines[0].append(strong, ` · ${about}`);
