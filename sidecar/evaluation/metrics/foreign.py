@@ -25,8 +25,9 @@ from sidecar.evaluation.batch_dependence import are_near
 from sidecar.evaluation.data.structure import map_leaves
 from sidecar.evaluation.failures import EvaluationError, following_from_code, without_advice
 from sidecar.evaluation.metrics.in_turn import ResultsInTurn, held_by, numbers_of
-from sidecar.evaluation.metrics.metric import EvalBatch, EvalSetInfo, Goal, MetricResult, value
+from sidecar.evaluation.metrics.metric import EvalBatch, EvalSetInfo, MetricResult, value
 from sidecar.evaluation.states import GatheredBatches, SetStates
+from sidecar.records import Goal
 
 _STATE: Final = "in turn"
 _MAX_NUMBERS: Final = 50
