@@ -9,6 +9,7 @@ that takes too long continues in its thread. A later call for the same key retur
     42
 """
 
+import contextlib
 import errno
 import threading
 import time
@@ -52,13 +53,25 @@ class _Call:
     value: Any = None
     error: BaseException | None = None
     done: threading.Event = field(default_factory=threading.Event)
+    cpu_clock: int | None = None  # of the thread that runs it
+    cpu_began_at: float = 0.0
 
     def run(self) -> None:
+        self.cpu_began_at = time.thread_time()
+        self.cpu_clock = time.pthread_getcpuclockid(threading.get_ident())
         try:
             self.value = self.function()
         except BaseException as error:  # noqa: BLE001 - it is raised again where the result is used
             self.error = error
+        self.cpu_clock = None
         self.done.set()
+
+    def cpu_seconds(self) -> float:
+        """Return the CPU time that a call has taken which has not ended; 0 if that is unknown."""
+        clock = self.cpu_clock
+        with contextlib.suppress(OSError):  # the thread has just ended
+            return 0.0 if clock is None else time.clock_gettime(clock) - self.cpu_began_at
+        return 0.0
 
 
 @dataclass(slots=True)
@@ -93,7 +106,9 @@ class BoundedCalls:
             call.done.wait(self.patience_seconds)
         if not call.done.is_set():
             waited = self.now() - call.began_at
-            raise HangingError(key, f"storage has not answered for {waited:.0f} s; other entries are still read")
+            is_working = 2 * call.cpu_seconds() > waited
+            what = "reading it takes longer than" if is_working else "storage has not answered for"
+            raise HangingError(key, f"{what} {waited:.0f} s; other entries are still read")
         self._late.pop(key, None)
         if call.error is not None:
             raise call.error

@@ -49,6 +49,8 @@ class Catalog:
         glob: The sub-folders to scan, and the names of checkpoints in them.
         clock: The clock of this node.
         calls: Makes calls that may hang, by the name of the entry that they read.
+        longer: Makes the calls that read files whose inspection takes long, one at a time and without waiting.
+        rest: Called between parts of such an inspection.
         progress: Called before each group of files that is read, because a scan may take long.
     """
 
@@ -70,6 +72,8 @@ class Catalog:
         glob: CheckpointGlob = TOP,
         clock: Clock,
         calls: Calls = call_directly,
+        longer: Calls = call_directly,
+        rest: Callable[[], object] = lambda: None,
         progress: Callable[[], None] = lambda: None,
     ) -> None:
         self._root = root.absolute()
@@ -99,6 +103,8 @@ class Catalog:
                 full_sweep_seconds=full_sweep_seconds,
                 clock=clock,
                 calls=calls,
+                longer=longer,
+                rest=rest,
                 progress=progress,
             )
 

@@ -3,8 +3,9 @@
 This module neither waits nor writes. Reading blocks for as long as the storage does, so `calls` makes such calls.
 """
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain
 from typing import Final, TypeVar
@@ -18,6 +19,7 @@ from sidecar.checkpoints.file_group_reader import FileGroupReader, FileGroupRead
 from sidecar.checkpoints.formats.checkpoint_state import StateFile
 from sidecar.checkpoints.known_candidate import KnownCandidate
 from sidecar.checkpoints.scan import DiscoveredCheckpoint
+from sidecar.checkpoints.work_budget import TakesLongerError, WorkBudget
 from sidecar.clock import Clock
 from sidecar.errors import CheckpointError
 from sidecar.records import Settlement
@@ -39,6 +41,73 @@ class _Due:
 _NEVER: Final = _Due(float("inf"), float("-inf"))
 
 
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """Hold what is known of a group before it is read: the arguments of `FileGroupReader.read`."""
+
+    group: str
+    names: Iterable[str]
+    named: Container[str]
+    before: Sequence[KnownCandidate]
+    now: float
+
+
+@dataclass(slots=True)
+class _Readings:
+    """Read groups, so that no group waits for another one.
+
+    Args:
+        brief: Reads within a brief budget of work.
+        thorough: Reads within the whole budget.
+        open: Opens the directory.
+        calls: Makes calls that may hang.
+        longer: Makes those calls that take long, one at a time and without waiting.
+        long: The groups that wait for their turn to be read at length, in this order.
+    """
+
+    brief: FileGroupReader
+    thorough: FileGroupReader
+    open: Callable[[], AbstractContextManager[int]]
+    calls: Calls
+    longer: Calls
+    long: dict[str, None] = field(default_factory=dict)
+    _late: set[str] = field(default_factory=set)  # groups whose reading did not come to an end in the last scan
+
+    def read(self, asked: _Asked) -> FileGroupReading:
+        """Read a group briefly. If the storage hangs, return a reading that retains the known candidates.
+
+        So it does for a group that takes longer, which then gets its turn by `read_at_length`.
+        """
+        try:
+            reading = self.calls(self.brief.named(asked.group), partial(self._read, self.brief, asked))
+        except TakesLongerError:
+            self.long[asked.group] = None
+            return self.brief.postponed(asked.group, asked.before)
+        except HangingError as error:
+            self._late.add(asked.group)
+            return self.brief.unread(asked.group, asked.before, error)
+        if asked.group in self._late:  # the reading may be outdated
+            self._late.discard(asked.group)
+            reading.again = True
+        return reading
+
+    def read_at_length(self, asked: _Asked) -> FileGroupReading | None:
+        """Read a group within the whole budget; return None as long as that goes on, or another one is being read."""
+        try:
+            reading = self.longer(self.thorough.named(asked.group), partial(self._read, self.thorough, asked))
+        except HangingError:
+            return None
+        except OSError as error:
+            reading = self.thorough.unread(asked.group, asked.before, error)
+        reading.again = True  # the files may have changed meanwhile
+        del self.long[asked.group]
+        return reading
+
+    def _read(self, reader: FileGroupReader, asked: _Asked) -> FileGroupReading:
+        with self.open() as directory:
+            return reader.read(directory, asked.group, asked.names, asked.named, asked.before, asked.now)
+
+
 class CheckpointDirectory:
     """Hold the candidates in the checkpoint directory, or in one of its sub-folders, as of the last scan.
 
@@ -48,6 +117,8 @@ class CheckpointDirectory:
         full_sweep_seconds: Every file is compared again within this time, however many there are.
         clock: The clock of this node.
         calls: Makes calls that may hang, by the name of the entry that they read.
+        longer: Makes the calls that read a group whose inspection takes long, one at a time and without waiting.
+        rest: Called between parts of such an inspection.
         progress: Called before each group of files that is read, because a scan may take long.
     """
 
@@ -59,6 +130,8 @@ class CheckpointDirectory:
         full_sweep_seconds: float,
         clock: Clock,
         calls: Calls,
+        longer: Calls,
+        rest: Callable[[], object],
         progress: Callable[[], None],
     ) -> None:
         self._reader = reader
@@ -75,7 +148,13 @@ class CheckpointDirectory:
         self._comparison = FileComparison(self._index.open, reader.below, calls)
         self._state_file = StateFile(reader.root)
         self._to_read: set[str] = set()  # groups; some are left if the storage failed meanwhile
-        self._late: set[str] = set()  # groups whose reading did not come to an end in the last scan
+        self._readings = _Readings(
+            replace(reader, work=partial(WorkBudget, is_brief=True)),
+            replace(reader, work=partial(WorkBudget, rest=rest)),
+            self._index.open,
+            calls,
+            longer,
+        )
         self._is_gone = False
         self._candidates: dict[str, tuple[KnownCandidate, ...]] = {}  # by group, also if it holds none
         self._reasons: dict[str, tuple[tuple[str, str], ...]] = {}  # by group: why candidates are not complete
@@ -104,9 +183,16 @@ class CheckpointDirectory:
             self._to_read |= self._compare(self._index.to_compare(now))
         is_changed = bool(self._to_read)
         for group in sorted(self._to_read):
-            self._progress()
-            self._update(group, now)
+            if group not in self._readings.long:
+                self._progress()
+                self._update(group, self._readings.read(self._asked(group, now)), now)
             self._to_read.discard(group)
+        for group in list(self._readings.long):
+            self._progress()
+            reading = self._readings.read_at_length(self._asked(group, now))
+            if reading is None:
+                break
+            self._update(group, reading, now)
         return is_changed
 
     def is_due(self, now: float) -> bool:
@@ -121,6 +207,7 @@ class CheckpointDirectory:
         self._reasons.clear()
         self._unknown.clear()
         self._to_read |= self._candidates.keys()
+        self._readings.long.clear()
         self.folders.clear()
 
     def retain(self, error: OSError) -> None:
@@ -163,28 +250,14 @@ class CheckpointDirectory:
         files = [group for group in groups if not isinstance(group, MarkerGroup) and group not in self._to_read]
         return self._comparison.changed({group: self._candidates.get(group) for group in files})
 
-    def _read(self, group: str, now: float) -> FileGroupReading:
-        """Read a group. If the storage hangs, return a reading that retains the known candidates."""
+    def _asked(self, group: str, now: float) -> _Asked:
+        """Return what is known of a group before it is read."""
         before, names, named = self._candidates.get(group, ()), self._index.names(group), self._state_file.named
+        return _Asked(group, names, named, before, now)
 
-        def read() -> FileGroupReading:
-            with self._index.open() as directory:
-                return self._reader.read(directory, group, names, named, before, now)
-
-        try:
-            reading = self._calls(self._reader.named(group), read)
-        except HangingError as error:
-            self._late.add(group)
-            return self._reader.unread(group, before, error)
-        if group in self._late:  # the reading may be outdated
-            self._late.discard(group)
-            reading.again = True
-        return reading
-
-    def _update(self, group: str, now: float) -> None:
-        """Read one group, remember its candidates, and decide when to read it again."""
+    def _update(self, group: str, reading: FileGroupReading, now: float) -> None:
+        """Remember what was read of a group, and decide when to read it again."""
         is_new, names = group not in self._candidates, self._index.names(group)
-        reading = self._read(group, now)
         if reading.listing is not None:
             self._index.note(names, reading.listing)
             self._note_folder(group, reading)

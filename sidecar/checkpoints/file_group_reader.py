@@ -7,7 +7,7 @@ count as complete.
 
 import os
 import re
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
@@ -20,12 +20,14 @@ from sidecar.checkpoints.formats import Candidate, Format, Inspection, file_grou
 from sidecar.checkpoints.inspect import as_checkpoint, step_in
 from sidecar.checkpoints.known_candidate import KnownCandidate
 from sidecar.checkpoints.scan import DiscoveredCheckpoint, in_folder, written_at
+from sidecar.checkpoints.work_budget import TakesLongerError, WorkBudget
 from sidecar.clock import Clock
 from sidecar.entry_errors import Entry, Meaning, meaning
 from sidecar.errors import CheckpointError, ChecksumError, CorruptError, VanishedError
 from sidecar.records import Settlement
 from sidecar.states import Verdict
 
+_TAKES_LONG: Final = "its structure takes long to read; other checkpoints are read meanwhile"
 _NUMBERS: Final = re.compile("[0-9]+")
 _JUST_SECONDS: Final = 60.0  # old files need no haste: a first scan may find thousands
 _QUICKLY_CHECKED_BYTES: Final = 128 * 1024 * 1024  # a CRC-32 of so much takes 0.1 to 0.2 s
@@ -69,6 +71,7 @@ class FileGroupReader:
         clock: The clock of this node, to compare with the times of files.
         glob: The checkpoints that are wanted, by their names.
         below: The sub-folder of `top` that is read; empty: `top` itself.
+        work: Makes the budget for each inspection.
     """
 
     top: Path
@@ -82,6 +85,7 @@ class FileGroupReader:
     clock: Clock
     glob: CheckpointGlob
     below: str = ""
+    work: Callable[[], WorkBudget] = WorkBudget
 
     def named(self, name: str) -> str:
         """Return the full name of a checkpoint in the directory: its path from the checkpoint directory."""
@@ -99,7 +103,7 @@ class FileGroupReader:
         """Read the group `name` in the opened directory.
 
         `members`: the names of its files. `named`: the checkpoints that the state file lists. `before`: the group's
-        candidates as of the last scan.
+        candidates as of the last scan. Raises `TakesLongerError` if one inspection needs more than a brief budget.
         """
         reading = FileGroupReading()
         try:
@@ -116,6 +120,9 @@ class FileGroupReader:
                 reading.reasons.append((self.named(name), _unreadable(error)))
                 reading.again = True
                 continue
+            except CheckpointError as error:
+                reading.reasons.append((self.named(name), str(error)))
+                continue
             except Exception as error:  # noqa: BLE001 - files are untrusted, and must not end the daemon
                 reading.reasons.append((self.named(name), _failed(error)))
                 reading.again = True
@@ -123,6 +130,12 @@ class FileGroupReader:
             for candidate in candidates:
                 if self.glob.accepts(self.named(candidate.name)):
                     self._read(format_, candidate, known.get(candidate.name), reading, now)
+        return reading
+
+    def postponed(self, name: str, before: Sequence[KnownCandidate]) -> FileGroupReading:
+        """Return the reading of a group that waits for its turn to be read at length: its candidates stay as before."""
+        reading = FileGroupReading(candidates=list(before), again=True)
+        reading.reasons.append((self.named(name), _TAKES_LONG))
         return reading
 
     def unread(self, name: str, before: Sequence[KnownCandidate], error: OSError) -> FileGroupReading:
@@ -186,12 +199,12 @@ class FileGroupReader:
         verdict: Inspection | CheckpointError
         proven = False
         try:
-            verdict = format_.inspect(self.root, candidate.name, step_key=self.step_key)
+            verdict = format_.inspect(self.root, candidate.name, step_key=self.step_key, work=self.work())
             if not format_.endings:
                 self._require_same_files(format_, candidate)
             doubtful = known is not None and isinstance(known.verdict, ChecksumError)
             proven = self._is_proven(format_, candidate, verdict, doubtful=doubtful)
-        except (VanishedError, OSError):
+        except (VanishedError, OSError, TakesLongerError):
             raise
         except CheckpointError as error:
             verdict = type(error)(*error.args)  # its traceback would keep every frame and what was read in memory

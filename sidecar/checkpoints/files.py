@@ -11,9 +11,11 @@ import re
 import stat
 from collections.abc import Container, Iterable, Iterator
 from fnmatch import translate
+from itertools import islice
 from pathlib import Path
 from typing import BinaryIO, Final, NamedTuple
 
+from sidecar.checkpoints.work_budget import OPENED_FILE, READ_KIB, SAMPLE, WorkBudget
 from sidecar.entry_errors import Entry, Meaning, meaning
 from sidecar.errors import CorruptError, VanishedError
 
@@ -28,6 +30,9 @@ _ABSENT: Final = (errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG)  # such a pat
 _STRIDE_BYTES: Final = 1024 * 1024
 _PROBE_BYTES: Final = 4096
 _MOST_PROBES: Final = 16 * 1024
+
+MOST_ENTRIES: Final = 120_000
+"""The most entries of a folder that belong to one checkpoint: 100,000 shards, and what lies beside them."""
 
 
 class File(NamedTuple):
@@ -68,16 +73,18 @@ def is_temporary(name: str, *, folder: bool = False) -> bool:
     return (_NEVER_FOLDERS if folder else _NEVER).match(name) is not None
 
 
-def list_files(folder: Path, *, all_names: bool = False) -> Listing:
+def list_files(folder: Path, *, all_names: bool = False, most: int | None = None) -> Listing:
     """List a folder, not its sub-folders. Raises OSError if the folder itself cannot be read.
 
     Links to files in the folder are followed, links to folders are not. `all_names`: whether names of unfinished files
-    are listed, too.
+    are listed, too. `most`: more entries than these raise `CorruptError`.
     """
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         with os.scandir(descriptor) as entries:
-            names = [entry.name for entry in entries]
+            names = [entry.name for entry in islice(entries, None if most is None else most + 1)]
+        if most is not None and len(names) > most:
+            raise CorruptError(f"{folder} holds more than {most} entries, which no checkpoint does")
         return stat_files(folder, descriptor, (name for name in names if all_names or not is_temporary(name)))
     finally:
         os.close(descriptor)
@@ -218,24 +225,32 @@ def sampled_digest(folder: Path, names: Iterable[str]) -> str:
     return digest.hexdigest()
 
 
-def update_from_content(digest: "hashlib._Hash", file: BinaryIO) -> None:
+def update_from_content(digest: "hashlib._Hash", file: BinaryIO, work: WorkBudget) -> None:
     """Update a digest with a file that has no checksums: its size and its content, of a large file a part of each MiB.
 
     These parts are 64 KiB at the head and at the tail, where formats have their tables, and 4 KiB of each MiB between
     them, so that changed weights change the digest wherever they lie. Above 16 GiB the parts lie further apart, because
-    a scan must end.
+    a scan must end. So they do once the files of one checkpoint have used up the samples of its `work`.
     """
     descriptor = file.fileno()
     size = os.fstat(descriptor).st_size
     digest.update(f"{size}\0".encode())
-    if size <= _ALL_BYTES:
+    work.add(OPENED_FILE)
+    if size <= _ALL_BYTES and work.take_whole(size):
         for offset in range(0, size, _STRIDE_BYTES):
-            digest.update(os.pread(descriptor, _STRIDE_BYTES, offset))
+            part = os.pread(descriptor, _STRIDE_BYTES, offset)
+            digest.update(part)
+            work.add(READ_KIB * (1 + len(part) // 1024))
         return
     digest.update(os.pread(descriptor, _SAMPLE_BYTES, 0))
     stride = max(_STRIDE_BYTES, size // _MOST_PROBES)
+    wanted = max(0, -(-size // stride) - 1)
+    taken = work.take_samples(wanted)
+    if taken < wanted:
+        stride = size // (taken + 1) + 1
     for offset in range(stride, size, stride):
         digest.update(os.pread(descriptor, _PROBE_BYTES, offset))
+        work.add(SAMPLE)
     digest.update(os.pread(descriptor, _SAMPLE_BYTES, size - _SAMPLE_BYTES))
 
 

@@ -2,8 +2,10 @@
 
 import queue
 import secrets
+import threading
 from collections.abc import Callable, Mapping
 from functools import partial
+from typing import Final
 
 from sidecar.artifacts.best import BestBy
 from sidecar.artifacts.cleanup import ArtifactCleanup
@@ -44,6 +46,9 @@ from sidecar.workers.command_specs import EvaluateSpec
 from sidecar.workers.devices import describe
 from sidecar.workers.process import Post
 
+_LONG_SECONDS: Final = 0.01
+"""How long a scan waits for files that take long to read. Their thread rests as long after each part of its work."""
+
 
 def daemon_from_settings(
     settings: Settings,
@@ -72,7 +77,13 @@ def daemon_from_settings(
     reconciler = PinReconciler(
         settings.run_dir,
         WatchedCatalog(
-            make_catalog(settings, clock, calls=entries),
+            make_catalog(
+                settings,
+                clock,
+                calls=entries,
+                longer=BoundedCalls(patience_seconds=_LONG_SECONDS, most_hanging=1, now=clock.now),
+                rest=partial(threading.Event().wait, _LONG_SECONDS),
+            ),
             _watch(settings, inbox) if evaluates else None,
             clock,
             settings.sweep_seconds,

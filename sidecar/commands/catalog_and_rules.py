@@ -30,9 +30,14 @@ def make_catalog(
     *,
     once: bool = False,
     calls: Calls = call_directly,
+    longer: Calls = call_directly,
+    rest: Callable[[], object] = lambda: None,
     progress: Callable[[], None] = lambda: None,
 ) -> Catalog:
-    """Build the catalog of the checkpoint directory. With `once` it does not wait until files are quiet."""
+    """Build the catalog of the checkpoint directory. With `once` it does not wait until files are quiet.
+
+    The other arguments are those of `Catalog`.
+    """
     pins_dir = settings.run_dir / "pins"
     pins = PinIndex(
         pins_dir,
@@ -59,6 +64,8 @@ def make_catalog(
         glob=CheckpointGlob.of(settings.checkpoint_glob),
         clock=clock or SystemClock(),
         calls=calls,
+        longer=longer,
+        rest=rest,
         progress=progress,
     )
 

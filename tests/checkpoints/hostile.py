@@ -140,14 +140,14 @@ def a_tensor_read_again_and_again(folder: Path) -> Asked:
 @hostile
 def strings_of_a_million_dimensions(folder: Path) -> Asked:
     one = bundle_entry(dtype=7, size=MIB, shape=dimension((1 << 63) - 1) * (6 * MIB // 12))
-    return bundle(folder, index_of([(b"", bundle_header()), (b"a", one)]), "more than 254 dimensions", bytes(MIB))
+    return bundle(folder, index_of([(b"", bundle_header()), (b"a", one)]), "more than 65536 bytes", bytes(MIB))
 
 
 @hostile
 def a_dimension_with_a_name_of_megabytes(folder: Path) -> Asked:
     text = b"\x08\x01\x12" + varint(7 * MIB) + b"x" * (7 * MIB)
     one = bundle_entry(dtype=4, size=1, shape=b"\x12" + varint(len(text)) + text)
-    return bundle(folder, index_of([(b"", bundle_header()), (b"a", one)]), "the index says", bytes(MIB))
+    return bundle(folder, index_of([(b"", bundle_header()), (b"a", one)]), "more than 65536 bytes", bytes(MIB))
 
 
 @hostile
@@ -576,7 +576,9 @@ def an_index_of_as_many_tensors_as_it_may_have(folder: Path) -> Asked:
 @hostile
 def an_index_of_as_many_shards_as_it_may_name(folder: Path) -> Asked:
     tensors = (b'"%d":"m-%05d-of-99999.safetensors"' % (number, number) for number in range(99_999))
-    return index_of_shards(folder, b'{"weight_map":{' + b",".join(tensors) + b"}}", "names more than")
+    return index_of_shards(
+        folder, b'{"weight_map":{' + b",".join(tensors) + b"}}", "the shard m-00000-of-99999.safetensors is missing"
+    )
 
 
 @hostile

@@ -22,6 +22,7 @@ from sidecar.checkpoints.formats import FORMATS, Candidate, Format
 from sidecar.checkpoints.formats.checkpoint_state import named_in
 from sidecar.checkpoints.formats.hdf5 import SIGNATURE, SUPERBLOCK_BYTES, lookup3
 from sidecar.checkpoints.formats.sstable import read_table
+from sidecar.checkpoints.work_budget import WorkBudget
 from sidecar.errors import CheckpointError, CorruptError, IncompleteError, VanishedError
 
 WHOLE_KINDS = [kind for kind in KINDS + TORCH_KINDS if kind not in NEVER_WHOLE]
@@ -410,7 +411,7 @@ def test_entries_damaged_behind_right_checksums_have_an_answer(written, tmp_path
     root = tmp_path_factory.getbasetemp() / f"resealed-{kind}"
     if not root.exists():
         shutil.copytree(written / kind, root)
-    entries = list(read_table((written / kind / "m-5.index").read_bytes()))
+    entries = list(read_table((written / kind / "m-5.index").read_bytes(), WorkBudget()))
     for _ in range(data.draw(st.integers(1, 3))):
         at = data.draw(st.integers(0, len(entries) - 1))
         key, value = entries[at][0], bytearray(entries[at][1])

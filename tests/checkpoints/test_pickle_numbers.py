@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sidecar.checkpoints.formats.pickle_numbers import number_at_end, numbers_at_top
+from sidecar.checkpoints.work_budget import WorkBudget
 
 READ_BYTES = 16 * 1024  # as much as TorchZip reads
 KEYS = st.sampled_from(("epoch", "global_step", "step", "state_dict", "model", "loss", "x" * 300)) | st.text(max_size=3)
@@ -53,7 +54,7 @@ def numbers_of(loaded) -> dict[str, int]:
 def test_the_numbers_are_those_of_the_loaded_mapping(value, protocol):
     """All of them, and no others, whatever else the pickle holds."""
     data = pickle.dumps(value, protocol=protocol)
-    assert numbers_at_top(data) == numbers_of(pickle.loads(data))
+    assert numbers_at_top(data, WorkBudget()) == numbers_of(pickle.loads(data))
 
 
 def test_a_mapping_of_more_items_than_one_opcode_takes():
@@ -61,7 +62,7 @@ def test_a_mapping_of_more_items_than_one_opcode_takes():
     for count in (1, 2, 999, 1000, 1001, 2001):
         value = {f"key {number}": number for number in range(count)}
         for protocol in (2, 5):
-            assert numbers_at_top(pickle.dumps(value, protocol=protocol)) == value
+            assert numbers_at_top(pickle.dumps(value, protocol=protocol), WorkBudget()) == value
 
 
 def test_one_object_under_several_keys():
@@ -70,7 +71,7 @@ def test_one_object_under_several_keys():
     value = {"name": name, name: 7, "inner": {name: 9}, "more": [name, 11], "last": 12}
     value["self"] = value
     for protocol in (2, 3, 4, 5):
-        assert numbers_at_top(pickle.dumps(value, protocol=protocol)) == {"step": 7, "last": 12}
+        assert numbers_at_top(pickle.dumps(value, protocol=protocol), WorkBudget()) == {"step": 7, "last": 12}
 
 
 CONTENT = st.recursive(
@@ -83,7 +84,7 @@ CONTENT = st.recursive(
 def test_a_beginning_holds_no_other_numbers(value, protocol, data):
     """Wherever the pickle is cut off, a number that is returned is one of the whole mapping."""
     whole = pickle.dumps(value, protocol=protocol)
-    found = numbers_at_top(whole[: data.draw(st.integers(0, len(whole)))])
+    found = numbers_at_top(whole[: data.draw(st.integers(0, len(whole)))], WorkBudget())
     assert found.items() <= numbers_of(value).items()
 
 
@@ -93,11 +94,11 @@ def test_a_beginning_holds_the_step_before_the_weights(protocol):
     weights = OrderedDict((f"layer.{number}.weight", [number]) for number in range(5000))
     whole = pickle.dumps({"epoch": 3, "global_step": 500, "version": "2.6.6", "state_dict": weights}, protocol=protocol)
     assert len(whole) > READ_BYTES
-    assert numbers_at_top(whole[:READ_BYTES]) == {"epoch": 3, "global_step": 500}
+    assert numbers_at_top(whole[:READ_BYTES], WorkBudget()) == {"epoch": 3, "global_step": 500}
     whole = pickle.dumps({"step": 5, "model": weights, "epoch": 6}, protocol=protocol)
-    assert numbers_at_top(whole[:READ_BYTES]) == {"step": 5}
+    assert numbers_at_top(whole[:READ_BYTES], WorkBudget()) == {"step": 5}
     whole = pickle.dumps({"model": weights, "step": 5}, protocol=protocol)
-    assert numbers_at_top(whole[:READ_BYTES]) == {}
+    assert numbers_at_top(whole[:READ_BYTES], WorkBudget()) == {}
 
 
 @pytest.mark.parametrize("protocol", [2, 3, 4, 5])
@@ -106,7 +107,7 @@ def test_an_end_holds_the_step_after_the_weights(protocol):
     weights = OrderedDict((f"layer.{number}.weight", [number]) for number in range(5000))
 
     def found(value):
-        return number_at_end(pickle.dumps(value, protocol=protocol)[-READ_BYTES:], "step")
+        return number_at_end(pickle.dumps(value, protocol=protocol)[-READ_BYTES:], "step", WorkBudget())
 
     assert found({"model": weights, "step": 70}) == 70
     assert found({"model": weights, "step": 70, "inner": {"step": 5}}) == 70
@@ -124,7 +125,7 @@ def test_an_end_holds_the_step_after_the_weights(protocol):
 def test_an_end_holds_no_other_numbers(value, protocol, key, data):
     """Wherever it begins."""
     whole = pickle.dumps(value, protocol=protocol)
-    found = number_at_end(whole[data.draw(st.integers(0, len(whole))) :], key)
+    found = number_at_end(whole[data.draw(st.integers(0, len(whole))) :], key, WorkBudget())
     assert found in (None, numbers_of(value).get(key))
 
 
@@ -132,7 +133,7 @@ def test_an_end_holds_no_other_numbers(value, protocol, key, data):
 @given(st.binary(max_size=200), st.sampled_from((b"", b"\x80\x02}", b"\x80\x02}(", b"\x80\x04}\x94(\x8c\x04step")))
 def test_arbitrary_bytes(data, head):
     """Nothing is raised, and what is returned are texts and numbers."""
-    for key, number in numbers_at_top(head + data).items():
+    for key, number in numbers_at_top(head + data, WorkBudget()).items():
         assert isinstance(key, str)
         assert 0 <= number < 2**63
 
@@ -144,12 +145,12 @@ def test_damaged_pickles(value, protocol, data):
     whole = bytearray(pickle.dumps(value, protocol=protocol))
     for _ in range(data.draw(st.integers(1, 4))):
         whole[data.draw(st.integers(0, len(whole) - 1))] = data.draw(st.integers(0, 255))
-    numbers_at_top(bytes(whole))
+    numbers_at_top(bytes(whole), WorkBudget())
 
 
 def test_invalid_escapes():
     """Python warns about them when pickletools splits such a text."""
-    assert numbers_at_top(b"}(X\x04\x00\x00\x00stepK\x05X\x01\x00\x00\x00aS'\\d'\nu.") == {"step": 5}
+    assert numbers_at_top(b"}(X\x04\x00\x00\x00stepK\x05X\x01\x00\x00\x00aS'\\d'\nu.", WorkBudget()) == {"step": 5}
 
 
 WORST = {
@@ -173,8 +174,8 @@ WORST = {
 def test_the_worst_takes_bounded_time(what):
     """The most opcodes, values and digits that fit into the part that is read."""
     started = time.process_time()
-    numbers_at_top(WORST[what][:READ_BYTES])
-    number_at_end(b"X\x04\0\0\0step" + WORST[what][:READ_BYTES], "step")
+    numbers_at_top(WORST[what][:READ_BYTES], WorkBudget())
+    number_at_end(b"X\x04\0\0\0step" + WORST[what][:READ_BYTES], "step", WorkBudget())
     assert time.process_time() - started < 1.0
 
 
@@ -183,5 +184,5 @@ def test_the_worst_of_a_large_pickle_takes_bounded_time(what):
     """More is read if neither the beginning nor the end holds a step."""
     head, unit = WORST[what][:2], WORST[what][2:8]
     started = time.process_time()
-    numbers_at_top((head + unit * (1 << 20))[: 1 << 20])
+    numbers_at_top((head + unit * (1 << 20))[: 1 << 20], WorkBudget())
     assert time.process_time() - started < 3.0

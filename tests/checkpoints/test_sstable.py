@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from sidecar.checkpoints.formats.crc32c import crc32c, extend
 from sidecar.checkpoints.formats.protobuf import fields
 from sidecar.checkpoints.formats.sstable import read_table
+from sidecar.checkpoints.work_budget import WorkBudget
 from sidecar.errors import CorruptError
 
 
@@ -25,13 +26,13 @@ def test_prefixes_are_expanded():
     """Keys share prefixes inside a block and start anew in the next."""
     first = block(entry(0, b"abc", b"1") + entry(2, b"d", b"2"))
     second = block(entry(0, b"b", b""))
-    assert list(read_table(table_of(first, second))) == [(b"abc", b"1"), (b"abd", b"2"), (b"b", b"")]
+    assert list(read_table(table_of(first, second), WorkBudget())) == [(b"abc", b"1"), (b"abd", b"2"), (b"b", b"")]
 
 
 def test_compressed_blocks_are_named():
     """A snappy block is refused with the word in the message, though its checksum holds."""
     with pytest.raises(CorruptError, match="snappy"):
-        list(read_table(table_of(block(entry(0, b"a", b"")), kind=b"\1")))
+        list(read_table(table_of(block(entry(0, b"a", b"")), kind=b"\1"), WorkBudget()))
 
 
 @pytest.mark.parametrize(
@@ -50,7 +51,7 @@ def test_compressed_blocks_are_named():
 def test_contradictions_behind_a_right_checksum(contents, message):
     """A checksum proves nothing about bytes that somebody chose."""
     with pytest.raises(CorruptError, match=message):
-        list(read_table(table_of(*contents)))
+        list(read_table(table_of(*contents), WorkBudget()))
 
 
 def test_one_block_cannot_be_read_many_times():
@@ -58,7 +59,7 @@ def test_one_block_cannot_be_read_many_times():
     table = Table()
     handle = table.add(block(entry(0, b"a", b"")))
     with pytest.raises(CorruptError, match="overlap"):
-        list(read_table(table.finish([handle] * 1000)))
+        list(read_table(table.finish([handle] * 1000), WorkBudget()))
 
 
 def test_prefixes_cannot_expand_without_bound():
@@ -67,7 +68,7 @@ def test_prefixes_cannot_expand_without_bound():
     bomb = entry(0, key, b"") + b"".join(entry(60_000, b"b" * i, b"") for i in range(1, 1000))
     started = time.monotonic()
     with pytest.raises(CorruptError, match="longer"):
-        list(read_table(table_of(block(bomb))))
+        list(read_table(table_of(block(bomb)), WorkBudget()))
     assert time.monotonic() - started < 10
 
 
@@ -80,7 +81,7 @@ def sealed(content: bytes) -> bytes:
 def test_arbitrary_bytes_have_an_answer(data):
     """Whatever the bytes, also behind right checksums: entries or CorruptError, no other error."""
     with contextlib.suppress(CorruptError):
-        for key, value in read_table(data):
+        for key, value in read_table(data, WorkBudget()):
             assert len(key) + len(value) <= 2 * len(data)
 
 

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from sidecar.checkpoints.files import list_files
 from sidecar.checkpoints.formats import tf_object as module
 from sidecar.checkpoints.formats.tf_object import MAX_INDEX_BYTES, TfObject
+from sidecar.checkpoints.work_budget import WorkBudget
 from sidecar.errors import CorruptError, IncompleteError, VanishedError
 
 tf_object = TfObject()
@@ -141,8 +142,8 @@ HEADER = b"\x08\x01"  # one shard
 
 
 def read_bundle(*entries):
-    with patch.object(module, "read_table", lambda _: iter(entries)):
-        return module._read_bundle(b"", None)
+    with patch.object(module, "read_table", lambda *_: iter(entries)):
+        return module._read_bundle(b"", None, WorkBudget())
 
 
 @pytest.mark.parametrize(

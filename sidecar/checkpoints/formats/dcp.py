@@ -21,9 +21,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO, Final
 
-from sidecar.checkpoints.files import Listing, list_files, open_file, update_from_content
+from sidecar.checkpoints.files import MOST_ENTRIES, Listing, list_files, open_file, update_from_content
 from sidecar.checkpoints.formats.format import Candidate, Inspection
 from sidecar.checkpoints.formats.torch_zip import check_archives
+from sidecar.checkpoints.work_budget import SAMPLE, WorkBudget
 from sidecar.errors import CorruptError, IncompleteError, VanishedError
 from sidecar.weight_names import DCP_METADATA
 
@@ -37,6 +38,8 @@ MAX_METADATA_BYTES: Final = 1 << 30
 _DATA: Final = re.compile(r"__[0-9]{1,9}_[0-9]{1,9}\.distcp")
 _NAME: Final = re.compile(rb"__[0-9]{1,9}_[0-9]{1,9}\.distcp")
 _MOST_FILES: Final = 100_000
+_PART_UNITS: Final = 1  # of work
+_KIB: Final = 8  # units of work for each KiB of text
 
 _KEY: Final = rb"(?:h.|j.{4}|\x8c(?:\x06offset|\x06length|\x15transform_descriptors)\x94)"
 _LONG: Final = b"|".join(rb"\x8a\x%02x.{%d}" % (length, length) for length in range(1, 8))
@@ -78,9 +81,12 @@ class Dcp:
                 if any((folder / name / file).is_file() for file in (DCP_METADATA, UNCOORDINATED)):
                     yield _candidate(folder, name)
 
-    def inspect(self, folder: Path, name: str, *, step_key: str | None = None) -> Inspection:
+    def inspect(
+        self, folder: Path, name: str, *, step_key: str | None = None, work: WorkBudget | None = None
+    ) -> Inspection:
         """Check that all files that `.metadata` names are there, and are as long as its parts."""
         del step_key
+        work = WorkBudget() if work is None else work
         if (folder / name).is_symlink() or not (folder / name).is_dir():
             raise VanishedError(f"{folder / name} is not a folder")
         where = f"{name}/{DCP_METADATA}"
@@ -91,7 +97,7 @@ class Dcp:
             )
         digest = hashlib.sha256(f"{self.name}\0".encode())
         with open_file(folder, where) as file:
-            names, needed = _read_metadata(file, where, digest)
+            names, needed = _read_metadata(file, where, digest, work)
             committed_at = os.fstat(file.fileno()).st_mtime_ns
         size, newer = 0, None
         for data in names:
@@ -99,7 +105,7 @@ class Dcp:
                 with open_file(folder, f"{name}/{data}") as file:
                     status = os.fstat(file.fileno())
                     digest.update(f"{data}\0".encode())
-                    update_from_content(digest, file)
+                    update_from_content(digest, file, work)
             except VanishedError as error:
                 raise IncompleteError(f"{where} names {data}, which is missing") from error
             size += status.st_size
@@ -122,7 +128,7 @@ class Dcp:
 
 def _candidate(folder: Path, name: str) -> Candidate:
     """Return the candidate in a folder with `.metadata`. Raises OSError."""
-    listing = list_files(folder / name, all_names=True)
+    listing = list_files(folder / name, all_names=True, most=MOST_ENTRIES)
     files = sorted(
         file
         for file in listing.files.values()
@@ -135,20 +141,24 @@ def _candidate(folder: Path, name: str) -> Candidate:
     return Candidate(name, inner, True, committed, None if leaving is None else f"{name}/{leaving}")
 
 
-def _read_metadata(file: BinaryIO, where: str, digest: "hashlib._Hash") -> tuple[list[str], int]:
+def _read_metadata(file: BinaryIO, where: str, digest: "hashlib._Hash", work: WorkBudget) -> tuple[list[str], int]:
     """Return the data files that a pickled `Metadata` names, sorted, and how long all of its parts are together.
 
     A part that is not recognised is not counted. Raises `IncompleteError` for a pickle that is cut off.
     """
     names, needed, rest = set[bytes](), 0, b""
-    for frame in _frames(file, where):
+    for frame in _frames(file, where, work):
         digest.update(frame)
+        work.add(_KIB * (1 + len(frame) // 1024))
         text = rest + frame
         end = 0
         for part in _PART.finditer(text):
             needed += _number(part[1])
+            work.add(_PART_UNITS)
             end = part.end()
-        names.update(_NAME.findall(text))
+        for found in _NAME.finditer(text):
+            names.add(found[0])
+            work.add(_PART_UNITS)
         if len(names) > _MOST_FILES:
             raise CorruptError(f"{where} names more than {_MOST_FILES} files")
         rest = text[max(end, len(text) - _LONGEST_PART) :]
@@ -157,7 +167,7 @@ def _read_metadata(file: BinaryIO, where: str, digest: "hashlib._Hash") -> tuple
     return sorted(name.decode() for name in names), needed
 
 
-def _frames(file: BinaryIO, where: str) -> Iterator[bytes]:
+def _frames(file: BinaryIO, where: str, work: WorkBudget) -> Iterator[bytes]:
     """Yield the content of a pickle without the heads of its frames, in parts. Raises `IncompleteError`."""
     size, position, last = os.fstat(file.fileno()).st_size, 2, b""
     if size > MAX_METADATA_BYTES:
@@ -167,6 +177,7 @@ def _frames(file: BinaryIO, where: str) -> Iterator[bytes]:
     alone, pieces = 0, 0
     while position < size:
         pieces += 1
+        work.add(SAMPLE)
         if pieces > _FEW_PIECES + size // _BYTES_PER_PIECE:
             raise CorruptError(f"{where} is not a pickle of a checkpoint: it has {pieces} pieces up to {position}")
         start, end = _piece(os.pread(file.fileno(), _HEAD_BYTES, position), position)

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from sidecar.checkpoints.files import File, Listing
+from sidecar.checkpoints.work_budget import WorkBudget
 from sidecar.errors import CheckpointError
 from sidecar.records import StepSource
 
@@ -108,15 +109,19 @@ class Format(Protocol):
         """Return the possible checkpoints of this format in a listing of a folder or of whole groups of files."""
         ...
 
-    def inspect(self, folder: Path, name: str, *, step_key: str | None = None) -> Inspection:
+    def inspect(
+        self, folder: Path, name: str, *, step_key: str | None = None, work: WorkBudget | None = None
+    ) -> Inspection:
         """Check the structure of `folder/name` and read its step, from `step_key` if the user named one.
 
-        `files` of the returned inspection are paths relative to `folder`.
+        `files` of the returned inspection are paths relative to `folder`. `work`: counts what is done; None: a budget
+        of its own. Each loop whose length the files decide counts its steps there.
 
         Raises:
             VanishedError: the checkpoint does not exist.
             IncompleteError: a part that it needs is missing or cut off.
-            CorruptError: the files contradict themselves or each other.
+            CorruptError: the files contradict themselves or each other, or need more than the budget.
+            TakesLongerError: the budget is brief, and the checkpoint needs more.
         """
         ...
 

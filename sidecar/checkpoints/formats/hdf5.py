@@ -18,6 +18,7 @@ from typing import Final
 from sidecar.checkpoints.files import Listing, open_file, update_from_content
 from sidecar.checkpoints.formats.format import BACKUP, EMBEDDINGS, EMBEDDINGS_BEGINNING, Candidate, Inspection
 from sidecar.checkpoints.formats.keras_iterations import iterations
+from sidecar.checkpoints.work_budget import WorkBudget
 from sidecar.errors import CorruptError, IncompleteError, VanishedError
 
 SIGNATURE: Final = b"\x89HDF\r\n\x1a\n"
@@ -65,11 +66,14 @@ class Hdf5:
             if name.endswith(self.suffixes) and not is_shard(name, names):
                 yield Candidate(name, (), leaving=name)
 
-    def inspect(self, folder: Path, name: str, *, step_key: str | None = None) -> Inspection:
+    def inspect(
+        self, folder: Path, name: str, *, step_key: str | None = None, work: WorkBudget | None = None
+    ) -> Inspection:
         """Check the superblock, and read the optimizer's step. The digest covers the content, large files in part."""
         del step_key
+        work = WorkBudget() if work is None else work
         digest = hashlib.sha256(f"{self.name}\0".encode())
-        size = update_from_hdf5(digest, folder, require_suffix(name, self.suffixes))
+        size = update_from_hdf5(digest, folder, require_suffix(name, self.suffixes), work)
         with open_file(folder, name) as file:
             step = iterations(file, 0, size)
         aside = EMBEDDINGS if name.startswith(EMBEDDINGS_BEGINNING) else None
@@ -100,12 +104,12 @@ def require_suffix(name: str, suffixes: tuple[str, ...]) -> str:
     return name
 
 
-def update_from_hdf5(digest: "hashlib._Hash", folder: Path, name: str) -> int:
+def update_from_hdf5(digest: "hashlib._Hash", folder: Path, name: str, work: WorkBudget) -> int:
     """Check that a file is whole, add its content to a digest, and return its size."""
     with open_file(folder, name) as file:
         size = os.fstat(file.fileno()).st_size
         require_whole(os.pread(file.fileno(), SUPERBLOCK_BYTES, 0), size, name)
-        update_from_content(digest, file)
+        update_from_content(digest, file, work)
     return size
 
 

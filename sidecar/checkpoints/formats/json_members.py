@@ -5,10 +5,14 @@ import re
 from collections.abc import Callable
 from typing import Any, Final
 
+from sidecar.checkpoints.work_budget import WorkBudget
+
 _SPACE: Final = re.compile(r"[ \t\n\r]*")
 _DECODER: Final = json.JSONDecoder()
 _WINDOWS: Final = (128, 4096)
 """The characters that are tried for one value. Most values are short, and a copy of the longest takes long for each."""
+
+_MEMBER: Final = 3  # units of work
 
 MOST_MEMBERS: Final = 400_000
 """The members of one object. An index of 16 MiB with real names has 160,000 tensors."""
@@ -18,13 +22,14 @@ class TooManyMembersError(ValueError):
     """An object has more members than any real one, as in a file that is to keep its reader busy."""
 
 
-def read_members(text: str, at: int, read: Callable[[str, int], int]) -> int:
+def read_members(text: str, at: int, read: Callable[[str, int], int], work: WorkBudget) -> int:
     """Read the object that begins at `at`, and return where it ends.
 
     `read` is called with each key and the place of its value, and returns where the value ends.
     Raises ValueError if the text is not JSON there, and `TooManyMembersError` behind the member `MOST_MEMBERS`.
 
-    >>> read_members('{"a": "b", "c": "d"}', 0, lambda key, at: print(key) or value_at('{"a": "b", "c": "d"}', at)[1])
+    >>> text = '{"a": "b", "c": "d"}'
+    >>> read_members(text, 0, lambda key, at: print(key) or value_at(text, at)[1], WorkBudget())
     a
     c
     20
@@ -32,6 +37,7 @@ def read_members(text: str, at: int, read: Callable[[str, int], int]) -> int:
     at, members = _next(text, at, "{"), 0
     while not text.startswith("}", at):
         members += 1
+        work.add(_MEMBER)
         if members > MOST_MEMBERS:
             raise TooManyMembersError(f"an object has more than {MOST_MEMBERS} members")
         key, at = string_at(text, at)

@@ -17,6 +17,7 @@ from sidecar.checkpoints.formats.format import Candidate, Inspection
 from sidecar.checkpoints.formats.hdf5 import SUPERBLOCK_BYTES, require_suffix, require_whole
 from sidecar.checkpoints.formats.keras_iterations import iterations
 from sidecar.checkpoints.formats.zip_table import Member, compare_checksum, read_members
+from sidecar.checkpoints.work_budget import WorkBudget
 from sidecar.errors import IncompleteError
 
 WEIGHTS: Final = "model.weights.h5"
@@ -45,12 +46,15 @@ class KerasArchive:
             if name.endswith(self.suffixes):
                 yield Candidate(name, (), leaving=name)
 
-    def inspect(self, folder: Path, name: str, *, step_key: str | None = None) -> Inspection:
+    def inspect(
+        self, folder: Path, name: str, *, step_key: str | None = None, work: WorkBudget | None = None
+    ) -> Inspection:
         """Check the table against the file. The digest covers the members' names, sizes and checksums."""
         del step_key
+        work = WorkBudget() if work is None else work
         step = None
         with open_file(folder, require_suffix(name, self.suffixes)) as file:
-            members = _members(file, name)
+            members = _members(file, name, work)
             weights = next(member for member in members if member.name == WEIGHTS)
             if weights.method == zipfile.ZIP_STORED:
                 head = os.pread(file.fileno(), min(SUPERBLOCK_BYTES, weights.size), weights.start)
@@ -65,7 +69,7 @@ class KerasArchive:
     def check(self, folder: Path, name: str) -> None:
         """Compare every member with its CRC-32. Compressed members are expanded in small parts."""
         with open_file(folder, require_suffix(name, self.suffixes)) as file:
-            for member in _members(file, name):
+            for member in _members(file, name, WorkBudget()):
                 compare_checksum(file, member, name)
 
     def written_in_place(self, file: str) -> bool:
@@ -74,9 +78,9 @@ class KerasArchive:
         return True
 
 
-def _members(file: BinaryIO, name: str) -> list[Member]:
+def _members(file: BinaryIO, name: str, work: WorkBudget) -> list[Member]:
     """Return the members of an archive. Raises `IncompleteError` if one that Keras writes is missing."""
-    members = read_members(file, name)
+    members = read_members(file, name, work)
     names = {member.name for member in members}
     if missing := [required for required in _REQUIRED if required not in names]:
         raise IncompleteError(f"{name} holds no {' and no '.join(missing)}")

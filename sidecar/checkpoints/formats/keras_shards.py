@@ -17,6 +17,7 @@ from sidecar.checkpoints.files import Listing, open_file, read_file
 from sidecar.checkpoints.formats.format import Candidate, Inspection, shown
 from sidecar.checkpoints.formats.hdf5 import MAP_SUFFIX, require_suffix, update_from_hdf5
 from sidecar.checkpoints.formats.keras_iterations import iterations
+from sidecar.checkpoints.work_budget import ENTRY, WorkBudget
 from sidecar.errors import CorruptError, IncompleteError, VanishedError
 
 MAX_MAP_BYTES: Final = 4 * 1024 * 1024
@@ -54,17 +55,20 @@ class KerasShards:
                 leaving = next(iter(sorted(_shards_of(file.name, dict.fromkeys(listing.escaping)))), None)
                 yield Candidate(file.name, (file, *(listing.files[name] for name in shards)), True, False, leaving)
 
-    def inspect(self, folder: Path, name: str, *, step_key: str | None = None) -> Inspection:
+    def inspect(
+        self, folder: Path, name: str, *, step_key: str | None = None, work: WorkBudget | None = None
+    ) -> Inspection:
         """Check the map and the superblock of each shard that it names. The digest covers the map and the shards."""
         del step_key
+        work = WorkBudget() if work is None else work
         content = read_file(folder, require_suffix(name, self.suffixes), limit=MAX_MAP_BYTES)
         total, shards, of_optimizers = _read_map(content, name)
-        _require_last(folder, name, shards)
+        _require_last(folder, name, shards, work)
         digest = hashlib.sha256(f"{self.name}\0{len(content)}\0".encode() + content)
         size = 0
         for shard in shards:
             try:
-                size += update_from_hdf5(digest, folder, shard)
+                size += update_from_hdf5(digest, folder, shard, work)
             except VanishedError as error:
                 raise IncompleteError(f"{name}: the shard {shard} is missing") from error
         if size < total:
@@ -139,7 +143,7 @@ def _readable(value: Any) -> str:
     return shown(str(value)) if isinstance(value, str | int | float) else f"a {type(value).__name__}"
 
 
-def _require_last(folder: Path, name: str, shards: tuple[str, ...]) -> None:
+def _require_last(folder: Path, name: str, shards: tuple[str, ...], work: WorkBudget) -> None:
     """Raise `IncompleteError` if a shard is newer than the map and not named by it, because then it is being written.
 
     Shards are numbered from 0 on, so they are found without listing the folder.
@@ -149,11 +153,13 @@ def _require_last(folder: Path, name: str, shards: tuple[str, ...]) -> None:
         written_at = (folder / name).stat().st_mtime_ns
     except FileNotFoundError as error:
         raise VanishedError(f"{folder / name} is gone") from error
+    named = set(shards)
     for number in range(_MAX_SHARDS):
         shard = f"{base}_{number:05d}.weights.h5"
+        work.add(ENTRY)
         try:
             newer = (folder / shard).stat().st_mtime_ns >= written_at
         except FileNotFoundError:
             return
-        if newer and shard not in shards:
+        if newer and shard not in named:
             raise IncompleteError(f"{name}: the shard {shard} is being written")

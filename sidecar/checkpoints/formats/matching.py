@@ -17,6 +17,7 @@ from typing import Final
 
 from sidecar.checkpoints.files import File, Listing, as_file, open_file, update_from_content
 from sidecar.checkpoints.formats.format import Candidate, Inspection, shown
+from sidecar.checkpoints.work_budget import WorkBudget
 from sidecar.errors import CorruptError, IncompleteError, VanishedError
 
 _DEEPEST: Final = 16
@@ -52,9 +53,12 @@ class MatchingFiles:
             if self.file_group(name) is not None:
                 yield Candidate(name, (), leaving=name)
 
-    def inspect(self, folder: Path, name: str, *, step_key: str | None = None) -> Inspection:
+    def inspect(
+        self, folder: Path, name: str, *, step_key: str | None = None, work: WorkBudget | None = None
+    ) -> Inspection:
         """Return the digest of the file's content and size. Raises `IncompleteError` for an empty file."""
         del step_key
+        work = WorkBudget() if work is None else work
         _require_match(name, self._pattern)
         if (folder / name).is_dir():
             raise VanishedError(f"{folder / name} is a folder")
@@ -62,7 +66,7 @@ class MatchingFiles:
             if not os.fstat(file.fileno()).st_size:
                 raise IncompleteError(f"{name} is empty")
             digest = hashlib.sha256(f"{self.name}\0".encode())
-            update_from_content(digest, file)
+            update_from_content(digest, file, work)
         return Inspection(digest.hexdigest(), None, (name,))
 
     def check(self, folder: Path, name: str) -> None:
@@ -99,12 +103,15 @@ class MatchingFolders:
                 contents = _contents_of(folder, name)
                 yield Candidate(name, tuple(contents.files), leaving=contents.link)
 
-    def inspect(self, folder: Path, name: str, *, step_key: str | None = None) -> Inspection:
+    def inspect(
+        self, folder: Path, name: str, *, step_key: str | None = None, work: WorkBudget | None = None
+    ) -> Inspection:
         """Return the digest of the names and contents of all files below the folder.
 
         Raises `IncompleteError` if the folder has no file, `CorruptError` if it has a link or is too large or too deep.
         """
         del step_key
+        work = WorkBudget() if work is None else work
         _require_match(name, self._pattern)
         if not (folder / name).is_dir() or (folder / name).is_symlink():
             raise VanishedError(f"there is no folder {folder / name}")
@@ -120,7 +127,7 @@ class MatchingFolders:
         for path in files:
             with open_file(folder, path) as file:
                 digest.update(f"{path.removeprefix(name)}\0".encode(errors="surrogateescape"))
-                update_from_content(digest, file)
+                update_from_content(digest, file, work)
         return Inspection(digest.hexdigest(), None, tuple(files))
 
     def check(self, folder: Path, name: str) -> None:

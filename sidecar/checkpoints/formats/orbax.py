@@ -18,9 +18,10 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final
 
-from sidecar.checkpoints.files import File, Listing, list_files, open_file, read_file, update_from_content
+from sidecar.checkpoints.files import MOST_ENTRIES, File, Listing, list_files, open_file, read_file, update_from_content
 from sidecar.checkpoints.formats.crc32c import crc32c
 from sidecar.checkpoints.formats.format import Candidate, Inspection
+from sidecar.checkpoints.work_budget import WorkBudget
 from sidecar.errors import CorruptError, IncompleteError, VanishedError
 
 MARKER: Final = "_CHECKPOINT_METADATA"
@@ -58,9 +59,12 @@ class Orbax:
                     files, leaving, changed_ns = _tree(folder, name)
                     yield Candidate(name, files, True, _is_undisturbed(name, files, changed_ns), leaving)
 
-    def inspect(self, folder: Path, name: str, *, step_key: str | None = None) -> Inspection:
+    def inspect(
+        self, folder: Path, name: str, *, step_key: str | None = None, work: WorkBudget | None = None
+    ) -> Inspection:
         """Check the marker and the manifests of the arrays. The digest covers all files, large ones in part."""
         del step_key
+        work = WorkBudget() if work is None else work
         if (folder / name).is_symlink() or not (folder / name).is_dir():
             raise VanishedError(f"{folder / name} is not a folder")
         _require_committed(read_file(folder, f"{name}/{MARKER}", limit=_MAX_BYTES), f"{name}/{MARKER}")
@@ -80,7 +84,7 @@ class Orbax:
                     arrays += 1
                 inner = file.name.removeprefix(f"{name}/")
                 digest.update(f"{inner}\0".encode(errors="surrogateescape"))
-                update_from_content(digest, opened)
+                update_from_content(digest, opened, work)
         if not arrays:
             raise IncompleteError(f"{name} has no {MANIFEST}, so its arrays are missing")
         return Inspection(digest.hexdigest(), None, tuple(file.name for file in files))
@@ -105,7 +109,7 @@ def _tree(folder: Path, name: str) -> tuple[tuple[File, ...], str | None, int]:
     changed_ns, waiting = 0, [name]
     while waiting:
         inner = waiting.pop()
-        listing = list_files(folder / inner, all_names=True)
+        listing = list_files(folder / inner, all_names=True, most=MOST_ENTRIES)
         changed_ns = max(changed_ns, os.lstat(folder / inner).st_mtime_ns)
         if listing.escaping:
             return (), f"{inner}/{min(listing.escaping)}", changed_ns

@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Final
 
+from sidecar.checkpoints.work_budget import WorkBudget
+
 _PUTS: Final = frozenset({"BINPUT", "LONG_BINPUT", "PUT", "MEMOIZE"})  # the last value is noted, to refer to it later
 _GETS: Final = frozenset({"BINGET", "LONG_BINGET", "GET"})  # a value that was noted
 _PLAIN: Final = frozenset(
@@ -20,6 +22,7 @@ _FILLING: Final = frozenset({"SETITEM", "SETITEMS", "APPEND", "APPENDS", "ADDITE
 _OF_LISTS: Final = frozenset({"APPENDS", "ADDITEMS"})
 _LONGEST_KEY: Final = 255
 _LARGEST: Final = 2**63 - 1
+_OPCODE: Final = 1  # units of work
 _MAX_OPCODES: Final = 300_000  # about 0.3 s; a model of 1000 layers with its optimizer has 250,000
 
 
@@ -31,19 +34,20 @@ _OTHER: Final = _Value()
 _MARK: Final = _Value()
 
 
-def numbers_at_top(data: bytes) -> dict[str, int]:
+def numbers_at_top(data: bytes, work: WorkBudget) -> dict[str, int]:
     """Return the numbers from 0 on in the outermost mapping by their keys, as far as `data` reaches.
 
     `data` may be cut off: then the items that are followed by another key count. Only the rest of the pickle would say
     whether such a number is the beginning of a tuple, or the mapping is.
 
     >>> import pickle
-    >>> numbers_at_top(pickle.dumps({"epoch": 3, "inner": {"step": 1}, "step": 70}, protocol=2))
+    >>> numbers_at_top(pickle.dumps({"epoch": 3, "inner": {"step": 1}, "step": 70}, protocol=2), WorkBudget())
     {'epoch': 3, 'step': 70}
     """
     stack = _Stack()
     try:
         for opcode, argument, _ in islice(pickletools.genops(data), _MAX_OPCODES):
+            work.add(_OPCODE)
             if opcode.name == "STOP":
                 return stack.numbers if stack.values == [stack.outermost] else {}
             if opcode.name not in ("PROTO", "FRAME"):
@@ -56,14 +60,15 @@ def numbers_at_top(data: bytes) -> dict[str, int]:
     return stack.numbers
 
 
-def number_at_end(data: bytes, key: str) -> int | None:
+def number_at_end(data: bytes, key: str, work: WorkBudget) -> int | None:
     """Return the number from 0 on under a key in the outermost mapping, if it is among the last items; else None.
 
     `data`: the end of a pickle. The opcodes from the last such key on must fill a mapping that is open there, and then
     end the pickle. In an inner mapping they would end that one first.
 
     >>> import pickle
-    >>> number_at_end(pickle.dumps({"model": ["…"] * 99, "step": 70, "loss": 0.5}, protocol=2)[-40:], "step")
+    >>> data = pickle.dumps({"model": ["…"] * 99, "step": 70, "loss": 0.5}, protocol=2)
+    >>> number_at_end(data[-40:], "step", WorkBudget())
     70
     """
     text = key.encode(errors="surrogatepass")
@@ -77,6 +82,7 @@ def number_at_end(data: bytes, key: str) -> int | None:
     stack.values += [stack.outermost, _MARK]
     try:
         for opcode, argument, _ in pickletools.genops(data[start:]):
+            work.add(_OPCODE)
             if opcode.name == "STOP":
                 return stack.numbers.get(key) if stack.values == [stack.outermost] else None
             if opcode.name in _OF_LISTS and _MARK not in stack.values[2:]:

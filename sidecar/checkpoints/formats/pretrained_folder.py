@@ -20,12 +20,13 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Final
 
-from sidecar.checkpoints.files import File, Listing, list_files, open_file, read_file
+from sidecar.checkpoints.files import MOST_ENTRIES, File, Listing, list_files, open_file, read_file
 from sidecar.checkpoints.formats.format import Candidate, Inspection, about
 from sidecar.checkpoints.formats.json_members import has_many_containers
 from sidecar.checkpoints.formats.safetensors import Safetensors
 from sidecar.checkpoints.formats.shards import as_shard, doubt_about, is_unfinished, read_index, shards_of
 from sidecar.checkpoints.formats.torch_zip import check_archive, update_from_archive
+from sidecar.checkpoints.work_budget import ENTRY, WorkBudget
 from sidecar.errors import CheckpointError, CorruptError, IncompleteError, VanishedError
 from sidecar.records import StepSource
 from sidecar.weight_names import INDEX, main_weights
@@ -69,14 +70,18 @@ class PretrainedFolder:
             with contextlib.suppress(OSError):  # the folder cannot be read, or is gone
                 yield from _candidates(folder, name)
 
-    def inspect(self, folder: Path, name: str, *, step_key: str | None = None) -> Inspection:
+    def inspect(
+        self, folder: Path, name: str, *, step_key: str | None = None, work: WorkBudget | None = None
+    ) -> Inspection:
         """Check the weights as their own format does, and that the description of the model is whole.
 
         The digest covers both. The step is that of the Trainer, or is in the weights under `step_key`.
         """
+        work = WorkBudget() if work is None else work
         if (folder / name).is_symlink() or not (folder / name).is_dir():
             raise VanishedError(f"{folder / name} is not a folder")
-        inner = list_files(folder / name, all_names=True)
+        inner = list_files(folder / name, all_names=True, most=MOST_ENTRIES)
+        work.add(ENTRY * len(inner.files))
         names = {*inner.files, *inner.escaping}
         weights = main_weights(names)
         if weights is None:
@@ -86,7 +91,7 @@ class PretrainedFolder:
         configs = _update_from_configs(digest, folder, name, names)
         if weights.startswith(_ADAPTER) and _ADAPTER_CONFIG not in configs:
             raise IncompleteError(f"{name} has no {_ADAPTER_CONFIG}, which is written after {weights}")
-        files, held = _update_from_weights(digest, folder, name, weights, step_key)
+        files, held = _update_from_weights(digest, folder, name, weights, step_key, work)
         doubt = doubt_about(folder / name, weights, files[1:])
         source: StepSource = "step_key" if step_key else "variable"
         state = (STATE,) if STATE in names else ()
@@ -107,7 +112,7 @@ class PretrainedFolder:
 
 def _candidates(folder: Path, name: str) -> Iterator[Candidate]:
     """Yield the checkpoint in a sub-folder if there is one. Raises OSError."""
-    inner = list_files(folder / name, all_names=True)
+    inner = list_files(folder / name, all_names=True, most=MOST_ENTRIES)
     names = {*inner.files, *inner.escaping}
     weights = main_weights(names)
     if weights is None and STATE not in names and not _is_of_deepspeed(names):
@@ -188,17 +193,17 @@ def _update_from_configs(digest: "hashlib._Hash", folder: Path, name: str, names
 
 
 def _update_from_weights(
-    digest: "hashlib._Hash", folder: Path, name: str, weights: str, step_key: str | None
+    digest: "hashlib._Hash", folder: Path, name: str, weights: str, step_key: str | None, work: WorkBudget
 ) -> tuple[tuple[str, ...], int | None]:
     """Check the weights, add them to a digest, and return their files and the step in them."""
     if weights.endswith(_SAFETENSORS.suffixes):
         with about(name):
-            found = _SAFETENSORS.inspect(folder / name, weights, step_key=step_key)
+            found = _SAFETENSORS.inspect(folder / name, weights, step_key=step_key, work=work)
         digest.update(found.digest.encode())
         return found.files, found.step
-    shards = read_index(folder, f"{name}/{weights}") if weights.endswith(INDEX) else ()
+    shards = read_index(folder, f"{name}/{weights}", work) if weights.endswith(INDEX) else ()
     for archive in shards or (weights,):
         digest.update(f"{archive}\0".encode())
         with as_shard(f"{name}/{weights}", archive):
-            update_from_archive(digest, folder, f"{name}/{archive}")
+            update_from_archive(digest, folder, f"{name}/{archive}", work)
     return (weights, *shards), None

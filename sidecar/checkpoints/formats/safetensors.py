@@ -14,7 +14,7 @@ import os
 from array import array
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Final
+from typing import BinaryIO, Final
 
 from sidecar.checkpoints.files import Listing, open_file, update_from_content
 from sidecar.checkpoints.formats.format import Candidate, Inspection, shown
@@ -22,6 +22,7 @@ from sidecar.checkpoints.formats.hdf5 import require_suffix
 from sidecar.checkpoints.formats.json_members import read_members, string_at, value_at
 from sidecar.checkpoints.formats.shards import as_shard, doubt_about, read_index, require_none_unfinished, shards_of
 from sidecar.checkpoints.formats.step_keys import STEP_KEYS
+from sidecar.checkpoints.work_budget import WorkBudget
 from sidecar.errors import CorruptError, IncompleteError, VanishedError
 from sidecar.records import StepSource
 from sidecar.weight_names import INDEX, SAFETENSORS, index_of
@@ -58,25 +59,28 @@ class Safetensors:
                 leaving = next(iter(shards_of(file.name, listing.escaping)), None)
                 yield Candidate(file.name, (file, *shards), leaving=leaving)
 
-    def inspect(self, folder: Path, name: str, *, step_key: str | None = None) -> Inspection:
+    def inspect(
+        self, folder: Path, name: str, *, step_key: str | None = None, work: WorkBudget | None = None
+    ) -> Inspection:
         """Compare the size of each file with its header. The digest covers headers and, of large files, samples.
 
         `step_key`: a key of the metadata in the header.
         """
+        work = WorkBudget() if work is None else work
         keys = (step_key,) if step_key else STEP_KEYS
         source: StepSource = "step_key" if step_key else "variable"
         digest = hashlib.sha256(f"{self.name}\0".encode())
         if index_of(require_suffix(name, self.suffixes)) is not None:
             raise VanishedError(f"{name} is not a checkpoint by its name, but a part of {index_of(name)}")
         if not name.endswith(INDEX):
-            step = _update(digest, folder, name, keys)
+            step = _update(digest, folder, name, keys, work)
             return Inspection(digest.hexdigest(), step, (name,), source)
-        steps, shards = [], read_index(folder, name)
+        steps, shards = [], read_index(folder, name, work)
         require_none_unfinished(folder, name)
         for shard in shards:
             digest.update(f"{shard}\0".encode("utf-8", "surrogateescape"))
             with as_shard(name, shard):
-                steps.append(_update(digest, folder, shard, keys))
+                steps.append(_update(digest, folder, shard, keys, work))
         doubt = doubt_about(folder, name, shards)
         return Inspection(digest.hexdigest(), steps[0], (name, *shards), source, doubt=doubt)
 
@@ -90,26 +94,37 @@ class Safetensors:
         return True
 
 
-def _update(digest: "hashlib._Hash", folder: Path, name: str, keys: Sequence[str]) -> int | None:
+def _update(digest: "hashlib._Hash", folder: Path, name: str, keys: Sequence[str], work: WorkBudget) -> int | None:
     """Check that a file is whole, add its content to a digest, and return the step in its metadata if there is one."""
     with open_file(folder, name) as file:
         size = os.fstat(file.fileno()).st_size
         length = int.from_bytes(os.pread(file.fileno(), _LENGTH_BYTES, 0), "little")
         if length > MAX_HEADER_BYTES:
             raise CorruptError(f"{name} states a header of {length} bytes; up to {MAX_HEADER_BYTES} are read")
-        content = os.pread(file.fileno(), length, _LENGTH_BYTES)
-        if size < _LENGTH_BYTES or len(content) < length:
+        text = _read_text(digest, file, length, name)
+        if size < _LENGTH_BYTES or text is None:
             raise IncompleteError(f"{name} is cut off in its header")
-        digest.update(content)
-        values, numbers = _read_header(content, name, keys)
+        values, numbers = _read_header(text, name, keys, work)
         if size != (needed := _LENGTH_BYTES + length + values):
             error = IncompleteError if size < needed else CorruptError
             raise error(f"{name} has {size} bytes, but its header states {needed}")
-        update_from_content(digest, file)
+        update_from_content(digest, file, work)
     return next((numbers[key] for key in keys if key in numbers), None)
 
 
-def _read_header(content: bytes, name: str, keys: Sequence[str]) -> tuple[int, dict[str, int]]:
+def _read_text(digest: "hashlib._Hash", file: BinaryIO, length: int, name: str) -> str | None:
+    """Return the text of a header, and add its bytes to a digest; None if it is cut off. Raises `CorruptError`."""
+    content = os.pread(file.fileno(), length, _LENGTH_BYTES)
+    if len(content) < length:
+        return None
+    digest.update(content)
+    try:
+        return content.decode()
+    except ValueError as error:
+        raise CorruptError(f"{name} is not a safetensors file: its header is damaged ({shown(str(error))})") from error
+
+
+def _read_header(text: str, name: str, keys: Sequence[str], work: WorkBudget) -> tuple[int, dict[str, int]]:
     """Return the bytes of all values, and the whole numbers of these keys in the metadata. Raises `CorruptError`."""
     starts, ends, numbers = array("Q"), array("Q"), dict[str, int]()
 
@@ -121,7 +136,7 @@ def _read_header(content: bytes, name: str, keys: Sequence[str]) -> tuple[int, d
 
     def of_header(key: str, at: int) -> int:
         if key == _METADATA:
-            return read_members(text, at, of_metadata)
+            return read_members(text, at, of_metadata, work)
         tensor, end = value_at(text, at)
         first, last = tensor["data_offsets"]
         starts.append(first)
@@ -129,8 +144,7 @@ def _read_header(content: bytes, name: str, keys: Sequence[str]) -> tuple[int, d
         return end
 
     try:
-        text = content.decode()
-        end = read_members(text, 0, of_header)
+        end = read_members(text, 0, of_header, work)
     except (ValueError, TypeError, KeyError, OverflowError) as error:
         raise CorruptError(f"{name} is not a safetensors file: its header is damaged ({shown(str(error))})") from error
     position = 0

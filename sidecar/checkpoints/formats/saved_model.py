@@ -14,10 +14,20 @@ from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO, Final
 
-from sidecar.checkpoints.files import File, Listing, as_file, list_files, open_file, resolve, update_from_content
+from sidecar.checkpoints.files import (
+    MOST_ENTRIES,
+    File,
+    Listing,
+    as_file,
+    list_files,
+    open_file,
+    resolve,
+    update_from_content,
+)
 from sidecar.checkpoints.formats.format import Candidate, Inspection, about
 from sidecar.checkpoints.formats.protobuf import BYTES, VARINT, fields, read_varint
 from sidecar.checkpoints.formats.tf_object import TfObject
+from sidecar.checkpoints.work_budget import SAMPLE, WorkBudget
 from sidecar.errors import CheckpointError, CorruptError, IncompleteError, VanishedError
 
 MARKER: Final = "saved_model.pb"
@@ -55,21 +65,24 @@ class SavedModel:
             rewritten = any(file.mtime_ns > marker.mtime_ns for file in inner)
             yield Candidate(name, (marker, *inner), True, not rewritten, leaving)
 
-    def inspect(self, folder: Path, name: str, *, step_key: str | None = None) -> Inspection:
+    def inspect(
+        self, folder: Path, name: str, *, step_key: str | None = None, work: WorkBudget | None = None
+    ) -> Inspection:
         """Check the outline of the marker, the existence of its assets, and the variables like an object checkpoint.
 
         The digest covers the marker, the digest of the variables and the contents of the assets.
         """
+        work = WorkBudget() if work is None else work
         digest = hashlib.sha256(f"{self.name}\0".encode())
         with open_file(folder, f"{name}/{MARKER}") as file, about(f"{name}/{MARKER}"):
-            assets = _read_outline(file)
-            update_from_content(digest, file)
+            assets = _read_outline(file, work)
+            update_from_content(digest, file, work)
         if any((folder / name / inner).is_symlink() for inner in ("", VARIABLES, ASSETS)):
             linked = f"{folder / name}, its {VARIABLES} or its {ASSETS}"
             raise CorruptError(f"{linked} is a link: copy the folder there instead")
         try:
             with about(f"{name}/{VARIABLES}"):
-                bundle = _BUNDLE.inspect(folder / name / VARIABLES, VARIABLES, step_key=step_key)
+                bundle = _BUNDLE.inspect(folder / name / VARIABLES, VARIABLES, step_key=step_key, work=work)
         except VanishedError as error:
             raise IncompleteError(f"{name} has a {MARKER}, but no {VARIABLES}/{VARIABLES}.index") from error
         digest.update(bundle.digest.encode())
@@ -77,7 +90,7 @@ class SavedModel:
             try:
                 with open_file(folder, f"{name}/{asset}") as file:
                     digest.update(f"{asset}\0".encode(errors="surrogateescape"))
-                    update_from_content(digest, file)
+                    update_from_content(digest, file, work)
             except VanishedError as error:
                 raise IncompleteError(f"{name} has a {MARKER} that names {asset}, but not that file") from error
         files = (MARKER, *(f"{VARIABLES}/{file}" for file in bundle.files), *assets)
@@ -114,7 +127,9 @@ def _inner(folder: Path, name: str) -> tuple[tuple[File, ...], str | None]:
         if (folder / inner).is_symlink():
             return (), inner
         try:
-            listing = list_files(folder / inner, all_names=not start)  # users name assets as they like
+            listing = list_files(
+                folder / inner, all_names=not start, most=MOST_ENTRIES
+            )  # users name assets as they like
         except OSError:
             continue  # `inspect` reports the problem
         if listing.escaping:
@@ -136,29 +151,30 @@ def _stays(folder: Path, name: str) -> bool:
     return True
 
 
-def _read_outline(file: BinaryIO) -> list[str]:
+def _read_outline(file: BinaryIO, work: WorkBudget) -> list[str]:
     """Check the ends of all messages and the existence of a graph, and return the paths of the assets in the marker.
 
     The contents of graphs are not read.
     """
     size, budget = os.fstat(file.fileno()).st_size, iter(range(_MAX_FIELDS))
-    graphs = [span for number, span in _messages(file, 0, size, budget) if number == _META_GRAPHS]
+    graphs = [span for number, span in _messages(file, 0, size, budget, work) if number == _META_GRAPHS]
     if not graphs:
         raise IncompleteError("it holds no graph")
     assets: dict[str, None] = {}
     for graph in graphs:
-        for number, span in _messages(file, graph.start, graph.stop, budget):
+        for number, span in _messages(file, graph.start, graph.stop, budget, work):
             if number == _ASSET_FILE_DEF:
                 assets[f"{ASSETS}/{_asset(file, span)}"] = None
     return list(assets)
 
 
-def _messages(file: BinaryIO, start: int, end: int, budget: Iterator[int]) -> list[tuple[int, range]]:
+def _messages(file: BinaryIO, start: int, end: int, budget: Iterator[int], work: WorkBudget) -> list[tuple[int, range]]:
     """Return (number, place) of each text or message field between two positions. Each field takes one of `budget`."""
     position, found = start, []
     for _ in budget:
         if position >= end:
             break
+        work.add(SAMPLE)
         head = os.pread(file.fileno(), min(_HEAD_BYTES, end - position), position)
         tag, at = read_varint(head, 0)
         if tag & 7 not in (VARINT, BYTES):

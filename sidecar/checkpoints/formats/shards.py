@@ -18,13 +18,14 @@ from typing import Final
 from sidecar.checkpoints.files import read_file
 from sidecar.checkpoints.formats.format import shown
 from sidecar.checkpoints.formats.json_members import TooManyMembersError, read_members, string_at, value_at
+from sidecar.checkpoints.work_budget import WorkBudget
 from sidecar.errors import CorruptError, IncompleteError, VanishedError
 from sidecar.weight_names import index_of
 
 MAX_INDEX_BYTES: Final = 16 * 1024 * 1024
 """Enough for about 160,000 tensors in all shards."""
 
-_MOST_SHARDS: Final = 10_000
+_MOST_SHARDS: Final = 100_000  # the names have five digits
 
 
 def shards_of(index: str, names: Iterable[str]) -> list[str]:
@@ -32,7 +33,7 @@ def shards_of(index: str, names: Iterable[str]) -> list[str]:
     return sorted(name for name in names if index_of(name) == index)
 
 
-def read_index(folder: Path, name: str) -> tuple[str, ...]:
+def read_index(folder: Path, name: str, work: WorkBudget) -> tuple[str, ...]:
     """Return the names of the shards that an index lists, sorted.
 
     Raises `IncompleteError` for an index that is cut off or empty, `CorruptError` if it names other files.
@@ -51,12 +52,12 @@ def read_index(folder: Path, name: str) -> tuple[str, ...]:
         return end
 
     def of_index(key: str, at: int) -> int:
-        return read_members(text, at, of_tensor) if key == "weight_map" else value_at(text, at)[1]
+        return read_members(text, at, of_tensor, work) if key == "weight_map" else value_at(text, at)[1]
 
     try:
         text = content.decode()
         del content
-        end = read_members(text, 0, of_index)
+        end = read_members(text, 0, of_index, work)
     except TooManyMembersError as error:
         raise CorruptError(f"{name} is not the index of shards: {error}") from error
     except ValueError as error:

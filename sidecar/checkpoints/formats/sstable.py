@@ -17,6 +17,7 @@ from typing import Final
 
 from sidecar.checkpoints.formats.crc32c import crc32c, extend, masked
 from sidecar.checkpoints.formats.protobuf import read_varint
+from sidecar.checkpoints.work_budget import WorkBudget
 from sidecar.errors import CorruptError
 
 MAGIC: Final = 0xDB4775248B80FB57
@@ -28,16 +29,19 @@ _COMPRESSIONS: Final = {1: "snappy", 2: "zstd"}
 _KEY_BYTES: Final = 64 * 1024  # longer than any path in an object graph
 _EXPANSION: Final = 64  # keys, written out, per byte of a block; real tables stay under 4
 
+_BLOCK: Final = 5  # units of work
+
 Handle = tuple[int, int]
 
 
-def read_table(table: bytes) -> Iterator[tuple[bytes, bytes]]:
+def read_table(table: bytes, work: WorkBudget) -> Iterator[tuple[bytes, bytes]]:
     """Yield (key, value) in ascending order of keys. Raises `CorruptError` at the first contradiction."""
     metaindex, index = _read_footer(table)
     for _ in _read_block(table, metaindex):
         pass  # its entries are not needed, but its checksum must match
     end, last = 0, None
     for _, value in _read_block(table, index):
+        work.add(_BLOCK)
         handle, position = _read_handle(value, 0)
         if position != len(value) or handle[0] < end:
             raise CorruptError("the table's blocks overlap or are out of order")

@@ -33,6 +33,7 @@ _LEAST: Final = {STRING: (1, 4), VARIANT: (5, 0)}
 """The least bytes of each value, and the least bytes of all values in addition: lengths and checksums."""
 
 _MOST_DIMENSIONS: Final = 254
+_MOST_SHAPE_BYTES: Final = 64 * 1024  # the most dimensions, each with a long name
 _MOST_SLICES: Final = 10_000  # a variable has one for each machine that holds a part of it
 _USUAL_BYTES: Final = 64  # the most bytes of usual shapes and entries
 _CRC_TAG: Final = bytes([6 << 3 | FIXED32])
@@ -60,7 +61,7 @@ def _read_entry(message: bytes) -> Entry:
     for number, wire, value in fields(message):
         if isinstance(value, bytes):
             if number == 2:  # noqa: PLR2004 - the shape; parsers merge repeated fields
-                shape += value
+                shape = _merged(shape, value)
             elif number == 7:  # noqa: PLR2004 - slices
                 slices.append(value)
                 if len(slices) > _MOST_SLICES:
@@ -78,6 +79,13 @@ def _read_entry(message: bytes) -> Entry:
     entry = Entry(numbers[1], dimensions, bool(slices), numbers[3], numbers[4], numbers[5], crc)
     _check_size(entry)
     return entry
+
+
+def _merged(shape: bytes, value: bytes) -> bytes:
+    """Return a shape with a further part of it. Raises `CorruptError` if it is longer than any real one."""
+    if len(shape) + len(value) > _MOST_SHAPE_BYTES:
+        raise CorruptError(f"the shape of a tensor has more than {_MOST_SHAPE_BYTES} bytes")
+    return shape + value
 
 
 _read_usual_entry = functools.lru_cache(1024)(_read_entry)

@@ -36,6 +36,7 @@ from sidecar.checkpoints.formats.protobuf import VARINT, fields, read_varint
 from sidecar.checkpoints.formats.sstable import read_table
 from sidecar.checkpoints.formats.tf_entry import natural, read_entry
 from sidecar.checkpoints.formats.tf_tensors import STRING, Entry, check_tensors
+from sidecar.checkpoints.work_budget import OPENED_FILE, WorkBudget
 from sidecar.errors import CorruptError, IncompleteError
 from sidecar.records import StepSource
 
@@ -66,6 +67,9 @@ _LENGTH_BYTES: Final = 10  # the longest varint
 _CRC_BYTES: Final = 4
 _VARIABLES: Final = 2  # the first rank of steps that are not an optimizer's
 _MOST_COUNTS: Final = 16  # the most step counts that are read; a model has one or two optimizers
+
+_TENSOR: Final = 8  # units of work
+_BYTES_PER_UNIT: Final = 16  # of an entry with very many fields
 
 _Rank = tuple[int, bool, int, str]
 
@@ -139,20 +143,24 @@ class TfObject:
                 rewritten = any(part.mtime_ns > index.mtime_ns for part in parts)
                 yield Candidate(prefix, tuple(sorted(parts)), prefix in named, prefix in named and not rewritten)
 
-    def inspect(self, folder: Path, name: str, *, step_key: str | None = None) -> Inspection:
+    def inspect(
+        self, folder: Path, name: str, *, step_key: str | None = None, work: WorkBudget | None = None
+    ) -> Inspection:
         """Parse the index, compare all its checksums, and measure the shards. Tensors are not read.
 
         The digest is a SHA-256 over the format's name, the index, which holds a checksum of every tensor, and the sizes
         of the shards. So it does not depend on the prefix or the folder.
         """
+        work = WorkBudget() if work is None else work
         index = read_file(folder, f"{name}.index", limit=MAX_INDEX_BYTES)
         with about(f"{name}.index"):
-            bundle = _read_bundle(index, step_key)
+            bundle = _read_bundle(index, step_key, work)
         digest = hashlib.sha256(f"{self.name}\0{len(index)}\0".encode() + index)
         shards = []
         for number in range(bundle.shards):  # untrusted, so this stops at the first shard that is missing
             shard = f"{name}.data-{number:05d}-of-{bundle.shards:05d}"
             size = size_of(folder, shard)
+            work.add(OPENED_FILE)
             if size is None:
                 raise IncompleteError(f"{shard} is missing")
             if size < bundle.ends.get(number, 0):
@@ -176,9 +184,9 @@ class TfObject:
         return file.endswith(".index")
 
 
-def _read_bundle(index: bytes, step_key: str | None) -> _Bundle:
+def _read_bundle(index: bytes, step_key: str | None, work: WorkBudget) -> _Bundle:
     """Read all entries of an index. `step_key`: the key that the user named for the step."""
-    entries = read_table(index)
+    entries = read_table(index, work)
     key, header = next(entries, (None, b""))
     if key != b"":
         raise CorruptError("it has no header")
@@ -188,6 +196,7 @@ def _read_bundle(index: bytes, step_key: str | None) -> _Bundle:
     graph: Entry | None = None
     purpose = _Purpose()
     for number, (key, value) in enumerate(entries):
+        work.add(_TENSOR + len(value) // _BYTES_PER_UNIT)
         if number >= MAX_TENSORS:
             raise CorruptError(f"it holds more than {MAX_TENSORS} tensors")
         try:
@@ -214,7 +223,7 @@ def _read_bundle(index: bytes, step_key: str | None) -> _Bundle:
 
 def _tensors(index: bytes, shards: int) -> Iterator[tuple[bytes, Entry]]:
     """Yield every tensor that has data, by its key, in order of keys. The data of a sliced tensor has other keys."""
-    for key, value in read_table(index):
+    for key, value in read_table(index, WorkBudget()):
         entry = read_entry(value) if key else None
         if entry is not None and entry.size:
             if entry.shard >= shards:  # the index was replaced after the inspection

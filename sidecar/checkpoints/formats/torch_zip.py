@@ -25,6 +25,7 @@ from sidecar.checkpoints.formats.hdf5 import require_suffix
 from sidecar.checkpoints.formats.pickle_numbers import number_at_end, numbers_at_top
 from sidecar.checkpoints.formats.step_keys import STEP_KEYS
 from sidecar.checkpoints.formats.zip_table import Member, archives_in, compare_checksum, read_members
+from sidecar.checkpoints.work_budget import WorkBudget
 from sidecar.errors import CheckpointError, CorruptError, VanishedError
 from sidecar.records import StepSource
 
@@ -65,22 +66,25 @@ class TorchZip:
             if _is_named_so(name):
                 yield Candidate(name, (), leaving=name)
 
-    def inspect(self, folder: Path, name: str, *, step_key: str | None = None) -> Inspection:
+    def inspect(
+        self, folder: Path, name: str, *, step_key: str | None = None, work: WorkBudget | None = None
+    ) -> Inspection:
         """Check the table against the file. The digest covers the members' names, sizes and checksums.
 
         `step_key`: a key of the saved mapping. Content without checksums is sampled.
         """
+        work = WorkBudget() if work is None else work
         with open_file(folder, _require_named_so(name)) as file:
-            members = _members(file, name)
+            members = _members(file, name, work)
             digest = hashlib.sha256(f"{self.name}\0".encode())
-            has_checksums = _update(digest, members, file)
-            step = _step(file, members[_PICKLE], (step_key,) if step_key else STEP_KEYS)
-            state = _state(file, members) if has_checksums and LAST.fullmatch(name) else None
+            has_checksums = _update(digest, members, file, work)
+            step = _step(file, members[_PICKLE], (step_key,) if step_key else STEP_KEYS, work)
+            state = _state(file, members, work) if has_checksums and LAST.fullmatch(name) else None
             size = sum(member.size for member in members.values())
             members.clear()  # so that there are never two large tables in memory
         source: StepSource = "step_key" if step_key else "variable"
         proof = size if has_checksums else None
-        others = _same_as(folder, name, state)
+        others = _same_as(folder, name, state, work)
         return Inspection(digest.hexdigest(), step, (name,), source, proof_bytes=proof, same_as=others)
 
     def check(self, folder: Path, name: str) -> None:
@@ -105,7 +109,7 @@ def _require_named_so(name: str) -> str:
     return name if _is_named_so(name) else require_suffix(name, TorchZip.suffixes)
 
 
-def _members(file: BinaryIO, name: str) -> dict[str, Member]:
+def _members(file: BinaryIO, name: str, work: WorkBudget) -> dict[str, Member]:
     """Return the members of an archive by their names without the common folder.
 
     Raises `IncompleteError` if it has no table yet, `CorruptError` if it is not an archive of `torch.save`.
@@ -118,7 +122,7 @@ def _members(file: BinaryIO, name: str) -> dict[str, Member]:
         )
     members: dict[str, Member] = {}
     folders = set[str]()
-    for member in read_members(file, name):
+    for member in read_members(file, name, work):
         folder, _, inner = member.name.partition("/")
         folders.add(folder)
         members[inner] = member
@@ -133,16 +137,16 @@ def _members(file: BinaryIO, name: str) -> dict[str, Member]:
     return members
 
 
-def update_from_archive(digest: "hashlib._Hash", folder: Path, name: str) -> None:
+def update_from_archive(digest: "hashlib._Hash", folder: Path, name: str, work: WorkBudget) -> None:
     """Check that a file of `torch.save` is whole, whatever its name, and add its content to a digest."""
     with open_file(folder, name) as file:
-        _update(digest, _members(file, name), file)
+        _update(digest, _members(file, name, work), file, work)
 
 
 def check_archive(folder: Path, name: str) -> None:
     """Compare every member that has a CRC-32 with it. `torch.load` does not."""
     with open_file(folder, name) as file:
-        for member in _members(file, name).values():
+        for member in _members(file, name, WorkBudget()).values():
             if member.crc:
                 compare_checksum(file, member, name)
 
@@ -151,39 +155,39 @@ def check_archives(folder: Path, name: str) -> None:
     """Compare every member that has a CRC-32 with it, in a file that is a row of archives of `torch.save`."""
     with open_file(folder, name) as file:
         for place in archives_in(file, name):
-            for member in read_members(file, name, place):
+            for member in read_members(file, name, WorkBudget(), place):
                 if member.crc:
                     compare_checksum(file, member, name)
 
 
-def _update(digest: "hashlib._Hash", members: Mapping[str, Member], file: BinaryIO) -> bool:
+def _update(digest: "hashlib._Hash", members: Mapping[str, Member], file: BinaryIO, work: WorkBudget) -> bool:
     """Add the content of an archive to a digest, and return whether all of it has checksums."""
     for inner, member in sorted(members.items()):
         digest.update(f"{inner}\0{member.size}\0{member.crc}\0".encode("utf-8", "surrogateescape"))
     has_checksums = all(member.crc for member in members.values() if member.size)
     if not has_checksums:
-        update_from_content(digest, file)  # torch.serialization.set_crc32_options(False)
+        update_from_content(digest, file, work)  # torch.serialization.set_crc32_options(False)
     return has_checksums
 
 
-def _step(file: BinaryIO, pickled: Member, keys: tuple[str, ...]) -> int | None:
+def _step(file: BinaryIO, pickled: Member, keys: tuple[str, ...], work: WorkBudget) -> int | None:
     """Return the training step, by the first of the keys that the saved mapping has.
 
     Near its beginning or at its end it is found in a file of any size. Between these only the first part of a large
     pickle is read: a larger one takes too long.
     """
     fewest, size = min(_READ_BYTES, pickled.size), pickled.size
-    found = numbers_at_top(os.pread(file.fileno(), fewest, pickled.start))
+    found = numbers_at_top(os.pread(file.fileno(), fewest, pickled.start), work)
     if (step := next((found[key] for key in keys if key in found), None)) is not None or size <= _READ_BYTES:
         return step
     end = os.pread(file.fileno(), fewest, pickled.start + size - fewest)
-    if (step := next((step for key in keys if (step := number_at_end(end, key)) is not None), None)) is not None:
+    if (step := next((step for key in keys if (step := number_at_end(end, key, work)) is not None), None)) is not None:
         return step
-    found = numbers_at_top(os.pread(file.fileno(), min(_MOST_BYTES, size), pickled.start))
+    found = numbers_at_top(os.pread(file.fileno(), min(_MOST_BYTES, size), pickled.start), work)
     return next((found[key] for key in keys if key in found), None)
 
 
-def _same_as(folder: Path, name: str, state: str | None) -> tuple[str, ...]:
+def _same_as(folder: Path, name: str, state: str | None, work: WorkBudget) -> tuple[str, ...]:
     """Return the other checkpoints in the folder with the same training state, if this name is an additional one.
 
     `state`: of a `last.ckpt`, as `_state` returns it; None: no other file is compared.
@@ -194,14 +198,14 @@ def _same_as(folder: Path, name: str, state: str | None) -> tuple[str, ...]:
     same = []
     for other in saved_before(folder, name) if state is not None else ():
         with contextlib.suppress(CheckpointError, OSError), open_file(folder, other) as opened:
-            if _state(opened, _members(opened, other)) == state:
+            if _state(opened, _members(opened, other, work), work) == state:
                 same.append(other)
     return tuple(same)
 
 
-def _state(file: BinaryIO, members: Mapping[str, Member]) -> str:
+def _state(file: BinaryIO, members: Mapping[str, Member], work: WorkBudget) -> str:
     """Return a digest of the training state: the step, and the size and checksum of each tensor by its name."""
-    digest = hashlib.sha256(f"{_step(file, members[_PICKLE], STEP_KEYS)}\0".encode())
+    digest = hashlib.sha256(f"{_step(file, members[_PICKLE], STEP_KEYS, work)}\0".encode())
     for inner, member in sorted(members.items()):
         if inner.startswith(_TENSORS):
             digest.update(f"{inner}\0{member.size}\0{member.crc}\0".encode("utf-8", "surrogateescape"))

@@ -15,11 +15,17 @@ from dataclasses import dataclass
 from typing import BinaryIO, Final
 
 from sidecar.checkpoints.formats.format import shown
+from sidecar.checkpoints.work_budget import WorkBudget
 from sidecar.errors import ChecksumError, CorruptError, IncompleteError
 
 MAX_TABLE_BYTES: Final = 4 * 1024 * 1024
 """Enough for about 50,000 members. Keras writes three, and the assets of some layers; PyTorch one for each tensor."""
 
+MAX_MEMBERS: Final = 65_000
+"""One member takes up to 1 KB of memory while the table is read."""
+
+_ENTRY: Final = b"PK\x01\x02"
+_MEMBER: Final = 15  # units of work
 _END: Final = b"PK\x05\x06"
 _END_BYTES: Final = 22
 _END_64: Final = b"PK\x06\x06"
@@ -68,7 +74,7 @@ def archives_in(file: BinaryIO, name: str) -> Iterator[range]:
         end -= length
 
 
-def read_members(file: BinaryIO, name: str, place: range | None = None) -> list[Member]:
+def read_members(file: BinaryIO, name: str, work: WorkBudget, place: range | None = None) -> list[Member]:
     """Return the members that the archive's table lists, checked against the file, in order of position.
 
     `place`: where the archive lies in the file; None: it is the whole file.
@@ -84,6 +90,7 @@ def read_members(file: BinaryIO, name: str, place: range | None = None) -> list[
     entries = sorted(_entries(os.pread(file.fileno(), length, offset), count, name), key=lambda entry: entry[1])
     members, end = [], place.start
     for entry, inside, flags in entries:
+        work.add(_MEMBER)
         at = place.start + inside
         if not end <= at < offset:
             raise CorruptError(f"{name}: {shown(entry.name)} at {at} overlaps another member or the table")
@@ -138,16 +145,21 @@ def _find_table(file: BinaryIO, place: range, name: str) -> tuple[int, int, int]
 def _entries(table: bytes, count: int, name: str) -> Iterator[tuple[Member, int, int]]:
     """Yield (entry, offset of its local header, flags) for each entry of the table."""
     end = struct.pack("<4s4H2LH", _END, 0, 0, 0, 0, len(table), 0, 0)  # here the table begins at 0
+    if table.count(_ENTRY) > MAX_MEMBERS:
+        raise CorruptError(f"{name} has a zip table of more than {MAX_MEMBERS} members, more than any model needs")
     try:
         with zipfile.ZipFile(io.BytesIO(table + end)) as archive:
             if archive.start_dir:
                 raise CorruptError(f"{name}: the zip table ends like the end record of another one")
             entries = archive.infolist()
+            archive.NameToInfo.clear()  # so that each entry can be freed below
     except (zipfile.BadZipFile, NotImplementedError, ValueError, struct.error) as error:
         raise CorruptError(f"{name}: its zip table cannot be read: {shown(str(error))}") from error
     if len(entries) != count:
         raise CorruptError(f"{name}: the zip table has {len(entries)} entries, its end record counts {count}")
-    for entry in entries:
+    entries.reverse()
+    while entries:
+        entry = entries.pop()
         raw = entry.orig_filename.encode("utf-8" if entry.flag_bits & _UTF_8 else "cp437")
         sizes, at = (entry.compress_size, entry.file_size), entry.header_offset
         member = Member(os.fsdecode(raw), entry.compress_type, entry.CRC, *sizes, at)

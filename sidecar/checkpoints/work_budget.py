@@ -1,0 +1,94 @@
+"""Bound the work that the files of one checkpoint may cause. The files decide how long each loop of a reader is.
+
+A reader counts its work in units; one unit is about a microsecond of one core. It counts pieces, never seconds, so each
+node decides the same about the same files, however busy it is. The whole budget is far more than any real checkpoint
+needs: a terabyte in 1,000 files of `torch.distributed.checkpoint` with a million parts takes 6 million units, an index
+of 100,000 shards 8 million. A scan gives a brief budget first, so that files that take longer wait for their turn.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final
+
+from sidecar.errors import CorruptError
+
+MOST_UNITS: Final = 20_000_000
+"""The work that one checkpoint may cause: about 20 seconds of one core."""
+
+BRIEF_UNITS: Final = 100_000
+"""The work after which a scan goes on with other checkpoints: about 0.1 seconds. Most checkpoints take a tenth."""
+
+MOST_SAMPLES: Final = 1 << 20
+"""The parts of large files that are read for one digest. One part for each MiB, this is 1 TiB."""
+
+MOST_WHOLE_BYTES: Final = 16 << 30
+"""The bytes of small files that are read for one digest as a whole. Further files are sampled as large ones are."""
+
+OPENED_FILE: Final = 40
+"""Units of opening one file, with its size and its name."""
+
+ENTRY: Final = 5
+"""Units of one entry of a folder."""
+
+SAMPLE: Final = 4
+"""Units of one read at some place of a file."""
+
+READ_KIB: Final = 1
+"""Units of reading and hashing one KiB."""
+
+_REST_UNITS: Final = 10_000
+"""Units between two rests: about as long as a thread may hold Python's lock without anybody noticing."""
+
+
+class TakesLongerError(Exception):
+    """The brief budget is used up: nothing is known of the checkpoint, which needs a turn of its own."""
+
+
+@dataclass(slots=True)
+class WorkBudget:
+    """Count the units of work that the inspection of one checkpoint takes.
+
+    Args:
+        is_brief: Whether only `BRIEF_UNITS` are allowed, after which `add` raises `TakesLongerError`.
+        rest: Called after each hundredth of a second of work. A thread beside others waits in it for as long.
+    """
+
+    is_brief: bool = False
+    rest: Callable[[], object] = lambda: None
+    units: int = 0
+    _rested_at: int = 0
+    _samples: int = field(default=MOST_SAMPLES)
+    _whole_bytes: int = field(default=MOST_WHOLE_BYTES)
+
+    def add(self, units: int) -> None:
+        """Count some work.
+
+        Raises:
+            TakesLongerError: The brief budget is used up.
+            CorruptError: The whole budget is used up. The same files always end so.
+        """
+        self.units += units
+        if self.units - self._rested_at < _REST_UNITS:
+            return
+        self._rested_at = self.units
+        if self.is_brief and self.units > BRIEF_UNITS:
+            raise TakesLongerError
+        if self.units > MOST_UNITS:
+            raise CorruptError(
+                f"reading its structure needs more than {MOST_UNITS} steps of work, the limit for one checkpoint: "
+                "save it in fewer files or with fewer tensors"
+            )
+        self.rest()
+
+    def take_samples(self, count: int) -> int:
+        """Return how many parts of a file may still be read for the digest, at most `count`, and count them."""
+        taken = min(count, self._samples)
+        self._samples -= taken
+        return taken
+
+    def take_whole(self, size: int) -> bool:
+        """Return whether a small file of this size may be read as a whole for the digest, and count its bytes."""
+        if size > self._whole_bytes:
+            return False
+        self._whole_bytes -= size
+        return True

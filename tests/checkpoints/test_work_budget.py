@@ -1,0 +1,169 @@
+"""One checkpoint may take so much work, a brief budget ends earlier, and other checkpoints never wait for one file."""
+
+import hashlib
+import json
+import os
+import struct
+import threading
+from collections import deque
+
+import pytest
+from checkpoints.hostile import safetensors
+
+from sidecar.bounded_calls import BoundedCalls
+from sidecar.checkpoints import work_budget as module
+from sidecar.checkpoints.files import update_from_content
+from sidecar.checkpoints.formats import FORMATS
+from sidecar.checkpoints.work_budget import BRIEF_UNITS, MOST_UNITS, TakesLongerError, WorkBudget
+from sidecar.errors import CorruptError
+
+
+def header(tensors: int) -> bytes:
+    """The header of a file with so many tensors of one byte."""
+    return json.dumps({f"w{n}": {"data_offsets": [n, n + 1]} for n in range(tensors)}).encode()
+
+
+def test_a_brief_budget_ends_early():
+    """The rest is for another turn."""
+    work = WorkBudget(is_brief=True)
+    work.add(BRIEF_UNITS)
+    with pytest.raises(TakesLongerError):
+        work.add(BRIEF_UNITS)
+
+
+def test_the_whole_budget_ends_with_the_limit_and_a_remedy():
+    """Whatever the pieces were."""
+    work = WorkBudget()
+    with pytest.raises(CorruptError, match=rf"{MOST_UNITS}.*fewer files"):
+        deque((work.add(1000) for _ in range(MOST_UNITS)), maxlen=0)
+
+
+def test_work_beside_others_rests():
+    """Once for each hundredth of a second."""
+    rests = []
+    work = WorkBudget(rest=lambda: rests.append(work.units))
+    for _ in range(100_000):
+        work.add(1)
+    assert len(rests) == 10
+
+
+@pytest.mark.parametrize("shards", [3, 60])
+def test_shards_that_are_one_file_share_one_budget(tmp_path, monkeypatch, shards):
+    """Hard links make a large header into many, each of which is within the bounds of a file."""
+    monkeypatch.setattr(module, "MOST_UNITS", 50_000)
+    name = "m-{:05d}-of-00060.safetensors"
+    safetensors(tmp_path, header(1_000), "", 1_000, name.format(0))
+    for number in range(1, shards):
+        os.link(tmp_path / name.format(0), tmp_path / name.format(number))
+    places = {f"w{number}": name.format(number) for number in range(shards)}
+    (tmp_path / "m.safetensors.index.json").write_text(json.dumps({"weight_map": places}))
+    inspect = FORMATS["safetensors"].inspect
+    if shards == 3:
+        assert len(inspect(tmp_path, "m.safetensors.index.json").files) == 4
+    else:
+        with pytest.raises(CorruptError, match="50000"):
+            inspect(tmp_path, "m.safetensors.index.json")
+
+
+def test_an_index_of_100_000_shards_is_read(tmp_path):
+    """The names of shards have five digits, and each of them counts."""
+    shards = [f"m-{number:05d}-of-99999.safetensors" for number in range(1, 400)]
+    for shard in shards:
+        (tmp_path / shard).write_bytes(struct.pack("<Q", 2) + b"{}")
+    work = WorkBudget()
+    index = json.dumps({"weight_map": {shard: shard for shard in shards}})
+    (tmp_path / "m.safetensors.index.json").write_text(index)
+    FORMATS["safetensors"].inspect(tmp_path, "m.safetensors.index.json", work=work)
+    assert work.units / len(shards) * 100_000 < MOST_UNITS / 2
+
+
+def test_many_large_files_are_sampled_further_apart(tmp_path):
+    """A checkpoint of any size has a digest that takes bounded work; that of one of usual size does not change."""
+    with (tmp_path / "large").open("wb") as file:
+        file.truncate(100 << 20)
+
+    def units(most: int) -> tuple[int, str]:
+        work, digest = WorkBudget(), hashlib.sha256()
+        work._samples = most
+        for _ in range(3):
+            with (tmp_path / "large").open("rb", buffering=0) as file:
+                update_from_content(digest, file, work)
+        return work.units, digest.hexdigest()
+
+    usual, few = units(module.MOST_SAMPLES), units(150)
+    assert units(297) == usual
+    assert few[0] < usual[0] * 0.7
+    assert few[1] != usual[1]
+
+
+def test_small_files_of_many_gigabytes_are_sampled(tmp_path):
+    """Each is read as a whole as long as the budget of bytes allows it."""
+    (tmp_path / "small").write_bytes(bytes(3 << 20))
+
+    def units(most: int) -> int:
+        work = WorkBudget()
+        work._whole_bytes = most
+        with (tmp_path / "small").open("rb", buffering=0) as file:
+            update_from_content(hashlib.sha256(), file, work)
+        return work.units
+
+    assert units(3 << 20) > 3000
+    assert units((3 << 20) - 1) < 100
+
+
+@pytest.fixture
+def long(root, monkeypatch):
+    """Ten checkpoints whose headers take longer than a brief budget, and a good one that comes after them."""
+    monkeypatch.setattr(module, "BRIEF_UNITS", 10_000)
+    safetensors(root, header(9_000), "", 9_000, "a0.safetensors")
+    for number in range(1, 10):
+        os.link(root / "a0.safetensors", root / f"a{number}.safetensors")
+    safetensors(root, header(1), "", 1, "good.safetensors")
+
+
+@pytest.mark.usefixtures("long")
+def test_what_takes_long_is_read_after_the_others(new_catalog):
+    """Where nothing else waits, all are found in one scan."""
+    found = new_catalog(quiet_seconds=0).scan().found
+    assert len(found) == 11
+
+
+@pytest.mark.usefixtures("long")
+def test_nothing_waits_for_files_that_take_long(new_catalog, clock):
+    """The good one is found in the first scan, the others one at a time, each named with the reason until then."""
+    gate, begun, reading = threading.Event(), threading.Event(), []
+
+    def rest() -> None:
+        reading.append(threading.get_ident())
+        begun.set()
+        assert gate.wait(60)
+
+    longer = BoundedCalls(patience_seconds=0.01, most_hanging=1)
+    catalog = new_catalog(quiet_seconds=0, longer=longer, rest=rest)
+    for _ in range(3):
+        scan = catalog.scan()
+        assert [found.checkpoint.name for found in scan.found] == ["good.safetensors"]
+        assert {name for name, why in scan.waiting if "takes long" in why} == {f"a{n}.safetensors" for n in range(10)}
+    assert begun.wait(60)
+    assert len(longer.hanging) == len(set(reading)) == 1
+    gate.set()
+    for _ in range(2000):
+        clock.seconds += 2
+        if len(found := catalog.scan().found) == 11:
+            break
+        threading.Event().wait(0.01)
+    assert len(found) == 11
+    assert not catalog.scan().waiting
+
+
+def test_a_folder_of_more_entries_than_any_checkpoint_is_named(root, new_catalog, monkeypatch):
+    """And the others go on."""
+    monkeypatch.setattr("sidecar.checkpoints.formats.dcp.MOST_ENTRIES", 10)
+    (root / "many").mkdir()
+    for number in range(12):
+        (root / "many" / f"__{number}_0.distcp").touch()
+    (root / "many" / ".metadata").touch()
+    safetensors(root, header(1), "", 1, "good.safetensors")
+    scan = new_catalog(quiet_seconds=0).scan()
+    assert [found.checkpoint.name for found in scan.found] == ["good.safetensors"]
+    assert dict(scan.waiting)["many"].endswith("holds more than 10 entries, which no checkpoint does")
