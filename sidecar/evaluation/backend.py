@@ -139,6 +139,9 @@ class Evaluator(Protocol):
         """Number of times that a model has been built."""
         ...
 
+    outputs_are_new: bool
+    """Whether the outputs of all ranks for a first batch have to be compared, as the task was built since."""
+
     @property
     def loads_graphs(self) -> bool:
         """Whether `restore` may load a graph, whose objects must be freed with the checkpoint."""
@@ -180,6 +183,10 @@ class Evaluator(Protocol):
 
         The ranks evaluate the same model only if these are equal on all ranks.
         """
+        ...
+
+    def outputs(self) -> NDArray[np.float64]:
+        """Return what `output_comparison` compares, computed by the restored model for the first batch of each set."""
         ...
 
     def layout(self) -> str:

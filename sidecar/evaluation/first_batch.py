@@ -21,13 +21,17 @@ RequireEqual = Callable[[Sequence[NDArray[Any]], Sequence[NDArray[Any]], str], N
 _DIVIDED: Final = (0, 1, 2, 4)
 """Numbers of the batches that are evaluated in halves. The examples of a single batch may all be equally long."""
 
-_MODEL_CALLS: Final = 8
-_METRIC_CALLS: Final = 64
-"""Limits of the batches that each rank gives to the model and to the metrics, although it owns fewer of the set."""
+_WHOLE_CALLS: Final = 8
+_CALLS: Final = 64
+"""Limits of the batches that each rank gives to the model and the metrics, although it owns fewer of the set. Beyond
+the former the model gets single examples, which cost little."""
 
 Halves = Callable[[int], tuple[set[str], bool]]
 """A function that evaluates the halves of a batch, given its number. It returns the names of what depends on the
 division, and whether the batch is telling: if not, the halves of a later evaluation are tried again."""
+
+Small = Callable[[], None]
+"""A function that calls the model with a small part of a batch. It may raise, if the model takes whole batches only."""
 
 
 class FirstBatch:
@@ -86,9 +90,11 @@ class FirstBatchOfSet:
     def __init__(self, known: FirstBatch, eval_set: str, batches: int) -> None:
         self._known, self._eval_set, self._batches = known, eval_set, batches
         self._seen = 0
-        self._kept: tuple[BatchOutput, Callable[[], BatchOutput], Mapping[str, str]] | None = None
+        self._kept: tuple[BatchOutput, Callable[[], BatchOutput], Mapping[str, str], Small] | None = None
 
-    def see(self, output: BatchOutput, number: int, *, again: Callable[[], BatchOutput], halves: Halves) -> None:
+    def see(
+        self, output: BatchOutput, number: int, *, again: Callable[[], BatchOutput], halves: Halves, small: Small
+    ) -> None:
         """Check the output of a batch if it is the first one of this rank, or one of those that are divided.
 
         Args:
@@ -96,10 +102,11 @@ class FirstBatchOfSet:
             number: Number of the batch in the eval set; 0 if it is unknown.
             again: Evaluates the same batch.
             halves: Evaluates its halves.
+            small: Calls the model with a small part of the batch.
         """
         number, self._seen = max(number, self._seen), self._seen + 1
         if self._seen == 1 and not self._known.is_repeated(self._eval_set):
-            self._kept = output, again, self._known.contents(output)
+            self._kept = output, again, self._known.contents(output), small
             self._known.require_equal(output, again(), REPEATED)
         if number in _DIVIDED:
             self._known.divide(self._eval_set, number, halves)
@@ -107,15 +114,28 @@ class FirstBatchOfSet:
     def finish(self, states: SetStates) -> None:
         """Check the first batch again after all others, and add to the states what depends on batches."""
         if self._kept is not None:
-            output, again, contents = self._kept
-            for number in range(self._seen, min(self._batches, _METRIC_CALLS)):
-                if number < _MODEL_CALLS:
+            output, again, contents, small = self._kept
+            takes_small = True
+            for number in range(self._seen, min(self._batches, _CALLS)):
+                if number < _WHOLE_CALLS:
                     self._known.require_equal(output, again(), AFTER_OTHERS)
+                else:
+                    takes_small = takes_small and _succeeds(small)
                 _require_same_contents(contents, self._known.contents(output))
             self._known.require_equal(output, again(), AFTER_OTHERS)
             _require_same_contents(contents, self._known.contents(output))
             self._known.note_repeated(self._eval_set)
         self._known.dependence.add_to(states, self._eval_set)
+
+
+def _succeeds(small: Small) -> bool:
+    try:
+        small()
+    except MemoryError:
+        raise
+    except Exception:  # noqa: BLE001 - a model may take batches of one size only
+        return False
+    return True
 
 
 def _require_same_contents(before: Mapping[str, str], after: Mapping[str, str]) -> None:

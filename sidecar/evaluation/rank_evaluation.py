@@ -1,8 +1,9 @@
 """Evaluate one checkpoint on one rank: read ▶ restore ▶ hello ▶ evaluate own shard ▶ save ▶ reduce ▶ result.
 
 The steps are the same for every framework. There are three collectives for any number of batches. The first is the
-hello, in which ranks prove that they are about to evaluate the same thing. The second exchanges the digests of the
-restored values, hashed in the meantime, and the rows of the metric states that are in use. The third sums these rows. A
+hello, in which ranks prove that they are about to evaluate the same thing. When a task runs for the first time, one
+more collective compares what their models compute for a first batch. The second exchanges the digests of the restored
+values, hashed in the meantime, and the rows of the metric states that are in use. The third sums these rows. A
 rank enters the last two only after its own saves are durable, so the result of a sum proves that all saves are.
 """
 
@@ -24,6 +25,7 @@ from sidecar.evaluation.eval_loop import EXAMPLES, LEFT_OUT
 from sidecar.evaluation.evaluate_functions import EvaluateFunctions
 from sidecar.evaluation.failures import EvaluationError
 from sidecar.evaluation.metrics.metric import MetricResult
+from sidecar.evaluation.output_comparison import differing_outputs, what_differs
 from sidecar.evaluation.rank_comparison import differing, named, short_digest, sides_of
 from sidecar.evaluation.states import exact_sum
 from sidecar.evaluation.task import MAX_EVAL_SETS
@@ -111,6 +113,7 @@ def evaluate(
                     "outside": _lines(outside),
                 },
                 outside,
+                evaluator,
             )
         with ArtifactWriter(Path(command.save_to), Path(command.save_root) if command.save_root else None) as saves:
             with phase(WorkerPhase.EVALUATE, "evaluate"):
@@ -187,7 +190,12 @@ class _Progress:
 
 
 def _exchange_hello(
-    collective: Collective, join: Join, streams: Sequence[Stream], hello: dict[str, str], outside: Mapping[str, str]
+    collective: Collective,
+    join: Join,
+    streams: Sequence[Stream],
+    hello: dict[str, str],
+    outside: Mapping[str, str],
+    evaluator: Evaluator,
 ) -> None:
     """Compare what the ranks are about to do. Raises `mismatch` or `stream_differs` with the ranks that differ.
 
@@ -196,8 +204,9 @@ def _exchange_hello(
     texts = [hello[name] for name in _HELLO]
     compared = [stream for stream in streams if stream.fingerprint]
     texts += [f"{stream.sharding} {stream.fingerprint} {stream.batches} {stream.examples}" for stream in compared]
-    row = np.zeros(len(_HELLO) + MAX_EVAL_SETS, np.int64)
+    row = np.zeros(len(_HELLO) + MAX_EVAL_SETS + 1, np.int64)
     row[: len(texts)] = [short_digest(text) for text in texts]
+    row[-1] = evaluator.outputs_are_new
     profile = np.frombuffer(hello["profile"].encode()[:_PROFILE_BYTES].ljust(_PROFILE_BYTES, b"\0"), np.int64)
     rows = _gather(collective, join, np.concatenate([row, profile]))
     for column, (name, complaint) in enumerate(_HELLO.items()):
@@ -214,6 +223,19 @@ def _exchange_hello(
                 f"read the same examples in the same order: {order_advice('and let all nodes see the same files')}",
                 sides=groups,
             )
+    if len(rows) > 1 and rows[:, len(row) - 1].any():
+        _compare_outputs(collective, join, streams, evaluator)
+    evaluator.outputs_are_new = False
+
+
+def _compare_outputs(collective: Collective, join: Join, streams: Sequence[Stream], evaluator: Evaluator) -> None:
+    """Raise `mismatch` if ranks compute other outputs. It takes one more collective, the first time a task runs."""
+    mine = evaluator.outputs()
+    rows = _gather(collective, join, mine.view(np.int64).ravel())
+    for place, groups in differing_outputs([row.view(np.float64).reshape(mine.shape) for row in rows]):
+        raise EvaluationError(
+            "mismatch", f"{what_differs(streams[place].eval_set)} ({sides_of(groups, join)})", sides=groups
+        )
 
 
 def _with_goals(eval_set: str, numbers: MetricResult, goals: Mapping[str, Goal]) -> MetricResult:

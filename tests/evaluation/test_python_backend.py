@@ -443,6 +443,25 @@ def test_functions_of_other_libraries_get_all_examples(checkpoint, tmp_path, ran
     assert all("kappa is a function of all examples" in note for end in ends for note in end.result.notes)
 
 
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+def test_a_model_with_numbers_of_its_own_process_is_refused(checkpoint, tmp_path, ranks):
+    """No checkpoint holds the projection that `load` draws without a seed; with one, all workers have the same."""
+
+    def load(path, seed):
+        return np.load(path), np.random.default_rng(seed).normal(size=(5, 5))
+
+    def projected(model, x):
+        return x @ model[1] @ model[0]
+
+    seeds = iter(range(1, 99))
+    unseeded = task(load=lambda path: load(path, next(seeds)), predict=projected)
+    ends = run(unseeded, checkpoint, tmp_path / "a", ranks)
+    assert [getattr(end, "kind", None) for end in ends] == ([None] if ranks == 1 else ["mismatch"] * ranks)
+    seeded = task(load=lambda path: load(path, 3), predict=projected)
+    ends = run(seeded, checkpoint, tmp_path / "b", ranks)
+    assert len({str(end.result.metrics) for end in ends}) == 1
+
+
 ROWS = [["a", "b"], ["c"], ["d", "e", "f"], ["g"], ["h", "i"]]
 
 

@@ -133,18 +133,21 @@ def test_what_is_not_repeatable_is_refused(checkpoint, kind, ranks):
         evaluate_with(evaluators_of(task(predict), ranks), checkpoint)
 
 
+@pytest.mark.parametrize(("limit", "batch_size"), [(7, None), (40, 1)])
 @pytest.mark.parametrize("ranks", [1, 2, 3, 5])
-def test_what_changes_after_some_batches_is_refused_with_any_number_of_workers(checkpoint, ranks):
+def test_what_changes_after_some_batches_is_refused_with_any_number_of_workers(checkpoint, ranks, limit, batch_size):
     """Although each of many workers has only few of the batches."""
     calls = []
 
     def late(_, x):
         calls.append(0)
-        return x + (len(calls) > 7)
+        return x + (len(calls) > limit)
+
+    more = {} if batch_size is None else {"batch_size": batch_size}
 
     for rank in range(ranks):
         calls.clear()
-        evaluator = PythonEvaluator(task(late), Shard(rank, ranks), cache_bytes=1 << 20)
+        evaluator = PythonEvaluator(task(late, **more), Shard(rank, ranks), cache_bytes=1 << 20)
         evaluator.read(lambda: None)
         evaluator.restore(str(checkpoint))()
         evaluator.digest()

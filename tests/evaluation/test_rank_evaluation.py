@@ -21,6 +21,7 @@ from sidecar.evaluation.eval_loop import EXAMPLES
 from sidecar.evaluation.failures import EvaluationError, as_failed
 from sidecar.evaluation.metrics.metric import MetricResult
 from sidecar.evaluation.npy_table import NpyTable
+from sidecar.evaluation.output_comparison import no_outputs, summary
 from sidecar.evaluation.rank_evaluation import evaluate
 from sidecar.evaluation.states import ExactSum
 from sidecar.records import Checkpoint, EvalData, Member, Value
@@ -46,6 +47,8 @@ class FakeEvaluator:
     held: dict = field(default_factory=dict)
     rounds: int = 0
     again: int = 0
+    outputs_are_new: bool = False
+    predicted: tuple = ()
     loads_graphs: ClassVar[bool] = False
 
     def differs(self):
@@ -55,6 +58,12 @@ class FakeEvaluator:
     def outside(self):
         """By part."""
         return self.held
+
+    def outputs(self):
+        """Of one set."""
+        found = no_outputs()
+        found[0] = summary([np.array(self.predicted, "float32")])
+        return found
 
     def _maybe(self, what):
         if what in self.raises:
@@ -690,3 +699,23 @@ def test_the_task_gives_goals_to_numbers(tmp_path):
     assert [note for note in end.result.notes if "goals" in note] == [
         "Task(goals={'test/other': …}): there is no such number, but sum"
     ]
+
+
+@pytest.mark.parametrize("new", [[True] * 3, [False, False, True]])
+def test_ranks_compare_what_their_models_compute(tmp_path, new):
+    """Rounding is allowed, and a rank that was built later makes all of them compare again."""
+    near = ((1.0, 2.0, 3.0), (1.0, 2.0 + 1e-6, 3.0), (1.0, 2.0, 3.0))
+    made = [
+        FakeEvaluator((STREAM,), numbers, outputs_are_new=is_new, predicted=predicted)
+        for numbers, is_new, predicted in zip(PARTS, new, near, strict=True)
+    ]
+    assert all(isinstance(end, Done) for end, *_ in run(tmp_path / "a", made))
+    assert not any(each.outputs_are_new for each in made)
+    for evaluator, is_new in zip(made, new, strict=True):
+        evaluator.outputs_are_new = is_new
+    made[1].predicted = (1.0, 2.5, 3.0)
+    for end, *_ in run(tmp_path / "b", made):
+        assert (end.kind, end.sides) == ("mismatch", ((0, 2), (1,)))
+        assert "rank 0 on node-0, rank 2 on node-2 against rank 1 on node-1" in str(end)
+        assert "without a seed" in str(end)
+    assert [each.outputs_are_new for each in made] == new

@@ -287,6 +287,28 @@ def test_a_metric_in_turn(checkpoint):
     assert "worker 0 evaluates this set alone" in results[0].notes[-1]
 
 
+def test_a_metric_that_reads_batches_in_two_ways(checkpoint):
+    """Logits from 0 to 1 pass for probabilities: noted, and refused in sets that divide themselves."""
+    from torch.utils.data import Subset
+
+    def mixed(self, batch, batch_idx):
+        logits = self(batch[0])
+        self.area.update(logits.sigmoid() if batch[0].sum() > 0 else 9 * logits, batch[1])
+        self.log("val_area", self.area)
+
+    kind = module(validation_step=mixed)
+    found = [result_of_ranks(task(kind), checkpoint, ranks)["test"] for ranks in (1, 2, 3)]
+    assert found[0] == found[1] == found[2]
+    (note,) = (note for note in found[0].notes if "probabilities" in note)
+    assert "of 11 batches" in note
+    assert "torch.sigmoid(logits)" in note
+    divided = {"test": lambda shard: Subset(data(), range(shard.rank, N, shard.world_size))}
+    with pytest.raises(EvaluationError, match="divides itself"):
+        result_of_ranks(task(kind, eval_sets=divided), checkpoint, 2)
+    clean = module(validation_step=usual)
+    assert not any("probabilities" in note for note in result_of_ranks(task(clean), checkpoint, 2)["test"].notes)
+
+
 def test_a_metric_in_turn_that_the_end_may_use(checkpoint):
     """Other workers have no batches of it: refused, with the way out."""
     with pytest.raises(EvaluationError, match=r"'last'.*Task\(metrics=…\)"):

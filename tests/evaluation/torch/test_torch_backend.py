@@ -7,6 +7,7 @@ from tests_torch import result_of_ranks, torch_evaluator
 from sidecar import Task
 from sidecar.errors import TaskError
 from sidecar.evaluation.failures import EvaluationError
+from sidecar.evaluation.output_comparison import differing_outputs
 from sidecar.evaluation.task_loader import require_framework
 from sidecar.metrics import AUC, Accuracy
 from sidecar.workers.messages import Done
@@ -118,6 +119,48 @@ def test_a_model_that_keeps_something_from_batch_to_batch_is_refused(checkpoint,
     assert isinstance(end, EvaluationError)
     assert "keeps something from batch to batch" in str(end)
     assert "let an example be the whole sequence" in str(end)
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+def test_a_model_that_changes_after_some_calls_is_refused_with_any_number_of_workers(checkpoint, ranks):
+    """A worker that owns few batches calls the model with single examples, as often as one worker alone calls it."""
+    for rank in range(ranks):
+        calls = []
+
+        def step(model, batch, calls=calls):
+            calls.append(1)
+            return batch[1], model(batch[0]) + (len(calls) > 25)
+
+        evaluator = torch_evaluator(task(step=step, batch_size=1), rank, ranks)
+        evaluator.read(lambda: None)
+        evaluator.restore(str(checkpoint))()
+        evaluator.digest()
+        with pytest.raises(EvaluationError, match="after all others"):
+            evaluator.evaluate(lambda: None)
+
+
+@pytest.mark.parametrize("logs", [False, True])
+def test_outputs_show_what_no_checkpoint_holds(checkpoint, logs):
+    """A projection without a seed in a plain attribute: all restored values are equal, and the predictions are not."""
+    import numpy as np
+    import torch
+
+    def outputs(seed):
+        made = torch.from_numpy(np.random.default_rng(seed).normal(size=3)).float()
+
+        def step(model, batch):
+            return batch[1], model(batch[0]) + made
+
+        metrics = {"metrics": None, "loss": torch.nn.CrossEntropyLoss()} if logs else {}
+        evaluator = torch_evaluator(task(step=step, **metrics))
+        assert evaluator.outputs_are_new
+        evaluator.read(lambda: None)
+        evaluator.restore(str(checkpoint))()
+        evaluator.digest()
+        return evaluator.outputs()
+
+    assert list(differing_outputs([outputs(1), outputs(1)])) == []
+    assert list(differing_outputs([outputs(1), outputs(2)])) == [(0, [[0], [1]])]
 
 
 def test_a_model_that_updates_its_statistics_is_refused(checkpoint, evaluated):

@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
+import numpy as np
 from numpy.typing import NDArray
 
 from sidecar.evaluation import repeatability
@@ -38,6 +39,7 @@ from sidecar.evaluation.first_batch import FirstBatch
 from sidecar.evaluation.measurement import Measurement, chosen
 from sidecar.evaluation.metrics.in_turn import ResultsInTurn
 from sidecar.evaluation.metrics.metric import MetricResult
+from sidecar.evaluation.output_comparison import no_outputs, summary
 from sidecar.evaluation.path_alias import require_present
 from sidecar.evaluation.predictions_columns import PredictionsColumns, refused_column
 from sidecar.evaluation.repeatability import RandomDraws
@@ -56,19 +58,24 @@ class PythonEvaluator:
     bytes, and saving the weights means copying it.
     """
 
+    traces = 0
+    loads_graphs = False
+    outputs_are_new = True
+
     def __init__(self, task: Task, shard: Shard, *, cache_bytes: int) -> None:
         assert task.load is not None, "the dispatcher checks it"
         self._task, self._shard = task, shard
         self._load, self._predict = task.load, task.predict
-        sources: dict[str, ArraySource] = {}
+        self._sources: dict[str, ArraySource] = {}
 
         def open_source(name: str, eval_set: EvalSet) -> ArraySource:
-            sources[name] = ArraySource(name, eval_set, batch_size=task.batch_size, shard=shard, takes_objects=True)
-            return sources[name]
+            source = ArraySource(name, eval_set, batch_size=task.batch_size, shard=shard, takes_objects=True)
+            self._sources[name] = source
+            return source
 
         self._sets = EvalSets(task, shard, open_source, cache_bytes=cache_bytes, nonfinite="allow")
         with following_from_code():
-            self._sets.expect_weights(_REMEDY, _first_prepared(task, sources))
+            self._sets.expect_weights(_REMEDY, _first_prepared(task, self._sources))
         with following_from_code():
             self._measurement = Measurement(chosen(task))
             task.require_in_turn(self._measurement.names)
@@ -80,7 +87,7 @@ class PythonEvaluator:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="digest")
         self._model: Any = None
         self._files = LoadedFiles(Path(), {})
-        self.traces, self.builds, self.loads_graphs = 0, 0, False
+        self.builds = 0
 
     def read(self, tick: Tick, evaluated: int = 0, most: int | None = None) -> tuple[Stream, ...]:
         """Choose the eval sets that take part, and read those that have not been read yet."""
@@ -125,6 +132,16 @@ class PythonEvaluator:
     def outside(self) -> Mapping[str, str]:
         """Return an empty dict: a model depends only on its checkpoint and on the task's code."""
         return {}
+
+    def outputs(self) -> NDArray[np.float64]:
+        """Return a summary of the predictions for the first batch of each set that all ranks read alike."""
+        outputs = no_outputs()
+        for place, reader in enumerate(self._sets.chosen):
+            batch = None if reader.sharding == "own" else next(self._sources[reader.name].first_prepared(), None)
+            if batch is not None:
+                output = self._draws.run(reader.name, 0, partial(self._run, reader, batch))
+                outputs[place] = summary(self._measurement.predictions(output.arrays))
+        return outputs
 
     def layout(self) -> str:
         """Return names, kinds and sizes of all states."""
@@ -182,7 +199,8 @@ class PythonEvaluator:
             run_again = partial(self._draws.run, reader.name, place, partial(self._run, reader, batch))
             output = run_again()
             halves = partial(self._find_dependence, reader, batch, output)
-            first_batch.see(output, number, again=run_again, halves=halves)
+            small = partial(self._call_with_one, batch)
+            first_batch.see(output, number, again=run_again, halves=halves, small=small)
             return output
 
         evaluated = evaluate_set(
@@ -216,6 +234,10 @@ class PythonEvaluator:
         _, y, weights = with_labels(batch, _LABELS)
         with naming_weights(self._weights_remedy):
             return self._measurement.arrays(y, predictions, weights, examples)
+
+    def _call_with_one(self, batch: Batch) -> None:
+        """Let the model predict for the first example of a batch alone."""
+        self._predictions(map_leaves(lambda array: array[:1], batch), 1)
 
     def _find_dependence(
         self, reader: EvalSetReader, batch: Batch, output: BatchOutput, _: int

@@ -9,7 +9,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
+import numpy as np
 import tensorflow as tf
+from numpy.typing import NDArray
 
 from sidecar.evaluation.backend import Keep, States, Stream, Tick, forget
 from sidecar.evaluation.backends.tensorflow.completeness import Exceptions, states_of_metrics
@@ -36,6 +38,7 @@ from sidecar.evaluation.eval_loop import EXAMPLES, BatchObserver, BatchOutput, e
 from sidecar.evaluation.failures import EvaluationError, following_from_code
 from sidecar.evaluation.hdf5 import require_readable, require_self_contained
 from sidecar.evaluation.metrics.metric import EvalSetInfo, MetricResult
+from sidecar.evaluation.output_comparison import no_outputs
 from sidecar.evaluation.path_alias import readable, require_present
 from sidecar.evaluation.repeatability import NOTE, refuse_drawn
 from sidecar.evaluation.states import ExactSum, SetStates, exact_sum
@@ -56,6 +59,9 @@ class KerasEvaluator:
     The model is called on a batch when it is made, because an unbuilt model has no variables to restore. Where stored
     graphs are trusted, the graph of a SavedModel replaces the model until the next checkpoint.
     """
+
+    outputs_are_new = False
+    """False: numbers that a model holds outside its variables are constants of its graph, which `outside` has."""
 
     def __init__(
         self, task: Task, shard: Shard, *, threads: int, cache_bytes: int, trust_saved_graph: bool = False
@@ -206,6 +212,10 @@ class KerasEvaluator:
         values = [tf.convert_to_tensor(variable) for variable in variables]
         self._weights_digest = self._in_parallel.submit(_digest, values).result
         return self._weights_digest
+
+    def outputs(self) -> NDArray[np.float64]:
+        """Return zeros: no outputs are compared."""
+        return no_outputs()
 
     def outside(self) -> dict[str, str]:
         """Return digests of the state that layers hold outside their variables; nothing for a stored graph."""

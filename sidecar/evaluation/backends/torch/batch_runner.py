@@ -19,6 +19,7 @@ from sidecar.evaluation.backends.torch import repeatability
 from sidecar.evaluation.backends.torch.dataset_source import LoadedBatch
 from sidecar.evaluation.backends.torch.lightning import LightningStep, is_lightning
 from sidecar.evaluation.backends.torch.step import Step
+from sidecar.evaluation.backends.torch.tensors import part_of
 from sidecar.evaluation.batch_dependence import BatchDependence
 from sidecar.evaluation.data.batch_source import Batch
 from sidecar.evaluation.data.reader import EvalSetReader
@@ -101,8 +102,7 @@ class BatchRunner:
         dependence = self.first_batch.dependence
         dependence.refuse(states, reader.name, reader.sharding)
         self._draws.refuse(states, reader.name, reader.sharding)
-        if isinstance(self.step, Step):
-            self.step.refuse(states, reader.name, reader.sharding)
+        self.step.refuse(states, reader.name, reader.sharding)
         numbers = self.step.compute(states)
         notes = *numbers.notes, *dependence.notes(states), *self._draws.notes(states), *self._of_compilation
         return MetricResult(numbers.values, numbers.classes, notes)
@@ -136,7 +136,8 @@ class BatchRunner:
             output = run_again()
             left_out += batch.left_out if isinstance(batch, LoadedBatch) else 0
             divide = partial(self._find_dependence, reader, batch, halves)
-            first_batch.see(output, number, again=run_again, halves=divide)
+            small = partial(self._call_with_one, batch, reader.examples_in(batch))
+            first_batch.see(output, number, again=run_again, halves=divide, small=small)
             if compare_first is None:  # the model was tried on this batch, and may keep the same of it
                 compare_first = partial(self._compare_with_fresh, reader, batch, place, number, output)
             else:
@@ -171,6 +172,17 @@ class BatchRunner:
         self._draws.add_to(evaluated, reader.name)
         exact_sum(evaluated, LEFT_OUT).add(np.int64(left_out))
         return evaluated
+
+    def outputs(self, reader: EvalSetReader, batch: Batch) -> list[NDArray[Any]]:
+        """Return what the model computes for the first batch of an eval set, to compare it with that of other ranks."""
+        self.model.eval()
+        return self._draws.run(reader.name, 0, partial(self.step.predicted, batch, reader.examples_in(batch))).arrays
+
+    def _call_with_one(self, batch: Batch, examples: int) -> None:
+        """Let the model compute the first example of a batch alone."""
+        is_loaded = isinstance(batch, LoadedBatch)
+        content, *_ = part_of(batch.content if is_loaded else batch, slice(0, 1), examples)
+        self.step.predicted(LoadedBatch(content, 1) if is_loaded else content, 1)
 
     def _find_dependence(
         self, reader: EvalSetReader, batch: Batch, halves: Halves, number: int

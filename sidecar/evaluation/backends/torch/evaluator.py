@@ -9,7 +9,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from sidecar.evaluation.backend import Keep, States, Stream, Tick, forget
 from sidecar.evaluation.backends.torch.batch_runner import BatchRunner
@@ -34,6 +36,7 @@ from sidecar.evaluation.eval_loop import EXAMPLES, LEFT_OUT
 from sidecar.evaluation.eval_sets import EvalSets
 from sidecar.evaluation.failures import EvaluationError, following_from_code
 from sidecar.evaluation.metrics.metric import MetricResult
+from sidecar.evaluation.output_comparison import no_outputs, summary
 from sidecar.evaluation.path_alias import require_present
 from sidecar.evaluation.states import SetStates, exact_sum
 from sidecar.evaluation.task import EvalSet, Task, call
@@ -59,6 +62,7 @@ class TorchEvaluator:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="in-parallel")  # for work that needs no data
         self._notes: tuple[str, ...] = ()
         self.traces, self.builds, self.loads_graphs = 0, 1, False
+        self.outputs_are_new = True
         with following_from_code(RuntimeError):
             first = self._first_batches()
             if takes_weights(task):
@@ -124,6 +128,15 @@ class TorchEvaluator:
         """Return digests of the buffers that a state dict does not hold."""
         saved = values_of(self.model).keys()
         return {name: _digest({name: value}) for name, value in self.model.named_buffers() if name not in saved}
+
+    def outputs(self) -> NDArray[np.float64]:
+        """Return a summary of the predictions for the first batch of each set that all ranks read alike."""
+        outputs = no_outputs()
+        for place, reader in enumerate(self._sets.chosen):
+            batch = None if reader.sharding == "own" else next(self._sources[reader.name].first_prepared(), None)
+            if batch is not None:
+                outputs[place] = summary(self._runner.outputs(reader, batch))
+        return outputs
 
     def layout(self) -> str:
         """Return names, kinds and sizes of all states."""

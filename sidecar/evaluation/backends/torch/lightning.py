@@ -23,8 +23,16 @@ from sidecar.evaluation.backends.torch.dataset_source import LoadedBatch
 from sidecar.evaluation.backends.torch.tensors import moved, types_of_device, types_of_outputs
 from sidecar.evaluation.backends.torch.torchmetrics_members import is_torchmetric
 from sidecar.evaluation.backends.torch.torchmetrics_metric import TorchMetric
+from sidecar.evaluation.backends.torch.torchmetrics_scales import (
+    Scales,
+    of_two_scales,
+    refuse_two_scales,
+    scale_note,
+    scale_of,
+    takes_both,
+)
 from sidecar.evaluation.batch_dependence import UNTESTED, are_near, halves_of, tolerance_for
-from sidecar.evaluation.data.batch_source import Batch
+from sidecar.evaluation.data.batch_source import Batch, Division
 from sidecar.evaluation.eval_loop import BatchOutput
 from sidecar.evaluation.failures import EvaluationError
 from sidecar.evaluation.metrics.in_turn import ResultsInTurn
@@ -35,6 +43,8 @@ from sidecar.evaluation.task import Task
 
 _PACKAGES: Final = ("pytorch_lightning", "lightning", "lightning_fabric")
 _NUMBERS: Final = "logged numbers"  # name of a state
+_SCALES: Final = "scales of predictions"  # name of a state
+_PROBABILITIES: Final = "update it with probabilities, such as torch.sigmoid(logits) or logits.softmax(1)"
 _END: Final = "on_validation_epoch_end"
 _REDUCTIONS: Final = {"mean": "mean", "avg": "mean", "sum": "sum"}
 _POSITIONAL: Final = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
@@ -212,7 +222,9 @@ class LightningStep:
             for metric in self._metrics.values():
                 metric.reset()
             updates: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {}
-            with _recorded({name: self._metrics[name].metric for name in self.in_turn()}, updates):
+            with _recorded(
+                {name: self._metrics[name].metric for name in (*self.in_turn(), *self._taking_both)}, updates
+            ):
                 self._validate(content, examples, number)
         assert self._keys is not None
         if (logged := self._log.numbers.keys()) != set(self._keys):
@@ -224,17 +236,36 @@ class LightningStep:
                 )
             raise _refused(f"logs {name!r} for some batches only: log it for each batch")
         logged_numbers = np.array([self._log.numbers[name] for name in self._keys], np.float64).reshape(-1, 2)
-        inputs = {name: _labels_and_predictions(name, *update) for name, update in updates.items()}
+        given = {name: _labels_and_predictions(name, *update) for name, update in updates.items()}
+        scales = [count for name in self._taking_both for count in scale_of(given.get(name, (None, None))[1])]
+        inputs = {name: given[name] for name in self.in_turn() if name in given}
         changes = [
             array
             for name, metric in self._metrics.items()
             for array in (metric.read() if metric.reason is None else metric.change(*inputs[name], None))
         ]
-        return BatchOutput([logged_numbers, *changes], [], {}, inputs)
+        return BatchOutput([logged_numbers, *changes, np.array(scales, np.int64)], [], {}, inputs)
+
+    def predicted(self, batch: Batch, examples: int) -> BatchOutput:
+        """Return what is logged for a batch, as the module gives no predictions."""
+        return self.run(batch, examples, 0)
+
+    @property
+    def _taking_both(self) -> list[str]:
+        """Names of the metrics that take a batch for probabilities if all of it is from 0 to 1, else for logits."""
+        return [name for name, metric in self._metrics.items() if takes_both(metric.metric)]
+
+    def _of_two_scales(self, states: SetStates) -> list[Scales]:
+        return of_two_scales(self._taking_both, exact_sum(states, _SCALES).integers())
+
+    def refuse(self, states: SetStates, eval_set: str, sharding: Division) -> None:
+        """Raise `EvaluationError` for metrics that read batches in two ways, if these depend on the workers."""
+        refuse_two_scales(self._of_two_scales(states), eval_set, sharding, _PROBABILITIES)
 
     def states(self, info: EvalSetInfo) -> SetStates:
         """Return new states of the logged numbers and of all metrics."""
         states: SetStates = {_NUMBERS: ExactSum((len(self._keys or ()), 2), "float64")}
+        states[_SCALES] = ExactSum((2 * len(self._taking_both),), "int64")
         for name, metric in self._metrics.items():
             states |= named(name, metric.new_states(info.shard))
         return states | ResultsInTurn(self.in_turn()).states(info.shard)
@@ -242,6 +273,7 @@ class LightningStep:
     def add(self, states: SetStates, arrays: list[list[NDArray[Any]]], firsts: Sequence[int | None]) -> None:
         """Add several batches; each item of `arrays` is a list with one array per batch."""
         exact_sum(states, _NUMBERS).add_all(np.stack(arrays[0]))
+        exact_sum(states, _SCALES).add_all(np.stack(arrays[-1]))
         at = 1
         for name, metric in self._metrics.items():
             metric.add(within(states, name), arrays[at : at + metric.width], firsts)
@@ -263,7 +295,8 @@ class LightningStep:
             if name not in self._unlogged and (metric.reason is None or name in of_turn)
         ]
         joined = join_results(results)
-        return MetricResult(joined.values, joined.classes, (*joined.notes, *in_turn.notes(states)))
+        scales = (scale_note(found, _PROBABILITIES) for found in self._of_two_scales(states))
+        return MetricResult(joined.values, joined.classes, (*joined.notes, *in_turn.notes(states), *scales))
 
     def _means(self, totals: NDArray[np.float64]) -> dict[str, float]:
         """Return the logged numbers by name for sums (m, 2) of values and weights."""

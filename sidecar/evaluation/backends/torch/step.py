@@ -26,6 +26,13 @@ from sidecar.evaluation.backends.torch.tensors import (
     types_of_outputs,
 )
 from sidecar.evaluation.backends.torch.torchmetrics_members import TorchMetrics, is_torchmetric
+from sidecar.evaluation.backends.torch.torchmetrics_scales import (
+    PROBABILITIES,
+    Scales,
+    of_two_scales,
+    refuse_two_scales,
+    scale_note,
+)
 from sidecar.evaluation.batch_dependence import (
     LABELS as LABELS_OF_STEP,
 )
@@ -133,6 +140,14 @@ class Step:
         self._remedy = two_inputs_of(batch) if takes_weights(self._task) else ""
         with naming_weights(lambda: self._remedy):
             return self._run(batch, examples)[0]
+
+    def predicted(self, batch: Batch, examples: int) -> BatchOutput:
+        """Return the predictions for a batch, or what metrics and the loss need of it if these cannot be compared."""
+        content = moved(batch.content if isinstance(batch, LoadedBatch) else batch, self._device)
+        with self.mode():
+            _, predictions, _ = labels_and_predictions(self._task, self._model, content)
+            compared = _compared(predictions)
+        return self.run(batch, examples, 0) if compared is None else BatchOutput(compared, [], {})
 
     def contents(self, arrays: list[NDArray[Any]]) -> dict[str, str]:
         """Return the states of each metric for one batch, as texts."""
@@ -263,19 +278,10 @@ class Step:
 
     def refuse(self, states: SetStates, eval_set: str, sharding: Division) -> None:
         """Raise `EvaluationError` for metrics that read batches in two ways, if these depend on the workers."""
-        found = self._of_two_scales(states)
-        if found and sharding == "own":
-            raise EvaluationError(
-                "task_error",
-                f"eval set {eval_set!r} divides itself, so that its batches depend on the number of workers, and "
-                f"{_scale_note(found[0])}",
-            )
+        refuse_two_scales(self._of_two_scales(states), eval_set, sharding, PROBABILITIES)
 
-    def _of_two_scales(self, states: SetStates) -> list[tuple[str, int, int]]:
-        """Return metrics that took some batches for probabilities and others for logits, with their numbers."""
-        counts = exact_sum(states, _ROWS).integers()[3:].reshape(-1, 2).tolist()
-        named_counts = zip(self._torchmetrics.taking_both, counts, strict=True)
-        return [(name, within, beyond) for name, (within, beyond) in named_counts if within and beyond]
+    def _of_two_scales(self, states: SetStates) -> list[Scales]:
+        return of_two_scales(self._torchmetrics.taking_both, exact_sum(states, _ROWS).integers()[3:])
 
     def compute(self, states: SetStates) -> MetricResult:
         """Return the loss and the numbers of all metrics."""
@@ -285,17 +291,10 @@ class Step:
         joined = join_results((name, None, result) for name, result in results)
         joined = replace(joined, notes=(*joined.notes, *ResultsInTurn(self._wanted).notes({})))
         rows, examples, has_others, *_ = exact_sum(states, _ROWS).integers()
-        joined = replace(joined, notes=(*joined.notes, *map(_scale_note, self._of_two_scales(states))))
+        joined = replace(
+            joined, notes=(*joined.notes, *(scale_note(found, PROBABILITIES) for found in self._of_two_scales(states)))
+        )
         return replace(joined, notes=joined.notes + rows_note(int(rows), int(examples), int(has_others)))
-
-
-def _scale_note(found: tuple[str, int, int]) -> str:
-    name, within, beyond = found
-    return (
-        f"{name} takes a batch for probabilities if all of it is from 0 to 1, as in {within:,} of {within + beyond:,} "
-        f"batches, and else for logits, so another batch size gives another number: let Task(step=…) return "
-        f"probabilities, such as torch.sigmoid(model(x)) or model(x).softmax(1)"
-    )
 
 
 def _compared(predictions: Any) -> list[NDArray[Any]] | None:

@@ -2,22 +2,19 @@
 
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Final
+from typing import Any
 
 import torch
 from numpy.typing import NDArray
 
 from sidecar.evaluation.backends.torch.torchmetrics_metric import TorchMetric
+from sidecar.evaluation.backends.torch.torchmetrics_scales import scale_of, takes_both
 from sidecar.evaluation.data.shard import Shard
 from sidecar.evaluation.failures import CannotBeMergedError, EvaluationError
 from sidecar.evaluation.metrics.in_turn import ResultsInTurn
 from sidecar.evaluation.metrics.metric import MetricResult
 from sidecar.evaluation.outputs import Output, join_results, shown
 from sidecar.evaluation.states import SetStates, named, within
-
-_CLASSIFICATION: Final = "torchmetrics.classification"
-_OF_SCORES: Final = ("thresholds", "n_bins", "squared")
-"""Attributes of metrics of several classes that read the scores themselves: areas and curves, calibration, hinge."""
 
 
 def is_torchmetric(metric: Any) -> bool:
@@ -123,16 +120,14 @@ class TorchMetrics:
     @property
     def taking_both(self) -> tuple[str, ...]:
         """Names of the metrics that take a batch for probabilities if all of it is from 0 to 1, else for logits."""
-        return tuple(name for name, metric in self._metrics.items() if _takes_both(metric.metric))
+        return tuple(name for name, metric in self._metrics.items() if takes_both(metric.metric))
 
     def within_0_and_1(self, y: Any, predictions: Any) -> list[int]:
         """Return two numbers for each of `taking_both`: 1 and 0 if a batch lies from 0 to 1, 0 and 1 otherwise."""
         counts: list[int] = []
         for name in self.taking_both:
             _, predicted = self._metrics[name].inputs(y, predictions)
-            is_float = isinstance(predicted, torch.Tensor) and predicted.is_floating_point() and predicted.numel()
-            is_within = is_float and bool(((predicted >= 0) & (predicted <= 1)).all())
-            counts += [int(is_within), int(is_float and not is_within)] if is_float else [0, 0]
+            counts += scale_of(predicted)
         return counts
 
     @property
@@ -167,19 +162,6 @@ class TorchMetrics:
             if metric.reason is None or name in in_turn
         )
         return MetricResult(joined.values, joined.classes, (*joined.notes, *results.notes(states)))
-
-
-def _takes_both(metric: Any) -> bool:
-    """Return whether a metric applies sigmoid or softmax to a batch only if a value of it is below 0 or above 1.
-
-    Classes of which the largest value alone counts are the same with both.
-    """
-    for name in ("base_metric", "_base_metric"):  # of wrappers
-        metric = getattr(metric, name, metric)
-    kinds = [kind.__name__ for kind in type(metric).__mro__ if kind.__module__.startswith(_CLASSIFICATION)]
-    if any(kind.startswith(("Binary", "Multilabel")) for kind in kinds):
-        return True
-    return any(kind.startswith("Multiclass") for kind in kinds) and any(hasattr(metric, name) for name in _OF_SCORES)
 
 
 def _members(output: Output, metric: Any) -> Iterator[tuple[str, Output, Any]]:
