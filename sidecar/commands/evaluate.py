@@ -14,6 +14,8 @@ from typing import Any, Final
 from sidecar.checkpoints.discovery_order import numbered
 from sidecar.checkpoints.formats import orbax, saved_model
 from sidecar.checkpoints.inspect import check, inspect_one
+from sidecar.checkpoints.several_models import remedy_for_several_models
+from sidecar.checkpoints.subfolder_hint import names_in
 from sidecar.commands.catalog_and_rules import make_catalog
 from sidecar.commands.checkpoint_alone import alone
 from sidecar.commands.eval_progress import shown_progress
@@ -28,6 +30,7 @@ from sidecar.policy.node_identity import node_name
 from sidecar.policy.roles import decide_role
 from sidecar.records import Checkpoint
 from sidecar.settings import Settings, load
+from sidecar.states import FailureKind
 
 _HIDES_HINTS: Final = ("NOTIFY_SOCKET", "KUBERNETES_SERVICE_HOST")  # why a daemon without a hint refuses to start
 _MARKERS: Final = (saved_model.MARKER, orbax.MARKER)
@@ -162,9 +165,24 @@ def evaluate(
     except (EvaluationFailedError, TaskError) as error:
         separator = "\n" if "\n" in str(error) else "; "
         logs = workers.launch.logs / f"{workers.name}.*.log"
-        raise type(error)(f"{error}{separator}logs of the worker processes: {logs}") from error
+        remedy = _remedy_for_folder(path) if _is_of_restore(error) else ""
+        raise type(error)(f"{error}{remedy}{separator}logs of the worker processes: {logs}") from error
     _require_unchanged(path, found, inspect)
     print_result(shown, result_of(done), save_to.absolute(), as_json=as_json)
+
+
+def _is_of_restore(error: Exception) -> bool:
+    """Return whether the checkpoint did not match the model, and not one worker another one."""
+    return str(error).startswith(f"{FailureKind.MISMATCH}") and ": ranks " not in str(error)
+
+
+def _remedy_for_folder(path: Path) -> str:
+    """Return what to set if the folder of a checkpoint holds those of several models, after a full stop."""
+    try:
+        remedy = remedy_for_several_models(path.name, names_in(path.parent))
+    except OSError:
+        return ""
+    return f". {remedy}" if remedy else ""
 
 
 def _require_unchanged(path: Path, found: Checkpoint, inspect: Callable[[], Checkpoint]) -> None:

@@ -3,12 +3,13 @@
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from sidecar.checkpoints.several_models import remedy_for_several_models
 from sidecar.clock import Clock, timestamp
 from sidecar.daemon.plan_execution import PlanExecution
 from sidecar.daemon.state import DaemonState
 from sidecar.policy.actions import Fail, Propose
 from sidecar.records import Outcome, Plan, Result
-from sidecar.states import OutcomeStatus
+from sidecar.states import FailureKind, OutcomeStatus
 
 
 @dataclass(slots=True, kw_only=True)
@@ -45,10 +46,14 @@ class RecordBuilder:
 
     def failure(self, plan: Plan, fail: Fail) -> Outcome:
         """Return the outcome of a plan that cannot succeed."""
+        message = fail.message
+        if plan.checkpoint is not None and fail.kind == FailureKind.MISMATCH and fail.lasting == "checkpoint":
+            names = (discovered.checkpoint.name for discovered in self.state.complete.values())
+            message = " ".join(filter(None, (message, remedy_for_several_models(plan.checkpoint.name, names))))
         return replace(
             self._outcome(plan),
             kind=fail.kind,
-            message=fail.message,
+            message=message,
             node=fail.node,
             rank=fail.rank,
             odd=fail.odd,

@@ -54,9 +54,13 @@ class FirstBatch:
         self._repeated: set[str] = set()  # eval sets whose first batch was evaluated several times
         self._divided: set[tuple[str, int]] = set()  # batches that were evaluated in halves, by eval set and number
 
-    def of(self, eval_set: str, batches: int) -> "FirstBatchOfSet":
-        """Return the checks for one evaluation of an eval set. `batches`: the number of all ranks, 0 if unknown."""
-        return FirstBatchOfSet(self, eval_set, batches)
+    def of(self, eval_set: str, batches: int, ranks: int) -> "FirstBatchOfSet":
+        """Return the checks for one evaluation of an eval set by so many ranks.
+
+        `batches`: the number of all ranks; 0 if it is unknown, as of a set that divides itself. Then each rank takes
+        the others to have as many as itself.
+        """
+        return FirstBatchOfSet(self, eval_set, batches, ranks)
 
     def is_repeated(self, eval_set: str) -> bool:
         """Return whether the first batch was evaluated several times before, and gave the same numbers."""
@@ -87,8 +91,8 @@ class FirstBatch:
 class FirstBatchOfSet:
     """Check the first batch during one evaluation of an eval set."""
 
-    def __init__(self, known: FirstBatch, eval_set: str, batches: int) -> None:
-        self._known, self._eval_set, self._batches = known, eval_set, batches
+    def __init__(self, known: FirstBatch, eval_set: str, batches: int, ranks: int) -> None:
+        self._known, self._eval_set, self._batches, self._ranks = known, eval_set, batches, ranks
         self._seen = 0
         self._kept: tuple[BatchOutput, Callable[[], BatchOutput], Mapping[str, str], Small] | None = None
 
@@ -116,7 +120,7 @@ class FirstBatchOfSet:
         if self._kept is not None:
             output, again, contents, small = self._kept
             takes_small = True
-            for number in range(self._seen, min(self._batches, _CALLS)):
+            for number in range(self._seen, min(self._batches or self._seen * self._ranks, _CALLS)):
                 if number < _WHOLE_CALLS:
                     self._known.require_equal(output, again(), AFTER_OTHERS)
                 else:

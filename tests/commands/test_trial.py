@@ -54,6 +54,20 @@ def lose(place, checkpoint):
     raise EvaluationFailedError(f"vanished: {checkpoint.name} is gone")
 
 
+def test_files_of_several_models_get_the_line_that_chooses_one(try_task, place, monkeypatch):
+    """A checkpoint that does not match may be that of the other model in the folder."""
+    save(place, 1)
+    monkeypatch.setattr(trial, "names_in", lambda _: ["ckpt-1", "other-1"])
+
+    def evaluate(_, seen):
+        seen.note(Failed(kind="mismatch", message="because", phase="restore"))
+        raise EvaluationFailedError("mismatch: because")
+
+    (found,) = try_task(evaluate)
+    assert found.text.startswith("ckpt-1: mismatch: because. ")
+    assert 'checkpoint_glob = "other-*"' in found.text
+
+
 def test_the_next_checkpoint_is_tried_if_training_deletes_one(place, try_task):
     """Its failure is nobody's fault; the notes of an evaluation are told."""
     save(place, 1)

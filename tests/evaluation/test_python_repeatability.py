@@ -155,6 +155,33 @@ def test_what_changes_after_some_batches_is_refused_with_any_number_of_workers(c
             evaluator.evaluate(lambda: None)
 
 
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+def test_what_changes_late_is_found_in_sets_that_divide_themselves(checkpoint, ranks):
+    """Each worker takes the others to have as many batches as itself."""
+    x = np.arange(40.0)[:, None]
+    for rank in range(ranks):
+        calls = []
+
+        def late(_, x, calls=calls):
+            calls.append(0)
+            return x + (len(calls) > 30)
+
+        def source(shard):
+            part = x[shard.rank :: shard.world_size]
+            return part, part[:, 0]
+
+        evaluator = PythonEvaluator(
+            task(late, eval_sets={"test": source}, metrics=lambda: [Mean(lambda _, p: p[:, 0])], batch_size=1),
+            Shard(rank, ranks),
+            cache_bytes=1 << 20,
+        )
+        evaluator.read(lambda: None)
+        evaluator.restore(str(checkpoint))()
+        evaluator.digest()
+        with pytest.raises(EvaluationError, match="after all others"):
+            evaluator.evaluate(lambda: None)
+
+
 @pytest.mark.parametrize("ranks", [1, 2, 3, 5])
 def test_a_metric_that_keeps_something_is_refused(checkpoint, ranks):
     given = task(lambda _, x: x, metrics=lambda: [FirstHundred()])

@@ -16,6 +16,8 @@ from typing import Final
 
 from sidecar.checkpoints.inspect import check, restore_path, verify
 from sidecar.checkpoints.scan import DiscoveredCheckpoint
+from sidecar.checkpoints.several_models import remedy_for_several_models
+from sidecar.checkpoints.subfolder_hint import names_in
 from sidecar.commands.check.finding import Finding
 from sidecar.commands.checkpoint_alone import alone
 from sidecar.commands.one_shot import Inbox, OneShot, evaluate_once
@@ -23,7 +25,7 @@ from sidecar.commands.worker_pool import make_task_spec
 from sidecar.errors import CheckpointError, SidecarError, StorageError
 from sidecar.records import Checkpoint, Result
 from sidecar.settings import Settings
-from sidecar.states import WorkerPhase
+from sidecar.states import FailureKind, WorkerPhase
 from sidecar.workers.command_specs import cannot_be_used
 from sidecar.workers.messages import Failed, Joined, Ready
 from sidecar.workers.pool import WorkerPool
@@ -66,7 +68,7 @@ def try_task(
     could not be built.
     """
     assert settings.task is not None
-    seen, checkpoint = _Seen(), None
+    seen, checkpoint, folder = _Seen(), None, Path()
     try:
         for _ in range(_TRIES):
             found = newest()
@@ -75,7 +77,7 @@ def try_task(
                 text = f"{_about(settings, seen)}; its data and its model were tried out. {_UNTRIED}"
                 yield Finding("task", ok=True, text=text, tried=False)
                 break
-            checkpoint = found.checkpoint
+            checkpoint, folder = found.checkpoint, found.folder
             try:
                 if settings.verify == "full":
                     check(found.folder / Path(checkpoint.name).name, checkpoint.format)
@@ -94,15 +96,21 @@ def try_task(
             )
             yield Finding("task", ok=True, text=text, tried=False)
     except SidecarError as error:
-        yield Finding("task", ok=False, text=_explained(settings.task, checkpoint, seen.failed, error))
+        yield Finding("task", ok=False, text=_explained(settings.task, checkpoint, folder, seen.failed, error))
     return None if seen.joined is None else seen.joined.task
 
 
-def _explained(task: str, checkpoint: Checkpoint | None, failed: Failed | None, error: SidecarError) -> str:
+def _explained(
+    task: str, checkpoint: Checkpoint | None, folder: Path, failed: Failed | None, error: SidecarError
+) -> str:
     """Return the sentence that a daemon would log about a failure."""
     if failed is not None and failed.phase == WorkerPhase.IMPORT:
         return cannot_be_used(task, failed.message)
-    return f"{task if checkpoint is None else checkpoint.name}: {error}"
+    remedy = ""
+    if checkpoint is not None and failed is not None and failed.kind == FailureKind.MISMATCH:
+        with contextlib.suppress(OSError):
+            remedy = remedy_for_several_models(Path(checkpoint.name).name, names_in(folder))
+    return f"{task if checkpoint is None else checkpoint.name}: {error}{f'. {remedy}' if remedy else ''}"
 
 
 def _about(settings: Settings, seen: _Seen) -> str:

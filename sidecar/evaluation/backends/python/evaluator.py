@@ -192,7 +192,7 @@ class PythonEvaluator:
 
     def _evaluate(self, reader: EvalSetReader, tick: Tick, keep: Keep) -> SetStates:
         states = self._states(reader)
-        first_batch = self._first_batch.of(reader.name, reader.batches)
+        first_batch = self._first_batch.of(reader.name, reader.batches, self._shard.world_size)
 
         def run(batch: Batch, number: int, first: int | None) -> BatchOutput:
             place = reader.digest(batch) if first is None else number

@@ -126,7 +126,7 @@ class BatchRunner:
         self.step.begin(is_first=not self.first_batch.is_repeated(reader.name))
         left_out = 0
         before = repeatability.versions(self.model)
-        first_batch = self.first_batch.of(reader.name, reader.batches)
+        first_batch = self.first_batch.of(reader.name, reader.batches, shard.world_size)
         compare_first: Callable[[], None] | None = None
 
         def run(batch: Batch, number: int, first: int | None) -> BatchOutput:
