@@ -1,13 +1,12 @@
 """Inspect one checkpoint whose path is known: its digest and step, its checksums, and the path to restore it from."""
 
-import json
 import re
 from pathlib import Path, PurePath
 
 from sidecar.checkpoints.formats import FORMATS, Format, Inspection, looked_for
 from sidecar.checkpoints.scan import DiscoveredCheckpoint, in_folder
 from sidecar.checkpoints.step_names import step_in_name
-from sidecar.checkpoints.subfolder_hint import names_in, remedy_below
+from sidecar.checkpoints.subfolder_hint import names_in, of_tensorflow_1, pattern_line, remedy_below
 from sidecar.errors import StorageError, VanishedError
 from sidecar.records import Checkpoint, StepSource
 
@@ -89,10 +88,7 @@ def stem_of(name: str, format_: Format) -> str:
 
 def _remedy(path: Path) -> str | None:
     if path.is_file():
-        pattern = f"*{path.suffix}" if path.suffix else path.name
-        return (
-            f"this file has no name of a checkpoint: write checkpoint_pattern = {json.dumps(pattern)} into sidecar.toml"
-        )
+        return of_tensorflow_1(path.parent) or (f"this file has no name of a checkpoint: {pattern_line(path.name)}")
     return remedy_below(path.parent) if path.parent.is_dir() else None
 
 

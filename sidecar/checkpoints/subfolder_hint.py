@@ -1,10 +1,11 @@
-"""Find checkpoints in sub-folders that are not scanned, and recommend the setting that would find them.
+"""Find checkpoints in sub-folders that are not scanned, or under odd names; recommend the setting that finds them.
 
 The search lists a bounded number of folders and reads no file. It blocks for as long as the storage does.
 """
 
 import contextlib
 import glob
+import json
 import os
 import re
 from collections.abc import Iterable, Iterator
@@ -37,17 +38,41 @@ def names_in(folder: Path, listing: Listing | None = None, formats: Iterable[For
 def remedy_below(root: Path, never: str | None = None) -> str | None:
     """Return a sentence that recommends a setting by which checkpoints in sub-folders are found; None without any.
 
+    If there are none, files of TensorFlow 1 in the folder itself are named with their setting.
+
     `never`: the path of a sub-folder that is not searched, because it holds no checkpoints.
     """
     places = list(_found_below(root, never))
     if not places:
-        return None
+        return of_tensorflow_1(root)
     patterns = {pattern_of(folder) for folder, _ in places}
     if len(patterns) > _MOST_PATTERNS:
         patterns = {re.sub("[^/]+", "*", pattern) for pattern in patterns}
     return (
         f'sub-folders hold checkpoints ({in_folder(*places[0])}): set checkpoint_glob = "{",".join(sorted(patterns))}"'
     )
+
+
+def of_tensorflow_1(folder: Path) -> str | None:
+    """Return the line for files that savers of TensorFlow 1 write in their first format: one, and `.meta` beside it.
+
+    Nothing tells their names apart from others, so a pattern must. None: there is no such file.
+    """
+    with contextlib.suppress(OSError):
+        for meta in sorted(folder.glob("*.meta")):
+            name = meta.name.removesuffix(".meta")
+            if (folder / name).is_file() and not (folder / f"{name}.index").exists():
+                return f"{name} is of the first format of TensorFlow 1: {pattern_line(name)}"
+    return None
+
+
+def pattern_line(name: str) -> str:
+    """Return the line with a pattern of names like this one, with any number for the one at its end."""
+    suffix = Path(name).suffix
+    pattern = f"*{suffix}" if suffix else name
+    if name[-1:].isdecimal():
+        pattern = f"{name.rstrip('0123456789')}*[0-9]"
+    return f"write checkpoint_pattern = {json.dumps(pattern)} into sidecar.toml"
 
 
 class SubfolderHint:

@@ -7,6 +7,7 @@ import pytest
 
 from sidecar.checkpoints.formats import FORMATS, file_group, looked_for, matching
 from sidecar.checkpoints.inspect import inspect_one, verify
+from sidecar.checkpoints.subfolder_hint import remedy_below
 from sidecar.errors import CheckpointError, CorruptError, IncompleteError, VanishedError
 from sidecar.pins.pin import pin
 
@@ -149,6 +150,21 @@ def test_file_of_an_unknown_suffix(tmp_path):
         with pytest.raises(VanishedError) as caught:
             inspect_one(tmp_path / name)
         assert str(caught.value).endswith(f'write checkpoint_pattern = "{pattern}" into sidecar.toml')
+
+
+def test_first_format_of_tensorflow_1_is_named_with_its_pattern(tmp_path):
+    """A saver of TensorFlow 1 may write one file, and `.meta` beside it; the pattern fits all such files."""
+    for step in (20, 40):
+        (tmp_path / f"model.ckpt-{step}").write_bytes(b"table")
+        (tmp_path / f"model.ckpt-{step}.meta").write_bytes(b"graph")
+    line = 'write checkpoint_pattern = "model.ckpt-*[0-9]" into sidecar.toml'
+    assert line in remedy_below(tmp_path)
+    with pytest.raises(VanishedError, match=r"model\.ckpt-40") as caught:
+        inspect_one(tmp_path / "model.ckpt-40")
+    assert line in str(caught.value)
+    assert inspect_one(tmp_path / "model.ckpt-40", checkpoint_pattern="model.ckpt-*[0-9]").step == 40
+    (tmp_path / "model.ckpt-20.index").write_bytes(b"")
+    assert "model.ckpt-40" in remedy_below(tmp_path)
 
 
 def test_a_folder_beyond_all_bounds_is_corrupt_and_ends_nothing(looked, new_catalog, root, clock, monkeypatch):

@@ -148,8 +148,10 @@ def test_the_number_of_evaluate(make, ranks, name, tmp_path, evaluate):
             assert values_of(each) == pytest.approx(expected[kind], rel=1e-5), kind
             assert values_of(each, "again") == values_of(each)
             assert (each.examples["test"], each.hexes) == (EXAMPLES, found[0].hexes)
-    (note,) = by_ranks[-1][0].notes
+    note, *left = by_ranks[-1][0].notes
     assert "from the previous batch" in note
+    assert any("that training left" in each for each in left) == ((kinds[0], name) == ("object", "keras"))
+    assert len(by_ranks[-1][1].notes) == 1
     assert "worker 0" in note
     assert [each[0].own_batches for each in by_ranks[-1][0].streams][:2] == [EXAMPLES // BATCH, 0]
     if (make, name) == (memory, "keras"):  # which keeps the states in object checkpoints alone

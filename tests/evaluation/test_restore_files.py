@@ -46,7 +46,9 @@ def restored(model, path):
 
 
 @pytest.mark.parametrize(
-    ("library", "name"), [("keras", "ckpt"), ("keras", "m.weights.h5"), ("tf_keras", "ckpt"), ("tf_keras", "m.h5")]
+    ("library", "name"),
+    [(library, name) for library in ("keras", "tf_keras") for name in ("ckpt", "m.weights.h5", "m.keras")]
+    + [("tf_keras", "m.h5")],
 )
 def test_metrics_that_training_did_not_have(library, name, tmp_path, evaluate):
     """The task's model keeps a metric, as messages on `test_step` ask for: the file has no state of it."""
@@ -81,10 +83,35 @@ def test_metrics_that_training_did_not_have(library, name, tmp_path, evaluate):
     trained = Plain()
     predictions = np.asarray(trained(x))
     path = str(tmp_path / name)
-    tf.train.Checkpoint(trained).write(path) if name == "ckpt" else trained.save_weights(path)
+    if name == "ckpt":
+        tf.train.Checkpoint(trained).write(path)
+    else:
+        trained.save(path) if name == "m.keras" else trained.save_weights(path)
     found = evaluate(Task(build, {"test": lambda: (x, y)}, batch_size=4), path)
     assert found["nll"].value == pytest.approx(-np.log(predictions[np.arange(23), y]).mean())
     assert not any("build_model" in note for note in found.notes)
+
+
+def test_metrics_that_the_task_does_not_have(tmp_path):
+    """Training of tf_keras keeps metrics with thresholds and matrices in a list; they are no values of the model."""
+    import tensorflow as tf
+    import tf_keras as of
+
+    class Plain(of.Model):
+        def __init__(self):
+            super().__init__()
+            self.out = of.layers.Dense(3, activation="softmax")
+
+        def call(self, x):
+            return self.out(x)
+
+    trained = Plain()
+    trained(np.ones((2, 4), "float32"))
+    trained.kept = [of.metrics.Precision(), of.metrics.Recall(), of.metrics.MeanIoU(3), of.metrics.TruePositives()]
+    trained.kept[2].update_state([0, 1], [0, 1])
+    plain = Plain()
+    plain(np.ones((2, 4), "float32"))
+    assert restored(plain, tf.train.Checkpoint(trained).write(str(tmp_path / "ckpt")))
 
 
 @pytest.mark.parametrize("name", ["m.keras", "m.weights.h5", "m.h5"])

@@ -116,12 +116,15 @@ def states_of_metrics(model: Any) -> frozenset[int]:
     A checkpoint of a model that was not measured so lacks it. Layers within a metric, such as a network that describes
     images, are no states.
     """
-    if not is_keras_2(model):
-        return frozenset()
-    metrics = [module for module in model.submodules if class_named(module, "Metric")]
+    metrics = metrics_of(model)
     within = [module for metric in metrics for module in metric.submodules if not class_named(module, "Metric")]
     layers = {id(variable) for module in within for variable in getattr(module, "weights", ())}
     return frozenset(id(variable) for metric in metrics for variable in metric.weights) - layers
+
+
+def metrics_of(model: Any) -> list[Any]:
+    """Return the metrics that are attributes of a model of tf_keras or of its layers, where they are layers, too."""
+    return [module for module in model.submodules if class_named(module, "Metric")] if is_keras_2(model) else []
 
 
 NONE: Final = Exceptions()

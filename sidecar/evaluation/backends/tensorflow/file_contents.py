@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import h5py
 
-from sidecar.evaluation.backends.tensorflow.completeness import Unused, takes_no_part
+from sidecar.evaluation.backends.tensorflow.completeness import Unused, metrics_of, takes_no_part
 from sidecar.evaluation.backends.tensorflow.libraries import is_keras_2, layers_of
 
 _HOOK: Final = "load_own_variables"
@@ -63,7 +63,7 @@ def recorded(model: Any, path: str, may_lack: Callable[[Any], bool]) -> Iterator
     else:
         from keras.src.saving import saving_lib
     contents = FileContents(path)
-    layers = list({id(layer): layer for layer in layers_of(model)}.values())
+    layers = list({id(layer): layer for layer in (*layers_of(model), *metrics_of(model))}.values())
     with _LOCK, _get_replaced(saving_lib.H5IOStore, contents.read):
         try:
             for layer in layers:

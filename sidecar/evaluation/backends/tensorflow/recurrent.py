@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from threading import Lock
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from sidecar.evaluation.backends.tensorflow.libraries import class_named, is_keras_2, layers_of
@@ -54,7 +55,19 @@ class RecurrentStates:
     def notes(self) -> tuple[str, ...]:
         """Return a note about such layers for readers of the result; empty if there are none."""
         order = "continue from the previous batch, so worker 0 evaluates all batches in order, and other workers none"
-        return (f"the model's {self} {order}; another batch size or order gives other numbers",) if self else ()
+        if not self:
+            return ()
+        note = f"the model's {self} {order}; another batch size or order gives other numbers"
+        left = "they begin with the states that training left in the checkpoint; a reset begins with others"
+        return (note,) if self._are_new() else (note, left)
+
+    def _are_new(self) -> bool:
+        """Return whether all states are those of a new model."""
+        pairs = zip(self.variables, self._new_values(), strict=True)
+        return all(np.array_equal(np.asarray(state), np.asarray(value)) for state, value in pairs)
+
+    def _new_values(self) -> list[Any]:
+        return [value for layer in self._layers for value in tf.nest.flatten(_initial(layer))]
 
     def values(self) -> list[Any]:
         """Return the values of the states as tensors. This works inside and outside of a trace."""
@@ -67,7 +80,7 @@ class RecurrentStates:
 
     def reset(self) -> None:
         """Set all states to those of a new model."""
-        self.assign([value for layer in self._layers for value in tf.nest.flatten(_initial(layer))])
+        self.assign(self._new_values())
 
 
 def _variables(layer: Any) -> list[Any]:

@@ -11,7 +11,7 @@ In the other direction, `unbound` finds the values in the model's place of the g
 
 import re
 from collections import Counter, deque
-from collections.abc import Callable, Container, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
@@ -62,7 +62,8 @@ _OF_OPTIMIZERS: Final = {"_iterations", "iter"}
 _OF_METRICS: Final = {
     *("total", "count", "variables", "keras_api", "_fn_kwargs", "total_cm", "accumulator", "intermediate_weights"),
     *("true_positives", "true_negatives", "false_positives", "false_negatives", "weights_intermediate"),
-    *("squared_sum", "sum", "residual", "num_samples", "_target_class_ids"),
+    *("squared_sum", "sum", "residual", "num_samples", "_target_class_ids", "target_class_ids", "_total", "_count"),
+    *("total_confusion_matrix", "thresholds", "init_thresholds", "total_mse"),
 }
 """Names of the children of optimizers and metrics in an object graph."""
 
@@ -177,6 +178,9 @@ def _restore_by_name(model: Any, variables: list[Any], path: str, reader: Any, e
     """Restore what `tf.compat.v1.train.Saver` and Estimators write: variables by their names, without a graph."""
     shapes = reader.get_variable_to_shape_map()
     keys = {index: name for index, each in enumerate(variables) if (name := _name_in(shapes, plain_name(each)))}
+    scope = None if keys else _scope_of(model, variables, shapes)
+    if scope is not None:
+        keys = {index: f"{scope}/{_own_name(model, each)}" for index, each in enumerate(variables)}
     binding = _Binding(_Candidate("", model), keys, has_more=False)
     missing = [variable for variable in binding.missing(variables) if not exceptions.keeps(variable)]
     if missing or len(set(keys.values())) < len(keys):
@@ -185,7 +189,8 @@ def _restore_by_name(model: Any, variables: list[Any], path: str, reader: Any, e
     exceptions.require(path, unused)
     _check_types(variables, binding, reader)
     _assign(variables, binding, path)
-    return Restored([], exceptions.notes(unused, binding.missing(variables)))
+    notes = () if scope is None else (f"the model is {scope!r} of the checkpoint, which was saved by names",)
+    return Restored([], notes + exceptions.notes(unused, binding.missing(variables)))
 
 
 def _name_in(names: Container[str], name: str) -> str:
@@ -193,6 +198,22 @@ def _name_in(names: Container[str], name: str) -> str:
     parts = name.split("/")
     shorter = ("/".join(parts[start:]) for start in range(max(1, len(parts) - 1)))
     return next((each for each in shorter if each in names), "")
+
+
+def _own_name(model: Any, variable: Any) -> str:
+    """Return the name of a variable without that of the model, which Keras may number."""
+    return plain_name(variable).removeprefix(f"{model.name}/")
+
+
+def _scope_of(model: Any, variables: list[Any], names: Mapping[str, Any]) -> str | None:
+    """Return the scope below which the checkpoint has all names of the model, as Estimators make one; else None.
+
+    It is unique, or nothing: two networks of the same layers, or averages, cannot be told apart.
+    """
+    own = [_own_name(model, variable) for variable in variables]
+    ends = [name.removesuffix(f"/{own[0]}") for name in names if name.endswith(f"/{own[0]}")]
+    scopes = [scope for scope in ends if all(f"{scope}/{name}" in names for name in own)]
+    return scopes[0] if len(scopes) == 1 and len(set(own)) == len(own) else None
 
 
 def _others(names: Iterable[str], bound: set[str]) -> list[str]:
@@ -208,18 +229,27 @@ def _others(names: Iterable[str], bound: set[str]) -> list[str]:
 
 def _explain_names(model: Any, variables: list[Any], missing: list[Any], path: str, shapes: dict[str, Any]) -> str:
     """Name the variables without a value, and write the line that restores them by the names in the checkpoint."""
-    others = _others(shapes, set())
-    fitting = [[name for name in others if list(shapes[name]) == list(variable.shape)] for variable in variables]
-    weights = [weight for weight in model.weights if hasattr(weight, "assign")]
-    is_known = all(len(names) == 1 for names in fitting) and len(weights) == len(variables)
-    chosen = [name for (name,) in fitting] if is_known else sorted(others)
-    told = "" if is_known else ", with the names in the order of model.weights"
     names = some([plain_name(variable) for variable in missing])
-    return (
+    text = (
         f"{path} was saved by names, as TensorFlow 1 does, and has none for {len(missing)} of {len(variables)} "
-        f"variables of the model: {names}. Give the layers the names that they have in training, or write "
-        f"Task(restore=lambda model, path: [variable.assign(tf.train.load_variable(path, name)) "
-        f"for variable, name in zip(model.weights, {chosen!r}, strict=True)]){told}"
+        f"variables of the model: {names}. Give the layers the names that they have in training"
+    )
+    others = sorted(_others(shapes, set()))
+    weights = [weight for weight in model.weights if hasattr(weight, "assign")]
+    own = [_own_name(model, weight) for weight in weights]
+    if len(weights) < len(variables) or len(set(own)) < len(own):  # a line by names would leave some out
+        return f"{text}; the checkpoint has {some(others)}"
+    fitting = {
+        name: [each for each in others if list(shapes[each]) == list(weight.shape)]
+        for name, weight in zip(own, weights, strict=True)
+    }
+    chosen = {name: each[0] if len(each) == 1 else f"one of {' or '.join(each)}" for name, each in fitting.items()}
+    is_known = all(len(each) == 1 for each in fitting.values())
+    attribute = "v.name.removesuffix(':0')" if is_keras_2(model) else "v.path"
+    told = "" if is_known else ", with one name in the place of each 'one of …'"
+    return (
+        f"{text}, or write Task(restore=lambda model, path: [v.assign(tf.train.load_variable(path, {chosen!r}"
+        f"[{attribute}.removeprefix(model.name + '/')])) for v in model.weights]){told}"
     )
 
 
