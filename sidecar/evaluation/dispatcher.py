@@ -8,7 +8,7 @@ import ctypes
 import gc
 import os
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Final
 
 from sidecar.evaluation.backend import Backend, Collective, Evaluator
@@ -17,6 +17,7 @@ from sidecar.evaluation.data.shard import Shard
 from sidecar.evaluation.evaluate_functions import EvaluateFunctions
 from sidecar.evaluation.failures import EvaluationError, as_failed
 from sidecar.evaluation.rank_evaluation import evaluate
+from sidecar.evaluation.set_order import globals_of, notes_on_sets
 from sidecar.evaluation.task_loader import LoadedTask, load, require_framework
 from sidecar.records import EvalData
 from sidecar.states import WorkerPhase
@@ -47,6 +48,7 @@ class Dispatcher:
         self._data: dict[str, EvalData] = {}  # of each eval set, as evaluated last
         self._phase = WorkerPhase.IMPORT
         self._frozen = False
+        self._notes: tuple[str, ...] | None = None  # about the task's code
 
     def run(self, command: Command | Report) -> None:
         """Carry out one command; a failure is reported, never raised."""
@@ -136,9 +138,22 @@ class Dispatcher:
                 functions=EvaluateFunctions(self._loaded.task, self._shard) if self._loaded.task.evaluate else None,
                 goals=self._loaded.task.goals,
             )
+        done = self._with_notes(done, evaluator)
         self._report(done)
         self._note_data(done, changed)
         self._tidy()
+
+    def _with_notes(self, done: Done, evaluator: Evaluator) -> Done:
+        """Return a result with notes about the task's code, which are found once, after the first evaluation."""
+        if self._notes is None:
+            assert self._loaded is not None, "the task was loaded to evaluate it"
+            task = self._loaded.task
+            of_task = {f"Task({each.name}=…)": getattr(task, each.name) for each in fields(task)}
+            roots = globals_of(self._loaded.modules) | of_task | {"model": evaluator.restored_model()}
+            self._notes = notes_on_sets(roots)
+        if done.result is None or not self._notes:
+            return done
+        return replace(done, result=replace(done.result, notes=(*done.result.notes, *self._notes)))
 
     def _build_anew(self, loaded: LoadedTask, join: Join) -> None:
         """Build the task on data that changed. No error is lasting, as the data may be in the middle of a change."""

@@ -19,6 +19,8 @@ class LoadedTask:
 
     task: Task
     digest: str
+    modules: tuple[str, ...] = ()
+    """Names of the modules next to the task's file or below it, and of the task's own."""
 
 
 def load(reference: str, search_path: str) -> LoadedTask:
@@ -47,7 +49,7 @@ def load(reference: str, search_path: str) -> LoadedTask:
             f"task {reference!r}: expected a sidecar.Task or a function that returns one, "
             f"found {type(task).__name__} {str(task)[:80]!r}"
         )
-    return LoadedTask(task, _digest(module, attribute))
+    return LoadedTask(task, _digest(module, attribute), (module.__name__, *_own_modules(module)))
 
 
 def require_framework(task: Task, framework: str) -> None:
@@ -116,6 +118,16 @@ def _digest(module: ModuleType, attribute: str) -> str:
         digest.update(f"\0{path.relative_to(root)}\0".encode(errors="surrogateescape"))
         digest.update(hashlib.sha256(path.read_bytes()).digest())
     return digest.hexdigest()
+
+
+def _own_modules(module: ModuleType) -> list[str]:
+    """Return the names of the loaded modules in the folder of a module, and below it, that are not installed."""
+    file = getattr(module, "__file__", None)
+    below = _modules_below(Path(file).resolve().parent) if file is not None else set()
+    loaded = [(name, getattr(other, "__file__", None)) for name, other in list(sys.modules.items())]
+    paths = [(name, Path(path)) for name, path in loaded if isinstance(path, str) and path.endswith(".py")]
+    stems = {path.name for path in below}
+    return [name for name, path in paths if path.name in stems and path.resolve() in below and name != module.__name__]
 
 
 def _modules_below(root: Path) -> set[Path]:

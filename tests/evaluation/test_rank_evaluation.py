@@ -561,6 +561,21 @@ def commanded(tmp_path):
     return run
 
 
+def test_a_vocabulary_from_a_set_is_noted(commanded, tmp_path, monkeypatch):
+    """Alike on all workers, but not in training; in each result."""
+    monkeypatch.setenv("PYTHONHASHSEED", "0")
+    (tmp_path / "of_sets.py").write_text(
+        "from sidecar import Task\n"
+        "WORDS = {word: at for at, word in enumerate({f'word-{number}' for number in range(200)})}\n"
+        "CLASSES = sorted(WORDS)\n"
+        "task = Task(print, {'test': print})\n"
+    )
+    commanded(join_of(tmp_path, "of_sets.py:task"))
+    for _ in range(2):
+        done = commanded(evaluation_of(tmp_path))[-1]
+        assert [note.partition(":")[0] for note in done.result.notes if "set of texts" in note] == ["WORDS"]
+
+
 def join_of(tmp_path, task="a_task.py:task"):
     return Join(
         group="g",
