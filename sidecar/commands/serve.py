@@ -11,7 +11,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-import structlog
 from prometheus_client import CollectorRegistry
 
 from sidecar.addresses import own_addresses, public, public_address
@@ -29,6 +28,7 @@ from sidecar.daemon.storage_thread import StorageThread
 from sidecar.errors import NodeNameTakenError, RunReplacedError, SettingsError
 from sidecar.observability.http import Server
 from sidecar.observability.past import PastReader
+from sidecar.observability.plain_structlog import structlog
 from sidecar.observability.prometheus import Exporter
 from sidecar.observability.publisher import DaemonLog, Published, Publisher
 from sidecar.observability.systemd import Notifier

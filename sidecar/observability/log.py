@@ -15,18 +15,19 @@ from functools import partial
 from types import MappingProxyType
 from typing import Any, Final, Literal, TextIO
 
-import structlog
-from structlog.typing import EventDict, FilteringBoundLogger, Processor
-
 from sidecar.clock import timestamp
 from sidecar.coordination.journal_state import Closed, Entry, Settled
 from sidecar.coordination.totals import Best
 from sidecar.observability.line_writer import LineWriter
+from sidecar.observability.plain_structlog import structlog
 from sidecar.observability.sentences import sentence
 from sidecar.plain_text import one_line
 from sidecar.records import Outcome, Plan
 from sidecar.states import OutcomeStatus, Verdict
 
+EventDict = structlog.typing.EventDict
+FilteringBoundLogger = structlog.typing.FilteringBoundLogger
+Processor = structlog.typing.Processor
 LogFormat = Literal["console", "json"]
 
 _YELLOW: Final = "\x1b[33m"

@@ -39,6 +39,13 @@ def test_no_framework_is_imported(imported):
     assert {name.partition(".")[0] for name in imported} & FRAMEWORKS == set()
 
 
+def test_the_daemon_imports_no_rich():
+    """It writes tracebacks plainly; the commands that draw tables find rich as ever."""
+    code = "import sys, sidecar.commands.serve; assert 'rich' not in sys.modules; import rich.table"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_only_declared_dependencies_are_imported(imported):
     """What happens to be installed here, by a developer's tool, is missing elsewhere."""
     owners = packages_distributions()

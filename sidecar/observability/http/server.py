@@ -17,7 +17,6 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any, Final
 
-import structlog
 from prometheus_client import CollectorRegistry
 
 from sidecar.addresses import dialled
@@ -25,6 +24,7 @@ from sidecar.errors import SettingsError
 from sidecar.observability.http.hosts import Hosts
 from sidecar.observability.http.views import Request, Views
 from sidecar.observability.past.reader import Past
+from sidecar.observability.plain_structlog import structlog
 
 _log = structlog.get_logger()
 

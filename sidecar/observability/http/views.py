@@ -13,12 +13,12 @@ from http.server import BaseHTTPRequestHandler
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote
 
-import structlog
 from prometheus_client import CollectorRegistry, make_wsgi_app
 
 from sidecar.observability.http.hosts import Hosts
 from sidecar.observability.http.response import TEXT, Response, response, unless_known
 from sidecar.observability.past.reader import Past
+from sidecar.observability.plain_structlog import structlog
 
 if TYPE_CHECKING:
     from sidecar.observability.http.page_views import PageViews
