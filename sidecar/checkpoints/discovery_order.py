@@ -9,22 +9,30 @@ now. After a rollback training writes lower steps later, so the time of writing 
 """
 
 import re
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Collection, Container, Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Final
 
 from sidecar.checkpoints.scan import DiscoveredCheckpoint
 from sidecar.records import Checkpoint, Key
 
+GONE_REMEMBERED: Final = 1000
+"""The checkpoints that are remembered after they are gone: more than a listing can miss, and few enough for a year."""
+
+_FORGOTTEN_AT_ONCE: Final = 100
+
 
 @dataclass(slots=True)
 class DiscoveryOrder:
-    """Hold all checkpoints that were ever discovered: one that vanishes for a while must not appear new again.
+    """Hold the checkpoints that were discovered, of those that are gone the newest thousand.
 
-    `places`: the place of each in the order; 0 is the first. `seen_at`: `Clock.now()` of the discovery.
+    One that vanishes for a while must not appear new again. `places`: the place of each in the order; 0 is the first.
+    `seen_at`: `Clock.now()` of the discovery.
     """
 
     places: dict[Key, int] = field(default_factory=dict)
     seen_at: dict[Key, float] = field(default_factory=dict)
+    _end: int = 0  # the place of the next one
 
     def add(
         self,
@@ -46,7 +54,14 @@ class DiscoveryOrder:
             if later:
                 self._insert(key, min(later, key=self.places.__getitem__))
             else:
-                self.places[key], self.seen_at[key] = len(self.places), now
+                self.places[key], self.seen_at[key] = self._end, now
+            self._end += 1
+
+    def forget_gone(self, present: Collection[Key]) -> None:
+        """Forget the checkpoints that are not present, but for those that were discovered last."""
+        if len(self.places) > len(present) + GONE_REMEMBERED + _FORGOTTEN_AT_ONCE:
+            for key in [key for key in self.places if key not in present][:-GONE_REMEMBERED]:
+                del self.places[key], self.seen_at[key]
 
     def _insert(self, key: Key, successor: Key) -> None:
         """Give a checkpoint the place and time of discovery of its `successor`, which moves one place up."""

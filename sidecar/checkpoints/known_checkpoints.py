@@ -38,7 +38,7 @@ class KnownCheckpoints:
 
     @property
     def places(self) -> Mapping[Key, int]:
-        """Return the place in the order of discovery of every checkpoint that was ever discovered."""
+        """Return the places in the order of discovery, also of checkpoints that were discovered and are gone."""
         return self._order.places
 
     def merge(
@@ -53,6 +53,7 @@ class KnownCheckpoints:
         changed |= self._with_agreed_steps(changed)
         new = [found for key, found in changed.items() if key not in self._merged]
         self._order.add(new, self._merged, in_directory, now)
+        self._order.forget_gone(sources)
         merged = dict(self._merged)
         for key in self._merged.keys() - sources.keys():
             del merged[key]

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
+from sidecar.checkpoints.discovery_order import GONE_REMEMBERED
 from sidecar.checkpoints.presence import Answer, Presence
 from sidecar.checkpoints.scan import DiscoveredCheckpoint, ScanResult
 from sidecar.records import Key
@@ -19,8 +20,7 @@ from sidecar.records import Key
 Identity = frozenset[tuple[int, int, int]]
 """The inodes, sizes and times of the files of a checkpoint, which a rename of a file or its folder does not change."""
 
-_GONE_REMEMBERED: Final = 1000
-"""The checkpoints that are remembered after they are gone: a rename takes no longer than one of them is saved."""
+_FORGOTTEN_AT_ONCE: Final = 100
 
 
 @dataclass(slots=True)
@@ -91,16 +91,16 @@ class RenamedCheckpoints:
 
     def _forget_gone(self, found: Mapping[Key, DiscoveredCheckpoint]) -> None:
         """Forget the checkpoints that are not found any more, but for the newest ones."""
-        most = len(found) + 2 * _GONE_REMEMBERED
+        most = len(found) + GONE_REMEMBERED + _FORGOTTEN_AT_ONCE
         if len(self._own) > most:
-            for key in [key for key in self._own if key not in found][:-_GONE_REMEMBERED]:
+            for key in [key for key in self._own if key not in found][:-GONE_REMEMBERED]:
                 del self._own[key]
         if len(self._former) > most:
-            for key in [key for key in self._former if key not in found][:-_GONE_REMEMBERED]:
+            for key in [key for key in self._former if key not in found][:-GONE_REMEMBERED]:
                 del self._former[key]
         if len(self._first) > most:
             present = {_identity(each) for each in found.values()}
-            for identity in [each for each in self._first if each not in present][:-_GONE_REMEMBERED]:
+            for identity in [each for each in self._first if each not in present][:-GONE_REMEMBERED]:
                 del self._first[identity]
 
 

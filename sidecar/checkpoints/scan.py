@@ -1,5 +1,6 @@
 """Define the records of one scan of checkpoints. The catalog makes them; the pins and the daemon read them. No I/O."""
 
+import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -88,7 +89,7 @@ class ScanResult:
             return self
         changed = {key: found for key, found in {**self.by_key, **changes}.items() if found is not None}
         if changed.keys() - self.by_key.keys():
-            changed = dict(sorted(changed.items(), key=lambda item: self.places.get(item[0], len(self.places))))
+            changed = dict(sorted(changed.items(), key=lambda item: self.places.get(item[0], sys.maxsize)))
         return replace(self, by_key=changed)
 
 

@@ -37,6 +37,7 @@ TOPICS = (
     "long_run",
     "watching",
     "nodes",
+    "soak",
 )
 PREFACE = """# What was measured
 

@@ -81,3 +81,17 @@ def test_what_has_no_step_is_numbered_in_order():
     """From 1, whatever lies between."""
     nameless = [Checkpoint(name=name, digest="d", step=None, format="x") for name in ("a", "b")]
     assert numbered([nameless[0], found(7, 1.0).checkpoint, nameless[1]]) == {("a", "d"): 1, ("b", "d"): 2}
+
+
+def test_of_checkpoints_that_are_gone_the_newest_keep_their_places(monkeypatch):
+    """A year of them takes no more memory than a day; what is there is never forgotten, and what is new comes last."""
+    monkeypatch.setattr(discovery_order, "GONE_REMEMBERED", 3)
+    monkeypatch.setattr(discovery_order, "_FORGOTTEN_AT_ONCE", 2)
+    here, first = DiscoveryOrder(), found(1, 1.0)
+    for step in range(1, 41):
+        here.add([found(step, float(step))], {}, (), float(step))
+        here.forget_gone({first.checkpoint.key})
+        assert len(here.places) == len(here.seen_at) <= 1 + 3 + 2
+    assert steps(here.places)[0] == 1
+    assert steps(here.places)[-3:] == [38, 39, 40]
+    assert len(set(here.places.values())) == len(here.places)

@@ -106,7 +106,8 @@ def test_new_content_under_the_new_name_is_a_checkpoint(catalog, save, root, pin
 
 def test_of_checkpoints_that_are_gone_the_newest_are_remembered(catalog, save, root, monkeypatch):
     """A year of checkpoints takes no more memory than a day; what is there is never forgotten."""
-    monkeypatch.setattr(renamed_checkpoints, "_GONE_REMEMBERED", 5)
+    monkeypatch.setattr(renamed_checkpoints, "GONE_REMEMBERED", 5)
+    monkeypatch.setattr(renamed_checkpoints, "_FORGOTTEN_AT_ONCE", 5)
     save("m-here", "here")
     scan(catalog)
     (root / "m-here").rename(root / "m-best")
