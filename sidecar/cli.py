@@ -270,6 +270,21 @@ def requeue(
     requeue_typed(flags, typed, dry_run=dry_run, wait_seconds=wait_seconds)
 
 
+@app.command(epilog=examples("sidecar compact ckpts --dry-run", "sidecar compact ckpts"))
+@takes_settings()
+def compact(
+    flags: dict[str, Any],
+    dry_run: Annotated[bool, _switch("--dry-run", "Say what would be done, and change nothing.")] = False,
+) -> None:
+    """Move old plans of the journal into a few compressed files, which daemons do little by little.
+
+    This is safe while daemons run, on any node, and can be interrupted. DIR may also be the state directory of a run.
+    """
+    from sidecar.commands.compact import compact as compact_journal
+
+    compact_journal(flags, dry_run=dry_run)
+
+
 @app.command(epilog=examples("sidecar init", "sidecar init ckpts", "sidecar init ckpts --framework torch"))
 def init(
     directory: Annotated[

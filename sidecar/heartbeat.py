@@ -4,10 +4,14 @@
 """
 
 from dataclasses import dataclass
+from typing import Final
 
 from sidecar.export_rule import ExportRule
 from sidecar.records import SCHEMA, Inlined, Role
 from sidecar.states import NodeState
+
+SEGMENTS_KNOWN: Final = 1
+"""The form of the journal's segments that this release reads and makes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,10 +37,14 @@ class WorkerProgress:
 
 @dataclass(frozen=True, slots=True)
 class JournalPosition:
-    """Hold the numbers of the newest plan and the newest outcome that a node has read."""
+    """Hold the numbers of the newest plan and the newest outcome that a node has read.
+
+    `segments` is `SEGMENTS_KNOWN` of its release; 0: an older one, which reads no segments.
+    """
 
     plan: int
     outcome: int
+    segments: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from sidecar.coordination.run import open_run
 from sidecar.coordination.storage import PosixStorage
 from sidecar.records import Checkpoint, Value
 
-COMMANDS = ("run", "eval", "history", "export", "status", "check", "requeue")
+COMMANDS = ("run", "eval", "history", "export", "status", "check", "requeue", "compact")
 
 
 @pytest.fixture

@@ -85,9 +85,9 @@ class ActivityStorage:
         self._answered()
         return found
 
-    def replace(self, path: str, data: bytes, *, survives_crash: bool = False) -> None:
+    def replace(self, path: str, data: bytes, *, survives_crash: bool = False, instead_of: bytes | None = None) -> None:
         """Replace a file, as `Storage.replace`."""
-        self._storage.replace(path, data, survives_crash=survives_crash)
+        self._storage.replace(path, data, survives_crash=survives_crash, instead_of=instead_of)
         self._answered()
 
     def names(self, folder: str) -> list[str]:
@@ -102,9 +102,9 @@ class ActivityStorage:
         self._answered()
         return found
 
-    def remove(self, path: str) -> None:
+    def remove(self, path: str, *, holding: bytes | None = None) -> None:
         """Remove a file, as `Storage.remove`."""
-        self._storage.remove(path)
+        self._storage.remove(path, holding=holding)
         self._answered()
 
     def sweep(self, folder: str, before: float) -> None:

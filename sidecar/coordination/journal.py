@@ -3,19 +3,20 @@
 Creating `plans/N` is the decision, and creating `outcomes/N` is the result. Both are created only if absent. A daemon
 learns who created a name only by reading it back and comparing the nonce. The journal ends at the first number that is
 absent. One listing of the folders proves that this is the end and not a hole. A number that was used is never used
-again, so a missing record is reported and never created anew. The daemon's storage thread calls this module, and
-`journal_state` folds the records.
+again, so a missing record is reported and never created anew. Closed plans move into `segments` later, and are read
+from there. The daemon's storage thread calls this module, and `journal_state` folds the records.
 """
 
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from sidecar.codec import dumps, loads
 from sidecar.coordination.journal_state import Closed, JournalState
 from sidecar.coordination.run import JOURNAL_FOLDERS, check_run, read_run
+from sidecar.coordination.segments import Segments, is_marker, segment_path
 from sidecar.coordination.storage import Storage
 from sidecar.coordination.unique_names import GracePeriod, create_and_read, parse
 from sidecar.errors import RecordError, SidecarError, StorageLostError
@@ -61,6 +62,8 @@ class Journal:
         self._expected = 0  # the newest plan that is known from elsewhere
         self._expected_by = ""  # which file or node knows it
         self._ends = False  # a listing has proved that no record follows the end
+        self._segments = Segments(storage, run)
+        self._confirmed: str | None = None  # nonce of a single file that no segment held after it was read
 
     @property
     def through(self) -> int:
@@ -86,6 +89,7 @@ class Journal:
         self._at = _Place(plan - 1)
         known = False
         try:
+            self._segments.begin()
             found = self._read_plan(plan)
             outcome = None if self.open is None else self._read_outcome(self.open)
             read = found and found.nonce, outcome and outcome.nonce
@@ -104,6 +108,81 @@ class Journal:
         run, and `StorageError` if storage does not answer. Records that were read before the error are returned first,
         and the next call raises the error.
         """
+        start = self._at
+        try:
+            found = self._read_on(limit)
+        except SidecarError:
+            if not self._was_moved(start):
+                raise
+            return self.read_new(limit)
+        return self.read_new(limit) if found and self._was_moved(start, found) else found
+
+    def read_to_end(self) -> Iterator[Plan | Outcome]:
+        """Yield all records up to the end of the journal, for a command. Raises as `read_new` and `reaches_end`.
+
+        Records come in short steps, so that the caller folds them between two answers of storage. After a long step,
+        a timeout would take the time of the fold for a storage that is silent.
+        """
+        while True:
+            found = self.read_new(_STEP)
+            yield from found
+            if len(found) < _STEP and self.reaches_end():
+                return
+
+    def reaches_end(self) -> bool:
+        """Return whether the whole journal was read; if not, others wrote records meanwhile.
+
+        Once true, the answer stays true, since numbers follow each other from then on; but a program that was suspended
+        may find later that what follows is in a segment. Raises `StorageLostError` for a hole: a record exists after
+        the end, or a plan that is known from elsewhere is absent.
+        """
+        if self._ends:
+            return not (self._advance() and self._segments.covers(_next_number(self._at)))
+        with self._grace.on("end"):
+            if (evidence := self._after_end()) is not None:
+                self._sync()
+                if self._is_in_segment(_next_number(self._at)) or self.storage.read(self._next_path()) is not None:
+                    return False
+                raise StorageLostError(f"the journal has a hole: {self._next_path()} is missing, {evidence}: {_REMEDY}")
+        self._ends = True
+        return True
+
+    def propose(self, plan: Plan) -> bool:
+        """Create the next plan, and return whether it is this one; if not, another daemon created it first.
+
+        In both cases `read_new` returns the plan that exists. Raises `ValueError` if this reader may not create that
+        number, `StorageLostError` if records of the journal are missing, and `StorageError` if the state directory is
+        not available or storage did not answer. After an error the plan may exist or not; `read_new` finds out.
+        """
+        if plan.run != self.run or plan.plan != self.through + 1 or self.open is not None:
+            raise ValueError(f"plan {plan.plan} of run {plan.run} may not follow {self._described()}")
+        return self.reaches_end() and self._create(plan, plan_path(plan.plan))
+
+    def close(self, outcome: Outcome) -> bool:
+        """Create the outcome of the open plan. The return value and the errors are those of `propose`."""
+        if outcome.run != self.run or self.open is None or outcome.plan != self.open.plan:
+            raise ValueError(f"outcome {outcome.plan} of run {outcome.run} may not follow {self._described()}")
+        if why := why_of_another(outcome, self.open):
+            raise ValueError(f"the outcome {why}")
+        return self._create(outcome, outcome_path(outcome.plan))
+
+    def write_result(self, closed: Closed) -> None:
+        """Write the result of a checkpoint for people, if it is not there yet.
+
+        The file `evaluations/<checkpoint>/result.json` is a view of the journal, and is written again when it is lost.
+        It holds `{"plan": …, "outcome": …}`, both as in the journal.
+        """
+        if closed.outcome.status != OutcomeStatus.SUCCEEDED or closed.plan.checkpoint is None:
+            raise ValueError(f"plan {closed.plan.plan} has no result: it {closed.outcome.status}")
+        path = f"evaluations/{closed.plan.checkpoint.folder}/result.json"
+        found = self.storage.read(path)
+        if found is None or not _is_result_of(closed, found):
+            self.storage.replace(path, dumps(closed))
+
+    # -- reading -----------------------------------------------------------------------------------------------------
+
+    def _read_on(self, limit: int) -> list[Plan | Outcome]:
+        """Read further records, as `read_new`."""
         found: list[Plan | Outcome] = []
         place = before_newest = self._at
         while len(found) < limit:
@@ -131,68 +210,22 @@ class Journal:
                 raise
         return found
 
-    def read_to_end(self) -> Iterator[Plan | Outcome]:
-        """Yield all records up to the end of the journal, for a command. Raises as `read_new` and `reaches_end`.
+    def _was_moved(self, start: _Place, found: Sequence[Plan | Outcome] = ()) -> bool:
+        """Return whether single files that were read since `start` may not count, and go back there if so.
 
-        Records come in short steps, so that the caller folds them between two answers of storage. After a long step,
-        a timeout would take the time of the fold for a storage that is silent.
+        A number that is in a segment by now is read from there. Its single file may be missing, or be the late creation
+        of a suspended daemon. A segment is visible before any of its single files is removed, so looking for it after
+        they were read finds it.
         """
-        while True:
-            found = self.read_new(_STEP)
-            yield from found
-            if len(found) < _STEP and self.reaches_end():
-                return
-
-    def reaches_end(self) -> bool:
-        """Return whether the whole journal was read; if not, others wrote records meanwhile.
-
-        Once true, the answer stays true, since numbers follow each other from then on. Raises `StorageLostError` for a
-        hole: a record exists after the end, or a plan that is known from elsewhere is absent.
-        """
-        if self._ends:
-            return True
-        with self._grace.on("end"):
-            if (evidence := self._after_end()) is not None:
-                self._sync()
-                if self.storage.read(self._next_path()) is not None:
-                    return False
-                raise StorageLostError(f"the journal has a hole: {self._next_path()} is missing, {evidence}: {_REMEDY}")
-        self._ends = True
+        known = self._segments.end
+        if len(found) == 1 and found[0].nonce == self._confirmed:
+            return False
+        if not self._advance(sync=True):
+            return False
+        if max(known + 1, _next_number(start)) > self._segments.end:
+            return False
+        self._at = start
         return True
-
-    def propose(self, plan: Plan) -> bool:
-        """Create the next plan, and return whether it is this one; if not, another daemon created it first.
-
-        In both cases `read_new` returns the plan that exists. Raises `ValueError` if this reader may not create that
-        number, `StorageLostError` if records of the journal are missing, and `StorageError` if the state directory is
-        not available or storage did not answer. After an error the plan may exist or not; `read_new` finds out.
-        """
-        if plan.run != self.run or plan.plan != self.through + 1 or self.open is not None:
-            raise ValueError(f"plan {plan.plan} of run {plan.run} may not follow {self._described()}")
-        return self.reaches_end() and self._create(plan, plan_path(plan.plan))
-
-    def close(self, outcome: Outcome) -> bool:
-        """Create the outcome of the open plan. The return value and the errors are those of `propose`."""
-        if outcome.run != self.run or self.open is None or outcome.plan != self.open.plan:
-            raise ValueError(f"outcome {outcome.plan} of run {outcome.run} may not follow {self._described()}")
-        if why := _of_another(outcome, self.open):
-            raise ValueError(f"the outcome {why}")
-        return self._create(outcome, outcome_path(outcome.plan))
-
-    def write_result(self, closed: Closed) -> None:
-        """Write the result of a checkpoint for people, if it is not there yet.
-
-        The file `evaluations/<checkpoint>/result.json` is a view of the journal, and is written again when it is lost.
-        It holds `{"plan": …, "outcome": …}`, both as in the journal.
-        """
-        if closed.outcome.status != OutcomeStatus.SUCCEEDED or closed.plan.checkpoint is None:
-            raise ValueError(f"plan {closed.plan.plan} has no result: it {closed.outcome.status}")
-        path = f"evaluations/{closed.plan.checkpoint.folder}/result.json"
-        found = self.storage.read(path)
-        if found is None or not _is_result_of(closed, found):
-            self.storage.replace(path, dumps(closed))
-
-    # -- reading -----------------------------------------------------------------------------------------------------
 
     def _stays(self, record: Plan | Outcome) -> bool:
         """Make the newest record that was read durable, and return whether it is still there.
@@ -200,6 +233,8 @@ class Journal:
         Its creator may not have made it durable yet. If storage crashed then, this daemon would have acted on a record
         that no longer exists. Earlier records are durable: the creator of the next record did this before it went on.
         """
+        if self._segments.covers(record.plan):
+            return True  # if its name is lost in a crash, no single file was removed yet
         folder, path = ("plans", plan_path) if isinstance(record, Plan) else ("outcomes", outcome_path)
         self.storage.sync(folder)
         return self._nonce_at(path(record.plan)) == record.nonce
@@ -214,39 +249,42 @@ class Journal:
     def _read_next(self) -> Plan | Outcome | None:
         """Return the next record, and advance behind it; None if there is none."""
         with self._grace.on(self._next_path()):
+            self._segments.begin()
             if self.open is not None:
                 return self._read_outcome(self.open)
             return self._read_plan(self.through + 1)
 
     def _read_plan(self, number: int) -> Plan | None:
         """Return the plan of a number, and advance to it; None if there is none."""
-        path = plan_path(number)
-        if (data := self.storage.read(path)) is None:
+        data = self._data(plan_path, number)
+        if data is None:
             return None
-        plan = parse(Plan, path, data)
-        self._check(path, plan, number)
-        is_open = plan.checkpoint is not None and plan.members is not None  # as in `JournalState`: others only settle
-        self._at = _Place(number, plan if is_open else None, (path, plan.nonce))
+        plan = decode_plan(data, number, self.run)
+        self._at = _Place(number, plan if needs_outcome(plan) else None, (plan_path(number), plan.nonce))
         return plan
 
     def _read_outcome(self, plan: Plan) -> Outcome | None:
         """Return the outcome of a plan, and advance behind it; None if there is none."""
-        path = outcome_path(plan.plan)
-        if (data := self.storage.read(path)) is None:
+        data = self._data(outcome_path, plan.plan)
+        if data is None:
             return None
-        outcome = parse(Outcome, path, data)
-        self._check(path, outcome, plan.plan)
-        if why := _of_another(outcome, plan):
-            raise StorageLostError(f"{path} does not belong to {plan_path(plan.plan)}: it {why}: {_REMEDY}")
-        self._at = _Place(plan.plan, None, (path, outcome.nonce))
+        outcome = decode_outcome(data, plan)
+        self._at = _Place(plan.plan, None, (outcome_path(plan.plan), outcome.nonce))
         return outcome
 
-    def _check(self, path: str, record: Plan | Outcome, number: int) -> None:
-        """Raise an error if a record belongs to another run or has another number."""
-        if record.run != self.run:
-            raise StorageLostError(f"{path} belongs to run {record.run}, this journal to run {self.run}: {_REMEDY}")
-        if record.plan != number:
-            raise RecordError(f"{path} holds the record of plan {record.plan}: no file of the journal may be renamed")
+    def _data(self, path_of: Callable[[int], str], number: int) -> bytes | None:
+        """Return the bytes of a record: from a segment if one holds the number, else from the single file."""
+        if self._segments.covers(number):
+            plan, outcome = self._segments.read(number)
+            return plan if path_of is plan_path else outcome
+        self._segments.forget()
+        path = path_of(number)
+        data = self.storage.read(path)
+        if data is None or path != plan_path(1) or not is_marker(data):
+            return data
+        if not self._advance(sync=True):
+            raise StorageLostError(f"{segment_path(1)} is missing, and {path} says that its plan is there: {_REMEDY}")
+        return self._data(path_of, number)
 
     # -- the end -----------------------------------------------------------------------------------------------------
 
@@ -269,7 +307,7 @@ class Journal:
         if self._at.newest is not None:
             newest, nonce = self._at.newest
             with self._grace.on(f"{newest} stands"):
-                if self._nonce_at(newest) != nonce:
+                if self._nonce_at(newest) != nonce and not self._is_in_segment(self.through):
                     raise StorageLostError(f"{newest}, which this program has read, is not there any more: {_REMEDY}")
         with self._grace.on("neighbour"):
             if isinstance(record, Plan):
@@ -277,13 +315,18 @@ class Journal:
             else:
                 self._reject_gap(record.plan)
         data = create_and_read(self.storage, path, dumps(record))
+        if self._is_in_segment(record.plan):
+            return False  # the name was free only because the record that decided is in a segment now
         with self._grace.on(path):
-            return parse(type(record), path, data).nonce == record.nonce
+            self._confirmed = parse(type(record), path, data).nonce
+        return self._confirmed == record.nonce
 
     def _reject_orphan(self, number: int) -> None:
         """Raise if a plan is to be created whose outcome exists: that belongs to another evaluation."""
         orphan, plan = outcome_path(number), plan_path(number)
-        if self.storage.read(orphan) is not None and self.storage.read(plan) is None:
+        if self.storage.read(orphan) is None or self.storage.read(plan) is not None:
+            return
+        if not self._is_in_segment(number):
             raise StorageLostError(f"the journal has a hole: {plan} is missing, but {orphan} is there: {_REMEDY}")
 
     def _reject_gap(self, number: int) -> None:
@@ -292,8 +335,19 @@ class Journal:
         if self.storage.read(later) is None:
             return
         self._sync()
-        if self.storage.read(outcome) is None:
+        if self.storage.read(outcome) is None and not self._is_in_segment(number):
             raise StorageLostError(f"the journal has a hole: {outcome} is missing, but {later} is there: {_REMEDY}")
+
+    def _advance(self, *, sync: bool = False) -> bool:
+        """Look for new segments, as `Segments.advance`. A damaged one is impossible, like any other record."""
+        with self._grace.on("segments"):
+            return self._segments.advance(sync=sync)
+
+    def _is_in_segment(self, number: int) -> bool:
+        """Return whether a segment holds a number. Every segment that was visible before the call is found."""
+        if not self._segments.covers(number):
+            self._advance(sync=True)
+        return self._segments.covers(number)
 
     def _sync(self) -> None:
         for folder in JOURNAL_FOLDERS:
@@ -328,7 +382,42 @@ def outcome_path(number: int) -> str:
     return f"outcomes/{number:012d}.json"
 
 
-def _of_another(outcome: Outcome, plan: Plan) -> str | None:
+def decode_plan(data: bytes, number: int, run: str) -> Plan:
+    """Return the plan of a number. Raises `RecordError`, or `StorageLostError` for a record of another run."""
+    plan = parse(Plan, plan_path(number), data)
+    _require_place(plan_path(number), plan, number, run)
+    return plan
+
+
+def decode_outcome(data: bytes, plan: Plan) -> Outcome:
+    """Return the outcome of a plan. Raises as `decode_plan`."""
+    path = outcome_path(plan.plan)
+    outcome = parse(Outcome, path, data)
+    _require_place(path, outcome, plan.plan, plan.run)
+    if why := why_of_another(outcome, plan):
+        raise StorageLostError(f"{path} does not belong to {plan_path(plan.plan)}: it {why}: {_REMEDY}")
+    return outcome
+
+
+def _require_place(path: str, record: Plan | Outcome, number: int, run: str) -> None:
+    """Raise an error if a record belongs to another run or has another number."""
+    if record.run != run:
+        raise StorageLostError(f"{path} belongs to run {record.run}, this journal to run {run}: {_REMEDY}")
+    if record.plan != number:
+        raise RecordError(f"{path} holds the record of plan {record.plan}: no file of the journal may be renamed")
+
+
+def needs_outcome(plan: Plan) -> bool:
+    """Return whether a plan evaluates a checkpoint, as in `JournalState`. Other plans only settle."""
+    return plan.checkpoint is not None and plan.members is not None
+
+
+def _next_number(place: _Place) -> int:
+    """Return the number of the plan or outcome that follows a place."""
+    return place.through + (place.open is None)
+
+
+def why_of_another(outcome: Outcome, plan: Plan) -> str | None:
     """Return why an outcome does not belong to the plan of its number; `None` if it does.
 
     Outcomes of older releases do not name the nonce of their plan, so only their group is compared.

@@ -18,6 +18,7 @@ from sidecar.records import SCHEMA
 
 RUN_PATH: Final = "run.json"
 JOURNAL_FOLDERS: Final = ("plans", "outcomes")
+SEGMENTS: Final = "segments"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,7 +93,7 @@ def check_run(storage: Storage, run: str, grace: GracePeriod | None = None) -> N
 
 def _reject_orphans(storage: Storage) -> None:
     """Raise if a run is to begin in a folder with records of another run: both would use the same names."""
-    for folder in JOURNAL_FOLDERS:
+    for folder in (*JOURNAL_FOLDERS, SEGMENTS):
         # Another daemon may have created the run after the first reading of `run.json`, so it is read again.
         if (names := storage.names(folder)) and storage.read(RUN_PATH) is None:
             raise StorageLostError(

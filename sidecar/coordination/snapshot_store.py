@@ -1,8 +1,10 @@
 """Read and write the snapshot of a run's journal in shared storage.
 
-A snapshot is a view: without it a daemon reads the journal from its beginning.
+A snapshot is a view: without it a daemon reads the journal from its beginning. It is compressed, because it names every
+checkpoint of the run. Older releases wrote it under another name, and plain.
 """
 
+import zlib
 from dataclasses import dataclass
 from functools import partial
 from typing import Final
@@ -12,10 +14,18 @@ from sidecar.codec import loads
 from sidecar.coordination.journal import Journal
 from sidecar.coordination.journal_state import JournalState
 from sidecar.coordination.snapshot import Snapshot, encode, restore
-from sidecar.coordination.storage import Storage
+from sidecar.coordination.storage import MAX_RECORD_BYTES, Storage
 from sidecar.errors import RecordError, StorageError, StorageLostError
 
-PATH: Final = "snapshot.json"
+PATH: Final = "snapshot.json.gz"
+PLAIN_PATH: Final = "snapshot.json"
+"""The snapshot of an older release, which is read if there is no other."""
+
+_MOST_BYTES: Final = 128 * 1024 * 1024
+"""The most bytes that a snapshot unpacks to."""
+
+
+_GZIP: Final = 31  # the `wbits` of zlib for the format of gzip
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,14 +41,24 @@ def resume(storage: Storage, journal: Journal, calls: Calls = call_directly) -> 
 
     Raises `StorageLostError` if the journal belongs to another run by now.
     """
+    for path in (PATH, PLAIN_PATH):
+        if (history := _resume(storage, journal, calls, path)) is not None:
+            return history
+    return None
+
+
+def _resume(storage: Storage, journal: Journal, calls: Calls, path: str) -> JournalState | None:
+    """Return the state at one snapshot, as `resume`."""
     try:
-        data = calls(PATH, partial(storage.read, PATH))
+        data = calls(path, partial(storage.read, path))
         if data is None:
             return None
+        if path == PATH:
+            data = _unpacked(data)
         end = loads(_End, data)
         if end.run != journal.run:
             return None
-        journal.expect(end.through, PATH)  # records are durable before they are folded
+        journal.expect(end.through, path)  # records are durable before they are folded
         snapshot = loads(Snapshot, data)
         history = restore(snapshot)
         known = journal.resume(snapshot.end.through, snapshot.end.plan_nonce, snapshot.end.outcome_nonce)
@@ -49,16 +69,33 @@ def resume(storage: Storage, journal: Journal, calls: Calls = call_directly) -> 
     return history if known else None
 
 
+def _unpacked(data: bytes) -> bytes:
+    """Return the content of a compressed snapshot. Raises `RecordError` if it is damaged, or unpacks to too much."""
+    unpacker = zlib.decompressobj(_GZIP)
+    try:
+        unpacked = unpacker.decompress(data, _MOST_BYTES)
+    except zlib.error as error:
+        raise RecordError(f"{PATH} is damaged: {error}") from error
+    if not unpacker.eof:
+        raise RecordError(f"{PATH} is torn, or unpacks to more than {_MOST_BYTES} bytes")
+    return unpacked
+
+
 def write(storage: Storage, snapshot: Snapshot) -> str | None:
     """Write the snapshot, and return why that failed, as a sentence; None if it did not fail.
 
     A snapshot that is too long for a record is not written. Then daemons that start use the one before.
     """
+    packer = zlib.compressobj(wbits=_GZIP)
+    data = packer.compress(encode(snapshot)) + packer.flush()
     try:
-        data = encode(snapshot)
         storage.replace(PATH, data)
     except RecordError:
-        return None
+        return (
+            f"{PATH} is not written any more: the run has so many checkpoints that it would be longer than "
+            f"{MAX_RECORD_BYTES} bytes. Nothing is lost, but daemons and commands start ever more slowly: begin a new "
+            "run with another state directory when that suits you"
+        )
     except StorageError as error:
         return str(error)
     return None

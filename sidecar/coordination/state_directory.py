@@ -17,7 +17,7 @@ from sidecar import durable
 from sidecar.clock import Clock, SystemClock
 from sidecar.codec import dumps
 from sidecar.confined import open_folder
-from sidecar.coordination.run import JOURNAL_FOLDERS, RUN_PATH, Run
+from sidecar.coordination.run import JOURNAL_FOLDERS, RUN_PATH, SEGMENTS, Run
 from sidecar.coordination.unique_names import parse
 from sidecar.errors import RecordError, RunReplacedError, SettingsError, StateUnavailableError, StorageError
 from sidecar.records import SCHEMA
@@ -167,6 +167,7 @@ class StateDirectory:
         """Yield the records of the run that still exist."""
         for folder in JOURNAL_FOLDERS:
             yield from self.run_dir.glob(f"{folder}/*.json")
+        yield from self.run_dir.glob(f"{SEGMENTS}/*.jsonl.gz")
 
     def _read_marker(self) -> RunMarker | None:
         """Return the marker, with an empty run if it cannot be decoded; `None` if there is no marker."""

@@ -49,8 +49,12 @@ class Storage(Protocol):
         """Return the whole content of a file; `None` if it does not exist."""
         ...
 
-    def replace(self, path: str, data: bytes, *, survives_crash: bool = False) -> None:
-        """Write a file in place of the one that may exist: whole or not at all, and durably if `survives_crash`."""
+    def replace(self, path: str, data: bytes, *, survives_crash: bool = False, instead_of: bytes | None = None) -> None:
+        """Write a file in place of the one that may exist: whole or not at all, and durably if `survives_crash`.
+
+        With `instead_of` nothing is written unless the file has this content, in the same folder: the state directory
+        may have been replaced meanwhile.
+        """
         ...
 
     def sync(self, folder: str) -> None:
@@ -69,8 +73,8 @@ class Storage(Protocol):
         """
         ...
 
-    def remove(self, path: str) -> None:
-        """Remove a file, if it exists."""
+    def remove(self, path: str, *, holding: bytes | None = None) -> None:
+        """Remove a file, if it exists and, with `holding`, has this content. The removal may not survive a crash."""
         ...
 
     def sweep(self, folder: str, before: float) -> None:
@@ -124,11 +128,13 @@ class PosixStorage:
                 return data
         raise AssertionError("the last try returns or raises")
 
-    def replace(self, path: str, data: bytes, *, survives_crash: bool = False) -> None:
+    def replace(self, path: str, data: bytes, *, survives_crash: bool = False, instead_of: bytes | None = None) -> None:
         """Rename a temporary file to the name. Without `survives_crash` a crash of the machine may leave it torn."""
         parent, name = self._split(path)
         _reject_long(path, len(data))
-        with self._explained("write", path), self._folder(parent, make=True) as folder:
+        with self._explained("write", path), self._folder(parent, make=instead_of is None) as folder:
+            if instead_of is not None and not _holds(folder, name, instead_of):
+                return
             durable.replace(folder, name, data, temporary=_temporary_name(), survives_crash=survives_crash)
 
     def sync(self, folder: str) -> None:
@@ -156,7 +162,7 @@ class PosixStorage:
             return {name: at for name in opened.names() if (at := _written_at(opened, name)) is not None}
         return {}
 
-    def remove(self, path: str) -> None:
+    def remove(self, path: str, *, holding: bytes | None = None) -> None:
         """Unlink a file. A folder is not removed, and is an error."""
         parent, name = self._split(path)
         with (
@@ -164,7 +170,8 @@ class PosixStorage:
             contextlib.suppress(FileNotFoundError),
             self._folder(parent) as folder,
         ):
-            folder.unlink(name)
+            if holding is None or _holds(folder, name, holding):
+                folder.unlink(name)
 
     def sweep(self, folder: str, before: float) -> None:
         """Unlink old temporary files. One that cannot be removed is left there."""
@@ -238,6 +245,11 @@ def _reject_long(path: str, length: int) -> None:
     """Raise `RecordError` if a record is too long."""
     if length > MAX_RECORD_BYTES:
         raise RecordError(f"{path} is longer than the {MAX_RECORD_BYTES} bytes that a record may have")
+
+
+def _holds(folder: Folder, name: str, data: bytes) -> bool:
+    """Return whether a file has this content."""
+    return folder.read(name, len(data)) == data
 
 
 def _written_at(folder: Folder, name: str) -> float | None:

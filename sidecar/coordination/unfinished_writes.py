@@ -11,7 +11,7 @@ from sidecar.errors import RecordError, StorageError
 
 _OLD_SECONDS: Final = 86400.0  # a daemon that has written for a day is not coming back
 _AGAIN_SECONDS: Final = 86400.0
-_FOLDERS: Final = ("", "members", "plans", "outcomes", "evaluations", "sinks")
+_FOLDERS: Final = ("", "members", "plans", "outcomes", "segments", "evaluations", "sinks")
 
 
 class UnfinishedWrites:

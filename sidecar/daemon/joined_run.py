@@ -9,7 +9,9 @@ from functools import partial
 from typing import Final
 
 from sidecar.bounded_calls import Calls, HangingError
+from sidecar.clock import Clock
 from sidecar.coordination import snapshot_store
+from sidecar.coordination.compaction import Compaction
 from sidecar.coordination.heartbeats import Heartbeats
 from sidecar.coordination.journal import Journal
 from sidecar.coordination.journal_state import Closed
@@ -23,6 +25,11 @@ from sidecar.states import OutcomeStatus
 _MOST_RECORDS: Final = 1000
 """The most records that are read at once. Between the parts of a long journal the loop writes heartbeats."""
 
+_COMPACTION_SECONDS: Final = 0.1
+"""The seconds of one step of a compaction, which the other requests of this thread wait for."""
+
+_COMPACTION_PAUSE_SECONDS: Final = 60.0  # after a failure
+
 
 @dataclass(slots=True, kw_only=True)
 class JoinedRun:
@@ -33,6 +40,10 @@ class JoinedRun:
     heartbeats: Heartbeats
     unfinished_writes: UnfinishedWrites
     views: Calls
+    compaction: Compaction
+    _compaction_at: float = float("-inf")  # when a failed compaction is tried again
+    _compaction_problem: str | None = None
+    _snapshot_problem: str | None = None
     _records: list[Plan | Outcome] = field(default_factory=list)  # read, and not yet part of a response
     _success: Closed | None = None  # the newest, until its view is written
 
@@ -74,13 +85,32 @@ class JoinedRun:
         return None
 
     def write_snapshot(self, snapshot: Snapshot | None) -> str | None:
-        """Write a snapshot for daemons that start, if one is due, and return why that failed; None if it did not."""
-        if snapshot is None:
-            return None
+        """Write a snapshot for daemons that start, if one is due.
+
+        Return why the newest one could not be written; None if it could.
+        """
+        if snapshot is not None:
+            try:
+                self._snapshot_problem = self.views("snapshot", partial(snapshot_store.write, self.storage, snapshot))
+            except HangingError as error:
+                self._snapshot_problem = str(error)
+        return self._snapshot_problem
+
+    def compact(self, closed: int | None, clock: Clock) -> str | None:
+        """Move old plans into segments for a moment, and return why that failed; None if it did not.
+
+        `closed`: the plans up to this one are closed; None: another node does it, or a plan is open.
+        """
+        if closed is None or clock.now() < self._compaction_at or not self.compaction.is_due(closed):
+            return self._compaction_problem
+        end = clock.now() + _COMPACTION_SECONDS
         try:
-            return self.views("snapshot", partial(snapshot_store.write, self.storage, snapshot))
-        except HangingError as error:
-            return str(error)
+            self.views("compact", partial(self.compaction.work, closed, lambda: clock.now() >= end))
+            self._compaction_problem = None
+        except (RecordError, StorageError, HangingError) as error:
+            self._compaction_problem = str(error)
+            self._compaction_at = clock.now() + _COMPACTION_PAUSE_SECONDS
+        return self._compaction_problem
 
     def remove_unfinished_writes(self, now: float) -> None:
         """Remove the unfinished files of writers that were killed."""

@@ -133,7 +133,21 @@ class RequestBuilder:
             tidying,
             self._snapshot(now),
             self.state.attended(),
+            self._closed(now),
         )
+
+    def _closed(self, now: float) -> int | None:
+        """Return the newest plan if this node publishes results and no plan is open; else None.
+
+        Old plans are moved into segments then, so that this costs no evaluation its time.
+        """
+        history = self.state.history
+        return history.through if self._is_between_plans() and self.state.publishes(now) else None
+
+    def _is_between_plans(self) -> bool:
+        """Return whether this node has read the journal, and no plan is open or follows at once."""
+        history = self.state.history
+        return self.state.caught_up and history.open is None and not history.backlog_cutoff_pending
 
     def _snapshot(self, now: float) -> Snapshot | None:
         """Return a snapshot of the journal if one is due and this node publishes results; else None.
@@ -142,8 +156,7 @@ class RequestBuilder:
         """
         history, run = self.state.history, self.state.run
         due = history.through >= self.schedule.snapshot_through + self.snapshot_plans
-        between_plans = history.open is None and not history.backlog_cutoff_pending
-        if run is None or not (due and between_plans and self.state.caught_up and self.state.publishes(now)):
+        if run is None or not (due and self._is_between_plans() and self.state.publishes(now)):
             return None
         self.schedule.snapshot_through = history.through
         return take(history, run)

@@ -80,6 +80,7 @@ class ResponseObserver:
             if response.tidied.old:
                 self.log.info("old_evaluations_removed", count=response.tidied.old)
         self.warnings.trouble(response.trouble)
+        state.statistics.journal_problems = response.journal_problems
         if response.more:
             self.schedule.next_sync_at = now
         elif not state.caught_up and not response.unread:

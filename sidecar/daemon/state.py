@@ -19,7 +19,15 @@ from sidecar.daemon.statistics import Statistics
 from sidecar.daemon.timers import Timers
 from sidecar.daemon.training_progress import TrainingProgress
 from sidecar.export_rule import ExportRule
-from sidecar.heartbeat import AboutNode, CheckpointSightings, Heartbeat, JournalPosition, NumericProfiles, Slot
+from sidecar.heartbeat import (
+    SEGMENTS_KNOWN,
+    AboutNode,
+    CheckpointSightings,
+    Heartbeat,
+    JournalPosition,
+    NumericProfiles,
+    Slot,
+)
 from sidecar.pins.policy import PinPolicy
 from sidecar.policy.disputes import is_disputed, is_seen_by_others
 from sidecar.policy.eligibility import MOST_UNREADABLE, compatible_nodes, may_release_pins
@@ -246,7 +254,7 @@ class DaemonState:
             state=self.shown_state,
             version=self.identity.version,
             task=self.task,
-            journal=JournalPosition(plan=through, outcome=through - is_open),
+            journal=JournalPosition(plan=through, outcome=through - is_open, segments=SEGMENTS_KNOWN),
             slots=slots,
             numerics=self.numerics,
         )

@@ -17,6 +17,7 @@ class Statistics:
     pins_bytes: int = 0
     saves_bytes: int = 0
     exports: ExportsReport = NO_EXPORTS
+    journal_problems: tuple[str, ...] = ()  # why the newest snapshot or segment could not be written
     groups_formed: int = 0
     group: tuple[str, ...] = ()  # the workers of the newest evaluation
     gaps: UnseenSteps = field(default_factory=UnseenSteps)

@@ -36,7 +36,8 @@ def report_status(
     reasons = left_out(state.nodes.ready(now), history, identity.node, state.groups.min_workers)
     unknown = {**tracker.failed, **tracker.unknown}
     alive = state.nodes.alive(now)
-    sentences = *(f"{name}: {unknown[name]}" for name in sorted(unknown)), *state.nodes.unreadable_files
+    entries = *(f"{name}: {unknown[name]}" for name in sorted(unknown)), *state.nodes.unreadable_files
+    sentences = *entries, *statistics.journal_problems
     return Status(
         identity=identity,
         state=state.shown_state,
@@ -70,6 +71,7 @@ def report_status(
             failing_exports=len(statistics.exports.problems),
         ),
         unreadable=UnreadableEntries(sentences[:_SENTENCES_SHOWN], len(sentences)),
+        journal_problems=len(statistics.journal_problems),
         ended=ended,
     )
 

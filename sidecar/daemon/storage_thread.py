@@ -19,6 +19,7 @@ from sidecar.artifacts.retention import CleanupRequest, CleanupResult
 from sidecar.bounded_calls import Calls, HangingError, call_directly
 from sidecar.clock import Clock
 from sidecar.coordination import snapshot_store
+from sidecar.coordination.compaction import Compaction
 from sidecar.coordination.heartbeats import Heartbeats, ReadLimits
 from sidecar.coordination.journal import Journal
 from sidecar.coordination.journal_state import JournalState
@@ -56,7 +57,8 @@ class Sync:
     """Write the heartbeat, read new records and the other heartbeats and, if `scan`, scan the checkpoints.
 
     `tidying`: the saves to remove and to measure. `snapshot`: a snapshot of the journal to write. `attended`: nodes
-    whose heartbeats are read before those of others.
+    whose heartbeats are read before those of others. `closed`: the newest closed plan, if this node moves old ones into
+    segments.
     """
 
     heartbeat: Heartbeat
@@ -65,6 +67,7 @@ class Sync:
     tidying: CleanupRequest
     snapshot: Snapshot | None = None
     attended: tuple[str, ...] = ()
+    closed: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +107,7 @@ class Response:
         reconciliation: The result of a scan.
         tidied: The result of `Sync.tidying`, once it was tried.
         trouble: Sentences about failures with views and saves, on which no decision depends.
+        journal_problems: Those among them that let the journal grow: why a snapshot or a segment cannot be written.
         scanning: Whether the requested scan, or the one before, has not ended.
         error: The error, if the request failed.
     """
@@ -118,6 +122,7 @@ class Response:
     reconciliation: Reconciliation | None = None
     tidied: CleanupResult | None = None
     trouble: tuple[str, ...] = ()
+    journal_problems: tuple[str, ...] = ()
     scanning: bool = False
     error: SidecarError | None = None
 
@@ -234,6 +239,7 @@ class StorageThread:
             heartbeats=Heartbeats(self.storage, run, self.reads, self.calls),
             unfinished_writes=UnfinishedWrites(self.storage),
             views=self.views,
+            compaction=Compaction(self.storage, run),
         )
         history = snapshot_store.resume(self.storage, self._membership.journal, self.calls)
         return Response(request, run=run, history=history)
@@ -256,16 +262,21 @@ class StorageThread:
             more = run.read_more()
         except SidecarError as error:
             unread = error
-        trouble = [run.write_view(), run.write_snapshot(sync.snapshot)]
+        trouble = [run.write_view(), problem := run.write_snapshot(sync.snapshot)]
         reading = run.heartbeats.read_due(now := self.clock.now(), sync.attended)
         response = Response(sync, more=more, unread=unread is not None, reading=reading, error=unread)
         if isinstance(unread, NewerSchemaError):
             return response
+        trouble.append(run.compact(None if unread else sync.closed, self.clock))
+        problems = tuple(sentence for sentence in (problem, trouble[-1]) if sentence is not None)
         run.remove_unfinished_writes(now)
         tidied = self.reconciler.tidy(sync.tidying)
         trouble += [*tidied.failed.values(), *tidied.unmeasured, tidied.old_failed]
         response = replace(
-            response, tidied=tidied, trouble=tuple(sentence for sentence in trouble if sentence is not None)
+            response,
+            tidied=tidied,
+            trouble=tuple(sentence for sentence in trouble if sentence is not None),
+            journal_problems=problems,
         )
         try:
             return self._scan(sync, response) if sync.scan else response

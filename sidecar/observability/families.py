@@ -96,6 +96,10 @@ FAMILIES: Final[dict[str, tuple[tuple[str, ...], str]]] = {
     ),
     "sidecar_pins_bytes": (_ONE, "Disk space of the checkpoints held until they are evaluated."),
     "sidecar_saves_bytes": (_ONE, "Disk space of the weights, predictions and states that workers saved."),
+    "sidecar_journal_failing": (
+        _ONE,
+        "Snapshots and segments of the journal that this node could not write, so that it grows; see its status.",
+    ),
     "sidecar_exports_bytes": (_ONE, "Disk space of the best checkpoints that export_best retains."),
     "sidecar_exports_failing": (
         _ONE,

@@ -182,6 +182,7 @@ def _export_status(samples: _Samples, status: Status) -> None:
         samples.add("sidecar_nodes_left_out", count, reason)
     samples.add("sidecar_pins_bytes", status.disk.pins_bytes)
     samples.add("sidecar_saves_bytes", status.disk.saves_bytes)
+    samples.add("sidecar_journal_failing", status.journal_problems)
     samples.add("sidecar_exports_bytes", status.disk.exports_bytes)
     samples.add("sidecar_exports_failing", status.disk.failing_exports)
     samples.add("sidecar_ready", status.unready is None, identity.node)

@@ -138,4 +138,5 @@ class Status:
     workers: tuple[WorkerStatus, ...] = ()
     disk: DiskUsage = field(default_factory=DiskUsage)
     unreadable: UnreadableEntries = field(default_factory=UnreadableEntries)
+    journal_problems: int = 0  # snapshots and segments that cannot be written
     ended: Ended | None = None  # None: the run goes on, or this daemon ends for another reason

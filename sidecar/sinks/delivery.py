@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from sidecar.codec import dumps
-from sidecar.coordination.journal import plan_path
+from sidecar.coordination.closed_plan import has_plan
 from sidecar.coordination.journal_state import Entry, JournalState
 from sidecar.coordination.run import read_run
 from sidecar.coordination.storage import Storage
@@ -319,7 +319,7 @@ class Delivery:
         It is asked again, because another node may have delivered what is not visible here yet.
         """
         newest = known.entries[-1].plan.plan if known.entries else 0
-        if delivered.plan > newest and self._storage.read(plan_path(delivered.plan)) is None:
+        if delivered.plan > newest and not has_plan(self._storage, delivered.plan):
             raise SinkUnavailableError(
                 f"sinks/{self.sink.name}.json in the run's state directory names plan {delivered.plan}, which is not "
                 "in the journal: if it stays so, delete the file"

@@ -1,6 +1,7 @@
 """A daemon that starts with a snapshot knows what one knows that read the whole journal."""
 
 import dataclasses
+import gzip
 import hashlib
 import json
 import random
@@ -16,6 +17,7 @@ from sidecar.coordination import snapshot_store
 from sidecar.coordination.checkpoint_verdicts import BEFORE_START
 from sidecar.coordination.journal import Journal, outcome_path, plan_path
 from sidecar.coordination.journal_state import EntryLog, JournalState
+from sidecar.coordination.segments import segment_path
 from sidecar.coordination.snapshot import FILE_FIELDS, FOLD, RECENT, Snapshot, encode, restore, take
 from sidecar.coordination.storage import PosixStorage
 from sidecar.errors import RecordError
@@ -163,17 +165,18 @@ def storage(tmp_path):
 
 
 def test_a_start_reads_only_what_came_after(storage, monkeypatch):
-    """The newest plan and its outcome, to know that they are the same, and one name that is not there."""
+    """The newest plan and its outcome, to know that they are the same, and the names that would come next."""
     read, asked = storage.read, []
     monkeypatch.setattr(storage, "read", lambda path: (asked.append(path), read(path))[1])
     journal = Journal(storage, "r")
     history = snapshot_store.resume(storage, journal)
     assert history.through == journal.through == 10
     assert journal.read_new() == []
-    assert asked == [snapshot_store.PATH, plan_path(10), outcome_path(10), plan_path(11)]
+    next_segment = segment_path(1)
+    assert asked == [snapshot_store.PATH, next_segment, plan_path(10), outcome_path(10), plan_path(11)]
 
 
-@pytest.mark.parametrize("damage", [b"", b"{", b"[]", b'{"schema":99}'])
+@pytest.mark.parametrize("damage", [b"", b"{", b"[]", b'{"schema":99}', gzip.compress(b"{"), gzip.compress(b"[]")[:-3]])
 def test_what_is_no_snapshot_is_not_believed(storage, damage):
     """Torn by a crash, or of a newer version: the journal is read from its beginning."""
     storage.replace(snapshot_store.PATH, damage)
@@ -197,8 +200,8 @@ def test_what_is_no_snapshot_is_not_believed(storage, damage):
 )
 def test_a_snapshot_of_another_past_is_not_believed(storage, change):
     """The journal may have been brought back from a backup, or folded by another version."""
-    changed = json.loads(storage.read(snapshot_store.PATH)) | change
-    storage.replace(snapshot_store.PATH, json.dumps(changed).encode())
+    changed = json.loads(gzip.decompress(storage.read(snapshot_store.PATH))) | change
+    storage.replace(snapshot_store.PATH, gzip.compress(json.dumps(changed).encode()))
     journal = Journal(storage, "r")
     assert snapshot_store.resume(storage, journal) is None
     assert (journal.through, journal.open) == (0, None)
@@ -215,9 +218,36 @@ def test_what_is_too_long_for_a_record_is_not_written(storage, monkeypatch):
     """The one before it stays."""
     before = storage.read(snapshot_store.PATH)
     monkeypatch.setattr("sidecar.coordination.storage.MAX_RECORD_BYTES", 1000)
-    snapshot_store.write(storage, take(fold(journal(2, 10)), "r"))
+    problem = snapshot_store.write(storage, take(fold(journal(2, 10)), "r"))
     monkeypatch.undo()
     assert storage.read(snapshot_store.PATH) == before
+    assert "snapshot.json.gz is not written any more" in problem
+
+
+def test_a_snapshot_of_a_release_that_did_not_compress_it_is_believed(storage):
+    """An upgrade does not begin with the whole journal."""
+    storage.replace(snapshot_store.PLAIN_PATH, gzip.decompress(storage.read(snapshot_store.PATH)))
+    storage.remove(snapshot_store.PATH)
+    assert snapshot_store.resume(storage, Journal(storage, "r")).through == 10
+
+
+def test_a_snapshot_unpacks_to_a_bounded_length(storage, monkeypatch):
+    """A forged one costs no memory."""
+    monkeypatch.setattr(snapshot_store, "_MOST_BYTES", 1000)
+    journal = Journal(storage, "r")
+    assert snapshot_store.resume(storage, journal) is None
+
+
+def test_a_snapshot_of_many_checkpoints_fits(storage):
+    """350,000 evaluations: three years at one in five minutes."""
+    history = fold(journal(1, 10))
+    digests = random.Random(1)
+    history.totals.checkpoints["evaluated"] |= {
+        (f"ckpt-{number * 1000}", f"{digests.getrandbits(256):064x}") for number in range(350_000)
+    }
+    history.verdicts.succeeded |= history.totals.checkpoints["evaluated"]
+    assert snapshot_store.write(storage, take(history, "r")) is None
+    assert len(storage.read(snapshot_store.PATH)) > 10_000_000
 
 
 def test_a_snapshot_of_the_release_before_is_believed():

@@ -144,6 +144,7 @@ def test_an_outcome_of_a_plan_that_is_not_open_is_not_created(storage_thread):
 
 def test_records_read_before_an_error_come_with_it(storage_thread):
     """They are delivered once, and never again by the journal."""
+    visit(storage_thread)
     storage_thread.storage.create(plan_path(1), dumps(plan(storage_thread)))
     storage_thread.storage.fails = {"names"}
     answer = visit(storage_thread)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from random import Random
 
-JOURNAL = ("plans/", "outcomes/", "run.json")
+JOURNAL = ("plans/", "outcomes/", "segments/", "run.json")
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,9 +74,12 @@ class Disk:
             folder, _, name = path.rpartition("/")
             self.folders[folder].discard(name)
 
-    def replace(self, path: str, data: bytes) -> None:
-        """Put it there without making it durable."""
-        self.unsynced.setdefault(path, self.files.get(path))
+    def replace(self, path: str, data: bytes, *, durable: bool = False) -> None:
+        """Put it there, without making it durable or with that."""
+        if durable:
+            self.unsynced.pop(path, None)
+        else:
+            self.unsynced.setdefault(path, self.files.get(path))
         self.put(path, data)
 
     def names(self, folder: str) -> list[str]:

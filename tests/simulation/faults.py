@@ -4,7 +4,7 @@ import errno
 from collections.abc import Callable
 from dataclasses import replace
 
-from sidecar.coordination import journal
+from sidecar.coordination import journal, snapshot_store
 from sidecar.coordination.journal import plan_path
 from sidecar.daemon.events import FilesChanged
 from sidecar.records import Plan, Settlement
@@ -360,7 +360,7 @@ def _heartbeat_unreadable(simulation, host, fault) -> None:
 
 
 def _snapshot_unreadable(simulation, host, fault) -> None:
-    _goes_wrong(simulation, host, fault, "snapshot.json")
+    _goes_wrong(simulation, host, fault, snapshot_store.PATH)
 
 
 def _kind_of_operation(simulation, host, fault) -> None:
@@ -405,8 +405,9 @@ def _names_lost(simulation, _, fault) -> None:
     which = (plan_path,), (journal.outcome_path,), (plan_path, journal.outcome_path)
     for number in range(1, last + 1) if fault.aimed else [last]:
         for path in which[int(fault.value * 79) % 3]:
-            disk.drop(path(number))
-            simulation.referee.forget(path(number))
+            if not simulation.referee.is_moved(path(number)):  # the purge finds no file of that name, or the marker
+                disk.drop(path(number))
+                simulation.referee.forget(path(number))
     simulation.purged = True
     simulation.note(lambda: f"old names are purged, up to plan {last}")
 
@@ -424,11 +425,12 @@ def _state_restored(simulation, _, fault) -> None:
         host.cache.clear()
         host.listings.clear()
         simulation.scheduler.at(simulation.scheduler.now + 1.0 + 3.0 * simulation.random.random(), host.start)
+    simulation.referee.unmove()
     for number in range(kept + 1, len(book.plans) + 1):
         disk.drop(plan_path(number))
         disk.drop(journal.outcome_path(number))
     if fault.aimed:
-        disk.drop("snapshot.json")
+        disk.drop(snapshot_store.PATH)
     else:
         simulation.purged = True
     simulation.note(lambda: f"the journal is restored as of plan {kept}")

@@ -4,6 +4,8 @@ It keeps its own book of the journal, read from the bytes that stand on the disk
 the parser of records: rules that are wrong in the daemon must not be wrong here in the same way.
 """
 
+import gzip
+import json
 from collections import Counter
 from dataclasses import dataclass, field
 
@@ -19,6 +21,9 @@ from simulation.storage import plain
 INVARIANTS = {
     "journal never changes": "what stands under a name of the journal stays, byte for byte: one plan, one outcome",
     "journal is linear": "plan N+1 appears when plan N stands there, and its outcome if it has members",
+    "segments hold the journal": "a segment is created once, holds the records of its plans byte for "
+    "byte, follows the one before, has as many plans as all have, and as many closed plans follow as must stay files",
+    "moved before removed": "a single file of the journal goes only once a durable segment holds its bytes",
     "runs do not mix": "no record of one run appears in the state directory of another",
     "one success per checkpoint": "for one name and digest one plan succeeds, and one more each time that a person "
     "asked for it again after that",
@@ -119,6 +124,8 @@ class Referee:
         self.gone: set[tuple[str, str]] = set()  # that were deleted, ever
         self.pinned_since: dict[tuple[str, str], float] = {}
         self._stood: dict[str, bytes] = {}  # under each name of the journal when it appeared
+        self._segments: dict[str, dict[str, bytes]] = {}  # by its name: what it holds, by the names of single files
+        self._moved: set[str] = set()  # names of single files that are in segments, and were removed
         self._purged: dict[str, float] = {}  # names that had been durable, and when they were lost: the book keeps them
         self.wiped_at = float("-inf")  # when the state directory was deleted
         self.newest_schema = 1  # of records in the journal
@@ -134,11 +141,17 @@ class Referee:
 
     def appeared(self, path: str, data: bytes, life) -> None:
         """A name stands on the disk that was not there."""
+        if path in self._moved:
+            self._simulation.counts["late creations"] += 1
+            return
         if life.asked_at <= self._purged.get(path, float("-inf")):  # it was about to write it, and had looked before
             self._simulation.disk.drop(path)  # whoever purges old names purges this one, too
             return
         self._stood[path] = data
         self._purged.pop(path, None)
+        if path.startswith("segments/"):
+            self._segmented(path, data, life)
+            return
         self.newest_schema = max(self.newest_schema, 1 if plain(data) == data else 2)
         if path == "run.json":
             self.run = data.decode().split('"run":"')[1].split('"')[0]
@@ -149,23 +162,88 @@ class Referee:
 
     def replaced(self, path: str, before: bytes | None, data: bytes, life) -> None:
         """Another write than a creation."""
+        if path == "plans/000000000001.json" and data.startswith(b'{"moved_to":'):
+            if before is not None and not before.startswith(b'{"moved_to":'):
+                self.removed(path, before, life)
+            return
         self.check("journal never changes", before is None or before == data, lambda: f"{life.name} overwrote {path}")
+
+    def _segmented(self, path: str, data: bytes, life) -> None:
+        """A segment appeared."""
+        head, *lines = gzip.decompress(data).splitlines()
+        header, held = json.loads(head), {}
+        for line in lines:
+            record = json.loads(line)
+            held[_path(Outcome if "status" in record else Plan, record["plan"])] = line
+        if header["run"] != self.run:
+            self.check("runs do not mix", life.asked_at <= self.wiped_at, lambda: f"{life.name} wrote {path}")
+            self._simulation.disk.drop(path)  # whoever deletes the directory deletes this, too
+            del self._stood[path]
+            return
+        first, last = header["first"], header["last"]
+        before = max((int(name[-17:-5]) for each in self._segments.values() for name in each), default=0)
+        segmenting, book = self._simulation.segmenting, self.book
+        expected = {
+            _path(kind, number): self._stood.get(_path(kind, number))
+            for kind, records in ((Plan, book.plans), (Outcome, book.outcomes))
+            for number in range(first, last + 1)
+            if number in records
+        }
+        closed = len(book.plans) - (book.open is not None)
+        self._simulation.counts["segments"] += 1
+        self.check(
+            "segments hold the journal",
+            held == expected
+            and first == before + 1
+            and path == f"segments/{first:012d}.jsonl.gz"
+            and segmenting is not None
+            and last - first + 1 == segmenting.plans
+            and last + segmenting.kept <= closed,
+            lambda: f"{life.name} wrote {path} with {first} to {last} behind {before}, while {closed} were closed",
+        )
+        self._segments[path] = held
+
+    def removed(self, path: str, data: bytes, life) -> None:
+        """A daemon removed a name of the journal, or put the marker in its place."""
+        if path in self._moved:  # a late creation
+            return
+        durable = [each for each in self._segments if each not in self._simulation.disk.unreturned]
+        held = any(self._segments[each].get(path) == data for each in durable)
+        self.check("moved before removed", held, lambda: f"{life.name} removed {path}, which no durable segment holds")
+        self._moved.add(path)
+        self._simulation.counts["moved"] += 1
+
+    def is_moved(self, path: str) -> bool:
+        """Whether a name is free because a segment holds its record."""
+        return path in self._moved
+
+    def unmove(self) -> None:
+        """Somebody put back all single files and removed the segments."""
+        disk = self._simulation.disk
+        for path in sorted(self._moved):
+            disk.put(path, self._stood[path])
+        for path in self._segments:
+            disk.drop(path)
+            self._stood.pop(path, None)
+        self._moved.clear()
+        self._segments.clear()
 
     def rewound(self, files: dict[str, bytes]) -> None:
         """Names whose creators had not yet returned are gone: the book is what is left, and what had been purged.
 
         A purged outcome of the last plan that is left does not count: that plan looks open, so it may be closed again.
         """
-        self._stood = {path: data for path, data in self._stood.items() if path in files}
+        self._stood = {path: data for path, data in self._stood.items() if path in files or path in self._moved}
+        self._segments = {path: held for path, held in self._segments.items() if path in files}
         before, self.book = self.book, Book()
         kinds = (Plan, before.plans), (Outcome, before.outcomes)
-        left = [number for number in before.plans if any(_path(kind, number) in files for kind, _ in kinds)]
+        left = [number for number in before.plans if any(_path(kind, number) in self._stood for kind, _ in kinds)]
         last = max(left, default=0)
         for number in range(1, last + 1):
             for kind, records in kinds:
                 path, record = _path(kind, number), records.get(number)
-                if path in files:
-                    self.book.add(loads(kind, plain(files[path])))
+                if path in self._stood:
+                    self.book.add(loads(kind, plain(self._stood[path])))
                 elif path in self._purged and record is not None and (kind is Plan or number < last):
                     self.book.add(record)
         self.promises.rewound(self.book)
@@ -179,6 +257,8 @@ class Referee:
         """The state directory was deleted."""
         self.book, self.run = Book(), None
         self._stood.clear()
+        self._segments.clear()
+        self._moved.clear()
         self._purged.clear()
         self.pinned_since.clear()
         self.wiped_at = self._simulation.scheduler.now
@@ -568,7 +648,8 @@ class Referee:
         """Every name that appeared stands for the same bytes."""
         files = self._simulation.disk.files
         for path, data in self._stood.items():
-            self.check("journal never changes", files.get(path) == data, lambda: f"{path} changed")  # noqa: B023
+            if path not in self._moved:
+                self.check("journal never changes", files.get(path) == data, lambda: f"{path} changed")  # noqa: B023
 
     def unsettled(self, book: Book | None = None, there: dict | None = None, before: float = float("inf")) -> list[str]:
         """Return the checkpoints, in the directory or pinned, that are not settled; or those among these.

@@ -8,8 +8,10 @@ from random import Random
 from unittest.mock import patch
 
 from sidecar.coordination import heartbeats, journal, snapshot_store, unique_names
-from sidecar.daemon import storage_schedule
+from sidecar.coordination.compaction import Compaction
+from sidecar.daemon import joined_run, request_builder, storage_schedule, storage_thread
 from sidecar.daemon.events import FilesChanged, JournalChanged
+from sidecar.daemon.state import DaemonState
 from sidecar.errors import NodeNameTakenError, RunReplacedError, StorageLostError
 from simulation import faults
 from simulation.disk import Content, Disk, digest_of
@@ -21,6 +23,7 @@ from simulation.storage import plain
 from simulation.workers import Cluster
 
 _LOOK_EVERY = 1.0
+_MOST_BREAKS = 60  # changes of old plans at which a daemon may be stopped or killed
 _AFTERWARDS = 3.0  # what is settled must stay so
 
 
@@ -31,6 +34,34 @@ class Violation:
     invariant: str
     message: str
     at: float
+
+
+@dataclass(frozen=True, slots=True)
+class Segmenting:
+    """How the journal is moved into segments.
+
+    `plans` are in each, `kept` closed ones stay single files. With `all_nodes` not only the publisher does it. With
+    `breaks_off` daemons are stopped and killed in the middle of it.
+    """
+
+    plans: int
+    kept: int
+    all_nodes: bool
+    breaks_off: bool
+
+    @classmethod
+    def of(cls, scenario: Scenario) -> "Segmenting | None":
+        """Return how a scenario does it; None: not at all."""
+        random = Random(f"{_draws(scenario)}/segments")
+        plans, kept = random.choice(((1, 1), (1, 1), (1, 2), (2, 1), (2, 2), (3, 1), (0, 0)))
+        if plans == 0 or scenario.generation == 1:
+            return None
+        return cls(plans, kept, random.random() < 0.5, scenario.shape != "calm" and random.random() < 0.6)
+
+    def compaction(self, storage, run: str) -> Compaction:
+        """Return the compaction of a node. One whose records have another schema reads what it would not move."""
+        kept = self.kept if storage._host.spec.schema == 1 else 10**9
+        return Compaction(storage, run, kept_plans=kept, most_plans=self.plans)
 
 
 @dataclass(slots=True)
@@ -54,6 +85,7 @@ class Simulation:
 
     def __init__(self, scenario: Scenario, *, history: bool = False) -> None:
         self.scenario = scenario
+        self.segmenting = Segmenting.of(scenario)
         self.random = Random(f"{_draws(scenario)}/run")
         self.scheduler = Scheduler(_draws(scenario))
         self.disk = Disk()
@@ -63,6 +95,7 @@ class Simulation:
         self.hangs_until = self.troubled_until = 0.0
         self.rewinds_after_create = 0.0  # seconds; 0: not
         self.counts: Counter[str] = Counter()
+        self.breaks: Counter[str] = Counter()
         self.outcomes: Counter[str] = Counter()
         self.plans = 0
         self.aimed: list = []  # faults that wait for the next plan
@@ -99,7 +132,8 @@ class Simulation:
         for fault in scenario.faults:
             at(fault.at, lambda fault=fault: self._begin(fault))
         self._sync()
-        with _memory_of_records(), patch.object(storage_schedule, "_IDLE_SECONDS", scenario.idle_seconds):
+        idle = patch.object(storage_schedule, "_IDLE_SECONDS", scenario.idle_seconds)
+        with _memory_of_records(), idle, self._segmented():
             self.scheduler.run(scenario.quiet_after)
             if self.violation is None:
                 self._heal()
@@ -119,6 +153,45 @@ class Simulation:
             self.counts,
             self.history or [],
         )
+
+    @contextlib.contextmanager
+    def _segmented(self):
+        """Move the journal into segments, as small as schedules are short."""
+        segmenting = self.segmenting or Segmenting(1, 10**9, all_nodes=False, breaks_off=False)
+        publishes = DaemonState.publishes if not segmenting.all_nodes else lambda *_: True
+
+        def closed(builder, now):
+            return (
+                builder.state.history.through if builder._is_between_plans() and publishes(builder.state, now) else None
+            )
+
+        with (
+            patch.object(storage_thread, "Compaction", segmenting.compaction),
+            patch.object(joined_run, "_COMPACTION_PAUSE_SECONDS", 2.0),
+            patch.object(request_builder.RequestBuilder, "_closed", closed),
+        ):
+            yield
+
+    def stopped_within(self, host: Host) -> bool:
+        """Whether a daemon was stopped so often that it would only stand still."""
+        self.breaks[host.name] += 1
+        return self.breaks[host.name] > _MOST_BREAKS
+
+    def kill(self, life: Life, again_at: float) -> None:
+        """A daemon is killed in the middle of what it does, and starts again."""
+        host = life.host
+        if life.over or self.healed:
+            return
+        host.troubled_until = max(host.troubled_until, again_at + LINGERS)
+        host.daemon_troubled_until = host.troubled_until
+        self.note(lambda: f"{life.name} is killed while it moves old plans")
+        life.end(leaves_writes=self.random.random() < 0.5)
+        self.scheduler.at(again_at, host.start)
+
+    def removed(self, path: str, data: bytes, life: Life) -> None:
+        """A single file of the journal was removed."""
+        self.note(lambda: f"{life.name} removes {path}")
+        self.referee.removed(path, data, life)
 
     def _heal(self) -> None:
         """Nothing goes wrong any more, and people start again what does not run."""
@@ -333,6 +406,9 @@ class Simulation:
     def appeared(self, path: str, data: bytes, life: Life) -> None:
         """A name was created."""
         self.note(lambda: f"{life.name} creates {path}: {_short(data)}")
+        if path.startswith("segments/"):
+            self.referee.appeared(path, data, life)
+            return
         if self.rewinds_after_create and not path.startswith("run"):
             when, self.rewinds_after_create = self.scheduler.now + self.rewinds_after_create, 0.0
             life.storage.syncs_for = 1.5

@@ -26,6 +26,8 @@ class NodeStorage:
     def create(self, path: str, data: bytes) -> None:
         """As `Storage.create`."""
         host, data = self._host, self._written(data)
+        if path.startswith("segments/"):
+            self._breaks_off(path)
         if host.stop_before_create and path.startswith(("plans/", "outcomes/")):
             length, host.stop_before_create = host.stop_before_create, 0.0
             self._simulation.stop_daemon(host, length, f"before it creates {path}")
@@ -67,16 +69,19 @@ class NodeStorage:
 
         return self._understood(self.call(effect))
 
-    def replace(self, path: str, data: bytes) -> None:
+    def replace(self, path: str, data: bytes, *, survives_crash: bool = False, instead_of: bytes | None = None) -> None:
         """As `Storage.replace`."""
         host, data = self._host, self._written(data)
+        self._breaks_off(path)
         host.cache.pop(path, None)
         host.replaced.add(path)
 
         def effect() -> None:
             self._reject_writes(path)
             before = self._disk.files.get(path)
-            self._disk.replace(path, data)
+            if instead_of is not None and before != instead_of:
+                return
+            self._disk.replace(path, data, durable=survives_crash)
             self._disk.written[path] = self._simulation.scheduler.now
             if before is not None and path.startswith("members/"):
                 self._disk.former[path] = before
@@ -123,10 +128,36 @@ class NodeStorage:
         written = self._disk.written
         return {name: written.get(f"{folder}/{name}", 0.0) for name in self.names(folder)}
 
-    def remove(self, path: str) -> None:
+    def remove(self, path: str, *, holding: bytes | None = None) -> None:
         """As `Storage.remove`."""
+        self._breaks_off(path)
         self._host.cache.pop(path, None)
-        self.call(lambda: self._disk.drop(path), writes=True)
+
+        def effect() -> None:
+            found = self._disk.files.get(path)
+            if found is None or (holding is not None and found != holding):
+                return
+            self._reject_writes(path)
+            self._disk.drop(path)
+            if is_journal(path):
+                self._simulation.removed(path, found, self._life)
+
+        self.call(effect, writes=True)
+
+    def _breaks_off(self, path: str) -> None:
+        """Stop or kill the daemon now and then before it changes what is old in the journal."""
+        simulation, host, draw = self._simulation, self._host, self._random.random
+        if not is_journal(path) or simulation.segmenting is None or not simulation.segmenting.breaks_off:
+            return
+        if simulation.healed or simulation.stopped_within(host):
+            return
+        chance = draw()
+        if chance < 0.06:
+            simulation.stop_daemon(host, draw() * 12.0, f"before it changes {path}")
+            self._life.rest(0.0)
+        elif chance < 0.1:
+            life, until = self._life, simulation.scheduler.now + 1.0 + 3.0 * draw()
+            simulation.scheduler.at(simulation.scheduler.now + 0.02 * draw(), lambda: simulation.kill(life, until))
 
     def sweep(self, folder: str, before: float) -> None:
         """As `Storage.sweep`: nothing is left unfinished here."""

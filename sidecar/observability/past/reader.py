@@ -12,16 +12,16 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final, Protocol, TypeVar
 
-from sidecar.coordination.journal import Journal, outcome_path, plan_path
+from sidecar.coordination.closed_plan import read_closed
+from sidecar.coordination.journal import Journal
 from sidecar.coordination.journal_state import Closed, Entry, EntryLog, JournalState
 from sidecar.coordination.run import read_run
 from sidecar.coordination.storage import Storage
-from sidecar.coordination.unique_names import parse
-from sidecar.errors import SidecarError
+from sidecar.errors import RecordError, SidecarError, StorageLostError
 from sidecar.observability.past.details import details_json
 from sidecar.observability.past.evaluations import PastEvaluations
 from sidecar.observability.status import Status
-from sidecar.records import Outcome, Plan
+from sidecar.records import Outcome
 
 T = TypeVar("T")
 
@@ -225,17 +225,12 @@ class PastReader:
 
     def _details_of(self, number: int) -> dict[str, Any] | None:
         """Return the details of a plan; None if its records are missing or damaged. Raises `StorageError`."""
-        paths = plan_path(number), outcome_path(number)
-        contents = [self._storage.read(path) for path in paths]
-        if contents[0] is None or contents[1] is None:
-            return None
         try:
-            plan, outcome = parse(Plan, paths[0], contents[0]), parse(Outcome, paths[1], contents[1])
-        except SidecarError:
+            closed = read_closed(self._storage, number)
+        except (RecordError, StorageLostError):
             return None
-        if plan.checkpoint is None:
+        if closed is None or closed.plan.checkpoint is None:
             return None
-        closed = Closed(plan, outcome)
         with self._changed:
             row = (
                 next((row for row in self._past.of_plan(number) if row.attempt is not None), None)
@@ -243,10 +238,10 @@ class PastReader:
                 else None
             )
         try:
-            found = details_json(closed, self._saved(outcome))
+            found = details_json(closed, self._saved(closed.outcome))
         except _NoStatesError:
             found = details_json(closed)
-        found["states_removed"] = bool(found["saves"]) and self._is_empty(plan.folder)
+        found["states_removed"] = bool(found["saves"]) and self._is_empty(closed.plan.folder)
         numbered = {} if row is None else {"step": row.step, "step_source": row.step_source, "final": row.final}
         return found | numbered | {"log": self.log_of(closed)}
 

@@ -79,7 +79,7 @@ def test_a_pin_cannot_be_read_on_one_node(cluster, mounts, until, node, error):
     until(lambda: not (cluster.run_dir / "pins" / name).exists(), "the pin to be let go")
 
 
-@pytest.mark.parametrize("path", ["/members/worker-1.json", "/snapshot.json", "/result.json"])
+@pytest.mark.parametrize("path", ["/members/worker-1.json", "/snapshot.json.gz", "/result.json"])
 @pytest.mark.parametrize("error", ["EIO", "EACCES", "hang"])
 def test_a_file_that_nothing_rests_on_cannot_be_read(cluster, mounts, path, error):
     """Whoever can still be seen goes on evaluating."""
