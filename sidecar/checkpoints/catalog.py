@@ -159,6 +159,16 @@ class Catalog:
             below=None if missing or places or not sweep else self._subfolder_hint.remedy(now),
         )
 
+    def is_missing(self) -> bool:
+        """Return whether the checkpoint directory does not exist, as far as storage says."""
+        try:
+            self._root.stat()
+        except FileNotFoundError:
+            return True
+        except OSError:
+            return False
+        return False
+
     def ask(self, found: DiscoveredCheckpoint) -> Answer:
         """Return whether the files of a checkpoint exist, by their names."""
         try:

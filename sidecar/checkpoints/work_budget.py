@@ -36,6 +36,9 @@ SAMPLE: Final = 4
 READ_KIB: Final = 1
 """Units of reading and hashing one KiB."""
 
+TEXT_KIB: Final = 10
+"""Units of one KiB of text that is parsed as a whole. They count before it is read: a brief budget costs no memory."""
+
 _REST_UNITS: Final = 10_000
 """Units between two rests: about as long as a thread may hold Python's lock without anybody noticing."""
 

@@ -105,8 +105,7 @@ class PinReconciler:
         Nothing may be written then, because that would create the checkpoint directory.
         """
         if not self.root.is_dir():
-            with contextlib.suppress(StorageError):  # the write that follows reports the problem
-                return self._complete(self.checkpoints.catalog.scan()).missing
+            return self.checkpoints.catalog.is_missing()
         return False
 
     def clean(self) -> None:

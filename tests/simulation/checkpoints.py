@@ -54,6 +54,10 @@ class NodeCatalog:
         """As `Catalog.scan`."""
         return self._life.storage.call(self._scan)
 
+    def is_missing(self) -> bool:
+        """As `Catalog.is_missing`."""
+        return not self._disk.exists
+
     def ask_directory(self, found) -> Answer:
         """As `Catalog.ask_directory`: nothing is renamed here."""
         raise AssertionError(found)

@@ -13,11 +13,11 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from sidecar.checkpoints.files import Listing, open_file, read_file
+from sidecar.checkpoints.files import Listing, open_file, read_file, size_of
 from sidecar.checkpoints.formats.format import Candidate, Inspection, shown
 from sidecar.checkpoints.formats.hdf5 import MAP_SUFFIX, require_suffix, update_from_hdf5
 from sidecar.checkpoints.formats.keras_iterations import iterations
-from sidecar.checkpoints.work_budget import ENTRY, WorkBudget
+from sidecar.checkpoints.work_budget import ENTRY, TEXT_KIB, WorkBudget
 from sidecar.errors import CorruptError, IncompleteError, VanishedError
 
 MAX_MAP_BYTES: Final = 4 * 1024 * 1024
@@ -61,6 +61,8 @@ class KerasShards:
         """Check the map and the superblock of each shard that it names. The digest covers the map and the shards."""
         del step_key
         work = WorkBudget() if work is None else work
+        size = size_of(folder, require_suffix(name, self.suffixes)) or 0
+        work.add(TEXT_KIB * (min(size, MAX_MAP_BYTES) // 1024))
         content = read_file(folder, require_suffix(name, self.suffixes), limit=MAX_MAP_BYTES)
         total, shards, of_optimizers = _read_map(content, name)
         _require_last(folder, name, shards, work)

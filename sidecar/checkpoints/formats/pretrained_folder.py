@@ -20,13 +20,13 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Final
 
-from sidecar.checkpoints.files import MOST_ENTRIES, File, Listing, list_files, open_file, read_file
+from sidecar.checkpoints.files import MOST_ENTRIES, File, Listing, list_files, open_file, read_file, size_of
 from sidecar.checkpoints.formats.format import Candidate, Inspection, about
 from sidecar.checkpoints.formats.json_members import has_many_containers
 from sidecar.checkpoints.formats.safetensors import Safetensors
 from sidecar.checkpoints.formats.shards import as_shard, doubt_about, is_unfinished, read_index, shards_of
 from sidecar.checkpoints.formats.torch_zip import check_archive, update_from_archive
-from sidecar.checkpoints.work_budget import ENTRY, WorkBudget
+from sidecar.checkpoints.work_budget import ENTRY, TEXT_KIB, WorkBudget
 from sidecar.errors import CheckpointError, CorruptError, IncompleteError, VanishedError
 from sidecar.records import StepSource
 from sidecar.weight_names import INDEX, main_weights
@@ -88,7 +88,7 @@ class PretrainedFolder:
             raise _without_weights(name, names, inner.folders)
         step = _trainer_step(folder, name, names)
         digest = hashlib.sha256(f"{self.name}\0".encode())
-        configs = _update_from_configs(digest, folder, name, names)
+        configs = _update_from_configs(digest, folder, name, names, work)
         if weights.startswith(_ADAPTER) and _ADAPTER_CONFIG not in configs:
             raise IncompleteError(f"{name} has no {_ADAPTER_CONFIG}, which is written after {weights}")
         files, held = _update_from_weights(digest, folder, name, weights, step_key, work)
@@ -181,10 +181,14 @@ def _is_json(content: bytes) -> bool:
     return True
 
 
-def _update_from_configs(digest: "hashlib._Hash", folder: Path, name: str, names: Collection[str]) -> tuple[str, ...]:
+def _update_from_configs(
+    digest: "hashlib._Hash", folder: Path, name: str, names: Collection[str], work: WorkBudget
+) -> tuple[str, ...]:
     """Add the descriptions of the model to a digest, and return their names. Raises `IncompleteError`."""
     configs = tuple(config for config in _CONFIGS if config in names)
     for config in configs:
+        size = size_of(folder, f"{name}/{config}") or 0
+        work.add(TEXT_KIB * (min(size, _MAX_CONFIG_BYTES) // 1024))
         content = read_file(folder, f"{name}/{config}", limit=_MAX_CONFIG_BYTES)
         if not _is_json(content):
             raise IncompleteError(f"{name}/{config} is cut off, or is not JSON")

@@ -22,7 +22,7 @@ from sidecar.checkpoints.formats.hdf5 import require_suffix
 from sidecar.checkpoints.formats.json_members import read_members, string_at, value_at
 from sidecar.checkpoints.formats.shards import as_shard, doubt_about, read_index, require_none_unfinished, shards_of
 from sidecar.checkpoints.formats.step_keys import STEP_KEYS
-from sidecar.checkpoints.work_budget import WorkBudget
+from sidecar.checkpoints.work_budget import TEXT_KIB, WorkBudget
 from sidecar.errors import CorruptError, IncompleteError, VanishedError
 from sidecar.records import StepSource
 from sidecar.weight_names import INDEX, SAFETENSORS, index_of
@@ -101,6 +101,7 @@ def _update(digest: "hashlib._Hash", folder: Path, name: str, keys: Sequence[str
         length = int.from_bytes(os.pread(file.fileno(), _LENGTH_BYTES, 0), "little")
         if length > MAX_HEADER_BYTES:
             raise CorruptError(f"{name} states a header of {length} bytes; up to {MAX_HEADER_BYTES} are read")
+        work.add(TEXT_KIB * (min(length, size) // 1024))
         text = _read_text(digest, file, length, name)
         if size < _LENGTH_BYTES or text is None:
             raise IncompleteError(f"{name} is cut off in its header")

@@ -15,10 +15,10 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final
 
-from sidecar.checkpoints.files import read_file
+from sidecar.checkpoints.files import read_file, size_of
 from sidecar.checkpoints.formats.format import shown
 from sidecar.checkpoints.formats.json_members import TooManyMembersError, read_members, string_at, value_at
-from sidecar.checkpoints.work_budget import WorkBudget
+from sidecar.checkpoints.work_budget import TEXT_KIB, WorkBudget
 from sidecar.errors import CorruptError, IncompleteError, VanishedError
 from sidecar.weight_names import index_of
 
@@ -38,6 +38,7 @@ def read_index(folder: Path, name: str, work: WorkBudget) -> tuple[str, ...]:
 
     Raises `IncompleteError` for an index that is cut off or empty, `CorruptError` if it names other files.
     """
+    work.add(TEXT_KIB * (min(size_of(folder, name) or 0, MAX_INDEX_BYTES) // 1024))
     content = read_file(folder, name, limit=MAX_INDEX_BYTES)
     shards = set[str]()
 

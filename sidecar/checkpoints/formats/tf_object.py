@@ -36,7 +36,7 @@ from sidecar.checkpoints.formats.protobuf import VARINT, fields, read_varint
 from sidecar.checkpoints.formats.sstable import read_table
 from sidecar.checkpoints.formats.tf_entry import natural, read_entry
 from sidecar.checkpoints.formats.tf_tensors import STRING, Entry, check_tensors
-from sidecar.checkpoints.work_budget import OPENED_FILE, WorkBudget
+from sidecar.checkpoints.work_budget import OPENED_FILE, TEXT_KIB, WorkBudget
 from sidecar.errors import CorruptError, IncompleteError
 from sidecar.records import StepSource
 
@@ -152,6 +152,7 @@ class TfObject:
         of the shards. So it does not depend on the prefix or the folder.
         """
         work = WorkBudget() if work is None else work
+        work.add(TEXT_KIB * (min(size_of(folder, f"{name}.index") or 0, MAX_INDEX_BYTES) // 1024))
         index = read_file(folder, f"{name}.index", limit=MAX_INDEX_BYTES)
         with about(f"{name}.index"):
             bundle = _read_bundle(index, step_key, work)
