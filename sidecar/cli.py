@@ -19,9 +19,9 @@ from sidecar.commands.character_fallback import use_fallback
 from sidecar.commands.hooks_command import app as hooks
 from sidecar.commands.load import settings_file, warn
 from sidecar.commands.options import EvalSets, FromStep, Metrics, ToStep, examples, takes_settings
-from sidecar.errors import ShortageError, SidecarError, StorageError
+from sidecar.errors import SidecarError, StorageError
 from sidecar.settings import load
-from sidecar.shortages import NO_MEMORY, shortage
+from sidecar.shortages import machine_shortage
 from sidecar.version import __version__
 
 _INTERRUPTED: Final = 130
@@ -366,33 +366,22 @@ def main() -> None:
         who = f"the user with id {os.geteuid()}"
         warn(f"{where} cannot be reached: {who} has no right to it, or above it")
         code = StorageError.exit_code
-    except (OSError, MemoryError) as error:
-        if (sentence := _shortage(error)) is None:
-            code = _report_bug()
-        else:
-            warn(sentence)
-            code = ShortageError.exit_code
-    except Exception:  # noqa: BLE001 - any other exception is a bug of this program, and is reported as such
-        code = _report_bug()
+    except Exception as error:  # noqa: BLE001 - any other exception is a bug of this program, and is reported as such
+        code = _unexpected(error)
     sys.exit(code)
 
 
-def _report_bug() -> int:
-    """Print the traceback of the present error, and return the exit code."""
+def _unexpected(error: Exception) -> int:
+    """Say what the machine lacks, or report a bug of this program with its traceback; return the exit code."""
+    if (lacking := machine_shortage(error)) is not None:
+        warn(str(lacking))
+        return lacking.exit_code
+    if isinstance(error, OSError) and error.filename is None and error.errno in _OUTPUT_ERRORS:
+        warn(f"standard output cannot be written: {error.strerror}; it is not whole")
+        return StorageError.exit_code
     traceback.print_exc()
     typer.echo("sidecar: this is a bug in sidecar-evaluator; please report it with the lines above", err=True)
     return _A_BUG
-
-
-def _shortage(error: OSError | MemoryError) -> str | None:
-    """Return a sentence for an error that is about this machine, not about a file; None if it is another one."""
-    if isinstance(error, MemoryError):
-        return f"memory is used up: {NO_MEMORY}"
-    if (remedy := shortage(error)) is not None:
-        return f"{error.strerror}: {remedy}"
-    if error.filename is None and error.errno in _OUTPUT_ERRORS:
-        return f"standard output cannot be written: {error.strerror}; it is not whole"
-    return None
 
 
 def _flush_output() -> None:

@@ -8,7 +8,7 @@ import resource
 from collections.abc import Mapping
 from typing import Final
 
-from sidecar.errors import SettingsError
+from sidecar.errors import SettingsError, ShortageError
 
 LEAST_DESCRIPTORS: Final = 64
 """Open files that a daemon needs: about 25 for itself, and some for worker processes, sinks and readers of the page."""
@@ -29,9 +29,23 @@ NO_PROCESS: Final = (
 """The remedy if no process or thread can be started. Other calls raise its error, EAGAIN, for other reasons."""
 
 
+_NO_THREAD: Final = "can't start new thread"  # Modules/_threadmodule.c: it has no class of its own
+
+
 def shortage(error: OSError) -> str | None:
     """Return the remedy for an error which means that descriptors or memory are used up; None for other errors."""
     return _REMEDIES.get(error.errno or 0)
+
+
+def machine_shortage(error: BaseException) -> ShortageError | None:
+    """Return an error that names what the machine lacks, and the remedy; None if that is not what `error` means."""
+    if isinstance(error, MemoryError):
+        return ShortageError(f"memory is used up: {NO_MEMORY}")
+    if isinstance(error, OSError) and (remedy := shortage(error)) is not None:
+        return ShortageError(f"{error.strerror}: {remedy}")
+    if isinstance(error, RuntimeError) and str(error) == _NO_THREAD:
+        return ShortageError(f"no thread can be started: {NO_PROCESS}")
+    return None
 
 
 def require_descriptors() -> None:

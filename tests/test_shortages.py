@@ -3,11 +3,13 @@
 import errno
 import os
 import resource
+import subprocess
+import sys
 
 import pytest
 
 from sidecar.errors import SettingsError
-from sidecar.shortages import LEAST_DESCRIPTORS, require_descriptors, shortage
+from sidecar.shortages import LEAST_DESCRIPTORS, machine_shortage, require_descriptors, shortage
 
 
 @pytest.fixture
@@ -33,6 +35,29 @@ def test_a_shortage_has_a_remedy(code):
 def test_other_errors_are_none(code):
     """They are about the file, or mean several things."""
     assert shortage(OSError(code, os.strerror(code))) is None
+
+
+def test_a_thread_that_cannot_be_started_is_known_by_its_words():
+    """Python raises no class of its own for it; these are those of this Python."""
+    code = (
+        "import resource, threading; resource.setrlimit(resource.RLIMIT_NPROC, (1, 1)); "
+        "threading.Thread(target=print).start()"
+    )
+    words = [*(["setpriv", "--reuid", "54321", "--clear-groups"] if os.geteuid() == 0 else []), sys.executable]
+    done = subprocess.run([*words, "-I", "-S", "-c", code], capture_output=True, text=True)
+    if "Permission denied" in done.stderr:
+        pytest.skip("no other user can run this Python")
+    said = done.stderr.strip().splitlines()[-1].removeprefix("RuntimeError: ")
+    found = machine_shortage(RuntimeError(said))
+    assert found is not None, done.stderr
+    assert found.retryable
+    assert "ulimit -u" in str(found)
+
+
+def test_other_errors_of_a_program_are_no_shortage():
+    """They are bugs, and are reported as such."""
+    assert machine_shortage(RuntimeError("dictionary changed size during iteration")) is None
+    assert machine_shortage(OSError(errno.EIO, "Input/output error")) is None
 
 
 def test_few_descriptors_are_refused(limits):

@@ -42,6 +42,7 @@ from sidecar.heartbeat import Heartbeat
 from sidecar.pins.policy import PinPolicy
 from sidecar.pins.reconciler import PinReconciler, Reconciliation
 from sidecar.records import Outcome, Plan
+from sidecar.shortages import machine_shortage
 from sidecar.states import NodeState
 
 _SCAN: Final = "scan"
@@ -197,12 +198,12 @@ class StorageThread:
         except SidecarError as error:
             response = Response(request, error=error)
         except OSError as error:
-            response = Response(request, error=_failure(error))
+            response = Response(request, error=machine_shortage(error) or _failure(error))
         except Exception as error:  # noqa: BLE001 - otherwise this thread would end, and the daemon would wait for ever
             unknown = SidecarError(
                 f"{type(request).__name__} failed, please report it: {type(error).__name__}: {error}"
             )
-            response = Response(request, error=unknown)
+            response = Response(request, error=machine_shortage(error) or unknown)
         if isinstance(self._membership, Joining):
             return response
         entries = self._membership.take_records()

@@ -16,7 +16,7 @@ import time
 from collections.abc import Iterator
 from typing import Final
 
-_END_SECONDS: Final = 5.0  # a process that forks faster cannot be ended by killing
+_END_SECONDS: Final = 60.0  # processes that fork faster than they are stopped cannot be ended, unless a limit does it
 _AGAIN_SECONDS: Final = 0.05
 
 
@@ -47,24 +47,26 @@ def leave_guard(mark: str) -> None:
 
 
 def end_marked(mark: str) -> None:
-    """Kill every process with the mark, and its children, until only this process is left."""
+    """Kill every process with the mark, and its children, until only this process is left.
+
+    All are stopped first. Processes that fork without end would otherwise take the place of each one that was killed:
+    a stopped process does not fork, and holds its place where the number of processes is limited.
+    """
     deadline = time.monotonic() + _END_SECONDS
+    stopped = set[int]()
     while (remaining := _marked(mark.encode())) and time.monotonic() < deadline:
-        # The kernel ends a whole group at once: no member of it can fork meanwhile. Processes with the mark lead
-        # sessions of their own or belong to the worker's, so no other process is in their groups.
-        for group in {group for pid in remaining if (group := _group_of(pid)) not in (None, os.getpgrp())}:
+        new = remaining - stopped
+        for pid in new or remaining:
             with contextlib.suppress(OSError):
-                os.killpg(group, signal.SIGKILL)
-        for pid in remaining:
-            with contextlib.suppress(OSError):
-                os.kill(pid, signal.SIGKILL)
-        time.sleep(_AGAIN_SECONDS)
-
-
-def _group_of(pid: int) -> int | None:
-    with contextlib.suppress(OSError):
-        return os.getpgid(pid)
-    return None
+                os.kill(pid, signal.SIGSTOP if new else signal.SIGKILL)
+        if new:
+            stopped |= new
+        else:
+            stopped.clear()  # an id may belong to another process soon
+            time.sleep(_AGAIN_SECONDS)
+    for pid in remaining:
+        with contextlib.suppress(OSError):
+            os.kill(pid, signal.SIGKILL)
 
 
 def _marked(mark: bytes) -> set[int]:

@@ -216,7 +216,11 @@ def _touched(folder: Folder) -> Iterator[None]:
                 os.utime(descriptor)
         os.close(descriptor)
 
-    threading.Thread(target=touch, name="pin-touch", daemon=True).start()
+    try:
+        threading.Thread(target=touch, name="pin-touch", daemon=True).start()
+    except RuntimeError:  # no thread can be started now
+        os.close(descriptor)
+        raise
     try:
         yield
     finally:

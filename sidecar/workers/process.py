@@ -269,7 +269,9 @@ def _spawn(
     except OSError as error:
         os.close(read_end)
         if error.filename == directory:
-            raise SettingsError(f"workers cannot be started in {directory}: {error.strerror}") from error
+            raise SettingsError(
+                f"workers cannot be started in {directory}: {error.strerror}; start it where it may enter"
+            ) from error
         remedy = NO_PROCESS if error.errno == errno.EAGAIN else shortage(error)
         if remedy is not None:
             raise ShortageError(f"a worker process cannot be started: {error.strerror}; {remedy}") from error

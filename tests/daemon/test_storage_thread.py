@@ -1,3 +1,4 @@
+import errno
 import os
 import re
 
@@ -9,6 +10,7 @@ from sidecar.artifacts.retention import CleanupRequest
 from sidecar.codec import dumps
 from sidecar.coordination.journal import Journal, outcome_path, plan_path
 from sidecar.daemon.storage_thread import CreateOutcome, CreatePlan, JoinRun, Sync
+from sidecar.errors import ShortageError
 from sidecar.records import Checkpoint, Member, Outcome, Plan
 
 
@@ -221,3 +223,19 @@ def test_a_pin_is_always_possible_when_there_is_none(tmp_path, monkeypatch):
     node.silent = {"Evaluate"}
     pass_time(3, node)
     assert [found.checkpoint.pin is not None for found in node.state.complete.values()] == [True, False]
+
+
+@pytest.mark.parametrize(
+    "error", [RuntimeError("can't start new thread"), MemoryError(), OSError(errno.EMFILE, "Too many open files")]
+)
+def test_what_the_machine_lacks_is_tried_again(storage_thread, monkeypatch, error):
+    """A task that forks without end takes every thread there is: no bug of the daemon, and nothing about storage."""
+
+    def fail(*_):
+        raise error
+
+    monkeypatch.setattr(type(storage_thread), "_sync", fail)
+    found = visit(storage_thread).error
+    assert isinstance(found, ShortageError)
+    assert found.retryable
+    assert "storage" not in str(found)

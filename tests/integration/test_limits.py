@@ -4,7 +4,10 @@ import contextlib
 import fcntl
 import os
 
+import pytest
 from numpy_trainer import NUMPY
+
+pytestmark = pytest.mark.timeout(600)
 
 PIPE_BYTES = 4096
 F_SETPIPE_SZ = 1031

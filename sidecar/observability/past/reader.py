@@ -137,8 +137,8 @@ class PastReader:
         """Return the evaluations that were read, and start the thread unless it runs. The caller holds the lock."""
         self._asked_at = self._now()
         if self._past is None:
+            threading.Thread(target=self._work, name="past", daemon=True).start()  # first, as it may be refused
             self._past, self._through, self._whole, self._failing = PastEvaluations(), 0, False, None
-            threading.Thread(target=self._work, name="past", daemon=True).start()
         return self._past
 
     # -- the thread --------------------------------------------------------------------------------------------------

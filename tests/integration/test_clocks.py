@@ -1,0 +1,84 @@
+"""The clock of a node jumps by an hour, back and forth, or is slow: nobody is given up, and each result comes once."""
+
+import ctypes
+import json
+import sys
+import types
+from pathlib import Path
+
+import pytest
+from receivers import receiver
+
+pytestmark = pytest.mark.timeout(600)
+
+FOLDER = Path(__file__).parents[1] / "odd_clock"
+
+
+class Clock:
+    """The clock of one node: hours by which it is wrong, and its rate."""
+
+    def __init__(self, path):
+        self._path = path
+        self.environ = {"ODD_CLOCK": str(path), "PYTHONPATH": str(FOLDER)}
+        self.set(0)
+
+    def set(self, hours, rate=1.0):
+        """Step it; a reader finds the one or the other."""
+        part = self._path.with_suffix(".part")
+        part.write_text(f"{hours} {rate}")
+        part.replace(self._path)
+
+
+@pytest.fixture
+def clock(tmp_path):
+    return Clock(tmp_path / "clock")
+
+
+def test_the_clock_of_the_publisher_jumps(trial, clock, tmp_path, monkeypatch):
+    """Its sinks get each result once, in order, with times that only rise."""
+    with receiver() as server:
+        board = tmp_path / "board"
+        settings = {"SIDECAR_TENSORBOARD_DIR": str(board), "SIDECAR_HOOKS": f'{{"result": {{"url": "{server.url}"}}}}'}
+        trial.start(**settings, **clock.environ)
+        for hours in (0, 1, -1, 0, 24, 0):
+            clock.set(hours)
+            trial.save()
+            trial.evaluated()
+        trial.judge()
+    steps = [each["step"] for each in trial.saved]
+    assert [_step(request) for request in server.requests] == steps
+    monkeypatch.setitem(sys.modules, "tensorboard.compat.notf", types.ModuleType("notf"))  # without TensorFlow
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    shown = EventAccumulator(str(board / "test")).Reload().Scalars("loss")
+    assert [each.step for each in shown] == steps
+    assert [each.value for each in shown] == [ctypes.c_float(each["loss"]).value for each in trial.saved]
+    times = [each.wall_time for each in shown]
+    assert times == sorted(times)
+
+
+@pytest.mark.parametrize("odd", ["worker-0", "worker-1"])
+def test_the_clock_of_one_of_two_nodes_jumps(trial, clock, odd):
+    """Leases are counted by each node for itself, so nobody is lost, and no attempt fails."""
+    for node in ("worker-0", "worker-1"):
+        trial.start(node, **(clock.environ if node == odd else {}))
+    for hours in (0, 1, -1, 0):
+        clock.set(hours)
+        trial.save()
+        trial.evaluated()
+    trial.judge()
+
+
+def test_the_clock_of_one_of_two_nodes_is_slow(trial, clock):
+    """It beats half as often as it should, which is often enough for the others."""
+    clock.set(0, 0.5)
+    trial.start("worker-0")
+    trial.start("worker-1", **clock.environ)
+    for _ in range(3):
+        trial.save()
+        trial.evaluated()
+    trial.judge()
+
+
+def _step(request):
+    return json.loads(request.body)["checkpoint"]["step"]

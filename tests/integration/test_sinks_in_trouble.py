@@ -1,0 +1,87 @@
+"""Receivers are away or silent, and the folder of TensorBoard is removed: evaluations go on, and nothing grows."""
+
+import ctypes
+import json
+import shutil
+import sys
+import types
+
+import pytest
+from receivers import raw_server, receiver
+
+pytestmark = pytest.mark.timeout(600)
+
+SILENT = {"SIDECAR_SINK_TIMEOUT_SECONDS": "2"}
+
+
+def silent(connection, ended):
+    """Take a connection, and say nothing."""
+    ended.wait(0.5)
+    connection.recv(1 << 20)
+
+
+def scalars(folder, monkeypatch):
+    """Return what TensorBoard shows of the loss."""
+    monkeypatch.setitem(sys.modules, "tensorboard.compat.notf", types.ModuleType("notf"))  # without TensorFlow
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    return EventAccumulator(str(folder)).Reload().Scalars("loss")
+
+
+def test_every_receiver_is_dead(trial, tmp_path, monkeypatch):
+    """Each sink says so once, TensorBoard gets its numbers all the same, and the daemon ends in time."""
+    with raw_server(silent) as hole:
+        hooks = {"result": {"url": hole, "timeout_seconds": 1}, "best": ["sleep", "600"], "failure": ["false"]}
+        settings = {
+            "SIDECAR_HOOKS": json.dumps(hooks),
+            "SIDECAR_BEST_METRIC": "test/loss",
+            "SIDECAR_REMOTE_WRITE": f"{hole}/api/v1/write",
+            "SIDECAR_TENSORBOARD_DIR": str(tmp_path / "board"),
+        }
+        daemon = trial.start(**settings, **SILENT)
+        for _ in range(4):
+            trial.save(3)
+            trial.evaluated()
+        daemon.until(lambda: {"hook_result", "remote_write"} <= failing(daemon), "the sinks to fail")
+        trial.judge("hook_result", "remote_write")
+    assert len(daemon.log("sink_failed")) <= 8
+    assert [each.step for each in scalars(tmp_path / "board" / "test", monkeypatch)] == [
+        each["step"] for each in trial.saved
+    ]
+
+
+def failing(daemon):
+    return {line["sink"] for line in daemon.log("sink_failed")}
+
+
+def test_a_receiver_comes_back(trial):
+    """What waited comes then, each event once and in order."""
+    with receiver() as server:
+        server.answers += [503] * 3
+        hooks = {"result": {"url": server.url, "timeout_seconds": 1}}
+        daemon = trial.start(SIDECAR_HOOKS=json.dumps(hooks), **SILENT)
+        trial.save(4)
+        trial.evaluated()
+        daemon.until(lambda: len(server.requests) >= 7, "the events that waited")
+        trial.judge("hook_result")
+    steps = [json.loads(request.body)["checkpoint"]["step"] for request in server.requests]
+    assert list(dict.fromkeys(steps)) == [each["step"] for each in trial.saved]
+    assert len(steps) == 7
+
+
+@pytest.mark.parametrize("removed", ["board", "board/test"])
+def test_the_folder_of_tensorboard_is_removed(trial, tmp_path, monkeypatch, removed):
+    """Results that follow are written into a new one; the log says which are missing there, and where they are."""
+    board = tmp_path / "board"
+    daemon = trial.start(SIDECAR_TENSORBOARD_DIR=str(board))
+    trial.save(2)
+    trial.evaluated()
+    daemon.until(lambda: (board / "test").exists() and len(scalars(board / "test", monkeypatch)) == 2, "two events")
+    shutil.rmtree(tmp_path / removed)
+    later = trial.save(2)
+    trial.evaluated()
+    daemon.until(lambda: (board / "test").exists() and len(scalars(board / "test", monkeypatch)) >= 2, "new events")
+    trial.judge()
+    shown = scalars(board / "test", monkeypatch)
+    assert [each.step for each in shown][-2:] == [each["step"] for each in later]
+    assert [each.value for each in shown][-2:] == [ctypes.c_float(each["loss"]).value for each in later]
