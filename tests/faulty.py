@@ -25,12 +25,14 @@ class Faulty:
     def __init__(self, source, path):
         self.source, self.path = Path(source), Path(path)
         self._rules = self.path.with_name(f"{self.path.name}.rules")
+        self._flushes = self.path.with_name(f"{self.path.name}.flushes")
         self._server = None
 
     def __enter__(self):
         self.path.mkdir()
         self._say([])
-        words = [sys.executable, Path(__file__).with_name("faulty_server.py"), self.source, self.path, self._rules]
+        server = Path(__file__).with_name("faulty_server.py")
+        words = [sys.executable, server, self.source, self.path, self._rules, self._flushes]
         self._server = subprocess.Popen([str(word) for word in words], stdin=subprocess.DEVNULL)
         end = time.monotonic() + 60
         while not self.path.is_mount():
@@ -47,7 +49,10 @@ class Faulty:
 
     @contextlib.contextmanager
     def failing(self, part, error, *operations):
-        """These operations (default: all that read) on paths with this part raise an error, or never return: "hang"."""
+        """These operations (default: all that read) on paths with this part raise an error, or never return: "hang".
+
+        A number instead of an error is the seconds by which each is late.
+        """
         self._say([{"part": part, "error": error, "operations": operations or READS}])
         try:
             yield
@@ -62,6 +67,34 @@ class Faulty:
             yield
         finally:
             self._say([])
+
+    def lose_power(self, *, names):
+        """Cut each file to what was flushed when its machine lost power: call this when all that write are killed.
+
+        Args:
+            names: Whether names that no flush of their folder made durable are lost, too.
+        """
+        self._server.kill()
+        self._server.wait(30)
+        flushed, loose = {}, {}
+        for line in self._flushes.read_text().splitlines():
+            event = json.loads(line)
+            match event["event"]:
+                case "made" | "flushed":
+                    flushed[event["inode"]] = event.get("bytes", 0)
+                case "named":
+                    loose.setdefault(event["folder"], set()).add(event["path"])
+                case "synced":
+                    loose.pop(event["folder"], None)
+        for path in [each for each in self.source.rglob("*") if each.is_file() and not each.is_symlink()]:
+            found = path.stat()
+            durable = flushed.get(found.st_ino, found.st_size)
+            if found.st_size > durable:
+                os.truncate(path, durable)
+        for path in sorted((path for paths in loose.values() for path in paths if names), reverse=True):
+            place = Path(f"{self.source}{path}")
+            with contextlib.suppress(OSError):
+                place.rmdir() if place.is_dir() else place.unlink()
 
     def _say(self, rules):
         part = self._rules.with_suffix(".part")

@@ -1,6 +1,7 @@
-"""Serves a folder as a filesystem in user space, but for what rules refuse: `faulty_server.py SOURCE MOUNTPOINT RULES`.
+"""Serves a folder as a filesystem in user space but for what rules refuse: `faulty_server.py SOURCE AT RULES FLUSHES`.
 
-RULES is a JSON file, read at each operation: see faulty.py, which writes it.
+RULES is a JSON file, read at each operation: see faulty.py, which writes it. What is made, named and flushed goes into
+FLUSHES, a line of JSON each, from which faulty.py knows what a machine without power still has.
 """
 
 import contextlib
@@ -14,7 +15,7 @@ import time
 
 import mfusepy
 
-SOURCE, MOUNTPOINT, RULES = sys.argv[1:]
+SOURCE, MOUNTPOINT, RULES, FLUSHES = sys.argv[1:]
 OPTIONS = {"attr_timeout": 0, "entry_timeout": 0, "negative_timeout": 0, "use_ino": True, "allow_other": True}
 
 
@@ -24,6 +25,9 @@ def judged(method):
     @functools.wraps(method)
     def call(self, path, *args):
         while (rule := find(method.__name__, path)) is not None:
+            if isinstance(rule["error"], int | float):
+                time.sleep(rule["error"])
+                break
             if rule["error"] != "hang":
                 raise mfusepy.FuseOSError(getattr(errno, rule["error"]))
             time.sleep(0.02)
@@ -52,6 +56,20 @@ def used():
                 found = os.lstat(os.path.join(folder, name))
                 seen[found.st_ino] = found.st_size
     return sum(seen.values())
+
+
+def note(event, **fields):
+    """Add a line to the flushes, whole also if several threads do so."""
+    log = os.open(FLUSHES, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    try:
+        os.write(log, json.dumps({"event": event, **fields}).encode() + b"\n")
+    finally:
+        os.close(log)
+
+
+def note_name(path):
+    """Note that a name is new in its folder."""
+    note("named", folder=os.path.dirname(path), path=path)
 
 
 def at(path):
@@ -88,7 +106,10 @@ class Passed(mfusepy.Operations):
 
     @judged
     def create(self, path, mode, fi=None):
-        return os.open(at(path), os.O_RDWR | os.O_CREAT | os.O_EXCL, mode)
+        made = os.open(at(path), os.O_RDWR | os.O_CREAT | os.O_EXCL, mode)
+        note("made", inode=os.fstat(made).st_ino)
+        note_name(path)
+        return made
 
     @judged
     def read(self, path, size, offset, fh):
@@ -112,10 +133,12 @@ class Passed(mfusepy.Operations):
 
     @judged
     def fsync(self, path, datasync, fh):
-        os.fsync(fh)
+        found = os.fstat(fh)
+        note("flushed", inode=found.st_ino, bytes=found.st_size)
 
     @judged
     def fsyncdir(self, path, datasync, fh):
+        note("synced", folder=path)
         return 0
 
     @judged
@@ -129,14 +152,17 @@ class Passed(mfusepy.Operations):
     @judged
     def mkdir(self, path, mode):
         os.mkdir(at(path), mode)
+        note_name(path)
 
     @judged
     def rename(self, old, new):
         os.rename(at(old), at(new))
+        note_name(new)
 
     @judged
     def link(self, target, source):
         os.link(at(source), at(target), follow_symlinks=False)
+        note_name(target)
 
     @judged
     def symlink(self, target, source):

@@ -57,6 +57,7 @@ def test_the_clock_of_the_publisher_jumps(trial, clock, tmp_path, monkeypatch):
     assert times == sorted(times)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("odd", ["worker-0", "worker-1"])
 def test_the_clock_of_one_of_two_nodes_jumps(trial, clock, odd):
     """Leases are counted by each node for itself, so nobody is lost, and no attempt fails."""
@@ -69,6 +70,7 @@ def test_the_clock_of_one_of_two_nodes_jumps(trial, clock, odd):
     trial.judge()
 
 
+@pytest.mark.nightly
 def test_the_clock_of_one_of_two_nodes_is_slow(trial, clock):
     """It beats half as often as it should, which is often enough for the others."""
     clock.set(0, 0.5)

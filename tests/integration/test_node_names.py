@@ -27,6 +27,7 @@ def test_a_second_daemon_has_the_name_of_the_first(trial):
     trial.judge()
 
 
+@pytest.mark.nightly
 def test_two_daemons_of_one_name_start_at_once(trial):
     """At least one of them is left, whichever it is, and each checkpoint is evaluated once."""
     both = [trial.start(), trial.start()]
@@ -61,6 +62,7 @@ def test_the_name_of_the_host_changes_between_two_starts(trial):
 
 
 @only_root
+@pytest.mark.nightly
 def test_the_name_of_the_host_changes_under_a_daemon(trial):
     """Its name is that of its start, as long as it runs."""
     daemon = trial.start(None, before=named("alpha"))

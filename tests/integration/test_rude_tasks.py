@@ -69,6 +69,7 @@ def test_a_task_writes_to_the_saves_of_the_run(trial, rude):
     trial.judge(failures=1)
 
 
+@pytest.mark.nightly
 def test_a_task_leaks_with_each_batch(trial, rude):
     """The memory of a worker process is not that of its daemon."""
     trial.start(task="numpy_rude.py", **rude("leak"))

@@ -69,7 +69,7 @@ def test_a_receiver_comes_back(trial):
     assert len(steps) == 7
 
 
-@pytest.mark.parametrize("removed", ["board", "board/test"])
+@pytest.mark.parametrize("removed", ["board", pytest.param("board/test", marks=pytest.mark.nightly)])
 def test_the_folder_of_tensorboard_is_removed(trial, tmp_path, monkeypatch, removed):
     """Results that follow are written into a new one; the log says which are missing there, and where they are."""
     board = tmp_path / "board"
