@@ -31,6 +31,7 @@ _STATE_CHANGES: Final = os.WSTOPPED | os.WCONTINUED
 _CRASHES: Final = frozenset(
     {signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGSEGV, signal.SIGTRAP}
 )
+_VMSTAT: Final = Path("/proc/vmstat")
 _DRAIN_SECONDS: Final = 5.0  # to read the last reports after the end; a child outside the group may hold the pipe open
 
 
@@ -38,11 +39,13 @@ _DRAIN_SECONDS: Final = 5.0  # to read the last reports after the end; a child o
 class Exited:
     """Report that a worker process ended.
 
-    `status` is the exit code, or minus the number of the signal. `tail` is the end of the log.
+    `status` is the exit code, or minus the number of the signal. `tail` is the end of the log. `memory_short`: SIGKILL
+    ended it, and while it ran the kernel ended processes because memory was short.
     """
 
     status: int
     tail: str
+    memory_short: bool = False
 
     @property
     def crashed(self) -> bool:
@@ -51,6 +54,11 @@ class Exited:
 
     def __str__(self) -> str:
         end = f"was killed by {_signal_name(-self.status)}" if self.status < 0 else f"exited with {self.status}"
+        if self.memory_short:
+            end += (
+                " while the kernel ended processes for lack of memory: use a smaller batch_size or fewer replicas, or "
+                "raise the limit of memory"
+            )
         return f"the worker process {end}" + (f"; its log ends: {self.tail}" if self.tail else "")
 
 
@@ -105,6 +113,7 @@ class WorkerProcess:
     ) -> None:
         self._worker, self._popen, self._log, self._post = worker, popen, log, post
         self._reports = reports
+        self._kills_before = _kills_for_memory()
         self._reaping = threading.Lock()
         self._ended = threading.Event()
         self._reader = threading.Thread(target=self._read, name=f"reports-{worker}", daemon=True)
@@ -180,7 +189,8 @@ class WorkerProcess:
         self._ended.set()
         self._limiter.join()
         self._shorten_log()
-        self._post(self._worker, Exited(status, self._log.tail()))
+        memory_short = status == -signal.SIGKILL and _kills_for_memory() > self._kills_before
+        self._post(self._worker, Exited(status, self._log.tail(), memory_short))
         self._log.close()
 
     def _limit_log(self) -> None:
@@ -282,6 +292,18 @@ def _spawn(
         os.close(output)
         os.close(write_end)
     return WorkerProcess(worker, popen, os.fdopen(read_end, "rb"), log, post)
+
+
+def _kills_for_memory() -> int:
+    """Return how many processes the kernel has ended because memory was short, in all control groups; 0 if unknown.
+
+    Source: `oom_kill` of /proc/vmstat, which Linux has since 4.13.
+    """
+    try:
+        counts = _VMSTAT.read_text().splitlines()
+    except OSError:
+        return 0
+    return next((int(line.split()[1]) for line in counts if line.startswith("oom_kill ")), 0)
 
 
 def query(arguments: Sequence[str], *, seconds: float) -> str | None:

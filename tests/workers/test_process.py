@@ -12,6 +12,7 @@ import venv
 import psutil
 import pytest
 
+import sidecar.workers.process as process_module
 from sidecar.errors import SettingsError, ShortageError, StorageError
 from sidecar.workers.messages import Failed, Ready
 from sidecar.workers.process import Exited, Halted, query, start
@@ -209,6 +210,21 @@ sys.exit(3)"""
     assert exited.tail.endswith("xlast words")
     assert len(exited.tail) < 4001
     assert str(exited).startswith("the worker process exited with 3; its log ends: xxx")
+
+
+@pytest.mark.parametrize(("signal_", "more", "told"), [(9, 1, True), (9, 0, False), (6, 1, False)])
+def test_a_kill_for_lack_of_memory_is_told(launched, tmp_path, monkeypatch, signal_, more, told):
+    """The kernel counts its kills; another signal, or a kill without a count, has another cause."""
+    counts = tmp_path / "vmstat"
+    monkeypatch.setattr(process_module, "_VMSTAT", counts)
+    counts.write_text("nr_free_pages 7\noom_kill 4\n")
+    code = f"""
+open({str(counts)!r}, "w").write("nr_free_pages 7\\noom_kill {4 + more}\\n")
+os.kill(os.getpid(), {signal_})"""
+    _, inbox = launched(speaking(tmp_path, code))
+    exited = inbox.get(timeout=30)
+    assert exited.memory_short is told
+    assert ("batch_size" in str(exited)) is told
 
 
 @pytest.mark.parametrize("line", ["no json", '{"type":"Join"}', '{"type":"Nothing"}', "[]"])
