@@ -4,8 +4,9 @@ A checkpoint is its name and its digest, so a new name is a new checkpoint: `bes
 rename is different. The files keep their inodes, sizes and times, and the former name is gone. If the checkpoint of the
 former name is pinned or settled, the new name is left out. Otherwise it counts, because nothing else is left.
 
-This is the memory of one process: a node that starts after the rename knows only the new name. Of checkpoints that are
-gone, the newest thousand are remembered. `watched_catalog` calls this in the storage thread.
+This is the memory of one process: a node that starts after the rename knows only the new name, unless a pin has the
+files by hard links. Of checkpoints that are gone, the newest thousand are remembered. `watched_catalog` calls this in
+the storage thread.
 """
 
 from collections.abc import Callable, Mapping
@@ -50,7 +51,9 @@ class RenamedCheckpoints:
             key = former.checkpoint.key
             return (key in found and found[key].checkpoint.pin is not None) or is_settled(key)
 
-        for key in found.keys() - self._own.keys() - self._former.keys() if is_new else ():
+        unknown = found.keys() - self._own.keys() - self._former.keys() if is_new else ()
+        # After a restart a pin and the new name are found at once, and the pin has the first name.
+        for key in sorted(unknown, key=lambda key: found[key].checkpoint.pin is None):
             self._note(key, found[key], is_safe, ask)
         if is_new:
             self._forget_gone(found)

@@ -6,6 +6,7 @@ import shutil
 import pytest
 
 from sidecar.checkpoints import renamed_checkpoints
+from sidecar.checkpoints.formats.matching import MatchingFiles
 from sidecar.checkpoints.watched_catalog import WatchedCatalog
 from sidecar.pins.pin import pin, unpin
 
@@ -53,6 +54,24 @@ def test_a_pinned_checkpoint_that_is_renamed_stays_one(catalog, save, root, pins
     assert scan(catalog, "m-1") == []
     (root / "m-best").rename(root / "m-final")
     assert scan(catalog, "m-1") == []
+
+
+@pytest.mark.parametrize("number", range(8))
+def test_a_daemon_that_starts_after_the_rename_knows_it_by_the_pin(
+    new_catalog, clock, save, root, pins, monkeypatch, number
+):
+    """If that is made of links, as of Orbax, in any order. Without the pin nothing tells a rename from a copy."""
+    monkeypatch.setattr(MatchingFiles, "written_in_place", lambda *_: False)
+    before = WatchedCatalog(new_catalog(quiet_seconds=0, checkpoint_pattern="m-*"), None, clock)
+    path = save("m-1", f"{number}")
+    pinned = pin(first(before), pins)
+    path.rename(root / f"m-best-{number}")
+    after = WatchedCatalog(new_catalog(quiet_seconds=0, checkpoint_pattern="m-*"), None, clock)
+    assert scan(after) == ["m-1*"]
+    unpin(pinned.checkpoint, pins)
+    assert scan(after, "m-1") == []
+    last = WatchedCatalog(new_catalog(quiet_seconds=0, checkpoint_pattern="m-*"), None, clock)
+    assert scan(last, "m-1") == [f"m-best-{number}"]
 
 
 def test_a_name_that_other_content_takes_is_gone(catalog, save, root, pins):
