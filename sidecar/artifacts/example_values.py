@@ -13,7 +13,7 @@ import re
 import struct
 import sys
 from array import array
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import BinaryIO, Final
 
@@ -108,7 +108,7 @@ def values_of(root: Folder, closed: Closed, eval_set: str, metric: str) -> "arra
         raise UnusableError(f"the saved values of plan {plan} cannot be read: {error}") from error
     if not any(seen):
         raise UnusableError(
-            f"plan {plan} has no saved predictions: {_remedy(metric)}, or raise keep_saves if they were removed"
+            f"plan {plan} has no saved predictions: {remedy(metric)}, or raise keep_saves if they were removed"
         )
     if not all(seen):
         raise UnusableError(f"plan {plan} has not saved a value for every example of {eval_set!r}")
@@ -120,8 +120,13 @@ def values_of(root: Folder, closed: Closed, eval_set: str, metric: str) -> "arra
     return values
 
 
-def _remedy(metric: str) -> str:
-    """Return what the task has to save."""
+def is_paired_by(metric: str, columns: Collection[str]) -> bool:
+    """Return whether these columns have, or give, a value of the metric for each example."""
+    return PLACE in columns and (metric in columns or (_is_accuracy(metric) and {"y", "predictions"} <= set(columns)))
+
+
+def remedy(metric: str) -> str:
+    """Return what the task has to save, so that evaluations are compared example by example."""
     if _is_accuracy(metric):
         return "give Task(predictions=True)"
     return f"let Task(predictions=function) return a column {metric!r} with one number for each example"
@@ -147,7 +152,7 @@ def _add(root: Folder, saves: str, what: tuple[str, str], into: "tuple[array[flo
         wanted = [PLACE, metric]
         if f"{file_name(metric)}.npy" not in names:
             if not _is_accuracy(metric):
-                raise UnusableError(f"no column {metric!r} was saved: {_remedy(metric)}")
+                raise UnusableError(f"no column {metric!r} was saved: {remedy(metric)}")
             wanted = [PLACE, "y", "predictions"]
         columns = [stack.enter_context(_opened(folder, f"{file_name(name)}.npy")) for name in wanted]
         left -= sum(column.rows * column.width * struct.calcsize(column.code) for column in columns)

@@ -18,6 +18,7 @@ from sidecar.clock import Clock, SystemClock
 from sidecar.commands.backend_options import workers_listen
 from sidecar.commands.bootstrap import daemon_from_settings
 from sidecar.commands.framework import with_framework
+from sidecar.commands.ineffective_settings import ineffective
 from sidecar.commands.port_owner import node_serving
 from sidecar.commands.sinks import all_delivered, start_deliveries, start_uploads, statuses
 from sidecar.commands.task_file import check_before_import
@@ -170,7 +171,7 @@ class _Life:
 
 
 def _announce(log: Any, settings: Settings, decision: RoleDecision, url: str) -> None:
-    """Log the start of the daemon, and a doubtful or idle role."""
+    """Log the start of the daemon, settings without effect, and a doubtful or idle role."""
     log.info(
         "daemon_started",
         version=__version__,
@@ -180,6 +181,8 @@ def _announce(log: Any, settings: Settings, decision: RoleDecision, url: str) ->
         state_dir=str(settings.state_dir),
         http=url,
     )
+    for message in ineffective(settings):
+        log.warning("setting_ineffective", message=message)
     if decision.warning is not None:
         log.warning("role_uncertain", warning=decision.warning, remedy=decision.remedy)
     elif decision.role == "chief":

@@ -102,7 +102,7 @@ class Dispatcher:
         self._loaded = loaded = _loaded(command)
         self._enter(WorkerPhase.BUILD)
         self._evaluator = evaluator = self._build(loaded, command)
-        sets = tuple(loaded.task.eval_sets)
+        sets = (*loaded.task.eval_sets, *loaded.task.evaluate)
         self._report(Joined(command.group, loaded.digest, self._backend.profile(command), sets))
         if evaluator.loads_graphs:
             self._tidy()  # freezes all objects; done now, because a stored graph must not be frozen

@@ -10,6 +10,7 @@ EVENTS: Final[Mapping[str, str]] = {
     # Start
     "settings_read": "The settings were read from a file in the current directory; no option named the file.",
     "daemon_started": "The daemon serves HTTP and knows its role.",
+    "setting_ineffective": "A setting has no effect, because another one contradicts it.",
     "role_uncertain": "The role of this node was derived from a hint that may be misleading.",
     "chief_idles": "This node is the training job's chief, so its daemon evaluates nothing.",
     "eval_ports_public": "The ports of the worker processes are open on an address of the internet.",

@@ -81,6 +81,7 @@ _SENTENCES: Final[Mapping[str, Callable[[Event], str]]] = {
     "settings_read": _said("settings are read from {file}"),
     "daemon_started": _started,
     "chief_idles": _remedied("this node evaluates nothing, as it is the training job's chief ({source})"),
+    "setting_ineffective": _said("{message}"),
     "role_uncertain": _remedied("{warning}"),
     "journal_read": lambda event: f"{event['evaluated']} checkpoints were evaluated before" * bool(event["evaluated"]),
     "steps_found": lambda event: event["how"] + (f": {event['remedy']}" if "remedy" in event else ""),

@@ -30,6 +30,7 @@ from sidecar.commands.check.peers import Here, exports, group, visibility, watch
 from sidecar.commands.check.sinks import hooks, sinks
 from sidecar.commands.check.trial import try_task
 from sidecar.commands.framework import with_framework
+from sidecar.commands.ineffective_settings import ineffective
 from sidecar.commands.observed_nodes import ObservedNodes
 from sidecar.commands.port_owner import node_serving
 from sidecar.commands.storage_timeout import ActivityStorage, StorageTimeout
@@ -65,6 +66,8 @@ def findings(
 ) -> Iterator[Finding]:
     """Run all trials one after the other, the slow ones last. `quick`: the task is only imported."""
     role = yield from _role(settings, environ)
+    for text in ineffective(settings):
+        yield Finding("settings", ok=False, text=text)
     yield from _checkpoints(settings, catalog, storage_timeout)
     if (yield from _journal(settings, storage_timeout)):
         yield from _storage(settings, storage_timeout)

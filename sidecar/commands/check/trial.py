@@ -9,16 +9,20 @@ written.
 import contextlib
 import queue
 import tempfile
-from collections.abc import Callable, Generator, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from glob import escape
 from pathlib import Path
 from typing import Final
+from urllib.parse import unquote
 
 from sidecar.checkpoints.inspect import check, restore_path, verify
 from sidecar.checkpoints.scan import DiscoveredCheckpoint
 from sidecar.checkpoints.several_models import remedy_for_several_models
 from sidecar.checkpoints.subfolder_hint import names_in
+from sidecar.column_names import PREDICTIONS, file_name
 from sidecar.commands.check.finding import Finding
+from sidecar.commands.check.metric_settings import metric_settings
 from sidecar.commands.checkpoint_alone import alone
 from sidecar.commands.one_shot import Inbox, OneShot, evaluate_once
 from sidecar.commands.worker_pool import make_task_spec
@@ -46,6 +50,7 @@ class _Seen:
     version: str = ""  # of the framework
     joined: Joined | None = None
     failed: Failed | None = None
+    columns: Mapping[str, Collection[str]] = field(default_factory=dict)  # that it saved, by eval set
 
     def note(self, event: Event) -> None:
         """Note an event of the worker process."""
@@ -82,11 +87,14 @@ def try_task(
                 if settings.verify == "full":
                     check(found.folder / Path(checkpoint.name).name, checkpoint.format)
                 result = _evaluate(settings, checkpoint, Path(restore_path(found, found.folder)), make_workers, seen)
+                assert result is not None
             except SidecarError:
                 if _is_unchanged(found):
                     raise
                 continue
             yield from _succeeded(checkpoint, _about(settings, seen), result)
+            sets = () if seen.joined is None else seen.joined.eval_sets
+            yield from metric_settings(settings, result, sets, seen.columns)
             break
         else:
             assert checkpoint is not None
@@ -121,9 +129,17 @@ def _about(settings: Settings, seen: _Seen) -> str:
     return f"{settings.task} evaluates {sets} with {settings.framework} {seen.version}"
 
 
-def _succeeded(checkpoint: Checkpoint, about: str, result: Result | None) -> Iterator[Finding]:
+def _columns(folder: Path, eval_sets: Iterable[str]) -> dict[str, set[str]]:
+    """Return the names of the columns that the workers saved, by eval set."""
+    found: dict[str, set[str]] = {}
+    for name in eval_sets:
+        files = folder.glob(f"worker-*/{PREDICTIONS}/{escape(file_name(name))}/*.npy")
+        found[name] = {unquote(file.stem, errors="surrogatepass") for file in files}
+    return found
+
+
+def _succeeded(checkpoint: Checkpoint, about: str, result: Result) -> Iterator[Finding]:
     """Report what was evaluated, with the notes and warnings that a daemon would publish with the numbers."""
-    assert result is not None
     step = f" (step {checkpoint.shown_step})" if checkpoint.shown_step else ""
     first = ", ".join(f"{examples} examples of {name}" for name, examples in result.counted().items())
     evaluated = f"the first batch of each set evaluated ({first})" if first else "Task(evaluate=…) was not called"
@@ -162,6 +178,7 @@ def _evaluate(
             most_batches=1,
         )
         done = evaluate_once(once, workers, inbox, note=seen.note)
+        seen.columns = _columns(Path(folder), () if seen.joined is None else seen.joined.eval_sets)
     return done[0].result if done else None
 
 

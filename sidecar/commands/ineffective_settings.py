@@ -1,0 +1,53 @@
+"""Find settings that have no effect, because another setting contradicts them. Pure.
+
+`sidecar check` and the start of a daemon tell of them. Settings that the task contradicts: `check.metric_settings`.
+"""
+
+from collections.abc import Iterator
+
+from sidecar.settings import Settings
+
+_HAS_BEST = "set export_best = 1 and best_metric"
+
+
+def ineffective(settings: Settings) -> Iterator[str]:
+    """Yield a sentence with the remedy about each setting that has no effect."""
+    yield from _of_the_best(settings)
+    yield from _of_early_stop(settings)
+    if settings.mlflow_log_best and not settings.mlflow and settings.mlflow_tracking_uri is None:
+        yield "mlflow_log_best has no effect, as nothing is logged to MLflow: set mlflow_tracking_uri"
+    if settings.mlflow_log_best and not settings.export_best:
+        yield f"mlflow_log_best has no effect without exports: {_HAS_BEST}"
+    if settings.tensorboard_tags != "metric" and settings.tensorboard_dir is None:
+        yield f"tensorboard_tags = {settings.tensorboard_tags!r} has no effect without tensorboard_dir: set that, too"
+
+
+def acts_on_best(settings: Settings) -> list[str]:
+    """Return what is done when an evaluation is a new best one."""
+    acts = {
+        "export_best": bool(settings.export_best),
+        "the early stop": settings.early_stop_patience is not None,
+        "the hook best": "best" in settings.hooks,
+    }
+    return [name for name, is_set in acts.items() if is_set]
+
+
+def _of_the_best(settings: Settings) -> Iterator[str]:
+    if settings.best_by == "significant" and not acts_on_best(settings):
+        yield (
+            "best_by = 'significant' has no effect, as nothing is done with the best evaluation: "
+            f"{_HAS_BEST}, early_stop_patience, or a hook best"
+        )
+
+
+def _of_early_stop(settings: Settings) -> Iterator[str]:
+    metric = settings.early_stop_metric
+    if settings.early_stop_patience is None:
+        for name, is_set in (("metric", metric is not None), ("min_delta", settings.early_stop_min_delta > 0)):
+            if is_set:
+                yield f"early_stop_{name} has no effect without early_stop_patience: set that, to 5, say"
+    elif settings.best_by == "significant" and metric not in (None, settings.best_metric):
+        yield (
+            f"best_by = 'significant' has no effect on the early stop by {metric!r}, only on one by best_metric: set "
+            "early_stop_min_delta, or best_metric to the same metric"
+        )
