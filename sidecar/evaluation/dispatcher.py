@@ -120,7 +120,7 @@ class Dispatcher:
     def _evaluate(self, command: Evaluate) -> None:
         if self._join is None or self._collective is None or self._loaded is None or self._evaluator is None:
             raise EvaluationError("join", "cannot evaluate before the group is formed and the task is built")
-        changed = self._files.changed()
+        changed = self._files.changed(command.path, command.save_root or command.save_to)
         if changed or self._evaluator.differs():
             self._enter(WorkerPhase.BUILD, command.plan)
             self._build_anew(self._loaded, self._join)

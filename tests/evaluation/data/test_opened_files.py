@@ -1,8 +1,11 @@
 """Files from which data were read are known, and a file with another content is noticed."""
 
 import os
+import sqlite3
 import sys
 import threading
+from contextlib import closing
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -52,6 +55,71 @@ def test_any_replacement_is_noticed(files, path):
     other.write_bytes(path.read_bytes())
     os.utime(other, ns=(status.st_atime_ns, path.stat().st_mtime_ns))  # size and time are the same
     other.rename(path)
+    assert files.changed() == [str(path)]
+
+
+def test_a_write_that_sets_size_and_time_back_is_noticed(files, path):
+    """As a tool does that copies times: nobody can set the time of the last change of the status."""
+    read(files, path)
+    status = path.stat()
+    path.write_bytes(b"other")
+    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+    assert (path.stat().st_size, path.stat().st_mtime_ns) == (status.st_size, status.st_mtime_ns)
+    assert files.changed() == [str(path)]
+
+
+@pytest.mark.parametrize("how", ["added", "removed", "renamed", "folder replaced"])
+@pytest.mark.parametrize("listed", [os.listdir, os.scandir, os.walk, Path.iterdir, lambda path: path.glob("*.npy")])
+def test_a_file_that_comes_or_goes_in_a_listed_folder_is_noticed(files, tmp_path, how, listed):
+    """Its name may be its label."""
+    files.install()
+    folder = tmp_path / "images"
+    folder.mkdir()
+    (folder / "0.npy").write_bytes(b"x")
+    with files.reading():
+        list(listed(folder))
+    assert files.changed() == []
+    if how == "added":
+        (folder / "1.npy").write_bytes(b"y")
+    elif how == "removed":
+        (folder / "0.npy").unlink()
+    elif how == "renamed":
+        (folder / "0.npy").rename(folder / "1.npy")
+    else:
+        folder.rename(tmp_path / "old")
+        folder.mkdir()
+    assert files.changed() == [str(folder)]
+
+
+def test_folders_above_checkpoints_and_those_of_modules_say_nothing(files, tmp_path, monkeypatch):
+    """Each checkpoint and each save changes them."""
+    files.install()
+    modules, checkpoints = tmp_path / "modules", tmp_path / "ckpts"
+    modules.mkdir()
+    (checkpoints / "run").mkdir(parents=True)
+    monkeypatch.syspath_prepend(str(modules))
+    with files.reading():
+        for folder in (modules, checkpoints, Path(sys.prefix)):
+            list(folder.iterdir())
+    (modules / "new.py").write_text("")
+    (checkpoints / "model-1").write_text("")
+    assert files.changed(str(checkpoints / "run" / "pins" / "model-1")) == []
+    assert files.changed() == [str(checkpoints)]
+
+
+def test_a_database_is_a_file(files, tmp_path):
+    """`sqlite3` opens it in C, and tells of it."""
+    files.install()
+    path = tmp_path / "data.db"
+    with closing(sqlite3.connect(path)) as database:
+        database.execute("create table examples(x)")
+        database.commit()
+    with files.reading(), closing(sqlite3.connect(path)) as database:
+        database.execute("select * from examples").fetchall()
+    assert files.changed() == []
+    with closing(sqlite3.connect(path)) as database:
+        database.execute("insert into examples values(1)")
+        database.commit()
     assert files.changed() == [str(path)]
 
 
