@@ -6,17 +6,50 @@ because worker processes use this module, too.
 """
 
 import contextlib
+import errno
 import os
 import stat
-from typing import IO
+from collections.abc import Callable
+from typing import IO, BinaryIO, Final
 
 from sidecar.confined import Folder
+
+_PART_BYTES: Final = 1024 * 1024
 
 
 def sync_file(file: IO[bytes]) -> None:
     """Make the content of a file that is open for writing durable."""
     file.flush()
     os.fsync(file.fileno())
+
+
+def copy_content(source: BinaryIO, target: IO[bytes], progress: Callable[[], None] = lambda: None) -> None:
+    """Copy a file into an empty one, without making it durable. Holes stay holes, so a sparse file takes no space.
+
+    `progress`: called after each part. A file that becomes shorter meanwhile is copied as far as it reaches.
+    """
+    size, position = os.fstat(source.fileno()).st_size, 0
+    while position < size:
+        position, end = _next_data(source, position, size)
+        source.seek(position)
+        target.seek(position)
+        while position < end:
+            part = source.read(min(_PART_BYTES, end - position))
+            if not part:
+                return
+            target.write(part)
+            position += len(part)
+            progress()
+    target.truncate(size)
+
+
+def _next_data(file: BinaryIO, position: int, size: int) -> tuple[int, int]:
+    """Return where the next data from a position on begin and end; (size, size) if only a hole follows."""
+    try:
+        start = os.lseek(file.fileno(), position, os.SEEK_DATA)
+        return start, min(size, os.lseek(file.fileno(), start, os.SEEK_HOLE))
+    except OSError as error:
+        return (size, size) if error.errno == errno.ENXIO else (position, size)  # this filesystem does not tell
 
 
 def write_new(folder: Folder, name: str, data: bytes, *, survives_crash: bool = True) -> None:

@@ -18,7 +18,12 @@ def restore_path(checkpoint: DiscoveredCheckpoint | Checkpoint, folder: Path) ->
 
 
 def verify(folder: Path, name: str, format_name: str = "tf_object") -> str:
-    """Return the digest of the checkpoint `name` in `folder`, by its present files.
+    """Return the digest of the checkpoint `name` in `folder`, by its present files. Raises as `inspect_again`."""
+    return inspect_again(folder, name, format_name).digest
+
+
+def inspect_again(folder: Path, name: str, format_name: str) -> Inspection:
+    """Return the inspection of the checkpoint `name` in `folder`, by its present files.
 
     Raises:
         VanishedError, IncompleteError, CorruptError: As `Format.inspect`.
@@ -29,7 +34,7 @@ def verify(folder: Path, name: str, format_name: str = "tf_object") -> str:
             f"{name} is of the format {format_name!r}; known are {', '.join(FORMATS)}: update this daemon"
         )
     try:
-        return FORMATS[format_name].inspect(folder, PurePath(name).name).digest
+        return FORMATS[format_name].inspect(folder, PurePath(name).name)
     except OSError as error:
         raise StorageError(f"cannot read {folder / name}: {error.strerror}") from error
 

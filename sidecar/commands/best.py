@@ -8,33 +8,31 @@ import contextlib
 import json
 import os
 import secrets
-import stat
 import sys
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
 from pathlib import Path, PurePath
 from typing import Any, Final
 
 import typer
 
-from sidecar.checkpoints.inspect import verify
+from sidecar.checkpoints.inspect import inspect_again
 from sidecar.codec import dumps
 from sidecar.commands.load import load_in_time
 from sidecar.confined import Folder, open_folder
 from sidecar.coordination.closed_plan import read_success
 from sidecar.coordination.run import read_run
 from sidecar.coordination.storage import PosixStorage, Storage
-from sidecar.durable import sync_file
+from sidecar.durable import copy_content, sync_file
 from sidecar.errors import CheckpointError, NoExportError, SettingsError, StorageError
+from sidecar.pins.disk_budget import free_bytes
 from sidecar.pins.export_folder import BEST, EXPORTS, linked_export, opened_exports
-from sidecar.pins.export_manifest import MANIFEST, Manifest, read_manifest
-from sidecar.pins.names import PIN_RECORD
+from sidecar.pins.export_manifest import MANIFEST, ExportedFile, Manifest, as_known, read_manifest, write_manifest
 from sidecar.plain_text import one_line
 from sidecar.records import Checkpoint
 from sidecar.settings import Settings
 
-_PART_BYTES: Final = 1024 * 1024
-_DEEPEST: Final = 16
+_BLOCK_BYTES: Final = 512  # of stat(2), whatever the filesystem's are
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,11 +103,14 @@ def read_best(settings: Settings, storage: Storage) -> BestExport:
     checkpoint = None if closed is None else closed.plan.checkpoint
     if closed is None or checkpoint is None or closed.plan.run != run or checkpoint.folder != name:
         raise NoExportError(f"{where / name} is not an export of run {settings.run}: move it away")
-    return BestExport(where / name, checkpoint, manifest)
+    return BestExport(where / name, checkpoint, as_known(manifest, closed))
 
 
 def copy_best(best: BestExport, target: Path, answered: Callable[[], None]) -> Path:
     """Copy an export, with its original names and its manifest, to a new folder that appears by one rename; return it.
+
+    Only the files are copied that the format of the checkpoint names: others may be planted. So may the manifest, which
+    is written anew from what the journal says.
 
     `answered`: called while the copy goes on.
 
@@ -120,14 +121,18 @@ def copy_best(best: BestExport, target: Path, answered: Callable[[], None]) -> P
     """
     if os.path.lexists(target):
         raise SettingsError(f"--copy-to {target} exists: name a folder that does not exist yet")
+    names = _require_whole(best.folder, best.checkpoint)
     temporary = f".{target.name}.{secrets.token_hex(4)}.tmp"
     try:
         with open_folder(best.folder) as source, open_folder(target.parent) as above:
+            _require_room(source, names, target)
             above.make_folder(temporary)
             try:
                 with above.folder(temporary) as copy:
-                    _copy(source, copy, answered, _DEEPEST)
+                    copied = _copy(source, copy, names, answered)
                     _require_whole(target.parent / temporary, best.checkpoint)
+                    write_manifest(copy, replace(best.manifest, files=copied))
+                    copy.sync()
                 above.rename(temporary, target.name)  # fails if the name was taken meanwhile by a folder with files
                 above.sync()
             except BaseException:
@@ -143,32 +148,46 @@ def copy_best(best: BestExport, target: Path, answered: Callable[[], None]) -> P
     return target
 
 
-def _copy(source: Folder, target: Folder, answered: Callable[[], None], deepest: int) -> None:
-    """Copy all files and folders durably. Links and other entries are left out, because no checkpoint has any."""
-    for name in source.names():
-        mode = source.stat(name).st_mode
-        if stat.S_ISDIR(mode) and deepest:
-            target.make_folder(name)
-            with source.folder(name) as below, target.folder(name) as into:
-                _copy(below, into, answered, deepest - 1)
-        elif stat.S_ISREG(mode) and name != PIN_RECORD:
-            with source.open_file(name) as original, target.create_file(name) as copy:
-                while part := original.read(_PART_BYTES):
-                    copy.write(part)
-                    answered()
-                sync_file(copy)
-                answered()
+def _copy(
+    source: Folder, target: Folder, names: Iterable[str], answered: Callable[[], None]
+) -> tuple[ExportedFile, ...]:
+    """Copy these files durably, and return them. Holes stay holes. Raises OSError, also for a link or a FIFO."""
+    copied: list[ExportedFile] = []
+    parents = {name: PurePath(name).parent.as_posix() for name in names}
+    for name, parent in parents.items():
+        with contextlib.ExitStack() as stack:
+            inner, into = source, target
+            if parent != ".":
+                inner = stack.enter_context(source.folder(parent))
+                into = stack.enter_context(target.folder(parent, make=True))
+            base = PurePath(name).name
+            original = stack.enter_context(inner.open_file(base))
+            copy = stack.enter_context(into.create_file(base))
+            copy_content(original, copy, answered)
+            sync_file(copy)
+            copied.append(ExportedFile(name, os.fstat(copy.fileno()).st_size))
+            into.sync()
+        answered()
     target.sync()
+    return tuple(copied)
 
 
-def _require_whole(folder: Path, checkpoint: Checkpoint) -> None:
-    """Raise `NoExportError` unless a folder holds a checkpoint as it was evaluated."""
+def _require_room(source: Folder, names: Iterable[str], target: Path) -> None:
+    """Raise `StorageError` unless the files fit where they are copied to. Holes take no space."""
+    needed = sum((source.path / name).lstat().st_blocks * _BLOCK_BYTES for name in names)
+    if needed > (free := free_bytes(target.parent)):
+        raise StorageError(f"cannot copy {source.path} to {target}: it has {needed} bytes, and {free} are free there")
+
+
+def _require_whole(folder: Path, checkpoint: Checkpoint) -> tuple[str, ...]:
+    """Return the files of a checkpoint. Raise `NoExportError` unless the folder holds it as it was evaluated."""
     try:
-        digest = verify(folder, checkpoint.name, checkpoint.format)
+        found = inspect_again(folder, checkpoint.name, checkpoint.format)
     except CheckpointError as error:
         raise NoExportError(f"{folder} is damaged: {error}") from error
-    if digest != checkpoint.digest:
+    if found.digest != checkpoint.digest:
         raise NoExportError(f"{folder} does not hold {checkpoint.name} as it was evaluated: remove it")
+    return found.files
 
 
 def _remedy(settings: Settings) -> str:

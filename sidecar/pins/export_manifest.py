@@ -5,26 +5,25 @@ Other users may be able to write there, so a manifest that is read is trusted on
 
 import contextlib
 import secrets
-import stat
-from collections.abc import Container, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import PurePath
 from typing import Final
 
 from sidecar import durable
 from sidecar.artifacts.comparison import Comparison
+from sidecar.checkpoints.inspect import inspect_again
 from sidecar.codec import dumps, loads
 from sidecar.confined import Folder, NotRegularError
 from sidecar.coordination.journal_state import Closed
 from sidecar.coordination.totals import Best
-from sidecar.errors import RecordError
-from sidecar.pins.names import PIN_RECORD, TEMPORARY
-from sidecar.records import SCHEMA, EvalData, Value
+from sidecar.errors import CheckpointError, RecordError, StorageError
+from sidecar.pins.names import TEMPORARY
+from sidecar.records import SCHEMA, Checkpoint, EvalData, Value
 
 MANIFEST: Final = "manifest.json"
 _OTHER: Final = ".manifest.json"  # for a checkpoint that is itself a file with the usual name
 _LONGEST: Final = 1024 * 1024
-_DEEPEST: Final = 16  # folders in each other
 _MOST_FILES: Final = 2000
 
 
@@ -105,8 +104,32 @@ def manifest_of(
         examples=result.counted(),
         data=result.data,
         task=result.task,
-        files=tuple(_files(folder, {PIN_RECORD, _manifest_name(PurePath(checkpoint.name).name)})),
+        files=_files(folder, checkpoint),
         better_than=better_than,
+    )
+
+
+def as_known(manifest: Manifest, closed: Closed) -> Manifest:
+    """Return a manifest in which all that the journal knows, too, is as the journal says: checkpoint and numbers."""
+    checkpoint, result = closed.plan.checkpoint, closed.outcome.result
+    assert checkpoint is not None
+    assert result is not None
+    is_known = checkpoint.step is not None  # else the ranking numbers it
+    return replace(
+        manifest,
+        run=closed.plan.run,
+        plan=closed.plan.plan,
+        checkpoint=checkpoint.name,
+        path=PurePath(checkpoint.name).name,
+        format=checkpoint.format,
+        digest=checkpoint.digest,
+        step=checkpoint.step if is_known else manifest.step,
+        step_source=checkpoint.step_source if is_known else manifest.step_source,
+        evaluated_at=closed.outcome.completed_at,
+        metrics=result.metrics,
+        examples=result.counted(),
+        data=result.data,
+        task=result.task,
     )
 
 
@@ -130,16 +153,10 @@ def _manifest_name(path: str) -> str:
     return _OTHER if path == MANIFEST else MANIFEST
 
 
-def _files(folder: Folder, added: Container[str], above: str = "", deepest: int = _DEEPEST) -> list[ExportedFile]:
-    """Return the files below a folder. `added`: the names of files that this program itself adds."""
-    found: list[ExportedFile] = []
-    for name in folder.names():
-        path, status = f"{above}{name}", folder.stat(name)
-        if stat.S_ISDIR(status.st_mode) and deepest:
-            with folder.folder(name) as below:
-                found += _files(below, added, f"{path}/", deepest - 1)
-        elif stat.S_ISREG(status.st_mode) and path not in added and not path.startswith(TEMPORARY):
-            found.append(ExportedFile(path, status.st_size))
-        if len(found) > _MOST_FILES:
-            break
-    return found
+def _files(folder: Folder, checkpoint: Checkpoint) -> tuple[ExportedFile, ...]:
+    """Return the files that the format of a checkpoint names; none of a damaged one. Others may be planted."""
+    try:
+        names = inspect_again(folder.path, PurePath(checkpoint.name).name, checkpoint.format).files
+    except (CheckpointError, StorageError):
+        return ()
+    return tuple(ExportedFile(name, (folder.path / name).lstat().st_size) for name in sorted(names)[:_MOST_FILES])

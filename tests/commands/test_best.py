@@ -13,7 +13,8 @@ from typer.testing import CliRunner
 from sidecar import cli
 from sidecar.checkpoints.inspect import verify
 from sidecar.commands.best import copy_best, find_best, print_best
-from sidecar.errors import NoExportError, SettingsError
+from sidecar.durable import copy_content
+from sidecar.errors import NoExportError, SettingsError, StorageError
 from sidecar.export_rule import ExportRule
 from sidecar.records import Value
 from sidecar.settings import Settings
@@ -85,6 +86,70 @@ def test_a_copy_has_the_original_names(node, tmp_path):
         run(node, "--copy-to", str(tmp_path / "deployed"))
     with pytest.raises(SettingsError, match="nowhere does not exist"):
         run(node, "--copy-to", str(tmp_path / "nowhere" / "deployed"))
+
+
+def test_a_copy_has_no_file_that_the_format_does_not_name(node, tmp_path):
+    """Whatever another user plants in the export, code or a sparse file of terabytes, is left there."""
+    best = node.run_dir / "exports" / "best"
+    (best / ".config").mkdir()
+    for name in ("sitecustomize.py", "__init__.py", ".config/x", "ckpt-1.data-00001-of-00002"):
+        (best / name).write_text("raise SystemExit")
+    with (best / "huge").open("wb") as file:
+        file.truncate(1 << 42)
+    os.mkfifo(best / "pipe")
+    path = Path(run(node, "--copy-to", str(tmp_path / "deployed")))
+    assert {entry.name for entry in path.parent.iterdir()} == NAMES
+    files = json.loads((path.parent / "manifest.json").read_text())["files"]
+    assert {file["name"] for file in files} == NAMES - {"manifest.json"}
+
+
+def test_a_hole_in_a_copied_file_takes_no_space(tmp_path):
+    """An archive may have one between its members, and a copy of zeros would fill the disk."""
+    source, target = tmp_path / "source", tmp_path / "target"
+    with source.open("wb") as file:
+        file.write(b"head")
+        file.truncate(1 << 40)
+        file.seek((1 << 40) - 1)
+        file.write(b"t")
+        file.truncate((1 << 40) + (1 << 30))
+    with source.open("rb", buffering=0) as original, target.open("wb") as copy:
+        copy_content(original, copy)
+    assert target.stat().st_size == source.stat().st_size
+    assert target.stat().st_blocks * 512 < 1 << 20
+    with target.open("rb") as copied:
+        assert copied.read(5) == b"head\0"
+        copied.seek((1 << 40) - 1)
+        assert copied.read(2) == b"t\0"
+
+
+def test_a_copy_that_does_not_fit_is_not_begun(node, tmp_path, monkeypatch):
+    """The message has both numbers."""
+    monkeypatch.setattr("sidecar.commands.best.free_bytes", lambda _: 10)
+    with pytest.raises(StorageError, match=r"\d+ bytes, and 10\b"):
+        run(node, "--copy-to", str(tmp_path / "deployed"))
+    assert not [path for path in tmp_path.iterdir() if "deployed" in path.name]
+
+
+def test_planted_numbers_are_not_repeated(node, tmp_path):
+    """Neither the command nor the manifest of a copy has other numbers than the journal."""
+    path, said = node.run_dir / "exports" / "best" / "manifest.json", json.loads(run(node, "--json"))
+    planted = {"metrics": {}, "examples": {"test": 9}, "evaluated_at": "2001-01-01T00:00:00Z"}
+    path.write_text(json.dumps(json.loads(path.read_text()) | planted))
+    assert json.loads(run(node, "--json")) == said
+    copied = Path(run(node, "--copy-to", str(tmp_path / "deployed"))).with_name("manifest.json")
+    assert {name: json.loads(copied.read_text())[name] for name in planted} == {name: said[name] for name in planted}
+
+
+def test_a_manifest_names_no_planted_file(node):
+    """It is written again by each daemon, from the files that the format names."""
+    path = node.run_dir / "exports" / "best" / "manifest.json"
+    (path.parent / "sitecustomize.py").write_text("raise SystemExit")
+    path.unlink()
+    again = Node(
+        node.checkpoint_dir.parent, node.clock, incarnation="i2", exports=ExportRule(metric="test/accuracy", count=2)
+    )
+    pass_time(12, again)
+    assert {file["name"] for file in json.loads(path.read_text())["files"]} == NAMES - {"manifest.json"}
 
 
 @pytest.mark.parametrize("lost", ["ckpt-1.*", "ckpt-1.index", "*"])
