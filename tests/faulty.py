@@ -74,6 +74,7 @@ class Faulty:
         Args:
             names: Whether names that no flush of their folder made durable are lost, too.
         """
+        subprocess.run(["umount", "--lazy", str(self.path)], check=False)
         self._server.kill()
         self._server.wait(30)
         flushed, loose = {}, {}

@@ -3,10 +3,11 @@
 No I/O and no clock: times are arguments, in seconds of the loop's own clock.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 _NEWER_RELEASE: Final = "the journal needs a newer release of this daemon"
+_MOST_TOLD: Final = 6  # messages about one failure of storage
 _MARGIN_SECONDS: Final = 0.01  # rounding in clocks must not make the loop turn just before a bound
 
 
@@ -22,6 +23,7 @@ class StorageHealth:
     problem: str | None = None  # why it failed last
     blocked_until: float = float("-inf")
     needs_newer_release: bool = False  # the journal has records that this release cannot read
+    _told: list[str] = field(default_factory=list)  # the messages of this failure that were logged
     _failed_at_checkpoints: bool = False  # the problem is about checkpoints only: nodes can still agree
 
     def ask(self, request: object, now: float) -> None:
@@ -35,9 +37,15 @@ class StorageHealth:
         return asked_at
 
     def fail(self, message: str, now: float, *, at_checkpoints: bool) -> bool:
-        """Note that the response was an error, and return whether it differs from the last one."""
+        """Note that the response was an error, and return whether it is to be logged.
+
+        It is, once until storage works again, whatever other errors come between: if all files fail, each of them has a
+        message of its own. After some messages of one failure no others are logged.
+        """
         problem = f"{_NEWER_RELEASE}: {message}" if self.needs_newer_release else message
-        is_new = problem != self.problem
+        is_new = problem not in self._told and len(self._told) < _MOST_TOLD
+        if is_new:
+            self._told.append(problem)
         self.problem, self._failed_at_checkpoints = problem, at_checkpoints
         if not at_checkpoints:
             self.blocked_until = now + self.beat_seconds
@@ -46,7 +54,9 @@ class StorageHealth:
     def succeed(self, *, scanned: bool) -> bool:
         """Note that the response was not an error, and return whether the last problem is over."""
         is_over = self.problem is not None and (scanned or not self._failed_at_checkpoints)
-        self.problem = None if is_over else self.problem
+        if is_over:
+            self.problem = None
+            self._told.clear()
         return is_over
 
     def silent_since(self, now: float) -> float:

@@ -40,6 +40,15 @@ def test_a_failure_is_new_once_and_stops_requests_for_a_beat(health):
     assert health.problem is None
 
 
+def test_the_files_of_a_storage_that_fails_take_few_lines(health):
+    """Each beat may meet another file, or the same two in turn, for hours; the newest message is on /readyz."""
+    told = [health.fail(f"cannot read plan {n % 20}", 200.0 + n, at_checkpoints=False) for n in range(1000)]
+    assert sum(told) == 6
+    assert health.problem == "cannot read plan 19"
+    assert health.succeed(scanned=False)
+    assert health.fail("cannot read plan 1", 2000.0, at_checkpoints=False)
+
+
 def test_a_failure_at_checkpoints_ends_with_a_scan_alone(health):
     """Meanwhile the nodes go on to agree."""
     assert health.fail("cannot pin", 200.0, at_checkpoints=True)
