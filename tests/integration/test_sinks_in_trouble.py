@@ -5,6 +5,7 @@ import json
 import shutil
 import sys
 import types
+from importlib.util import find_spec
 
 import pytest
 from receivers import raw_server, receiver
@@ -48,6 +49,22 @@ def test_every_receiver_is_dead(trial, tmp_path, monkeypatch):
     assert [each.step for each in scalars(tmp_path / "board" / "test", monkeypatch)] == [
         each["step"] for each in trial.saved
     ]
+
+
+@pytest.mark.nightly
+@pytest.mark.skipif(find_spec("mlflow") is None, reason="mlflow is not installed")
+def test_mlflow_is_silent(trial):
+    """Its process is asked within a bound and ended; it does not outlive a daemon that is killed in between."""
+    with raw_server(silent) as hole:
+        settings = {"SIDECAR_MLFLOW_TRACKING_URI": hole.removesuffix("/hook"), "SIDECAR_SINK_TIMEOUT_SECONDS": "5"}
+        daemon = trial.start(**settings)
+        trial.save(3)
+        trial.evaluated()
+        daemon.logged("sink_failed")
+        daemon.end(9)
+        trial.start(**settings)
+        trial.save(2)
+        trial.judge("mlflow", unfinished=True)
 
 
 def failing(daemon):
