@@ -73,6 +73,11 @@ class InTurn:
     def __init__(self, measure: Any, *, name: str | None = None, goal: Goal | None = None) -> None:
         if isinstance(measure, type) or not (callable(measure) or is_object(measure)):
             raise TaskError(f"InTurn takes a function of (y, predictions) or a metric object, found {measure!r:.80}")
+        if callable(scored := getattr(measure, "_score_func", None)):  # of make_scorer
+            raise TaskError(
+                f"InTurn takes a function of labels and predictions, found a scorer, which takes a model: write "
+                f"{getattr(scored, '__name__', 'its function')}"
+            )
         found = name or _name_of(measure)
         if not found:
             raise TaskError(
@@ -123,10 +128,14 @@ class InTurn:
             own = deepcopy(self._measure)
         except Exception:  # noqa: BLE001 - an object may hold files, locks or graphs
             own = self._measure
-        for name in _RESETS:
-            if callable(getattr(own, name, None)):
-                getattr(own, name)()
-                break
+        reset = next((method for name in _RESETS if callable(method := getattr(own, name, None))), None)
+        if reset is not None:
+            reset()
+        elif own is self._measure:
+            raise TaskError(
+                f"{self._label} can be neither copied nor reset, so each evaluation would count the batches of those "
+                f"before: give {type(own).__name__} a method reset() that sets what __init__ sets"
+            )
         return own
 
     def update(self, own: Any, given: Given, number: int) -> None:
@@ -195,10 +204,17 @@ class InTurn:
             return self._called(self._joined([given]), way)
         before = _held_by_class(self._measure)
         own = self.begin()
+        new = held_by(own) if own is self._measure else {}
         self._update(own, given, way, 0)
         numbers = self._computed(own)
-        if own is self._measure:
-            self.begin()
+        if own is self._measure and (
+            left := [name for name, held in held_by(self.begin()).items() if new.get(name) != held]
+        ):
+            raise EvaluationError(
+                "task_error",
+                f"{self._label} keeps {', '.join(map(repr, left))} when it is reset, so each evaluation would count "
+                f"the batches of those before: let its reset() set what __init__ sets",
+            )
         if kept := [name for name, content in _held_by_class(self._measure).items() if before.get(name) != content]:
             raise EvaluationError(
                 "task_error",
@@ -262,6 +278,8 @@ class InTurn:
         except (TypeError, ValueError) as error:
             if isinstance(returned, np.ndarray) and returned.ndim and _is_python(self._measure):
                 advice = f"for a value of each example write {self._as_mean}"
+            elif not isinstance(returned, tuple | list) or self._is_object:
+                advice = "return a number, or numbers by name"
             else:
                 advice = (
                     f"return those that you look at by name, "
@@ -566,7 +584,16 @@ def _as_tensors(part: Any) -> Any:
 def _plain(returned: Any) -> Any:
     """Return a result without tensors on a device, gradients and lazy values."""
     if isinstance(returned, Mapping):
-        return {name: _plain(part) for name, part in returned.items()}
+        flat: dict[str, Any] = {}
+        for name, part in returned.items():
+            plain = _plain(part)
+            named = (
+                {f"{name}_{inner}": one for inner, one in plain.items()} if isinstance(plain, dict) else {name: plain}
+            )
+            if twice := named.keys() & flat.keys():
+                raise ValueError(f"it returns two numbers with the name {min(twice)!r}")
+            flat |= named
+        return flat
     if hasattr(returned, "detach"):
         return np.asarray(returned.detach().cpu().double().numpy())
     if hasattr(returned, "numpy"):

@@ -156,7 +156,10 @@ def numbers_of(label: str, name: str, result: Any, limit: int) -> dict[str, floa
     if isinstance(result, Mapping):
         found: dict[str, float] = {}
         for key, part in result.items():
-            found |= numbers_of(label, str(key), part, limit)
+            numbers = numbers_of(label, str(key), part, limit)
+            if twice := numbers.keys() & found.keys():
+                raise ValueError(f"{label} returns two numbers with the name {min(twice)!r}")
+            found |= numbers
     else:
         array = np.asarray(result.item() if getattr(result, "ndim", None) == 0 else result)
         if array.dtype.kind not in "biuf":

@@ -134,6 +134,48 @@ def test_the_names_of_parameters_say_which_is_the_label():
         assert measured(as_in_turn(function)) == {function.__name__: pytest.approx(SHARE)}
 
 
+def test_numbers_in_several_levels_keep_their_names():
+    """A report of scikit-learn has a precision for each class, and two averages of it."""
+    from sklearn.metrics import classification_report
+
+    report = lambda y, scores: classification_report(y, scores.argmax(1), output_dict=True)  # noqa: E731
+    right = report(Y, SCORES)
+    found = measured(InTurn(report, name="report"))
+    assert len(found) == 21
+    assert found["accuracy"] == right["accuracy"]
+    assert found["macro avg_precision"] == right["macro avg"]["precision"]
+    assert found["2_recall"] == right["2"]["recall"]
+
+
+class Alone(Share):
+    """One that cannot be copied, such as one with a lock or a file."""
+
+    def __deepcopy__(self, memo):
+        raise TypeError("cannot be copied")
+
+
+class Reset(Alone):
+    """One that forgets."""
+
+    def reset(self):
+        self.hits = self.all = 0
+
+
+class HalfReset(Alone):
+    """Its mean of the first batch is the same when it is counted twice."""
+
+    def reset(self):
+        self.hits = 0 if self.all > 100 else self.hits
+
+
+def test_an_object_that_cannot_be_copied_has_to_forget():
+    assert measured(as_in_turn(Reset())) == {"reset": SHARE}
+    with pytest.raises(TaskError, match=r"method reset\(\)"):
+        measured(as_in_turn(Alone()))
+    with pytest.raises(EvaluationError, match="'hits', 'all'"):
+        measured(as_in_turn(HalfReset()))
+
+
 class ByClass(Share):
     """Appends to a list of its class, which no copy and no reset empties."""
 
@@ -170,6 +212,8 @@ def three(y_true, y_pred, classes):
         (drawn, "other numbers for the same examples"),
         (absolute, "Mean(lambda y, predictions: absolute(y, predictions), name='absolute')"),
         (lambda: 1, "InTurn needs a name"),
+        (InTurn(lambda y, predictions: None, name="nothing"), "return a number, or numbers by name"),
+        (InTurn(lambda y, predictions: {"a": {"b": 1}, "a_b": 2}, name="twice"), "two numbers with the name"),
         (InTurn(lambda y, predictions: ("a", "b"), name="texts"), "by name"),
         (InTurn(lambda y, predictions: 1 / 0, name="zero"), "division by zero"),
     ],
@@ -194,6 +238,14 @@ def test_scores_where_classes_are_needed_are_refused_with_the_line():
             metric.add(states, EvalBatch(y[:8], predictions[:8], None, 0))
         assert line in str(caught.value)
         assert caught.value.lasting == "task"
+
+
+def test_a_scorer_is_refused_with_its_function():
+    """It takes a model and its inputs."""
+    from sklearn.metrics import accuracy_score, make_scorer
+
+    with pytest.raises(TaskError, match="accuracy_score"):
+        as_in_turn(make_scorer(accuracy_score))
 
 
 def test_weights_that_a_function_does_not_take_are_refused():

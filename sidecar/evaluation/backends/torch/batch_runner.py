@@ -181,7 +181,7 @@ class BatchRunner:
     def _call_with_one(self, batch: Batch, examples: int) -> None:
         """Let the model compute the first example of a batch alone."""
         is_loaded = isinstance(batch, LoadedBatch)
-        content, *_ = part_of(batch.content if is_loaded else batch, slice(0, 1), examples)
+        content = part_of(batch.content if is_loaded else batch, slice(0, 1), examples)
         self.step.predicted(LoadedBatch(content, 1) if is_loaded else content, 1)
 
     def _find_dependence(
