@@ -182,7 +182,7 @@ def as_failed(
         kind = FailureKind.TASK_ERROR
         message = (
             f"a metric adds up whole numbers that are too large for an exact sum ({error}): check labels and weights "
-            f"for values such as 1e30, and let the function of a Sums return floats, such as float(total)"
+            f"for values such as 1e30"
         )
     else:
         kind = _KIND_BY_PHASE.get(phase, FailureKind.WORKER_DIED)

@@ -508,6 +508,17 @@ def test_rows_of_other_contents_differ(checkpoint, tmp_path):
     assert all("reshuffle" not in str(end) for end in ends)
 
 
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+def test_large_sums_are_told_with_the_remedy(checkpoint, tmp_path, ranks):
+    """Whether one worker passes the limit or all together do."""
+    for large in (np.int64(2**61), 2**70):
+        metrics = [Sums(lambda *_, large=large: {"sum": large}, lambda totals: totals["sum"])]
+        ends = run(task(metrics=lambda metrics=metrics: metrics), checkpoint, tmp_path / str(large), ranks)
+        told = [str(end) for end in ends if end is not None]
+        assert told
+        assert all("float(total)" in text for text in told)
+
+
 def test_a_split_at_random_is_refused_with_the_remedy(checkpoint, tmp_path):
     """It would evaluate examples that training has seen, and others in each process."""
     from sklearn.model_selection import train_test_split

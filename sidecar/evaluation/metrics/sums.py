@@ -79,7 +79,8 @@ class Sums:
         try:
             sums.add({str(name): plain_array(one) for name, one in returned.items()})
         except (OverflowError, TypeError, ValueError) as error:
-            advice = ": return it as a float, such as float(total)" if isinstance(error, OverflowError) else ""
+            is_large = isinstance(error, OverflowError) or any(_is_too_large(one) for one in returned.values())
+            advice = ": return it as a float, such as float(total)" if is_large else ""
             raise TaskError(
                 f"metric {self.name!r}: its function does not return sums that add up: {error}{advice}"
             ) from None
@@ -109,6 +110,11 @@ class Sums:
                 f"metric {self.name!r}: its value must be a number or numbers by name, found {number!r:.80}"
             )
         return float(array.reshape(()))
+
+
+def _is_too_large(number: Any) -> bool:
+    """Return whether a number is an integer of Python that numpy holds as an object."""
+    return isinstance(number, int) and not -(1 << 63) <= number < 1 << 64
 
 
 def _takes_weights(function: Callable[..., Any]) -> bool:

@@ -70,7 +70,9 @@ class NamedSums:
             try:
                 self._sums[name].merge(state)
             except OverflowError as error:
-                raise OverflowError(f"{name!r}: {error}") from None
+                raise OverflowError(
+                    f"{name!r}: {error}: let the function of Sums return it as a float, such as float(total)"
+                ) from None
 
     def totals(self) -> dict[str, NDArray[Any]]:
         """Return the sums by name, as int64 or float64 of their shapes."""

@@ -105,6 +105,7 @@ class PythonEvaluator:
     def _restore(self, path: str) -> None:
         try:
             self._files = LoadedFiles.find(Path(path))
+            repeatability.seed("", "load", 0)  # what a new model draws does not matter, but must be alike on all ranks
             self._model = call("Task(load=…)", self._load, path)
         except Exception as error:
             require_present(path, error)
