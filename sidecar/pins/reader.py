@@ -104,18 +104,26 @@ class PinReader:
         return PinReading(PinState.WHOLE, signature, discovered)
 
     def _content(self, folder: Path, now: float) -> DiscoveredCheckpoint:
-        """Return the checkpoint in a pin by its content. Raises `IncompleteError` if the pin's name is another's."""
+        """Return the checkpoint in a pin by its content. Raises `IncompleteError` if the pin's name is another's.
+
+        Files that another user put there do not count, even if they are damaged.
+        """
+        problems: list[CheckpointError] = []
         listing, parents = list_files(folder), self._parents(folder)
         by_pattern = () if self.checkpoint_pattern is None else looked_for(pattern=self.checkpoint_pattern)
         for format_ in (*looked_for(), *by_pattern):
             for candidate in format_.candidates(folder, listing):
-                inspection = format_.inspect(folder, candidate.name, step_key=self.step_key)
+                try:
+                    inspection = format_.inspect(folder, candidate.name, step_key=self.step_key)
+                except CheckpointError as error:
+                    problems.append(error)
+                    continue
                 for parent in parents:
                     name = in_folder(parent, candidate.name)
                     checkpoint = as_checkpoint(format_, name, inspection, self.step_pattern)
                     if checkpoint.folder == folder.name:
                         return _found(checkpoint, folder, candidate.files, now)
-        raise IncompleteError(f"{folder} does not hold the checkpoint it is named after")
+        raise next(iter(problems), IncompleteError(f"{folder} does not hold the checkpoint it is named after"))
 
     def _parents(self, folder: Path) -> tuple[str, ...]:
         """Return the folders from which the checkpoint may come, as the pin's name and its record say."""

@@ -535,6 +535,17 @@ def test_a_pin_is_what_it_holds(put, new_catalog, pins):
     assert sorted(name for name, _ in scan.waiting) == sorted([wrong.name, "empty"])
 
 
+def test_a_damaged_file_that_is_planted_in_a_pin_does_not_count(put, new_catalog, pins):
+    """The pin is still the checkpoint that it is named after, whatever else another user puts there."""
+    put("keras", "ckpt-1*")
+    pinned = pin(new_catalog(quiet_seconds=0).scan().found[0], pins)
+    for name in ("a.pt", "b.keras", "c.safetensors", "a.index"):
+        (pinned.folder / name).write_bytes(b"planted")
+    scan = new_catalog(quiet_seconds=0).scan()
+    assert [one.checkpoint.pin for one in scan.found] == [pinned.checkpoint.pin]
+    assert (scan.broken, scan.waiting) == ((), ())
+
+
 def test_odd_names(put, new_catalog, pins):
     """Quotes, spaces, per cent and letters beyond ASCII survive the state file and the pin's folder name."""
     put("odd_name")
