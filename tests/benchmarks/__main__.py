@@ -35,6 +35,7 @@ TOPICS = (
     "counts",
     "footprint",
     "long_run",
+    "saves",
     "watching",
     "nodes",
     "soak",

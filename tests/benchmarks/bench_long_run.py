@@ -58,7 +58,7 @@ def _write(storage, plans, with_snapshot):
     run, history = open_run(storage, 0.0), JournalState(log=EntryLog(keep=RECENT))
     taken = None
     for number in range(1, plans + 1):
-        for record in _records(number, run):
+        for record in records(number, run):
             path = plan_path(number) if isinstance(record, Plan) else outcome_path(number)
             storage.replace(path, dumps(record))
             history.apply(record)
@@ -68,7 +68,8 @@ def _write(storage, plans, with_snapshot):
         snapshot_store.write(storage, taken)
 
 
-def _records(number, run):
+def records(number, run):
+    """The plan and the outcome of a successful evaluation by two workers."""
     checkpoint = Checkpoint(
         name=f"ckpt-{number}", digest=f"{number:064x}", step=number, format="tf_object", pin=f"pins/ckpt-{number}@0"
     )

@@ -12,8 +12,8 @@ from table import Figure, Table
 HOW = """Two daemons of one run, each with one worker process of a task without a framework whose model is one number:
 an evaluation costs little more than the daemons' own work. A trainer keeps eight checkpoints waiting and removes those
 that were evaluated, until there are 20,000 evaluations or ten minutes are over. Resident memory, descriptors and
-threads of the publisher, which also writes views and snapshots and removes old evaluations, and of the other daemon;
-files and folders of the state directory. Each evaluation is compared with the number of its model."""
+threads of the publisher, which also writes views and snapshots, and of the other daemon; files and folders of the state
+directory. Each evaluation is compared with the number of its model."""
 COLUMNS = ("evaluations", "after s", "publisher MB", "other MB", "descriptors", "threads", "state MB", "inodes")
 WAITING = 8
 SETTINGS = {
@@ -21,7 +21,6 @@ SETTINGS = {
     "checkpoint_pattern": "model-*",
     "quiet_seconds": "0.2",
     "standby": "false",
-    "keep_states": "100",
 }
 
 
