@@ -81,6 +81,15 @@ class RecordError(SidecarError):
     exit_code = 5
 
 
+class VoidRecordError(RecordError):
+    """A record is whole, but breaks a limit or an invariant, so that no daemon wrote it."""
+
+    def __init__(self, message: str, run: object = None, plan: object = None) -> None:
+        """Hold the fields `run` and `plan` of the record; None if they are unknown."""
+        super().__init__(message)
+        self.run, self.plan = run, plan
+
+
 class NewerSchemaError(RecordError):
     """A record was written by a newer release: this release can only stand by."""
 

@@ -4,9 +4,10 @@
 """
 
 from dataclasses import dataclass
-from typing import Final
+from typing import Annotated, ClassVar, Final
 
 from sidecar.export_rule import ExportRule
+from sidecar.record_limits import HEARTBEAT, AtMost, RecordLimits
 from sidecar.records import SCHEMA, Inlined, Role
 from sidecar.states import NodeState
 
@@ -68,8 +69,8 @@ class NumericProfiles:
 class CheckpointSightings:
     """The checkpoints that one node needs. Names are those of `Checkpoint.folder`."""
 
-    unreadable: tuple[str, ...] = ()  # checkpoints that this node cannot read now
-    sees: tuple[str, ...] = ()  # the oldest complete ones that need an evaluation
+    unreadable: Annotated[tuple[str, ...], AtMost(256)] = ()  # checkpoints that this node cannot read now
+    sees: Annotated[tuple[str, ...], AtMost(256)] = ()  # the oldest complete ones that need an evaluation
     sees_more: bool = False  # whether there are more than `sees` lists
     exports: ExportRule | None = None  # which of the best ones its settings retain
 
@@ -90,6 +91,8 @@ class Heartbeat:
     beat; the next beat writes them. `doing`: the progress of the workers in plan `journal.plan`; `None`: no part in it.
     """
 
+    LIMITS: ClassVar[RecordLimits] = HEARTBEAT
+
     run: str
     node: str
     incarnation: str
@@ -100,8 +103,8 @@ class Heartbeat:
     version: str
     task: str | None
     journal: Inlined[JournalPosition]
-    slots: tuple[Slot, ...]
+    slots: Annotated[tuple[Slot, ...], AtMost(512)]
     numerics: Inlined[NumericProfiles] = NumericProfiles()
-    doing: tuple[WorkerProgress, ...] | None = None
+    doing: Annotated[tuple[WorkerProgress, ...], AtMost(512)] | None = None
     checkpoints: Inlined[CheckpointSightings] = CheckpointSightings()
     schema: int = SCHEMA

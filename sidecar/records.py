@@ -8,9 +8,10 @@ import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Annotated, Final, Literal, TypeVar
+from typing import Annotated, ClassVar, Final, Literal, TypeVar
 from urllib.parse import quote
 
+from sidecar.record_limits import OUTCOME, PLAN, AtMost, RecordLimits
 from sidecar.states import OutcomeStatus, Verdict
 
 SCHEMA: Final = 1
@@ -19,9 +20,20 @@ SCHEMA: Final = 1
 INLINED: Final = "inlined"
 """Marker of a part whose fields are in the JSON object of the whole record: see `Inlined`."""
 
+UNSAVED: Final = "unsaved"
+"""Marker of a field that no file has."""
+
 T = TypeVar("T")
 Inlined = Annotated[T, INLINED]
 """The type of a field that holds a part of a record. The JSON has the fields of the part, but not its name."""
+
+Message = Annotated[str, AtMost(65_536, cut=True)]
+"""A text for people, which a traceback may be part of. A writer cuts it."""
+
+Sentence = Annotated[str, AtMost(4096, cut=True)]
+"""A short text for people. A writer cuts it."""
+
+Names = Annotated[tuple[str, ...], AtMost(4096)]
 
 Key = tuple[str, str]
 """The identity of a checkpoint: its name and digest."""
@@ -108,7 +120,7 @@ class Settlement:
     digest: str
     step: int | None
     verdict: Verdict
-    reason: str
+    reason: Sentence
     task: str | None = None
 
     @property
@@ -124,21 +136,25 @@ class Plan:
     `evaluated` is the number of successful evaluations since the task changed; it decides which eval sets take part. A
     node that proposes a plan has read every outcome, so all nodes would write the same number. `line_open` is true if
     the next plan also settles checkpoints from before the start (start=new), which may not fit into one record.
+    `void` is the reason why the record of that number was set aside; the plan then does nothing, and is closed.
     """
+
+    LIMITS: ClassVar[RecordLimits] = PLAN
 
     plan: int
     run: str
     nonce: str
     checkpoint: Checkpoint | None
     attempt: int
-    members: tuple[Member, ...] | None
-    settles: tuple[Settlement, ...]
+    members: Annotated[tuple[Member, ...], AtMost(4096)] | None
+    settles: Annotated[tuple[Settlement, ...], AtMost(4096)]
     task: str | None
     proposer: str
     proposed_at: str
     evaluated: int = 0
     line_open: bool = False
     schema: int = SCHEMA
+    void: Annotated[str | None, UNSAVED] = None
 
     @property
     def folder(self) -> str:
@@ -156,7 +172,7 @@ class Value:
     """The final number of a metric: `value` is None if not finite; `hex` is exact (`float.hex`, or nan, inf, -inf)."""
 
     value: float | None
-    hex: str
+    hex: Annotated[str, AtMost(64)]
     lower: float | None = None
     upper: float | None = None
     goal: Goal = "none"
@@ -210,24 +226,41 @@ class Nonfinite:
         return f"eval set {eval_set!r}: {subject} NaN or infinite {place}s{first}{batch}"
 
 
+MOST_EVAL_SETS: Final = 256
+"""The most eval sets of a result: four times as many as a task may have."""
+
+MOST_METRICS: Final = 4096
+"""The most metrics of a result, of all eval sets together."""
+
+MOST_CLASSES: Final = 16_384
+"""The most numbers of single classes in a result, of all metrics and eval sets together."""
+
+_BySet = Annotated[dict[str, T], AtMost(MOST_EVAL_SETS)]
+_ByMetric = Annotated[dict[str, T], AtMost(MOST_METRICS)]
+_ByClass = Annotated[dict[str, T], AtMost(MOST_CLASSES)]
+_ByPlace = Annotated[dict[str, T], AtMost(64)]
+_ByPhase = Annotated[dict[str, float], AtMost(64)]
+Notes = Annotated[tuple[Sentence, ...], AtMost(64, cut=True)]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
     """Hold the result of an evaluation, which is the same on every rank."""
 
     group: str
     workers: int
-    examples: dict[str, int]  # by eval set; 0: a function of the task measured it, and did not say the number
-    metrics: dict[str, dict[str, Value]]
-    phases: dict[str, float]  # seconds of each of PHASES on the slowest rank; the closing node measures detect, agree
+    examples: _BySet[int]  # 0: a function of the task measured the set, and did not say the number
+    metrics: _BySet[_ByMetric[Value]]
+    phases: _ByPhase  # seconds of each of PHASES on the slowest rank; the closing node measures detect, agree
     variables: str  # digest of the values of the restored variables
     task: str  # digest of the task's code
-    profile: dict[str, str]  # numeric profile: equal profiles give equal bits
-    saves: tuple[str, ...]  # one folder per rank, relative to the run's state directory
-    classes: dict[str, dict[str, dict[str, Value]]] = field(default_factory=dict)  # eval set, metric, class
-    data: dict[str, EvalData] = field(default_factory=dict)
-    changed: tuple[str, ...] = ()  # eval sets whose data has changed since an earlier evaluation
-    nonfinite: dict[str, dict[str, Nonfinite]] = field(default_factory=dict)  # by eval set and place
-    notes: tuple[str, ...] = ()  # sentences about numbers that differ from a reader's expectation
+    profile: Annotated[dict[str, str], AtMost(256)]  # numeric profile: equal profiles give equal bits
+    saves: Names  # one folder per rank, relative to the run's state directory
+    classes: _BySet[_ByMetric[_ByClass[Value]]] = field(default_factory=dict)
+    data: _BySet[EvalData] = field(default_factory=dict)
+    changed: Names = ()  # eval sets whose data has changed since an earlier evaluation
+    nonfinite: _BySet[_ByPlace[Nonfinite]] = field(default_factory=dict)
+    notes: Notes = ()  # sentences about numbers that differ from a reader's expectation
 
     def counted(self) -> dict[str, int]:
         """Return the number of examples of each eval set that has a known number."""
@@ -256,6 +289,8 @@ class Outcome:
     `task`, ends in the same way. None: another attempt may succeed.
     """
 
+    LIMITS: ClassVar[RecordLimits] = OUTCOME
+
     plan: int
     run: str
     nonce: str
@@ -266,8 +301,8 @@ class Outcome:
     kind: str | None = None
     node: str | None = None
     rank: int | None = None
-    message: str | None = None
-    odd: tuple[str, ...] = ()
+    message: Message | None = None
+    odd: Names = ()
     plan_nonce: str | None = None  # None: written by an older release
     lasting: Lasting | None = None  # also None if written by an older release
     schema: int = SCHEMA

@@ -80,6 +80,7 @@ class FailureKind(StrEnum):
     RESTARTED = auto()
     DRAINED = auto()
     CHIEF_LISTED = auto()
+    VOID = auto()  # the outcome breaks a limit or an invariant, so that no daemon wrote it
     CORRUPT = auto()
     CRASHED = auto()  # the worker process crashed while it read the checkpoint
     VANISHED = auto()
@@ -102,6 +103,7 @@ FAILURE_CLASSES: Final[Mapping[str, FailureClass]] = {
     FailureKind.RESTARTED: FailureClass.GROUP,
     FailureKind.DRAINED: FailureClass.GROUP,
     FailureKind.CHIEF_LISTED: FailureClass.GROUP,
+    FailureKind.VOID: FailureClass.GROUP,
     FailureKind.CORRUPT: FailureClass.CORRUPT,
     FailureKind.CRASHED: FailureClass.CORRUPT,
     FailureKind.VANISHED: FailureClass.VANISHED,

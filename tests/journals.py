@@ -85,8 +85,8 @@ class Journal:
         """
         prints = {} if data is None else {name: EvalData(data, 10, "batches") for name in eval_sets}
         result = Result(
-            group="g1",
-            workers=2,
+            group=group_id(self.history.open.members or ()),
+            workers=len(self.history.open.members or ()),
             examples=dict.fromkeys(eval_sets, examples),
             metrics=dict.fromkeys(eval_sets, metrics or {"accuracy": ACCURACY}),
             phases=PHASES if phases is None else phases,

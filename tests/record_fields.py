@@ -3,7 +3,7 @@
 import dataclasses
 import typing
 
-from sidecar.records import INLINED
+from sidecar.records import INLINED, UNSAVED
 
 
 def field_types(record):
@@ -11,7 +11,8 @@ def field_types(record):
     types, hints = {}, typing.get_type_hints(record, include_extras=True)
     for field in dataclasses.fields(record):
         part, *marks = typing.get_args(hints[field.name]) or (None,)
-        types |= field_types(part) if INLINED in marks else {field.name: hints[field.name]}
+        if UNSAVED not in marks:
+            types |= field_types(part) if INLINED in marks else {field.name: hints[field.name]}
     return types
 
 
@@ -20,5 +21,8 @@ def field_values(record):
     values = {}
     for field in dataclasses.fields(record):
         value = getattr(record, field.name)
-        values |= {field.name: value} if field.name in field_types(type(record)) else field_values(value)
+        if dataclasses.is_dataclass(value) and field.name not in field_types(type(record)):
+            values |= field_values(value)
+        elif field.name in field_types(type(record)):
+            values[field.name] = value
     return values

@@ -60,7 +60,8 @@ def targets_of(node):
 
 def fields_of(definition):
     """Return the names of a class's annotated attributes, and of what its methods assign to `self`."""
-    fields = {each.target.id for each in definition.body if isinstance(each, ast.AnnAssign)}
+    annotated = [each for each in definition.body if isinstance(each, ast.AnnAssign)]
+    fields = {each.target.id for each in annotated if not ast.unparse(each.annotation).startswith("ClassVar")}
     for node in ast.walk(definition):
         for target in targets_of(node) if isinstance(node, ast.Assign | ast.AnnAssign | ast.AugAssign) else ():
             if isinstance(target, ast.Attribute) and isinstance(target.value, ast.Name) and target.value.id == "self":
@@ -70,7 +71,8 @@ def fields_of(definition):
 
 def test_fields_are_recognised():
     """The rule below counts annotations, and what any method assigns to `self`."""
-    source = "class A:\n  a: int\n  b: int = 1\n  def f(self):\n    self.c, self.d = 1, 2\n    self.e += other.f"
+    head = "class A:\n  Z: ClassVar[int] = 0\n  a: int\n  b: int = 1\n"
+    source = head + "  def f(self):\n    self.c, self.d = 1, 2\n    self.e += other.f"
     assert fields_of(ast.parse(source).body[0]) == {"a", "b", "c", "d", "e"}
 
 

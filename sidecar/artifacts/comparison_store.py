@@ -30,11 +30,11 @@ from sidecar.coordination.storage import Storage
 from sidecar.coordination.unique_names import create_and_read
 from sidecar.errors import RecordError
 from sidecar.plain_text import one_line
+from sidecar.record_limits import SMALL
 from sidecar.records import Result, Value
 
 _PART: Final = 4096  # pairs that are added at once
 _REMEMBERED: Final = 64
-_LONGEST_RECORD: Final = 64 * 1024
 
 
 @dataclass(slots=True)
@@ -65,7 +65,7 @@ class ComparisonStore:
         (plan, after), (old_plan, before) = ((plan, self._number(plan, result)) for plan, result in (new, old))
         difference = self._by_numbers(new[1], old[1], (after, before))
         found = comparison(run, self.metric, (plan, after), (old_plan, before), difference)
-        data = self.storage.read(self._path(plan, old_plan)) if difference.rule != NOT_COMPARABLE else None
+        data = self.storage.read(self._path(plan, old_plan), SMALL.size) if difference.rule != NOT_COMPARABLE else None
         return _valid(data, found, (after, before)).better
 
     def compare(self, new: Closed, old: Closed) -> Comparison:
@@ -88,7 +88,7 @@ class ComparisonStore:
         if difference.rule == NOT_COMPARABLE:
             return found
         path = self._path(new.plan.plan, old.plan.plan)
-        data = self.storage.read(path)
+        data = self.storage.read(path, SMALL.size)
         if data is None:
             try:
                 own = self._comparison(new, old, self._paired(new, old, difference, size_of(*values)))
@@ -153,7 +153,7 @@ def _eval_set(result: Result, metric: str) -> str:
 def _valid(data: bytes | None, found: Comparison, values: tuple[Value, Value]) -> Comparison:
     """Return a recorded comparison; the one that was found by the published numbers if it is absent or impossible."""
     try:
-        record = loads(Comparison, data) if data is not None and len(data) <= _LONGEST_RECORD else None
+        record = loads(Comparison, data) if data is not None else None
     except RecordError:
         record = None
     return found if record is None or contradiction(record, found, values[0].goal, size_of(*values)) else record

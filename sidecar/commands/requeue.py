@@ -21,6 +21,7 @@ from sidecar.coordination.run import read_run
 from sidecar.coordination.storage import Storage
 from sidecar.errors import SettingsError, StorageError, VanishedError
 from sidecar.policy.rules import PlanRules
+from sidecar.policy.settlements import settled_by_one_plan
 from sidecar.records import Checkpoint, Key, Plan, Settlement, folder_name
 from sidecar.states import OutcomeStatus, Verdict
 
@@ -155,10 +156,10 @@ def requeue(
         done = {settlement.key for settlement in written}  # some of these may have been evaluated again by now
         chosen = _choose(reader.history, request, scan, report_once, command)
         chosen = [ended for ended in chosen if ended.key not in done]
-        settles = tuple(ended.requeued(by) for ended in chosen[:most])
+        settles = settled_by_one_plan([ended.requeued(by) for ended in chosen[:most]], most)
         if not settles or reader.journal.propose(_plan(reader.history, run, settles, by, clock)):
             written += settles
-            if len(chosen) <= most:
+            if len(chosen) == len(settles):
                 return written
             names = {settlement.name for settlement in settles}
             request = replace(request, names=[name for name in request.names if name not in names])

@@ -79,9 +79,9 @@ class ActivityStorage:
         self._storage.create(path, data)
         self._answered()
 
-    def read(self, path: str) -> bytes | None:
+    def read(self, path: str, limit: int | None = None) -> bytes | None:
         """Read a file, as `Storage.read`."""
-        found = self._storage.read(path)
+        found = self._storage.read(path, limit)
         self._answered()
         return found
 

@@ -16,11 +16,19 @@ releases stop there. The storage thread and `sidecar compact` call this module.
 import re
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
-from typing import Final
+from typing import ClassVar, Final
 
 from sidecar.codec import loads
 from sidecar.coordination.heartbeats import FOLDER
-from sidecar.coordination.journal import decode_outcome, decode_plan, needs_outcome, outcome_path, plan_path
+from sidecar.coordination.journal_records import (
+    OUTCOME_BYTES,
+    PLAN_BYTES,
+    decode_outcome,
+    decode_plan,
+    needs_outcome,
+    outcome_path,
+    plan_path,
+)
 from sidecar.coordination.run import JOURNAL_FOLDERS, SEGMENTS, check_run
 from sidecar.coordination.segments import (
     KEPT_PLANS,
@@ -36,6 +44,7 @@ from sidecar.coordination.snapshot_store import PLAIN_PATH
 from sidecar.coordination.storage import Storage
 from sidecar.errors import RecordError, SidecarError, StateUnavailableError, StorageLostError
 from sidecar.heartbeat import SEGMENTS_KNOWN
+from sidecar.record_limits import HEARTBEAT, RecordLimits
 from sidecar.states import NodeState
 
 _NAME: Final = re.compile(r"([0-9]{12,18})\.json")
@@ -69,6 +78,8 @@ class Made:
 @dataclass(frozen=True, slots=True)
 class _Reader:
     """Read which segments a node knows, whatever else its heartbeat says."""
+
+    LIMITS: ClassVar[RecordLimits] = HEARTBEAT
 
     node: str
     state: str
@@ -178,13 +189,13 @@ class Compaction:
 
     def _read_checked(self, number: int) -> tuple[bytes, bytes | None] | None:
         """Return the records of a closed plan in single files; None if they are not there. Raises as `Journal`."""
-        data = self.storage.read(plan_path(number))
+        data = self.storage.read(plan_path(number), PLAN_BYTES)
         if data is None or is_marker(data):
             return None
         plan = decode_plan(data, number, self.run)
         if not needs_outcome(plan):
             return data, None
-        outcome = self.storage.read(outcome_path(number))
+        outcome = self.storage.read(outcome_path(number), OUTCOME_BYTES)
         if outcome is None:
             return None
         decode_outcome(outcome, plan)
@@ -221,7 +232,7 @@ class Compaction:
             for name in self.storage.names(folder)
             if (match := _NAME.fullmatch(name)) is not None and self._segments.covers(int(match[1]))
         }
-        if plan_path(1) in found and is_marker(self.storage.read(plan_path(1)) or b""):
+        if plan_path(1) in found and is_marker(self.storage.read(plan_path(1), PLAN_BYTES) or b""):
             del found[plan_path(1)]
             self._is_marked = True
         return found
@@ -236,7 +247,7 @@ class Compaction:
         for path, record in _records(segment):
             if path not in paths:
                 continue
-            found = self.storage.read(path)
+            found = self.storage.read(path, PLAN_BYTES if path.startswith("plans/") else OUTCOME_BYTES)
             yield
             if found in (None, record):
                 continue
@@ -251,12 +262,12 @@ class Compaction:
 
     def _is_removed(self, path: str) -> bool:
         """Return whether a single file was removed, or replaced by the marker."""
-        data = self.storage.read(path)
+        data = self.storage.read(path, PLAN_BYTES)
         return data is None or (path == plan_path(1) and is_marker(data))
 
     def _mark(self) -> Iterator[None]:
         """Let older releases stop: put the marker in place of plan 1, once no node of such a release is left."""
-        found = self.storage.read(plan_path(1))
+        found = self.storage.read(plan_path(1), PLAN_BYTES)
         yield
         if found is not None and is_marker(found):
             self._is_marked = True
@@ -268,7 +279,7 @@ class Compaction:
         self.storage.remove(PLAIN_PATH)  # an older release would begin behind plan 1 with it
         self.storage.replace(plan_path(1), marker(self.run), survives_crash=True, instead_of=record)
         yield
-        if not is_marker(self.storage.read(plan_path(1)) or b""):
+        if not is_marker(self.storage.read(plan_path(1), PLAN_BYTES) or b""):
             raise StateUnavailableError(f"{plan_path(1)} cannot be replaced now, so no single file is removed")
         self._is_marked = True
 
@@ -276,7 +287,7 @@ class Compaction:
         """Raise `StateUnavailableError` if a node may still run a release that does not read segments."""
         for name in self.storage.names(FOLDER):
             path = f"{FOLDER}/{name}"
-            data = self.storage.read(path)
+            data = self.storage.read(path, HEARTBEAT.size)
             yield
             if data is None:
                 continue

@@ -19,6 +19,7 @@ from sidecar.coordination.liveness import LONG_SILENT_SECONDS, HeartbeatReadings
 from sidecar.coordination.storage import Storage
 from sidecar.errors import NodeNameTakenError, RecordError, StorageError
 from sidecar.heartbeat import Heartbeat
+from sidecar.record_limits import HEARTBEAT
 from sidecar.states import NodeState
 
 N = TypeVar("N")
@@ -261,7 +262,7 @@ class Heartbeats:
         """Return the heartbeat of a node. Raises `RecordError` if its file has none, `StorageError` if it hangs."""
         path = heartbeat_path(node)
         try:
-            found = self._calls(path, partial(self.storage.read, path))
+            found = self._calls(path, partial(self.storage.read, path, HEARTBEAT.size))
         except HangingError as error:
             raise StorageError(f"cannot read {path}: {error.strerror}") from error
         if found is None:

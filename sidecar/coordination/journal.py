@@ -13,25 +13,33 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from sidecar.codec import dumps, loads
+from sidecar.codec import dumps, limits_of, loads
+from sidecar.coordination.journal_records import (
+    OUTCOME_BYTES,
+    PLAN_BYTES,
+    REMEDY,
+    decode_outcome,
+    decode_plan,
+    needs_outcome,
+    nonce_of,
+    outcome_path,
+    plan_path,
+    unreadable,
+    why_of_another,
+)
 from sidecar.coordination.journal_state import Closed, JournalState
 from sidecar.coordination.run import JOURNAL_FOLDERS, check_run, read_run
 from sidecar.coordination.segments import Segments, is_marker, segment_path
 from sidecar.coordination.storage import Storage
-from sidecar.coordination.unique_names import GracePeriod, create_and_read, parse
+from sidecar.coordination.unique_names import GracePeriod, create_and_read
 from sidecar.errors import RecordError, SidecarError, StorageLostError
-from sidecar.records import Outcome, Plan, group_id
+from sidecar.records import Outcome, Plan
 from sidecar.states import OutcomeStatus
 
 _NAME: Final = re.compile(r"([0-9]{12,18})\.json")
 
 _STEP: Final = 100
 """Records that a command reads before it folds them."""
-
-_REMEDY: Final = (
-    "files of the journal were deleted, or not all of them were restored. Put the missing files back; or stop all "
-    "daemons and move the state directory away, to begin a new run that evaluates everything again"
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +59,8 @@ class Journal:
     proposes while a plan is open, and none proposes a checkpoint that an unread plan has settled.
 
     An impossible record or a hole raises `StateUnavailableError` during `grace`, and afterwards `RecordError` or
-    `StorageLostError`, which are final. Impossible are a torn record and the record of another plan.
+    `StorageLostError`, which are final. Impossible are a torn record and the record of another plan. A record that is
+    whole, but that no daemon writes, is set aside: see `journal_records`.
     """
 
     def __init__(self, storage: Storage, run: str, grace: GracePeriod | None = None) -> None:
@@ -141,9 +150,9 @@ class Journal:
         with self._grace.on("end"):
             if (evidence := self._after_end()) is not None:
                 self._sync()
-                if self._is_in_segment(_next_number(self._at)) or self.storage.read(self._next_path()) is not None:
+                if self._is_in_segment(_next_number(self._at)) or self._is_there(self._next_path()):
                     return False
-                raise StorageLostError(f"the journal has a hole: {self._next_path()} is missing, {evidence}: {_REMEDY}")
+                raise StorageLostError(f"the journal has a hole: {self._next_path()} is missing, {evidence}: {REMEDY}")
         self._ends = True
         return True
 
@@ -175,7 +184,7 @@ class Journal:
         if closed.outcome.status != OutcomeStatus.SUCCEEDED or closed.plan.checkpoint is None:
             raise ValueError(f"plan {closed.plan.plan} has no result: it {closed.outcome.status}")
         path = f"evaluations/{closed.plan.checkpoint.folder}/result.json"
-        found = self.storage.read(path)
+        found = self.storage.read(path, limits_of(Closed).size)
         if found is None or not _is_result_of(closed, found):
             self.storage.replace(path, dumps(closed))
 
@@ -241,10 +250,10 @@ class Journal:
 
     def _nonce_at(self, path: str) -> str | None:
         """Return the nonce of the record that is there now; `None` if there is none."""
-        if (data := self.storage.read(path)) is None:
+        if (data := self.storage.read(path, _bytes_of(path))) is None:
             return None
         with self._grace.on(path):
-            return parse(Plan, path, data).nonce if path.startswith("plans/") else parse(Outcome, path, data).nonce
+            return nonce_of(path, data)
 
     def _read_next(self) -> Plan | Outcome | None:
         """Return the next record, and advance behind it; None if there is none."""
@@ -279,11 +288,11 @@ class Journal:
             return plan if path_of is plan_path else outcome
         self._segments.forget()
         path = path_of(number)
-        data = self.storage.read(path)
+        data = self.storage.read(path, _bytes_of(path))
         if data is None or path != plan_path(1) or not is_marker(data):
             return data
         if not self._advance(sync=True):
-            raise StorageLostError(f"{segment_path(1)} is missing, and {path} says that its plan is there: {_REMEDY}")
+            raise StorageLostError(f"{segment_path(1)} is missing, and {path} says that its plan is there: {REMEDY}")
         return self._data(path_of, number)
 
     # -- the end -----------------------------------------------------------------------------------------------------
@@ -301,42 +310,46 @@ class Journal:
     def _create(self, record: Plan | Outcome, path: str) -> bool:
         """Create a record after the newest one that was read, and return whether this daemon created it.
 
-        The record is refused if an older run, or a journal that lost records, already has a neighbour of it.
+        The record is refused if an older run, or a journal that lost records, already has a neighbour of it. Raises
+        `ValueError` for a record that other daemons would set aside.
         """
+        written = dumps(record)
+        if why := unreadable(record, written):
+            raise ValueError(f"{path} would be set aside: {why}")
         check_run(self.storage, self.run, self._grace)  # the number would be wrong in a run that began meanwhile
         if self._at.newest is not None:
             newest, nonce = self._at.newest
             with self._grace.on(f"{newest} stands"):
                 if self._nonce_at(newest) != nonce and not self._is_in_segment(self.through):
-                    raise StorageLostError(f"{newest}, which this program has read, is not there any more: {_REMEDY}")
+                    raise StorageLostError(f"{newest}, which this program has read, is not there any more: {REMEDY}")
         with self._grace.on("neighbour"):
             if isinstance(record, Plan):
                 self._reject_orphan(record.plan)
             else:
                 self._reject_gap(record.plan)
-        data = create_and_read(self.storage, path, dumps(record))
+        data = create_and_read(self.storage, path, written, _bytes_of(path))
         if self._is_in_segment(record.plan):
             return False  # the name was free only because the record that decided is in a segment now
         with self._grace.on(path):
-            self._confirmed = parse(type(record), path, data).nonce
+            self._confirmed = nonce_of(path, data)
         return self._confirmed == record.nonce
 
     def _reject_orphan(self, number: int) -> None:
         """Raise if a plan is to be created whose outcome exists: that belongs to another evaluation."""
         orphan, plan = outcome_path(number), plan_path(number)
-        if self.storage.read(orphan) is None or self.storage.read(plan) is not None:
+        if not self._is_there(orphan) or self._is_there(plan):
             return
         if not self._is_in_segment(number):
-            raise StorageLostError(f"the journal has a hole: {plan} is missing, but {orphan} is there: {_REMEDY}")
+            raise StorageLostError(f"the journal has a hole: {plan} is missing, but {orphan} is there: {REMEDY}")
 
     def _reject_gap(self, number: int) -> None:
         """Raise if an outcome is to be created whose next plan exists: the outcome existed, and may have differed."""
         outcome, later = outcome_path(number), plan_path(number + 1)
-        if self.storage.read(later) is None:
+        if not self._is_there(later):
             return
         self._sync()
-        if self.storage.read(outcome) is None and not self._is_in_segment(number):
-            raise StorageLostError(f"the journal has a hole: {outcome} is missing, but {later} is there: {_REMEDY}")
+        if not self._is_there(outcome) and not self._is_in_segment(number):
+            raise StorageLostError(f"the journal has a hole: {outcome} is missing, but {later} is there: {REMEDY}")
 
     def _advance(self, *, sync: bool = False) -> bool:
         """Look for new segments, as `Segments.advance`. A damaged one is impossible, like any other record."""
@@ -348,6 +361,10 @@ class Journal:
         if not self._segments.covers(number):
             self._advance(sync=True)
         return self._segments.covers(number)
+
+    def _is_there(self, path: str) -> bool:
+        """Return whether a record exists, as a reader finds it. A file of any content does."""
+        return self.storage.read(path, 0) is not None
 
     def _sync(self) -> None:
         for folder in JOURNAL_FOLDERS:
@@ -372,61 +389,14 @@ def read_history(storage: Storage) -> JournalState:
     return history
 
 
-def plan_path(number: int) -> str:
-    """Return the path of plan `number`."""
-    return f"plans/{number:012d}.json"
-
-
-def outcome_path(number: int) -> str:
-    """Return the path of the outcome of plan `number`."""
-    return f"outcomes/{number:012d}.json"
-
-
-def decode_plan(data: bytes, number: int, run: str) -> Plan:
-    """Return the plan of a number. Raises `RecordError`, or `StorageLostError` for a record of another run."""
-    plan = parse(Plan, plan_path(number), data)
-    _require_place(plan_path(number), plan, number, run)
-    return plan
-
-
-def decode_outcome(data: bytes, plan: Plan) -> Outcome:
-    """Return the outcome of a plan. Raises as `decode_plan`."""
-    path = outcome_path(plan.plan)
-    outcome = parse(Outcome, path, data)
-    _require_place(path, outcome, plan.plan, plan.run)
-    if why := why_of_another(outcome, plan):
-        raise StorageLostError(f"{path} does not belong to {plan_path(plan.plan)}: it {why}: {_REMEDY}")
-    return outcome
-
-
-def _require_place(path: str, record: Plan | Outcome, number: int, run: str) -> None:
-    """Raise an error if a record belongs to another run or has another number."""
-    if record.run != run:
-        raise StorageLostError(f"{path} belongs to run {record.run}, this journal to run {run}: {_REMEDY}")
-    if record.plan != number:
-        raise RecordError(f"{path} holds the record of plan {record.plan}: no file of the journal may be renamed")
-
-
-def needs_outcome(plan: Plan) -> bool:
-    """Return whether a plan evaluates a checkpoint, as in `JournalState`. Other plans only settle."""
-    return plan.checkpoint is not None and plan.members is not None
+def _bytes_of(path: str) -> int:
+    """Return how many bytes of a record are read."""
+    return PLAN_BYTES if path.startswith("plans/") else OUTCOME_BYTES
 
 
 def _next_number(place: _Place) -> int:
     """Return the number of the plan or outcome that follows a place."""
     return place.through + (place.open is None)
-
-
-def why_of_another(outcome: Outcome, plan: Plan) -> str | None:
-    """Return why an outcome does not belong to the plan of its number; `None` if it does.
-
-    Outcomes of older releases do not name the nonce of their plan, so only their group is compared.
-    """
-    if outcome.plan_nonce not in (None, plan.nonce):
-        return f"names plan nonce {outcome.plan_nonce}, not {plan.nonce}"
-    if outcome.result is not None and outcome.result.group != group_id(plan.members or ()):
-        return f"has the result of group {outcome.result.group}, not of the plan's {group_id(plan.members or ())}"
-    return None
 
 
 def _is_result_of(closed: Closed, data: bytes) -> bool:

@@ -7,7 +7,7 @@ the next plan goes without), `newest_task` (the newest numbers) and `totals` (co
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final
+from typing import ClassVar, Final
 
 from sidecar.coordination.checkpoint_verdicts import CheckpointVerdicts
 from sidecar.coordination.comparability import SeenData, seen_data
@@ -15,8 +15,9 @@ from sidecar.coordination.exclusions import Exclusions
 from sidecar.coordination.newest_task import NewestTask
 from sidecar.coordination.totals import Totals
 from sidecar.errors import RecordError
+from sidecar.record_limits import RESULT_VIEW, RecordLimits
 from sidecar.records import Checkpoint, Key, Outcome, Plan, Result, Settlement
-from sidecar.states import OutcomeStatus, Verdict
+from sidecar.states import FailureKind, OutcomeStatus, Verdict
 
 FOLDERS_KEPT: Final = 1000
 """The number of newest evaluations whose saves a restarted daemon still knows: more than any setting retains."""
@@ -25,6 +26,8 @@ FOLDERS_KEPT: Final = 1000
 @dataclass(frozen=True, slots=True)
 class Closed:
     """Hold a plan and its outcome."""
+
+    LIMITS: ClassVar[RecordLimits] = RESULT_VIEW
 
     plan: Plan
     outcome: Outcome
@@ -99,7 +102,11 @@ class JournalState:
         """Apply a plan, and return an entry for each of its settlements."""
         if plan.plan != self.through + 1 or self.open is not None:
             raise RecordError(f"plan {plan.plan} follows plan {self.through} out of order")
-        self.through, self.nonces, self.backlog_cutoff_pending = plan.plan, (plan.nonce, None), plan.line_open
+        self.through, self.nonces = plan.plan, (plan.nonce, None)
+        if plan.void is not None:  # it says nothing about the checkpoints from before the start either
+            self.totals.set_aside.add(plan.plan, plan.void)
+            return []
+        self.backlog_cutoff_pending = plan.line_open
         for settlement in plan.settles:
             self._settle(settlement)
         # Each entry has its own settlement. With thousands of settlements, no entry should hold all of them.
@@ -160,6 +167,8 @@ class JournalState:
     def _fail(self, closed: Closed, checkpoint: Checkpoint) -> None:
         """Apply a failed attempt at a checkpoint."""
         plan, outcome = closed.plan, closed.outcome
+        if outcome.kind == FailureKind.VOID:
+            self.totals.set_aside.add(plan.plan, outcome.message or "")
         self.totals.failed(outcome)
         self.verdicts.fail(checkpoint.key, plan.task, outcome)
         self.exclusions.retire(plan)

@@ -14,6 +14,7 @@ from sidecar.codec import dumps
 from sidecar.coordination.storage import Storage
 from sidecar.coordination.unique_names import GracePeriod, create_and_read, parse
 from sidecar.errors import StateUnavailableError, StorageLostError
+from sidecar.record_limits import SMALL
 from sidecar.records import SCHEMA
 
 RUN_PATH: Final = "run.json"
@@ -47,7 +48,7 @@ def open_run(
     without its run.
     """
     grace = grace or GracePeriod()
-    data = storage.read(RUN_PATH)
+    data = storage.read(RUN_PATH, SMALL.size)
     if data is None:
         with grace.on(RUN_PATH):
             _reject_orphans(storage)
@@ -55,9 +56,10 @@ def open_run(
             storage,
             RUN_PATH,
             dumps(Run(run=new_id(), nonce=new_id(), created_at=timestamp(wall), checkpoint_dir=checkpoint_dir)),
+            SMALL.size,
         )
     storage.sync("")  # the creator may not have done that yet
-    if storage.read(RUN_PATH) != data:
+    if storage.read(RUN_PATH, SMALL.size) != data:
         raise StateUnavailableError(f"{RUN_PATH} is gone again, as if storage had crashed: it is read again")
     with grace.on(RUN_PATH):
         return parse(Run, RUN_PATH, data).run
@@ -65,7 +67,7 @@ def open_run(
 
 def find_run(storage: Storage, grace: GracePeriod | None = None) -> Run | None:
     """Return the run in a state directory; `None` if there is none. Raises as `open_run`."""
-    data = storage.read(RUN_PATH)
+    data = storage.read(RUN_PATH, SMALL.size)
     if data is None:
         return None
     with (grace or GracePeriod()).on(RUN_PATH):
@@ -95,7 +97,7 @@ def _reject_orphans(storage: Storage) -> None:
     """Raise if a run is to begin in a folder with records of another run: both would use the same names."""
     for folder in (*JOURNAL_FOLDERS, SEGMENTS):
         # Another daemon may have created the run after the first reading of `run.json`, so it is read again.
-        if (names := storage.names(folder)) and storage.read(RUN_PATH) is None:
+        if (names := storage.names(folder)) and storage.read(RUN_PATH, SMALL.size) is None:
             raise StorageLostError(
                 f"{RUN_PATH} is missing, but {folder}/{names[0]} exists: put {RUN_PATH} back, "
                 "or move the state directory away to begin a new run"

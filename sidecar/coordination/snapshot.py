@@ -6,9 +6,9 @@ journal. Otherwise it reads the journal from its beginning.
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
-from typing import Final
+from typing import ClassVar, Final
 
 from sidecar.codec import dumps, fields_of
 from sidecar.coordination.checkpoint_verdicts import CheckpointVerdicts
@@ -16,19 +16,20 @@ from sidecar.coordination.comparability import SeenData
 from sidecar.coordination.exclusions import Exclusions, Losses, UnusableTask
 from sidecar.coordination.journal_state import Closed, Entry, EntryLog, JournalState, Settled
 from sidecar.coordination.newest_task import NewestTask
-from sidecar.coordination.totals import BUCKETS, Best, Durations, Totals
+from sidecar.coordination.totals import BUCKETS, Best, Durations, SetAside, Totals
 from sidecar.errors import RecordError
+from sidecar.record_limits import SNAPSHOT, RecordLimits
 from sidecar.records import SCHEMA, Inlined, Key, Outcome, Plan, Settlement
 from sidecar.states import Verdict
 
-FOLD: Final = 10
+FOLD: Final = 11
 """The version of the fold, `JournalState`. Every change of the fold raises it, so that older snapshots are unused."""
 
 FILE_FIELDS: Final = (
     *("run", "fold", "through", "plan_nonce", "outcome_nonce", "count", "recent", "newest"),
     *("task", "successes", "goals", "latest", "settled", "failed_tasks", "failures", "spent_workers", "eval_sets"),
     *("folders", "reached", "requeued", "checkpoints", "failed", "durations", "best", "changes", "nonfinite"),
-    *("losses", "ordinals", "unusable", "before_start", "reopened", "outdated", "schema"),
+    *("losses", "ordinals", "unusable", "before_start", "reopened", "outdated", "set_aside", "schema"),
 )
 """The fields of the file in their order: daemons of all releases with the same FOLD write the same bytes."""
 
@@ -167,6 +168,7 @@ class SavedTotals:
     changes: dict[str, int]
     nonfinite: dict[str, tuple[str, ...]]
     outdated: dict[str, dict[str, Best]]
+    set_aside: SetAside
 
     @classmethod
     def of(cls, totals: Totals) -> "SavedTotals":
@@ -188,6 +190,7 @@ class SavedTotals:
             changes=dict(totals.changes),
             nonfinite=nonfinite,
             outdated=outdated,
+            set_aside=replace(totals.set_aside),
         )
 
     def restore(self) -> Totals:
@@ -205,6 +208,7 @@ class SavedTotals:
             durations=dict(self.durations),
             ranked=best,
             outdated=outdated,
+            set_aside=replace(self.set_aside),
             changes=dict(self.changes),
             nonfinite={(eval_set, place) for eval_set, places in self.nonfinite.items() for place in places},
         )
@@ -224,6 +228,8 @@ class JournalEnd:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
     """Save `JournalState` at the time when the newest plan was closed. Keys of checkpoints are `DIGEST/NAME`."""
+
+    LIMITS: ClassVar[RecordLimits] = SNAPSHOT
 
     run: str
     fold: int

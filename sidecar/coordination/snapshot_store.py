@@ -7,7 +7,7 @@ checkpoint of the run. Older releases wrote it under another name, and plain.
 import zlib
 from dataclasses import dataclass
 from functools import partial
-from typing import Final
+from typing import ClassVar, Final
 
 from sidecar.bounded_calls import Calls, HangingError, call_directly
 from sidecar.codec import loads
@@ -16,6 +16,7 @@ from sidecar.coordination.journal_state import JournalState
 from sidecar.coordination.snapshot import Snapshot, encode, restore
 from sidecar.coordination.storage import MAX_RECORD_BYTES, Storage
 from sidecar.errors import RecordError, StorageError, StorageLostError
+from sidecar.record_limits import SNAPSHOT, RecordLimits
 
 PATH: Final = "snapshot.json.gz"
 PLAIN_PATH: Final = "snapshot.json"
@@ -31,6 +32,8 @@ _GZIP: Final = 31  # the `wbits` of zlib for the format of gzip
 @dataclass(frozen=True, slots=True)
 class _End:
     """Hold the fields of a snapshot that every release writes, however it folds the journal."""
+
+    LIMITS: ClassVar[RecordLimits] = SNAPSHOT
 
     run: str
     through: int
@@ -50,7 +53,7 @@ def resume(storage: Storage, journal: Journal, calls: Calls = call_directly) -> 
 def _resume(storage: Storage, journal: Journal, calls: Calls, path: str) -> JournalState | None:
     """Return the state at one snapshot, as `resume`."""
     try:
-        data = calls(path, partial(storage.read, path))
+        data = calls(path, partial(storage.read, path, SNAPSHOT.size))
         if data is None:
             return None
         if path == PATH:

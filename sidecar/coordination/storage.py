@@ -45,8 +45,11 @@ class Storage(Protocol):
         """
         ...
 
-    def read(self, path: str) -> bytes | None:
-        """Return the whole content of a file; `None` if it does not exist."""
+    def read(self, path: str, limit: int | None = None) -> bytes | None:
+        """Return the whole content of a file; `None` if it does not exist.
+
+        Of a file of more than `limit` bytes, it has the first `limit` + 1. Without a limit, such a file is an error.
+        """
         ...
 
     def replace(self, path: str, data: bytes, *, survives_crash: bool = False, instead_of: bytes | None = None) -> None:
@@ -107,15 +110,16 @@ class PosixStorage:
                     folder.unlink(temporary)
                 folder.sync()
 
-    def read(self, path: str) -> bytes | None:
+    def read(self, path: str, limit: int | None = None) -> bytes | None:
         """Open the folder, so that an NFS client asks the server about it, and then the file in it."""
         parent, name = self._split(path)
         with self._explained("read", path):
             for tries_left in reversed(range(_STALE_TRIES)):
                 try:
                     with self._folder(parent) as folder, folder.open_file(name) as file:
-                        _reject_long(path, os.fstat(file.fileno()).st_size)
-                        data = read_from(file, MAX_RECORD_BYTES)
+                        if limit is None:
+                            _reject_long(path, os.fstat(file.fileno()).st_size)
+                        data = read_from(file, MAX_RECORD_BYTES if limit is None else limit)
                 except OSError as error:
                     # On NFS, a file that another node replaces between open and read is stale, not damaged.
                     match meaning(Entry.RECORD, error, again=not tries_left):
@@ -124,7 +128,8 @@ class PosixStorage:
                         case Meaning.RETRY:
                             continue
                     raise
-                _reject_long(path, len(data))
+                if limit is None:
+                    _reject_long(path, len(data))
                 return data
         raise AssertionError("the last try returns or raises")
 

@@ -50,6 +50,26 @@ class Best:
 
 
 @dataclass(frozen=True, slots=True)
+class VoidRecord:
+    """Name a record of the journal that was set aside: the number of its plan, and why."""
+
+    plan: int
+    reason: str
+
+
+@dataclass(slots=True)
+class SetAside:
+    """Hold the records of the journal that were set aside: their number, and the newest of them."""
+
+    count: int = 0
+    newest: VoidRecord | None = None
+
+    def add(self, plan: int, reason: str) -> None:
+        """Add a record."""
+        self.count, self.newest = self.count + 1, VoidRecord(plan, reason)
+
+
+@dataclass(frozen=True, slots=True)
 class Durations:
     """Hold a histogram of seconds: how many durations lie in each of `BUCKETS`, and their sum."""
 
@@ -88,6 +108,7 @@ class Totals:
     """The best value of each metric before its ranking began anew last: the checkpoint is still exported."""
     changes: dict[str, int] = field(default_factory=dict)  # by eval set: how often its data changed
     nonfinite: set[tuple[str, str]] = field(default_factory=set)  # eval sets and places that ever held such numbers
+    set_aside: SetAside = field(default_factory=SetAside)  # records of the journal
 
     @property
     def best(self) -> dict[tuple[str, str], Best]:

@@ -11,7 +11,14 @@ from typing import Final, TypeVar
 from sidecar.clock import Clock, SystemClock
 from sidecar.codec import loads
 from sidecar.coordination.storage import Storage
-from sidecar.errors import NewerSchemaError, RecordError, StateUnavailableError, StorageError, StorageLostError
+from sidecar.errors import (
+    NewerSchemaError,
+    RecordError,
+    StateUnavailableError,
+    StorageError,
+    StorageLostError,
+    VoidRecordError,
+)
 
 _TRIES: Final = 3
 """The number of attempts at a creation with an unknown result, without pauses, because the daemon tries again later."""
@@ -50,9 +57,10 @@ class GracePeriod:
         self._since.pop(subject, None)
 
 
-def create_and_read(storage: Storage, path: str, data: bytes) -> bytes:
+def create_and_read(storage: Storage, path: str, data: bytes, limit: int | None = None) -> bytes:
     """Create a file, and return its content: these bytes, or those of the daemon that created it first.
 
+    `limit`: as in `Storage.read`.
     Replies get lost, so the reply to a creation proves nothing. Only a file that is still absent is created again.
     Raises `StorageError` if it stays unknown whether the file exists.
     """
@@ -63,7 +71,7 @@ def create_and_read(storage: Storage, path: str, data: bytes) -> bytes:
         except StorageError as error:
             last_error = error
         try:
-            found = storage.read(path)
+            found = storage.read(path, limit)
         except StorageError as error:
             last_error = error
         else:
@@ -78,5 +86,7 @@ def parse(cls: type[T], path: str, data: bytes) -> T:
     """Return the record in `data`. Raises `RecordError` with the path of the file if it cannot be decoded."""
     try:
         return loads(cls, data)
+    except VoidRecordError as error:
+        raise VoidRecordError(f"{path}: {error}", error.run, error.plan) from error
     except RecordError as error:
         raise type(error)(f"{path}: {error}") from error

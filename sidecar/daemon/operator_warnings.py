@@ -8,6 +8,7 @@ from sidecar.artifacts.retention import TRIES
 from sidecar.checkpoints.scan import SUPPORTED_CHECKPOINTS, ScanResult
 from sidecar.checkpoints.step_sources import REMEDY, StepSources
 from sidecar.checkpoints.unseen_steps import Gap
+from sidecar.coordination.totals import SetAside
 from sidecar.export_rule import ExportRule
 from sidecar.pins.export_report import Change, ExportsReport
 from sidecar.records import Checkpoint, Key
@@ -31,6 +32,7 @@ class OperatorWarnings:
     _trouble: tuple[str, ...] = ()  # the newest last
     _exports: Mapping[str, str] = field(default_factory=dict)  # problems of the newest scan
     _rules: Sequence[ExportRule] = ()
+    _set_aside: int = 0  # records of the journal that were named
 
     def missing(self) -> None:
         """Warn that the checkpoint directory does not exist, or not any more."""
@@ -74,6 +76,16 @@ class OperatorWarnings:
         numbers = list(gap.missing[:_NUMBERS_SHOWN])
         about = {"series": gap.series, "count": len(gap.missing), "numbers": numbers, "last": gap.missing[-1]}
         self.log.warning("checkpoints_deleted_unseen", **about, remedy=remedy)
+
+    def set_aside(self, records: SetAside) -> None:
+        """Warn of records of the journal that were set aside, and again when there are more."""
+        if records.newest is not None and records.count > self._set_aside:
+            remedy = "another program wrote it: look who may write to the state directory; nothing else is affected"
+            newest = records.newest
+            self.log.warning(
+                "record_set_aside", plan=newest.plan, reason=newest.reason, count=records.count, remedy=remedy
+            )
+        self._set_aside = records.count
 
     def trouble(self, sentences: Sequence[str]) -> None:
         """Warn that views or saves could not be read, written or removed. No decision depends on them."""

@@ -5,6 +5,8 @@ from dataclasses import dataclass, replace
 
 from sidecar.checkpoints.several_models import remedy_for_several_models
 from sidecar.clock import Clock, timestamp
+from sidecar.codec import dumps
+from sidecar.coordination.journal_records import unreadable
 from sidecar.daemon.plan_execution import PlanExecution
 from sidecar.daemon.state import DaemonState
 from sidecar.policy.actions import Fail, Propose
@@ -38,11 +40,21 @@ class RecordBuilder:
         )
 
     def success(self, execution: PlanExecution, result: Result, now: float) -> Outcome:
-        """Return the outcome of a plan for which this node's workers have a result."""
+        """Return the outcome of a plan for which this node's workers have a result.
+
+        It is a failure if other daemons would set the record aside, because it is too large.
+        """
         detected = self.state.tracker.detected_after(execution.checkpoint.key)
         phases = execution.times.durations(result.phases, detected, now)
         complete = replace(result, phases=phases, changed=self.state.history.changed(result))
-        return replace(self._outcome(execution.plan), status=OutcomeStatus.SUCCEEDED, result=complete)
+        outcome = replace(self._outcome(execution.plan), status=OutcomeStatus.SUCCEEDED, result=complete)
+        if why := unreadable(outcome, dumps(outcome)):
+            message = f"the result does not fit into a record of the journal: {why}. Measure fewer metrics or classes"
+            own = next((member for member in execution.plan.members or () if member.node == outcome.closed_by), None)
+            rank = None if own is None else own.rank
+            fail = Fail(FailureKind.TASK_ERROR, message, node=outcome.closed_by, rank=rank, lasting="task")
+            return self.failure(execution.plan, fail)
+        return outcome
 
     def failure(self, plan: Plan, fail: Fail) -> Outcome:
         """Return the outcome of a plan that cannot succeed."""

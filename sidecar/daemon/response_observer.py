@@ -53,6 +53,8 @@ class ResponseObserver:
             self.state.record_heartbeats(request.heartbeat, response.reading, asked_at)
             self._note_journal(asked_at, readable=not response.unread)
             self._observe_sync(response, request, now)
+        if self.state.caught_up:  # a daemon that starts names the newest only
+            self.warnings.set_aside(self.state.history.totals.set_aside)
         if response.error is not None:
             self._observe_error(response, response.error, now)
         elif self.storage_health.succeed(scanned=response.reconciliation is not None):

@@ -46,6 +46,7 @@ EVENTS: Final[Mapping[str, str]] = {
     "eval_set_changed": "The data of an eval set differs from that of its last evaluation.",
     "nonfinite_examples": "Examples of an evaluation hold NaN or infinite numbers.",
     "plan_failed": "An attempt at an evaluation failed.",
+    "record_set_aside": "Records of the journal break a limit or an invariant and were set aside; all others count.",
     "checkpoint_settled": "A checkpoint was skipped, given up or requeued; no evaluation of it is running.",
     "best_metric_unknown": "`best_metric` names a metric that the task does not measure.",
     "checkpoint_exported": "The pin of one of the best checkpoints became an export (`export_best`).",

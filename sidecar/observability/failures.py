@@ -7,8 +7,12 @@ from collections.abc import Mapping
 from itertools import takewhile
 from typing import Any, Final, NamedTuple
 
+from sidecar.codec import cut_text
 from sidecar.coordination.journal_state import Closed, JournalState
 from sidecar.states import FailureKind, OutcomeStatus
+
+MOST_SHOWN: Final = 4096
+"""The most characters of a message in a document about the present. `sidecar history --json` has all of them."""
 
 
 class Advice(NamedTuple):
@@ -64,6 +68,10 @@ ADVICE: Final[Mapping[str, Advice]] = {
     FailureKind.RESTARTED: Advice("A daemon was restarted.", _TRIED_AGAIN),
     FailureKind.DRAINED: Advice("A daemon was stopped.", _TRIED_AGAIN),
     FailureKind.CHIEF_LISTED: Advice("The chief of the training job moved to this node.", _TRIED_AGAIN),
+    FailureKind.VOID: Advice(
+        "Another program wrote the record of the result.",
+        "Look who may write to the state directory. It is tried again.",
+    ),
     FailureKind.CORRUPT: Advice("The files of the checkpoint contradict each other.", _FILES),
     FailureKind.CRASHED: Advice("A process crashed while it read the checkpoint.", _FILES),
     FailureKind.VANISHED: Advice(
@@ -89,7 +97,7 @@ def failing(history: JournalState) -> dict[str, Any] | None:
         "step": checkpoint.step,
         "step_source": checkpoint.step_source,
         "kind": outcome.kind,
-        "message": outcome.message,
+        "message": None if outcome.message is None else cut_text(outcome.message, MOST_SHOWN),
         "node": outcome.node,
         "completed_at": outcome.completed_at,
     }

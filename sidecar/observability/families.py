@@ -84,6 +84,10 @@ FAMILIES: Final[dict[str, tuple[tuple[str, ...], str]]] = {
         "Checkpoints deleted before any node saw them, as gaps in their numbers show, since this daemon started.",
     ),
     "sidecar_plans_failed_total": (("run", "kind"), "Attempts at an evaluation that failed, by kind of failure."),
+    "sidecar_records_set_aside_total": (
+        _ONE,
+        "Records of the journal that break a limit or an invariant, so that no daemon wrote them.",
+    ),
     "sidecar_group_size": (_ONE, "Worker processes in the group of the newest successful evaluation."),
     "sidecar_groups_formed_total": (_ONE, "Evaluation groups formed since this daemon started."),
     "sidecar_members": (

@@ -63,6 +63,7 @@ class Exporter(Collector):
             if status.publisher:
                 _export_evaluations(samples, history)
             _export_totals(samples, history.totals)
+            samples.add("sidecar_records_set_aside_total", history.totals.set_aside.count)
             durations.append(_durations(status.identity.run, history.totals))
         _export_status(samples, status)
         self._snapshot = (*samples.families.values(), *durations, _build_info())

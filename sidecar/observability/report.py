@@ -11,9 +11,10 @@ from typing import Any
 from urllib.parse import unquote
 
 from sidecar.clock import timestamp
+from sidecar.codec import cut_text
 from sidecar.coordination.journal_state import Closed, Entry, JournalState, Settled
 from sidecar.coordination.totals import Best
-from sidecar.observability.failures import failing
+from sidecar.observability.failures import MOST_SHOWN, failing
 from sidecar.observability.status import Status
 from sidecar.observability.stretches import breaks
 from sidecar.records import Checkpoint, Key, Plan, Value
@@ -36,7 +37,8 @@ def rows(history: JournalState) -> list[Row]:
 
 def recent(history: JournalState) -> list[Row]:
     """Return the newest rows, newest first. The cost does not grow with the history."""
-    return _rows(history.entries[-_RECENT_ENTRIES:])[: -_RECENT_ROWS - 1 : -1]
+    newest = _rows(history.entries[-_RECENT_ENTRIES:])[: -_RECENT_ROWS - 1 : -1]
+    return [row | {"message": cut_text(row["message"], MOST_SHOWN)} if row["message"] else row for row in newest]
 
 
 def status_json(status: Status, history: JournalState) -> dict[str, Any]:
@@ -118,6 +120,9 @@ def run_json(
         "unknown": list(unknown),
         "unknown_count": len(unknown),
         "failing": failing(history),
+        "set_aside": None
+        if history.totals.set_aside.newest is None
+        else dataclasses.asdict(history.totals.set_aside.newest) | {"count": history.totals.set_aside.count},
         "recent": recent(history),
     }
 

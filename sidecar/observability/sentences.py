@@ -92,6 +92,7 @@ _SENTENCES: Final[Mapping[str, Callable[[Event], str]]] = {
     "plan_opened": _opened,
     "evaluation_succeeded": _succeeded,
     "plan_failed": _failed,
+    "record_set_aside": _remedied("records of the journal that were set aside: {count}, the newest is {reason}"),
     "checkpoint_settled": _settled,
     "nonfinite_examples": lambda event: f"{_name(event)}: {'; '.join(event['found'])}",
     "worker_started": lambda _: "",

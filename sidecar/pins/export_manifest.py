@@ -8,7 +8,7 @@ import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import PurePath
-from typing import Final
+from typing import ClassVar, Final
 
 from sidecar import durable
 from sidecar.artifacts.comparison import Comparison
@@ -19,6 +19,8 @@ from sidecar.coordination.journal_state import Closed
 from sidecar.coordination.totals import Best
 from sidecar.errors import CheckpointError, RecordError, StorageError
 from sidecar.pins.names import TEMPORARY
+from sidecar.record_limits import MANIFEST as MANIFEST_LIMITS
+from sidecar.record_limits import RecordLimits
 from sidecar.records import SCHEMA, Checkpoint, EvalData, Value
 
 MANIFEST: Final = "manifest.json"
@@ -59,6 +61,8 @@ class Manifest:
         task: Digest of the task's code.
         better_than: How much better it was than the best checkpoint before, if it has become the best one.
     """
+
+    LIMITS: ClassVar[RecordLimits] = MANIFEST_LIMITS
 
     run: str
     plan: int

@@ -15,7 +15,7 @@ from sidecar.policy.open_plan import judge_open_plan
 from sidecar.policy.proposers import propose_in_turn
 from sidecar.policy.retries import failed_attempts, has_failed, last_attempt_failed, ready_at
 from sidecar.policy.rules import Rules
-from sidecar.policy.settlements import settle_and_queue
+from sidecar.policy.settlements import settle_and_queue, settled_by_one_plan
 from sidecar.policy.view import View
 from sidecar.records import Checkpoint, Settlement
 
@@ -41,8 +41,8 @@ def _next_plan(
     if view.draining:
         return Wait(why="draining")
     cutoff_pending = view.checkpoints.backlog_cutoff_pending
-    if len(settles) > rules.plans.most_settled:
-        return Propose(settles=settles[: rules.plans.most_settled], line_open=cutoff_pending)
+    if len(part := settled_by_one_plan(settles, rules.plans.most_settled)) < len(settles):
+        return Propose(settles=part, line_open=cutoff_pending)
     action = _evaluate_pinned(view, rules, now, queue)
     if isinstance(action, Propose):
         return replace(action, settles=settles)

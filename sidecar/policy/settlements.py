@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import accumulate
 from typing import Final
 
 from sidecar.policy.disputes import is_disputed
@@ -9,11 +10,31 @@ from sidecar.policy.final_verdicts import final_verdict
 from sidecar.policy.rules import Rules
 from sidecar.policy.selection import pending
 from sidecar.policy.view import View
+from sidecar.record_limits import PLAN
 from sidecar.records import Checkpoint, Settlement
 from sidecar.states import Verdict
 
 REOPENED: Final = "it vanished, and is there again"
 """The reason of a settlement that makes a vanished checkpoint wait for its evaluation again."""
+
+
+_PLAN_BYTES: Final = PLAN.size * 3 // 4
+"""The most bytes that the settlements of one plan may take; the rest is for its members."""
+
+_FIELD_BYTES: Final = 300
+"""More than the names of a settlement's fields and its digests take."""
+
+
+def settled_by_one_plan(settles: Sequence[Settlement], most: int) -> tuple[Settlement, ...]:
+    """Return the first settlements, as many as one plan may hold: at most `most`, and fewer with very long names."""
+    first = settles[:most]
+    sizes = accumulate(_FIELD_BYTES + _most_bytes(each.name) + _most_bytes(each.reason) for each in first)
+    return tuple(first[: sum(size <= _PLAN_BYTES for size in sizes)])
+
+
+def _most_bytes(text: str) -> int:
+    """Return the most bytes that a text takes in JSON."""
+    return len(text) if text.isascii() and text.isprintable() else 6 * len(text)
 
 
 def settle_and_queue(view: View, rules: Rules, *, over: bool) -> tuple[tuple[Settlement, ...], list[Checkpoint]]:

@@ -19,6 +19,7 @@ from sidecar.coordination.unique_names import create_and_read
 from sidecar.early_stop import FILE, StopSignal, parse_signal
 from sidecar.errors import RecordError
 from sidecar.plain_text import number, one_line
+from sidecar.record_limits import SMALL
 from sidecar.records import SCHEMA, shown_step
 from sidecar.sinks.best_so_far import BestSoFar, ExceedsNoise, better_by, value_of
 from sidecar.sinks.sink import Evaluation, Event, SinkUnavailableError
@@ -117,7 +118,7 @@ class EarlyStop:
         """Find out whether the signal is there, by the rules of training. Raises as `write`."""
         self.signalled = False
         try:
-            if (data := self.storage.read(FILE)) is not None:
+            if (data := self.storage.read(FILE, SMALL.size)) is not None:
                 parse_signal(data)
                 self.signalled = True
         except RecordError as error:
@@ -129,7 +130,7 @@ class EarlyStop:
     def _read_record(self) -> str:
         """Return the id of the newest evaluation at which the signal was there; empty if none is known."""
         try:
-            data = self.storage.read(_SIGNALLED)
+            data = self.storage.read(_SIGNALLED, SMALL.size)
             return "" if data is None else loads(Signalled, data).id
         except RecordError:
             return ""

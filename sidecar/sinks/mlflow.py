@@ -17,6 +17,7 @@ from sidecar.coordination.run import find_run
 from sidecar.coordination.storage import Storage
 from sidecar.errors import RecordError
 from sidecar.plain_text import shortened, without_password
+from sidecar.record_limits import SMALL
 from sidecar.records import SCHEMA
 from sidecar.sinks.line_process import LineProcess, NoAnswerError
 from sidecar.sinks.mlflow_series import points, series
@@ -126,7 +127,7 @@ class MLflow:
         return f"sinks/mlflow-{key}.json"
 
     def _target(self, path: str) -> str | None:
-        data = self._storage.read(path)
+        data = self._storage.read(path, SMALL.size)
         if data is None:
             return None
         try:

@@ -13,6 +13,7 @@ from typing import Final
 from sidecar.codec import dumps, loads
 from sidecar.coordination.storage import Storage
 from sidecar.errors import NewerSchemaError, RecordError, StorageError
+from sidecar.record_limits import SMALL
 from sidecar.records import SCHEMA
 
 _MOST_PLANS: Final = 10**12 - 1  # the names of plans have twelve digits
@@ -59,12 +60,12 @@ def read_progress(
     whether the copy is whole. Raises `StorageError` if storage does not answer, and `NewerSchemaError` for the file of
     a newer release, which must not be replaced.
     """
-    data = storage.read(_path(sink))
+    data = storage.read(_path(sink), SMALL.size)
     if data is None:
         return None
     progress = _parsed(data)
     if progress is None:
-        copy = storage.read(_copy_path(sink))
+        copy = storage.read(_copy_path(sink), SMALL.size)
         progress = None if copy is None else _parsed(copy)
         if damaged is not None:
             damaged(_path(sink), progress is not None and progress.run == run)

@@ -184,9 +184,11 @@ class _Storage:
         self.nodes.asked(self.reader, "write", size=len(data))
         self.nodes.files.setdefault(path, data)
 
-    def read(self, path):
+    def read(self, path, limit=None):
         """As `Storage.read`."""
         found = self.nodes.read(path)
+        if found is not None and limit is not None:
+            found = found[: limit + 1]
         self.nodes.asked(self.reader, "read", size=len(found or b""))
         return found
 

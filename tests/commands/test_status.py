@@ -379,10 +379,10 @@ class Recording:
     def __init__(self, storage, asked):
         self.storage, self.asked = storage, asked
 
-    def read(self, path):
+    def read(self, path, limit=None):
         """Note it."""
         self.asked.append(path)
-        return self.storage.read(path)
+        return self.storage.read(path, limit)
 
     def sync(self, folder):
         """As it is."""

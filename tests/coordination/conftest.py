@@ -34,9 +34,9 @@ class FaultyStorage:
         if fault in ("lost_reply", "not_done"):
             raise StorageError(f"cannot create {path}: Connection timed out")
 
-    def read(self, path):
+    def read(self, path, limit=None):
         """Read the real file."""
-        return self.storage.read(path)
+        return self.storage.read(path, limit)
 
     def replace(self, path, data):
         """Replace the real file."""

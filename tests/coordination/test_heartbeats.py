@@ -206,11 +206,11 @@ def test_files_that_cannot_be_read_take_no_turns_from_the_others(storage, new_he
     """Each may take as long as the storage's timeout, so a look ends after three, and the others come first then."""
 
     class Failing(Counted):
-        def read(self, path):
+        def read(self, path, limit=None):
             self.asked.append(("read", path))
             if "bad" in path:
                 raise StorageError(f"cannot read {path}: Input/output error")
-            return self.storage.read(path)
+            return self.storage.read(path, limit)
 
     nodes = [f"bad-{number}" for number in range(9)] + [f"good-{number}" for number in range(9)]
     for node in nodes:
@@ -706,10 +706,11 @@ class Crowd:
         """As `Storage.modified`: this one cannot tell."""
         return {}
 
-    def read(self, path):
+    def read(self, path, limit=None):
         """As `Storage.read`."""
         node = self.live.get(path)
-        return self.files.get(path) if node is None else dumps(self.new(node, beat=self.number))
+        found = self.files.get(path) if node is None else dumps(self.new(node, beat=self.number))
+        return found if found is None or limit is None else found[: limit + 1]
 
     def replace(self, path, data):
         """As `Storage.replace`."""

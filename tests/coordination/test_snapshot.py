@@ -167,7 +167,7 @@ def storage(tmp_path):
 def test_a_start_reads_only_what_came_after(storage, monkeypatch):
     """The newest plan and its outcome, to know that they are the same, and the names that would come next."""
     read, asked = storage.read, []
-    monkeypatch.setattr(storage, "read", lambda path: (asked.append(path), read(path))[1])
+    monkeypatch.setattr(storage, "read", lambda path, *limit: (asked.append(path), read(path, *limit))[1])
     journal = Journal(storage, "r")
     history = snapshot_store.resume(storage, journal)
     assert history.through == journal.through == 10
@@ -266,6 +266,7 @@ FOLDS = {
     8: ("7e0cd7f7c213f286", "c05648fe145338da"),
     9: ("c242ceb3e379ef08", "57ace4bc8ef3e015"),
     10: ("a31af16e106ceaf9", "0ea84c59c997a0e6"),
+    11: ("59c75443ca84f2d4", "87a18a89d5bda38b"),
 }
 """By `FOLD`: digests of the fields in the file, and of the file that one journal makes. A new FOLD gets a new line."""
 

@@ -342,7 +342,7 @@ def test_a_restarted_daemon_goes_on_from_a_snapshot(node, monkeypatch):
         pass_time(5, node)
     again = restarted(node, "i2")
     read, asked = again.storage.storage.read, []
-    monkeypatch.setattr(again.storage.storage, "read", lambda path: (asked.append(path), read(path))[1])
+    monkeypatch.setattr(again.storage.storage, "read", lambda path, *limit: (asked.append(path), read(path, *limit))[1])
     again.settle()
     assert plan_path(3) in asked  # the newest in the snapshot: is it the same journal
     assert not {plan_path(1), plan_path(2), outcome_path(2)} & set(asked)

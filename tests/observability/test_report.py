@@ -25,7 +25,7 @@ def test_success_row(journal):
         "kind": None,
         "message": None,
         "workers": 2,
-        "group": "g1",
+        "group": "855602736bcbe657",
         "examples": {"test": 1003},
         "metrics": {"test": {"accuracy": {"value": 0.97, "hex": "0x1.f0a3d70a3d70ap-1", "lower": 0.95, "upper": 0.98}}},
         "changed": [],

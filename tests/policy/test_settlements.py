@@ -18,10 +18,10 @@ from policy_views import (
 )
 from rules import make_rules
 
-from sidecar.codec import dumps
-from sidecar.coordination.storage import MAX_RECORD_BYTES
+from sidecar.codec import dumps, loads
 from sidecar.policy.actions import Propose, Stop, Wait
 from sidecar.policy.selection import pending
+from sidecar.records import Plan
 
 
 def test_with_queue_latest_only_the_newest_is_evaluated():
@@ -54,13 +54,16 @@ def test_what_one_record_cannot_hold_is_settled_in_pieces_before_anything_else()
     assert not decided(make_rules(most_settled=2), **seen).line_open
 
 
-def test_what_one_plan_settles_fits_into_a_record():
-    """Whatever the names: those that are no text take six bytes for each of theirs."""
-    name, rules = "\udcff" * 255, make_rules(queue="latest")
-    there = [replace(checkpoint(step), name=f"{step}{name}"[:255]) for step in range(rules.plans.most_settled + 2)]
+@pytest.mark.parametrize(("character", "all_fit"), [("a", True), ("\udcff", False)])
+def test_what_one_plan_settles_fits_into_a_record(character, all_fit):
+    """Whatever the names: those that are no text take six bytes for each of theirs. The next plan goes on."""
+    name, rules = character * 200, make_rules(queue="latest")
+    there = [replace(checkpoint(step), name=f"{step}{name}"[:200]) for step in range(rules.plans.most_settled + 2)]
     action = decided(rules, complete=there)
-    assert len(action.settles) == rules.plans.most_settled
-    assert len(dumps(plan(1, None, settles=action.settles))) < MAX_RECORD_BYTES / 2
+    assert (len(action.settles) == rules.plans.most_settled) is all_fit
+    assert len(action.settles) > 400
+    settling = plan(1, None, settles=action.settles)
+    assert loads(Plan, dumps(settling)) == settling
 
 
 def test_with_start_new_the_journal_says_first_what_was_there():

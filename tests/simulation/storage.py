@@ -51,11 +51,11 @@ class NodeStorage:
         finally:
             self._disk.unreturned.discard(path)  # a creator that raises reads the name, or creates it again
 
-    def read(self, path: str) -> bytes | None:
+    def read(self, path: str, limit: int | None = None) -> bytes | None:
         """As `Storage.read`; what the node has read before may be what it reads again."""
         host = self._host
         if not host.stale_for:
-            return self._understood(self.call(lambda: self._read(path)))
+            return _first(self._understood(self.call(lambda: self._read(path))), limit)
 
         def effect() -> bytes | None:
             now = self._simulation.scheduler.now
@@ -67,7 +67,7 @@ class NodeStorage:
                 host.cache[path] = found, now
             return found
 
-        return self._understood(self.call(effect))
+        return _first(self._understood(self.call(effect)), limit)
 
     def replace(self, path: str, data: bytes, *, survives_crash: bool = False, instead_of: bytes | None = None) -> None:
         """As `Storage.replace`."""
@@ -280,6 +280,11 @@ class NodePlace:
 
     def _is_away(self) -> bool:
         return self._simulation.away_until > self._simulation.scheduler.now
+
+
+def _first(data: bytes | None, limit: int | None) -> bytes | None:
+    """Return what a reader with a limit gets of a file."""
+    return data if data is None or limit is None else data[: limit + 1]
 
 
 def refused(verb: str, path: str, number: int) -> StorageError:

@@ -343,11 +343,11 @@ class Unsteady(PosixStorage):
 
     away = False
 
-    def read(self, path):
+    def read(self, path, limit=None):
         """Read it, or fail."""
         if self.away:
             raise StorageError("away")
-        return super().read(path)
+        return super().read(path, limit)
 
 
 def test_the_first_start_is_when_the_daemon_began(sink, run, tmp_path, request):

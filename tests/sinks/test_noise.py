@@ -117,7 +117,7 @@ def test_a_long_past_is_cheap(make, storage, monkeypatch):
     events = stored(storage, [800, *[810] * 300])
     paths = []
     read = storage.read
-    monkeypatch.setattr(storage, "read", lambda path: paths.append(path) or read(path))
+    monkeypatch.setattr(storage, "read", lambda path, *limit: paths.append(path) or read(path, *limit))
     monkeypatch.setattr(ComparisonStore, "_paired", lambda *_: pytest.fail("predictions are read"))
     monkeypatch.setattr(storage, "create", lambda *_: pytest.fail("a record is written"))
     make().resume(events)
@@ -129,7 +129,7 @@ def test_an_evaluation_that_cannot_be_compared_now(make, events, storage, monkey
     hook = make()
     plans(hook, events[:3])
 
-    def fails(_):
+    def fails(*_):
         raise StorageError("no answer")
 
     with monkeypatch.context() as patch:

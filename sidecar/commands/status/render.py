@@ -260,6 +260,11 @@ def queue_lines(status: RunStatus) -> "Iterator[Text]":
 
 def past_lines(status: RunStatus) -> "Iterator[Text]":
     """Yield lines about the newest ended plans and settled checkpoints."""
+    aside = status.history.totals.set_aside
+    if aside.newest is not None:
+        yield _text(
+            f"  records of the journal set aside: {aside.count}, the newest: {_short(aside.newest.reason)}", "yellow"
+        )
     rows = recent(status.history)[:_ROWS_SHOWN]
     last_reason = ""
     for row in rows:

@@ -61,6 +61,12 @@ def alerts(status: Mapping[str, Any]) -> str:
         found.append(_failing(failing, status))
     if reason := status.get("unready"):
         found.append(f'<div class="alert bad"><p><strong>This node is not ready:</strong> {text(reason)}.</p></div>')
+    if aside := status.get("set_aside"):
+        count = counted(aside["count"], "record", "records")
+        found.append(
+            f'<div class="alert warn"><p>{count} of the journal set aside, the newest: {text(aside["reason"])}. '
+            "Another program wrote it: look who may write to the state directory.</p></div>"
+        )
     if hint := status.get("hint"):
         found.append(f'<div class="alert warn"><p>{text(hint)}</p></div>')
     if status.get("role") == "chief":

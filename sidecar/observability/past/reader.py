@@ -226,7 +226,7 @@ class PastReader:
     def _details_of(self, number: int) -> dict[str, Any] | None:
         """Return the details of a plan; None if its records are missing or damaged. Raises `StorageError`."""
         try:
-            closed = read_closed(self._storage, number)
+            closed = read_closed(self._storage, number, self._run)
         except (RecordError, StorageLostError):
             return None
         if closed is None or closed.plan.checkpoint is None:

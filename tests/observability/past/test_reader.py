@@ -25,13 +25,13 @@ class Watched(PosixStorage):
         self.go_on = threading.Event()
         self.go_on.set()
 
-    def read(self, path):
+    def read(self, path, limit=None):
         """Count, wait, and perhaps fail."""
         self.paths.append(path)
         assert self.go_on.wait(PATIENCE_SECONDS)
         if self.error is not None:
             raise self.error
-        return super().read(path)
+        return super().read(path, limit)
 
 
 @pytest.fixture(autouse=True)

@@ -1,0 +1,219 @@
+"""Decode the records of the journal, and set aside those that no daemon writes. Pure.
+
+A record that is whole, but breaks a limit or an invariant, is void: all nodes find that in its bytes alone, so they
+agree on it without a word. A void plan N evaluates nothing, settles nothing, and is closed. A void outcome N closes
+plan N as a failed attempt of the kind `void`. A record that cannot be parsed, or belongs elsewhere, is an error: other
+nodes may have read it before it was damaged.
+"""
+
+import hashlib
+import math
+from collections.abc import Iterator
+from typing import Final
+
+from sidecar.codec import limits_of, loads
+from sidecar.coordination.unique_names import parse
+from sidecar.errors import RecordError, StorageLostError, VoidRecordError
+from sidecar.records import MOST_CLASSES, MOST_METRICS, Outcome, Plan, Result, Value, group_id
+from sidecar.states import FailureKind, OutcomeStatus
+
+PLAN_BYTES: Final = limits_of(Plan).size
+OUTCOME_BYTES: Final = limits_of(Outcome).size
+"""The bytes of a record that are read. One more proves that it is too long."""
+
+REMEDY: Final = (
+    "files of the journal were deleted, or not all of them were restored. Put the missing files back; or stop all "
+    "daemons and move the state directory away, to begin a new run that evaluates everything again"
+)
+
+
+def plan_path(number: int) -> str:
+    """Return the path of plan `number`."""
+    return f"plans/{number:012d}.json"
+
+
+def outcome_path(number: int) -> str:
+    """Return the path of the outcome of plan `number`."""
+    return f"outcomes/{number:012d}.json"
+
+
+def decode_plan(data: bytes, number: int, run: str | None, where: str = "") -> Plan:
+    """Return the plan of a number; a plan that does nothing if the record is void. `run`: None if any is right.
+
+    `where`: the begin of the path, for messages about a record in a segment.
+
+    Raises `RecordError` for a record that is damaged or has another number, `StorageLostError` for one of another run.
+    """
+    path = f"{where}{plan_path(number)}"
+    try:
+        plan = parse(Plan, path, data)
+    except VoidRecordError as error:
+        _require_place(path, (error.run, error.plan), (run, number))
+        return _void_plan(number, str(error.run) if run is None else run, _void_nonce(data), str(error))
+    _require_place(path, (plan.run, plan.plan), (run, number))
+    why = next(_broken_by_plan(plan), None)
+    return plan if why is None else _void_plan(number, plan.run, plan.nonce, f"{path}: {why}")
+
+
+def decode_outcome(data: bytes, plan: Plan, where: str = "") -> Outcome:
+    """Return the outcome of a plan; a failed attempt if the record is void. Raises as `decode_plan`."""
+    path, place = f"{where}{outcome_path(plan.plan)}", (plan.run, plan.plan)
+    try:
+        outcome = parse(Outcome, path, data)
+    except VoidRecordError as error:
+        _require_place(path, (error.run, error.plan), place)
+        return _void_outcome(plan, _void_nonce(data), str(error))
+    _require_place(path, (outcome.run, outcome.plan), place)
+    if why := why_of_another(outcome, plan):
+        raise StorageLostError(f"{path} does not belong to {plan_path(plan.plan)}: it {why}: {REMEDY}")
+    broken = next(_broken_together(outcome, plan), None)
+    return outcome if broken is None else _void_outcome(plan, outcome.nonce, f"{path}: {broken}")
+
+
+def _void_plan(number: int, run: str, nonce: str, why: str) -> Plan:
+    return Plan(
+        plan=number,
+        run=run,
+        nonce=nonce,
+        checkpoint=None,
+        attempt=0,
+        members=None,
+        settles=(),
+        task=None,
+        proposer="",
+        proposed_at="",
+        void=why,
+    )
+
+
+def _void_outcome(plan: Plan, nonce: str, why: str) -> Outcome:
+    return Outcome(
+        plan=plan.plan,
+        run=plan.run,
+        nonce=nonce,
+        status=OutcomeStatus.FAILED,
+        closed_by="",
+        completed_at=plan.proposed_at,
+        kind=FailureKind.VOID,
+        message=f"{why}: the record was set aside, and the checkpoint is evaluated again",
+        plan_nonce=plan.nonce,
+    )
+
+
+def needs_outcome(plan: Plan) -> bool:
+    """Return whether a plan evaluates a checkpoint, as in `JournalState`. Other plans only settle."""
+    return plan.checkpoint is not None and plan.members is not None
+
+
+def nonce_of(path: str, data: bytes) -> str:
+    """Return the nonce of a record of the journal that was read before. Raises `RecordError` if it is damaged."""
+    try:
+        return parse(Plan, path, data).nonce if path.startswith("plans/") else parse(Outcome, path, data).nonce
+    except VoidRecordError:
+        return _void_nonce(data)
+
+
+def unreadable(record: Plan | Outcome, data: bytes) -> str | None:
+    """Return why other daemons would set aside a record that is written in these bytes; None if they would not."""
+    try:
+        loads(type(record), data)
+    except VoidRecordError as error:
+        return str(error)
+    return next(_broken_by_plan(record) if isinstance(record, Plan) else _broken_by_outcome(record), None)
+
+
+def why_of_another(outcome: Outcome, plan: Plan) -> str | None:
+    """Return why an outcome does not belong to the plan of its number; `None` if it does.
+
+    Outcomes of older releases do not name the nonce of their plan, so only their group is compared.
+    """
+    if outcome.plan_nonce not in (None, plan.nonce):
+        return f"names plan nonce {outcome.plan_nonce:.80}, not {plan.nonce}"
+    if outcome.result is not None and outcome.result.group != group_id(plan.members or ()):
+        return f"has the result of group {outcome.result.group:.80}, not of the plan's {group_id(plan.members or ())}"
+    return None
+
+
+def _require_place(path: str, found: tuple[object, object], expected: tuple[str | None, int]) -> None:
+    """Raise an error if a record belongs to another run or has another number. None: it is unknown."""
+    if expected[0] is not None and found[0] not in (None, expected[0]):
+        raise StorageLostError(f"{path} belongs to run {found[0]!s:.80}, this journal to run {expected[0]}: {REMEDY}")
+    if found[1] not in (None, expected[1]):
+        raise RecordError(f"{path} holds the record of plan {found[1]!s:.80}: no file of the journal may be renamed")
+
+
+def _void_nonce(data: bytes) -> str:
+    """Return a nonce that only these bytes have. Of a file that is too long they are the first ones."""
+    return f"void-{hashlib.sha256(data).hexdigest()}"
+
+
+# -- invariants ------------------------------------------------------------------------------------------------------
+
+
+def _broken_by_plan(plan: Plan) -> Iterator[str]:
+    """Yield the invariants that a plan breaks, as sentences."""
+    members = plan.members or ()
+    if [member.rank for member in members] != list(range(len(members))):
+        yield "the ranks of the members do not count up from 0"
+    if len({member.worker for member in members}) != len(members):
+        yield "two members are the same worker"
+    if plan.checkpoint is not None and (pin := plan.checkpoint.pin) is not None and not is_inside(pin, "pins"):
+        yield f"the pin {pin!r:.80} is not below pins/"
+
+
+def _broken_by_outcome(outcome: Outcome) -> Iterator[str]:
+    """Yield the invariants that an outcome breaks."""
+    result = outcome.result
+    if result is None:
+        return
+    if outcome.status != OutcomeStatus.SUCCEEDED:
+        yield "a failed attempt has a result"
+    named = {*result.metrics, *result.classes, *result.data, *result.changed, *result.nonfinite}
+    for unknown in sorted(named - result.examples.keys()):
+        yield f"the eval set {unknown!r:.80} has no number of examples"
+    for folder in result.saves:
+        if not is_inside(folder, "evaluations"):
+            yield f"the folder {folder!r:.80} of saves is not below evaluations/"
+    if sum(map(len, result.metrics.values())) > MOST_METRICS:
+        yield f"it has more than {MOST_METRICS} metrics"
+    of_classes = [values for by_metric in result.classes.values() for values in by_metric.values()]
+    if sum(map(len, of_classes)) > MOST_CLASSES:
+        yield f"it has more than {MOST_CLASSES} numbers of classes"
+    if any(not _is_possible(value) for value in _values(result)):
+        yield "a number and its exact form (hex) differ"
+
+
+def _broken_together(outcome: Outcome, plan: Plan) -> Iterator[str]:
+    """Yield the invariants that the outcome of a plan breaks."""
+    members = len(plan.members or ())
+    if outcome.result is not None and outcome.result.workers != members:
+        yield f"the result is of {outcome.result.workers} workers, the plan of {members}"
+    yield from _broken_by_outcome(outcome)
+
+
+def _values(result: Result) -> Iterator[Value]:
+    """Yield all numbers of a result."""
+    for by_metric in result.metrics.values():
+        yield from by_metric.values()
+    for by_metric_and_class in result.classes.values():
+        for by_class in by_metric_and_class.values():
+            yield from by_class.values()
+
+
+def _is_possible(value: Value) -> bool:
+    """Return whether both forms of a number say the same: the exact one also has NaN and infinity."""
+    try:
+        exact = float.fromhex(value.hex)
+    except (ValueError, OverflowError):
+        return False
+    return value.value == (exact if math.isfinite(exact) else None)
+
+
+def is_inside(path: str, folder: str) -> bool:
+    """Return whether a path in a record stays below a folder of the state directory."""
+    parts = path.split("/")
+    return (
+        len(parts) > 1
+        and parts[0] == folder
+        and all(part not in ("", ".", "..") and "\0" not in part for part in parts)
+    )
