@@ -8,6 +8,7 @@ import contextlib
 import os
 import signal
 import sys
+from collections.abc import Sequence
 from typing import Self
 
 
@@ -15,6 +16,10 @@ class CommandGuard:
     """Guard one command. `with` starts the guard and ends it. Raises `OSError` if it cannot be started."""
 
     def __enter__(self) -> Self:
+        self._start()
+        return self
+
+    def _start(self) -> None:
         read_end, self._pipe = os.pipe()
         words = [sys.executable, "-I", "-S", __file__]
         try:
@@ -26,7 +31,17 @@ class CommandGuard:
             raise
         finally:
             os.close(read_end)
-        return self
+
+    def announced(self, command: Sequence[str]) -> tuple[str, ...]:
+        """Return words that tell the guard their process id and become the command: no moment is without a guard."""
+        return ("/bin/sh", "-c", f'echo $$ 2>/dev/null >/proc/{self._pid}/fd/0; exec "$@"', "sh", *command)
+
+    def renew(self, group: int) -> None:
+        """Start another guard for the group if somebody ended this one. Raises `OSError` if that is not possible."""
+        if os.waitid(os.P_PID, self._pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None:
+            self.__exit__()
+            self._start()
+            self.watch(group)
 
     def watch(self, group: int) -> None:
         """Tell the guard which process group it ends."""
@@ -50,7 +65,7 @@ def guard() -> None:
         told += part
     if told.strip():
         with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(int(told), signal.SIGKILL)
+            os.killpg(int(told.split()[-1]), signal.SIGKILL)
 
 
 if __name__ == "__main__":

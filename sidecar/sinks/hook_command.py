@@ -5,8 +5,10 @@ the daemon, however that ends: see `command_guard`.
 """
 
 import contextlib
+import errno
 import os
 import selectors
+import shutil
 import signal
 import subprocess
 import threading
@@ -50,11 +52,11 @@ class HookCommand:
             SinkUnavailableError: The command could not be started, failed, or was killed at its time limit.
         """
         with contextlib.ExitStack() as stack:
-            process = self._start(body, stack)
+            process, guard = self._start(body, stack)
             assert process.stdout is not None
             with process.stdout as output:
                 try:
-                    ended, tail = self._wait(process.pid, output)
+                    ended, tail = self._wait(process.pid, output, guard)
                 finally:
                     _kill_group(process.pid)  # before it is reaped: then its id could belong to another process
         code = process.wait()
@@ -69,29 +71,37 @@ class HookCommand:
         """Kill the command that runs now, and those to come."""
         self._closed.set()
 
-    def _start(self, body: bytes, stack: contextlib.ExitStack) -> "subprocess.Popen[bytes]":
+    def _start(self, body: bytes, stack: contextlib.ExitStack) -> "tuple[subprocess.Popen[bytes], CommandGuard]":
         """Start the command and its guard, which `stack` ends. Raises `SinkUnavailableError`."""
         # In memory: a pipe would block if the command does not read, and a disk may be full.
         with os.fdopen(os.memfd_create("event"), "w+b") as event:
             event.write(body)
             event.seek(0)
             try:
+                if shutil.which(self.command[0]) is None:  # the shell that becomes the command would say it less well
+                    raise OSError(errno.ENOENT, os.strerror(errno.ENOENT))  # noqa: TRY301 - as the system does
                 guard = stack.enter_context(CommandGuard())
                 process = subprocess.Popen(  # noqa: S603 - the user's settings name the program
-                    self.command, stdin=event, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True
+                    guard.announced(self.command),
+                    stdin=event,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.STDOUT,
+                    start_new_session=True,
                 )
             except (OSError, ValueError) as error:  # ValueError: a null character
                 why = error.strerror if isinstance(error, OSError) else error
                 raise SinkUnavailableError(f"{self.shown} cannot be started: {why}") from error
         guard.watch(process.pid)
-        return process
+        return process, guard
 
-    def _wait(self, pid: int, output: IO[bytes]) -> tuple[bool, bytes]:
+    def _wait(self, pid: int, output: IO[bytes], guard: CommandGuard) -> tuple[bool, bytes]:
         """Read the output until the command has ended; return whether it has, and the end of what it printed."""
         end, tail = time.monotonic() + self.timeout_seconds, b""
         with selectors.DefaultSelector() as selector:
             selector.register(output, selectors.EVENT_READ)
             while not (ended := _has_ended(pid)) and time.monotonic() < end and not self._closed.is_set():
+                with contextlib.suppress(OSError):  # there may be room for a process later
+                    guard.renew(pid)
                 if not selector.get_map():
                     self._closed.wait(_PAUSE_SECONDS)
                 elif selector.select(_PAUSE_SECONDS):

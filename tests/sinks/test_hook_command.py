@@ -178,6 +178,28 @@ def test_a_command_ends_with_a_daemon_that_is_killed(tmp_path):
     assert all(gone(int(pid)) for pid in pids.read_text().split())
 
 
+def test_a_guard_that_was_killed_is_replaced(tmp_path):
+    """As the kernel may do when memory is short; nobody would end the command with its daemon otherwise."""
+    before, go = children(), tmp_path / "go"
+    thread = threading.Thread(target=send, args=(shell(f"until test -e {shlex.quote(str(go))}; do sleep 0.1; done"),))
+    thread.start()
+
+    def guards():
+        return {pid for pid in children() - before if "command_guard" in " ".join(psutil.Process(pid).cmdline())}
+
+    end, found = time.monotonic() + MOST_SECONDS, set()
+    while not (found := guards()):
+        assert time.monotonic() < end
+    (guard,) = found
+    os.kill(guard, 9)
+    while not guards() - {guard}:
+        assert time.monotonic() < end
+        time.sleep(0.02)
+    go.touch()
+    thread.join()
+    assert children() == before
+
+
 def test_no_guard_is_left_over():
     """Neither after a command that succeeds, nor after one that cannot be started."""
     before = children()
