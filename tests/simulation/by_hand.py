@@ -132,6 +132,16 @@ def first_node_reads_it_damaged() -> Scenario:
     return replace(_scenario(_nodes(2, settings), _saves((100, 4.0)), faults), events=False)
 
 
+def record_is_created_late() -> Scenario:
+    """A daemon is stopped before it creates a record, until the record that decided instead is in a segment."""
+    saves = _saves(*((100 * number, 1.0 + 3.0 * number) for number in range(1, 16)))
+    faults = _faults(
+        ("stop_before_create", 6.0, 0, 45.0, 0.5, False),
+        ("stop_before_create", 12.0, 1, 40.0, 0.5, False),
+    )
+    return _scenario(_nodes(3, NodeSettings()), saves, faults, shape="segments")
+
+
 def one_profile_against_one() -> Scenario:
     """Two nodes that compute in different ways, and nothing is wrong."""
     nodes = _nodes(2, NodeSettings())

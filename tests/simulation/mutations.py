@@ -6,8 +6,9 @@ takes, and names the invariants that have to notice. Those about what users were
 
 from dataclasses import replace
 
-from sidecar.coordination import heartbeats, journal, liveness
+from sidecar.coordination import heartbeats, journal, liveness, segments
 from sidecar.coordination.checkpoint_verdicts import CheckpointVerdicts
+from sidecar.coordination.compaction import Compaction
 from sidecar.coordination.exclusions import Exclusions
 from sidecar.daemon import state, storage_thread
 from sidecar.daemon.storage_thread import CreatePlan, Response, StorageThread
@@ -138,6 +139,36 @@ def _is_ready_whatever_its_role(heartbeat):
     return heartbeat.state == "ready"
 
 
+def _remove_first(self, closed, *, dry_run=False):
+    """Single files go, and then a segment is made of what was read."""
+    self._segments.advance(sync=True)
+    number = self._segments.end + 1
+    if number + self.kept_plans <= closed:
+        for path in (journal.plan_path(number), journal.outcome_path(number)):
+            self.storage.remove(path)
+    yield from _carry_out(self, closed, dry_run=dry_run)
+
+
+def _read_single_files_first(self, path_of, number):
+    found = self.storage.read(path_of(number))
+    return _data(self, path_of, number) if found is None or segments.is_marker(found) else found
+
+
+def _look_nowhere(self, number):
+    return self._segments.covers(number)
+
+
+def _one_more(self):
+    return len(self._plans) == self.most_plans + 1
+
+
+def _keep_none(self, closed, *, dry_run):
+    return _make_next(self, closed + self.kept_plans, dry_run=dry_run)
+
+
+_carry_out, _make_next, _data = Compaction.carry_out, Compaction._make_next, journal.Journal._data
+_LATE = tuple(by_hand.varied(by_hand.record_is_created_late(), 20))
+
 MUTATIONS = (
     Mutation("create overwrites", ((journal, "create_and_read", _overwrite),), ("journal never changes",)),
     Mutation(
@@ -217,7 +248,7 @@ MUTATIONS = (
         (
             (journal, "check_run", _nothing),
             (storage_thread.StorageThread, "_check_place", _nothing),
-            (journal.Journal, "_check", _nothing),
+            (journal, "_require_place", _nothing),
         ),
         ("runs do not mix", "all is settled"),
         needs=with_fault("state_deleted"),
@@ -227,6 +258,36 @@ MUTATIONS = (
         ((pool.WorkerPool, "overruns", lambda *_: []),),
         ("waits are bounded",),
         needs=with_fault("worker_hangs"),
+    ),
+    Mutation(
+        "single files go before their segment is durable",
+        ((Compaction, "carry_out", _remove_first),),
+        ("moved before removed",),
+        first=_LATE,
+    ),
+    Mutation(
+        "no segment is looked for after a creation",
+        ((journal.Journal, "_is_in_segment", _look_nowhere),),
+        ("shown is in the journal", "journal is linear"),
+        first=_LATE,
+    ),
+    Mutation(
+        "a single file is preferred to a segment",
+        ((journal.Journal, "_data", _read_single_files_first), (journal.Journal, "_was_moved", lambda *_: False)),
+        ("shown is in the journal", "journal is linear"),
+        first=_LATE,
+    ),
+    Mutation(
+        "a segment has another number of plans",
+        ((segments.SegmentWriter, "is_full", property(_one_more)),),
+        ("segments hold the journal",),
+        first=_LATE,
+    ),
+    Mutation(
+        "a segment is made before plans behind it are closed",
+        ((Compaction, "_make_next", _keep_none),),
+        ("segments hold the journal",),
+        first=_LATE,
     ),
     *OF_PROMISES,
 )

@@ -53,6 +53,8 @@ class Segmenting:
     def of(cls, scenario: Scenario) -> "Segmenting | None":
         """Return how a scenario does it; None: not at all."""
         random = Random(f"{_draws(scenario)}/segments")
+        if scenario.shape == "segments":
+            return cls(1, 1, all_nodes=False, breaks_off=False)
         plans, kept = random.choice(((1, 1), (1, 1), (1, 2), (2, 1), (2, 2), (3, 1), (0, 0)))
         if plans == 0 or scenario.generation == 1:
             return None

@@ -2,6 +2,7 @@ import hashlib
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -50,6 +51,18 @@ def test_every_fault_came_and_every_invariant_was_looked_at(total, seeds):
     assert [name for name in INVARIANTS if not total.checked[name]] == []
     assert total.outcomes["succeeded"] > len(seeds)
     assert len(total.outcomes) > 10
+
+
+@pytest.mark.parametrize(
+    "variation", [*range(3), *(pytest.param(each, marks=pytest.mark.nightly) for each in range(3, 40))]
+)
+def test_a_record_that_is_created_late_decides_nothing(variation):
+    """The record that decided is in a segment by then."""
+    scenario = replace(by_hand.record_is_created_late(), variation=variation)
+    report = simulate(scenario)
+    assert report.violation is None
+    assert report.counts["late creations"] > 0
+    assert report.counts["segments"] > 5
 
 
 @pytest.mark.parametrize(
