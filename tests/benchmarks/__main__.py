@@ -36,6 +36,7 @@ TOPICS = (
     "footprint",
     "long_run",
     "saves",
+    "journal_size",
     "watching",
     "nodes",
     "soak",
