@@ -124,7 +124,12 @@ class Journal:
             if not self._was_moved(start):
                 raise
             return self.read_new(limit)
-        return self.read_new(limit) if found and self._was_moved(start, found) else found
+        try:
+            moved = bool(found) and self._was_moved(start, found)
+        except SidecarError:
+            self._at = start  # they are read again once storage answers
+            raise
+        return self.read_new(limit) if moved else found
 
     def read_to_end(self) -> Iterator[Plan | Outcome]:
         """Yield all records up to the end of the journal, for a command. Raises as `read_new` and `reaches_end`.

@@ -241,6 +241,23 @@ def test_a_daemon_that_was_suspended_notices_that_it_is_behind(storage, run, wri
     assert [record.plan for record in late.read_new()] == [5, 5, 6, 7, 7, 8, 8, 9, 10, 10, 11, 11, 12]
 
 
+def test_records_are_not_lost_if_storage_fails_while_segments_are_looked_for(storage, run, write, monkeypatch):
+    """They are returned by the next call."""
+    write(2)
+    reader, sync, failing = Journal(storage, run), storage.sync, {"segments"}
+
+    def fail(folder):
+        if folder in failing:
+            raise StorageError(f"cannot sync {folder}")
+        sync(folder)
+
+    monkeypatch.setattr(storage, "sync", fail)
+    with pytest.raises(StorageError, match="cannot sync"):
+        reader.read_new()
+    failing.clear()
+    assert [record.plan for record in reader.read_new()] == [1, 1, 2, 2]
+
+
 @pytest.mark.parametrize("first", [1, 4, 7])
 def test_a_segment_that_is_gone_is_named(storage, run, write, compact, first):
     """And what to do. The others stay."""
