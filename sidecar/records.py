@@ -310,4 +310,5 @@ class Outcome:
 
 def group_id(members: Sequence[Member]) -> str:
     """Return a hash of the ordered worker ids: the same workers in the same order are the same group."""
-    return hashlib.sha256("\n".join(member.worker for member in members).encode()).hexdigest()[:16]
+    workers = "\n".join(member.worker for member in members)
+    return hashlib.sha256(workers.encode(errors="surrogatepass")).hexdigest()[:16]

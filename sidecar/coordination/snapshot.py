@@ -201,6 +201,8 @@ class SavedTotals:
         outdated = {
             (eval_set, name): value for eval_set, values in self.outdated.items() for name, value in values.items()
         }
+        if not all(best.values()):
+            raise ValueError("a ranking is empty")
         for value in (*chain.from_iterable(best.values()), *outdated.values()):
             value.number, value.pin, value.plan  # noqa: B018 - raise the error now that they would raise later
         totals = Totals(

@@ -6,9 +6,7 @@ Pure.
 import dataclasses
 import math
 from collections.abc import Collection, Iterable, Mapping
-from pathlib import PurePosixPath
 from typing import Any
-from urllib.parse import unquote
 
 from sidecar.clock import timestamp
 from sidecar.codec import cut_text
@@ -108,7 +106,7 @@ def run_json(
                 "goal": best.goal,
                 "step": best.step,
                 "step_source": best.step_source,
-                "checkpoint": checkpoint_of(best),
+                "checkpoint": best.checkpoint,
                 "plan": plan_of(best),
             }
             for (eval_set, name), best in bests(history).items()
@@ -132,11 +130,6 @@ def bests(history: JournalState) -> dict[tuple[str, str], Best]:
     names = {f"{eval_set}/{name}": (eval_set, name) for eval_set, name in history.totals.best}
     goals, best = history.newest_task.goals, history.totals.best
     return {names[metric]: best[names[metric]] for metric in goals if metric in names}
-
-
-def checkpoint_of(best: Best) -> str:
-    """Return the name of the checkpoint, which its folder of saves holds: `evaluations/ckpt-5@0123456789ab/plan-7`."""
-    return unquote(PurePosixPath(best.folder).parent.name.rpartition("@")[0], errors="surrogatepass")
 
 
 def plan_of(best: Best) -> int | None:

@@ -246,4 +246,4 @@ def test_the_best_checkpoint_is_named_as_it_was_found():
     odd = Checkpoint(name="model-\udcff\udcfe9", digest="b" * 64, step=9, format="matching_file")
     folder = f"evaluations/{odd.folder}/plan-7"
     best = Best(goal="max", hex=(0.5).hex(), step=9, folder=folder, checkpoint=odd.name, step_source=None)
-    assert report.checkpoint_of(best) == odd.name
+    assert best.checkpoint == odd.name

@@ -11,7 +11,7 @@ from sidecar.commands.observed_nodes import ObservedNode
 from sidecar.commands.status.best_export import best_export_json, best_export_line
 from sidecar.commands.status.collect import RunStatus
 from sidecar.heartbeat import Heartbeat, WorkerProgress
-from sidecar.observability.report import bests, checkpoint_of, recent, run_json
+from sidecar.observability.report import bests, recent, run_json
 from sidecar.plain_text import number, printable
 
 if TYPE_CHECKING:
@@ -132,13 +132,13 @@ def _results(status: RunStatus) -> "Iterator[RenderableType]":
     )
     for (eval_set, name), best in list(best_by.items())[:_ROWS_SHOWN]:
         if best.folder != newest.plan.folder:
-            checkpoint = _with_step(checkpoint_of(best), best.step)
+            checkpoint = _with_step(best.checkpoint, best.step)
             yield _text(f"best    {checkpoint}  {f'{eval_set}/' if several else ''}{name} {number(best.number)}")
 
     shown = {f"{eval_set}/{name}" for eval_set, name in numbers}
     for (eval_set, name), best in list(status.history.totals.outdated.items())[:_ROWS_SHOWN]:
         if f"{eval_set}/{name}" in shown:
-            checkpoint = _with_step(checkpoint_of(best), best.step)
+            checkpoint = _with_step(best.checkpoint, best.step)
             metric = f"{f'{eval_set}/' if several else ''}{name} {number(best.number)}"
             yield _text(f"before  {checkpoint}  {metric}: of other data or another task, and cannot be compared")
 
