@@ -6,6 +6,7 @@ traced steps, the same sums. Only the callbacks of the user are added. The numbe
 """
 
 import os
+import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -34,11 +35,34 @@ _SET: Final = "validation"
 _MOST_CHARACTERS: Final = 500  # of an error of Keras, which may write the values of a batch into it
 _MIRRORED: Final = (tf.distribute.MirroredStrategy, tf.distribute.MultiWorkerMirroredStrategy)
 _CACHE_BYTES: Final = 1024**3  # of data that stay in memory, as in a worker process
-_WORDS: Final = (
-    ("let build_model return", "give SidecarEvaluator"),
-    ("Let build_model return", "Give SidecarEvaluator"),
-    (", or name its place with Task(checkpoint=…)", ""),
-    ("Task(batch_size=None) means that the data is already batched: if it is not, give a batch_size", "batch the data"),
+_BEFORE: Final = "before the model is given to SidecarEvaluator"
+_WORDS: Final = tuple(
+    (re.compile(pattern), text)
+    for pattern, text in (
+        # What only a task can say, with the words around it: its user cannot write it here.
+        (r" If they do not matter, write Task\(ignore=\[[^\]]*\]\)", ""),
+        (r"; if (it is right as it is|only their names differ), write Task\(restore=.*\)", ""),
+        (r",? or write Task\(restore=.*\]\)(, with one name in the place of each 'one of …')?", ""),
+        (r",? or name its place with Task\(checkpoint=…\)", ""),
+        (r"(choose one|to evaluate it, write):? Task\(checkpoint=[^)]*\)\)", "save it as tf.train.Checkpoint(model=…)"),
+        (r",? or write `worker_env = [^`]*` into sidecar\.toml", ""),
+        (r"write `worker_env = [^`]*` into sidecar\.toml, and remove that name from .*? file", "unset that name"),
+        (r"\bif the task builds it with", "if it is built with"),
+        (r"\bIf the task builds it with", "If it is built with"),
+        (r"begin its file with", "begin the program with"),
+        (r" and Task\(batch_size=None\)", ""),
+        (r"give Task\(batch_size=None\) and batch them", "batch them"),
+        (r"Task\(batch_size=None\) means .*? give a batch_size", "batch the data"),
+        # What the user can do with the model itself.
+        (r"the model of build_model", "the model"),
+        (r"\blet build_model return", "give SidecarEvaluator"),
+        (r"\bLet build_model return", "Give SidecarEvaluator"),
+        (r"\blet build_model use (\w+)", r"make the model with \1"),
+        (r"\blet build_model make", "make"),
+        (r"\bLet build_model make", "Make"),
+        (r", and build_model gives none", ""),
+        (r" in build_model\b", f" {_BEFORE}"),
+    )
 )
 """Advice for the author of a task, and the same for the user of `SidecarEvaluator`."""
 
@@ -228,5 +252,5 @@ def explained() -> Iterator[None]:
 
 def _reword(text: str) -> str:
     for of_task, of_evaluator in _WORDS:
-        text = text.replace(of_task, of_evaluator)
+        text = of_task.sub(of_evaluator, text)
     return text

@@ -17,6 +17,7 @@ import h5py
 
 from sidecar.evaluation.backends.tensorflow.differences import some
 from sidecar.evaluation.backends.tensorflow.libraries import is_keras_2
+from sidecar.evaluation.backends.tensorflow.stored_code import Function, function_of, read_code
 from sidecar.evaluation.failures import EvaluationError
 
 _MAX_BYTES: Final = 1 << 30
@@ -176,6 +177,9 @@ def _compare_layers(name: str, one: Any, other: Any, refused: list[str], unsure:
         if key in _INNER and isinstance(config[key], Mapping) and isinstance(own[key], Mapping):
             _compare_layers(f"{name}.{key}", config[key], own[key], refused, unsure)
             continue
+        if (differences := _differences_of(name, function_of(config[key]), function_of(own[key]))) is not None:
+            unsure += differences
+            continue
         before, after = _plain(config[key]), _plain(own[key])
         of_hashing = (key, _class(one)) == ("num_bins", "Hashing")  # elsewhere a file restores the bins
         if (
@@ -184,14 +188,30 @@ def _compare_layers(name: str, one: Any, other: Any, refused: list[str], unsure:
             or before == after
             or _is_code(before)
             or _is_code(after)
+            or (key == "axis" and _are_one_axis(before, after, one))
         ):
-            continue
-        if key == "axis" and _are_one_axis(before, after, one):
             continue
         if key in _TABLES and not (before and after and isinstance(before, list) and isinstance(after, list)):
             continue  # learned from data, or read from a file
         text = f"layer {name!r} has {key}={before!r} in the file, {after!r} in the model"
         (refused if is_of_keras and (key in _NUMERIC or of_hashing) else unsure).append(text)
+
+
+def _differences_of(name: str, one: Function | None, other: Function | None) -> list[str] | None:
+    """Return the difference between two functions in the settings of a layer; None for other settings."""
+    if one is None or other is None:
+        return None
+    try:
+        stored = read_code(one[0])
+    except ValueError:
+        return [f"layer {name!r} runs code that another version of Python saved, so it is not compared"]
+    with contextlib.suppress(ValueError):
+        if stored != read_code(other[0]):
+            return [f"layer {name!r} runs other code in the file than in the model"]
+    for part, before, after in zip(("defaults", "closure"), one[1:], other[1:], strict=True):
+        if before != after and not (_is_code(str(before)) or _is_code(str(after))):
+            return [f"the {part} of the function in layer {name!r} are {_short(before)} in the file, {_short(after)}"]
+    return []
 
 
 def _layers_of(item: Any) -> list[Any] | None:
