@@ -43,6 +43,7 @@ _WORDS: Final = tuple(
         (r" If they do not matter, write Task\(ignore=\[[^\]]*\]\)", ""),
         (r"; if (it is right as it is|only their names differ), write Task\(restore=.*\)", ""),
         (r",? or write Task\(restore=.*\]\)(, with one name in the place of each 'one of …')?", ""),
+        (r",? or write Task\(restore=.*load_lora_weights\(path\)\), with .*? in build_model", ""),
         (r",? or name its place with Task\(checkpoint=…\)", ""),
         (r"(choose one|to evaluate it, write):? Task\(checkpoint=[^)]*\)\)", "save it as tf.train.Checkpoint(model=…)"),
         (r",? or write `worker_env = [^`]*` into sidecar\.toml", ""),

@@ -101,6 +101,18 @@ def test_a_switch_that_training_did_not_set(switches, call, tmp_path):
         assert f"leave out {call} in build_model" in refused(network(**switches), path), form
 
 
+def test_a_file_of_adapters_alone(tmp_path):
+    """KerasHub saves the adapters of a backbone in a file of their own, by the numbers of layers."""
+    import h5py
+
+    path = str(tmp_path / "m.lora.h5")
+    with h5py.File(path, "w") as file:
+        for number in range(2):
+            group = file.create_group(f"lora/{number}/vars")
+            group["lora_kernel_a"], group["lora_kernel_b"] = np.ones((6, RANK)), np.ones((RANK, 8))
+    assert "model.backbone.load_lora_weights(path)" in refused(network(lora=True), path)
+
+
 def test_an_odd_file_gives_no_advice(tmp_path):
     """A damaged configuration is refused as before, by what does not fit."""
     from sidecar.evaluation.backends.tensorflow.saved_switches import advice_for, advice_for_file

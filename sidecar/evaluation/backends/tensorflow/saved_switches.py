@@ -25,6 +25,12 @@ _HISTORY_SHAPE: Final = (1024,)
 _HISTORIES: Final = 3  # of inputs, kernel and gradients
 _GROUP: Final = "vars"  # of the values of one object
 _MAX_BYTES: Final = 1 << 30
+_ADAPTERS: Final = "lora/"  # the group of the only values that KerasHub's `save_lora_weights` saves
+_ADAPTERS_ALONE: Final = (
+    "It holds adapters of LoRA alone: save all weights with model.save_weights, which merges the adapters, or write "
+    "Task(restore=lambda model, path: model.backbone.load_lora_weights(path)), with the weights of training's backbone "
+    "in build_model."
+)
 _MODES: Final = ("int8", "int4", "float8")
 _BY_DATA: Final = "It was quantised with data (GPTQ, AWQ): let build_model make its layers with the same types."
 
@@ -73,11 +79,17 @@ def advice_for_file(path: str) -> str | None:
             names = {name for each in shards for name in (each if isinstance(each, list) else [each])}
             mode = _mode_in(*(str(Path(path).with_name(name)) for name in sorted(names)))
             return None if mode is None else _quantised(mode)
-        if (advice := advice_for(_named_values(path))) is not None:
+        if (advice := _advice_for_values(list(_named_values(path)))) is not None:
             return advice
         mode = _mode_in(path)
         return None if mode is None else _quantised(mode)
     return None
+
+
+def _advice_for_values(values: list[tuple[str, tuple[int, ...]]]) -> str | None:
+    if values and all(name.startswith(_ADAPTERS) for name, _ in values):
+        return _ADAPTERS_ALONE
+    return advice_for(values)
 
 
 def _quantised(mode: str) -> str:
