@@ -92,6 +92,36 @@ def test_metrics_that_training_did_not_have(library, name, tmp_path, evaluate):
     assert not any("build_model" in note for note in found.notes)
 
 
+def test_a_network_within_a_metric(tmp_path):
+    """Its values are those of an object checkpoint of tf_keras, as with `load_weights`."""
+    import tensorflow as tf
+    import tf_keras as of
+
+    class Distance(of.metrics.Mean):
+        def __init__(self):
+            super().__init__(name="distance")
+            self.encoder = of.Sequential([of.layers.Input((4,)), of.layers.Dense(2)])
+
+    class Measured(of.Model):
+        def __init__(self):
+            super().__init__()
+            self.out = of.layers.Dense(3)
+            self.distance = Distance()
+
+        def call(self, x):
+            return self.out(x)
+
+        @property
+        def metrics(self):
+            return [self.distance]
+
+    saved, model = Measured(), Measured()
+    for each in (saved, model):
+        each(np.ones((2, 4), "float32"))
+    restored(model, tf.train.Checkpoint(saved).write(str(tmp_path / "ckpt")))
+    assert np.array_equal(model.distance.encoder.get_weights()[0], saved.distance.encoder.get_weights()[0])
+
+
 def test_metrics_that_the_task_does_not_have(tmp_path):
     """Training of tf_keras keeps metrics with thresholds and matrices in a list; they are no values of the model."""
     import tensorflow as tf

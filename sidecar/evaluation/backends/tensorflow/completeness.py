@@ -127,6 +127,14 @@ def metrics_of(model: Any) -> list[Any]:
     return [module for module in model.submodules if class_named(module, "Metric")] if is_keras_2(model) else []
 
 
+def networks_in_metrics(model: Any) -> list[Any]:
+    """Return the variables of layers within metrics of tf_keras, which it does not count as weights of the model."""
+    modules = [module for metric in metrics_of(model) for module in metric.submodules]
+    layers = [module for module in modules if not class_named(module, "Metric")]
+    variables = [variable for layer in layers for variable in getattr(layer, "weights", ())]
+    return list({id(each): each for each in variables if hasattr(each, "assign")}.values())
+
+
 NONE: Final = Exceptions()
 """Allow no difference."""
 

@@ -27,6 +27,7 @@ from sidecar.evaluation.backends.tensorflow.completeness import (
     Restored,
     Unused,
     layer_of,
+    networks_in_metrics,
     plain_name,
     require_same_layers,
     takes_no_part,
@@ -263,8 +264,15 @@ def keys_of(model: Any, path: str) -> list[str] | None:
 
 
 def variables_of(model: Any) -> list[Any]:
-    """Return all state that a checkpoint may hold: the required state, then that of Keras 3's recurrent layers."""
-    return _required(model) + ([] if is_keras_2(model) else RecurrentStates(model).variables)
+    """Return all state that a checkpoint may hold: the required state, then what is optional.
+
+    That are states of Keras 3's recurrent layers, and in tf_keras networks within metrics, as FID and KID have them.
+    """
+    required = _required(model)
+    if not is_keras_2(model):
+        return required + RecurrentStates(model).variables
+    known = set(map(id, required))
+    return required + [each for each in networks_in_metrics(model) if id(each) not in known]
 
 
 def _required(model: Any) -> list[Any]:
