@@ -21,7 +21,6 @@ from sidecar.evaluation.backends.tensorflow.keras_file import is_keras_file
 from sidecar.evaluation.backends.tensorflow.keras_metric import negative_notes
 from sidecar.evaluation.backends.tensorflow.model import has_own_test_step, make_model
 from sidecar.evaluation.backends.tensorflow.non_variable_state import NonVariableState
-from sidecar.evaluation.backends.tensorflow.provisional_vocabulary import ProvisionalVocabularies
 from sidecar.evaluation.backends.tensorflow.randomness import seed_of
 from sidecar.evaluation.backends.tensorflow.recurrent import RecurrentStates
 from sidecar.evaluation.backends.tensorflow.restore import variables_of
@@ -78,7 +77,6 @@ class KerasEvaluator:
         self._chosen = self._batches
         with following_from_code():
             self.model: Any = make_model(task, trusts=trust_saved_graph)
-            self._vocabularies = ProvisionalVocabularies(self.model)
         self._weights = Weights(
             self.model, Exceptions(task.ignore, task.from_build_model, of_metrics=states_of_metrics(self.model))
         )
@@ -155,7 +153,7 @@ class KerasEvaluator:
             self._non_variable.restored = None
             with readable(path) as plain:
                 function(self.model, plain)
-            self._vocabularies.require_replaced(path)
+            self._weights.vocabularies.require_replaced(path)
             self._renew_steps()
         except EvaluationError:
             raise
@@ -178,7 +176,7 @@ class KerasEvaluator:
         if self.model is not None:
             assert not isinstance(self._task.checkpoint, str), "the dispatcher checks it"
             self._non_variable.restored = self._weights.restore(path, self._task.checkpoint)
-            self._vocabularies.require_replaced(path)
+            self._weights.vocabularies.require_replaced(path)
             return None
         require_present(path)
         raise EvaluationError(

@@ -16,6 +16,7 @@ import numpy as np
 import tensorflow as tf
 
 from sidecar.evaluation.backends.tensorflow.completeness import NONE, Exceptions, Restored
+from sidecar.evaluation.backends.tensorflow.provisional_vocabulary import ProvisionalVocabularies
 from sidecar.evaluation.backends.tensorflow.restore import GRAPH_KEY, keys_of, restore, variables_of
 
 NAME: Final = "weights"
@@ -27,6 +28,7 @@ class Weights:
 
     def __init__(self, model: Any, exceptions: Exceptions = NONE) -> None:
         self._model, self._exceptions = model, exceptions
+        self.vocabularies = ProvisionalVocabularies(model)
         self._built: list[tuple[Any, Any]] | None = None  # variables that may keep the values of `build_model`
         self._graph: bytes | None = None  # serialized
         self._keys: list[str] | None = None  # of `variables_of(model)`; None unless the checkpoint holds nothing else
