@@ -16,15 +16,21 @@ from sidecar.coordination.journal_state import JournalState
 from sidecar.coordination.snapshot import Snapshot, encode, restore
 from sidecar.coordination.storage import MAX_RECORD_BYTES, Storage
 from sidecar.errors import RecordError, StorageError, StorageLostError
-from sidecar.record_limits import SNAPSHOT, RecordLimits
+from sidecar.record_limits import SNAPSHOT, RecordLimits, excess
 
 PATH: Final = "snapshot.json.gz"
 PLAIN_PATH: Final = "snapshot.json"
 """The snapshot of an older release, which is read if there is no other."""
 
-_MOST_BYTES: Final = 128 * 1024 * 1024
+_MOST_BYTES: Final = SNAPSHOT.size
 """The most bytes that a snapshot unpacks to."""
 
+
+_TOO_LONG: Final = (
+    f"{PATH} is not written any more: the run has so many checkpoints that no daemon would read it "
+    f"({SNAPSHOT.size} bytes, or {MAX_RECORD_BYTES} compressed). Nothing is lost, but daemons and commands start ever "
+    "more slowly: begin a new run with another state directory when that suits you"
+)
 
 _GZIP: Final = 31  # the `wbits` of zlib for the format of gzip
 
@@ -89,16 +95,13 @@ def write(storage: Storage, snapshot: Snapshot) -> str | None:
 
     A snapshot that is too long for a record is not written. Then daemons that start use the one before.
     """
-    packer = zlib.compressobj(wbits=_GZIP)
-    data = packer.compress(encode(snapshot)) + packer.flush()
+    packer, plain = zlib.compressobj(wbits=_GZIP), encode(snapshot)
+    if excess(plain, SNAPSHOT) is not None:  # no daemon would read it
+        return _TOO_LONG
     try:
-        storage.replace(PATH, data)
+        storage.replace(PATH, packer.compress(plain) + packer.flush())
     except RecordError:
-        return (
-            f"{PATH} is not written any more: the run has so many checkpoints that it would be longer than "
-            f"{MAX_RECORD_BYTES} bytes. Nothing is lost, but daemons and commands start ever more slowly: begin a new "
-            "run with another state directory when that suits you"
-        )
+        return _TOO_LONG
     except StorageError as error:
         return str(error)
     return None

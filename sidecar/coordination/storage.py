@@ -253,8 +253,8 @@ def _reject_long(path: str, length: int) -> None:
 
 
 def _holds(folder: Folder, name: str, data: bytes) -> bool:
-    """Return whether a file has this content."""
-    return folder.read(name, len(data)) == data
+    """Return whether a file begins with this content: of a record that is too long, no more was read."""
+    return folder.read(name, len(data))[: len(data)] == data
 
 
 def _written_at(folder: Folder, name: str) -> float | None:

@@ -333,6 +333,22 @@ def test_a_removal_never_touches_another_run(storage):
     assert storage.read("plans/x") is None
 
 
+def test_a_record_that_was_set_aside_moves_as_well(storage, run, write, compact, put, new_plan):
+    """Of one that is too long, as much as readers read, so that it is set aside in the same way."""
+    write(1)
+    put(plan_path(2), dumps(new_plan(2, "forged")) + b" " * 3_000_000)
+    reader = Journal(storage, run)
+    before = reader.read_new()
+    assert before[-1].void is not None
+    for number in range(3, 6):
+        assert reader.propose(new_plan(number, f"plan-{number}", members=None))
+        reader.read_new()
+    before = records(storage, run)
+    compact(5)
+    assert records(storage, run) == before
+    assert numbers(storage, "plans") == [1, 4, 5]
+
+
 def test_a_silent_storage_is_no_reason_to_remove(storage, write, compact):
     """The error is passed on, and the next call begins anew."""
     write(5)

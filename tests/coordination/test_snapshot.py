@@ -248,6 +248,8 @@ def test_a_snapshot_of_many_checkpoints_fits(storage):
     history.verdicts.succeeded |= history.totals.checkpoints["evaluated"]
     assert snapshot_store.write(storage, take(history, "r")) is None
     assert len(storage.read(snapshot_store.PATH)) > 10_000_000
+    read = snapshot_store.resume(storage, Journal(storage, "r"))
+    assert read.verdicts.succeeded == history.verdicts.succeeded
 
 
 def test_a_snapshot_of_the_release_before_is_believed():
