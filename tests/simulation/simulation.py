@@ -58,7 +58,7 @@ class Segmenting:
         plans, kept = random.choice(((1, 1), (1, 1), (1, 2), (2, 1), (2, 2), (3, 1), (0, 0)))
         if plans == 0 or scenario.generation == 1:
             return None
-        return cls(plans, kept, random.random() < 0.5, scenario.shape != "calm" and random.random() < 0.6)
+        return cls(plans, kept, random.random() < 0.5, bool(scenario.faults) and random.random() < 0.6)
 
     def compaction(self, storage, run: str) -> Compaction:
         """Return the compaction of a node. One whose records have another schema reads what it would not move."""
