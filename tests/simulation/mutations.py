@@ -6,7 +6,7 @@ takes, and names the invariants that have to notice. Those about what users were
 
 from dataclasses import replace
 
-from sidecar.coordination import heartbeats, journal, liveness, segments
+from sidecar.coordination import heartbeats, journal, journal_records, liveness, segments
 from sidecar.coordination.checkpoint_verdicts import CheckpointVerdicts
 from sidecar.coordination.compaction import Compaction
 from sidecar.coordination.exclusions import Exclusions
@@ -248,7 +248,7 @@ MUTATIONS = (
         (
             (journal, "check_run", _nothing),
             (storage_thread.StorageThread, "_check_place", _nothing),
-            (journal, "_require_place", _nothing),
+            (journal_records, "_require_place", _nothing),
         ),
         ("runs do not mix", "all is settled"),
         needs=with_fault("state_deleted"),
