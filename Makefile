@@ -17,7 +17,7 @@ JOBS ?= 3
 PYTEST := $(BIN)/pytest --numprocesses $(JOBS) --durations 10
 # Many images set this one. Each of the hundreds of processes of the tests would then compile the package again.
 unexport PYTHONDONTWRITEBYTECODE
-SECONDS := tests/demo tests/deploy tests/integration tests/simulation tests/workers
+SECONDS := tests/commands/demo tests/deploy tests/integration tests/simulation tests/daemon/workers
 
 .PHONY: help demo test test-fast test-all test-rest test-gpu faults lint docs bench simulate dashboards reference screenshots try-compose soak try-systemd try-readme clean
 

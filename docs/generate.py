@@ -17,12 +17,14 @@ import typer
 from log_calls import log_events
 
 import sidecar
-from sidecar import cli, errors, records, states
+from sidecar import errors
+from sidecar.commands import cli
 from sidecar.commands.options import FLAGS
-from sidecar.observability.events import EVENTS
-from sidecar.observability.families import families
-from sidecar.observability.sentences import sentence
 from sidecar.policy.eligibility import Reason
+from sidecar.protocol import records, states
+from sidecar.publishing.events import EVENTS
+from sidecar.publishing.families import families
+from sidecar.publishing.sentences import sentence
 from sidecar.settings import PREFIX, Settings
 from sidecar.settings.outputs import OutputSettings
 
@@ -196,7 +198,7 @@ def cli_page() -> str:
     """Return the page of all commands."""
     root: Any = typer.main.get_command(cli.app)
     lines = [
-        *_head("Commands", "sidecar/cli.py and sidecar/commands/options.py"),
+        *_head("Commands", "sidecar/commands/cli.py and sidecar/commands/options.py"),
         _sentence("sidecar", root.help),
         "",
         "`-h` or `--help` after a command shows its help. The commands that inspect a run accept each other's options",
@@ -259,7 +261,7 @@ def _help_of(name: str, parameter: Any) -> tuple[str, str, str]:
 def metrics_page() -> str:
     """Return the page of all Prometheus families."""
     lines = [
-        *_head("Metrics", "sidecar/observability/families.py"),
+        *_head("Metrics", "sidecar/publishing/families.py"),
         "`/metrics` serves these families, and those of the Prometheus client about the daemon's own process",
         "(`process_*`). The `sidecar_eval_*` families come from one daemon of the run, the publisher. A family without",
         "samples is not shown.",

@@ -23,11 +23,11 @@ from typing import Any, Final
 from playwright.sync_api import Browser, Page, sync_playwright
 from terminal import PATIENCE_SECONDS, svg, terminal, until
 
-from sidecar.demo import job
-from sidecar.demo.children import Children, stop
-from sidecar.demo.folder import Folder, claimed
-from sidecar.demo.frameworks import FRAMEWORKS, LOCAL
-from sidecar.demo.run import Demo
+from sidecar.commands.demo import job
+from sidecar.commands.demo.children import Children, stop
+from sidecar.commands.demo.folder import Folder, claimed
+from sidecar.commands.demo.frameworks import FRAMEWORKS, LOCAL
+from sidecar.commands.demo.run import Demo
 
 ROOT: Final = Path(__file__).parents[1]
 FOLDER: Final = ROOT / "docs" / "img"

@@ -19,10 +19,10 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Final
 
-from sidecar.codec import loads
 from sidecar.errors import RecordError
-from sidecar.plain_text import one_line
-from sidecar.records import SCHEMA
+from sidecar.protocol.codec import loads
+from sidecar.protocol.records import SCHEMA
+from sidecar.system.plain_text import one_line
 
 FILE: Final = "early_stop.json"
 """The name of the signal in the run's state directory. A person withdraws the signal by deleting the file."""

@@ -1,7 +1,7 @@
 """Define the error tree. Each class knows its exit code and whether a retry can help. Imports no other module of ours.
 
 Each message names the offending value and the remedy. Failures inside a worker process are not raised in the daemon:
-they cross the process border as data (`sidecar.workers.messages.Failed`) and become the outcome of a plan.
+they cross the process border as data (`sidecar.protocol.messages.Failed`) and become the outcome of a plan.
 """
 
 from collections.abc import Mapping

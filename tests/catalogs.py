@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from sidecar.checkpoints.catalog import Catalog
-from sidecar.pins.index import PinIndex
+from sidecar.retention.pins.index import PinIndex
 
 _OF_PINS = ("corrupt_after_seconds", "step_key", "step_pattern", "checkpoint_pattern", "calls", "progress")
 

@@ -10,7 +10,7 @@ import pytest
 
 from sidecar.coordination.journal import read_history
 from sidecar.coordination.storage import PosixStorage
-from sidecar.observability.report import rows
+from sidecar.publishing.report import rows
 
 BRISK = {
     "SIDECAR_STANDBY": "true",

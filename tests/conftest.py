@@ -19,13 +19,13 @@ import pytest
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 TASKS = Path(__file__).parent / "tasks"
-DAEMONS = ("tests/demo/", "tests/integration/")
+DAEMONS = ("tests/commands/demo/", "tests/integration/")
 """Folders whose tests start daemons: one of these tests at a time, the tests of other folders next to it."""
 
 LONGEST_FIRST = (
     *DAEMONS,
     "tests/deploy/test_grafana_queries.py",
-    "tests/workers/",
+    "tests/daemon/workers/",
     "tests/test_readme.py",
     "tests/examples/",
     "tests/simulation/",

@@ -8,8 +8,6 @@ from pathlib import Path
 from catalogs import make_catalog
 from rules import make_rules
 
-from sidecar.artifacts.cleanup import ArtifactCleanup
-from sidecar.artifacts.retention import Retention
 from sidecar.checkpoints.checkpoint_glob import CheckpointGlob
 from sidecar.checkpoints.files import is_there
 from sidecar.checkpoints.formats.crc32c import masked_crc32c
@@ -24,22 +22,24 @@ from sidecar.daemon.events import FilesChanged, JournalChanged, Terminate
 from sidecar.daemon.storage_thread import Request, Response, StorageThread
 from sidecar.daemon.timing import Timing
 from sidecar.daemon.worker_supervisor import WorkerSupervisor
+from sidecar.daemon.workers.command_specs import EvaluateSpec, TaskSpec
+from sidecar.daemon.workers.pool import PhaseTimeouts, WorkerLaunch, WorkerPool
+from sidecar.daemon.workers.process import Exited
 from sidecar.errors import StorageError
-from sidecar.export_rule import ExportRule
-from sidecar.observability.status import Status
-from sidecar.pins.background import BackgroundPinner
-from sidecar.pins.disk_budget import DiskBudget
-from sidecar.pins.exports import Exports
-from sidecar.pins.pin import pin
-from sidecar.pins.policy import PinDecision
-from sidecar.pins.reconciler import PinReconciler
 from sidecar.policy.node_identity import Identity
 from sidecar.policy.roles import RoleDecision
-from sidecar.records import EvalData, Result, Value
-from sidecar.workers.command_specs import EvaluateSpec, TaskSpec
-from sidecar.workers.messages import Check, Checked, Done, Failed, Join, Joined, Ready
-from sidecar.workers.pool import PhaseTimeouts, WorkerLaunch, WorkerPool
-from sidecar.workers.process import Exited
+from sidecar.protocol.export_rule import ExportRule
+from sidecar.protocol.messages import Check, Checked, Done, Failed, Join, Joined, Ready
+from sidecar.protocol.records import EvalData, Result, Value
+from sidecar.publishing.status import Status
+from sidecar.retention.exports.exports import Exports
+from sidecar.retention.pins.background import BackgroundPinner
+from sidecar.retention.pins.disk_budget import DiskBudget
+from sidecar.retention.pins.pin import pin
+from sidecar.retention.pins.policy import PinDecision
+from sidecar.retention.pins.reconciler import PinReconciler
+from sidecar.retention.saves.cleanup import ArtifactCleanup
+from sidecar.retention.saves.retention import Retention
 
 TIMING = Timing(
     beat_seconds=2.0,

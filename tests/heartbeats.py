@@ -2,7 +2,7 @@
 
 from dataclasses import fields
 
-from sidecar.heartbeat import AboutNode, CheckpointSightings, Heartbeat, JournalPosition, NumericProfiles
+from sidecar.protocol.heartbeat import AboutNode, CheckpointSightings, Heartbeat, JournalPosition, NumericProfiles
 
 PARTS = {
     "about": AboutNode,

@@ -4,8 +4,8 @@ from heartbeats import make_heartbeat
 
 from sidecar.coordination.heartbeats import Heartbeats
 from sidecar.coordination.journal import Journal
-from sidecar.heartbeat import Slot
-from sidecar.records import Member, Outcome, Plan, Result, group_id
+from sidecar.protocol.heartbeat import Slot
+from sidecar.protocol.records import Member, Outcome, Plan, Result, group_id
 
 AT = "2027-01-15T08:16:30.000Z"
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from sidecar.coordination.journal import Journal as StoredJournal
 from sidecar.coordination.journal_state import Closed, EntryLog, JournalState
-from sidecar.records import Checkpoint, EvalData, Member, Outcome, Plan, Result, Settlement, Value, group_id
+from sidecar.protocol.records import Checkpoint, EvalData, Member, Outcome, Plan, Result, Settlement, Value, group_id
 
 ACCURACY = Value(value=0.97, hex=(0.97).hex(), lower=0.95, upper=0.98, goal="max")
 PHASES = {"detect": 0.01, "agree": 0.02, "restore": 0.1, "evaluate": 0.6, "reduce": 0.01, "save": 0.05}

@@ -1,4 +1,4 @@
-"""A program that answers lines, as tests of `sidecar.sinks.line_process` ask it to."""
+"""A program that answers lines, as tests of `sidecar.publishing.sinks.line_process` ask it to."""
 
 import json
 import os

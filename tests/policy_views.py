@@ -5,12 +5,12 @@ from dataclasses import fields
 from heartbeats import make_heartbeat
 
 from sidecar.coordination.journal_state import JournalState
-from sidecar.heartbeat import Slot
 from sidecar.policy.actions import Propose
 from sidecar.policy.decide import decide
 from sidecar.policy.rules import Rules
 from sidecar.policy.view import CheckpointsView, NodesView, TimersView, View
-from sidecar.records import Checkpoint, Member, Outcome, Plan, Result, Settlement
+from sidecar.protocol.heartbeat import Slot
+from sidecar.protocol.records import Checkpoint, Member, Outcome, Plan, Result, Settlement
 
 NOW = 1000.0
 

@@ -3,7 +3,7 @@
 import dataclasses
 import typing
 
-from sidecar.records import INLINED, UNSAVED
+from sidecar.protocol.records import INLINED, UNSAVED
 
 
 def field_types(record):

@@ -7,18 +7,18 @@ from urllib.request import urlopen
 from prometheus_client import CollectorRegistry
 from statuses import make_status
 
-from sidecar.codec import dumps
 from sidecar.coordination.journal import outcome_path, plan_path
 from sidecar.coordination.journal_state import EntryLog, JournalState
 from sidecar.coordination.run import open_run
 from sidecar.coordination.snapshot import RECENT
 from sidecar.coordination.storage import PosixStorage
-from sidecar.observability.http import Server
-from sidecar.observability.past import PastReader
-from sidecar.observability.prometheus import Exporter
-from sidecar.observability.publisher import Published, Publisher
-from sidecar.observability.status import NodeSummary
-from sidecar.records import Checkpoint, EvalData, Member, Outcome, Plan, Result, Value, group_id
+from sidecar.protocol.codec import dumps
+from sidecar.protocol.records import Checkpoint, EvalData, Member, Outcome, Plan, Result, Value, group_id
+from sidecar.publishing.http import Server
+from sidecar.publishing.past import PastReader
+from sidecar.publishing.prometheus import Exporter
+from sidecar.publishing.publisher import Published, Publisher
+from sidecar.publishing.status import NodeSummary
 
 PHASES = {"detect": 0.4, "agree": 0.1, "join": 0.02, "restore": 0.5, "evaluate": 3.2, "reduce": 0.1, "save": 0.4}
 

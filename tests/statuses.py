@@ -2,7 +2,9 @@
 
 from dataclasses import fields
 
-from sidecar.observability.status import (
+from sidecar.policy.node_identity import Identity
+from sidecar.policy.roles import RoleDecision
+from sidecar.publishing.status import (
     CheckpointsStatus,
     DiskUsage,
     EvaluationStatus,
@@ -10,8 +12,6 @@ from sidecar.observability.status import (
     Status,
     UnreadableEntries,
 )
-from sidecar.policy.node_identity import Identity
-from sidecar.policy.roles import RoleDecision
 
 _PARTS = {
     "checkpoints": CheckpointsStatus,

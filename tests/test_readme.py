@@ -189,7 +189,7 @@ def test_commands_and_options_exist(page):
     """Each `sidecar COMMAND --option` that a page shows is one that the program takes."""
     import typer
 
-    from sidecar.cli import app
+    from sidecar.commands.cli import app
 
     commands = typer.main.get_command(app).commands
     unknown = []
@@ -207,7 +207,7 @@ def test_commands_and_options_exist(page):
 
 def test_every_kind_of_failure_is_explained():
     """Each kind has its row in the table of the page about troubleshooting."""
-    from sidecar.states import FAILURE_CLASSES
+    from sidecar.protocol.states import FAILURE_CLASSES
 
     rows = "".join(re.findall(r"^\| (`[^|]*) \|", (HOW_TO / "troubleshooting.md").read_text(), re.MULTILINE))
     assert [kind for kind in FAILURE_CLASSES if f"`{kind}`" not in rows] == []

@@ -15,7 +15,7 @@ from numpy_trainer import NUMPY
 
 from sidecar.coordination.journal import read_history
 from sidecar.coordination.storage import TEMPORARY, PosixStorage
-from sidecar.observability.report import rows
+from sidecar.publishing.report import rows
 
 MOST_MEGABYTES = 110
 """Twice what an idle daemon needs, and far less than what a fault that is noted without a bound would take."""

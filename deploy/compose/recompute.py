@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from sidecar.demo.digits import build_model, test_set
+from sidecar.commands.demo.digits import build_model, test_set
 
 
 def measure(original: Path, saves: Sequence[Path]) -> dict[str, float]:

@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 from torch.nn.functional import cross_entropy
 
-from sidecar.demo.digits_torch import build_model, test_set
+from sidecar.commands.demo.digits_torch import build_model, test_set
 
 
 def measure(original: Path, saves: Sequence[Path]) -> dict[str, float]:

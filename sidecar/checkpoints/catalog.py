@@ -11,7 +11,6 @@ from itertools import chain
 from pathlib import Path
 from typing import Final
 
-from sidecar.bounded_calls import Calls, HangingError, call_directly
 from sidecar.checkpoints.checkpoint_directory import CheckpointDirectory
 from sidecar.checkpoints.checkpoint_glob import TOP, CheckpointGlob
 from sidecar.checkpoints.complete_marker import CompleteMarker
@@ -23,9 +22,10 @@ from sidecar.checkpoints.presence import Answer, Presence, ask, ask_directory
 from sidecar.checkpoints.scan import DiscoveredCheckpoint, ScanResult
 from sidecar.checkpoints.subfolder_hint import SubfolderHint
 from sidecar.checkpoints.subfolders import Subfolders
-from sidecar.clock import Clock
 from sidecar.errors import StorageError
-from sidecar.records import Settlement
+from sidecar.protocol.records import Settlement
+from sidecar.system.bounded_calls import Calls, HangingError, call_directly
+from sidecar.system.clock import Clock
 
 _MADE_ELSEWHERE: Final = "a node is making a pin of it, or left one unfinished"
 

@@ -10,7 +10,6 @@ from functools import partial
 from itertools import chain
 from typing import Final, TypeVar
 
-from sidecar.bounded_calls import Calls, HangingError
 from sidecar.checkpoints.checkpoint_glob import NOT_ENTERED
 from sidecar.checkpoints.directory_index import DirectoryIndex
 from sidecar.checkpoints.file_comparison import FileComparison
@@ -20,9 +19,10 @@ from sidecar.checkpoints.formats.checkpoint_state import StateFile
 from sidecar.checkpoints.known_candidate import KnownCandidate
 from sidecar.checkpoints.scan import DiscoveredCheckpoint
 from sidecar.checkpoints.work_budget import TakesLongerError, WorkBudget
-from sidecar.clock import Clock
 from sidecar.errors import CheckpointError
-from sidecar.records import Settlement
+from sidecar.protocol.records import Settlement
+from sidecar.system.bounded_calls import Calls, HangingError
+from sidecar.system.clock import Clock
 
 T = TypeVar("T")
 

@@ -19,9 +19,9 @@ from typing import Final
 
 from sidecar.checkpoints.file_group import FileGroup
 from sidecar.checkpoints.files import Listing, is_temporary
-from sidecar.clock import Clock
-from sidecar.confined import open_folder
-from sidecar.entry_errors import Entry, Meaning, meaning
+from sidecar.system.clock import Clock
+from sidecar.system.confined import open_folder
+from sidecar.system.entry_errors import Entry, Meaning, meaning
 
 _COARSE_SECONDS: Final = 2.0
 """Two changes within these seconds may leave the same times: the resolution of the coarsest filesystem."""

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from sidecar.checkpoints.scan import DiscoveredCheckpoint
-from sidecar.records import Checkpoint, Key
+from sidecar.protocol.records import Checkpoint, Key
 
 GONE_REMEMBERED: Final = 1000
 """The checkpoints that are remembered after they are gone: more than a listing can miss, and few enough for a year."""

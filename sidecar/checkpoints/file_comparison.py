@@ -7,8 +7,8 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 
-from sidecar.bounded_calls import Calls, HangingError
 from sidecar.checkpoints.known_candidate import KnownCandidate
+from sidecar.system.bounded_calls import Calls, HangingError
 
 
 class FileComparison:

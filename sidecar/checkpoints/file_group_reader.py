@@ -21,11 +21,11 @@ from sidecar.checkpoints.inspect import as_checkpoint, step_in
 from sidecar.checkpoints.known_candidate import KnownCandidate
 from sidecar.checkpoints.scan import DiscoveredCheckpoint, in_folder, written_at
 from sidecar.checkpoints.work_budget import TakesLongerError, WorkBudget
-from sidecar.clock import Clock
-from sidecar.entry_errors import Entry, Meaning, meaning
 from sidecar.errors import CheckpointError, ChecksumError, CorruptError, VanishedError
-from sidecar.records import Settlement
-from sidecar.states import Verdict
+from sidecar.protocol.records import Settlement
+from sidecar.protocol.states import Verdict
+from sidecar.system.clock import Clock
+from sidecar.system.entry_errors import Entry, Meaning, meaning
 
 _TAKES_LONG: Final = "its structure takes long to read; other checkpoints are read meanwhile"
 _NUMBERS: Final = re.compile("[0-9]+")

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import BinaryIO, Final, NamedTuple
 
 from sidecar.checkpoints.work_budget import OPENED_FILE, READ_KIB, SAMPLE, WorkBudget
-from sidecar.entry_errors import Entry, Meaning, meaning
 from sidecar.errors import CorruptError, VanishedError
+from sidecar.system.entry_errors import Entry, Meaning, meaning
 
 NEVER: Final = (".*", "workertemp_*", "tmp-*", "*.tmp*")
 """Names that writers give to unfinished files, and this program to its own files."""

@@ -8,7 +8,7 @@ from sidecar.checkpoints.scan import DiscoveredCheckpoint, in_folder
 from sidecar.checkpoints.step_names import step_in_name
 from sidecar.checkpoints.subfolder_hint import names_in, of_tensorflow_1, pattern_line, remedy_below
 from sidecar.errors import StorageError, VanishedError
-from sidecar.records import Checkpoint, StepSource
+from sidecar.protocol.records import Checkpoint, StepSource
 
 
 def restore_path(checkpoint: DiscoveredCheckpoint | Checkpoint, folder: Path) -> str:

@@ -12,7 +12,7 @@ from sidecar.checkpoints.formats import FORMATS
 from sidecar.checkpoints.inspect import stem_of
 from sidecar.checkpoints.scan import DiscoveredCheckpoint
 from sidecar.checkpoints.step_names import NamedSteps
-from sidecar.records import Key
+from sidecar.protocol.records import Key
 
 
 class KnownCheckpoints:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from sidecar.checkpoints.scan import BrokenPin, DiscoveredCheckpoint
-from sidecar.records import Key
+from sidecar.protocol.records import Key
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

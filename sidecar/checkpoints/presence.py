@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 from sidecar.checkpoints.files import File
 from sidecar.checkpoints.scan import DiscoveredCheckpoint, parent_of
-from sidecar.confined import open_folder
-from sidecar.entry_errors import Entry, Meaning, meaning
+from sidecar.system.confined import open_folder
+from sidecar.system.entry_errors import Entry, Meaning, meaning
 
 
 class Presence(StrEnum):

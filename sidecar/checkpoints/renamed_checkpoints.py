@@ -16,7 +16,7 @@ from typing import Final
 from sidecar.checkpoints.discovery_order import GONE_REMEMBERED
 from sidecar.checkpoints.presence import Answer, Presence
 from sidecar.checkpoints.scan import DiscoveredCheckpoint, ScanResult
-from sidecar.records import Key
+from sidecar.protocol.records import Key
 
 Identity = frozenset[tuple[int, int, int]]
 """The inodes, sizes and times of the files of a checkpoint, which a rename of a file or its folder does not change."""

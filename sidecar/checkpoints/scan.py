@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from sidecar.checkpoints.files import File
-from sidecar.records import Checkpoint, Key, Settlement
+from sidecar.protocol.records import Checkpoint, Key, Settlement
 
 SUPPORTED_CHECKPOINTS: Final = 5000
 """The most checkpoints in one directory with which all aims hold. Scans of more checkpoints work, but take longer."""

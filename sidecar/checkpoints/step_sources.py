@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final, get_args
 
-from sidecar.records import Checkpoint, StepSource
+from sidecar.protocol.records import Checkpoint, StepSource
 
 REMEDY: Final = (
     r"set step_pattern to a regular expression whose one group is the step in a name, such as epoch_(\d+), "

@@ -12,12 +12,12 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final
 
-from sidecar.bounded_calls import Calls, HangingError
 from sidecar.checkpoints.checkpoint_glob import NOT_ENTERED
 from sidecar.checkpoints.files import Listing, list_files, stat_files
 from sidecar.checkpoints.formats import FORMATS, Format, file_group
 from sidecar.checkpoints.scan import in_folder
-from sidecar.clock import Clock
+from sidecar.system.bounded_calls import Calls, HangingError
+from sidecar.system.clock import Clock
 
 _SEARCH_SECONDS: Final = 30.0  # between two searches
 _SEARCH_SHARE: Final = 1000  # a search may take one part in 1,000 of the time: 100,000 names take 0.2 s

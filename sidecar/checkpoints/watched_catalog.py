@@ -10,8 +10,8 @@ from sidecar.checkpoints.catalog import Catalog
 from sidecar.checkpoints.renamed_checkpoints import RenamedCheckpoints
 from sidecar.checkpoints.scan import ScanResult
 from sidecar.checkpoints.watch import Watch
-from sidecar.clock import Clock
-from sidecar.records import Key
+from sidecar.protocol.records import Key
+from sidecar.system.clock import Clock
 
 
 @dataclass(slots=True)

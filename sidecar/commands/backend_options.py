@@ -2,8 +2,8 @@
 
 from typing import Final
 
+from sidecar.protocol.messages import BackendOptions
 from sidecar.settings import Settings
-from sidecar.workers.messages import BackendOptions
 
 _NAMES: Final[dict[str, tuple[str, ...]]] = {
     "tensorflow": ("collectives", "always_cluster", "trust_saved_graph", "gpu_memory_mb"),

@@ -17,20 +17,27 @@ from typing import Any, Final
 import typer
 
 from sidecar.checkpoints.inspect import inspect_again
-from sidecar.codec import dumps
 from sidecar.commands.load import load_in_time
-from sidecar.confined import Folder, open_folder
 from sidecar.coordination.closed_plan import read_success
 from sidecar.coordination.run import read_run
 from sidecar.coordination.storage import PosixStorage, Storage
-from sidecar.durable import copy_content, sync_file
 from sidecar.errors import CheckpointError, NoExportError, SettingsError, StorageError
-from sidecar.pins.disk_budget import free_bytes
-from sidecar.pins.export_folder import BEST, EXPORTS, linked_export, opened_exports
-from sidecar.pins.export_manifest import MANIFEST, ExportedFile, Manifest, as_known, read_manifest, write_manifest
-from sidecar.plain_text import one_line
-from sidecar.records import Checkpoint
+from sidecar.protocol.codec import dumps
+from sidecar.protocol.records import Checkpoint
+from sidecar.retention.exports.export_folder import BEST, EXPORTS, linked_export, opened_exports
+from sidecar.retention.exports.export_manifest import (
+    MANIFEST,
+    ExportedFile,
+    Manifest,
+    as_known,
+    read_manifest,
+    write_manifest,
+)
+from sidecar.retention.pins.disk_budget import free_bytes
 from sidecar.settings import Settings
+from sidecar.system.confined import Folder, open_folder
+from sidecar.system.durable import copy_content, sync_file
+from sidecar.system.plain_text import one_line
 
 _BLOCK_BYTES: Final = 512  # of stat(2), whatever the filesystem's are
 

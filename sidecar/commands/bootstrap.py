@@ -8,17 +8,11 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Final
 
-from sidecar.artifacts.best import BestBy
-from sidecar.artifacts.cleanup import ArtifactCleanup
-from sidecar.artifacts.old_evaluations import OldEvaluations
-from sidecar.artifacts.retention import Retention, StatesRule
-from sidecar.bounded_calls import BoundedCalls
 from sidecar.checkpoints.checkpoint_glob import CheckpointGlob
 from sidecar.checkpoints.files import is_there
 from sidecar.checkpoints.filesystem import why_no_events
 from sidecar.checkpoints.watch import Watch
 from sidecar.checkpoints.watched_catalog import WatchedCatalog
-from sidecar.clock import Clock
 from sidecar.commands.catalog_and_rules import export_rule, make_catalog, make_rules, record_of
 from sidecar.commands.worker_pool import make_task_spec, make_workers
 from sidecar.coordination.dormant_heartbeats import DORMANT_SECONDS
@@ -32,20 +26,26 @@ from sidecar.daemon.loop import Daemon
 from sidecar.daemon.storage_thread import StorageThread
 from sidecar.daemon.timing import Timing
 from sidecar.daemon.worker_supervisor import WorkerSupervisor
-from sidecar.observability.publisher import DaemonLog, Publisher
-from sidecar.pins.background import BackgroundPinner
-from sidecar.pins.copy_arbiter import CopyArbiter
-from sidecar.pins.disk_budget import DiskBudget, free_bytes
-from sidecar.pins.exports import Exports
-from sidecar.pins.pin import pin
-from sidecar.pins.reconciler import PinReconciler
+from sidecar.daemon.workers.command_specs import EvaluateSpec
+from sidecar.daemon.workers.devices import describe
+from sidecar.daemon.workers.process import Post
 from sidecar.policy.node_identity import Identity, page_url
 from sidecar.policy.roles import RoleDecision
+from sidecar.publishing.publisher import DaemonLog, Publisher
+from sidecar.retention.exports.exports import Exports
+from sidecar.retention.pins.background import BackgroundPinner
+from sidecar.retention.pins.copy_arbiter import CopyArbiter
+from sidecar.retention.pins.disk_budget import DiskBudget, free_bytes
+from sidecar.retention.pins.pin import pin
+from sidecar.retention.pins.reconciler import PinReconciler
+from sidecar.retention.saves.best import BestBy
+from sidecar.retention.saves.cleanup import ArtifactCleanup
+from sidecar.retention.saves.old_evaluations import OldEvaluations
+from sidecar.retention.saves.retention import Retention, StatesRule
 from sidecar.settings import Settings
+from sidecar.system.bounded_calls import BoundedCalls
+from sidecar.system.clock import Clock
 from sidecar.version import __version__
-from sidecar.workers.command_specs import EvaluateSpec
-from sidecar.workers.devices import describe
-from sidecar.workers.process import Post
 
 _LONG_SECONDS: Final = 0.01
 """How long a scan waits for files that take long to read. Their thread rests as long after each part of its work."""

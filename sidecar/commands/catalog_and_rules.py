@@ -8,15 +8,15 @@ from collections.abc import Callable
 from dataclasses import fields
 from typing import TYPE_CHECKING, TypeVar
 
-from sidecar.bounded_calls import Calls, call_directly
 from sidecar.checkpoints.catalog import Catalog
 from sidecar.checkpoints.checkpoint_glob import CheckpointGlob
-from sidecar.clock import Clock, SystemClock
-from sidecar.export_rule import ExportRule
-from sidecar.pins.index import PinIndex
 from sidecar.policy.rules import EndRules, GroupRules, PlanRules, RetryRules, Rules
 from sidecar.policy.selection import Selection
+from sidecar.protocol.export_rule import ExportRule
+from sidecar.retention.pins.index import PinIndex
 from sidecar.settings import Settings
+from sidecar.system.bounded_calls import Calls, call_directly
+from sidecar.system.clock import Clock, SystemClock
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance

@@ -16,9 +16,9 @@ from typing import Final
 from sidecar.checkpoints.files import resolve
 from sidecar.checkpoints.formats import FORMATS
 from sidecar.checkpoints.inspect import verify
-from sidecar.confined import open_folder
 from sidecar.errors import EvaluationFailedError, StorageError, VanishedError
-from sidecar.records import Checkpoint
+from sidecar.protocol.records import Checkpoint
+from sidecar.system.confined import open_folder
 
 _PREFIX: Final = ".checkpoint-"
 _OLD_SECONDS: Final = 86400.0  # a command that was killed did not remove its folder

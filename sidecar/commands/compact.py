@@ -7,7 +7,6 @@ from typing import Any, Final
 import typer
 from rich.console import Console
 
-from sidecar.clock import Clock, SystemClock
 from sidecar.commands.hints import typed
 from sidecar.commands.status.observe import observer_of
 from sidecar.commands.storage_timeout import ActivityStorage, StorageTimeout
@@ -16,6 +15,7 @@ from sidecar.coordination.compaction import Compaction, Made, single_files
 from sidecar.coordination.run import RUN_PATH, read_run
 from sidecar.coordination.storage import PosixStorage, Storage
 from sidecar.settings import Settings
+from sidecar.system.clock import Clock, SystemClock
 
 _SHOWN_SECONDS: Final = {True: 0.2, False: 10.0}  # between two reports of the progress, on a terminal and elsewhere
 

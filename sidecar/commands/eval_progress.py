@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Final
 import typer
 from rich.console import Console
 
-from sidecar.clock import Clock, SystemClock
 from sidecar.commands.interrupts import Interrupts
 from sidecar.commands.progress_rate import ProgressRate, duration
 from sidecar.commands.terminal import is_screen
-from sidecar.observability.status import WorkerStatus
-from sidecar.plain_text import number, printable
-from sidecar.states import WorkerPhase
+from sidecar.protocol.states import WorkerPhase
+from sidecar.publishing.status import WorkerStatus
+from sidecar.system.clock import Clock, SystemClock
+from sidecar.system.plain_text import number, printable
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID

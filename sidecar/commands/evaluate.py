@@ -28,9 +28,9 @@ from sidecar.commands.worker_pool import make_task_spec, make_workers
 from sidecar.errors import CheckpointError, EvaluationFailedError, SettingsError, StorageError, TaskError, VanishedError
 from sidecar.policy.node_identity import node_name
 from sidecar.policy.roles import decide_role
-from sidecar.records import Checkpoint
+from sidecar.protocol.records import Checkpoint
+from sidecar.protocol.states import FailureKind
 from sidecar.settings import Settings, load
-from sidecar.states import FailureKind
 
 _HIDES_HINTS: Final = ("NOTIFY_SOCKET", "KUBERNETES_SERVICE_HOST")  # why a daemon without a hint refuses to start
 _MARKERS: Final = (saved_model.MARKER, orbax.MARKER)

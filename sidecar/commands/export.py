@@ -5,8 +5,8 @@ from typing import Any
 import typer
 
 from sidecar.commands.history import history_of
-from sidecar.observability.export import ExportFormat, as_csv, as_json_lines, as_openmetrics
-from sidecar.observability.narrowing import Narrowing
+from sidecar.publishing.export import ExportFormat, as_csv, as_json_lines, as_openmetrics
+from sidecar.publishing.narrowing import Narrowing
 
 
 def print_export(flags: dict[str, Any], narrowing: Narrowing, form: ExportFormat) -> None:

@@ -16,10 +16,10 @@ from sidecar.coordination.journal import read_history
 from sidecar.coordination.journal_state import JournalState
 from sidecar.coordination.run import find_run
 from sidecar.errors import SettingsError
-from sidecar.observability.export import as_csv
-from sidecar.observability.narrowing import Narrowing
-from sidecar.observability.report import rows
-from sidecar.observability.stretches import breaks
+from sidecar.publishing.export import as_csv
+from sidecar.publishing.narrowing import Narrowing
+from sidecar.publishing.report import rows
+from sidecar.publishing.stretches import breaks
 
 HistoryForm = Literal["table", "plot", "csv", "json"]
 

@@ -13,9 +13,9 @@ from typing import Any, Final
 from sidecar.commands.history_table import STAR, Metric
 from sidecar.coordination.journal_state import Closed, JournalState
 from sidecar.coordination.totals import number_of
-from sidecar.observability.stretches import stretch_numbers
-from sidecar.plain_text import number, one_line, shortened
-from sidecar.records import Key, Value, shown_step
+from sidecar.protocol.records import Key, Value, shown_step
+from sidecar.publishing.stretches import stretch_numbers
+from sidecar.system.plain_text import number, one_line, shortened
 
 PLOTS_SHOWN: Final = 6
 """The most plots of one command: more would scroll away."""

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from sidecar.commands.sparkline import sparkline
 from sidecar.coordination.journal_state import Closed, JournalState
-from sidecar.observability.report import bests
-from sidecar.observability.stretches import mark
-from sidecar.plain_text import aligned, number, one_line
-from sidecar.records import shown_step
+from sidecar.protocol.records import shown_step
+from sidecar.publishing.report import bests
+from sidecar.publishing.stretches import mark
+from sidecar.system.plain_text import aligned, number, one_line
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -25,7 +25,7 @@ Metric = tuple[str, str]
 Row = Mapping[str, Any]
 
 Breaks = Mapping[int, Mapping[str, str]]
-"""Places where numbers stop being comparable, as `sidecar.observability.stretches.breaks` returns them."""
+"""Places where numbers stop being comparable, as `sidecar.publishing.stretches.breaks` returns them."""
 
 _NAME: Final = 20  # columns in which a name is not folded: `model.ckpt-12000`, `epoch-03.keras`
 _HEADING: Final = 12  # columns in which the name of a metric is not folded

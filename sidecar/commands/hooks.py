@@ -16,14 +16,14 @@ import typer
 from sidecar.coordination.storage import PosixStorage
 from sidecar.coordination.totals import Best
 from sidecar.errors import SettingsError, SidecarError
-from sidecar.plain_text import printable
-from sidecar.records import Checkpoint, Nonfinite, Result, Value
+from sidecar.protocol.records import Checkpoint, Nonfinite, Result, Value
+from sidecar.publishing.sinks.best_so_far import BestSoFar, ExceedsNoise
+from sidecar.publishing.sinks.hook import HOOKS, Hook, Target
+from sidecar.publishing.sinks.hook_event import HookName, event_id, event_json
+from sidecar.publishing.sinks.sink import Evaluation, Event, Failure, RunEnd
 from sidecar.settings import Settings
 from sidecar.settings.hook_values import HookSetting
-from sidecar.sinks.best_so_far import BestSoFar, ExceedsNoise
-from sidecar.sinks.hook import HOOKS, Hook, Target
-from sidecar.sinks.hook_event import HookName, event_id, event_json
-from sidecar.sinks.sink import Evaluation, Event, Failure, RunEnd
+from sidecar.system.plain_text import printable
 
 _SECRET_BYTES: Final = (24, 64)  # the least and the most, as Standard Webhooks says
 _MOST_SECRET_FILE_BYTES: Final = 4096
@@ -47,7 +47,7 @@ def make_noise_rule(settings: Settings) -> ExceedsNoise | None:
     """Return what must hold in addition for a new best evaluation by `best_metric`; None if `best_by` is `value`."""
     if settings.best_by != "significant":
         return None
-    from sidecar.sinks.noise import RecordedComparisons  # noqa: PLC0415 - most daemons compare nothing
+    from sidecar.publishing.sinks.noise import RecordedComparisons  # noqa: PLC0415 - most daemons compare nothing
 
     return RecordedComparisons(PosixStorage(settings.run_dir), settings.run_dir)
 
@@ -83,14 +83,14 @@ def _test(run: str, hook: HookName, setting: HookSetting, report: Callable[[str]
 def make_target(hook: HookName, setting: HookSetting) -> Target:
     """Return the command or the URL of a hook. Raises `SettingsError` if a program or a file is missing."""
     if setting.command is not None:
-        from sidecar.sinks.hook_command import HookCommand  # noqa: PLC0415 - subprocess is for hooks that need it
+        from sidecar.publishing.sinks.hook_command import HookCommand  # noqa: PLC0415 - subprocess is for hooks that need it
 
         if shutil.which(setting.command[0]) is None:
             raise SettingsError(
                 f"hook {hook}: there is no program {setting.command[0]!r} that this user may run: write its whole path"
             )
         return HookCommand(setting.command, setting.timeout_seconds)
-    from sidecar.sinks.webhook import Webhook  # noqa: PLC0415 - urllib and TLS take 3 MB
+    from sidecar.publishing.sinks.webhook import Webhook  # noqa: PLC0415 - urllib and TLS take 3 MB
 
     assert setting.url is not None  # one of both is there
     secret = None if setting.secret_file is None else read_secret(hook, setting.secret_file)

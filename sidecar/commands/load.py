@@ -10,8 +10,8 @@ import typer
 from sidecar.commands.framework import with_framework
 from sidecar.commands.storage_timeout import StorageTimeout
 from sidecar.errors import SettingsError, StorageError
-from sidecar.plain_text import printable
 from sidecar.settings import FileHere, Settings, file_here, load
+from sidecar.system.plain_text import printable
 
 
 def warn(sentence: str) -> None:

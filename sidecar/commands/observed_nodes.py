@@ -10,7 +10,7 @@ from itertools import pairwise
 from typing import Final
 
 from sidecar.coordination.liveness import HeartbeatReadings, SignsOfLife, natural_order
-from sidecar.heartbeat import Heartbeat
+from sidecar.protocol.heartbeat import Heartbeat
 
 _ARRIVALS_KEPT: Final = 64  # more than any measurement needs
 _GAPS_NEEDED: Final = 2

@@ -10,16 +10,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from sidecar.clock import Clock, SystemClock
-from sidecar.confined import open_folder
+from sidecar.daemon.workers.command_specs import EvaluateSpec, TaskSpec
+from sidecar.daemon.workers.pool import WorkerPool, group_id
+from sidecar.daemon.workers.process import Event, Exited
 from sidecar.errors import EvaluationFailedError, SidecarError, TaskError
-from sidecar.observability.status import WorkerStatus
-from sidecar.records import Checkpoint, Member, Result, SaveWeights
-from sidecar.states import SECONDARY_KINDS, FailureKind, WorkerPhase
-from sidecar.workers.command_specs import EvaluateSpec, TaskSpec
-from sidecar.workers.messages import Done, Failed, Joined, Ready, Report
-from sidecar.workers.pool import WorkerPool, group_id
-from sidecar.workers.process import Event, Exited
+from sidecar.protocol.messages import Done, Failed, Joined, Ready, Report
+from sidecar.protocol.records import Checkpoint, Member, Result, SaveWeights
+from sidecar.protocol.states import SECONDARY_KINDS, FailureKind, WorkerPhase
+from sidecar.publishing.status import WorkerStatus
+from sidecar.system.clock import Clock, SystemClock
+from sidecar.system.confined import open_folder
 
 _GLANCE_SECONDS: Final = 0.25  # how often bounds are judged while nothing is reported
 _SECOND_THOUGHT_SECONDS: Final = 2.0  # a rank lost its peer: the peer's own report, which names the cause, may follow

@@ -4,8 +4,8 @@ import http.client
 import json
 from typing import Final
 
-from sidecar.addresses import dialled
 from sidecar.settings import Settings
+from sidecar.system.addresses import dialled
 
 _ANSWER_SECONDS: Final = 2.0  # a daemon on this machine answers at once
 _ANSWER_BYTES: Final = 1024 * 1024

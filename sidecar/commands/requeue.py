@@ -13,7 +13,6 @@ from typing import Final
 
 from sidecar.checkpoints.catalog import Catalog
 from sidecar.checkpoints.scan import DiscoveredCheckpoint, ScanResult
-from sidecar.clock import Clock, timestamp
 from sidecar.commands.status.collect import RunStatus
 from sidecar.coordination.journal import Journal
 from sidecar.coordination.journal_state import Entry, JournalState, Settled
@@ -22,8 +21,9 @@ from sidecar.coordination.storage import Storage
 from sidecar.errors import SettingsError, StorageError, VanishedError
 from sidecar.policy.rules import PlanRules
 from sidecar.policy.settlements import settled_by_one_plan
-from sidecar.records import Checkpoint, Key, Plan, Settlement, folder_name
-from sidecar.states import OutcomeStatus, Verdict
+from sidecar.protocol.records import Checkpoint, Key, Plan, Settlement, folder_name
+from sidecar.protocol.states import OutcomeStatus, Verdict
+from sidecar.system.clock import Clock, timestamp
 
 # A daemon with a queue proposes a few milliseconds after an outcome. A slower requeue waits for one more plan.
 _SHORTEST_PAUSE_SECONDS: Final = 0.005

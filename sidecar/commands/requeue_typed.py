@@ -14,10 +14,10 @@ from sidecar.commands.requeue import Request, folder_and_names, outlook, requeue
 from sidecar.commands.status.collect import OBSERVED_BEATS, observe_for
 from sidecar.commands.status.observe import observer_of
 from sidecar.errors import SettingsError
-from sidecar.pins.export_folder import names_in, opened_exports
-from sidecar.plain_text import printable
 from sidecar.policy.node_identity import node_name
+from sidecar.retention.exports.export_folder import names_in, opened_exports
 from sidecar.settings import Settings
+from sidecar.system.plain_text import printable
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,8 +13,6 @@ from typing import Any, Final
 
 from prometheus_client import CollectorRegistry
 
-from sidecar.addresses import own_addresses, public, public_address
-from sidecar.clock import Clock, SystemClock
 from sidecar.commands.backend_options import workers_listen
 from sidecar.commands.bootstrap import daemon_from_settings
 from sidecar.commands.framework import with_framework
@@ -26,20 +24,22 @@ from sidecar.coordination.storage import PosixStorage
 from sidecar.daemon.events import Message, Terminate
 from sidecar.daemon.loop import Daemon
 from sidecar.daemon.storage_thread import StorageThread
+from sidecar.daemon.workers.ports import OPEN_PORTS_REMEDY
 from sidecar.errors import NodeNameTakenError, RunReplacedError, SettingsError
-from sidecar.observability.http import Server
-from sidecar.observability.past import PastReader
-from sidecar.observability.plain_structlog import structlog
-from sidecar.observability.prometheus import Exporter
-from sidecar.observability.publisher import DaemonLog, Published, Publisher
-from sidecar.observability.systemd import Notifier
 from sidecar.policy.node_identity import advertised_host, node_name
 from sidecar.policy.roles import RoleDecision, decide_role
+from sidecar.publishing.http import Server
+from sidecar.publishing.past import PastReader
+from sidecar.publishing.plain_structlog import structlog
+from sidecar.publishing.prometheus import Exporter
+from sidecar.publishing.publisher import DaemonLog, Published, Publisher
+from sidecar.publishing.sinks.delivery import close
+from sidecar.publishing.systemd import Notifier
 from sidecar.settings import Settings
-from sidecar.shortages import require_descriptors
-from sidecar.sinks.delivery import close
+from sidecar.system.addresses import own_addresses, public, public_address
+from sidecar.system.clock import Clock, SystemClock
+from sidecar.system.shortages import require_descriptors
 from sidecar.version import __version__
-from sidecar.workers.ports import OPEN_PORTS_REMEDY
 
 _CLOSE_SECONDS: Final = 2.0  # for the last request to storage, and for the HTTP server
 _WORKERS_END_SECONDS: Final = 10.0  # for killed workers to free memory and ports before the next run begins

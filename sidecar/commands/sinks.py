@@ -12,15 +12,15 @@ import typer
 from sidecar.commands.load import warn
 from sidecar.coordination.storage import PosixStorage
 from sidecar.errors import SettingsError, SidecarError
-from sidecar.observability.status import SinkStatus
-from sidecar.plain_text import shortened_without_password
+from sidecar.publishing.sinks.delivery import Delivery
+from sidecar.publishing.sinks.sink import EventSink, Sink
+from sidecar.publishing.status import SinkStatus
 from sidecar.settings import Settings
 from sidecar.settings.sink_values import check_tracking_uri
-from sidecar.sinks.delivery import Delivery
-from sidecar.sinks.sink import EventSink, Sink
+from sidecar.system.plain_text import shortened_without_password
 
 if TYPE_CHECKING:
-    from sidecar.sinks.mlflow import MLflow
+    from sidecar.publishing.sinks.mlflow import MLflow
 
 
 class Closing(Protocol):
@@ -38,17 +38,17 @@ def make_sinks(settings: Settings, environ: Mapping[str, str] = os.environ) -> l
     """
     sinks: list[Sink] = []
     if settings.remote_write is not None:
-        from sidecar.sinks.remote_write import RemoteWrite  # noqa: PLC0415 - urllib and TLS take 3 MB
+        from sidecar.publishing.sinks.remote_write import RemoteWrite  # noqa: PLC0415 - urllib and TLS take 3 MB
 
         sinks.append(RemoteWrite(settings.remote_write, settings.sink_timeout_seconds))
     if settings.tensorboard_dir is not None:
-        from sidecar.sinks.tensorboard import TensorBoard  # noqa: PLC0415 - likewise
+        from sidecar.publishing.sinks.tensorboard import TensorBoard  # noqa: PLC0415 - likewise
 
         sinks.append(TensorBoard(settings.tensorboard_dir, settings.run, settings.tensorboard_tags))
     if _logs_to_mlflow(settings):
         sinks.append(_mlflow(settings, environ))
     if settings.sinks:
-        from sidecar.sinks.installed import load  # noqa: PLC0415 - likewise
+        from sidecar.publishing.sinks.installed import load  # noqa: PLC0415 - likewise
 
         for name, options in settings.sinks.items():
             sinks.append(load(name, options, settings.run, settings.sink_timeout_seconds))
@@ -69,7 +69,7 @@ def start_uploads(settings: Settings, deliveries: Sequence[Delivery], log: Any) 
     """Return what uploads the best checkpoints, if the settings ask for it."""
     if not settings.mlflow_log_best or not _logs_to_mlflow(settings):
         return []
-    from sidecar.sinks.mlflow_best import BestUpload  # noqa: PLC0415 - likewise
+    from sidecar.publishing.sinks.mlflow_best import BestUpload  # noqa: PLC0415 - likewise
 
     def delivers() -> bool:
         return any(delivery.status is not None for delivery in deliveries)
@@ -87,7 +87,7 @@ def _acts(settings: Settings, log: Any) -> Iterator[EventSink]:
         yield from make_hooks(settings)
     if settings.early_stop_patience is not None:
         from sidecar.commands.hooks import make_noise_rule  # noqa: PLC0415 - likewise
-        from sidecar.sinks.early_stop import EarlyStop  # noqa: PLC0415 - only if it is asked for
+        from sidecar.publishing.sinks.early_stop import EarlyStop  # noqa: PLC0415 - only if it is asked for
 
         compares_best_metric = settings.early_stop_metric in (None, settings.best_metric)
         yield EarlyStop(
@@ -152,7 +152,7 @@ def _mlflow(settings: Settings, environ: Mapping[str, str]) -> "MLflow":
             "MLflow is asked for, but its library is not installed in the daemon's environment: "
             "pip install '.[mlflow]' in the clone, or pip install mlflow-skinny"
         )
-    from sidecar.sinks.mlflow import MLflow  # noqa: PLC0415 - likewise
+    from sidecar.publishing.sinks.mlflow import MLflow  # noqa: PLC0415 - likewise
 
     return MLflow(
         uri,

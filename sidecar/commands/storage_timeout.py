@@ -8,9 +8,9 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import TypeVar
 
-from sidecar.clock import Clock, SystemClock
 from sidecar.coordination.storage import Storage
 from sidecar.errors import StorageError
+from sidecar.system.clock import Clock, SystemClock
 
 T = TypeVar("T")
 

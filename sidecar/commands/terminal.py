@@ -12,8 +12,8 @@ from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from sidecar.plain_text import interval, number, one_line, printable
-from sidecar.records import Checkpoint, Result
+from sidecar.protocol.records import Checkpoint, Result
+from sidecar.system.plain_text import interval, number, one_line, printable
 
 _REASONS_SHOWN: Final = 3  # a wrong task fails every checkpoint in the same way; --json has all messages
 

@@ -5,15 +5,15 @@ from pathlib import Path
 
 from sidecar.commands.backend_options import backend_options
 from sidecar.commands.catalog_and_rules import record_of
+from sidecar.daemon.workers.command_specs import TaskSpec
+from sidecar.daemon.workers.devices import check_idle, visible
+from sidecar.daemon.workers.environment import thread_variables
+from sidecar.daemon.workers.logs import usable_log_folder
+from sidecar.daemon.workers.pool import PhaseTimeouts, WorkerLaunch, WorkerPool
+from sidecar.daemon.workers.ports import Ports
+from sidecar.daemon.workers.process import Post
 from sidecar.policy.node_identity import advertised_host
 from sidecar.settings import Settings
-from sidecar.workers.command_specs import TaskSpec
-from sidecar.workers.devices import check_idle, visible
-from sidecar.workers.environment import thread_variables
-from sidecar.workers.logs import usable_log_folder
-from sidecar.workers.pool import PhaseTimeouts, WorkerLaunch, WorkerPool
-from sidecar.workers.ports import Ports
-from sidecar.workers.process import Post
 
 
 def make_workers(

@@ -2,8 +2,8 @@
 
 from collections.abc import Iterable
 
-from sidecar.records import Outcome
-from sidecar.states import FAILURE_CLASSES, FailureClass
+from sidecar.protocol.records import Outcome
+from sidecar.protocol.states import FAILURE_CLASSES, FailureClass
 
 
 def blame(outcome: Outcome) -> FailureClass:

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from itertools import filterfalse
 from typing import Final
 
-from sidecar.records import Key, Outcome, Settlement
-from sidecar.states import Verdict
+from sidecar.protocol.records import Key, Outcome, Settlement
+from sidecar.protocol.states import Verdict
 
 BEFORE_START: Final = "it was there before the start (start=new)"
 """The reason of settlements that skip the checkpoints from before the run."""

@@ -18,7 +18,6 @@ from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
 from typing import ClassVar, Final
 
-from sidecar.codec import loads
 from sidecar.coordination.heartbeats import FOLDER
 from sidecar.coordination.journal_records import (
     OUTCOME_BYTES,
@@ -43,9 +42,10 @@ from sidecar.coordination.segments import (
 from sidecar.coordination.snapshot_store import PLAIN_PATH
 from sidecar.coordination.storage import Storage
 from sidecar.errors import RecordError, SidecarError, StateUnavailableError, StorageLostError
-from sidecar.heartbeat import SEGMENTS_KNOWN
-from sidecar.record_limits import HEARTBEAT, RecordLimits
-from sidecar.states import NodeState
+from sidecar.protocol.codec import loads
+from sidecar.protocol.heartbeat import SEGMENTS_KNOWN
+from sidecar.protocol.record_limits import HEARTBEAT, RecordLimits
+from sidecar.protocol.states import NodeState
 
 _NAME: Final = re.compile(r"([0-9]{12,18})\.json")
 

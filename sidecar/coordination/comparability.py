@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from sidecar.records import EvalData, Result
+from sidecar.protocol.records import EvalData, Result
 
 
 @dataclass(frozen=True, slots=True)

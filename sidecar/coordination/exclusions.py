@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from sidecar.coordination.blame import losers
-from sidecar.records import Outcome, Plan
+from sidecar.protocol.records import Outcome, Plan
 
 LOSERS_KEPT: Final = 256
 """The number of newest daemons with lost plans that are remembered: more than run at the same time."""

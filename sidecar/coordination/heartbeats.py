@@ -12,15 +12,15 @@ from itertools import count, takewhile
 from typing import Final, TypeVar
 from urllib.parse import quote, unquote
 
-from sidecar.bounded_calls import Calls, HangingError, call_directly
-from sidecar.codec import dumps, loads
 from sidecar.coordination.dormant_heartbeats import DORMANT_SECONDS, DormantHeartbeats
 from sidecar.coordination.liveness import LONG_SILENT_SECONDS, HeartbeatReadings, SignsOfLife, natural_order
 from sidecar.coordination.storage import Storage
 from sidecar.errors import NodeNameTakenError, RecordError, StorageError
-from sidecar.heartbeat import Heartbeat
-from sidecar.record_limits import HEARTBEAT
-from sidecar.states import NodeState
+from sidecar.protocol.codec import dumps, loads
+from sidecar.protocol.heartbeat import Heartbeat
+from sidecar.protocol.record_limits import HEARTBEAT
+from sidecar.protocol.states import NodeState
+from sidecar.system.bounded_calls import Calls, HangingError, call_directly
 
 N = TypeVar("N")
 

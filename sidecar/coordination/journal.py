@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from sidecar.codec import dumps, limits_of, loads
 from sidecar.coordination.journal_records import (
     OUTCOME_BYTES,
     PLAN_BYTES,
@@ -33,8 +32,9 @@ from sidecar.coordination.segments import Segments, is_marker, segment_path
 from sidecar.coordination.storage import Storage
 from sidecar.coordination.unique_names import GracePeriod, create_and_read
 from sidecar.errors import RecordError, SidecarError, StorageLostError
-from sidecar.records import Outcome, Plan
-from sidecar.states import OutcomeStatus
+from sidecar.protocol.codec import dumps, limits_of, loads
+from sidecar.protocol.records import Outcome, Plan
+from sidecar.protocol.states import OutcomeStatus
 
 _NAME: Final = re.compile(r"([0-9]{12,18})\.json")
 

@@ -11,11 +11,11 @@ import math
 from collections.abc import Iterator
 from typing import Final
 
-from sidecar.codec import limits_of, loads
 from sidecar.coordination.unique_names import parse
 from sidecar.errors import RecordError, StorageLostError, VoidRecordError
-from sidecar.records import MOST_CLASSES, MOST_METRICS, Outcome, Plan, Result, Value, group_id
-from sidecar.states import FailureKind, OutcomeStatus
+from sidecar.protocol.codec import limits_of, loads
+from sidecar.protocol.records import MOST_CLASSES, MOST_METRICS, Outcome, Plan, Result, Value, group_id
+from sidecar.protocol.states import FailureKind, OutcomeStatus
 
 PLAN_BYTES: Final = limits_of(Plan).size
 OUTCOME_BYTES: Final = limits_of(Outcome).size

@@ -15,9 +15,9 @@ from sidecar.coordination.exclusions import Exclusions
 from sidecar.coordination.newest_task import NewestTask
 from sidecar.coordination.totals import Totals
 from sidecar.errors import RecordError
-from sidecar.record_limits import RESULT_VIEW, RecordLimits
-from sidecar.records import Checkpoint, Key, Outcome, Plan, Result, Settlement
-from sidecar.states import FailureKind, OutcomeStatus, Verdict
+from sidecar.protocol.record_limits import RESULT_VIEW, RecordLimits
+from sidecar.protocol.records import Checkpoint, Key, Outcome, Plan, Result, Settlement
+from sidecar.protocol.states import FailureKind, OutcomeStatus, Verdict
 
 FOLDERS_KEPT: Final = 1000
 """The number of newest evaluations whose saves a restarted daemon still knows: more than any setting retains."""

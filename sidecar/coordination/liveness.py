@@ -9,8 +9,8 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
 from typing import Final
 
-from sidecar.heartbeat import Heartbeat
-from sidecar.states import NodeState
+from sidecar.protocol.heartbeat import Heartbeat
+from sidecar.protocol.states import NodeState
 
 LONG_SILENT_SECONDS: Final = 600.0
 """Nobody waits for a node that has been silent for that long."""

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field, replace
 
 from sidecar.coordination.comparability import seen_data
-from sidecar.records import Checkpoint, Result
+from sidecar.protocol.records import Checkpoint, Result
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,13 +9,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from sidecar.clock import timestamp
-from sidecar.codec import dumps
 from sidecar.coordination.storage import Storage
 from sidecar.coordination.unique_names import GracePeriod, create_and_read, parse
 from sidecar.errors import StateUnavailableError, StorageLostError
-from sidecar.record_limits import SMALL
-from sidecar.records import SCHEMA
+from sidecar.protocol.codec import dumps
+from sidecar.protocol.record_limits import SMALL
+from sidecar.protocol.records import SCHEMA
+from sidecar.system.clock import timestamp
 
 RUN_PATH: Final = "run.json"
 JOURNAL_FOLDERS: Final = ("plans", "outcomes")

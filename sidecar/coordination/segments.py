@@ -14,12 +14,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from sidecar.codec import dumps
 from sidecar.coordination.run import SEGMENTS
 from sidecar.coordination.storage import MAX_RECORD_BYTES, Storage
 from sidecar.coordination.unique_names import parse
 from sidecar.errors import RecordError, StorageLostError
-from sidecar.records import SCHEMA
+from sidecar.protocol.codec import dumps
+from sidecar.protocol.records import SCHEMA
 
 MOST_PLANS: Final = 1000
 """The most plans of a segment."""

@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from typing import ClassVar, Final
 
-from sidecar.codec import dumps, fields_of
 from sidecar.coordination.checkpoint_verdicts import CheckpointVerdicts
 from sidecar.coordination.comparability import SeenData
 from sidecar.coordination.exclusions import Exclusions, Losses, UnusableTask
@@ -18,9 +17,10 @@ from sidecar.coordination.journal_state import Closed, Entry, EntryLog, JournalS
 from sidecar.coordination.newest_task import NewestTask
 from sidecar.coordination.totals import BUCKETS, Best, Durations, SetAside, Totals
 from sidecar.errors import RecordError
-from sidecar.record_limits import SNAPSHOT, RecordLimits
-from sidecar.records import SCHEMA, Inlined, Key, Outcome, Plan, Settlement
-from sidecar.states import Verdict
+from sidecar.protocol.codec import dumps, fields_of
+from sidecar.protocol.record_limits import SNAPSHOT, RecordLimits
+from sidecar.protocol.records import SCHEMA, Inlined, Key, Outcome, Plan, Settlement
+from sidecar.protocol.states import Verdict
 
 FOLD: Final = 11
 """The version of the fold, `JournalState`. Every change of the fold raises it, so that older snapshots are unused."""

@@ -9,14 +9,14 @@ from dataclasses import dataclass
 from functools import partial
 from typing import ClassVar, Final
 
-from sidecar.bounded_calls import Calls, HangingError, call_directly
-from sidecar.codec import loads
 from sidecar.coordination.journal import Journal
 from sidecar.coordination.journal_state import JournalState
 from sidecar.coordination.snapshot import Snapshot, encode, restore
 from sidecar.coordination.storage import MAX_RECORD_BYTES, Storage
 from sidecar.errors import RecordError, StorageError, StorageLostError
-from sidecar.record_limits import SNAPSHOT, RecordLimits, excess
+from sidecar.protocol.codec import loads
+from sidecar.protocol.record_limits import SNAPSHOT, RecordLimits, excess
+from sidecar.system.bounded_calls import Calls, HangingError, call_directly
 
 PATH: Final = "snapshot.json.gz"
 PLAIN_PATH: Final = "snapshot.json"

@@ -13,14 +13,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from sidecar import durable
-from sidecar.clock import Clock, SystemClock
-from sidecar.codec import dumps
-from sidecar.confined import open_folder
 from sidecar.coordination.run import JOURNAL_FOLDERS, RUN_PATH, SEGMENTS, Run
 from sidecar.coordination.unique_names import parse
 from sidecar.errors import RecordError, RunReplacedError, SettingsError, StateUnavailableError, StorageError
-from sidecar.records import SCHEMA
+from sidecar.protocol.codec import dumps
+from sidecar.protocol.records import SCHEMA
+from sidecar.system import durable
+from sidecar.system.clock import Clock, SystemClock
+from sidecar.system.confined import open_folder
 
 MARKER: Final = ".sidecar-run-"
 """The prefix of the marker's name. Names of checkpoints never begin with a dot."""

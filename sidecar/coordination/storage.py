@@ -14,11 +14,11 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final, Protocol
 
-from sidecar import durable
-from sidecar.confined import Folder, NotRegularError, open_folder, read_from
-from sidecar.entry_errors import Entry, Meaning, meaning
 from sidecar.errors import RecordError, StorageError
-from sidecar.shortages import shortage
+from sidecar.system import durable
+from sidecar.system.confined import Folder, NotRegularError, open_folder, read_from
+from sidecar.system.entry_errors import Entry, Meaning, meaning
+from sidecar.system.shortages import shortage
 
 MAX_RECORD_BYTES: Final = 16 * 1024 * 1024
 """The longest record that is written or read. A record that no daemon would read must never become visible."""

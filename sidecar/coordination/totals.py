@@ -9,8 +9,8 @@ from bisect import bisect_left
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from sidecar.records import PHASES, Checkpoint, Key, Outcome, Plan, Result, Settlement, Value, folder_name
-from sidecar.states import FAILURE_CLASSES
+from sidecar.protocol.records import PHASES, Checkpoint, Key, Outcome, Plan, Result, Settlement, Value, folder_name
+from sidecar.protocol.states import FAILURE_CLASSES
 
 BUCKETS: Final = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 60.0, 300.0, 900.0, 3600.0, math.inf)
 """The upper bounds in seconds, from a warm local restore to an hour on a large eval set."""

@@ -8,8 +8,6 @@ import contextlib
 from collections.abc import Iterator
 from typing import Final, TypeVar
 
-from sidecar.clock import Clock, SystemClock
-from sidecar.codec import loads
 from sidecar.coordination.storage import Storage
 from sidecar.errors import (
     NewerSchemaError,
@@ -19,6 +17,8 @@ from sidecar.errors import (
     StorageLostError,
     VoidRecordError,
 )
+from sidecar.protocol.codec import loads
+from sidecar.system.clock import Clock, SystemClock
 
 _TRIES: Final = 3
 """The number of attempts at a creation with an unknown result, without pauses, because the daemon tries again later."""

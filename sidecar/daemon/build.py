@@ -8,8 +8,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from sidecar.artifacts.retention import Retention
-from sidecar.clock import Clock
 from sidecar.coordination.journal_state import JournalState
 from sidecar.daemon.checkpoint_tracker import CheckpointTracker
 from sidecar.daemon.loop import Daemon, StorageRequests
@@ -26,11 +24,13 @@ from sidecar.daemon.storage_health import StorageHealth
 from sidecar.daemon.storage_schedule import StorageSchedule
 from sidecar.daemon.timing import Timing
 from sidecar.daemon.worker_supervisor import WorkerSupervisor
-from sidecar.observability.status import Status
+from sidecar.daemon.workers.command_specs import EvaluateSpec
 from sidecar.policy.node_identity import Identity
 from sidecar.policy.rules import Rules
-from sidecar.states import NodeState
-from sidecar.workers.command_specs import EvaluateSpec
+from sidecar.protocol.states import NodeState
+from sidecar.publishing.status import Status
+from sidecar.retention.saves.retention import Retention
+from sidecar.system.clock import Clock
 
 
 def build_daemon(

@@ -17,11 +17,11 @@ from sidecar.daemon.empty_directory import EmptyDirectory
 from sidecar.daemon.incomplete_entries import IncompleteEntries
 from sidecar.daemon.lost_checkpoints import LostCheckpoints, ScanChange
 from sidecar.daemon.scan_selection import ScanSelection, Selected
-from sidecar.observability.status import Newest
 from sidecar.policy.selection import Choice, Selection
 from sidecar.policy.settlements import REOPENED
-from sidecar.records import Checkpoint, Key, Outcome, Plan, Settlement, folder_name
-from sidecar.states import Verdict
+from sidecar.protocol.records import Checkpoint, Key, Outcome, Plan, Settlement, folder_name
+from sidecar.protocol.states import Verdict
+from sidecar.publishing.status import Newest
 
 _MOST_NAMES: Final = 64  # of checkpoints in a heartbeat
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from sidecar.daemon.storage_thread import Response
-from sidecar.workers.process import Event
+from sidecar.daemon.workers.process import Event
 
 
 class FilesChanged:

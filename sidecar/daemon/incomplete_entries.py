@@ -8,7 +8,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
 from sidecar.checkpoints.scan import ScanResult
-from sidecar.records import Key
+from sidecar.protocol.records import Key
 
 
 @dataclass(slots=True)

@@ -8,8 +8,6 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 
-from sidecar.bounded_calls import Calls, HangingError
-from sidecar.clock import Clock
 from sidecar.coordination import snapshot_store
 from sidecar.coordination.compaction import Compaction
 from sidecar.coordination.heartbeats import Heartbeats
@@ -19,8 +17,10 @@ from sidecar.coordination.snapshot import Snapshot
 from sidecar.coordination.storage import Storage
 from sidecar.coordination.unfinished_writes import UnfinishedWrites
 from sidecar.errors import RecordError, StorageError
-from sidecar.records import Outcome, Plan
-from sidecar.states import OutcomeStatus
+from sidecar.protocol.records import Outcome, Plan
+from sidecar.protocol.states import OutcomeStatus
+from sidecar.system.bounded_calls import Calls, HangingError
+from sidecar.system.clock import Clock
 
 _MOST_RECORDS: Final = 1000
 """The most records that are read at once. Between the parts of a long journal the loop writes heartbeats."""

@@ -5,11 +5,11 @@ from dataclasses import dataclass, field
 
 from sidecar.coordination.exclusions import incarnation_of
 from sidecar.coordination.liveness import HeartbeatReadings, Liveness
-from sidecar.export_rule import ExportRule
-from sidecar.heartbeat import Heartbeat
 from sidecar.policy.eligibility import ready_workers
-from sidecar.records import Member, Plan
-from sidecar.states import GROUP_PHASES
+from sidecar.protocol.export_rule import ExportRule
+from sidecar.protocol.heartbeat import Heartbeat
+from sidecar.protocol.records import Member, Plan
+from sidecar.protocol.states import GROUP_PHASES
 
 
 @dataclass(slots=True, kw_only=True)

@@ -10,7 +10,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from sidecar.clock import Clock
 from sidecar.coordination.journal_state import JournalState
 from sidecar.daemon.events import FilesChanged, JournalChanged, Message, Terminate
 from sidecar.daemon.plan_runner import PlanRunner
@@ -25,9 +24,10 @@ from sidecar.daemon.storage_thread import CreatePlan, Request, Response
 from sidecar.daemon.timing import Timing
 from sidecar.daemon.worker_supervisor import WorkerSupervisor
 from sidecar.errors import SidecarError
-from sidecar.observability.status import Status
-from sidecar.states import NodeState
-from sidecar.workers.messages import Failed
+from sidecar.protocol.messages import Failed
+from sidecar.protocol.states import NodeState
+from sidecar.publishing.status import Status
+from sidecar.system.clock import Clock
 
 
 class StorageRequests(Protocol):

@@ -10,8 +10,8 @@ from itertools import filterfalse
 from typing import Final
 
 from sidecar.checkpoints.scan import DiscoveredCheckpoint, ScanResult
-from sidecar.records import Checkpoint, Key, Settlement
-from sidecar.states import Verdict
+from sidecar.protocol.records import Checkpoint, Key, Settlement
+from sidecar.protocol.states import Verdict
 
 _DELETED: Final = "it was deleted before it was evaluated"
 

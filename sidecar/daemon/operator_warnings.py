@@ -4,14 +4,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from sidecar.artifacts.retention import TRIES
 from sidecar.checkpoints.scan import SUPPORTED_CHECKPOINTS, ScanResult
 from sidecar.checkpoints.step_sources import REMEDY, StepSources
 from sidecar.checkpoints.unseen_steps import Gap
 from sidecar.coordination.totals import SetAside
-from sidecar.export_rule import ExportRule
-from sidecar.pins.export_report import Change, ExportsReport
-from sidecar.records import Checkpoint, Key
+from sidecar.protocol.export_rule import ExportRule
+from sidecar.protocol.records import Checkpoint, Key
+from sidecar.retention.exports.export_report import Change, ExportsReport
+from sidecar.retention.saves.retention import TRIES
 
 _TROUBLE_REMEMBERED: Final = 200
 _NUMBERS_SHOWN: Final = 20

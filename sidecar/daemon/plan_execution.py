@@ -8,14 +8,14 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from sidecar.daemon.plan_times import PlanTimes
-from sidecar.heartbeat import WorkerProgress
+from sidecar.daemon.workers.command_specs import EvaluateSpec, TaskSpec
+from sidecar.daemon.workers.pool import WorkerPool, group_id
+from sidecar.daemon.workers.process import Event, Exited
 from sidecar.policy.actions import Fail
-from sidecar.records import Checkpoint, Lasting, Member, Plan, Result
-from sidecar.states import SECONDARY_KINDS, FailureKind, WorkerPhase
-from sidecar.workers.command_specs import EvaluateSpec, TaskSpec
-from sidecar.workers.messages import Done, Failed, Joined, Phase
-from sidecar.workers.pool import WorkerPool, group_id
-from sidecar.workers.process import Event, Exited
+from sidecar.protocol.heartbeat import WorkerProgress
+from sidecar.protocol.messages import Done, Failed, Joined, Phase
+from sidecar.protocol.records import Checkpoint, Lasting, Member, Plan, Result
+from sidecar.protocol.states import SECONDARY_KINDS, FailureKind, WorkerPhase
 
 
 @dataclass(frozen=True, slots=True)

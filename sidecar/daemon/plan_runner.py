@@ -15,11 +15,11 @@ from sidecar.daemon.state import DaemonState
 from sidecar.daemon.storage_schedule import StorageSchedule
 from sidecar.daemon.timing import Timing
 from sidecar.daemon.worker_supervisor import WorkerSupervisor
-from sidecar.heartbeat import WorkerProgress
-from sidecar.records import Plan
-from sidecar.states import FailureKind, OutcomeStatus, Verdict
-from sidecar.workers.command_specs import EvaluateSpec
-from sidecar.workers.process import Event
+from sidecar.daemon.workers.command_specs import EvaluateSpec
+from sidecar.daemon.workers.process import Event
+from sidecar.protocol.heartbeat import WorkerProgress
+from sidecar.protocol.records import Plan
+from sidecar.protocol.states import FailureKind, OutcomeStatus, Verdict
 
 
 @dataclass(slots=True, kw_only=True)

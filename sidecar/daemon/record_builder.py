@@ -4,14 +4,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from sidecar.checkpoints.several_models import remedy_for_several_models
-from sidecar.clock import Clock, timestamp
-from sidecar.codec import dumps
 from sidecar.coordination.journal_records import unreadable
 from sidecar.daemon.plan_execution import PlanExecution
 from sidecar.daemon.state import DaemonState
 from sidecar.policy.actions import Fail, Propose
-from sidecar.records import Outcome, Plan, Result
-from sidecar.states import FailureKind, OutcomeStatus
+from sidecar.protocol.codec import dumps
+from sidecar.protocol.records import Outcome, Plan, Result
+from sidecar.protocol.states import FailureKind, OutcomeStatus
+from sidecar.system.clock import Clock, timestamp
 
 
 @dataclass(slots=True, kw_only=True)

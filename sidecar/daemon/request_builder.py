@@ -7,7 +7,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from sidecar.artifacts.retention import Retention
 from sidecar.coordination.snapshot import Snapshot, take
 from sidecar.daemon.plan_execution import Success
 from sidecar.daemon.plan_runner import PlanRunner
@@ -17,11 +16,12 @@ from sidecar.daemon.state import DaemonState
 from sidecar.daemon.storage_schedule import Ask, StorageSchedule, SyncDue
 from sidecar.daemon.storage_thread import CreateOutcome, CreatePlan, JoinRun, PollJournal, Request, Sync
 from sidecar.daemon.worker_supervisor import WorkerSupervisor
-from sidecar.observability.status import Ended
 from sidecar.policy.actions import Fail, Propose, Stop, Wait
 from sidecar.policy.decide import decide
 from sidecar.policy.rules import Rules
-from sidecar.states import NodeState
+from sidecar.protocol.states import NodeState
+from sidecar.publishing.status import Ended
+from sidecar.retention.saves.retention import Retention
 
 _SINKS_PAUSE_SECONDS: Final = 0.05  # between two looks whether the sinks have taken the end of the run
 

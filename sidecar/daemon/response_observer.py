@@ -6,8 +6,6 @@ No I/O. This changes the state and warns people. The loop acts on the state afte
 from dataclasses import dataclass
 from typing import Any
 
-from sidecar.artifacts.retention import Retention
-from sidecar.clock import Clock
 from sidecar.coordination.journal_state import Closed
 from sidecar.daemon.operator_warnings import OperatorWarnings
 from sidecar.daemon.plan_runner import PlanRunner
@@ -20,8 +18,10 @@ from sidecar.daemon.timing import Timing
 from sidecar.daemon.worker_supervisor import WorkerSupervisor
 from sidecar.errors import NewerSchemaError, RunReplacedError, SidecarError, StateUnavailableError
 from sidecar.policy.rules import Rules
-from sidecar.records import Outcome, Plan
-from sidecar.states import NodeState, OutcomeStatus
+from sidecar.protocol.records import Outcome, Plan
+from sidecar.protocol.states import NodeState, OutcomeStatus
+from sidecar.retention.saves.retention import Retention
+from sidecar.system.clock import Clock
 
 
 @dataclass(slots=True, kw_only=True)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from sidecar.checkpoints.scan import ScanResult
 from sidecar.coordination.journal_state import JournalState
 from sidecar.policy.selection import Choice, Selection, pending
-from sidecar.records import Checkpoint, Key
+from sidecar.protocol.records import Checkpoint, Key
 
 
 @dataclass(frozen=True, slots=True)

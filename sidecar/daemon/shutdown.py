@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from sidecar.errors import SidecarError
-from sidecar.observability.status import Ended
+from sidecar.publishing.status import Ended
 
 _LAST_BEATS: Final = 2  # beats after the time to drain, in which storage can take the last heartbeat
 

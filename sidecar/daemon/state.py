@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from sidecar.artifacts.best import exported
 from sidecar.checkpoints.scan import DiscoveredCheckpoint, ScanResult
 from sidecar.coordination.journal_state import Closed, Entry, EntryLog, JournalState
 from sidecar.coordination.liveness import HeartbeatReadings
@@ -18,8 +17,16 @@ from sidecar.daemon.known_nodes import KnownNodes
 from sidecar.daemon.statistics import Statistics
 from sidecar.daemon.timers import Timers
 from sidecar.daemon.training_progress import TrainingProgress
-from sidecar.export_rule import ExportRule
-from sidecar.heartbeat import (
+from sidecar.daemon.workers.pool import group_id
+from sidecar.policy.disputes import is_disputed, is_seen_by_others
+from sidecar.policy.eligibility import MOST_UNREADABLE, compatible_nodes, may_release_pins
+from sidecar.policy.group_formation import is_outgrown
+from sidecar.policy.node_identity import Identity
+from sidecar.policy.proposers import publisher
+from sidecar.policy.rules import GroupRules
+from sidecar.policy.view import CheckpointsView, NodesView, View
+from sidecar.protocol.export_rule import ExportRule
+from sidecar.protocol.heartbeat import (
     SEGMENTS_KNOWN,
     AboutNode,
     CheckpointSightings,
@@ -28,17 +35,10 @@ from sidecar.heartbeat import (
     NumericProfiles,
     Slot,
 )
-from sidecar.pins.policy import PinPolicy
-from sidecar.policy.disputes import is_disputed, is_seen_by_others
-from sidecar.policy.eligibility import MOST_UNREADABLE, compatible_nodes, may_release_pins
-from sidecar.policy.group_formation import is_outgrown
-from sidecar.policy.node_identity import Identity
-from sidecar.policy.proposers import publisher
-from sidecar.policy.rules import GroupRules
-from sidecar.policy.view import CheckpointsView, NodesView, View
-from sidecar.records import Key, Outcome, Plan, Settlement, folder_name
-from sidecar.states import NodeState, OutcomeStatus
-from sidecar.workers.pool import group_id
+from sidecar.protocol.records import Key, Outcome, Plan, Settlement, folder_name
+from sidecar.protocol.states import NodeState, OutcomeStatus
+from sidecar.retention.pins.policy import PinPolicy
+from sidecar.retention.saves.best import exported
 
 _NO_KEYS: Final = frozenset[Key]()
 

@@ -5,9 +5,9 @@ from dataclasses import dataclass, field
 
 from sidecar.checkpoints.unseen_steps import UnseenSteps
 from sidecar.coordination.journal_state import Entry, Settled
-from sidecar.pins.export_report import NO_EXPORTS, ExportsReport
-from sidecar.records import Outcome, Plan
-from sidecar.states import OutcomeStatus
+from sidecar.protocol.records import Outcome, Plan
+from sidecar.protocol.states import OutcomeStatus
+from sidecar.retention.exports.export_report import NO_EXPORTS, ExportsReport
 
 
 @dataclass(slots=True, kw_only=True)

@@ -4,8 +4,9 @@ from dataclasses import replace
 from typing import Final
 
 from sidecar.daemon.state import DaemonState
-from sidecar.heartbeat import Heartbeat
-from sidecar.observability.status import (
+from sidecar.policy.eligibility import count_by_reason, left_out
+from sidecar.protocol.heartbeat import Heartbeat
+from sidecar.publishing.status import (
     CheckpointsStatus,
     DiskUsage,
     Ended,
@@ -18,7 +19,6 @@ from sidecar.observability.status import (
     UnreadableEntries,
     WorkerStatus,
 )
-from sidecar.policy.eligibility import count_by_reason, left_out
 
 _SENTENCES_SHOWN: Final = 20
 

@@ -11,7 +11,7 @@ from enum import StrEnum
 from typing import Final, TypeVar
 
 from sidecar.daemon.timing import Timing
-from sidecar.heartbeat import Heartbeat
+from sidecar.protocol.heartbeat import Heartbeat
 
 Record = TypeVar("Record")
 

@@ -15,9 +15,6 @@ from functools import partial
 from queue import SimpleQueue
 from typing import Final
 
-from sidecar.artifacts.retention import CleanupRequest, CleanupResult
-from sidecar.bounded_calls import Calls, HangingError, call_directly
-from sidecar.clock import Clock
 from sidecar.coordination import snapshot_store
 from sidecar.coordination.compaction import Compaction
 from sidecar.coordination.heartbeats import Heartbeats, ReadLimits
@@ -38,12 +35,15 @@ from sidecar.errors import (
     StateUnavailableError,
     StorageError,
 )
-from sidecar.heartbeat import Heartbeat
-from sidecar.pins.policy import PinPolicy
-from sidecar.pins.reconciler import PinReconciler, Reconciliation
-from sidecar.records import Outcome, Plan
-from sidecar.shortages import machine_shortage
-from sidecar.states import NodeState
+from sidecar.protocol.heartbeat import Heartbeat
+from sidecar.protocol.records import Outcome, Plan
+from sidecar.protocol.states import NodeState
+from sidecar.retention.pins.policy import PinPolicy
+from sidecar.retention.pins.reconciler import PinReconciler, Reconciliation
+from sidecar.retention.saves.retention import CleanupRequest, CleanupResult
+from sidecar.system.bounded_calls import Calls, HangingError, call_directly
+from sidecar.system.clock import Clock
+from sidecar.system.shortages import machine_shortage
 
 _SCAN: Final = "scan"
 

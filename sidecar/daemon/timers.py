@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from sidecar.heartbeat import Heartbeat
 from sidecar.policy.view import TimersView
-from sidecar.records import Key, Plan
-from sidecar.states import Verdict
+from sidecar.protocol.heartbeat import Heartbeat
+from sidecar.protocol.records import Key, Plan
+from sidecar.protocol.states import Verdict
 
 
 @dataclass(slots=True, kw_only=True)

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 from sidecar.checkpoints.scan import DiscoveredCheckpoint
 from sidecar.coordination.journal_state import Closed, Entry
-from sidecar.records import Key
-from sidecar.states import OutcomeStatus, Verdict
+from sidecar.protocol.records import Key
+from sidecar.protocol.states import OutcomeStatus, Verdict
 
 
 @dataclass(slots=True)

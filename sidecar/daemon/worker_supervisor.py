@@ -9,12 +9,12 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
+from sidecar.daemon.workers.command_specs import TaskSpec, cannot_be_used
+from sidecar.daemon.workers.pool import TimedOut, Worker, WorkerPool
+from sidecar.daemon.workers.process import Event, Exited
 from sidecar.errors import SidecarError, TaskError
-from sidecar.heartbeat import NumericProfiles
-from sidecar.workers.command_specs import TaskSpec, cannot_be_used
-from sidecar.workers.messages import Checked, Done, Failed, Joined, Ready
-from sidecar.workers.pool import TimedOut, Worker, WorkerPool
-from sidecar.workers.process import Event, Exited
+from sidecar.protocol.heartbeat import NumericProfiles
+from sidecar.protocol.messages import Checked, Done, Failed, Joined, Ready
 
 _MAX_DOUBLINGS: Final = 16
 

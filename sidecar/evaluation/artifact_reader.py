@@ -17,11 +17,11 @@ import numpy as np
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
-from sidecar.column_names import PLACE, PREDICTIONS, file_name
 from sidecar.errors import RecordError
 from sidecar.evaluation.artifact_writer import SCHEMA, STATES
 from sidecar.evaluation.npy_table import file_of
 from sidecar.evaluation.states import ExactSum, GatheredBatches, MinMax, NamedSums, PerExampleValues, SetStates, State
+from sidecar.protocol.column_names import PLACE, PREDICTIONS, file_name
 
 _WORKER: Final = re.compile(r"worker-(\d{1,6})-of-(\d{1,6})", re.ASCII)
 _KINDS: Final[Mapping[str, type[State]]] = {

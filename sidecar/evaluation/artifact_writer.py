@@ -19,12 +19,12 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final, Self
 
-from sidecar.column_names import PREDICTIONS, file_name
-from sidecar.confined import Folder, open_folder
-from sidecar.durable import sync_below, write_new
 from sidecar.evaluation.backend import Rows, States
 from sidecar.evaluation.failures import EvaluationError
 from sidecar.evaluation.npy_table import NpyTable
+from sidecar.protocol.column_names import PREDICTIONS, file_name
+from sidecar.system.confined import Folder, open_folder
+from sidecar.system.durable import sync_below, write_new
 
 SCHEMA: Final = 1
 STATES: Final = "states.json"

@@ -18,7 +18,7 @@ from sidecar.evaluation.failures import EvaluationError
 from sidecar.evaluation.metrics.metric import MetricResult
 from sidecar.evaluation.states import State
 from sidecar.evaluation.task import Task
-from sidecar.workers.messages import Check, Evaluate, Join
+from sidecar.protocol.messages import Check, Evaluate, Join
 
 BACKENDS: Final = {
     "tensorflow": "sidecar.evaluation.backends.tensorflow",

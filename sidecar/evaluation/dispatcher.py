@@ -19,9 +19,9 @@ from sidecar.evaluation.failures import EvaluationError, as_failed
 from sidecar.evaluation.rank_evaluation import evaluate
 from sidecar.evaluation.set_order import globals_of, notes_on_sets
 from sidecar.evaluation.task_loader import LoadedTask, load, require_framework
-from sidecar.records import EvalData
-from sidecar.states import WorkerPhase
-from sidecar.workers.messages import Check, Checked, Command, Done, Evaluate, Join, Joined, Phase, Report
+from sidecar.protocol.messages import Check, Checked, Command, Done, Evaluate, Join, Joined, Phase, Report
+from sidecar.protocol.records import EvalData
+from sidecar.protocol.states import WorkerPhase
 
 _keeps_freed_memory: Final = "MALLOC_TRIM_THRESHOLD_" in os.environ
 _return_free_memory: Final = getattr(ctypes.CDLL(None), "malloc_trim", None) if _keeps_freed_memory else None

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Final
 
 from sidecar.errors import SidecarError
-from sidecar.records import Lasting
-from sidecar.states import FailureKind, WorkerPhase
-from sidecar.workers.messages import Failed
+from sidecar.protocol.messages import Failed
+from sidecar.protocol.records import Lasting
+from sidecar.protocol.states import FailureKind, WorkerPhase
 
 _OURS: Final = Path(__file__).resolve().parent  # without sidecar/demo, which counts as a user's task
 _STANDARD: Final = tuple({Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "platstdlib")})

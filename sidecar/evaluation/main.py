@@ -17,8 +17,8 @@ from typing import BinaryIO, Final
 
 from sidecar.errors import RecordError
 from sidecar.evaluation.process_guard import leave_guard
-from sidecar.states import FailureKind, WorkerPhase
-from sidecar.workers.messages import MAX_LINE_BYTES, Failed, Ready, Report, decode, encode
+from sidecar.protocol.messages import MAX_LINE_BYTES, Failed, Ready, Report, decode, encode
+from sidecar.protocol.states import FailureKind, WorkerPhase
 
 _PR_SET_PDEATHSIG: Final = 1
 _IOPRIO_WHO_PROCESS: Final = 1

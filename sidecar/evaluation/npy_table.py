@@ -15,10 +15,10 @@ import numpy as np
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
-from sidecar.column_names import PLACE, file_name
-from sidecar.durable import sync_file
 from sidecar.evaluation.backend import Rows
 from sidecar.evaluation.failures import EvaluationError
+from sidecar.protocol.column_names import PLACE, file_name
+from sidecar.system.durable import sync_file
 
 
 class NpyTable:

@@ -5,7 +5,7 @@ from typing import Any
 
 from sidecar.evaluation.failures import EvaluationError
 from sidecar.evaluation.metrics.metric import MetricResult
-from sidecar.records import Value
+from sidecar.protocol.records import Value
 
 Output = str | int | None
 """The key of an output in a dict, its index in a list, or None for the only output."""

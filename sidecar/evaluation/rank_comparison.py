@@ -6,7 +6,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from sidecar.evaluation.backend import Int64s
-from sidecar.workers.messages import Join
+from sidecar.protocol.messages import Join
 
 
 def short_digest(text: str) -> int:

@@ -29,9 +29,9 @@ from sidecar.evaluation.output_comparison import differing_outputs, what_differs
 from sidecar.evaluation.rank_comparison import differing, named, short_digest, sides_of
 from sidecar.evaluation.states import exact_sum
 from sidecar.evaluation.task import MAX_EVAL_SETS
-from sidecar.records import EvalData, Goal, Result, Value
-from sidecar.states import WorkerPhase
-from sidecar.workers.messages import Done, Evaluate, Join, Progress, Report
+from sidecar.protocol.messages import Done, Evaluate, Join, Progress, Report
+from sidecar.protocol.records import EvalData, Goal, Result, Value
+from sidecar.protocol.states import WorkerPhase
 
 _HELLO: Final = {
     "plan": "are not in the same plan",

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from sidecar.evaluation.backend import TIMED, Int64s, RankReport, Reduced
 from sidecar.evaluation.failures import EvaluationError
 from sidecar.evaluation.rank_comparison import differing, short_digest, sides_of
-from sidecar.workers.messages import Evaluate, Join
+from sidecar.protocol.messages import Evaluate, Join
 
 
 def reduce_packs(sum_over_ranks: Callable[[Int64s], Int64s], join: Join, report: RankReport) -> Reduced:

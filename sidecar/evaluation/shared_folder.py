@@ -20,8 +20,6 @@ from typing import Any, Final, TypeVar
 
 import numpy as np
 
-from sidecar.confined import Folder, open_folder
-from sidecar.durable import replace
 from sidecar.errors import RecordError
 from sidecar.evaluation.artifact_reader import merge_records, parse_record
 from sidecar.evaluation.artifact_writer import STATES
@@ -29,7 +27,9 @@ from sidecar.evaluation.backend import TIMED, Int64s, RankReport, Reduced
 from sidecar.evaluation.failures import EvaluationError
 from sidecar.evaluation.rank_comparison import named, short_digest
 from sidecar.evaluation.reduction import require_equal_values, slowest_of
-from sidecar.workers.messages import Evaluate, Join
+from sidecar.protocol.messages import Evaluate, Join
+from sidecar.system.confined import Folder, open_folder
+from sidecar.system.durable import replace
 
 _LONGEST_WAIT_SECONDS: Final = 86_400.0
 """Limit of the wait for another rank, which may evaluate that long. The limits of the daemons are shorter."""

@@ -10,7 +10,7 @@ from functools import lru_cache
 from typing import Any, Final, Literal, get_args
 
 from sidecar.errors import TaskError
-from sidecar.records import Goal
+from sidecar.protocol.records import Goal
 
 MAX_EVAL_SETS: Final = 64
 """Limit of eval sets: ranks compare one fingerprint per eval set in a message of fixed size."""

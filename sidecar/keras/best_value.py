@@ -10,9 +10,9 @@ import secrets
 from pathlib import Path
 from typing import Final
 
-from sidecar.confined import open_folder
-from sidecar.durable import replace
 from sidecar.keras.evaluation_loop import LOG
+from sidecar.system.confined import open_folder
+from sidecar.system.durable import replace
 
 _MOST_BYTES: Final = 64 * 1024
 

@@ -13,13 +13,13 @@ from typing import Final, Protocol, Self
 from sidecar.checkpoints.catalog import Catalog
 from sidecar.checkpoints.inspect import restore_path, verify
 from sidecar.checkpoints.scan import DiscoveredCheckpoint, ScanResult
-from sidecar.clock import Clock
 from sidecar.errors import CheckpointError, MustCopyError, NoRoomError, StorageError, VanishedError
 from sidecar.keras.private_folder import PrivateFolder
-from sidecar.pins.index import PinIndex
-from sidecar.pins.pin import pin, unpin
-from sidecar.plain_text import one_line
-from sidecar.records import Key, Settlement
+from sidecar.protocol.records import Key, Settlement
+from sidecar.retention.pins.index import PinIndex
+from sidecar.retention.pins.pin import pin, unpin
+from sidecar.system.clock import Clock
+from sidecar.system.plain_text import one_line
 
 QUIET_SECONDS: Final = 3.0
 """Time for which files must stay unchanged if their format has no sign of completeness: the daemon's default."""

@@ -12,12 +12,12 @@ from typing import Final, Protocol
 from sidecar.checkpoints.formats import FORMATS
 from sidecar.checkpoints.inspect import stem_of
 from sidecar.checkpoints.scan import DiscoveredCheckpoint
-from sidecar.clock import Clock
 from sidecar.errors import EvaluationFailedError
 from sidecar.evaluation.failures import EvaluationError
 from sidecar.keras.checkpoint_watch import Watch
-from sidecar.plain_text import one_line
-from sidecar.states import FailureKind
+from sidecar.protocol.states import FailureKind
+from sidecar.system.clock import Clock
+from sidecar.system.plain_text import one_line
 
 LOG: Final = logging.getLogger("tensorflow")
 """The logger to which the evaluator of Keras 2 wrote. TensorFlow shows its warnings; `setLevel("INFO")` shows all."""

@@ -28,8 +28,8 @@ from sidecar.evaluation.states import SetStates, exact_sum
 from sidecar.evaluation.task import Task
 from sidecar.keras.callback_calls import CallbackCalls, announce, announce_data, keras_of
 from sidecar.keras.evaluation_loop import LOG, Evaluation, iterations_of
-from sidecar.plain_text import one_line
-from sidecar.states import FailureKind
+from sidecar.protocol.states import FailureKind
+from sidecar.system.plain_text import one_line
 
 _SET: Final = "validation"
 _MOST_CHARACTERS: Final = 500  # of an error of Keras, which may write the values of a batch into it

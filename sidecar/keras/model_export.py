@@ -9,12 +9,12 @@ from typing import Any, Final
 
 import keras
 
-from sidecar.confined import open_folder
-from sidecar.durable import sync_file
 from sidecar.errors import SettingsError, TaskError
 from sidecar.keras.best_value import BestValue
 from sidecar.keras.evaluation_loop import number_in
-from sidecar.plain_text import one_line
+from sidecar.system.confined import open_folder
+from sidecar.system.durable import sync_file
+from sidecar.system.plain_text import one_line
 
 _SUFFIXES: Final = (".keras", ".h5")
 _WEIGHTS: Final = ".weights.h5"

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from sidecar.confined import Folder, open_folder
+from sidecar.system.confined import Folder, open_folder
 
 FOLDER: Final = ".sidecar-evaluator"
 """The folder in a checkpoint directory that holds the folders of all processes."""

@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from sidecar.clock import SystemClock
 from sidecar.errors import SettingsError
 from sidecar.keras.checkpoint_watch import CheckpointWatch
 from sidecar.keras.eval_data import repeatable
 from sidecar.keras.evaluation_loop import LOG, EvaluatedCheckpoint, EvaluationLoop, LoopRules
 from sidecar.keras.model_evaluation import open_evaluation
+from sidecar.system.clock import SystemClock
 
 
 class SidecarEvaluator:

@@ -2,8 +2,8 @@
 
 from dataclasses import KW_ONLY, dataclass
 
-from sidecar.records import Checkpoint, Lasting, Member, Settlement
-from sidecar.states import FailureKind
+from sidecar.protocol.records import Checkpoint, Lasting, Member, Settlement
+from sidecar.protocol.states import FailureKind
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,7 +17,7 @@ from sidecar.policy.retries import failed_attempts, has_failed, last_attempt_fai
 from sidecar.policy.rules import Rules
 from sidecar.policy.settlements import settle_and_queue, settled_by_one_plan
 from sidecar.policy.view import View
-from sidecar.records import Checkpoint, Settlement
+from sidecar.protocol.records import Checkpoint, Settlement
 
 
 def decide(view: View, rules: Rules, now: float) -> Action:

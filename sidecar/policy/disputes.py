@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 
-from sidecar.heartbeat import Heartbeat
-from sidecar.records import Settlement, folder_name
-from sidecar.states import Verdict
+from sidecar.protocol.heartbeat import Heartbeat
+from sidecar.protocol.records import Settlement, folder_name
+from sidecar.protocol.states import Verdict
 
 
 def is_disputed(

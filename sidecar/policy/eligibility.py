@@ -11,9 +11,9 @@ from typing import Final, Literal
 
 from sidecar.coordination.blame import blame, losers
 from sidecar.coordination.journal_state import JournalState
-from sidecar.heartbeat import Heartbeat, NumericProfiles
-from sidecar.records import Checkpoint
-from sidecar.states import FailureClass, NodeState
+from sidecar.protocol.heartbeat import Heartbeat, NumericProfiles
+from sidecar.protocol.records import Checkpoint
+from sidecar.protocol.states import FailureClass, NodeState
 
 Reason = Literal["version", "task", "profile", "losses", "unreadable"]
 

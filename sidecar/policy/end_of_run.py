@@ -5,7 +5,7 @@ from sidecar.policy.disputes import is_disputed
 from sidecar.policy.eligibility import compatible_nodes
 from sidecar.policy.rules import EndRules
 from sidecar.policy.view import View
-from sidecar.states import Verdict
+from sidecar.protocol.states import Verdict
 
 
 def why_over(view: View, rules: EndRules, now: float) -> str | Wait:

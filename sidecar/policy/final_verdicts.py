@@ -7,8 +7,8 @@ from sidecar.coordination.checkpoint_verdicts import BEFORE_START
 from sidecar.policy.eligibility import compatible_nodes
 from sidecar.policy.rules import RetryRules
 from sidecar.policy.view import View
-from sidecar.records import Key, Outcome
-from sidecar.states import FailureClass, Verdict
+from sidecar.protocol.records import Key, Outcome
+from sidecar.protocol.states import FailureClass, Verdict
 
 
 def final_verdict(checkpoint: Key, view: View, rules: RetryRules) -> tuple[Verdict, str] | None:

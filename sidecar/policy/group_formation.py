@@ -3,12 +3,12 @@
 from collections.abc import Iterable, Sequence
 
 from sidecar.coordination.journal_state import JournalState
-from sidecar.heartbeat import Heartbeat
 from sidecar.policy.actions import Wait
 from sidecar.policy.eligibility import candidates_for, choose_nodes, compatible_nodes
 from sidecar.policy.rules import GroupRules
 from sidecar.policy.view import View
-from sidecar.records import Checkpoint, Member
+from sidecar.protocol.heartbeat import Heartbeat
+from sidecar.protocol.records import Checkpoint, Member
 
 
 def form_group(checkpoint: Checkpoint, view: View, rules: GroupRules, now: float) -> tuple[Member, ...] | Wait:

@@ -8,12 +8,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from sidecar.addresses import dialled, is_loopback, outgoing_address
 from sidecar.errors import SettingsError
-from sidecar.export_rule import ExportRule
 from sidecar.policy.roles import RoleDecision
 from sidecar.policy.tf_config import read_tf_config
+from sidecar.protocol.export_rule import ExportRule
 from sidecar.settings import check_host, check_name
+from sidecar.system.addresses import dialled, is_loopback, outgoing_address
 
 if TYPE_CHECKING:
     from sidecar.settings import Settings

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from sidecar.policy.actions import Fail, Wait
 from sidecar.policy.rules import PlanRules
 from sidecar.policy.view import View
-from sidecar.records import Member, Plan
-from sidecar.states import FailureKind
+from sidecar.protocol.records import Member, Plan
+from sidecar.protocol.states import FailureKind
 
 
 def judge_open_plan(plan: Plan, view: View, rules: PlanRules, now: float) -> Fail | Wait:

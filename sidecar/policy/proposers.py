@@ -5,11 +5,11 @@ Two proposers are harmless, because creating the plan's number in shared storage
 
 from collections.abc import Sequence
 
-from sidecar.heartbeat import Heartbeat
 from sidecar.policy.actions import Propose, Wait
 from sidecar.policy.eligibility import candidates_for
 from sidecar.policy.rules import Rules
 from sidecar.policy.view import View
+from sidecar.protocol.heartbeat import Heartbeat
 
 
 def publisher(ready: Sequence[Heartbeat]) -> str | None:

@@ -5,8 +5,8 @@ from typing import Final
 from sidecar.coordination.journal_state import Closed, JournalState
 from sidecar.policy.rules import RetryRules
 from sidecar.policy.view import View
-from sidecar.records import Checkpoint
-from sidecar.states import FailureKind, OutcomeStatus
+from sidecar.protocol.records import Checkpoint
+from sidecar.protocol.states import FailureKind, OutcomeStatus
 
 _INTERRUPTIONS: Final = frozenset({FailureKind.RESTARTED, FailureKind.DRAINED, FailureKind.CHIEF_LISTED})
 """Kinds of failures that say nothing about the checkpoint, which retains its place in the queue."""

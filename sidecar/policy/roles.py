@@ -13,7 +13,7 @@ from sidecar.errors import SettingsError
 from sidecar.policy.tf_config import CHIEF_TYPES, read_tf_config
 
 if TYPE_CHECKING:
-    from sidecar.records import Role
+    from sidecar.protocol.records import Role
     from sidecar.settings import Settings
 
 NO_HINT: Final = "no sign of a distributed job"

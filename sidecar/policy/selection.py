@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from sidecar.coordination.journal_state import JournalState
-from sidecar.records import Checkpoint, Key
+from sidecar.protocol.records import Checkpoint, Key
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,9 +10,9 @@ from sidecar.policy.final_verdicts import final_verdict
 from sidecar.policy.rules import Rules
 from sidecar.policy.selection import pending
 from sidecar.policy.view import View
-from sidecar.record_limits import PLAN
-from sidecar.records import Checkpoint, Settlement
-from sidecar.states import Verdict
+from sidecar.protocol.record_limits import PLAN
+from sidecar.protocol.records import Checkpoint, Settlement
+from sidecar.protocol.states import Verdict
 
 REOPENED: Final = "it vanished, and is there again"
 """The reason of a settlement that makes a vanished checkpoint wait for its evaluation again."""

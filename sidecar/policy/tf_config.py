@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from sidecar.errors import SettingsError
-from sidecar.plain_text import shortened
+from sidecar.system.plain_text import shortened
 
 CHIEF_TYPES: Final = ("chief", "master")
 TASK_TYPES: Final = (*CHIEF_TYPES, "worker", "ps", "evaluator")

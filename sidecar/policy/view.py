@@ -5,8 +5,8 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 
 from sidecar.coordination.journal_state import JournalState
-from sidecar.heartbeat import Heartbeat
-from sidecar.records import Checkpoint, Key, Settlement
+from sidecar.protocol.heartbeat import Heartbeat
+from sidecar.protocol.records import Checkpoint, Key, Settlement
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,7 +13,7 @@ from typing import Any, Final, Literal
 from pydantic import ConfigDict
 
 from sidecar.errors import SettingsError
-from sidecar.records import Role
+from sidecar.protocol.records import Role
 from sidecar.settings.outputs import OutputSettings
 from sidecar.settings.page_values import PageLinks, PageUrl
 from sidecar.settings.spelling import ways

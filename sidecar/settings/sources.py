@@ -17,9 +17,9 @@ from typing import Any, Final
 from pydantic import ValidationError
 
 from sidecar.errors import SettingsError
-from sidecar.plain_text import shortened_without_password
 from sidecar.settings.model import Settings
 from sidecar.settings.spelling import CONFIG, PREFIX, RENAMED, option, variable, ways
+from sidecar.system.plain_text import shortened_without_password
 
 OWN_FILE: Final = Path("sidecar.toml")
 PROJECT_FILE: Final = Path("pyproject.toml")

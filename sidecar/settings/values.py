@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo
 
-from sidecar.records import SaveWeights as _SaveWeights
+from sidecar.protocol.records import SaveWeights as _SaveWeights
 
 FORMATS: Final = (
     *("tf_object", "keras", "hdf5", "keras_shards", "orbax", "saved_model"),

@@ -18,7 +18,7 @@ LYING_THERE = 200
 GIVEN_UP_SECONDS = 75  # corrupt_after_seconds, and the plan that settles them
 STAND_IN = f"""#!{sys.executable}
 import os, sys
-from sidecar.workers.messages import Check, Checked, Ready, decode, encode
+from sidecar.protocol.messages import Check, Checked, Ready, decode, encode
 reports = int(sys.argv[sys.argv.index("--reports") + 1])
 os.write(reports, encode(Ready("tensorflow", "0")))
 for line in sys.stdin.buffer:

@@ -6,9 +6,9 @@ from dataclasses import replace
 from bench_long_run import _records
 from table import Figure, Table
 
-from sidecar.codec import dumps
 from sidecar.coordination.segments import KEPT_PLANS, Segment, SegmentWriter, segment_path
-from sidecar.records import Value
+from sidecar.protocol.codec import dumps
+from sidecar.protocol.records import Value
 
 HOW = """The journal of a year of one evaluation in five minutes: 105,000 plans that all succeeded, with ten metrics
 and a group of two, as daemons write it. Nothing is evaluated, and the records are not written: their sizes are

@@ -6,14 +6,14 @@ import psutil
 from programs import Daemon, scratch, wait_until
 from table import Figure, Table
 
-from sidecar.codec import dumps
 from sidecar.coordination import snapshot_store
 from sidecar.coordination.journal import outcome_path, plan_path
 from sidecar.coordination.journal_state import EntryLog, JournalState
 from sidecar.coordination.run import open_run
 from sidecar.coordination.snapshot import RECENT, take
 from sidecar.coordination.storage import PosixStorage
-from sidecar.records import Checkpoint, EvalData, Member, Outcome, Plan, Result, Value, group_id
+from sidecar.protocol.codec import dumps
+from sidecar.protocol.records import Checkpoint, EvalData, Member, Outcome, Plan, Result, Value, group_id
 
 HOW = """A journal of plans that all succeeded, each with the result of an eval set with three metrics and a group of
 two, written as daemons write it. A daemon starts beside it (on a chief, so that no worker process is part of the

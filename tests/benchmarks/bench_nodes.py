@@ -5,15 +5,15 @@ from dataclasses import dataclass, replace
 from heartbeats import make_heartbeat
 from table import Figure, Table
 
-from sidecar.artifacts.retention import CleanupRequest, CleanupResult
-from sidecar.codec import dumps
 from sidecar.coordination.heartbeats import heartbeat_path, watched_nodes
 from sidecar.coordination.liveness import Liveness
 from sidecar.coordination.run import open_run
 from sidecar.daemon.storage_thread import JoinRun, StorageThread, Sync
-from sidecar.heartbeat import Slot
 from sidecar.policy.rules import GroupRules
-from sidecar.records import Checkpoint, Member, Outcome, Plan, Result, Value, group_id
+from sidecar.protocol.codec import dumps
+from sidecar.protocol.heartbeat import Slot
+from sidecar.protocol.records import Checkpoint, Member, Outcome, Plan, Result, Value, group_id
+from sidecar.retention.saves.retention import CleanupRequest, CleanupResult
 
 HOW = """The daemons' own storage thread, heartbeats and liveness, with default settings, on storage in memory and a
 clock moved by hand. Every node beats every 2 s; some of them also read: those that watch the nodes which die, and one

@@ -8,10 +8,10 @@ from bench_long_run import records
 from programs import scratch
 from table import Figure, Table
 
-from sidecar.artifacts.old_evaluations import OldEvaluations
-from sidecar.artifacts.retention import Retention, StatesRule
-from sidecar.codec import dumps
 from sidecar.coordination.journal_state import Closed, EntryLog, JournalState
+from sidecar.protocol.codec import dumps
+from sidecar.retention.saves.old_evaluations import OldEvaluations
+from sidecar.retention.saves.retention import Retention, StatesRule
 from sidecar.settings.model import Settings
 
 HOW = """One evaluation every 5 minutes for a year, by a group of two: the metric states of both ranks and the view of

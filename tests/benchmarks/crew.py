@@ -10,11 +10,11 @@ from dataclasses import dataclass
 
 from programs import PATIENCE_SECONDS, TASKS, environ
 
-from sidecar.records import Checkpoint, Member
-from sidecar.workers.messages import Done, Evaluate, Failed, Join, Joined, Ready
-from sidecar.workers.pool import PhaseTimeouts, WorkerLaunch, WorkerPool, group_id
-from sidecar.workers.ports import Ports
-from sidecar.workers.process import Exited
+from sidecar.daemon.workers.pool import PhaseTimeouts, WorkerLaunch, WorkerPool, group_id
+from sidecar.daemon.workers.ports import Ports
+from sidecar.daemon.workers.process import Exited
+from sidecar.protocol.messages import Done, Evaluate, Failed, Join, Joined, Ready
+from sidecar.protocol.records import Checkpoint, Member
 
 _PATIENT = PhaseTimeouts(
     join_timeout_seconds=120,

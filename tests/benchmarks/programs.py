@@ -19,7 +19,7 @@ from watchdog.observers import Observer
 
 from sidecar.coordination.journal import read_history
 from sidecar.coordination.storage import PosixStorage
-from sidecar.observability.report import rows
+from sidecar.publishing.report import rows
 
 HERE = Path(__file__).parent
 TASKS = HERE / "tasks"

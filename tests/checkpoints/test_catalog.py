@@ -12,7 +12,7 @@ from sidecar.checkpoints.formats.hdf5 import SIGNATURE
 from sidecar.checkpoints.formats.tf_object import TfObject
 from sidecar.checkpoints.inspect import restore_path, verify
 from sidecar.errors import StorageError, VanishedError
-from sidecar.pins.pin import pin, unpin
+from sidecar.retention.pins.pin import pin, unpin
 
 
 def names(scan) -> list[str]:

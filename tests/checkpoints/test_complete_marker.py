@@ -8,7 +8,7 @@ from fakes import save
 
 from sidecar.checkpoints.complete_marker import CompleteMarker
 from sidecar.checkpoints.formats import looked_for
-from sidecar.pins.pin import pin
+from sidecar.retention.pins.pin import pin
 from sidecar.settings.values import FORMATS as KNOWN_TO_SETTINGS
 
 SAVED_MODELS = ("saved_model", "saved_model_by_tf_keras", "export")

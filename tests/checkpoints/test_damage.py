@@ -156,7 +156,7 @@ ODD_NAMES = [
 @pytest.mark.parametrize("kind", WHOLE_KINDS)
 def test_odd_names(checkpoint, root, new_catalog, clock, pins, kind, odd):
     """A name is bytes: found, with the step that the files or the name hold, pinned, found in the pin."""
-    from sidecar.pins.pin import pin
+    from sidecar.retention.pins.pin import pin
 
     checkpoint(kind)
     for entry in list(root.iterdir()):
@@ -187,8 +187,8 @@ def test_odd_names(checkpoint, root, new_catalog, clock, pins, kind, odd):
 def test_pins(checkpoint, root, new_catalog, pins, kind):
     """Linked or copied as the writer's habits ask, unchanged by what the trainer does then."""
     from sidecar.checkpoints.inspect import restore_path, verify
-    from sidecar.pins.pin import pin, unpin
-    from sidecar.pins.usage import pins_bytes
+    from sidecar.retention.pins.pin import pin, unpin
+    from sidecar.retention.pins.usage import pins_bytes
 
     format_, name, files = checkpoint(kind)
     (found,) = new_catalog(quiet_seconds=0).scan().found

@@ -5,7 +5,7 @@ from pathlib import Path
 from sidecar.checkpoints import discovery_order
 from sidecar.checkpoints.discovery_order import DiscoveryOrder, numbered
 from sidecar.checkpoints.scan import DiscoveredCheckpoint
-from sidecar.records import Checkpoint
+from sidecar.protocol.records import Checkpoint
 
 
 def found(step, written_at):

@@ -15,8 +15,8 @@ from faults import failing, hidden, path_of
 
 from sidecar.checkpoints.presence import Presence
 from sidecar.errors import StorageError
-from sidecar.pins.names import PIN_RECORD
-from sidecar.pins.pin import pin
+from sidecar.retention.pins.names import PIN_RECORD
+from sidecar.retention.pins.pin import pin
 
 CODES = [errno.EIO, errno.EACCES, errno.ESTALE]
 

@@ -6,9 +6,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from sidecar.bounded_calls import HangingError
 from sidecar.checkpoints.file_comparison import FileComparison
 from sidecar.checkpoints.files import list_files
+from sidecar.system.bounded_calls import HangingError
 
 
 class HangingCalls:

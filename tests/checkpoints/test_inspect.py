@@ -14,16 +14,16 @@ from fakes import AllAlike
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from sidecar.artifacts.cleanup import ArtifactCleanup
 from sidecar.checkpoints.files import list_files
 from sidecar.checkpoints.formats import FORMATS
 from sidecar.checkpoints.formats.tf_tensors import Entry, check_tensors
 from sidecar.checkpoints.inspect import check
 from sidecar.checkpoints.watched_catalog import WatchedCatalog
 from sidecar.errors import CheckpointError, ChecksumError, CorruptError
-from sidecar.pins.background import BackgroundPinner
-from sidecar.pins.pin import pin
-from sidecar.pins.reconciler import PinReconciler
+from sidecar.retention.pins.background import BackgroundPinner
+from sidecar.retention.pins.pin import pin
+from sidecar.retention.pins.reconciler import PinReconciler
+from sidecar.retention.saves.cleanup import ArtifactCleanup
 from sidecar.settings.model import Settings
 
 WHOLE_KINDS = [kind for kind in KINDS if kind not in NEVER_WHOLE]

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from sidecar.checkpoints.known_checkpoints import KnownCheckpoints
 from sidecar.checkpoints.scan import DiscoveredCheckpoint
-from sidecar.records import Checkpoint
+from sidecar.protocol.records import Checkpoint
 
 
 def found(name, *, step=None, source="name", written_at=1.0):

@@ -9,7 +9,7 @@ from sidecar.checkpoints.formats import FORMATS, file_group, looked_for, matchin
 from sidecar.checkpoints.inspect import inspect_one, verify
 from sidecar.checkpoints.subfolder_hint import remedy_below
 from sidecar.errors import CheckpointError, CorruptError, IncompleteError, VanishedError
-from sidecar.pins.pin import pin
+from sidecar.retention.pins.pin import pin
 
 
 class Bomb:

@@ -10,7 +10,7 @@ from orbax_training import needs_orbax, trained_once
 from sidecar.checkpoints.checkpoint_glob import CheckpointGlob
 from sidecar.checkpoints.formats.orbax import MANIFEST, MARKER, Orbax
 from sidecar.errors import CorruptError, IncompleteError, VanishedError
-from sidecar.pins.pin import pin
+from sidecar.retention.pins.pin import pin
 
 pytestmark = [pytest.mark.tensorflow, needs_orbax]
 

@@ -10,7 +10,7 @@ import pytest
 from sidecar.checkpoints.formats import FORMATS
 from sidecar.checkpoints.inspect import inspect_one
 from sidecar.errors import ChecksumError, CorruptError, IncompleteError, VanishedError
-from sidecar.weight_names import main_weights
+from sidecar.protocol.weight_names import main_weights
 
 FOLDER = FORMATS["pretrained_folder"]
 

@@ -8,7 +8,7 @@ import pytest
 from sidecar.checkpoints import renamed_checkpoints
 from sidecar.checkpoints.formats.matching import MatchingFiles
 from sidecar.checkpoints.watched_catalog import WatchedCatalog
-from sidecar.pins.pin import pin, unpin
+from sidecar.retention.pins.pin import pin, unpin
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import pytest
 
 from sidecar.checkpoints.several_models import remedy_for_several_models
 from sidecar.daemon.record_builder import RecordBuilder
-from sidecar.records import Checkpoint, Plan
+from sidecar.protocol.records import Checkpoint, Plan
 
 GAN = ["netD_epoch_3.pth", "netG_epoch_3.pth", "netD_epoch_4.pth", "netG_epoch_4.pth"]
 

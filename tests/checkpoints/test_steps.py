@@ -11,8 +11,8 @@ from sidecar.checkpoints.formats.keras_iterations import iterations
 from sidecar.checkpoints.inspect import inspect_one
 from sidecar.checkpoints.step_names import NamedSteps, step_in_name
 from sidecar.checkpoints.step_sources import StepSources
-from sidecar.pins.pin import pin
-from sidecar.records import Checkpoint
+from sidecar.protocol.records import Checkpoint
+from sidecar.retention.pins.pin import pin
 
 NAMES = {
     "model.03-0.21": 3,

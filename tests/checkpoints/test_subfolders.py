@@ -10,7 +10,6 @@ import pytest
 from catalogs import make_catalog
 from fakes import save
 
-from sidecar.bounded_calls import HangingError
 from sidecar.checkpoints import files, subfolders
 from sidecar.checkpoints.checkpoint_glob import CheckpointGlob
 from sidecar.checkpoints.inspect import inspect_one, restore_path, verify
@@ -18,7 +17,8 @@ from sidecar.checkpoints.presence import Presence
 from sidecar.checkpoints.subfolder_hint import SubfolderHint, remedy_below
 from sidecar.checkpoints.watch import Watch
 from sidecar.errors import IncompleteError, VanishedError
-from sidecar.pins.pin import pin
+from sidecar.retention.pins.pin import pin
+from sidecar.system.bounded_calls import HangingError
 
 BOUND_SECONDS = 20
 

@@ -19,7 +19,7 @@ from sidecar.checkpoints.formats import FORMATS, file_group
 from sidecar.checkpoints.formats.additional_names import saved_before
 from sidecar.checkpoints.inspect import inspect_one, verify
 from sidecar.errors import CheckpointError, ChecksumError, CorruptError, VanishedError
-from sidecar.pins.pin import pin
+from sidecar.retention.pins.pin import pin
 
 TORCH = FORMATS["torch_zip"]
 FLIPS = 500  # of each file; the largest has 160,000 bits

@@ -6,7 +6,7 @@ import pytest
 
 from sidecar.checkpoints.scan import DiscoveredCheckpoint
 from sidecar.checkpoints.unseen_steps import UnseenSteps
-from sidecar.records import Checkpoint
+from sidecar.protocol.records import Checkpoint
 
 SAVE_SECONDS = 5.0
 LOOK_SECONDS = 2.0

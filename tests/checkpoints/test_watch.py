@@ -163,7 +163,7 @@ def test_a_limit_met_while_scheduling(root, woken):
 def test_light():
     """The catalog needs no watchdog, and nothing here needs a framework or numpy."""
     script = (
-        "import sys, sidecar.checkpoints.catalog, sidecar.pins.pin\n"
+        "import sys, sidecar.checkpoints.catalog, sidecar.retention.pins.pin\n"
         "assert 'watchdog' not in sys.modules\n"
         "import sidecar.checkpoints.watch\n"
         "assert not {'numpy', 'tensorflow', 'keras', 'torch'} & set(sys.modules)\n"

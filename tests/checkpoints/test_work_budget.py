@@ -10,12 +10,12 @@ from collections import deque
 import pytest
 from checkpoints.hostile import safetensors
 
-from sidecar.bounded_calls import BoundedCalls
 from sidecar.checkpoints import work_budget as module
 from sidecar.checkpoints.files import update_from_content
 from sidecar.checkpoints.formats import FORMATS
 from sidecar.checkpoints.work_budget import BRIEF_UNITS, MOST_UNITS, TakesLongerError, WorkBudget
 from sidecar.errors import CorruptError
+from sidecar.system.bounded_calls import BoundedCalls
 
 
 def header(tensors: int) -> bytes:

@@ -10,7 +10,7 @@ from journals import settlement
 from sidecar.commands.status.collect import RunObserver
 from sidecar.coordination.run import open_run
 from sidecar.coordination.storage import PosixStorage
-from sidecar.records import Checkpoint
+from sidecar.protocol.records import Checkpoint
 
 
 @pytest.fixture

@@ -10,14 +10,14 @@ import pytest
 from fakes import FakeClock, Node, pass_time, save
 from typer.testing import CliRunner
 
-from sidecar import cli
 from sidecar.checkpoints.inspect import verify
+from sidecar.commands import cli
 from sidecar.commands.best import copy_best, find_best, print_best
-from sidecar.durable import copy_content
 from sidecar.errors import NoExportError, SettingsError, StorageError
-from sidecar.export_rule import ExportRule
-from sidecar.records import Value
+from sidecar.protocol.export_rule import ExportRule
+from sidecar.protocol.records import Value
 from sidecar.settings import Settings
+from sidecar.system.durable import copy_content
 
 NAMES = {"ckpt-1.index", "ckpt-1.data-00000-of-00001", "manifest.json"}
 

@@ -7,7 +7,7 @@ from fakes import save
 from sidecar.checkpoints import file_group_reader
 from sidecar.commands.check.command import _checkpoints
 from sidecar.commands.storage_timeout import StorageTimeout
-from sidecar.records import Checkpoint
+from sidecar.protocol.records import Checkpoint
 from sidecar.settings import Settings
 
 TABLE = "22 1 259:2 / / rw,relatime shared:1 - {type} somewhere rw\n"

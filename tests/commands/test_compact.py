@@ -3,12 +3,12 @@
 import pytest
 from typer.testing import CliRunner
 
-from sidecar.cli import app
-from sidecar.codec import dumps
+from sidecar.commands.cli import app
 from sidecar.coordination.journal import Journal, plan_path
 from sidecar.coordination.run import open_run
 from sidecar.coordination.storage import PosixStorage
-from sidecar.records import Plan
+from sidecar.protocol.codec import dumps
+from sidecar.protocol.records import Plan
 
 PLANS = 3100
 

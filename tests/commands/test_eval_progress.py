@@ -5,7 +5,7 @@ from fakes import FakeClock
 from rich.console import Console
 
 from sidecar.commands.eval_progress import ProgressLines, shown_progress
-from sidecar.observability.status import WorkerStatus
+from sidecar.publishing.status import WorkerStatus
 
 
 @pytest.fixture

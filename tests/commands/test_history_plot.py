@@ -7,7 +7,7 @@ from journals import Journal
 
 from sidecar.commands.history_plot import PLOTS_SHOWN, _without_gaps, plots, series_of
 from sidecar.commands.history_table import best_plans
-from sidecar.records import Value
+from sidecar.protocol.records import Value
 
 BRAILLE = {chr(code) for code in range(0x2800, 0x2900)}
 

@@ -7,10 +7,10 @@ from rich.console import Console
 
 from sidecar.commands.history_table import best_plans, courses, left_out_line, table
 from sidecar.coordination.journal_state import Closed
-from sidecar.observability.report import rows
-from sidecar.observability.stretches import breaks
-from sidecar.plain_text import number
-from sidecar.records import Value
+from sidecar.protocol.records import Value
+from sidecar.publishing.report import rows
+from sidecar.publishing.stretches import breaks
+from sidecar.system.plain_text import number
 
 
 def shown(history, width=200):

@@ -12,8 +12,8 @@ from receivers import receiver
 
 from sidecar.commands.hooks import make_hooks, read_secret, try_hooks
 from sidecar.errors import SettingsError
+from sidecar.publishing.sinks.hook import HOOKS
 from sidecar.settings import Settings
-from sidecar.sinks.hook import HOOKS
 
 SCHEMA = json.loads((Path(__file__).parents[2] / "docs/reference/hook-event.schema.json").read_text())
 KEY = b"k" * 32

@@ -9,8 +9,8 @@ from rich.console import Console, Group
 
 from sidecar.commands.status.live_view import fit, live_view
 from sidecar.commands.status.plan_progress import PlanProgress, plan_seconds_left
-from sidecar.heartbeat import WorkerProgress
-from sidecar.records import Value
+from sidecar.protocol.heartbeat import WorkerProgress
+from sidecar.protocol.records import Value
 
 HOSTILE = "\x1b[2J\x1b]0;x\x07[red]\u202eabc\n\tx" + "y" * 300
 

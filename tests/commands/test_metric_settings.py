@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from sidecar.commands.check.metric_settings import metric_settings
-from sidecar.records import Result, Value
+from sidecar.protocol.records import Result, Value
 from sidecar.settings import Settings
 
 ACCURACY = Value(value=0.5, hex="0x1p-1", lower=0.4, upper=0.6, goal="max")

@@ -6,13 +6,13 @@ from pathlib import Path
 import pytest
 
 from sidecar.commands.one_shot import OneShot, evaluate_once, result_of
+from sidecar.daemon.workers.command_specs import TaskSpec
+from sidecar.daemon.workers.pool import PhaseTimeouts, WorkerLaunch, WorkerPool
+from sidecar.daemon.workers.process import Exited
 from sidecar.errors import EvaluationFailedError
-from sidecar.records import Checkpoint, Result, Value
-from sidecar.states import WorkerPhase
-from sidecar.workers.command_specs import TaskSpec
-from sidecar.workers.messages import Done, Evaluate, Failed, Join, Joined, Phase, Ready
-from sidecar.workers.pool import PhaseTimeouts, WorkerLaunch, WorkerPool
-from sidecar.workers.process import Exited
+from sidecar.protocol.messages import Done, Evaluate, Failed, Join, Joined, Phase, Ready
+from sidecar.protocol.records import Checkpoint, Result, Value
+from sidecar.protocol.states import WorkerPhase
 
 
 class FakePort:

@@ -1,8 +1,8 @@
 import pytest
 
 from sidecar.commands.check.peers import Here, exports, group, visibility, watch
-from sidecar.export_rule import ExportRule
-from sidecar.heartbeat import Slot
+from sidecar.protocol.export_rule import ExportRule
+from sidecar.protocol.heartbeat import Slot
 
 HERE = Here(node="node-9", version="1.0", task="t1", replicas=1, min_workers=1, lease_seconds=10.0)
 BEAT = 2.0

@@ -9,14 +9,14 @@ import pytest
 from catalogs import make_catalog
 from fakes import FakeClock, Node, outcomes, pass_time, restarted, save
 
-from sidecar import cli
+from sidecar.commands import cli
 from sidecar.commands.requeue import Request, folder_and_names, outlook, requeue
 from sidecar.commands.status.collect import RunStatus
 from sidecar.coordination.journal import Journal, read_history
 from sidecar.coordination.journal_state import Closed, Settled
 from sidecar.errors import SettingsError, StorageError, VanishedError
-from sidecar.export_rule import ExportRule
-from sidecar.records import Settlement, Value
+from sidecar.protocol.export_rule import ExportRule
+from sidecar.protocol.records import Settlement, Value
 
 
 @pytest.fixture

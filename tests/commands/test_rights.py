@@ -8,7 +8,8 @@ import sys
 import pytest
 from users import MALLORY, acting_as, only_root, private_folder, shared_folder
 
-from sidecar import cli, commands
+from sidecar import commands
+from sidecar.commands import cli
 
 for _module in pkgutil.walk_packages(commands.__path__, "sidecar.commands."):
     importlib.import_module(_module.name)  # the other user may not be able to read where it is installed

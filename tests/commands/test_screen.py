@@ -17,7 +17,7 @@ from rich.console import Console
 from sidecar.commands.status.screen import watch
 from sidecar.commands.storage_timeout import StorageTimeout
 from sidecar.errors import StorageError, StorageLostError
-from sidecar.heartbeat import WorkerProgress
+from sidecar.protocol.heartbeat import WorkerProgress
 
 BOUND_SECONDS = 20.0
 

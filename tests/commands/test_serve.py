@@ -10,7 +10,7 @@ from structlog.testing import capture_logs
 
 from sidecar.commands.serve import serve
 from sidecar.daemon.loop import Daemon
-from sidecar.observability.http.server import Server
+from sidecar.publishing.http.server import Server
 from sidecar.settings import Settings
 
 

@@ -12,11 +12,11 @@ from sidecar.commands.status.collect import RunObserver, check_place, observe_fo
 from sidecar.commands.status.render import as_json, lines
 from sidecar.coordination.storage import PosixStorage
 from sidecar.errors import SettingsError
-from sidecar.heartbeat import WorkerProgress
-from sidecar.observability.report import status_json
-from sidecar.records import EvalData, Settlement, Value, folder_name
+from sidecar.protocol.heartbeat import WorkerProgress
+from sidecar.protocol.records import EvalData, Settlement, Value, folder_name
+from sidecar.protocol.states import NodeState, WorkerPhase
+from sidecar.publishing.report import status_json
 from sidecar.settings import Settings
-from sidecar.states import NodeState, WorkerPhase
 
 
 def shown(found, width=100):

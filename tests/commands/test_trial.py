@@ -6,9 +6,9 @@ from fakes import save
 from sidecar.commands.check import trial
 from sidecar.commands.check.report import summary
 from sidecar.errors import EvaluationFailedError, StorageError
-from sidecar.records import Result, Value
+from sidecar.protocol.messages import Failed, Joined, Ready
+from sidecar.protocol.records import Result, Value
 from sidecar.settings import Settings
-from sidecar.workers.messages import Failed, Joined, Ready
 
 
 def result():

@@ -5,12 +5,12 @@ from collections.abc import Iterable
 import pytest
 from heartbeats import make_heartbeat
 
-from sidecar.codec import dumps
 from sidecar.coordination.journal import Journal
 from sidecar.coordination.run import open_run
 from sidecar.coordination.storage import PosixStorage
 from sidecar.errors import StorageError
-from sidecar.records import Checkpoint, Member, Outcome, Plan, Result, Settlement, group_id
+from sidecar.protocol.codec import dumps
+from sidecar.protocol.records import Checkpoint, Member, Outcome, Plan, Result, Settlement, group_id
 
 CHECKPOINT = Checkpoint(name="ckpt-5", digest="d" * 64, step=5, format="tf")
 MEMBERS = (Member(0, "worker-1", "w1", "127.0.0.1:1"),)

@@ -5,7 +5,6 @@ import json
 
 import pytest
 
-from sidecar.codec import dumps
 from sidecar.coordination import snapshot_store
 from sidecar.coordination.closed_plan import has_plan, read_success
 from sidecar.coordination.compaction import Compaction
@@ -15,6 +14,7 @@ from sidecar.coordination.segments import segment_path
 from sidecar.coordination.snapshot import take
 from sidecar.coordination.storage import PosixStorage
 from sidecar.errors import RecordError, StateUnavailableError, StorageError, StorageLostError
+from sidecar.protocol.codec import dumps
 
 
 @pytest.fixture

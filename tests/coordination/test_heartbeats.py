@@ -5,11 +5,11 @@ from itertools import pairwise
 import pytest
 from users import MALLORY, VICTIM, acting_as, only_root, shared_folder
 
-from sidecar.codec import dumps
 from sidecar.coordination.heartbeats import Heartbeats, heartbeat_path, watched_nodes
 from sidecar.coordination.liveness import HeartbeatReadings, Liveness, natural_order
 from sidecar.coordination.storage import PosixStorage
 from sidecar.errors import NodeNameTakenError, StorageError
+from sidecar.protocol.codec import dumps
 
 LEASE = 10.0
 

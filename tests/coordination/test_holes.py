@@ -10,7 +10,7 @@ from sidecar.coordination.run import RUN_PATH, open_run
 from sidecar.coordination.snapshot import take
 from sidecar.coordination.unique_names import GracePeriod
 from sidecar.errors import NewerSchemaError, RecordError, StateUnavailableError, StorageLostError
-from sidecar.records import Checkpoint
+from sidecar.protocol.records import Checkpoint
 
 
 @pytest.fixture

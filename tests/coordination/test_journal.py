@@ -9,13 +9,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from sidecar.codec import dumps
 from sidecar.coordination.journal import Journal, outcome_path
 from sidecar.coordination.journal_state import Closed, JournalState
 from sidecar.coordination.run import check_run, open_run
 from sidecar.coordination.storage import PosixStorage
 from sidecar.errors import NewerSchemaError, RecordError, StateUnavailableError, StorageError, StorageLostError
-from sidecar.records import Member
+from sidecar.protocol.codec import dumps
+from sidecar.protocol.records import Member
 
 
 def test_the_first_daemon_names_the_run_and_the_others_join_it(storage):
@@ -204,7 +204,7 @@ def test_racing_processes_win_once(storage, new_plan):
         "import pathlib, sys\n"
         "from sidecar.coordination.journal import Journal\n"
         "from sidecar.coordination.storage import PosixStorage\n"
-        "from sidecar.codec import loads; from sidecar.records import Plan\n"
+        "from sidecar.protocol.codec import loads; from sidecar.protocol.records import Plan\n"
         "plan = loads(Plan, sys.argv[2].encode())\n"
         "journal = Journal(PosixStorage(pathlib.Path(sys.argv[1])), plan.run)\n"
         "print('ready', flush=True)\n"

@@ -7,7 +7,7 @@ from sidecar.coordination.comparability import SeenData
 from sidecar.coordination.exclusions import LOSERS_KEPT, Losses
 from sidecar.coordination.journal_state import Closed, JournalState, Settled
 from sidecar.errors import RecordError
-from sidecar.records import Checkpoint, EvalData, Member, Outcome, Plan, Result, Settlement, Value
+from sidecar.protocol.records import Checkpoint, EvalData, Member, Outcome, Plan, Result, Settlement, Value
 
 A = Checkpoint(name="ckpt-a", digest="a" * 64, step=1, format="tf")
 B = Checkpoint(name="ckpt-b", digest="b" * 64, step=2, format="tf")

@@ -13,15 +13,15 @@ import pytest
 from heartbeats import make_heartbeat
 from record_fields import field_types, field_values
 
-from sidecar import heartbeat, records
-from sidecar.codec import dumps, loads
 from sidecar.coordination import snapshot_store
 from sidecar.coordination.heartbeats import Heartbeats
 from sidecar.coordination.journal import Journal, read_history
 from sidecar.coordination.run import Run, find_run
 from sidecar.coordination.storage import PosixStorage
-from sidecar.heartbeat import Slot, WorkerProgress
-from sidecar.records import Checkpoint, EvalData, Member, Nonfinite, Outcome, Plan, Result, Settlement, Value
+from sidecar.protocol import heartbeat, records
+from sidecar.protocol.codec import dumps, loads
+from sidecar.protocol.heartbeat import Slot, WorkerProgress
+from sidecar.protocol.records import Checkpoint, EvalData, Member, Nonfinite, Outcome, Plan, Result, Settlement, Value
 
 RECORDED = Path(__file__).with_name("recorded")
 

@@ -11,8 +11,6 @@ from dataclasses import replace
 import pytest
 from record_fields import field_types
 
-from sidecar import records
-from sidecar.codec import dumps, loads
 from sidecar.coordination import snapshot_store
 from sidecar.coordination.checkpoint_verdicts import BEFORE_START
 from sidecar.coordination.journal import Journal, outcome_path, plan_path
@@ -21,7 +19,9 @@ from sidecar.coordination.segments import segment_path
 from sidecar.coordination.snapshot import FILE_FIELDS, FOLD, RECENT, Snapshot, encode, restore, take
 from sidecar.coordination.storage import PosixStorage
 from sidecar.errors import RecordError
-from sidecar.records import (
+from sidecar.protocol import records
+from sidecar.protocol.codec import dumps, loads
+from sidecar.protocol.records import (
     PHASES,
     Checkpoint,
     EvalData,
@@ -34,7 +34,7 @@ from sidecar.records import (
     Value,
     group_id,
 )
-from sidecar.states import FAILURE_CLASSES
+from sidecar.protocol.states import FAILURE_CLASSES
 
 
 def journal(seed, length):

@@ -3,7 +3,7 @@
 import random
 
 from sidecar.coordination.totals import RANKED, Totals
-from sidecar.records import Checkpoint, Plan, Result, Value
+from sidecar.protocol.records import Checkpoint, Plan, Result, Value
 from sidecar.settings.values import MOST_EXPORTS
 
 

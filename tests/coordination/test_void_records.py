@@ -5,15 +5,15 @@ from dataclasses import replace
 
 import pytest
 
-from sidecar.codec import dumps
 from sidecar.coordination import snapshot_store
 from sidecar.coordination.closed_plan import read_closed, read_success
 from sidecar.coordination.journal import Journal, read_history
 from sidecar.coordination.journal_records import OUTCOME_BYTES, PLAN_BYTES, is_inside, outcome_path, plan_path
 from sidecar.coordination.snapshot import take
 from sidecar.errors import RecordError, StorageLostError
-from sidecar.records import MOST_CLASSES, MOST_METRICS, EvalData, Member, Nonfinite, Value, group_id
-from sidecar.states import FAILURE_CLASSES, FailureClass
+from sidecar.protocol.codec import dumps
+from sidecar.protocol.records import MOST_CLASSES, MOST_METRICS, EvalData, Member, Nonfinite, Value, group_id
+from sidecar.protocol.states import FAILURE_CLASSES, FailureClass
 
 ONE = Value(value=0.5, hex=(0.5).hex())
 TWO = (Member(0, "worker-1", "w1", "h:1"), Member(1, "worker-2", "w2", "h:2"))

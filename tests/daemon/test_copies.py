@@ -10,9 +10,9 @@ from fakes import outcomes, pass_time, save
 
 from sidecar.checkpoints.files import File
 from sidecar.checkpoints.scan import DiscoveredCheckpoint
-from sidecar.pins import link_or_copy
-from sidecar.pins.copy_arbiter import CopyArbiter
-from sidecar.records import Checkpoint
+from sidecar.protocol.records import Checkpoint
+from sidecar.retention.pins import link_or_copy
+from sidecar.retention.pins.copy_arbiter import CopyArbiter
 
 FILE = File("ckpt-1.index", 900, 0, 0, 0)
 FOUND = DiscoveredCheckpoint(

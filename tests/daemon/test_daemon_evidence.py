@@ -8,11 +8,11 @@ from fakes import failed, outcomes, pass_time, save
 
 from sidecar.checkpoints.presence import Answer, Presence
 from sidecar.checkpoints.scan import BrokenPin
-from sidecar.codec import loads
 from sidecar.coordination.heartbeats import heartbeat_path
 from sidecar.coordination.snapshot import restore, take
-from sidecar.heartbeat import Heartbeat
-from sidecar.workers.messages import Check, Checked, Evaluate, Failed, Join
+from sidecar.protocol.codec import loads
+from sidecar.protocol.heartbeat import Heartbeat
+from sidecar.protocol.messages import Check, Checked, Evaluate, Failed, Join
 
 
 def ends(node):

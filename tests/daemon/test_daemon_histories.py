@@ -6,16 +6,16 @@ from itertools import pairwise
 
 from fakes import Node, done, failed, outcomes, pass_time, restarted, save
 
-from sidecar.codec import dumps
 from sidecar.coordination.journal import outcome_path
 from sidecar.coordination.journal_state import Closed
 from sidecar.daemon.storage_thread import CreatePlan, JoinRun, Sync
 from sidecar.errors import StorageError, TaskError
-from sidecar.pins.executor import PinExecutor
-from sidecar.pins.pin import pin
-from sidecar.records import Outcome, Plan
-from sidecar.states import WorkerPhase
-from sidecar.workers.messages import Check, Checked, Evaluate, Join, Joined, Phase, Progress, Ready
+from sidecar.protocol.codec import dumps
+from sidecar.protocol.messages import Check, Checked, Evaluate, Join, Joined, Phase, Progress, Ready
+from sidecar.protocol.records import Outcome, Plan
+from sidecar.protocol.states import WorkerPhase
+from sidecar.retention.pins.executor import PinExecutor
+from sidecar.retention.pins.pin import pin
 
 
 def names(node, event):

@@ -7,14 +7,14 @@ import pytest
 from fakes import TIMING, Node, done, failed, outcomes, pass_time, restarted, save
 from prometheus_client import CollectorRegistry
 
-from sidecar.codec import dumps, loads
 from sidecar.coordination.heartbeats import heartbeat_path
 from sidecar.daemon.storage_thread import CreatePlan, PollJournal, Sync
 from sidecar.errors import MustCopyError, StorageError
-from sidecar.heartbeat import Heartbeat
-from sidecar.observability.prometheus import Exporter
-from sidecar.states import WorkerPhase
-from sidecar.workers.messages import Evaluate, Join, Phase
+from sidecar.protocol.codec import dumps, loads
+from sidecar.protocol.heartbeat import Heartbeat
+from sidecar.protocol.messages import Evaluate, Join, Phase
+from sidecar.protocol.states import WorkerPhase
+from sidecar.publishing.prometheus import Exporter
 
 
 def heartbeat(node):

@@ -10,11 +10,11 @@ from prometheus_client import CollectorRegistry
 
 from sidecar.checkpoints import file_group_reader
 from sidecar.errors import IncompleteError
-from sidecar.observability.prometheus import Exporter
-from sidecar.observability.report import rows
-from sidecar.pins import link_or_copy, reader
-from sidecar.records import Checkpoint
-from sidecar.workers.messages import Evaluate
+from sidecar.protocol.messages import Evaluate
+from sidecar.protocol.records import Checkpoint
+from sidecar.publishing.prometheus import Exporter
+from sidecar.publishing.report import rows
+from sidecar.retention.pins import link_or_copy, reader
 
 
 def pinned(node):
@@ -325,14 +325,14 @@ def test_what_is_never_as_it_was_found_is_given_up(new_node, monkeypatch):
     """Its files look the same, but hold something else each time they are read: no evaluation could be trusted."""
     node = new_node()
     digests = iter(range(1000))
-    monkeypatch.setattr("sidecar.pins.pin.verify", lambda *_: f"other {next(digests)}")
+    monkeypatch.setattr("sidecar.retention.pins.pin.verify", lambda *_: f"other {next(digests)}")
     save(node.checkpoint_dir, 1)
     pass_time(50, node)
     assert ends(node) == {}
     monkeypatch.undo()
     pass_time(30, node)
     assert ends(node) == {"succeeded": [1]}
-    monkeypatch.setattr("sidecar.pins.pin.verify", lambda *_: f"other {next(digests)}")
+    monkeypatch.setattr("sidecar.retention.pins.pin.verify", lambda *_: f"other {next(digests)}")
     save(node.checkpoint_dir, 2)
     pass_time(80, node)
     assert ends(node) == {"succeeded": [1], "corrupt": [2]}

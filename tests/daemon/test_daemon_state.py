@@ -12,7 +12,7 @@ from sidecar.coordination.journal import outcome_path, plan_path
 from sidecar.coordination.run import RUN_PATH
 from sidecar.coordination.state_directory import StateDirectory
 from sidecar.errors import RecordError, RunReplacedError, SettingsError, StorageLostError
-from sidecar.workers.messages import Join
+from sidecar.protocol.messages import Join
 
 NEWER = b'{"schema":2}'
 

@@ -6,13 +6,13 @@ from types import SimpleNamespace
 import pytest
 from fakes import TIMING, done, failed, outcomes, pass_time, restarted, save
 
-from sidecar.artifacts.best import BestBy
 from sidecar.coordination.journal import outcome_path, plan_path
 from sidecar.coordination.run import RUN_PATH
 from sidecar.daemon.storage_thread import CreateOutcome, CreatePlan, StorageThread, Sync
 from sidecar.errors import NodeNameTakenError, RunReplacedError, StorageError, StorageLostError
-from sidecar.states import WorkerPhase
-from sidecar.workers.messages import Evaluate, Join, Phase, Progress
+from sidecar.protocol.messages import Evaluate, Join, Phase, Progress
+from sidecar.protocol.states import WorkerPhase
+from sidecar.retention.saves.best import BestBy
 
 
 @pytest.fixture

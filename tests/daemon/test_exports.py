@@ -13,16 +13,16 @@ import pytest
 from fakes import Node, pass_time, save
 from nested_folders import nest
 
-from sidecar.artifacts.best import exported as best_ones
-from sidecar.bounded_calls import HangingError
 from sidecar.checkpoints.inspect import verify
-from sidecar.confined import Folder
 from sidecar.coordination.journal import Journal
 from sidecar.coordination.run import read_run
-from sidecar.export_rule import ExportRule
-from sidecar.pins import exports as exports_module
-from sidecar.pins.exports import Exports
-from sidecar.records import Plan, Settlement, Value
+from sidecar.protocol.export_rule import ExportRule
+from sidecar.protocol.records import Plan, Settlement, Value
+from sidecar.retention.exports import exports as exports_module
+from sidecar.retention.exports.exports import Exports
+from sidecar.retention.saves.best import exported as best_ones
+from sidecar.system.bounded_calls import HangingError
+from sidecar.system.confined import Folder
 
 RULE = ExportRule(metric="test/accuracy", count=2)
 

@@ -5,8 +5,8 @@ from heartbeats import make_heartbeat
 
 from sidecar.coordination.liveness import HeartbeatReadings
 from sidecar.daemon.known_nodes import KnownNodes
-from sidecar.heartbeat import WorkerProgress
-from sidecar.records import Checkpoint, Member, Plan
+from sidecar.protocol.heartbeat import WorkerProgress
+from sidecar.protocol.records import Checkpoint, Member, Plan
 
 CHECKPOINT = Checkpoint(name="ckpt-1", digest="d" * 64, step=1, format="tf_object", pin="pins/x")
 MEMBERS = (Member(0, "n1", "n1.i.1", "h:1"), Member(1, "n2", "n2.i.1", "h:2"))

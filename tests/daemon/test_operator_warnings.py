@@ -3,7 +3,7 @@ from fakes import ListLog
 
 from sidecar.checkpoints.scan import ScanResult
 from sidecar.daemon.operator_warnings import OperatorWarnings
-from sidecar.records import Checkpoint
+from sidecar.protocol.records import Checkpoint
 
 NEW = Checkpoint(name="ckpt-1", digest="d" * 64, step=None, format="tf_object")
 

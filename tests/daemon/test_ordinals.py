@@ -5,11 +5,11 @@ from fakes import Node, failed, pass_time, restarted, save
 from prometheus_client import CollectorRegistry
 
 from sidecar.checkpoints import file_group_reader
-from sidecar.observability.prometheus import Exporter
-from sidecar.observability.report import rows
-from sidecar.pins import reader
-from sidecar.records import Checkpoint
-from sidecar.workers.messages import Evaluate
+from sidecar.protocol.messages import Evaluate
+from sidecar.protocol.records import Checkpoint
+from sidecar.publishing.prometheus import Exporter
+from sidecar.publishing.report import rows
+from sidecar.retention.pins import reader
 
 
 @pytest.fixture(autouse=True)

@@ -11,13 +11,13 @@ from fakes import FakeClock, Node, outcomes, pass_time, restarted, save
 from faults import failing, hidden
 from heartbeats import make_heartbeat
 
-from sidecar.artifacts.retention import CleanupRequest
-from sidecar.codec import dumps
 from sidecar.daemon.storage_thread import JoinRun, Sync
 from sidecar.errors import StorageError
-from sidecar.pins.pin import pin
-from sidecar.pins.policy import PinDecision
-from sidecar.records import Checkpoint, folder_name
+from sidecar.protocol.codec import dumps
+from sidecar.protocol.records import Checkpoint, folder_name
+from sidecar.retention.pins.pin import pin
+from sidecar.retention.pins.policy import PinDecision
+from sidecar.retention.saves.retention import CleanupRequest
 
 
 class Names:

@@ -7,12 +7,12 @@ from fakes import done, failed
 
 from sidecar.daemon.plan_execution import PlanExecution, Success, odd_nodes
 from sidecar.daemon.plan_times import PlanTimes
-from sidecar.records import Checkpoint, Member, Plan
-from sidecar.states import WorkerPhase
-from sidecar.workers.command_specs import EvaluateSpec, TaskSpec
-from sidecar.workers.messages import Failed, Join, Joined, Phase, Ready
-from sidecar.workers.pool import group_id
-from sidecar.workers.process import Exited
+from sidecar.daemon.workers.command_specs import EvaluateSpec, TaskSpec
+from sidecar.daemon.workers.pool import group_id
+from sidecar.daemon.workers.process import Exited
+from sidecar.protocol.messages import Failed, Join, Joined, Phase, Ready
+from sidecar.protocol.records import Checkpoint, Member, Plan
+from sidecar.protocol.states import WorkerPhase
 
 CHECKPOINT = Checkpoint(name="ckpt-5", digest="d" * 64, step=5, format="tf_object", pin="pins/x")
 MEMBERS = (Member(0, "n1", "n1.i.1", "h:1"), Member(1, "n2", "n2.i.1", "h:2"), Member(2, "n2", "n2.i.2", "h:3"))

@@ -3,7 +3,7 @@
 from fakes import pass_time, save
 
 from sidecar.daemon.storage_thread import CreatePlan, JoinRun, Sync
-from sidecar.states import NodeState
+from sidecar.protocol.states import NodeState
 
 
 def test_a_node_joins_before_it_asks_for_anything_else(node):

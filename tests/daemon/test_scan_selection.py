@@ -8,7 +8,7 @@ from sidecar.checkpoints.scan import DiscoveredCheckpoint, ScanResult
 from sidecar.coordination.journal_state import JournalState
 from sidecar.daemon.scan_selection import ScanSelection
 from sidecar.policy.selection import Selection
-from sidecar.records import Checkpoint
+from sidecar.protocol.records import Checkpoint
 
 
 def scan(*steps):

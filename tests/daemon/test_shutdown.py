@@ -1,7 +1,7 @@
 import pytest
 
 from sidecar.daemon.shutdown import Shutdown
-from sidecar.observability.status import Ended
+from sidecar.publishing.status import Ended
 
 
 @pytest.fixture

@@ -9,12 +9,12 @@ from sidecar.coordination.liveness import HeartbeatReadings
 from sidecar.daemon.checkpoint_tracker import CheckpointTracker
 from sidecar.daemon.state import DaemonState
 from sidecar.daemon.status_report import report_status
-from sidecar.heartbeat import Slot, WorkerProgress
-from sidecar.observability.status import WorkerStatus
 from sidecar.policy.node_identity import Identity
 from sidecar.policy.roles import RoleDecision
 from sidecar.policy.selection import Selection
-from sidecar.records import Checkpoint, Member, Outcome, Plan, Settlement
+from sidecar.protocol.heartbeat import Slot, WorkerProgress
+from sidecar.protocol.records import Checkpoint, Member, Outcome, Plan, Settlement
+from sidecar.publishing.status import WorkerStatus
 
 
 def new_world(*, start_new=False, role="worker"):

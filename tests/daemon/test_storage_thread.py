@@ -6,12 +6,12 @@ import pytest
 from fakes import AllAlike, FakeClock, Node, pass_time, save
 from heartbeats import make_heartbeat
 
-from sidecar.artifacts.retention import CleanupRequest
-from sidecar.codec import dumps
 from sidecar.coordination.journal import Journal, outcome_path, plan_path
 from sidecar.daemon.storage_thread import CreateOutcome, CreatePlan, JoinRun, Sync
 from sidecar.errors import ShortageError
-from sidecar.records import Checkpoint, Member, Outcome, Plan
+from sidecar.protocol.codec import dumps
+from sidecar.protocol.records import Checkpoint, Member, Outcome, Plan
+from sidecar.retention.saves.retention import CleanupRequest
 
 
 @pytest.fixture

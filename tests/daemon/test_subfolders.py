@@ -7,8 +7,8 @@ import pytest
 from fakes import FakeClock, Node, failed, outcomes, pass_time, save
 
 from sidecar.commands.requeue import Request, requeue
-from sidecar.observability.report import rows
-from sidecar.workers.messages import Evaluate
+from sidecar.protocol.messages import Evaluate
+from sidecar.publishing.report import rows
 
 
 @pytest.fixture

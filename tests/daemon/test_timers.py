@@ -2,8 +2,8 @@ import pytest
 from heartbeats import make_heartbeat
 
 from sidecar.daemon.timers import Timers
-from sidecar.heartbeat import Slot
-from sidecar.records import Plan, Settlement
+from sidecar.protocol.heartbeat import Slot
+from sidecar.protocol.records import Plan, Settlement
 
 KEY = ("ckpt-1", "d" * 64)
 

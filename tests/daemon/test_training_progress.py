@@ -9,7 +9,7 @@ from fakes import Node, outcomes, pass_time, restarted, save
 from sidecar.checkpoints.scan import DiscoveredCheckpoint
 from sidecar.commands.requeue import Request, requeue
 from sidecar.daemon.training_progress import TrainingProgress
-from sidecar.records import Checkpoint, Key
+from sidecar.protocol.records import Checkpoint, Key
 
 END = {"stop_after_step": 1000}
 

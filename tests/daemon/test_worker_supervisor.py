@@ -1,11 +1,11 @@
 import pytest
 from fakes import FakeClock, Node, done, failed
 
+from sidecar.daemon.workers.process import Exited, Halted
 from sidecar.errors import ShortageError, StorageError
-from sidecar.records import Checkpoint, Member
-from sidecar.states import WorkerPhase
-from sidecar.workers.messages import Evaluate, Join, Joined, Phase, Ready
-from sidecar.workers.process import Exited, Halted
+from sidecar.protocol.messages import Evaluate, Join, Joined, Phase, Ready
+from sidecar.protocol.records import Checkpoint, Member
+from sidecar.protocol.states import WorkerPhase
 
 CHECKPOINT = Checkpoint(name="ckpt-5", digest="d" * 64, step=5, format="tf_object")
 

@@ -254,9 +254,9 @@ def test_what_is_compared_is_held(tmp_path, monkeypatch):
     """Checkpoints and what workers saved about them are copied, before training and daemons delete them."""
     from fakes import done
 
-    from sidecar.codec import dumps
-    from sidecar.records import Checkpoint, Member, Outcome, Plan
-    from sidecar.workers.messages import Join
+    from sidecar.protocol.codec import dumps
+    from sidecar.protocol.messages import Join
+    from sidecar.protocol.records import Checkpoint, Member, Outcome, Plan
 
     monkeypatch.delitem(sys.modules, "e2e", raising=False)
     from e2e import Copies
@@ -393,9 +393,9 @@ def test_plans_are_read_as_the_daemons_write_them(scripts, tmp_path):
     _, run_files = scripts
     from fakes import done
 
-    from sidecar.codec import dumps
-    from sidecar.records import Checkpoint, Member, Outcome, Plan
-    from sidecar.workers.messages import Join
+    from sidecar.protocol.codec import dumps
+    from sidecar.protocol.messages import Join
+    from sidecar.protocol.records import Checkpoint, Member, Outcome, Plan
 
     (tmp_path / "plans").mkdir()
     (tmp_path / "outcomes").mkdir()

@@ -18,12 +18,12 @@ from prometheus_client import CollectorRegistry, ProcessCollector
 
 from sidecar.coordination.journal import read_history
 from sidecar.coordination.storage import PosixStorage
-from sidecar.observability.prometheus import Exporter
-from sidecar.observability.report import rows
-from sidecar.observability.result_series import FAMILIES as RESULT_FAMILIES
+from sidecar.publishing.prometheus import Exporter
+from sidecar.publishing.report import rows
+from sidecar.publishing.result_series import FAMILIES as RESULT_FAMILIES
 
 RULES = GRAFANA.parent / "prometheus" / "rules"
-SIDECAR = (sys.executable, "-P", "-c", "from sidecar.cli import main; main()")
+SIDECAR = (sys.executable, "-P", "-c", "from sidecar.commands.cli import main; main()")
 TASK = Path(__file__).parents[1] / "tasks" / "graded.py"
 ACCURACIES = (40, 55, 70, 85)
 """Percent, of one checkpoint after the other."""

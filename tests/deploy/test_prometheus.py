@@ -16,11 +16,11 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from statuses import make_status
 
 from sidecar.coordination.journal_state import JournalState
-from sidecar.observability.prometheus import Exporter
-from sidecar.observability.result_series import FAMILIES
-from sidecar.observability.status import Newest, SinkStatus, WorkerStatus
-from sidecar.records import PHASES, Checkpoint, Member, Nonfinite, Outcome, Plan, Result, Settlement, Value
-from sidecar.states import FAILURE_CLASSES
+from sidecar.protocol.records import PHASES, Checkpoint, Member, Nonfinite, Outcome, Plan, Result, Settlement, Value
+from sidecar.protocol.states import FAILURE_CLASSES
+from sidecar.publishing.prometheus import Exporter
+from sidecar.publishing.result_series import FAMILIES
+from sidecar.publishing.status import Newest, SinkStatus, WorkerStatus
 
 FOLDER = Path(__file__).parents[2] / "deploy" / "prometheus"
 TESTS = sorted(path.name for path in (FOLDER / "tests").glob("*.yml"))

@@ -185,7 +185,7 @@ def test_without_a_role_it_refuses_under_systemd(tmp_path: Path) -> None:
     path = tmp_path / "run.toml"
     path.write_text(f'checkpoint_dir = "{tmp_path}"\ntask = "my_eval.py:task"\nhttp = "127.0.0.1:0"\n')
     done = subprocess.run(
-        [sys.executable, "-c", "from sidecar.cli import main; main()", "run", "--config", path],
+        [sys.executable, "-c", "from sidecar.commands.cli import main; main()", "run", "--config", path],
         env={"PATH": os.environ["PATH"], "NOTIFY_SOCKET": str(tmp_path / "notify")},
         capture_output=True,
         text=True,

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from sidecar.commands.hooks import read_secret
-from sidecar.sinks.hook_command import HookCommand
-from sidecar.sinks.webhook import signed_headers
+from sidecar.publishing.sinks.hook_command import HookCommand
+from sidecar.publishing.sinks.webhook import signed_headers
 
 PAGES = Path(__file__).parents[2] / "docs" / "how-to"
 EVENT = {"time": "2026-01-31T12:00:00.000Z", "text": "run ckpts: best"}

@@ -8,10 +8,12 @@ from pathlib import Path
 import pytest
 from record_fields import field_types
 
-from sidecar import cli, errors, heartbeat, records
+from sidecar import errors
+from sidecar.commands import cli
 from sidecar.commands.options import FLAGS
 from sidecar.coordination.run import Run
 from sidecar.coordination.state_directory import RunMarker
+from sidecar.protocol import heartbeat, records
 from sidecar.settings import Settings
 from sidecar.settings.outputs import OutputSettings
 
@@ -159,7 +161,7 @@ def test_the_http_page_has_every_path_and_limit():
     """It has the paths that the views know and the limits of the server."""
     from prometheus_client import CollectorRegistry
 
-    from sidecar.observability.http import hosts, server, views
+    from sidecar.publishing.http import hosts, server, views
 
     page = (REFERENCE / "http.md").read_text()
     known = views.Views(hosts.Hosts([]), CollectorRegistry(), lambda: None, lambda: None, dict, past=None)._views

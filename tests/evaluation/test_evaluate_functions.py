@@ -19,9 +19,9 @@ from sidecar.errors import TaskError
 from sidecar.evaluation.data.shard import Shard
 from sidecar.evaluation.evaluate_functions import EvaluateFunctions
 from sidecar.evaluation.failures import EvaluationError, as_failed
-from sidecar.records import Checkpoint, Member
-from sidecar.states import WorkerPhase
-from sidecar.workers.messages import Evaluate, Join
+from sidecar.protocol.messages import Evaluate, Join
+from sidecar.protocol.records import Checkpoint, Member
+from sidecar.protocol.states import WorkerPhase
 
 
 def task(functions, **more):

@@ -8,7 +8,7 @@ import pytest
 from sidecar.errors import TaskError
 from sidecar.evaluation.failures import EvaluationError, as_failed, following_from_code
 from sidecar.evaluation.states import ExactSum
-from sidecar.states import WorkerPhase
+from sidecar.protocol.states import WorkerPhase
 
 
 def lasting(error, phase="build", also=()):

@@ -6,10 +6,10 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from sidecar.column_names import file_name
 from sidecar.evaluation.backend import Rows
 from sidecar.evaluation.failures import EvaluationError
 from sidecar.evaluation.npy_table import NpyTable, columns_of
+from sidecar.protocol.column_names import file_name
 
 
 def rows(first=0, examples=2, **columns):

@@ -69,7 +69,7 @@ def steps(folder):
     """Name and step of each checkpoint that the daemon would find."""
     from catalogs import make_catalog
 
-    from sidecar.clock import SystemClock
+    from sidecar.system.clock import SystemClock
 
     catalog = make_catalog(folder, folder / "pins", quiet_seconds=0.0, clock=SystemClock())
     return {each.checkpoint.name: each.checkpoint.step for each in catalog.scan().found}

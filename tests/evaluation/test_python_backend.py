@@ -24,8 +24,8 @@ from sidecar.evaluation.reduction import LocalCollective
 from sidecar.evaluation.shared_folder import SharedFolderCollective
 from sidecar.evaluation.task_loader import require_framework
 from sidecar.metrics import MAE, Accuracy, ExactSum, InTurn, Mean, MetricResult, Sums, value
-from sidecar.records import Checkpoint, Member
-from sidecar.workers.messages import Check, Evaluate, Join
+from sidecar.protocol.messages import Check, Evaluate, Join
+from sidecar.protocol.records import Checkpoint, Member
 
 GENERATOR = np.random.default_rng(3)
 X = GENERATOR.normal(size=(103, 5))

@@ -12,7 +12,7 @@ from typing import ClassVar
 import numpy as np
 import pytest
 
-from sidecar import results, states
+from sidecar import results
 from sidecar.evaluation import failures, reduction
 from sidecar.evaluation.backend import Rows, Stream, backend
 from sidecar.evaluation.data.opened_files import OpenedFiles
@@ -24,9 +24,10 @@ from sidecar.evaluation.npy_table import NpyTable
 from sidecar.evaluation.output_comparison import no_outputs, summary
 from sidecar.evaluation.rank_evaluation import evaluate
 from sidecar.evaluation.states import ExactSum
-from sidecar.records import Checkpoint, EvalData, Member, Value
-from sidecar.states import FAILURE_CLASSES, WorkerPhase
-from sidecar.workers.messages import Check, Done, Evaluate, Failed, Join, Joined, Phase, Progress, Ready
+from sidecar.protocol import states
+from sidecar.protocol.messages import Check, Done, Evaluate, Failed, Join, Joined, Phase, Progress, Ready
+from sidecar.protocol.records import Checkpoint, EvalData, Member, Value
+from sidecar.protocol.states import FAILURE_CLASSES, WorkerPhase
 
 
 @dataclass

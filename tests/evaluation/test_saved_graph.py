@@ -382,8 +382,8 @@ def test_what_a_pin_holds_can_be_loaded(digits, evaluate, tmp_path):
     from catalogs import make_catalog
 
     from sidecar.checkpoints.inspect import restore_path
-    from sidecar.clock import SystemClock
-    from sidecar.pins.pin import pin
+    from sidecar.retention.pins.pin import pin
+    from sidecar.system.clock import SystemClock
 
     words = [f"word {number}" for number in range(10)]
     root, pins, digests = tmp_path / "ckpts", tmp_path / "pins", set()

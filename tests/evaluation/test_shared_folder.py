@@ -12,8 +12,8 @@ from sidecar.evaluation.backend import RankReport
 from sidecar.evaluation.failures import EvaluationError
 from sidecar.evaluation.shared_folder import SharedFolderCollective
 from sidecar.evaluation.states import ExactSum
-from sidecar.records import Checkpoint, Member
-from sidecar.workers.messages import Evaluate, Join
+from sidecar.protocol.messages import Evaluate, Join
+from sidecar.protocol.records import Checkpoint, Member
 
 SECONDS = {"restore": 1.0, "evaluate": 2.0, "save": 0.5, "reduce": 3.0}
 CHECKPOINT = Checkpoint(name="model-1", digest="digest", step=1, format="matching_file")

@@ -2,7 +2,7 @@
 
 import pytest
 
-from sidecar.workers.messages import Check
+from sidecar.protocol.messages import Check
 
 pytestmark = pytest.mark.tensorflow
 

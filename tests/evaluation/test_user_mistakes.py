@@ -334,8 +334,8 @@ def test_who_was_lost_is_named():
     """TensorFlow's text about a lost peer becomes the peer's rank, node and address."""
     from sidecar.evaluation.backends.tensorflow.collective import MirroredCollective
     from sidecar.evaluation.backends.tensorflow.options import options_of
-    from sidecar.records import Member
-    from sidecar.workers.messages import Join
+    from sidecar.protocol.messages import Join
+    from sidecar.protocol.records import Member
 
     collective = object.__new__(MirroredCollective)
     members = (Member(0, "node-a", "w0", "10.0.0.1:21000"), Member(1, "node-b", "w1", "10.0.0.2:21000"))

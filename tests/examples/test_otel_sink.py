@@ -14,9 +14,9 @@ from statuses import make_status
 
 from sidecar.coordination.storage import PosixStorage
 from sidecar.errors import SettingsError
-from sidecar.records import Value
-from sidecar.sinks.delivery import Delivery
-from sidecar.sinks.installed import load
+from sidecar.protocol.records import Value
+from sidecar.publishing.sinks.delivery import Delivery
+from sidecar.publishing.sinks.installed import load
 
 pytestmark = pytest.mark.seconds
 

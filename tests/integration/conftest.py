@@ -23,7 +23,7 @@ from trial import Trial
 
 from sidecar.coordination.journal import read_history
 from sidecar.coordination.storage import PosixStorage
-from sidecar.observability.report import rows
+from sidecar.publishing.report import rows
 
 TASKS = Path(__file__).parent / "tasks"
 SIDECAR = Path(sys.executable).with_name("sidecar")

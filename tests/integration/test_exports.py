@@ -9,8 +9,8 @@ from fakes import FakeClock, Node, pass_time
 
 from sidecar.checkpoints.formats import FORMATS
 from sidecar.commands.best import copy_best, find_best
-from sidecar.export_rule import ExportRule
-from sidecar.records import Value
+from sidecar.protocol.export_rule import ExportRule
+from sidecar.protocol.records import Value
 from sidecar.settings import Settings
 
 RECORDED = Path(__file__).parents[1] / "checkpoints" / "recorded" / "kinds"

@@ -13,7 +13,7 @@ LOOKED_FOR = {"attrs", "greenlet"}  # rich and structlog care for them where the
 
 EVERYTHING = """
 import importlib, json, pkgutil, sys
-import sidecar, sidecar.cli, sidecar.commands.serve
+import sidecar, sidecar.commands.cli, sidecar.commands.serve
 def walk(package):
     for each in pkgutil.iter_modules(package.__path__, package.__name__ + "."):
         if each.name.removeprefix("sidecar.") not in ("evaluation", "demo", "keras", "metrics", "results"):

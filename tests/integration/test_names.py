@@ -9,7 +9,7 @@ import socket
 import pytest
 from numpy_trainer import NUMPY
 
-from sidecar.records import Checkpoint
+from sidecar.protocol.records import Checkpoint
 
 ANY = NUMPY | {"SIDECAR_CHECKPOINT_PATTERN": "*.npz", "SIDECAR_STEP_PATTERN": r"-([0-9]+)\.npz"}
 

@@ -15,7 +15,7 @@ import pytest
 from sidecar.coordination.journal import Journal
 from sidecar.coordination.run import read_run
 from sidecar.coordination.storage import PosixStorage
-from sidecar.records import Plan, Settlement
+from sidecar.protocol.records import Plan, Settlement
 
 SIDECAR = Path(sys.executable).with_name("sidecar")
 FAILED, SETTINGS, STORAGE, INTERRUPTED = 1, 2, 4, 130

@@ -11,8 +11,8 @@ from sidecar.checkpoints.scan import DiscoveredCheckpoint
 from sidecar.errors import EvaluationFailedError
 from sidecar.evaluation.failures import EvaluationError
 from sidecar.keras.evaluation_loop import EvaluationLoop, LoopRules, number_in
-from sidecar.records import Checkpoint, Settlement
-from sidecar.states import Verdict
+from sidecar.protocol.records import Checkpoint, Settlement
+from sidecar.protocol.states import Verdict
 
 
 def found(name, step=None, format_name="tf_object"):

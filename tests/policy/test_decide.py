@@ -24,7 +24,7 @@ from sidecar.coordination.journal_state import JournalState
 from sidecar.policy.actions import Fail, Propose, Stop, Wait
 from sidecar.policy.decide import decide
 from sidecar.policy.selection import pending
-from sidecar.states import FAILURE_CLASSES
+from sidecar.protocol.states import FAILURE_CLASSES
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,6 @@ from heartbeats import make_heartbeat
 
 from sidecar.coordination.exclusions import Exclusions, Losses
 from sidecar.coordination.journal_state import JournalState
-from sidecar.heartbeat import CheckpointSightings, Slot
 from sidecar.policy.eligibility import (
     MOST_UNREADABLE,
     candidates_for,
@@ -15,7 +14,8 @@ from sidecar.policy.eligibility import (
     may_release_pins,
 )
 from sidecar.policy.proposers import proposal_order
-from sidecar.records import Checkpoint, Outcome
+from sidecar.protocol.heartbeat import CheckpointSightings, Slot
+from sidecar.protocol.records import Checkpoint, Outcome
 
 A = Checkpoint(name="ckpt-1", digest="a" * 64, step=1, format="tf_object", pin="pins/x")
 

@@ -5,7 +5,7 @@ from policy_views import NOW, A, B, C, decided, failures, fold, node, outcome, p
 from rules import make_rules
 
 from sidecar.coordination.journal_state import JournalState
-from sidecar.states import FAILURE_CLASSES
+from sidecar.protocol.states import FAILURE_CLASSES
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@ import pytest
 from policy_views import NOW, A, decided, fold, plan
 
 from sidecar.policy.actions import Fail, Wait
-from sidecar.states import FAILURE_CLASSES
+from sidecar.protocol.states import FAILURE_CLASSES
 
 
 def test_a_plan_that_lists_nobody_is_closed():

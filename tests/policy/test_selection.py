@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from sidecar.coordination.journal_state import JournalState
 from sidecar.policy.selection import Selection
-from sidecar.records import Checkpoint, Member, Outcome, Plan, Result, Settlement
+from sidecar.protocol.records import Checkpoint, Member, Outcome, Plan, Result, Settlement
 
 HUNDRED = Selection(every_steps=100)
 LATEST = Selection("latest")

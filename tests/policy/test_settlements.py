@@ -18,10 +18,10 @@ from policy_views import (
 )
 from rules import make_rules
 
-from sidecar.codec import dumps, loads
 from sidecar.policy.actions import Propose, Stop, Wait
 from sidecar.policy.selection import pending
-from sidecar.records import Plan
+from sidecar.protocol.codec import dumps, loads
+from sidecar.protocol.records import Plan
 
 
 def test_with_queue_latest_only_the_newest_is_evaluated():

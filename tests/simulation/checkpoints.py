@@ -9,16 +9,16 @@ import contextlib
 import errno
 from dataclasses import dataclass, field
 
-from sidecar.artifacts.retention import CleanupResult
 from sidecar.checkpoints.discovery_order import DiscoveryOrder
 from sidecar.checkpoints.files import File
 from sidecar.checkpoints.presence import Answer, Presence
 from sidecar.checkpoints.scan import BrokenPin, DiscoveredCheckpoint, ScanResult
 from sidecar.errors import CheckpointError, IncompleteError, MustCopyError, StorageError, VanishedError
-from sidecar.pins.export_report import NO_EXPORTS, ExportsReport
-from sidecar.pins.policy import Fate
-from sidecar.records import Checkpoint, Key, Settlement
-from sidecar.states import Verdict
+from sidecar.protocol.records import Checkpoint, Key, Settlement
+from sidecar.protocol.states import Verdict
+from sidecar.retention.exports.export_report import NO_EXPORTS, ExportsReport
+from sidecar.retention.pins.policy import Fate
+from sidecar.retention.saves.retention import CleanupResult
 from simulation.disk import Content, Disk, is_bad
 from simulation.storage import refused
 

@@ -7,8 +7,8 @@ from dataclasses import replace
 from sidecar.coordination import journal, snapshot_store
 from sidecar.coordination.journal import plan_path
 from sidecar.daemon.events import FilesChanged
-from sidecar.records import Plan, Settlement
-from sidecar.states import Verdict
+from sidecar.protocol.records import Plan, Settlement
+from sidecar.protocol.states import Verdict
 from simulation.scenario import FAILURES, LINGERS
 
 EVERYWHERE = frozenset(

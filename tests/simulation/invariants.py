@@ -9,11 +9,11 @@ import json
 from collections import Counter
 from dataclasses import dataclass, field
 
-from sidecar.codec import loads
+from sidecar.daemon.workers.pool import group_id
 from sidecar.errors import NodeNameTakenError, SidecarError, StorageError, StorageLostError
-from sidecar.records import Outcome, Plan
-from sidecar.states import FAILURE_CLASSES
-from sidecar.workers.pool import group_id
+from sidecar.protocol.codec import loads
+from sidecar.protocol.records import Outcome, Plan
+from sidecar.protocol.states import FAILURE_CLASSES
 from simulation.disk import digest_of, quality
 from simulation.promises import PROMISES, Promises
 from simulation.storage import plain

@@ -12,10 +12,10 @@ from sidecar.coordination.compaction import Compaction
 from sidecar.coordination.exclusions import Exclusions
 from sidecar.daemon import state, storage_thread
 from sidecar.daemon.storage_thread import CreatePlan, Response, StorageThread
-from sidecar.pins.policy import PinDecision
+from sidecar.daemon.workers import pool
 from sidecar.policy import decide, eligibility, final_verdicts, group_formation
 from sidecar.policy.actions import Wait
-from sidecar.workers import pool
+from sidecar.retention.pins.policy import PinDecision
 from simulation import by_hand, workers
 from simulation.mutation import Mutation, with_fault
 from simulation.mutations_of_promises import MUTATIONS as OF_PROMISES

@@ -13,10 +13,10 @@ from sidecar.daemon.lost_checkpoints import LostCheckpoints
 from sidecar.daemon.plan_execution import Success
 from sidecar.daemon.plan_runner import PlanRunner
 from sidecar.daemon.record_builder import RecordBuilder
-from sidecar.pins.policy import Fate, PinDecision, PinPolicy
 from sidecar.policy import decide, eligibility, end_of_run, final_verdicts, group_formation, settlements
 from sidecar.policy.selection import Selection
-from sidecar.states import FAILURE_CLASSES
+from sidecar.protocol.states import FAILURE_CLASSES
+from sidecar.retention.pins.policy import Fate, PinDecision, PinPolicy
 from simulation import by_hand, checkpoints
 from simulation.generations import make
 from simulation.mutation import Mutation, with_fault, with_setting

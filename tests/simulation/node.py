@@ -4,7 +4,6 @@ from types import SimpleNamespace
 
 from rules import make_rules
 
-from sidecar.artifacts.retention import Retention
 from sidecar.checkpoints.watched_catalog import WatchedCatalog
 from sidecar.coordination.heartbeats import ReadLimits
 from sidecar.daemon.build import build_daemon
@@ -13,14 +12,15 @@ from sidecar.daemon.loop import Daemon
 from sidecar.daemon.storage_thread import CreatePlan, JoinRun, Request, Response, StorageThread, Sync
 from sidecar.daemon.timing import Timing
 from sidecar.daemon.worker_supervisor import WorkerSupervisor
-from sidecar.export_rule import ExportRule
-from sidecar.pins.copy_arbiter import CopyArbiter
-from sidecar.pins.disk_budget import DiskBudget
-from sidecar.pins.reconciler import PinReconciler
+from sidecar.daemon.workers.command_specs import EvaluateSpec, TaskSpec
+from sidecar.daemon.workers.pool import PhaseTimeouts, WorkerLaunch, WorkerPool
 from sidecar.policy.node_identity import Identity
 from sidecar.policy.roles import RoleDecision
-from sidecar.workers.command_specs import EvaluateSpec, TaskSpec
-from sidecar.workers.pool import PhaseTimeouts, WorkerLaunch, WorkerPool
+from sidecar.protocol.export_rule import ExportRule
+from sidecar.retention.pins.copy_arbiter import CopyArbiter
+from sidecar.retention.pins.disk_budget import DiskBudget
+from sidecar.retention.pins.reconciler import PinReconciler
+from sidecar.retention.saves.retention import Retention
 from simulation.checkpoints import NodeCatalog, NodePins, NodeSaves
 from simulation.scheduler import Waiter
 from simulation.storage import NodePlace, NodeStorage
@@ -71,7 +71,7 @@ class Host:
             return f"{name}: Input/output error"
         return None
 
-    # -- sidecar.clock.Clock ------------------------------------------------------------------------------------------
+    # -- sidecar.system.clock.Clock --------------------------------------------------------------------------------
 
     def now(self) -> float:
         """CLOCK_BOOTTIME: it began at another time on each machine, and no fault touches it."""

@@ -8,8 +8,8 @@ import math
 from collections import Counter
 from dataclasses import dataclass, field
 
-from sidecar.records import Outcome, Plan, Settlement
-from sidecar.states import FAILURE_CLASSES
+from sidecar.protocol.records import Outcome, Plan, Settlement
+from sidecar.protocol.states import FAILURE_CLASSES
 from simulation.disk import is_bad
 
 PROMISES = {

@@ -510,7 +510,7 @@ def simulate(scenario: Scenario, *, history: bool = False) -> Report:
 def _memory_of_records():
     """All nodes of a simulation live in one process: what one of them wrote is not parsed by each of the others.
 
-    Records are frozen, and what is written is read back as an equal record, as `tests/test_records.py` and
+    Records are frozen, and what is written is read back as an equal record, as `tests/protocol/test_records.py` and
     `tests/test_snapshot.py` show. Bytes that nobody wrote so, torn ones, are parsed.
     """
     dumps, loads, known = journal.dumps, journal.loads, {}

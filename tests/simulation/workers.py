@@ -8,10 +8,10 @@ others wait; some time later they notice, or never do.
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from sidecar.records import EvalData, Result, Value
-from sidecar.states import WorkerPhase
-from sidecar.workers.messages import Check, Checked, Done, Evaluate, Failed, Join, Joined, Phase, Progress, Ready
-from sidecar.workers.process import Exited
+from sidecar.daemon.workers.process import Exited
+from sidecar.protocol.messages import Check, Checked, Done, Evaluate, Failed, Join, Joined, Phase, Progress, Ready
+from sidecar.protocol.records import EvalData, Result, Value
+from sidecar.protocol.states import WorkerPhase
 from simulation.disk import Saved, is_bad, quality
 from simulation.faults import befall
 

@@ -26,7 +26,7 @@ from sidecar.checkpoints.formats.format import Candidate, Inspection
 from sidecar.checkpoints.formats.torch_zip import check_archives
 from sidecar.checkpoints.work_budget import SAMPLE, WorkBudget
 from sidecar.errors import CorruptError, IncompleteError, VanishedError
-from sidecar.weight_names import DCP_METADATA
+from sidecar.protocol.weight_names import DCP_METADATA
 
 UNFINISHED: Final = f"{DCP_METADATA}.tmp"
 UNCOORDINATED: Final = f"__0{DCP_METADATA}"

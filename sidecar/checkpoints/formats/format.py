@@ -9,7 +9,7 @@ from typing import Final, Protocol
 from sidecar.checkpoints.files import File, Listing
 from sidecar.checkpoints.work_budget import WorkBudget
 from sidecar.errors import CheckpointError
-from sidecar.records import StepSource
+from sidecar.protocol.records import StepSource
 
 _LONGEST_NAME: Final = 300
 

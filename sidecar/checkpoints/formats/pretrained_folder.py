@@ -28,8 +28,8 @@ from sidecar.checkpoints.formats.shards import as_shard, doubt_about, is_unfinis
 from sidecar.checkpoints.formats.torch_zip import check_archive, update_from_archive
 from sidecar.checkpoints.work_budget import ENTRY, TEXT_KIB, WorkBudget
 from sidecar.errors import CheckpointError, CorruptError, IncompleteError, VanishedError
-from sidecar.records import StepSource
-from sidecar.weight_names import INDEX, main_weights
+from sidecar.protocol.records import StepSource
+from sidecar.protocol.weight_names import INDEX, main_weights
 
 STATE: Final = "trainer_state.json"
 

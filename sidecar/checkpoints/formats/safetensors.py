@@ -24,8 +24,8 @@ from sidecar.checkpoints.formats.shards import as_shard, doubt_about, read_index
 from sidecar.checkpoints.formats.step_keys import STEP_KEYS
 from sidecar.checkpoints.work_budget import TEXT_KIB, WorkBudget
 from sidecar.errors import CorruptError, IncompleteError, VanishedError
-from sidecar.records import StepSource
-from sidecar.weight_names import INDEX, SAFETENSORS, index_of
+from sidecar.protocol.records import StepSource
+from sidecar.protocol.weight_names import INDEX, SAFETENSORS, index_of
 
 MAX_HEADER_BYTES: Final = 12 * 1024 * 1024
 """Enough for about 100,000 tensors in one file. The format allows 100 MB, which would not fit into a small daemon."""

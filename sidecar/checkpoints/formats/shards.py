@@ -20,7 +20,7 @@ from sidecar.checkpoints.formats.format import shown
 from sidecar.checkpoints.formats.json_members import TooManyMembersError, read_members, string_at, value_at
 from sidecar.checkpoints.work_budget import TEXT_KIB, WorkBudget
 from sidecar.errors import CorruptError, IncompleteError, VanishedError
-from sidecar.weight_names import index_of
+from sidecar.protocol.weight_names import index_of
 
 MAX_INDEX_BYTES: Final = 16 * 1024 * 1024
 """Enough for about 160,000 tensors in all shards."""

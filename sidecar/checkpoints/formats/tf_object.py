@@ -38,7 +38,7 @@ from sidecar.checkpoints.formats.tf_entry import natural, read_entry
 from sidecar.checkpoints.formats.tf_tensors import STRING, Entry, check_tensors
 from sidecar.checkpoints.work_budget import OPENED_FILE, TEXT_KIB, WorkBudget
 from sidecar.errors import CorruptError, IncompleteError
-from sidecar.records import StepSource
+from sidecar.protocol.records import StepSource
 
 MAX_INDEX_BYTES: Final = 8 * 1024 * 1024
 """Enough for about 150,000 tensors. Reading takes up to half a second per MB, so this also bounds the time."""

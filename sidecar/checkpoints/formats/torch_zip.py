@@ -27,7 +27,7 @@ from sidecar.checkpoints.formats.step_keys import STEP_KEYS
 from sidecar.checkpoints.formats.zip_table import Member, archives_in, compare_checksum, read_members
 from sidecar.checkpoints.work_budget import WorkBudget
 from sidecar.errors import CheckpointError, CorruptError, VanishedError
-from sidecar.records import StepSource
+from sidecar.protocol.records import StepSource
 
 _PICKLE: Final = "data.pkl"
 _LEGACY: Final = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."  # a pickle of torch's magic number

@@ -15,14 +15,12 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from sidecar.addresses import own_addresses, public, public_address
 from sidecar.checkpoints.catalog import Catalog
 from sidecar.checkpoints.filesystem import mount_here, troubles, why_no_events
 from sidecar.checkpoints.formats.format import shown
 from sidecar.checkpoints.scan import DiscoveredCheckpoint
 from sidecar.checkpoints.step_sources import REMEDY, StepSources
 from sidecar.checkpoints.watch import Watch
-from sidecar.clock import SystemClock
 from sidecar.commands.backend_options import backend_options, workers_listen
 from sidecar.commands.catalog_and_rules import export_rule
 from sidecar.commands.check.finding import Finding
@@ -40,16 +38,18 @@ from sidecar.coordination.journal import Journal
 from sidecar.coordination.run import find_run
 from sidecar.coordination.state_directory import StateDirectory
 from sidecar.coordination.storage import PosixStorage
+from sidecar.daemon.workers.command_specs import cannot_be_used
+from sidecar.daemon.workers.pool import WorkerPool
+from sidecar.daemon.workers.ports import OPEN_PORTS_REMEDY
+from sidecar.daemon.workers.process import Event, Exited, Post
 from sidecar.errors import SettingsError, SidecarError, StateUnavailableError, StorageError, TaskError
 from sidecar.policy.node_identity import advertised_host, node_name
 from sidecar.policy.roles import NO_HINT, RoleDecision, decide_role
+from sidecar.protocol.messages import Check, Checked, Failed, Ready
 from sidecar.settings import Settings
+from sidecar.system.addresses import own_addresses, public, public_address
+from sidecar.system.clock import SystemClock
 from sidecar.version import __version__
-from sidecar.workers.command_specs import cannot_be_used
-from sidecar.workers.messages import Check, Checked, Failed, Ready
-from sidecar.workers.pool import WorkerPool
-from sidecar.workers.ports import OPEN_PORTS_REMEDY
-from sidecar.workers.process import Event, Exited, Post
 
 _TIMEOUT_CHECK_SECONDS: Final = 0.25
 

@@ -2,11 +2,11 @@
 
 from collections.abc import Collection, Iterator, Mapping
 
-from sidecar.artifacts.example_values import is_paired_by, remedy
 from sidecar.commands.check.finding import Finding
 from sidecar.commands.ineffective_settings import acts_on_best
 from sidecar.coordination.totals import has_direction
-from sidecar.records import Result, Value
+from sidecar.protocol.records import Result, Value
+from sidecar.retention.saves.example_values import is_paired_by, remedy
 from sidecar.settings import Settings
 
 

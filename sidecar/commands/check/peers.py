@@ -9,16 +9,16 @@ from dataclasses import dataclass
 from operator import itemgetter
 from typing import Final
 
-from sidecar.clock import Clock
 from sidecar.commands.check.finding import Finding
 from sidecar.commands.observed_nodes import ObservedNode, ObservedNodes
 from sidecar.coordination.heartbeats import Heartbeats
 from sidecar.coordination.run import read_run
 from sidecar.coordination.storage import Storage
-from sidecar.export_rule import ExportRule
-from sidecar.heartbeat import AboutNode, Heartbeat, JournalPosition
 from sidecar.policy.eligibility import compatible_nodes, ready_workers
-from sidecar.states import NodeState
+from sidecar.protocol.export_rule import ExportRule
+from sidecar.protocol.heartbeat import AboutNode, Heartbeat, JournalPosition
+from sidecar.protocol.states import NodeState
+from sidecar.system.clock import Clock
 
 OBSERVED_BEATS: Final = 4.25  # enough for four changes of a heartbeat, so for three gaps, and some delay
 _FIRST_BEATS: Final = 2.25  # a node whose heartbeat has not changed by then is not alive

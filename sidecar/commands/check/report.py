@@ -19,9 +19,9 @@ from sidecar.commands.interrupts import Interrupts
 from sidecar.commands.load import load_in_time, warn
 from sidecar.commands.terminal import elapsed
 from sidecar.commands.worker_pool import make_workers
-from sidecar.plain_text import printable
-from sidecar.workers.pool import WorkerPool
-from sidecar.workers.process import Post
+from sidecar.daemon.workers.pool import WorkerPool
+from sidecar.daemon.workers.process import Post
+from sidecar.system.plain_text import printable
 
 
 def check(flags: dict[str, Any], *, quick: bool, as_json: bool) -> bool:

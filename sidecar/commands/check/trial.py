@@ -20,20 +20,20 @@ from sidecar.checkpoints.inspect import check, restore_path, verify
 from sidecar.checkpoints.scan import DiscoveredCheckpoint
 from sidecar.checkpoints.several_models import remedy_for_several_models
 from sidecar.checkpoints.subfolder_hint import names_in
-from sidecar.column_names import PREDICTIONS, file_name
 from sidecar.commands.check.finding import Finding
 from sidecar.commands.check.metric_settings import metric_settings
 from sidecar.commands.checkpoint_alone import alone
 from sidecar.commands.one_shot import Inbox, OneShot, evaluate_once
 from sidecar.commands.worker_pool import make_task_spec
+from sidecar.daemon.workers.command_specs import cannot_be_used
+from sidecar.daemon.workers.pool import WorkerPool
+from sidecar.daemon.workers.process import Event, Post
 from sidecar.errors import CheckpointError, SidecarError, StorageError
-from sidecar.records import Checkpoint, Result
+from sidecar.protocol.column_names import PREDICTIONS, file_name
+from sidecar.protocol.messages import Failed, Joined, Ready
+from sidecar.protocol.records import Checkpoint, Result
+from sidecar.protocol.states import FailureKind, WorkerPhase
 from sidecar.settings import Settings
-from sidecar.states import FailureKind, WorkerPhase
-from sidecar.workers.command_specs import cannot_be_used
-from sidecar.workers.messages import Failed, Joined, Ready
-from sidecar.workers.pool import WorkerPool
-from sidecar.workers.process import Event, Post
 
 _TRIES: Final = 3  # training may delete the newest checkpoint, or overwrite it, while it is restored
 _NO_FAILURE: Final = "That is no failure: run `sidecar check` again"

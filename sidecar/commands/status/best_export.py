@@ -3,10 +3,10 @@
 import textwrap
 from typing import Any, Final
 
-from sidecar.artifacts.comparison import RULES
 from sidecar.commands.best import BestExport, read_best
 from sidecar.coordination.storage import Storage
 from sidecar.errors import SidecarError
+from sidecar.retention.saves.comparison import RULES
 from sidecar.settings import Settings
 
 _SHOWN: Final = ("path", "checkpoint", "digest", "step", "ranks", "better_than")

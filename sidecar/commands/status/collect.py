@@ -13,7 +13,6 @@ from typing import Final
 
 from sidecar.checkpoints.catalog import Catalog
 from sidecar.checkpoints.scan import ScanResult
-from sidecar.clock import Clock
 from sidecar.commands.best import BestExport
 from sidecar.commands.observed_nodes import ObservedNode
 from sidecar.commands.status.run_reader import RunReader
@@ -23,12 +22,13 @@ from sidecar.coordination.run import RUN_PATH, find_run, read_run
 from sidecar.coordination.state_directory import StateDirectory
 from sidecar.coordination.storage import PosixStorage, Storage
 from sidecar.errors import SettingsError, StateUnavailableError
-from sidecar.heartbeat import Heartbeat
 from sidecar.policy.eligibility import LeftOut, left_out, ready_workers
 from sidecar.policy.proposers import publisher
 from sidecar.policy.selection import Selection, pending
-from sidecar.records import Checkpoint, folder_name
-from sidecar.states import Verdict, WorkerPhase
+from sidecar.protocol.heartbeat import Heartbeat
+from sidecar.protocol.records import Checkpoint, folder_name
+from sidecar.protocol.states import Verdict, WorkerPhase
+from sidecar.system.clock import Clock
 
 OBSERVED_BEATS: Final = 2.25  # every live node has beaten twice by then; the quarter is for slow storage
 _READING_SECONDS: Final = 0.1  # between two readings of the heartbeats, until each node is known to be alive or not

@@ -14,7 +14,7 @@ from sidecar.commands.status.render import as_json, lines
 from sidecar.commands.storage_timeout import StorageTimeout
 from sidecar.commands.terminal import is_screen
 from sidecar.errors import StorageError
-from sidecar.plain_text import printable
+from sidecar.system.plain_text import printable
 
 Pause = Callable[[float], None]
 

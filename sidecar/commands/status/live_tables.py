@@ -16,10 +16,10 @@ from sidecar.commands.status.plan_progress import WorkerLine
 from sidecar.commands.status.render import active, last_change, standby
 from sidecar.coordination.journal_state import Closed
 from sidecar.coordination.totals import number_of
-from sidecar.observability.report import bests
-from sidecar.plain_text import number, one_line
-from sidecar.records import shown_step
-from sidecar.states import WorkerPhase
+from sidecar.protocol.records import shown_step
+from sidecar.protocol.states import WorkerPhase
+from sidecar.publishing.report import bests
+from sidecar.system.plain_text import number, one_line
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

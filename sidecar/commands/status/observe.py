@@ -3,7 +3,6 @@
 from functools import partial
 from typing import Any
 
-from sidecar.clock import SystemClock
 from sidecar.commands.catalog_and_rules import make_catalog, make_rules
 from sidecar.commands.load import load_in_time
 from sidecar.commands.status.best_export import read_best_export
@@ -11,6 +10,7 @@ from sidecar.commands.status.collect import RunObserver, check_place, file_times
 from sidecar.commands.storage_timeout import ActivityStorage, StorageTimeout
 from sidecar.coordination.storage import PosixStorage
 from sidecar.settings import Settings
+from sidecar.system.clock import SystemClock
 
 
 def observer_of(flags: dict[str, Any]) -> tuple[Settings, StorageTimeout, RunObserver]:

@@ -7,9 +7,9 @@ from typing import Final
 from sidecar.commands.observed_nodes import ObservedNode
 from sidecar.commands.progress_rate import ProgressRate, bounded
 from sidecar.commands.status.collect import RunStatus
-from sidecar.heartbeat import WorkerProgress
-from sidecar.records import Member
-from sidecar.states import WorkerPhase
+from sidecar.protocol.heartbeat import WorkerProgress
+from sidecar.protocol.records import Member
+from sidecar.protocol.states import WorkerPhase
 
 _DONE: Final = WorkerPhase.IDLE  # while a plan is open, a worker without a phase has finished its part
 

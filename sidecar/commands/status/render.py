@@ -6,13 +6,13 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final
 
-from sidecar.clock import seconds_of
 from sidecar.commands.observed_nodes import ObservedNode
 from sidecar.commands.status.best_export import best_export_json, best_export_line
 from sidecar.commands.status.collect import RunStatus
-from sidecar.heartbeat import Heartbeat, WorkerProgress
-from sidecar.observability.report import bests, recent, run_json
-from sidecar.plain_text import number, printable
+from sidecar.protocol.heartbeat import Heartbeat, WorkerProgress
+from sidecar.publishing.report import bests, recent, run_json
+from sidecar.system.clock import seconds_of
+from sidecar.system.plain_text import number, printable
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

@@ -19,7 +19,7 @@ from sidecar.commands.status.plan_progress import PlanProgress, WorkerLine
 from sidecar.commands.status.render import lines
 from sidecar.commands.storage_timeout import StorageTimeout
 from sidecar.errors import StorageError
-from sidecar.plain_text import printable
+from sidecar.system.plain_text import printable
 
 _LOOK_SECONDS: Final = 0.2  # between two looks at the size of the terminal, which cost nothing
 

@@ -20,7 +20,7 @@ from sidecar.evaluation.data.shard import Shard, all_to_first
 from sidecar.evaluation.data.structure import as_arrays, copied, form_of, leaves, map_leaves
 from sidecar.evaluation.failures import EvaluationError
 from sidecar.evaluation.task import EvalSet, call
-from sidecar.records import Sharding
+from sidecar.protocol.records import Sharding
 
 _ACCEPTED: Final = "arrays x, (x, y) or (x, y, sample_weight), an iterator of examples, or npz files (sidecar.data)"
 _AS_LISTS: Final = ", or return lists of rows of any lengths as a whole: lambda: (list_of_x, list_of_y)"

@@ -10,7 +10,7 @@ from typing import Any, Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from sidecar.records import Sharding
+from sidecar.protocol.records import Sharding
 
 Division = Sharding | Literal["index"]
 """The way in which data are divided. `index` divides by batches, of which each rank reads its own only."""

@@ -14,7 +14,7 @@ from sidecar.evaluation.backend import States, Stream
 from sidecar.evaluation.data.shard import Shard
 from sidecar.evaluation.failures import EvaluationError
 from sidecar.evaluation.states import ExactSum, MinMax, SetStates, exact_sum
-from sidecar.records import Nonfinite
+from sidecar.protocol.records import Nonfinite
 
 WEIGHT: Final = "weight"
 PLACES: Final = ("input", "label", WEIGHT, "prediction")

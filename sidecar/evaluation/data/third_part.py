@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from sidecar.errors import TaskError
 from sidecar.evaluation.failures import EvaluationError
-from sidecar.states import FailureKind
+from sidecar.protocol.states import FailureKind
 
 NOTE: Final = "the third part of each batch is taken as the weight of its examples"
 

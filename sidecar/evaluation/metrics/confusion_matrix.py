@@ -13,7 +13,7 @@ from sidecar.evaluation.metrics.metric import EvalBatch, EvalSetInfo, MetricResu
 from sidecar.evaluation.metrics.pairs import Labels, check_labels
 from sidecar.evaluation.metrics.tally import Tally
 from sidecar.evaluation.states import SetStates
-from sidecar.records import Value
+from sidecar.protocol.records import Value
 
 _BINARY_CLASSES: Final = 2
 _MOST_CLASSES: Final = 25_000  # 20 GB of states

@@ -27,7 +27,7 @@ from sidecar.evaluation.failures import EvaluationError, following_from_code, wi
 from sidecar.evaluation.metrics.in_turn import ResultsInTurn, held_by, numbers_of
 from sidecar.evaluation.metrics.metric import EvalBatch, EvalSetInfo, MetricResult, value
 from sidecar.evaluation.states import GatheredBatches, SetStates
-from sidecar.records import Goal
+from sidecar.protocol.records import Goal
 
 _STATE: Final = "in turn"
 _MAX_NUMBERS: Final = 50

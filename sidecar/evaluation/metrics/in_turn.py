@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from sidecar.evaluation.data.shard import Shard
 from sidecar.evaluation.metrics.metric import MetricResult, value
 from sidecar.evaluation.states import ExactSum, GatheredBatches, SetStates, exact_sum
-from sidecar.records import Value
+from sidecar.protocol.records import Value
 
 _RESULTS: Final = "in turn"  # name of a state; those of metrics contain a slash
 _FOUND: Final = "cannot be merged"

@@ -13,7 +13,7 @@ from sidecar.evaluation.metrics.metric import EvalBatch, EvalSetInfo, MetricResu
 from sidecar.evaluation.metrics.positions import as_numbers, counting, without_trailing_ones
 from sidecar.evaluation.metrics.sample import IntervalOf, usual_interval
 from sidecar.evaluation.states import SetStates
-from sidecar.records import Goal
+from sidecar.protocol.records import Goal
 
 _BOUNDS: Final = 2
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from sidecar.evaluation.data.shard import Shard
 from sidecar.evaluation.intervals import Interval
 from sidecar.evaluation.states import SetStates
-from sidecar.records import Goal, Value
+from sidecar.protocol.records import Goal, Value
 
 
 @dataclass(frozen=True, slots=True)

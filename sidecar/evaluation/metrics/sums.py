@@ -10,7 +10,7 @@ from sidecar.errors import TaskError
 from sidecar.evaluation.data.plain_arrays import plain_array
 from sidecar.evaluation.metrics.metric import EvalBatch, EvalSetInfo, MetricResult, value
 from sidecar.evaluation.states import NamedSums, SetStates
-from sidecar.records import Goal
+from sidecar.protocol.records import Goal
 
 _SUMS = "sums"
 _WEIGHTED = 3  # arguments of a function that takes weights

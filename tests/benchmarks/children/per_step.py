@@ -7,8 +7,8 @@ import numpy as np
 from answers import serve
 
 from sidecar.evaluation.backends.tensorflow import TensorFlowBackend
-from sidecar.records import Member
-from sidecar.workers.messages import Join
+from sidecar.protocol.messages import Join
+from sidecar.protocol.records import Member
 
 rank, *addresses = sys.argv[1:]
 members = tuple(Member(number, f"node-{number}", f"worker-{number}", each) for number, each in enumerate(addresses))

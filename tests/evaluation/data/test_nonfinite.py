@@ -8,7 +8,7 @@ from sidecar.evaluation.backend import Stream
 from sidecar.evaluation.data import nonfinite
 from sidecar.evaluation.data.nonfinite import NonfiniteCounter
 from sidecar.evaluation.failures import EvaluationError
-from sidecar.records import Nonfinite
+from sidecar.protocol.records import Nonfinite
 
 EXAMPLES, BATCH = 21, 4
 FOUND = {"input": Nonfinite(3, 1, 6), "label": Nonfinite(1, 2, 9), "weight": Nonfinite(1, 5, 20)}

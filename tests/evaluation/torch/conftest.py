@@ -11,8 +11,8 @@ from sidecar.evaluation.failures import EvaluationError
 from sidecar.evaluation.rank_evaluation import evaluate as evaluate_rank
 from sidecar.evaluation.reduction import LocalCollective
 from sidecar.evaluation.task import Task
-from sidecar.records import Checkpoint, Member
-from sidecar.workers.messages import Done, Evaluate, Join
+from sidecar.protocol.messages import Done, Evaluate, Join
+from sidecar.protocol.records import Checkpoint, Member
 
 
 @pytest.fixture

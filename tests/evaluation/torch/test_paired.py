@@ -7,12 +7,12 @@ import pytest
 from journals import closed_by_workers
 from tests_torch import torch_evaluator
 
-from sidecar.artifacts.comparison_store import ComparisonStore
 from sidecar.coordination.storage import PosixStorage
 from sidecar.evaluation.npy_table import NpyTable
 from sidecar.evaluation.rank_evaluation import _data
 from sidecar.evaluation.task import Task
 from sidecar.metrics import Accuracy
+from sidecar.retention.saves.comparison_store import ComparisonStore
 
 pytestmark = pytest.mark.torch
 

@@ -10,7 +10,7 @@ from sidecar.evaluation.failures import EvaluationError
 from sidecar.evaluation.output_comparison import differing_outputs
 from sidecar.evaluation.task_loader import require_framework
 from sidecar.metrics import AUC, Accuracy
-from sidecar.workers.messages import Done
+from sidecar.protocol.messages import Done
 
 pytestmark = pytest.mark.torch
 

@@ -15,7 +15,7 @@ from sidecar.errors import TaskError
 from sidecar.evaluation.failures import EvaluationError, as_failed
 from sidecar.evaluation.task import EvalSet
 from sidecar.metrics import Accuracy
-from sidecar.states import WorkerPhase
+from sidecar.protocol.states import WorkerPhase
 
 pytestmark = pytest.mark.torch
 

@@ -16,7 +16,7 @@ from sidecar.evaluation.instruction_set import instruction_set
 from sidecar.evaluation.reduction import LocalCollective
 from sidecar.evaluation.shared_folder import SharedFolderCollective
 from sidecar.evaluation.task import Task
-from sidecar.workers.messages import Check, Join
+from sidecar.protocol.messages import Check, Join
 
 _LIBRARIES: Final = (
     "numpy",

@@ -24,7 +24,7 @@ from sidecar.evaluation.data.shard import Shard
 from sidecar.evaluation.instruction_set import instruction_set
 from sidecar.evaluation.reduction import LocalCollective
 from sidecar.evaluation.task import Task
-from sidecar.workers.messages import Check, Join
+from sidecar.protocol.messages import Check, Join
 
 
 class TensorFlowBackend:

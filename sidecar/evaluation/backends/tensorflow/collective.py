@@ -10,7 +10,7 @@ from sidecar.evaluation.backend import Int64s, RankReport, Reduced
 from sidecar.evaluation.backends.tensorflow.options import options_of
 from sidecar.evaluation.failures import EvaluationError
 from sidecar.evaluation.reduction import reduce_packs
-from sidecar.workers.messages import Evaluate, Join
+from sidecar.protocol.messages import Evaluate, Join
 
 _TASK: Final = re.compile(r"/job:worker(?:/replica:\d+)?/task:(\d+)")
 _IMPLEMENTATIONS: Final = {

@@ -28,7 +28,7 @@ from sidecar.evaluation.failures import CannotBeMergedError, EvaluationError
 from sidecar.evaluation.metrics.metric import EvalSetInfo, MetricResult, value
 from sidecar.evaluation.states import SetStates, named, within
 from sidecar.evaluation.task import Task
-from sidecar.records import Value
+from sidecar.protocol.records import Value
 
 
 class CompiledMeasurement:

@@ -18,7 +18,7 @@ from sidecar.evaluation.data.reader import EvalSetReader, unless_batched
 from sidecar.evaluation.data.shard import Shard
 from sidecar.evaluation.failures import EvaluationError
 from sidecar.evaluation.task import EvalSet
-from sidecar.records import Sharding
+from sidecar.protocol.records import Sharding
 
 
 class Batches(EvalSetReader):

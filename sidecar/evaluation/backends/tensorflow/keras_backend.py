@@ -1,8 +1,8 @@
 """Report that Keras 3 computes with TensorFlow in this worker, although it computes with JAX or PyTorch in training.
 
 Keras 3 stores weights in the same form under every backend, and its layers compute the same numbers up to rounding. So
-`sidecar.workers.environment` sets KERAS_BACKEND for workers, whatever the daemon's environment says. Only a layer that
-calls functions of JAX or PyTorch itself cannot be evaluated in this way.
+`sidecar.daemon.workers.environment` sets KERAS_BACKEND for workers, whatever the daemon's environment says. Only a
+layer that calls functions of JAX or PyTorch itself cannot be evaluated in this way.
 """
 
 import os
@@ -14,7 +14,7 @@ from typing import Any, Final
 from sidecar.errors import SidecarError
 from sidecar.evaluation.backends.tensorflow.libraries import is_keras_2
 from sidecar.evaluation.failures import EvaluationError
-from sidecar.workers.messages import KERAS_BACKEND_OF_TRAINING
+from sidecar.protocol.messages import KERAS_BACKEND_OF_TRAINING
 
 _NAME: Final = "KERAS_BACKEND"
 _OURS: Final = "tensorflow"

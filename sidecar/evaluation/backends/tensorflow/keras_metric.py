@@ -19,7 +19,7 @@ from sidecar.evaluation.failures import CannotBeMergedError, EvaluationError
 from sidecar.evaluation.metrics.metric import EvalSetInfo
 from sidecar.evaluation.rank_evaluation import MAX_CLASSES
 from sidecar.evaluation.states import ExactSum, MinMax, SetStates, State
-from sidecar.records import Goal
+from sidecar.protocol.records import Goal
 
 _GOALS: Final[dict[str | None, Goal]] = {"up": "max", "down": "min"}
 _DECLARED: Final = "sidecar_reduction"

@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-from sidecar.codec import from_json
-from sidecar.workers.messages import Check, Join
+from sidecar.protocol.codec import from_json
+from sidecar.protocol.messages import Check, Join
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ from sidecar.evaluation.data.reader import unless_batched
 from sidecar.evaluation.data.shard import Shard, all_to_first
 from sidecar.evaluation.failures import EvaluationError
 from sidecar.evaluation.task import EvalSet, call
-from sidecar.records import Sharding
+from sidecar.protocol.records import Sharding
 
 Change = Callable[[Any], Any]
 """Transform a dataset into another one."""

@@ -22,7 +22,7 @@ import torch.distributed as dist
 from sidecar.evaluation.backend import Int64s, RankReport, Reduced
 from sidecar.evaluation.failures import EvaluationError
 from sidecar.evaluation.reduction import reduce_packs
-from sidecar.workers.messages import Evaluate, Join
+from sidecar.protocol.messages import Evaluate, Join
 
 _LONGEST_WAIT: Final = timedelta(days=1)
 """Limit of the wait for another rank, which may evaluate that long. The limits of the daemons are shorter."""

@@ -19,7 +19,7 @@ from torch.distributed import checkpoint as dcp
 from torch.distributed.checkpoint import filesystem, metadata
 
 from sidecar.evaluation.failures import EvaluationError, without_advice
-from sidecar.weight_names import DCP_METADATA
+from sidecar.protocol.weight_names import DCP_METADATA
 
 _DATA: Final = re.compile(r"__[0-9]{1,9}_[0-9]{1,9}\.distcp")
 _CLASSES: Final[dict[tuple[str, str], Any]] = {

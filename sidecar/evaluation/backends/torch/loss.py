@@ -27,7 +27,7 @@ from sidecar.evaluation.metrics.metric import MetricResult, value
 from sidecar.evaluation.metrics.positions import counting
 from sidecar.evaluation.states import ExactSum, SetStates, exact_sum
 from sidecar.evaluation.task import call
-from sidecar.records import Value
+from sidecar.protocol.records import Value
 
 _BY_CLASS: Final = (nn.CrossEntropyLoss, nn.NLLLoss)
 _BY_ELEMENT: Final = (

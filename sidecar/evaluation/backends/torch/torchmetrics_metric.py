@@ -26,7 +26,7 @@ from sidecar.evaluation.metrics.metric import MetricResult, value
 from sidecar.evaluation.outputs import Output, pick
 from sidecar.evaluation.rank_evaluation import MAX_CLASSES
 from sidecar.evaluation.states import SetStates
-from sidecar.records import Goal
+from sidecar.protocol.records import Goal
 
 _GOALS: Final[dict[bool | None, Goal]] = {True: "max", False: "min", None: "none"}
 _LABELS: Final = frozenset({"target", "targets", "label", "labels", "y", "y_true"})

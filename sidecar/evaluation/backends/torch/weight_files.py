@@ -21,7 +21,7 @@ from torch import _weights_only_unpickler
 
 from sidecar.evaluation.backends.torch.plain_objects import allowed_by_task, plain_objects, substitute
 from sidecar.evaluation.failures import EvaluationError, without_advice
-from sidecar.weight_names import DCP_METADATA, INDEX, SAFETENSORS, main_weights
+from sidecar.protocol.weight_names import DCP_METADATA, INDEX, SAFETENSORS, main_weights
 
 _LENGTH_BYTES: Final = 8
 _METADATA: Final = "__metadata__"

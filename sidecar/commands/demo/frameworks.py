@@ -1,0 +1,99 @@
+"""Describe the training jobs that the demo can start: with TensorFlow, or with PyTorch."""
+
+import json
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+TASKS: Final = ("chief", "worker")
+"""The processes of the job. A daemon runs beside each of them."""
+
+LOCAL: Final = "127.0.0.1"
+_HERE: Final = Path(__file__).parent
+
+Environments = dict[str, dict[str, str]]
+"""Variables by task, the same for a training process and the daemon beside it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Framework:
+    """Describe a training job and its checkpoints.
+
+    Attributes:
+        title: The name of the framework, for people.
+        task_file: The file of the task that the daemons evaluate with.
+        train: The command that starts one training process, without the options of the program.
+        takes_sigterm: Whether a training process ends at SIGTERM.
+        packages: The modules that it needs, by the names of their packages.
+        extra: The extra of this package that installs them.
+        environments: Returns the environments of a job, given two free ports.
+        pattern: A glob of the files whose last write completes a checkpoint.
+        ending: The end of such a file's name that is not part of the checkpoint's name.
+    """
+
+    title: str
+    task_file: Path
+    train: Sequence[str]
+    takes_sigterm: bool
+    packages: Mapping[str, str]
+    extra: str
+    environments: Callable[[Sequence[int]], Environments]
+    pattern: str
+    ending: str = ""
+
+
+def _tf_configs(ports: Sequence[int]) -> Environments:
+    cluster = {task: [f"{LOCAL}:{port}"] for task, port in zip(TASKS, ports, strict=True)}
+    return {
+        task: {
+            "TF_CONFIG": json.dumps({"cluster": cluster, "task": {"type": task, "index": 0}}),
+            "KERAS_BACKEND": "tensorflow",
+            "TF_CPP_MIN_LOG_LEVEL": "2",  # errors: the end of a log should say what went wrong
+        }
+        for task in TASKS
+    }
+
+
+def _torchrun_options(ports: Sequence[int]) -> Environments:
+    """Return the options of torchrun as Kubeflow's operator gives them to the pods of a PyTorchJob."""
+    job = {
+        "PET_NNODES": str(len(TASKS)),
+        "PET_NPROC_PER_NODE": "1",
+        "PET_MASTER_ADDR": LOCAL,
+        "PET_MASTER_PORT": str(ports[0]),
+    }
+    return {
+        task: job | {"PET_NODE_RANK": str(rank), "SIDECAR_NODE": f"{task}-0", "SIDECAR_HOST": LOCAL}
+        for rank, task in enumerate(TASKS)
+    }
+
+
+FRAMEWORKS: Final = {
+    "tensorflow": Framework(
+        title="TensorFlow",
+        task_file=_HERE / "digits.py",
+        train=(sys.executable, str(_HERE / "train.py")),
+        takes_sigterm=False,  # MultiWorkerMirroredStrategy makes it ignore SIGTERM
+        packages={"tensorflow": "tensorflow", "keras": "keras", "scikit-learn": "sklearn"},
+        extra="demo",
+        environments=_tf_configs,
+        pattern="*.index",
+        ending=".index",
+    ),
+    "torch": Framework(
+        title="PyTorch",
+        task_file=_HERE / "digits_torch.py",
+        train=(
+            *(sys.executable, "-m", "torch.distributed.run", "--no-python"),
+            *(sys.executable, "-m", "sidecar.commands.demo.bound", str(_HERE / "train_torch.py")),
+        ),
+        takes_sigterm=True,
+        packages={"torch": "torch", "scikit-learn": "sklearn"},
+        extra="torch-demo",
+        environments=_torchrun_options,
+        pattern="step-*.pt",
+    ),
+}
+"""The jobs by the value of `sidecar demo --framework`."""

@@ -1,0 +1,184 @@
+"""The processes of a demo: a training job of two, and one daemon beside each, started as they are deployed.
+
+Each daemon has the environment of the training process beside it, such as TF_CONFIG: its role follows from that.
+"""
+
+import json
+import os
+import random
+import socket
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+from urllib.error import URLError
+from urllib.request import ProxyHandler, build_opener
+
+from sidecar.commands.demo.children import Child, Children, read_end
+from sidecar.commands.demo.folder import Folder
+from sidecar.commands.demo.frameworks import LOCAL, TASKS, Framework
+
+_SIDECAR: Final = (sys.executable, "-P", "-c", "from sidecar.commands.cli import main; main()")  # works without a PATH
+_PORTS: Final = range(22000, 23000)  # below the ephemeral ones, which any program may be using
+_PAUSE_SECONDS: Final = 0.03  # per training step: the network is so small that it would save ten checkpoints a second
+_START_BYTES: Final = 8000
+_ANSWER_SECONDS: Final = 2.0
+
+_open_url = build_opener(ProxyHandler({})).open  # a daemon on this machine is not behind a proxy
+
+
+@dataclass(slots=True)
+class Daemon:
+    """A daemon of the demo, seen through its log and its HTTP port."""
+
+    child: Child
+    _url: str | None = None
+
+    @property
+    def url(self) -> str | None:
+        """Return the address of its HTTP port, or None until its log names it."""
+        if self._url is None:
+            started = (line for line in _records(self.child.log) if line.get("event") == "daemon_started")
+            self._url = next((line["http"] for line in started), None)
+        return self._url
+
+    def status(self) -> Mapping[str, Any]:
+        """Return its /api/status; empty while the daemon cannot be reached."""
+        answer = self.ask("/api/status")
+        return json.loads(answer) if answer else {}
+
+    def ask(self, path: str) -> str:
+        """Return the body of a page of its HTTP port; empty while the daemon cannot be reached."""
+        if self.url is None:
+            return ""
+        try:
+            with _open_url(self.url.rstrip("/") + path, timeout=_ANSWER_SECONDS) as answer:
+                text: str = answer.read().decode()
+                return text
+        except (URLError, TimeoutError, ConnectionError):
+            return ""
+
+
+@dataclass(slots=True)
+class Job:
+    """The processes of the demo: the training job and its daemons."""
+
+    children: Children
+    folder: Folder
+    framework: Framework
+    steps: int
+    save_every: int
+    environments: Mapping[str, Mapping[str, str]]  # by task: the same for a training process and the daemon beside it
+    daemons: tuple[Daemon, ...] = ()  # the chief's first
+    training: tuple[Child, ...] = ()
+
+    def start_daemons(self) -> None:
+        """Start a daemon beside each process of the job; each finds its own role."""
+        self.daemons = tuple(
+            Daemon(
+                self.children.start(
+                    f"the daemon beside the {task}",
+                    (*_SIDECAR, *daemon_arguments(self.folder, self.framework)),
+                    environment=environment,
+                    log=self.folder.logs / f"daemon-{task}.log",
+                    takes_sigterm=True,
+                )
+            )
+            for task, environment in self.environments.items()
+        )
+
+    def start_training(self) -> None:
+        """Start the training processes."""
+        self.training = tuple(
+            self.children.start(
+                f"training, its {task},",
+                (
+                    *(*self.framework.train, "--checkpoints", str(self.folder.checkpoints)),
+                    *("--steps", str(self.steps), "--save-every", str(self.save_every), "--pause", str(_PAUSE_SECONDS)),
+                ),
+                environment=environment,
+                log=self.folder.logs / f"train-{task}.log",
+                takes_sigterm=self.framework.takes_sigterm,
+            )
+            for task, environment in self.environments.items()
+        )
+
+    def trained(self) -> bool:
+        """Return whether training ended well; raises `ChildFailedError` if a process of it failed."""
+        ended = [child.ended() for child in self.training]  # all of them are asked: any may have failed
+        return bool(ended) and all(ended)
+
+    def activity(self, step: int) -> str:
+        """Describe what training is doing, for people."""
+        if not self.training:
+            return "starts when the daemons are ready"
+        return f"{step} of {self.steps} steps" if step else f"imports {self.framework.title}"
+
+    def progress(self) -> int:
+        """Return the number of steps that training has printed so far."""
+        if not self.training:
+            return 0
+        words = [line.split() for line in read_end(self.training[0].log, _START_BYTES).splitlines()]
+        steps = [int(line[1]) for line in words if line[:1] == ["step"] and len(line) > 1 and line[1].isdecimal()]
+        return max(steps, default=0)
+
+
+def make(children: Children, folder: Folder, framework: Framework, *, steps: int, save_every: int) -> Job:
+    """Return a job whose processes are not started yet."""
+    own = framework.environments(list(_free_ports(len(TASKS))))
+    environments = {task: _environment(folder, own[task]) for task in TASKS}
+    return Job(children, folder, framework, steps, save_every, environments)
+
+
+def daemon_arguments(folder: Folder, framework: Framework) -> tuple[str, ...]:
+    """Return the arguments of `sidecar run`, which are the same for each daemon."""
+    return (
+        *("run", "--checkpoint-dir", str(folder.checkpoints), "--task", f"{framework.task_file}:task"),
+        *("--replicas", "2", "--http", f"{LOCAL}:0", "--log-format", "json"),
+        *("--config", os.devnull),  # else a sidecar.toml in the current directory would change the demo
+    )
+
+
+def _environment(folder: Folder, own: Mapping[str, str]) -> dict[str, str]:
+    """Return the user's environment with the variables of a task, without settings that would change the demo."""
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("SIDECAR_")}
+    local = {name: ",".join(filter(None, (os.environ.get(name), LOCAL))) for name in ("no_proxy", "NO_PROXY")}
+    return inherited | {
+        **own,
+        "SIDECAR_WORKER_LOGS": str(folder.logs / "worker-processes"),
+        "SIDECAR_STANDBY": "false",  # no worker is lost here, and two more imports would slow down training
+        "CUDA_VISIBLE_DEVICES": "-1",  # two training processes would fight for one GPU's memory
+        **local,  # gRPC asks proxies too
+    }
+
+
+def _free_ports(count: int) -> Iterator[int]:
+    candidates = random.sample(_PORTS, len(_PORTS))  # so that two demos at once rarely ask for the same
+    for port in candidates:
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind((LOCAL, port))
+            except OSError:
+                continue
+        yield port
+        count -= 1
+        if count == 0:
+            return
+
+
+def _records(log: Path) -> Iterator[dict[str, Any]]:
+    """Yield the records in the first lines of a JSON log."""
+    try:
+        with log.open("rb") as file:
+            lines = file.read(_START_BYTES).splitlines(keepends=True)
+    except FileNotFoundError:
+        return
+    for line in lines:
+        try:
+            record = json.loads(line)
+        except ValueError:
+            continue
+        if line.endswith(b"\n") and isinstance(record, dict):
+            yield record

@@ -1,0 +1,322 @@
+"""Start, command and kill the worker processes of this node, and track their phases and time limits.
+
+Each replica is a slot with at most one active worker, which has joined a group, and one standby, which has imported the
+framework but not the task. The daemon's main thread owns the pool: reports arrive through `observe`, time is an
+argument, and nothing here waits.
+"""
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final, Protocol
+
+from sidecar.daemon.workers.environment import worker_environment
+from sidecar.daemon.workers.phase_progress import PhaseProgress
+from sidecar.daemon.workers.ports import Port, Ports
+from sidecar.daemon.workers.process import Event, Exited, Halted, Post, Process, start
+from sidecar.daemon.workers.timeouts import PhaseTimeouts, TimedOut
+from sidecar.protocol.heartbeat import Slot
+from sidecar.protocol.messages import Checked, Done, Evaluate, Failed, Join, Joined, Phase, Progress, Ready
+from sidecar.protocol.records import group_id
+from sidecar.protocol.states import WorkerPhase
+from sidecar.publishing.status import WorkerStatus
+
+_SILENT_SECONDS: Final = 5.0  # a worker that reports more often is not measured
+__all__ = ["PhaseTimeouts", "TimedOut", "Worker", "WorkerLaunch", "WorkerPool", "group_id"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerLaunch:
+    """Describe how worker processes are started on this node.
+
+    Args:
+        interpreter: The Python of the worker processes.
+        framework: The framework that they import.
+        environment: The environment of the daemon, which is adapted for each worker.
+        changes: Variables to set or, if None, to remove.
+        devices: CUDA_VISIBLE_DEVICES of each replica's workers.
+        logs: The folder of the logs.
+        directory: The current directory of the worker processes.
+    """
+
+    interpreter: str
+    framework: str
+    environment: Mapping[str, str]
+    changes: Mapping[str, str | None]
+    devices: Sequence[str]
+    logs: Path
+    directory: str
+
+
+class Start(Protocol):
+    """Start a worker process; see `process.start`."""
+
+    def __call__(
+        self,
+        worker: str,
+        *,
+        interpreter: str,
+        framework: str,
+        environment: Mapping[str, str],
+        directory: str,
+        log: Path,
+        keep_logs: Collection[str],
+        post: Post,
+    ) -> Process:
+        """Start the process, and return it."""
+        ...
+
+
+@dataclass(slots=True)
+class Worker:
+    """Hold the state of one worker process, as its reports describe it."""
+
+    worker: str
+    process: Process
+    port: Port
+    address: str
+    progress: PhaseProgress
+    ready: bool = False  # the framework is imported
+    group: str | None = None
+    joined: Joined | None = None
+    plan: int | None = None
+    killed: bool = False
+
+    def overrun(self, timeouts: PhaseTimeouts, now: float) -> TimedOut | None:
+        """Return the time limit that the worker has exceeded, if any."""
+        if self.killed:
+            return None
+        if now - self.progress.heard >= _SILENT_SECONDS:
+            self.progress.waits.measure(self.process.waits, now)
+        overrun = self.progress.overrun(timeouts, now)
+        return None if overrun is None else TimedOut(self.worker, *overrun, self.progress.phase)
+
+
+@dataclass(slots=True)
+class _Replica:
+    """Hold the workers of one slot of the node, which share a set of devices."""
+
+    devices: str
+    active: Worker | None = None
+    standby: Worker | None = None
+
+
+@dataclass(slots=True)
+class WorkerPool:
+    """Manage all worker processes of this node."""
+
+    launch: WorkerLaunch
+    bounds: PhaseTimeouts
+    name: str  # node and incarnation: unique for all time
+    host: str
+    ports: Ports
+    post: Post
+    start: Start = start
+    keep_standby: bool = True
+    _replicas: list[_Replica] = field(default_factory=list)
+    _leaving: list[Worker] = field(default_factory=list)  # killed after they were replaced, and not ended yet
+    _probe: Worker | None = None
+    _started: int = 0
+
+    def __post_init__(self) -> None:
+        self._replicas = [_Replica(devices) for devices in self.launch.devices]
+
+    def fill(self, now: float) -> list[Worker]:
+        """Start a standby in every slot that should have one, and return the workers that were started.
+
+        No standby is started while the active worker joins and builds: its import would delay the next evaluation.
+        """
+        started = []
+        for replica in self._replicas:
+            has_joined = replica.active is not None and replica.active.joined is not None
+            if replica.standby is None and (replica.active is None or (self.keep_standby and has_joined)):
+                replica.standby = self._start(replica.devices, now)
+                started.append(replica.standby)
+        return started
+
+    def probe(self, now: float) -> bool:
+        """Start the probe unless it runs already, and return whether it was started.
+
+        The probe is a process that checks the task and never joins a group.
+        """
+        if self._probe is not None:
+            return False
+        self._probe = self._start("-1", now)
+        return True
+
+    def log_of(self, worker: str) -> Path | None:
+        """Return the log of a worker process that this daemon started; None for any other worker."""
+        return self.launch.logs / f"{worker}.log" if worker.startswith(f"{self.name}.") else None
+
+    def is_probe(self, worker: str) -> bool:
+        """Return whether a worker is the probe, which checks the task."""
+        return self._probe is not None and self._probe.worker == worker
+
+    def release(self, idle_since: float) -> None:
+        """Kill the active workers that have been idle since then, so that other programs can use their GPUs."""
+        for replica in self._replicas:
+            active = replica.active
+            if (
+                active is not None
+                and not active.killed
+                and active.progress.phase == WorkerPhase.IDLE
+                and active.progress.since <= idle_since
+            ):
+                self.kill(active)
+
+    def slots(self) -> tuple[Slot, ...]:
+        """Return the slots for the heartbeat, with the workers that can be listed in a plan."""
+        slots = []
+        for replica in self._replicas:
+            active = replica.active if replica.active and not replica.active.killed else None
+            standby = (
+                replica.standby if replica.standby and replica.standby.ready and not replica.standby.killed else None
+            )
+            slots.append(
+                Slot(
+                    worker=active.worker if active else None,
+                    group=active.group if active else None,
+                    address=active.address if active else None,
+                    standby=standby.worker if standby else None,
+                    standby_address=standby.address if standby else None,
+                )
+            )
+        return tuple(slots)
+
+    def find(self, worker_id: str) -> Worker | None:
+        """Return the worker process with that id, or None if it has ended."""
+        return next((worker for worker in self.all() if worker.worker == worker_id), None)
+
+    def all(self) -> Iterator[Worker]:
+        """Yield every worker process that has not ended."""
+        for replica in self._replicas:
+            if replica.active is not None:
+                yield replica.active
+            if replica.standby is not None:
+                yield replica.standby
+        yield from self._leaving
+        if self._probe is not None:
+            yield self._probe
+
+    def join(self, command: Join, worker: str, now: float) -> None:
+        """Let a standby join a group. It replaces the active worker of its slot, which is killed."""
+        replica = next(slot for slot in self._replicas if slot.standby and slot.standby.worker == worker)
+        assert replica.standby is not None
+        if replica.active is not None:
+            self.kill(replica.active)
+            self._leaving.append(replica.active)
+        replica.active, replica.standby = replica.standby, None
+        replica.active.group = command.group
+        replica.active.progress.enter(WorkerPhase.JOIN, now)
+        replica.active.process.send(command)
+
+    def evaluate(self, command: Evaluate, worker: str, now: float) -> None:
+        """Let an active worker evaluate a checkpoint."""
+        active = self.find(worker)
+        assert active is not None
+        active.plan = command.plan
+        if active.joined is not None:
+            active.progress.enter(WorkerPhase.RESTORE, now)
+        active.process.send(command)
+
+    def observe(self, worker_id: str, event: Event, now: float) -> None:
+        """Note an event of a worker. A worker that exited releases its slot and its port."""
+        worker = self.find(worker_id)
+        if worker is None:
+            return
+        if isinstance(event, Halted):  # not a sign of life, even if the process continues
+            worker.progress.halted = now if event.halted else None
+            return
+        if isinstance(event, Progress):
+            worker.progress.advance(event, now)
+        worker.progress.hear(now)
+        if isinstance(event, Ready):
+            worker.ready = True
+            worker.progress.enter(WorkerPhase.STANDBY, now)
+        elif isinstance(event, Phase):
+            worker.progress.enter(event.phase, now)
+        elif isinstance(event, Joined):
+            worker.joined = event
+            worker.progress.enter(WorkerPhase.IDLE, now)
+        elif isinstance(event, Done | Checked):
+            worker.plan = None
+            worker.progress.enter(WorkerPhase.IDLE, now)
+        elif isinstance(event, Failed):
+            worker.progress.enter(WorkerPhase.FAILED, now)
+        elif isinstance(event, Exited):
+            self._remove(worker)
+
+    def overruns(self, now: float) -> list[TimedOut]:
+        """Return the workers that exceeded a time limit. The caller kills them, so no worker is returned twice."""
+        return [overrun for worker in self.all() if (overrun := worker.overrun(self.bounds, now)) is not None]
+
+    def kill(self, worker: Worker) -> None:
+        """SIGKILL a worker and its children. The event `Exited` follows."""
+        worker.killed = True
+        worker.process.kill()
+
+    def kill_all(self) -> None:
+        """SIGKILL every worker process."""
+        for worker in self.all():
+            self.kill(worker)
+
+    def kill_group(self, group: str | None = None, *, other_than: str | None = None) -> None:
+        """SIGKILL the active workers of `group`, or of every group except `other_than`."""
+        for replica in self._replicas:
+            active = replica.active
+            if active is not None and (active.group == group if other_than is None else active.group != other_than):
+                self.kill(active)
+
+    def statuses(self) -> tuple[WorkerStatus, ...]:
+        """Return the status of each worker process, for display."""
+        return tuple(
+            WorkerStatus(
+                worker=worker.worker,
+                pid=worker.process.pid,
+                state=worker.progress.phase,
+                batches=worker.progress.batches,
+                total_batches=worker.progress.total_batches,
+            )
+            for worker in self.all()
+        )
+
+    def _start(self, devices: str, now: float) -> Worker:
+        """Start a worker process with a port of its own. The port is released if the start fails."""
+        self._started += 1
+        worker = f"{self.name}.{self._started}"
+        port = self.ports.reserve()
+        environment = worker_environment(
+            self.launch.environment,
+            framework=self.launch.framework,
+            devices=devices,
+            hosts=[self.host],
+            changes=self.launch.changes,
+        )
+        try:
+            process = self.start(
+                worker,
+                interpreter=self.launch.interpreter,
+                framework=self.launch.framework,
+                environment=environment,
+                directory=self.launch.directory,
+                log=self.launch.logs / f"{worker}.log",
+                keep_logs={running.worker for running in self.all()},
+                post=self.post,
+            )
+        except BaseException:
+            port.close()
+            raise
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return Worker(worker, process, port, f"{host}:{port.number}", PhaseProgress(since=now, heard=now))
+
+    def _remove(self, worker: Worker) -> None:
+        """Forget a worker that has ended, and release its port."""
+        worker.port.close()
+        self._leaving = [leaving for leaving in self._leaving if leaving is not worker]
+        if self._probe is worker:
+            self._probe = None
+        for replica in self._replicas:
+            if replica.active is worker:
+                replica.active = None
+            if replica.standby is worker:
+                replica.standby = None

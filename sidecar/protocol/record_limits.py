@@ -1,0 +1,96 @@
+"""Define how large each kind of record may be. `sidecar.protocol.codec` checks it before and while it decodes a record.
+
+The limits are constants of the protocol, not settings: every node must come to the same answer from the same bytes.
+They are far above what a daemon writes, and low enough that one forged file costs little memory and time. A release may
+lower what it writes, but never what it reads. Standard library only, because worker processes import this module.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Final
+
+NESTING: Final = 32
+"""The most lists and objects inside one another. The parser of Python fails at a depth that depends on the node."""
+
+DIGITS: Final = 400
+"""The most digits in a row of a number: a double has at most 309, and some nodes may refuse more than 4,300."""
+
+
+@dataclass(frozen=True, slots=True)
+class RecordLimits:
+    """Limit a kind of record.
+
+    Args:
+        size: The most bytes of the file.
+        values: The most values: objects, lists and what they hold, in unknown fields, too.
+        items: The most items of a list or an object that has no limit of its own.
+        text: The most characters of a text that has no limit of its own.
+        name: The most characters of the name of a field or an item.
+    """
+
+    size: int
+    values: int
+    items: int = 4096
+    text: int = 4096
+    name: int = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class AtMost:
+    """Limit the items of a list or an object, or the characters of a text; `cut`: a writer cuts what is longer."""
+
+    count: int
+    cut: bool = False
+
+
+SMALL: Final = RecordLimits(64 * 1024, 16_384)
+"""For records without a limit of their own: run.json, progress of sinks, signals, comparisons, records of pins."""
+
+HEARTBEAT: Final = RecordLimits(256 * 1024, 16_384)
+MANIFEST: Final = RecordLimits(1024 * 1024, 65_536)
+PLAN: Final = RecordLimits(2 * 1024 * 1024, 65_536)  # 2,000 settlements with long names, or 4,096 members
+OUTCOME: Final = RecordLimits(2 * 1024 * 1024, 98_304)  # five numbers for each of 1,000 classes, in two eval sets
+RESULT_VIEW: Final = RecordLimits(PLAN.size + OUTCOME.size, PLAN.values + OUTCOME.values)
+SNAPSHOT: Final = RecordLimits(
+    64 * 1024 * 1024, 1_600_000, items=1_600_000, text=65_536
+)  # unpacked: 350,000 evaluations
+
+_OUTSIDE_DIGITS: Final = bytes(ord("0") if chr(code).isdigit() and code < 128 else ord(" ") for code in range(256))  # noqa: PLR2004 - ASCII
+_NO_BRACKETS: Final = bytes(code for code in range(256) if chr(code) not in "[]{}")
+_DEPTHS: Final = {ord("["): 1, ord("{"): 1, ord("]"): -1, ord("}"): -1}
+_PART: Final = 64 * 1024
+
+
+def excess(data: bytes, limits: RecordLimits) -> str | None:
+    """Return which limit the bytes of a record break, as the end of a sentence; None if they break none.
+
+    Decide it before the record is parsed, which may take a hundred times the memory of the file. The text need not be
+    JSON. A part of a text never breaks a limit that the whole text does not break.
+    """
+    if len(data) > limits.size:
+        return f"has more than {limits.size} bytes"
+    values, depth = 1, 0
+    digits = b"0" * (DIGITS + 1)
+    for part in _outside_texts(data):
+        brackets = part.translate(None, _NO_BRACKETS)
+        values += part.count(b",") + brackets.count(b"[") + brackets.count(b"{")
+        if values > limits.values:
+            return f"has more than {limits.values} values"
+        depths = list(accumulate(map(_DEPTHS.__getitem__, brackets), initial=depth))
+        if max(depths) > NESTING:
+            return f"has more than {NESTING} lists and objects inside one another"
+        depth = depths[-1]
+        if digits in part.translate(_OUTSIDE_DIGITS):
+            return f"has a number of more than {DIGITS} digits"
+    return None
+
+
+def _outside_texts(data: bytes) -> Iterator[bytes]:
+    """Yield what stands outside of the texts of a JSON document, in parts, so that quotes cost no memory."""
+    plain = data.replace(rb"\\", b"").replace(rb"\"", b"") if b"\\" in data else data
+    inside = 0
+    for start in range(0, len(plain), _PART):
+        pieces = plain[start : start + _PART].split(b'"')
+        yield b" ".join(pieces[inside::2])
+        inside ^= (len(pieces) - 1) & 1

@@ -1,0 +1,193 @@
+"""Answer the requests of the status page: the page, its files, and the data of its curves. Imported at the first one.
+
+Everything comes from values that exist already. `Past` answers at once, and its own thread reads shared storage.
+"""
+
+from collections.abc import Callable, Mapping
+from http import HTTPStatus
+from typing import Any, Final, Protocol
+from urllib.parse import parse_qs, quote
+
+from sidecar.publishing.http.response import HTML, Response, json_response, response, tagged
+from sidecar.publishing.page.document import Files, page
+from sidecar.publishing.page.evaluation import evaluation_page, evaluations_page, reading_page
+from sidecar.publishing.page.static_files import static_base, static_files
+from sidecar.publishing.past.curve import LEAST_POINTS, MOST_POINTS, curve_json
+from sidecar.publishing.past.evaluations import PastEvaluations
+from sidecar.publishing.past.reader import Past
+
+MOST_ROWS: Final = 100
+"""The most rows of one answer of /api/evaluations."""
+
+_ROWS: Final = 40
+_POINTS: Final = 500
+_MOST_SMOOTHING: Final = 0.999
+_PARAMETERS: Final = 8
+_LARGEST_PLAN: Final = 10**18
+_FOREVER: Final = (("Cache-Control", "public, max-age=31536000, immutable"),)  # the path has the version
+
+
+class _Asked(Protocol):
+    @property
+    def query(self) -> str: ...
+
+
+class _UnusableParameterError(ValueError):
+    """A parameter of a request cannot be used."""
+
+
+class PageViews:
+    """Answer the requests of the status page.
+
+    Args:
+        status: Returns the content of /api/status. The value is replaced as a whole, and never changed in place.
+        past: Answers questions about all evaluations.
+    """
+
+    def __init__(self, status: Callable[[], dict[str, Any]], past: Past) -> None:
+        self._status, self._past = status, past
+        self._made: dict[str, tuple[dict[str, Any], Response]] = {}  # the newest answer made of a status, by path
+        self.views: Mapping[str, Callable[[_Asked], Response]] = {
+            "/": lambda _: self._once("/", lambda status: response(HTTPStatus.OK, page(status, self._files), HTML)),
+            "/api/status": lambda _: self._once("/api/status", json_response),
+            "/evaluations": self._guarded(self._evaluations_page),
+            "/evaluation": self._guarded(self._evaluation_page),
+            "/api/curves": lambda _: tagged(json_response(self._curves())),
+            "/api/curve": self._guarded(self._curve),
+            "/api/evaluations": self._guarded(self._evaluations),
+            "/api/evaluation": self._guarded(self._evaluation),
+        }
+
+    def static(self, place: str) -> Response | None:
+        """Return a file of the page; None if there is none at this path."""
+        if place == "/favicon.ico":  # browsers ask for it where they do not read the page, for example before JSON
+            place = f"{static_base()}/icon.svg"
+        if not place.startswith("/static/") or (file := static_files().get(place)) is None:
+            return None
+        return tagged(Response(HTTPStatus.OK, file.content_type, file.content, _FOREVER))
+
+    @property
+    def _files(self) -> Files:
+        return Files(static_base())
+
+    @property
+    def _run(self) -> str:
+        return str(self._status().get("run", ""))
+
+    def _once(self, path: str, make: Callable[[dict[str, Any]], Response]) -> Response:
+        """Return the answer made of the present status. It is made once for all clients."""
+        status = self._status()
+        made = self._made.get(path)
+        if made is None or made[0] is not status:
+            made = self._made[path] = status, tagged(make(status))
+        return made[1]
+
+    def _guarded(self, view: Callable[["_Parameters"], Response]) -> Callable[[_Asked], Response]:
+        def answer(request: _Asked) -> Response:
+            try:
+                return view(_Parameters(request.query))
+            except _UnusableParameterError as error:
+                return response(HTTPStatus.BAD_REQUEST, f"{error}\n")
+            except LookupError as error:
+                return response(HTTPStatus.NOT_FOUND, f"{error.args[0]}\n")
+
+        return answer
+
+    def _curves(self) -> dict[str, Any]:
+        """Return the names of all curves, each with the address of its points."""
+        progress = self._past.progress()
+        return {
+            "progress": progress,
+            "series": [
+                {
+                    "set": series.eval_set,
+                    "metric": series.metric,
+                    "goal": series.goal,
+                    "evaluations": series.points,
+                    "url": f"/api/curve?set={_quoted(series.eval_set)}&metric={_quoted(series.metric)}",
+                }
+                for series in self._past.read(PastEvaluations.series)
+            ],
+        }
+
+    def _curve(self, asked: "_Parameters") -> Response:
+        eval_set, metric = asked.text("set"), asked.text("metric")
+        points = asked.whole("points", _POINTS, LEAST_POINTS, MOST_POINTS)
+        smoothing = asked.number("smoothing", 0.0, 0.0, _MOST_SMOOTHING)
+        best = (self._status().get("best") or {}).get(f"{eval_set}/{metric}", {}).get("plan")
+        found = self._past.read(
+            lambda past: curve_json(past, eval_set, metric, points=points, smoothing=smoothing, best=best)
+        )
+        if found is None:
+            progress = self._past.progress()
+            if progress["state"] != "read":
+                return json_response({"progress": progress}, HTTPStatus.ACCEPTED)
+            raise LookupError("no evaluation has this metric on this eval set; /api/curves lists all")
+        return tagged(json_response(found))
+
+    def _evaluations(self, asked: "_Parameters") -> Response:
+        return tagged(json_response({"progress": self._past.progress(), "rows": self._rows(asked)}))
+
+    def _evaluations_page(self, asked: "_Parameters") -> Response:
+        progress = self._past.progress()
+        note = "" if progress["state"] == "read" else f"The journal is being read: {progress['share']:.0%}."
+        return response(HTTPStatus.OK, evaluations_page(self._rows(asked), self._run, self._files, note), HTML)
+
+    def _rows(self, asked: "_Parameters") -> list[dict[str, Any]]:
+        """Return rows before a plan, newest first."""
+        before = asked.whole("before", _LARGEST_PLAN, 0, _LARGEST_PLAN)
+        count = asked.whole("count", _ROWS, 1, MOST_ROWS)
+        return self._past.read(lambda past: [past.json_of(row) for row in past.before(before, count)])
+
+    def _evaluation(self, asked: "_Parameters") -> Response:
+        plan = asked.whole("plan", None, 1, _LARGEST_PLAN)
+        found = self._past.details(plan)
+        if found is None:
+            return json_response({"progress": self._past.progress()}, HTTPStatus.ACCEPTED)
+        return tagged(json_response(found))
+
+    def _evaluation_page(self, asked: "_Parameters") -> Response:
+        plan = asked.whole("plan", None, 1, _LARGEST_PLAN)
+        found = self._past.details(plan)
+        if found is None:
+            waiting = response(HTTPStatus.ACCEPTED, reading_page(plan, self._run, self._files), HTML)
+            return waiting._replace(headers=(("Refresh", "1"),))
+        return tagged(response(HTTPStatus.OK, evaluation_page(found, self._run, self._files), HTML))
+
+
+class _Parameters:
+    """Read the parameters of a request. Every method raises `_UnusableParameterError`."""
+
+    def __init__(self, query: str) -> None:
+        try:
+            self._values = parse_qs(query, keep_blank_values=True, errors="surrogatepass", max_num_fields=_PARAMETERS)
+        except ValueError as error:
+            raise _UnusableParameterError(f"the parameters cannot be read: {error}") from None
+
+    def text(self, name: str) -> str:
+        """Return a text."""
+        values = self._values.get(name, [])
+        if len(values) != 1:
+            raise _UnusableParameterError(f"expected {name}=… once")
+        return values[0]
+
+    def whole(self, name: str, default: int | None, least: int, most: int) -> int:
+        """Return a whole number within bounds."""
+        return int(self.number(name, default, least, most, whole=True))
+
+    def number(self, name: str, default: float | None, least: float, most: float, *, whole: bool = False) -> float:
+        """Return a number within bounds."""
+        if default is not None and name not in self._values:
+            return default
+        given = self.text(name)
+        try:
+            value = int(given) if whole and given.isascii() else float(given)
+        except ValueError:
+            value = float("nan")
+        if not least <= value <= most or value != value or (whole and not isinstance(value, int)):  # noqa: PLR0124 - NaN
+            raise _UnusableParameterError(f"{name} is {'a whole' if whole else 'a'} number from {least} to {most}")
+        return value
+
+
+def _quoted(name: str) -> str:
+    return quote(name, safe="", errors="surrogatepass")

@@ -1,0 +1,265 @@
+"""Hold the connections of the HTTP port: one thread reads all requests and writes all answers.
+
+A connection costs a descriptor and at most 32 KiB, but no thread. Clients that send nothing, or send slowly, cannot
+keep others from the port. If there are too many connections, the oldest one of the client with the most connections is
+closed: first those whose request is incomplete, then those that are being answered. An honest client sends its request
+at once, long before its connection is the oldest.
+"""
+
+import asyncio
+import contextlib
+import ipaddress
+import socket
+import threading
+from collections import Counter
+from collections.abc import Callable, Collection
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Any, Final
+
+from prometheus_client import CollectorRegistry
+
+from sidecar.errors import SettingsError
+from sidecar.publishing.http.hosts import Hosts
+from sidecar.publishing.http.views import Request, Views
+from sidecar.publishing.past.reader import Past
+from sidecar.publishing.plain_structlog import structlog
+from sidecar.system.addresses import dialled
+
+_log = structlog.get_logger()
+
+REQUEST_BYTES: Final = 32 * 1024
+"""The most bytes of a request head. The connection is closed if it is longer."""
+
+CONNECTIONS: Final = 64
+"""The most connections at a time. A handful is usual: some scrapers, probes, people."""
+
+PER_CLIENT: Final = 32
+"""The most connections of one client: half of all, so that a single client never fills the port."""
+
+_BACKLOG: Final = 1024  # connections that wait in the kernel; if there are more, the client tries again after a second
+_LAST_PORT: Final = 65535
+_LINGER_SECONDS: Final = 1.0  # to discard the body of a request: closing at once would reset the connection
+_CLOSE_SECONDS: Final = 2.0
+_ACCEPT_AGAIN_SECONDS: Final = 0.1  # after a failure
+_RESOLVE_AGAIN_SECONDS: Final = 60.0  # after a failure
+
+
+class Server:
+    """Serve on `host`:`port` from a daemon thread; port 0 takes a free one.
+
+    Args:
+        host: Address or name to listen on; IPv6 literals with or without brackets.
+        port: Port to listen on.
+        names: Names, or globs, under which clients may address the daemon, in addition to names that are always safe.
+        registry: The metrics that /metrics shows.
+        health: Returns why the daemon is not alive, or None.
+        ready: Returns why the daemon is not ready, or None.
+        status: Returns the content of /api/status and of the page, made by `observability.report.status_json`.
+        past: Answers questions about all evaluations, for the curves of the page.
+        request_seconds: The time in which a client must send its request, and again to receive the answer.
+    """
+
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        *,
+        names: Collection[str] = (),
+        registry: CollectorRegistry,
+        health: Callable[[], str | None],
+        ready: Callable[[], str | None],
+        status: Callable[[], dict[str, Any]],
+        past: Past,
+        request_seconds: float = 10.0,
+    ) -> None:
+        self._host = host.strip("[]")
+        self._port = port
+        self._hosts = Hosts([self._host, *names])
+        self._views = Views(self._hosts, registry, health, ready, status, past)
+        self._request_seconds = request_seconds
+        self._closed = threading.Event()
+        self._running: tuple[asyncio.AbstractEventLoop, asyncio.Event, threading.Thread] | None = None
+        self._bound = 0
+
+    def start(self) -> None:
+        """Start to listen, and return. Raises `SettingsError` if the address cannot be used."""
+        if not 0 <= self._port <= _LAST_PORT:  # the resolver would take it modulo 65536
+            raise self._refusal(f"a port is 0 to {_LAST_PORT}")
+        try:
+            listener = _listen(self._host, self._port)
+        except OSError as error:
+            raise self._refusal(error.strerror or str(error)) from error
+        self._bound = listener.getsockname()[1]
+        loop, stopped = asyncio.new_event_loop(), asyncio.Event()
+        connections = _Connections(self._views, self._request_seconds)
+        thread = threading.Thread(
+            target=_run, args=(loop, connections.serve(listener, stopped)), name="http", daemon=True
+        )
+        self._running = loop, stopped, thread
+        thread.start()
+        threading.Thread(target=self._learn_own_names, name="http-names", daemon=True).start()
+
+    def _learn_own_names(self) -> None:
+        """Look up the machine's names until the resolver answers: the daemon may start before the network."""
+        while not self._hosts.learn_own_names() and not self._closed.wait(_RESOLVE_AGAIN_SECONDS):
+            pass
+
+    def _refusal(self, reason: str) -> SettingsError:
+        return SettingsError(
+            f"cannot serve HTTP on {_netloc(self._host, self._port)}: {reason}; "
+            "choose another address with --http HOST:PORT, or port 0 for a free one"
+        )
+
+    @property
+    def url(self) -> str:
+        """Return the URL of the server on this machine, such as `http://127.0.0.1:19108`. Only after `start`."""
+        assert self._running is not None, "start() comes first"
+        return f"http://{_netloc(dialled(self._host), self._bound)}"
+
+    def close(self) -> None:
+        """Stop listening and close every connection. A second call does nothing."""
+        if self._running is None:
+            return
+        loop, stopped, thread = self._running
+        self._running = None
+        self._closed.set()
+        with contextlib.suppress(RuntimeError):  # its thread has ended already
+            loop.call_soon_threadsafe(stopped.set)
+        thread.join(_CLOSE_SECONDS)
+
+
+def _netloc(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    """Bind without sharing the port, so that a second daemon on the same port fails at its start."""
+    # The name is resolved here, because the family follows from the address. A literal needs no name server.
+    family, kind, protocol, _, address = socket.getaddrinfo(
+        host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+    )[0]
+    listener = socket.socket(family, kind, protocol)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+        listener.listen(_BACKLOG)
+        listener.setblocking(False)
+    except BaseException:
+        listener.close()
+        raise
+    return listener
+
+
+def _run(loop: asyncio.AbstractEventLoop, serving: Any) -> None:
+    try:
+        loop.run_until_complete(serving)
+    except Exception:  # noqa: BLE001 - nothing else would report it
+        _log.exception("http_stopped")
+    finally:
+        loop.close()
+
+
+class _Connections:
+    """Hold all connections, the oldest first."""
+
+    def __init__(self, views: Views, request_seconds: float) -> None:
+        self._views = views
+        self._request_seconds = request_seconds
+        self._clients: dict[asyncio.Task[None], str] = {}
+        self._answered: set[asyncio.Task[None]] = set()  # the clients whose request is complete
+        # Builds slow answers, so that probes do not wait for them. Two threads, since Python runs one at a time.
+        self._makers = ThreadPoolExecutor(2, thread_name_prefix="http-answer")
+
+    async def serve(self, listener: socket.socket, stopped: asyncio.Event) -> None:
+        """Accept connections until `stopped`."""
+        accepting = asyncio.create_task(self._accept(listener))
+        await stopped.wait()
+        ending = [accepting, *self._clients]
+        for task in ending:
+            task.cancel()
+        await asyncio.gather(*ending, return_exceptions=True)
+        listener.close()
+        self._makers.shutdown(wait=False, cancel_futures=True)
+
+    async def _accept(self, listener: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                connection, address = await loop.sock_accept(listener)
+            except OSError:  # no descriptor is left, or the client has gone meanwhile
+                self._drop_oldest()
+                await asyncio.sleep(_ACCEPT_AGAIN_SECONDS)
+                continue
+            client = _client(address[0])
+            if sum(other == client for other in self._clients.values()) >= PER_CLIENT:
+                self._drop_oldest(client)
+            elif len(self._clients) >= CONNECTIONS:
+                self._drop_oldest()
+            task = loop.create_task(self._serve(connection))
+            self._clients[task] = client
+            task.add_done_callback(partial(self._close, connection))
+            await asyncio.sleep(0)  # a request that has arrived is read before the next connection is accepted
+
+    def _drop_oldest(self, client: str | None = None) -> None:
+        """Close the oldest connection of that client, or of the client with the most connections."""
+        if client is None and self._clients:
+            client = Counter(self._clients.values()).most_common(1)[0][0]
+        tasks = [task for task, other in self._clients.items() if other == client]
+        if tasks:
+            oldest = next((task for task in tasks if task not in self._answered), tasks[0])
+            del self._clients[oldest]  # now, because the task ends only after the new connection is counted
+            oldest.cancel()
+
+    def _close(self, connection: socket.socket, task: asyncio.Task[None]) -> None:
+        self._clients.pop(task, None)
+        self._answered.discard(task)
+        connection.close()
+
+    async def _serve(self, connection: socket.socket) -> None:
+        """Answer one request. The connection is closed when this ends, also by an exception."""
+        loop, task = asyncio.get_running_loop(), asyncio.current_task()
+        assert task is not None
+        try:
+            async with asyncio.timeout(self._request_seconds):
+                head = await _read_head(connection)
+            if not head:
+                return
+            self._answered.add(task)
+            request = Request(head)
+            if request.is_quick:
+                answer = self._views.answer(request)
+            else:
+                answer = await loop.run_in_executor(self._makers, self._views.answer, request)
+            async with asyncio.timeout(self._request_seconds):
+                await loop.sock_sendall(connection, answer)
+            connection.shutdown(socket.SHUT_WR)
+            async with asyncio.timeout(_LINGER_SECONDS):
+                while await loop.sock_recv(connection, REQUEST_BYTES):
+                    pass
+        except (OSError, TimeoutError):  # the client went away, or is too slow
+            return
+        except Exception:  # noqa: BLE001 - a bug in one connection must not end the server
+            _log.exception("http_connection_failed")
+
+
+async def _read_head(connection: socket.socket) -> bytes:
+    """Return the request line and the headers, up to the empty line. Return nothing if they are too long or missing."""
+    loop = asyncio.get_running_loop()
+    head = bytearray()
+    while block := await loop.sock_recv(connection, 4096):
+        head += block
+        if len(head) > REQUEST_BYTES:
+            return b""
+        recent = head[-len(block) - 3 :]
+        if b"\n\n" in recent or b"\n\r\n" in recent:
+            break
+    return bytes(head)
+
+
+def _client(address: str) -> str:
+    """Return the client to which an address belongs: in IPv6 a network of /64, since one client gets all of it."""
+    ip = ipaddress.ip_address(address.partition("%")[0])
+    if ip.version == 4 or ip.ipv4_mapped is not None:  # noqa: PLR2004 - IPv4
+        return str(ip)
+    return str(ipaddress.ip_network((ip, 64), strict=False))

@@ -1,0 +1,252 @@
+"""Build the answer to one request, by its path. Bytes in, bytes out: there are no sockets here.
+
+The views call the metrics registry and three callables, which must only read values that exist already. They never
+touch storage and never wait for the daemon's loop.
+"""
+
+import io
+import time
+from collections.abc import Callable
+from functools import cached_property, partial
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import unquote
+
+from prometheus_client import CollectorRegistry, make_wsgi_app
+
+from sidecar.publishing.http.hosts import Hosts
+from sidecar.publishing.http.response import TEXT, Response, response, unless_known
+from sidecar.publishing.past.reader import Past
+from sidecar.publishing.plain_structlog import structlog
+
+if TYPE_CHECKING:
+    from sidecar.publishing.http.page_views import PageViews
+
+_log = structlog.get_logger()
+
+_PROBES: Final = ("/healthz", "/readyz")
+_PAGE: Final = (
+    "/",
+    "/evaluations",
+    "/evaluation",
+    "/api/status",
+    "/api/curves",
+    "/api/curve",
+    "/api/evaluations",
+    "/api/evaluation",
+)
+"""The paths that `page_views` answers, in addition to its files."""
+
+_LOG_SECONDS: Final = 60.0
+"""The time in which a path is logged once, however many requests of it fail."""
+
+_FILES: Final = ("/static/", "/favicon.ico")
+
+CONTENT_SECURITY_POLICY: Final = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+"""The policy for browsers: an answer may load our own files, and nothing that it contains itself."""
+
+
+class Request(BaseHTTPRequestHandler):
+    """Parse one request head in memory, with the parser of the standard library.
+
+    Args:
+        head: The request line and the headers, with the empty line that ends them.
+    """
+
+    default_request_version = "HTTP/1.0"  # so that a refusal always has a status line
+    error_content_type = TEXT
+    error_message_format = "%(message)s\n"
+
+    def __init__(self, head: bytes) -> None:
+        self.rfile = io.BytesIO(head)
+        self.wfile = self._output = io.BytesIO()
+        self.client_address = ("", 0)
+        self.raw_requestline = self.rfile.readline()
+        self.command, self.requestline, self.request_version = "", "", ""
+        self.parsed = self.parse_request()
+
+    @property
+    def place(self) -> str:
+        """Return the path of the request, without the query."""
+        return unquote(self.path.partition("?")[0], errors="replace")
+
+    @property
+    def query(self) -> str:
+        """Return the part of the request's path after the question mark."""
+        return self.path.partition("?")[2]
+
+    @property
+    def is_quick(self) -> bool:
+        """Return whether the answer takes no time to build: that of a probe, or a refusal."""
+        return not self.parsed or self.place in _PROBES
+
+    @property
+    def output(self) -> bytes:
+        """Return the bytes written so far: for a request that could not be parsed, the refusal."""
+        return self._output.getvalue()
+
+    def written(self, response: Response) -> bytes:
+        """Return the bytes of the whole answer."""
+        self.send_response(response.status)
+        for name, value in response.headers:
+            self.send_header(name, value)
+        self.send_header("Content-Type", response.content_type)
+        if response.status != HTTPStatus.NOT_MODIFIED:  # there it would be the length of the whole answer
+            self.send_header("Content-Length", str(len(response.body)))
+        self.send_header("Connection", "close")
+        if "Cache-Control" not in dict(response.headers):
+            self.send_header("Cache-Control", "no-store")
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(response.body)
+        return self.output
+
+    def end_headers(self) -> None:
+        """Add what every answer has, also a refusal that the parser of the standard library writes."""
+        self.send_header("X-Content-Type-Options", "nosniff")
+        self.send_header("Content-Security-Policy", CONTENT_SECURITY_POLICY)
+        super().end_headers()
+
+    def version_string(self) -> str:
+        """Return the name of the program for the header `Server`, without the version of Python."""
+        return "sidecar"
+
+    def log_message(self, *_: Any) -> None:
+        """Write no access log: a scraper calls every few seconds."""
+
+
+class Views:
+    """Answer requests by path.
+
+    Args:
+        hosts: Decides which `Host` headers are answered.
+        registry: The metrics that /metrics shows.
+        health: Returns why the daemon is not alive, or None.
+        ready: Returns why the daemon is not ready, or None.
+        status: Returns the content of /api/status and of the page.
+        past: Answers questions about all evaluations.
+    """
+
+    def __init__(
+        self,
+        hosts: Hosts,
+        registry: CollectorRegistry,
+        health: Callable[[], str | None],
+        ready: Callable[[], str | None],
+        status: Callable[[], dict[str, Any]],
+        past: Past,
+    ) -> None:
+        self._hosts = hosts
+        self._exporter = make_wsgi_app(registry)
+        self._status, self._past = status, past
+        self._logged_again_at: dict[str, float] = {}
+        self._views: dict[str, Callable[[Request], Response]] = {
+            "/metrics": self._metrics,
+            **{path: partial(self._of_page, path) for path in _PAGE},
+            "/healthz": lambda _: _verdict(health()),
+            "/readyz": lambda _: _verdict(ready()),
+        }
+
+    @cached_property
+    def _page(self) -> "PageViews":
+        """Import the page when somebody looks at it: half a megabyte."""
+        from sidecar.publishing.http.page_views import PageViews  # noqa: PLC0415
+
+        return PageViews(self._status, self._past)
+
+    def answer(self, request: Request) -> bytes:
+        """Return the whole answer; empty if there is no request line."""
+        if not request.parsed:
+            return request.output
+        try:
+            found = self._answer(request)
+        except Exception:  # noqa: BLE001 - a bug in one view must not end the server
+            self._log_failure(request.place)
+            found = response(HTTPStatus.INTERNAL_SERVER_ERROR, "this answer failed; the daemon's log says why\n")
+        return request.written(found)
+
+    def _log_failure(self, place: str) -> None:
+        """Log the exception of a request, for each path once in `_LOG_SECONDS`: clients repeat themselves."""
+        path = place if place in self._views else _FILES[0]
+        now = time.monotonic()
+        if now >= self._logged_again_at.get(path, now):
+            self._logged_again_at[path] = now + _LOG_SECONDS
+            _log.exception("http_request_failed", path=place)
+
+    def _answer(self, request: Request) -> Response:
+        if (refused := self._misdirected(request)) is not None:
+            return refused
+        view = self._views.get(request.place) or self._file(request.place)
+        if view is None:
+            return response(HTTPStatus.NOT_FOUND, f"see {', '.join(self._views)}\n")
+        if request.command not in ("GET", "HEAD"):
+            refused = response(HTTPStatus.METHOD_NOT_ALLOWED, "read only: GET or HEAD\n")
+            return refused._replace(headers=(("Allow", "GET, HEAD"),))
+        return unless_known(view(request), ",".join(request.headers.get_all("If-None-Match", [])))
+
+    def _of_page(self, path: str, request: Request) -> Response:
+        return self._page.views[path](request)
+
+    def _file(self, place: str) -> Callable[[Request], Response] | None:
+        """Return a view that answers with a file of the page; None if there is none at this path."""
+        if not place.startswith(_FILES) or (file := self._page.static(place)) is None:
+            return None
+        return lambda _: file
+
+    def _misdirected(self, request: Request) -> Response | None:
+        """Refuse a request for another host. Browsers always name a host; old clients may not."""
+        hosts = request.headers.get_all("Host", [])
+        if len(hosts) > 1:
+            return response(HTTPStatus.BAD_REQUEST, "more than one Host header\n")
+        host = hosts[0].strip() if hosts else ""
+        try:
+            if not host or self._hosts.accepts(host):
+                return None
+        except ValueError:
+            return response(HTTPStatus.BAD_REQUEST, "the Host header is neither HOST nor HOST:PORT\n")
+        text = (
+            f"{host} is not known as a name of this daemon; if it is one, list it in http_hosts (SIDECAR_HTTP_HOSTS)\n"
+        )
+        return response(HTTPStatus.MISDIRECTED_REQUEST, text)
+
+    def _metrics(self, request: Request) -> Response:
+        """Return the answer of prometheus-client, which chooses the format and the compression."""
+        environ = {
+            "REQUEST_METHOD": "GET",
+            "PATH_INFO": request.place,
+            "QUERY_STRING": request.query,
+            "HTTP_ACCEPT": ",".join(request.headers.get_all("Accept", [])),
+            "HTTP_ACCEPT_ENCODING": "gzip" if _takes_gzip(request.headers.get_all("Accept-Encoding", [])) else "",
+        }
+        started: dict[str, str] = {}
+
+        def ask() -> bytes:
+            return b"".join(self._exporter(environ, lambda _, headers: started.update(headers)))
+
+        try:
+            body = ask()
+        except (TypeError, ValueError):  # prometheus-client takes any version in Accept for numbers
+            environ["HTTP_ACCEPT"] = ""
+            body = ask()
+        content_type = started.pop("Content-Type")
+        headers = (*started.items(), ("Vary", "Accept, Accept-Encoding"))
+        return Response(HTTPStatus.OK, content_type, body, headers)
+
+
+def _verdict(reason: str | None) -> Response:
+    if reason is None:
+        return response(HTTPStatus.OK, "ok\n")
+    return response(HTTPStatus.SERVICE_UNAVAILABLE, f"{reason}\n")
+
+
+def _takes_gzip(headers: list[str]) -> bool:
+    """Return whether Accept-Encoding lists gzip with a quality above 0: RFC 9110, section 12.5.3."""
+    for coding in ",".join(headers).lower().split(","):
+        name, *parameters = (part.strip() for part in coding.split(";"))
+        if name in ("gzip", "x-gzip"):
+            return not any(part.replace(" ", "").strip("0") in ("q=", "q=0.", "q=.") for part in parameters)
+    return False

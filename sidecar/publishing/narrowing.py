@@ -1,0 +1,95 @@
+"""Narrow a run's history to some steps, eval sets and metrics, before it is shown or exported. Pure."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
+from typing import TypeVar
+
+from sidecar.coordination.journal_state import Closed, Entry, EntryLog, JournalState
+from sidecar.protocol.records import Result
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Narrowing:
+    """Choose what of a history is shown.
+
+    Args:
+        eval_sets: Globs of eval sets; none: all of them.
+        metrics: Globs of metrics; none: all of them.
+        first_step: The smallest training step; None: any.
+        last_step: The largest training step; None: any.
+        newest: The number of newest entries that stay, of those that are left; None: all of them.
+    """
+
+    eval_sets: tuple[str, ...] = ()
+    metrics: tuple[str, ...] = ()
+    first_step: int | None = None
+    last_step: int | None = None
+    newest: int | None = None
+
+    def of(self, history: JournalState) -> JournalState:
+        """Return the entries that were chosen, with the numbers that were chosen.
+
+        With eval sets or metrics, only evaluations that have such a number stay. Entries without a step, such as those
+        of checkpoints whose step is unknown, stay only if all steps do.
+        """
+        entries = list(self._entries(history.entries))
+        entries = entries if self.newest is None else entries[max(0, len(entries) - self.newest) :]
+        return JournalState(log=EntryLog(entries=entries, count=len(entries)))
+
+    def _entries(self, entries: list[Entry]) -> Iterator[Entry]:
+        for entry in entries:
+            if not self._has(_step_of(entry)):
+                continue
+            if not self.eval_sets and not self.metrics:
+                yield entry
+            elif isinstance(entry, Closed) and entry.outcome.result is not None:
+                result = self._result(entry.outcome.result)
+                if any(result.metrics.values()) or any(result.classes.values()):
+                    yield Closed(entry.plan, replace(entry.outcome, result=result))
+
+    def _has(self, step: int | None) -> bool:
+        if step is None:
+            return self.first_step is None and self.last_step is None
+        return (self.first_step is None or step >= self.first_step) and (
+            self.last_step is None or step <= self.last_step
+        )
+
+    def _result(self, result: Result) -> Result:
+        sets = _named(result.examples, self.eval_sets)
+        return replace(
+            result,
+            examples=sets,
+            metrics={name: _named(values, self.metrics) for name, values in result.metrics.items() if name in sets},
+            classes={name: _named(values, self.metrics) for name, values in result.classes.items() if name in sets},
+        )
+
+
+def narrowing(
+    eval_sets: Sequence[str] | None,
+    metrics: Sequence[str] | None,
+    first_step: int | None,
+    last_step: int | None,
+    newest: int | None = None,
+) -> Narrowing:
+    """Return what the options of a command ask for; None stands for an option that was not given."""
+    return Narrowing(
+        eval_sets=tuple(eval_sets or ()),
+        metrics=tuple(metrics or ()),
+        first_step=first_step,
+        last_step=last_step,
+        newest=newest,
+    )
+
+
+def _named(values: Mapping[str, T], globs: tuple[str, ...]) -> dict[str, T]:
+    """Return the items whose name matches one of the globs, or all if there is none."""
+    return {name: value for name, value in values.items() if not globs or any(fnmatchcase(name, g) for g in globs)}
+
+
+def _step_of(entry: Entry) -> int | None:
+    if isinstance(entry, Closed):
+        return None if entry.plan.checkpoint is None else entry.plan.checkpoint.step
+    return entry.settlement.step

@@ -1,0 +1,90 @@
+"""Build the status page and its frame. Pure.
+
+A missing key of the status shows as nothing, because the daemon answers requests before its first scan. Elements with
+an `id` keep their place, and what a reader has opened or selected, when a script replaces the parts that changed.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from sidecar.publishing.page.evaluations import evaluations
+from sidecar.publishing.page.markup import link, text
+from sidecar.publishing.page.nodes import nodes
+from sidecar.publishing.page.numbers import numbers
+from sidecar.publishing.page.overview import alerts, header, present, summary
+
+Status = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Files:
+    """Name the files that a page loads.
+
+    Args:
+        base: The folder of the files, with their version in its path: `/static/0123456789ab`.
+    """
+
+    base: str = "/static"
+
+
+def page(status: Status, files: Files = Files(), older: str = "") -> str:
+    """Return the status page. `older` is a part of the page about evaluations before those of the status."""
+    body = f"""{header(status)}
+<main id="page" data-entries="{text(status.get("entries", 0))}">
+<div id="alerts">{alerts(status)}</div>
+{summary(status)}
+{present(status)}
+{_CURVES}
+{numbers(status)}
+{evaluations(status)}
+{older}
+{nodes(status)}
+</main>
+{_footer(status)}"""
+    run, node = text(status.get("run")) or "sidecar", text(status.get("node"))
+    return frame(f"{run} · {node}" if node else run, body, files)
+
+
+def frame(title: str, body: str, files: Files) -> str:
+    """Return a document with everything that each page has. `title` and `body` are markup."""
+    return f"""<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width,initial-scale=1">
+<title>{title}</title><link rel="icon" href="{files.base}/icon.svg" type="image/svg+xml">
+<link rel="stylesheet" href="{files.base}/uPlot.min.css"><link rel="stylesheet" href="{files.base}/page.css">
+<script src="{files.base}/uPlot.iife.min.js" defer></script>
+<script type="module" src="{files.base}/main.js"></script>
+</head><body>
+<p id="away" role="status" hidden></p>
+{body}
+<dialog id="evaluation" aria-label="Evaluation"></dialog>
+</body></html>
+"""
+
+
+_CURVES = """<section id="curves" data-own aria-labelledby="curves-title">
+<h2 id="curves-title">Curves</h2>
+<noscript><p class="note">Curves need JavaScript. The tables below have the numbers.</p></noscript>
+<form id="curve-controls" hidden>
+<label>Smoothing <input id="smoothing" type="range" min="0" max="0.99" step="0.01" value="0">
+<output id="smoothing-value" for="smoothing">0</output></label>
+<label><input id="log-scale" type="checkbox"> Log scale</label>
+<label id="filter-label" hidden>Filter <input id="filter" type="search" autocomplete="off"
+placeholder="name of a metric"></label>
+</form>
+<ul id="legend" hidden><li class="key-value">value</li><li class="key-smooth">smoothed</li>
+<li class="key-band">95 % interval</li><li class="key-best">best</li></ul>
+<p id="curves-note" class="note" role="status"></p>
+<div id="charts"></div>
+</section>"""
+
+
+def _footer(status: Status) -> str:
+    links = [link(url, name) for name, url in (status.get("page_links") or {}).items()]
+    elsewhere = f"<p>Elsewhere: {' · '.join(links)}</p>" if links else ""
+    return f"<footer>{elsewhere}{_MORE}</footer>"
+
+
+_MORE = """<p>More: <code>sidecar status</code> and <code>sidecar history</code> in a terminal ·
+<a href="/metrics">metrics for Prometheus</a> · <a href="/api/status">status as JSON</a> ·
+<a href="/healthz">health</a> · <a href="/readyz">readiness</a></p>"""

@@ -1,0 +1,9 @@
+"""Hold all results of a run in a compact form, for the curves and tables of the status page.
+
+`evaluations` folds the journal, `curve` draws one metric from it, `details` and `confusion` describe one evaluation,
+and `reader` is the thread that reads shared storage for them.
+"""
+
+from sidecar.publishing.past.reader import Past, PastReader
+
+__all__ = ["Past", "PastReader"]

@@ -1,0 +1,271 @@
+"""Read the past of a run for the status page, in one thread that starts at the first request for it.
+
+A daemon that nobody looks at reads nothing and holds nothing. The first request starts the thread, which reads the
+journal once. The daemon's loop then reports new entries, as it does to sinks. Without requests for ten minutes the
+thread forgets everything and ends. HTTP requests read what the thread has; only the thread waits for storage.
+"""
+
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Final, Protocol, TypeVar
+
+from sidecar.coordination.closed_plan import read_closed
+from sidecar.coordination.journal import Journal
+from sidecar.coordination.journal_state import Closed, Entry, EntryLog, JournalState
+from sidecar.coordination.run import read_run
+from sidecar.coordination.storage import Storage
+from sidecar.errors import RecordError, SidecarError, StorageLostError
+from sidecar.protocol.records import Outcome
+from sidecar.publishing.past.details import details_json
+from sidecar.publishing.past.evaluations import PastEvaluations
+from sidecar.publishing.status import Status
+
+T = TypeVar("T")
+
+DETAILS_KEPT: Final = 16
+"""The number of evaluations whose details are held: those that somebody looked at last."""
+
+_IDLE_SECONDS: Final = 600.0
+_RECORDS: Final = 100  # read before the progress is reported, and a request may read what is there
+_MOST_SAVES: Final = 64  # larger groups than any that was seen
+_FIRST_PAUSE_SECONDS: Final = 1.0
+_LAST_PAUSE_SECONDS: Final = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """Hold the loop's knowledge of the journal."""
+
+    entries: tuple[Entry, ...] = ()  # the newest
+    count: int = 0  # of all entries
+    through: int = 0  # the newest plan
+
+    @property
+    def run(self) -> str | None:
+        """Return the id of the run; None if there is no entry yet."""
+        return self.entries[-1].plan.run if self.entries else None
+
+
+class Past(Protocol):
+    """Answer questions about the past of a run. Every method returns at once, in any thread."""
+
+    def progress(self) -> dict[str, Any]:
+        """Return how much of the journal was read: `state`, `share` from 0 to 1, and `reason` of a failure."""
+        ...
+
+    def read(self, question: Callable[[PastEvaluations], T]) -> T:
+        """Return the answer to a question about the evaluations that were read so far."""
+        ...
+
+    def details(self, plan: int) -> dict[str, Any] | None:
+        """Return everything about an evaluation, or None until it was read. Raises `LookupError` if there is none."""
+        ...
+
+
+class PastReader:
+    """Read the past of a run when somebody asks for it. The daemon's loop calls `update`.
+
+    Args:
+        storage: The state directory of the run.
+        log_of: Returns the log file of a worker of this node, for a failed plan.
+        now: Returns seconds of a monotonic clock.
+    """
+
+    def __init__(
+        self,
+        storage: Storage,
+        *,
+        log_of: Callable[[Closed], str | None] = lambda _: None,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._storage, self.log_of, self._now = storage, log_of, now
+        self._changed = threading.Condition()  # guards all fields below; nobody holds it while storage is read
+        self._known = self._followed = _Known()  # the latter: what the thread has added
+        self._past: PastEvaluations | None = None  # None: nobody asked
+        self._run: str | None = None
+        self._through = 0
+        self._whole = False  # the journal was read to its end once
+        self._failing: str | None = None
+        self._asked_at = 0.0
+        self._wanted: OrderedDict[int, None] = OrderedDict()
+        self._details: OrderedDict[int, dict[str, Any] | None] = OrderedDict()  # None: there is no such evaluation
+
+    def update(self, _: Status, history: JournalState) -> None:
+        """Note what the loop knows. Never waits for storage."""
+        if history.log.count == self._known.count and history.through == self._known.through:
+            return
+        with self._changed:
+            self._known = _Known(tuple(history.entries), history.log.count, history.through)
+            self._changed.notify_all()
+
+    # -- requests ----------------------------------------------------------------------------------------------------
+
+    def progress(self) -> dict[str, Any]:
+        """Return how much of the journal was read: `state`, `share` from 0 to 1, and `reason` of a failure."""
+        with self._changed:
+            self._begin()
+            state = "read" if self._whole else "reading" if self._failing is None else "failing"
+            share = 1.0 if self._whole else min(1.0, self._through / max(1, self._known.through))
+            return {"state": state, "share": round(share, 3), "reason": self._failing}
+
+    def read(self, question: Callable[[PastEvaluations], T]) -> T:
+        """Return the answer to a question about the evaluations that were read so far."""
+        with self._changed:
+            return question(self._begin())
+
+    def details(self, plan: int) -> dict[str, Any] | None:
+        """Return everything about an evaluation, or None until it was read. Raises `LookupError` if there is none."""
+        with self._changed:
+            past = self._begin()
+            if plan not in self._details:
+                if self._whole and not any(row.attempt is not None for row in past.of_plan(plan)):
+                    raise LookupError(f"plan {plan} evaluated nothing, or has not ended")
+                self._wanted[plan] = None
+                while len(self._wanted) > DETAILS_KEPT:
+                    self._wanted.popitem(last=False)
+                self._changed.notify_all()
+                return None
+            self._details.move_to_end(plan)
+            if (found := self._details[plan]) is None:
+                raise LookupError(f"the records of plan {plan} cannot be read")
+            return found
+
+    def _begin(self) -> PastEvaluations:
+        """Return the evaluations that were read, and start the thread unless it runs. The caller holds the lock."""
+        self._asked_at = self._now()
+        if self._past is None:
+            threading.Thread(target=self._work, name="past", daemon=True).start()  # first, as it may be refused
+            self._past, self._through, self._whole, self._failing = PastEvaluations(), 0, False, None
+        return self._past
+
+    # -- the thread --------------------------------------------------------------------------------------------------
+
+    def _work(self) -> None:
+        pause = _FIRST_PAUSE_SECONDS
+        while True:
+            try:
+                if not self._whole:
+                    self._read_all()
+                self._follow()
+                self._read_details()
+            except Exception as error:  # noqa: BLE001 - the page says that it failed, and it is tried again
+                with self._changed:
+                    self._failing = str(error) if isinstance(error, SidecarError) else repr(error)
+                    self._changed.wait(pause)
+                    if self._forgets():
+                        return
+                pause = min(2 * pause, _LAST_PAUSE_SECONDS)
+                continue
+            pause = _FIRST_PAUSE_SECONDS
+            with self._changed:
+                self._failing = None
+                self._changed.wait_for(self._has_work, _IDLE_SECONDS)
+                if not self._has_work() and self._forgets():
+                    return
+
+    def _forgets(self) -> bool:
+        """Forget everything if nobody asked for long; return whether it did. The caller holds the lock."""
+        if self._now() - self._asked_at < _IDLE_SECONDS:
+            return False
+        self._past = None
+        self._details.clear()
+        return True
+
+    def _has_work(self) -> bool:
+        return bool(self._wanted) or self._known is not self._followed
+
+    def _read_all(self) -> None:
+        """Read the journal to its end, in steps."""
+        past, history = PastEvaluations(), JournalState(log=EntryLog(keep=1))
+        with self._changed:
+            self._past, self._through, self._run = past, 0, None
+        if (run := read_run(self._storage)) is not None:
+            self._run, journal = run, Journal(self._storage, run)
+            while records := journal.read_new(_RECORDS):
+                entries = [entry for record in records for entry in history.apply(record)]
+                with self._changed:
+                    for entry in entries:
+                        past.add(entry)
+                    self._through = history.through
+        with self._changed:
+            self._whole = True
+
+    def _follow(self) -> None:
+        """Add the entries that the loop reported since. Read all anew if some are missing, or if the run is another."""
+        with self._changed:
+            past, known = self._past, self._known
+            assert past is not None
+            missing, same_run = known.count - past.count, known.run in (None, self._run)
+            if same_run and missing <= len(known.entries):
+                for entry in known.entries[len(known.entries) - missing :] if missing > 0 else ():
+                    past.add(entry)
+                self._through, self._followed = max(self._through, known.through), known
+                return
+            self._whole = False
+            self._details.clear()
+        self._read_all()
+        with self._changed:
+            self._followed = known
+
+    def _read_details(self) -> None:
+        """Read the evaluations that somebody asked for."""
+        while True:
+            with self._changed:
+                if not self._wanted:
+                    return
+                plan, _ = self._wanted.popitem()  # the one that was asked for last
+            found = self._details_of(plan)
+            with self._changed:
+                self._details[plan] = found
+                while len(self._details) > DETAILS_KEPT:
+                    self._details.popitem(last=False)
+
+    def _details_of(self, number: int) -> dict[str, Any] | None:
+        """Return the details of a plan; None if its records are missing or damaged. Raises `StorageError`."""
+        try:
+            closed = read_closed(self._storage, number, self._run)
+        except (RecordError, StorageLostError):
+            return None
+        if closed is None or closed.plan.checkpoint is None:
+            return None
+        with self._changed:
+            row = (
+                next((row for row in self._past.of_plan(number) if row.attempt is not None), None)
+                if self._past
+                else None
+            )
+        try:
+            found = details_json(closed, self._saved(closed.outcome))
+        except _NoStatesError:
+            found = details_json(closed)
+        found["states_removed"] = bool(found["saves"]) and self._is_empty(closed.plan.folder)
+        numbered = {} if row is None else {"step": row.step, "step_source": row.step_source, "final": row.final}
+        return found | numbered | {"log": self.log_of(closed)}
+
+    def _is_empty(self, folder: str) -> bool:
+        """Return whether nothing is in a folder, or it is not there; False if that cannot be read."""
+        try:
+            return not self._storage.names(folder)
+        except SidecarError:
+            return False
+
+    def _saved(self, outcome: Outcome) -> Iterator[bytes]:
+        """Yield the metric states that each rank saved. Raises `_NoStatesError` unless all are there."""
+        result = outcome.result
+        if result is None or len(result.saves) > _MOST_SAVES:
+            return
+        for folder in result.saves:
+            try:
+                content = self._storage.read(f"{folder}/states.json")
+            except SidecarError as error:
+                raise _NoStatesError from error
+            if content is None:
+                raise _NoStatesError
+            yield content
+
+
+class _NoStatesError(Exception):
+    """The metric states of a rank are missing, or cannot be read."""

@@ -1,0 +1,64 @@
+"""Keep the events that a hook could not deliver, in files of the state directory that people and programs read.
+
+`sinks/dead_letters/<hook>.jsonl` holds one JSON object a line: when and why the event was given up, and the event. At
+its limit the file becomes `<hook>.old.jsonl`, in place of the one before, so that the oldest events go.
+"""
+
+import contextlib
+import json
+import os
+from pathlib import Path
+from typing import BinaryIO, Final
+
+from sidecar.publishing.sinks.sink import SinkUnavailableError
+from sidecar.system import durable
+from sidecar.system.clock import timestamp
+from sidecar.system.confined import open_folder
+from sidecar.system.plain_text import one_line
+
+FOLDER: Final = "sinks/dead_letters"
+
+_MOST_BYTES: Final = 8 * 1024 * 1024
+
+
+def add_dead_letter(run_dir: Path, hook: str, body: bytes, reason: str, wall: float) -> str:
+    """Append an event durably, and return the path of the file, relative to the run's state directory.
+
+    Args:
+        run_dir: The run's state directory.
+        hook: Name of the hook.
+        body: The event, as the hook got it.
+        reason: Why it was given up.
+        wall: Unix time in seconds.
+
+    Raises:
+        SinkUnavailableError: The file cannot be written: the event must not be forgotten, so it waits.
+    """
+    line = json.dumps({"given_up_at": timestamp(wall), "reason": reason, "event": json.loads(body)}).encode() + b"\n"
+    name, old = f"{hook}.jsonl", f"{hook}.old.jsonl"
+    try:
+        with open_folder(run_dir) as run, run.folder(FOLDER, make=True) as folder:
+            with contextlib.suppress(FileNotFoundError):
+                if folder.stat(name).st_size + len(line) > _MOST_BYTES:
+                    folder.rename(name, old)
+            with folder.append_to_file(name) as file:
+                length = os.fstat(file.fileno()).st_size
+                torn = length > 0 and os.pread(file.fileno(), 1, length - 1) != b"\n"  # by a daemon that was killed
+                try:
+                    _write_whole(file, b"\n" * torn + line)
+                    durable.sync_file(file)
+                except OSError:
+                    with contextlib.suppress(OSError):
+                        os.ftruncate(file.fileno(), length)  # no torn line is left
+                    raise
+            folder.sync()
+    except OSError as error:
+        path = one_line(str(error.filename or run_dir / FOLDER / name))
+        raise SinkUnavailableError(f"{reason}; and {path} cannot be written: {error.strerror}") from error
+    return f"{FOLDER}/{name}"
+
+
+def _write_whole(file: BinaryIO, data: bytes) -> None:
+    """Write all of the data. A disk that fills up takes a part first."""
+    while data:
+        data = data[file.write(data) :]

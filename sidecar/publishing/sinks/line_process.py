@@ -1,0 +1,135 @@
+"""Run a module of this package in a process of its own, and exchange lines of JSON with it, within a time limit.
+
+For sinks whose library is large, or has no time limits of its own: the process is killed if it does not answer, and it
+ends when it has nothing to do, so that its memory is free between two results. Standard library only.
+"""
+
+import contextlib
+import json
+import os
+import select
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from sidecar.errors import SidecarError
+
+_ROOT: Final = Path(__file__).resolve().parents[3]  # in which the package is
+_LONGEST_ANSWER: Final = 1 << 16
+
+
+class NoAnswerError(SidecarError):
+    """A process ended, or did not answer in time."""
+
+    retryable = True
+
+
+class LineProcess:
+    """Ask a process that answers each line of JSON with one line. One thread uses it.
+
+    Args:
+        module: The module that the process runs. It reads from standard input, and ends when that ends.
+        variables: Variables that the process gets in addition to those of the daemon.
+    """
+
+    def __init__(self, module: str, variables: Mapping[str, str]) -> None:
+        self._module, self._variables = module, variables
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def ask(self, question: Mapping[str, Any], seconds: float, *, descriptors: tuple[int, ...] = ()) -> Any:
+        """Return the answer to a question. The process is started if it does not run.
+
+        Args:
+            question: A JSON object. The process may get it a second time: one that had nothing to do may just end.
+            seconds: Limit for the whole answer; the process is killed then.
+            descriptors: Open files that the process needs. A new process is started for them and ended afterwards.
+
+        Raises `NoAnswerError`.
+        """
+        line = json.dumps(question).encode() + b"\n"
+        if descriptors:
+            self.close()
+        reused = self._process is not None
+        try:
+            answer = self._answer(line, seconds, descriptors)
+            if not answer and reused:
+                answer = self._answer(line, seconds, descriptors)
+        except BaseException:
+            self.close()
+            raise
+        if descriptors:
+            self.close()
+        if not answer:
+            raise NoAnswerError(f"the process {self._module} ended without an answer")
+        return json.loads(answer)
+
+    def close(self) -> None:
+        """Kill the process."""
+        process, self._process = self._process, None
+        if process is not None:
+            process.kill()
+            with process:  # closes the pipes, and waits
+                pass
+
+    def _answer(self, line: bytes, seconds: float, descriptors: tuple[int, ...]) -> bytes:
+        """Send a line, and return the answer; nothing if the process has ended."""
+        if self._process is None:
+            self._process = self._start(descriptors)
+        process = self._process
+        assert process.stdin is not None
+        assert process.stdout is not None
+        end = time.monotonic() + seconds
+        try:
+            _send(process.stdin.fileno(), line, end)
+            answer = _receive(process.stdout.fileno(), end)
+        except TimeoutError:
+            raise NoAnswerError(f"no answer within {seconds:g} s") from None
+        except BrokenPipeError:
+            answer = b""
+        if not answer:
+            self.close()
+        return answer
+
+    def _start(self, descriptors: tuple[int, ...]) -> "subprocess.Popen[bytes]":
+        """Start the process in a session of its own: Ctrl-C in a terminal must not interrupt the last results."""
+        path = os.pathsep.join(filter(None, (str(_ROOT), os.environ.get("PYTHONPATH"))))
+        process = subprocess.Popen(  # noqa: S603 - this interpreter and a module of this package
+            [sys.executable, "-P", "-m", self._module],
+            env={**os.environ, **self._variables, "PYTHONPATH": path},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            bufsize=0,
+            start_new_session=True,
+            pass_fds=descriptors,
+        )
+        assert process.stdin is not None
+        os.set_blocking(process.stdin.fileno(), False)
+        return process
+
+
+def _send(descriptor: int, data: bytes, end: float) -> None:
+    """Write all data to a pipe that does not block. Raises `TimeoutError`, or `BrokenPipeError` if nobody reads."""
+    while data:
+        _, ready, _ = select.select([], [descriptor], [], max(0.0, end - time.monotonic()))
+        if not ready:
+            raise TimeoutError
+        with contextlib.suppress(BlockingIOError):
+            data = data[os.write(descriptor, data) :]
+
+
+def _receive(descriptor: int, end: float) -> bytes:
+    """Return one line from a pipe; nothing if the writer ends before that. Raises `TimeoutError`."""
+    line = b""
+    while not line.endswith(b"\n"):
+        ready, _, _ = select.select([descriptor], [], [], max(0.0, end - time.monotonic()))
+        if not ready:
+            raise TimeoutError
+        part = os.read(descriptor, _LONGEST_ANSWER)
+        if not part or len(line) > _LONGEST_ANSWER:
+            return b""
+        line += part
+    return line

@@ -1,0 +1,166 @@
+"""Describe an exported checkpoint, in the file `manifest.json` next to its files. The file is a view of the journal.
+
+Other users may be able to write there, so a manifest that is read is trusted only as far as the journal confirms it.
+"""
+
+import contextlib
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import PurePath
+from typing import ClassVar, Final
+
+from sidecar.checkpoints.inspect import inspect_again
+from sidecar.coordination.journal_state import Closed
+from sidecar.coordination.totals import Best
+from sidecar.errors import CheckpointError, RecordError, StorageError
+from sidecar.protocol.codec import dumps, loads
+from sidecar.protocol.record_limits import MANIFEST as MANIFEST_LIMITS
+from sidecar.protocol.record_limits import RecordLimits
+from sidecar.protocol.records import SCHEMA, Checkpoint, EvalData, Value
+from sidecar.retention.pins.names import TEMPORARY
+from sidecar.retention.saves.comparison import Comparison
+from sidecar.system import durable
+from sidecar.system.confined import Folder, NotRegularError
+
+MANIFEST: Final = "manifest.json"
+_OTHER: Final = ".manifest.json"  # for a checkpoint that is itself a file with the usual name
+_LONGEST: Final = 1024 * 1024
+_MOST_FILES: Final = 2000
+
+
+@dataclass(frozen=True, slots=True)
+class ExportedFile:
+    """Name a file of an exported checkpoint, by its path in the folder, and its size in bytes."""
+
+    name: str
+    size: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Manifest:
+    """Describe an exported checkpoint.
+
+    Args:
+        run: Id of the run.
+        plan: Number of the evaluation in the journal.
+        checkpoint: Name of the checkpoint; its files have their original names.
+        path: What a user passes to the framework, relative to the folder of the manifest.
+        format: Format of the checkpoint.
+        digest: Digest of the checkpoint.
+        step: Its training step, and how that was found.
+        step_source: How the step was found.
+        evaluated_at: When the evaluation was completed, UTC.
+        ranks: Its place among the best ones, from 1, by EVAL_SET/METRIC. Empty: it is only not yet beaten by more than
+            noise.
+        metrics: Its numbers by eval set, each with its 95 % interval.
+        examples: Examples that were counted, by eval set.
+        files: Its files.
+        data: What the numbers were measured on, by eval set. Numbers of two exports can be compared if fingerprints and
+            examples are equal, and `task`. Empty: an older release wrote the manifest.
+        task: Digest of the task's code.
+        better_than: How much better it was than the best checkpoint before, if it has become the best one.
+    """
+
+    LIMITS: ClassVar[RecordLimits] = MANIFEST_LIMITS
+
+    run: str
+    plan: int
+    checkpoint: str
+    path: str
+    format: str
+    digest: str
+    step: int | None
+    step_source: str | None
+    evaluated_at: str
+    ranks: dict[str, int]
+    metrics: dict[str, dict[str, Value]]
+    examples: dict[str, int]
+    files: tuple[ExportedFile, ...]
+    data: dict[str, EvalData] = field(default_factory=dict)
+    task: str = ""
+    better_than: Comparison | None = None
+    schema: int = SCHEMA
+
+
+def manifest_of(
+    closed: Closed, best: Best | None, ranks: Mapping[str, int], folder: Folder, better_than: Comparison | None = None
+) -> Manifest:
+    """Return the manifest of a checkpoint whose files are in an open folder. Raises OSError if they cannot be listed.
+
+    `best`: its place in the ranking, which has the step also of a checkpoint that the journal numbers.
+    """
+    checkpoint, result = closed.plan.checkpoint, closed.outcome.result
+    assert checkpoint is not None
+    assert result is not None
+    return Manifest(
+        run=closed.plan.run,
+        plan=closed.plan.plan,
+        checkpoint=checkpoint.name,
+        path=PurePath(checkpoint.name).name,
+        format=checkpoint.format,
+        digest=checkpoint.digest,
+        step=checkpoint.step if best is None else best.step,
+        step_source=checkpoint.step_source if best is None else best.step_source,
+        evaluated_at=closed.outcome.completed_at,
+        ranks=dict(sorted(ranks.items())),
+        metrics=result.metrics,
+        examples=result.counted(),
+        data=result.data,
+        task=result.task,
+        files=_files(folder, checkpoint),
+        better_than=better_than,
+    )
+
+
+def as_known(manifest: Manifest, closed: Closed) -> Manifest:
+    """Return a manifest in which all that the journal knows, too, is as the journal says: checkpoint and numbers."""
+    checkpoint, result = closed.plan.checkpoint, closed.outcome.result
+    assert checkpoint is not None
+    assert result is not None
+    is_known = checkpoint.step is not None  # else the ranking numbers it
+    return replace(
+        manifest,
+        run=closed.plan.run,
+        plan=closed.plan.plan,
+        checkpoint=checkpoint.name,
+        path=PurePath(checkpoint.name).name,
+        format=checkpoint.format,
+        digest=checkpoint.digest,
+        step=checkpoint.step if is_known else manifest.step,
+        step_source=checkpoint.step_source if is_known else manifest.step_source,
+        evaluated_at=closed.outcome.completed_at,
+        metrics=result.metrics,
+        examples=result.counted(),
+        data=result.data,
+        task=result.task,
+    )
+
+
+def write_manifest(folder: Folder, manifest: Manifest) -> None:
+    """Write the manifest into the folder of its checkpoint, durable before it is visible. Raises OSError."""
+    data, temporary = dumps(manifest) + b"\n", f"{TEMPORARY}{secrets.token_hex(8)}"
+    durable.replace(folder, _manifest_name(manifest.path), data, temporary=temporary)
+
+
+def read_manifest(folder: Folder) -> Manifest | None:
+    """Return the manifest in a folder; None if there is none. Raises OSError if it is there and cannot be read."""
+    for name in (_OTHER, MANIFEST):
+        with contextlib.suppress(FileNotFoundError, NotRegularError, RecordError):
+            data = folder.read(name, _LONGEST)
+            if len(data) <= _LONGEST:
+                return loads(Manifest, data)
+    return None
+
+
+def _manifest_name(path: str) -> str:
+    return _OTHER if path == MANIFEST else MANIFEST
+
+
+def _files(folder: Folder, checkpoint: Checkpoint) -> tuple[ExportedFile, ...]:
+    """Return the files that the format of a checkpoint names; none of a damaged one. Others may be planted."""
+    try:
+        names = inspect_again(folder.path, PurePath(checkpoint.name).name, checkpoint.format).files
+    except (CheckpointError, StorageError):
+        return ()
+    return tuple(ExportedFile(name, (folder.path / name).lstat().st_size) for name in sorted(names)[:_MOST_FILES])

@@ -1,0 +1,1 @@
+"""Touch files, time, addresses and terminals safely, in the same way in every process."""

@@ -1,0 +1,270 @@
+"""`sidecar demo` as a person runs it: from the first process to the last."""
+
+import contextlib
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from dataclasses import dataclass, replace
+from pathlib import Path
+from urllib.request import urlopen
+
+import psutil
+import pytest
+
+SIDECAR = (sys.executable, "-P", "-c", "from sidecar.commands.cli import main; main()")
+MARK = "TEST_OF_DEMO"  # in the environment of whatever a demo starts
+BOUND_SECONDS = 150.0
+
+
+@dataclass
+class Running:
+    """A demo and what it has said so far."""
+
+    process: subprocess.Popen
+    folder: Path
+    mark: str
+
+    @property
+    def output(self) -> str:
+        """Standard output and error together."""
+        return self.folder.with_suffix(".out").read_text()
+
+    def children(self, word: str) -> list[psutil.Process]:
+        """Live processes of this demo whose command line holds the word."""
+        return [each for each in self.alive() if any(word in part for part in _command(each))]
+
+    def alive(self) -> list[psutil.Process]:
+        """Every live process of this demo, wherever it hangs in the tree."""
+        return [each for each in psutil.process_iter() if _is_marked(each, self.mark)]
+
+    def wait(self) -> int:
+        """Its exit code."""
+        return self.process.wait(BOUND_SECONDS)
+
+    def interrupt(self) -> None:
+        """What Ctrl-C sends: SIGINT to the terminal's foreground process group."""
+        os.killpg(self.process.pid, signal.SIGINT)
+
+
+def _is_marked(process: psutil.Process, mark: str) -> bool:
+    try:
+        return process.environ().get(MARK) == mark and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.Error:
+        return False
+
+
+def wait_until(condition, seconds=BOUND_SECONDS):
+    """The condition's first true value; fails if there is none in time."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        if found := condition():
+            return found
+        time.sleep(0.05)
+    raise AssertionError("waited in vain")
+
+
+@pytest.fixture
+def start(tmp_path):
+    """Start demos; none survives the test."""
+    running = []
+
+    def start(*arguments: str) -> Running:
+        folder, mark = tmp_path / f"demo{len(running)}", uuid.uuid4().hex
+        with folder.with_suffix(".out").open("wb") as output:
+            process = subprocess.Popen(
+                [*SIDECAR, "demo", "--directory", str(folder), *arguments],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env=os.environ | {MARK: mark},
+                cwd=tmp_path,
+                start_new_session=True,
+            )
+        running.append(Running(process, folder, mark))
+        return running[-1]
+
+    yield start
+    for each in running:
+        for process in each.alive():
+            process.kill()
+        each.process.wait(BOUND_SECONDS)
+
+
+def history(demo: Running) -> list[dict]:
+    """What `sidecar history --json` prints, with the arguments that the demo printed."""
+    printed = re.search(r"^Look again: \S+ (history .*)$", demo.output, re.MULTILINE)
+    done = subprocess.run(
+        [*SIDECAR, *printed[1].split(), "--json"], cwd=demo.folder.parent, capture_output=True, check=True, timeout=60
+    )
+    return json.loads(done.stdout)
+
+
+def events(log: Path) -> list[str]:
+    """What a daemon's log tells."""
+    return [json.loads(line)["event"] for line in log.read_text().splitlines()]
+
+
+@pytest.mark.tensorflow
+def test_demo_evaluates_every_checkpoint_and_ends_by_itself(start):
+    """Exit code 0; all checkpoints exact on two workers; nothing ran on the chief; nothing is left running."""
+    demo = start("--checkpoints", "2")
+    assert demo.wait() == 0, demo.output
+    rows = history(demo)
+    assert [(row["step"], row["status"], row["final"]) for row in rows] == [
+        (120, "succeeded", True),
+        (240, "succeeded", True),
+    ]
+    for row in rows:
+        assert (row["workers"], row["examples"]) == (2, {"test": 397})
+        assert f"step {row['step']}: accuracy {row['metrics']['test']['accuracy']['value']:.4f}" in demo.output
+    assert rows[-1]["metrics"]["test"]["accuracy"]["value"] > 0.8
+    logs = demo.folder / "logs"
+    assert "chief_idles" in events(logs / "daemon-chief.log")
+    assert "worker_ready" not in events(logs / "daemon-chief.log")
+    assert "worker_ready" in events(logs / "daemon-worker.log")
+    metric = r'^  sidecar_eval_metric\{eval_set="test",metric="(\w+)",run="checkpoints"\} \S+$'
+    assert sorted(re.findall(metric, demo.output, re.MULTILINE)) == ["accuracy", "loss"]
+    assert re.search(r"Each of the 2 checkpoints .* The best one is ckpt-240, with accuracy 0\.\d{4}\.", demo.output)
+    assert "\x1b" not in demo.output
+    wait_until(lambda: not demo.alive(), 10)  # the guards of worker processes follow the daemons
+
+
+@pytest.mark.torch
+def test_demo_with_pytorch_evaluates_every_checkpoint(start):
+    """Two processes of torchrun train with DistributedDataParallel; the daemon beside the second evaluates."""
+    demo = start("--framework", "torch", "--checkpoints", "2")
+    assert demo.wait() == 0, demo.output
+    rows = history(demo)
+    assert [(row["step"], row["status"]) for row in rows] == [(120, "succeeded"), (240, "succeeded")]
+    assert [(row["workers"], row["examples"]) for row in rows] == [(2, {"test": 397})] * 2
+    assert len(list(demo.folder.glob("**/weights.pt"))) == 4
+    assert rows[-1]["metrics"]["test"]["accuracy"]["value"] > 0.8
+    assert "chief_idles" in events(demo.folder / "logs" / "daemon-chief.log")
+    assert "the best one is step-240.pt" in demo.output.lower()
+    wait_until(lambda: not demo.alive(), 10)
+
+
+@pytest.mark.nightly
+@pytest.mark.torch
+def test_killed_demo_with_pytorch_leaves_no_process_behind(start):
+    """Torchrun starts its processes in sessions of their own."""
+    demo = start("--framework", "torch")
+    wait_until(lambda: list((demo.folder / "checkpoints").glob("*.pt")))
+    demo.process.kill()
+    demo.wait()
+    wait_until(lambda: not demo.alive(), 10)
+
+
+@pytest.mark.nightly
+@pytest.mark.tensorflow
+def test_keep_leaves_the_daemons_serving_until_ctrl_c(start):
+    """Then training is over, both daemons answer, and Ctrl-C is the way to end, so the exit code is 0."""
+    demo = start("--keep", "--checkpoints", "1")
+    wait_until(lambda: "until you press Ctrl-C" in demo.output or demo.process.poll() is not None)
+    listed = r"^  chief's daemon: (\S+)\n  worker's daemon: (\S+)$"
+    urls = wait_until(lambda: re.search(listed, demo.output, re.MULTILINE)).groups()
+    for url in urls:
+        with urlopen(f"{url.rstrip('/')}/healthz", timeout=10) as answer:
+            assert answer.status == 200
+    assert not demo.children("train.py")
+    demo.interrupt()
+    assert demo.wait() == 0, demo.output
+    wait_until(lambda: not demo.alive(), 10)  # the guards of worker processes follow the daemons
+
+
+@pytest.mark.nightly
+@pytest.mark.tensorflow
+def test_failed_training_is_named_with_the_end_of_its_log(start):
+    """The worker's process is killed: the demo ends with 1, says which it was, and takes the others along."""
+    demo = start()
+    victim = wait_until(lambda: [each for each in demo.children("train.py") if _task(each) == "worker"])[0]
+    log = demo.folder / "logs" / "train-worker.log"
+    wait_until(lambda: log.stat().st_size)
+    victim.kill()
+    assert demo.wait() == 1
+    assert f"training, its worker, was killed by SIGKILL; {log} ends:" in demo.output
+    assert log.read_text().splitlines()[-1] in demo.output
+    wait_until(lambda: not demo.alive(), 10)
+
+
+def _task(process: psutil.Process) -> str | None:
+    with contextlib.suppress(psutil.Error, KeyError):
+        return json.loads(process.environ()["TF_CONFIG"])["task"]["type"]
+    return None
+
+
+def _command(process: psutil.Process) -> list[str]:
+    with contextlib.suppress(psutil.Error):  # it may have ended since it was listed
+        return process.cmdline()
+    return []
+
+
+@pytest.mark.nightly
+@pytest.mark.tensorflow
+def test_ctrl_c_leaves_no_process_behind(start):
+    """In the middle of training, with worker processes at work: exit code 130, and everything is gone."""
+    demo = start()
+    wait_until(lambda: demo.children("evaluation/__main__.py"))
+    wait_until(lambda: list((demo.folder / "checkpoints").glob("*.index")))
+    demo.interrupt()
+    assert demo.wait() == 130, demo.output
+    wait_until(lambda: not demo.alive(), 10)  # the guards of worker processes follow the daemons
+    assert "Traceback" not in demo.output
+
+
+@pytest.mark.nightly
+@pytest.mark.tensorflow
+def test_killed_demo_leaves_no_process_behind(start):
+    """SIGKILL cannot be handled: the kernel ends the children, and theirs."""
+    demo = start()
+    wait_until(lambda: demo.children("evaluation/__main__.py"))
+    demo.process.kill()
+    demo.wait()
+    wait_until(lambda: not demo.alive(), 10)
+
+
+@pytest.mark.tensorflow
+def test_failed_daemon_is_named_with_the_end_of_its_log(start):
+    """The chief's daemon is killed while it starts."""
+    demo = start()
+    victim = wait_until(lambda: [each for each in demo.children("run") if _task(each) == "chief"])[0]
+    victim.kill()
+    assert demo.wait() == 1
+    assert "the daemon beside the chief was killed by SIGKILL" in demo.output
+    wait_until(lambda: not demo.alive(), 10)
+
+
+def test_directory_of_something_else_is_a_mistake_of_settings(start, tmp_path):
+    """One sentence, exit code 2, and the folder is as it was."""
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.txt").touch()
+    demo = start("--directory", str(tmp_path / "mine"))
+    assert demo.wait() == 2
+    assert len(demo.output.splitlines()) == 1
+    assert (tmp_path / "mine" / "thesis.txt").exists()
+
+
+def test_missing_package_is_told_with_its_remedy(tmp_path):
+    """Before anything is made: which packages, for which interpreter, and the command that installs them."""
+    from sidecar.commands.demo import run
+    from sidecar.commands.demo.frameworks import FRAMEWORKS
+    from sidecar.errors import SettingsError
+
+    missing = replace(FRAMEWORKS["torch"], packages={"torch": "no_such_framework", "scikit-learn": "no_such_sklearn"})
+    with pytest.raises(SettingsError, match="torch and scikit-learn") as raised:
+        run.run(tmp_path / "demo", keep=False, checkpoints=1, framework=missing)
+    assert raised.value.exit_code == 2
+    assert not (tmp_path / "demo").exists()
+
+
+def test_demo_itself_imports_no_framework(tmp_path):
+    """Only its child processes do."""
+    frameworks = {"tensorflow", "keras", "sklearn", "numpy", "torch"}
+    script = f"import sys, sidecar.commands.demo.run; print(sorted({frameworks} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, capture_output=True, check=True, timeout=60)
+    assert done.stdout.decode().strip() == "[]"

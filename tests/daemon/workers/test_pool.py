@@ -1,0 +1,408 @@
+"""The slots of a node: who may be listed, who is held to which bound, who is replaced; processes and time are fakes."""
+
+from pathlib import Path
+
+import pytest
+
+from sidecar.daemon.workers.pool import PhaseTimeouts, WorkerLaunch, WorkerPool, group_id
+from sidecar.daemon.workers.process import Exited, Halted
+from sidecar.errors import SettingsError
+from sidecar.protocol.heartbeat import Slot
+from sidecar.protocol.messages import Evaluate, Failed, Join, Joined, Phase, Progress, Ready
+from sidecar.protocol.records import Checkpoint, Member
+from sidecar.protocol.states import WorkerPhase
+
+BOUNDS = PhaseTimeouts(
+    join_timeout_seconds=120,
+    restore_timeout_seconds=1800,
+    first_batch_timeout_seconds=900,
+    stall_seconds=60,
+    stall_factor=5,
+    suspended_timeout_seconds=10,
+)
+
+
+class FakeProcess:
+    """Remembers what it is told."""
+
+    def __init__(self, pid, environment):
+        self.pid, self.environment = pid, environment
+        self.sent, self.kills, self.waited = [], 0, {}
+
+    def waits(self):
+        """As told."""
+        return self.waited
+
+    def send(self, command):
+        """Keep it."""
+        self.sent.append(command)
+
+    def kill(self):
+        """Count it."""
+        self.kills += 1
+
+
+class FakePort:
+    """Tells where it was reserved that it was given back."""
+
+    def __init__(self, number, closed):
+        self.number, self._closed = number, closed
+
+    def close(self):
+        """Tell."""
+        self._closed.append(self.number)
+
+
+class FakePorts:
+    """Counts up, and knows which were given back."""
+
+    def __init__(self):
+        self.taken, self.closed = 0, []
+
+    def reserve(self):
+        """The next number."""
+        self.taken += 1
+        return FakePort(9000 + self.taken, self.closed)
+
+
+@pytest.fixture
+def node():
+    """Makes the workers of a node with fake processes."""
+
+    def make(devices=("-1",), *, host="10.0.0.7", start=None, **changes):
+        launch = WorkerLaunch(
+            interpreter="python",
+            framework="tensorflow",
+            environment={"RANK": "1"},
+            changes={},
+            devices=devices,
+            logs=Path("/logs"),
+            directory="/work",
+        )
+
+        def fake(worker, **how):
+            assert how["log"] == Path(f"/logs/{worker}.log")
+            return FakeProcess(100 + workers.ports.taken, how["environment"])
+
+        workers = WorkerPool(launch, BOUNDS, "n.1", host, FakePorts(), print, start=start or fake, **changes)
+        return workers
+
+    return make
+
+
+def join(group="g"):
+    return Join(group=group, members=(), rank=0, task="t", framework="tensorflow", search_path="/", threads=2)
+
+
+def evaluation(plan=7):
+    return Evaluate(
+        plan=plan,
+        checkpoint=Checkpoint(name="c", digest="d", step=1, format="tf"),
+        path="/c",
+        save_to="/s",
+        save_weights="all",
+        progress_seconds=1,
+    )
+
+
+def grouped(workers, now=0.0):
+    """Worker n.1.1 has joined group g, at this time."""
+    workers.fill(now)
+    workers.observe("n.1.1", Ready("tensorflow", "2"), now)
+    workers.join(join(), "n.1.1", now)
+    workers.observe("n.1.1", Joined("g", "t", {}), now)
+    return workers.find("n.1.1")
+
+
+def test_one_standby_in_every_slot(node):
+    """Each with its GPU, its port and its own name, for all time."""
+    workers = node(("0", "1"))
+    started = workers.fill(0.0)
+    assert [each.worker for each in started] == ["n.1.1", "n.1.2"]
+    assert [each.address for each in started] == ["10.0.0.7:9001", "10.0.0.7:9002"]
+    assert [each.process.environment["CUDA_VISIBLE_DEVICES"] for each in started] == ["0", "1"]
+    assert "RANK" not in started[0].process.environment
+    assert workers.fill(1.0) == []
+
+
+def test_ipv6_addresses_stand_in_brackets(node):
+    """So that the port can be told from the host."""
+    assert node(host="fd00::7").fill(0.0)[0].address == "[fd00::7]:9001"
+
+
+def test_slots_as_the_heartbeat_tells_them(node):
+    """A standby once it is ready, an active worker until it is killed."""
+    workers = node()
+    workers.fill(0.0)
+    assert workers.slots() == (Slot(worker=None, group=None, address=None, standby=None, standby_address=None),)
+    workers.observe("n.1.1", Ready("tensorflow", "2"), 1.0)
+    assert workers.slots() == (
+        Slot(worker=None, group=None, address=None, standby="n.1.1", standby_address="10.0.0.7:9001"),
+    )
+    workers.join(join(), "n.1.1", 2.0)
+    assert workers.fill(2.0) == [], "an import beside it would hold up the group"
+    workers.observe("n.1.1", Joined("g", "t", {}), 2.5)
+    workers.fill(2.5)
+    workers.observe("n.1.2", Ready("tensorflow", "2"), 3.0)
+    assert workers.slots() == (
+        Slot(worker="n.1.1", group="g", address="10.0.0.7:9001", standby="n.1.2", standby_address="10.0.0.7:9002"),
+    )
+    workers.kill_all()
+    assert workers.slots() == (Slot(worker=None, group=None, address=None, standby=None, standby_address=None),)
+
+
+def test_without_standby(node):
+    """With `standby = false` a slot is filled again only when its worker is gone."""
+    workers = node(keep_standby=False)
+    grouped(workers)
+    assert workers.fill(1.0) == []
+    workers.observe("n.1.1", Exited(-9, ""), 2.0)
+    assert [each.worker for each in workers.fill(3.0)] == ["n.1.2"]
+    assert workers.ports.closed == [9001]
+
+
+def test_active_worker_is_replaced_by_the_standby(node):
+    """The old one is killed, keeps its port until it ended, and its last words change nothing."""
+    workers = node()
+    old = grouped(workers)
+    workers.fill(1.0)
+    workers.observe("n.1.2", Ready("tensorflow", "2"), 2.0)
+    workers.join(join("h"), "n.1.2", 3.0)
+    assert old.process.kills == 1
+    assert workers.slots()[0] == Slot(
+        worker="n.1.2", group="h", address="10.0.0.7:9002", standby=None, standby_address=None
+    )
+    assert workers.ports.closed == []
+    assert workers.overruns(1e9)[0].worker == "n.1.2"
+    workers.observe("n.1.1", Exited(-9, ""), 4.0)
+    assert workers.ports.closed == [9001]
+    assert [each.worker for each in workers.all()] == ["n.1.2"]
+
+
+def test_commands_reach_the_worker(node):
+    """Join, then what is to be evaluated."""
+    workers = node()
+    worker = grouped(workers)
+    workers.evaluate(evaluation(), "n.1.1", 1.0)
+    assert worker.process.sent == [join(), evaluation()]
+    assert (worker.plan, worker.group) == (7, "g")
+
+
+def test_port_is_given_back_when_a_worker_cannot_be_started(node):
+    """A wrong interpreter must not cost a port at every try."""
+
+    def fail(*_, **__):
+        raise SettingsError("no such file")
+
+    workers = node(start=fail)
+    with pytest.raises(SettingsError):
+        workers.fill(0.0)
+    assert workers.ports.closed == [9001]
+
+
+@pytest.mark.parametrize(
+    ("reports", "seconds", "kind"),
+    [
+        ([Phase(WorkerPhase.IMPORT)], 120, "join"),
+        ([Phase(WorkerPhase.JOIN)], 120, "join"),
+        ([Phase(WorkerPhase.BUILD)], 900, "deadline"),
+        ([Phase(WorkerPhase.READ, 7)], 900, "deadline"),
+        ([Phase(WorkerPhase.READ, 7), Progress(7, 1, None)], 60, "stalled"),
+        ([Phase(WorkerPhase.RESTORE, 7)], 1800, "deadline"),
+        ([Phase(WorkerPhase.EVALUATE, 7)], 900, "deadline"),
+        ([Phase(WorkerPhase.EVALUATE, 7), Progress(7, 1, 9)], 60, "stalled"),
+        ([Phase(WorkerPhase.EVALUATE, 7), Progress(7, 1, 9), Phase(WorkerPhase.SAVE, 7)], 1800, "deadline"),
+        ([Phase(WorkerPhase.CONCLUDE, 7)], 900, "deadline"),
+        ([Phase(WorkerPhase.HELLO, 7)], None, None),
+        ([Phase(WorkerPhase.REDUCE, 7)], None, None),
+        ([Phase(WorkerPhase.EVALUATE, 7), Failed(kind="task_error", message="x")], None, None),
+        ([], None, None),
+    ],
+)
+def test_bounds(node, reports, seconds, kind):
+    """Each phase has its bound; hello and reduce have none, since a rank waits there for peers that others judge."""
+    workers = node()
+    worker = grouped(workers)
+    for report in reports:
+        workers.observe("n.1.1", report, 1000.0)
+    if seconds is None:
+        assert workers.overruns(1e9) == []
+        return
+    assert workers.overruns(1000.0 + seconds) == []
+    (overrun,) = workers.overruns(1001.0 + seconds)
+    assert (overrun.worker, overrun.kind) == ("n.1.1", kind)
+    assert f"for {seconds + 1} s, more than the {seconds} s allowed" in overrun.message
+    workers.kill(worker)
+    assert workers.overruns(1e9) == [], "it is told once: who is told kills"
+
+
+def test_bounds_of_a_worker_that_was_just_started(node):
+    """Importing the framework is bounded, standing by is not."""
+    workers = node()
+    workers.fill(0.0)
+    assert workers.overruns(120.0) == []
+    assert "was importing for 121 s" in workers.overruns(121.0)[0].message
+    workers.observe("n.1.1", Ready("tensorflow", "2"), 121.0)
+    assert workers.overruns(1e9) == []
+
+
+def test_time_without_a_processor_does_not_count(node):
+    """A busy node must not kill a worker that imports, and let it begin again; one that hangs is killed as usual."""
+    workers = node()
+    (worker,) = workers.fill(0.0)
+    for second in range(0, 1000, 5):
+        worker.process.waited = {7: second * 0.9, 8: second * 0.1}  # of ten seconds it runs for one
+        assert workers.overruns(float(second)) == []
+    found = [overrun for second in range(1000, 1031, 5) for overrun in workers.overruns(float(second))]
+    assert len(found) in range(1, 5), "soon after it does not wait any more"
+    overrun = found[0]
+    assert overrun.kind == "join"
+    assert "s of them waiting for a processor), more than the 120 s allowed" in overrun.message
+    assert overrun.message.endswith("set join_timeout_seconds = 240")
+
+
+def test_a_worker_that_never_runs_is_given_up_in_the_end(node):
+    """After ten times its limit, since every wait has a bound."""
+    workers = node()
+    (worker,) = workers.fill(0.0)
+    for second in range(0, 1201, 5):
+        worker.process.waited = {7: float(second)}
+        assert workers.overruns(float(second)) == []
+    (overrun,) = workers.overruns(1201.0)
+    assert overrun.kind == "join"
+
+
+def test_a_sign_of_life_begins_anew(node):
+    """What a worker waited before it does not make up for its silence afterwards."""
+    workers = node()
+    worker = grouped(workers)
+    workers.observe("n.1.1", Phase(WorkerPhase.EVALUATE, 7), 0.0)
+    workers.observe("n.1.1", Progress(7, 1, 9), 0.0)
+    for second in range(0, 51, 5):
+        worker.process.waited = {7: float(second)}
+        assert workers.overruns(float(second)) == []
+    workers.observe("n.1.1", Progress(7, 2, 9), 50.0)
+    assert workers.overruns(110.0) == []
+    slowest = 5 * 50
+    assert workers.overruns(50.0 + slowest) == []
+    assert len(workers.overruns(51.0 + slowest)) == 1
+
+
+def test_slow_batches_stretch_the_bound(node):
+    """A stall is at least five times the slowest batch; the first batch, which traces, does not count as slow."""
+    workers = node()
+    grouped(workers)
+    workers.observe("n.1.1", Phase(WorkerPhase.EVALUATE, 7), 0.0)
+    workers.observe("n.1.1", Progress(7, 1, 9), 500.0)
+    workers.observe("n.1.1", Progress(7, 2, 9), 530.0)
+    assert workers.overruns(530.0 + 150) == []
+    (overrun,) = workers.overruns(530.0 + 151)
+    assert overrun.message == (
+        "made no progress in evaluate for 151 s, more than the 150 s allowed; if that is normal here, "
+        "set stall_seconds = 300"
+    )
+
+
+def test_every_batch_is_a_sign_of_life(node):
+    """An evaluation may take long as long as batches go on."""
+    workers = node()
+    grouped(workers)
+    workers.observe("n.1.1", Phase(WorkerPhase.EVALUATE, 7), 0.0)
+    for second in range(0, 5000, 50):
+        assert workers.overruns(float(second)) == []
+        workers.observe("n.1.1", Progress(7, 1, None), float(second))
+
+
+@pytest.mark.parametrize("phase", ["hello", "reduce", "evaluate"])
+def test_a_halted_worker_is_given_up_whatever_it_was_doing(node, phase):
+    """It says nothing of itself, also where a rank waits for others; whoever continues it in time loses nothing."""
+    workers = node()
+    worker = grouped(workers)
+    workers.observe("n.1.1", Phase(WorkerPhase(phase), 7), 0.0)
+    workers.observe("n.1.1", Halted(halted=True), 1.0)
+    workers.observe("n.1.1", Halted(halted=False), 5.0)
+    assert workers.overruns(12.0) == []
+    workers.observe("n.1.1", Halted(halted=True), 20.0)
+    assert workers.overruns(30.0) == []
+    (overrun,) = workers.overruns(30.5)
+    assert (overrun.worker, overrun.kind) == ("n.1.1", "stalled")
+    assert overrun.message.startswith("was stopped by a signal (SIGSTOP?) for 10 s, more than the 10 s allowed; ")
+    assert overrun.message.endswith("suspended_timeout_seconds = 20")
+    workers.kill(worker)
+    assert workers.overruns(1e9) == []
+
+
+def test_killing_groups(node):
+    """The workers of one group, or of all groups but one; standbys are left alone."""
+    workers = node(("0", "1"))
+    workers.fill(0.0)
+    for worker, group in (("n.1.1", "g"), ("n.1.2", "h")):
+        workers.observe(worker, Ready("tensorflow", "2"), 0.0)
+        workers.join(join(group), worker, 0.0)
+        workers.observe(worker, Joined(group, "t", {}), 0.5)
+    workers.fill(1.0)
+    kills = lambda: [each.process.kills for each in workers.all()]  # noqa: E731
+    workers.kill_group("g")
+    assert kills() == [1, 0, 0, 0]
+    workers.kill_group(other_than="g")
+    assert kills() == [1, 0, 1, 0]
+
+
+def test_statuses(node):
+    """What people see of a worker at work."""
+    workers = node()
+    grouped(workers)
+    workers.observe("n.1.1", Phase(WorkerPhase.EVALUATE, 7), 0.0)
+    workers.observe("n.1.1", Progress(7, 3, 9), 0.0)
+    (status,) = workers.statuses()
+    assert (status.worker, status.pid, status.state, status.batches, status.total_batches) == (
+        "n.1.1",
+        101,
+        "evaluate",
+        3,
+        9,
+    )
+
+
+def test_probe_tries_the_task_beside_the_slots(node):
+    """It is a process of its own, never in a slot, and its end frees its port."""
+    workers = node()
+    workers.probe(0.0)
+    workers.probe(1.0)
+    (probe,) = workers.all()
+    assert workers.is_probe(probe.worker)
+    assert not workers.is_probe("n.1.9")
+    assert workers.slots() == (Slot(worker=None, group=None, address=None, standby=None, standby_address=None),)
+    workers.observe(probe.worker, Exited(0, ""), 2.0)
+    assert list(workers.all()) == []
+    assert workers.ports.closed == [9001]
+
+
+def test_idle_workers_leave_the_gpu(node):
+    """Those idle since the given time, not those at work."""
+    workers = node(("0", "1"))
+    workers.fill(0.0)
+    for worker in ("n.1.1", "n.1.2"):
+        workers.observe(worker, Ready("tensorflow", "2"), 0.0)
+        workers.join(join(), worker, 0.0)
+        workers.observe(worker, Joined("g", "t", {}), 10.0)
+    workers.observe("n.1.2", Phase(WorkerPhase.EVALUATE, 7), 10.0)
+    workers.release(9.0)
+    assert not any(each.killed for each in workers.all())
+    workers.release(10.0)
+    assert [each.killed for each in workers.all()] == [True, False]
+
+
+def test_strangers_are_not_heard(node):
+    """A report of a worker that is no longer ours changes nothing."""
+    workers = node()
+    workers.observe("n.0.9", Ready("tensorflow", "2"), 0.0)
+    assert list(workers.all()) == []
+
+
+def test_group_id_is_of_workers_in_order():
+    """The same workers in the same order are the same group, wherever they are."""
+    one, two = Member(0, "a", "a.1.1", "x:1"), Member(1, "b", "b.1.1", "y:1")
+    assert group_id([one, two]) == group_id([one, Member(1, "c", "b.1.1", "z:2")])
+    assert group_id([one, two]) != group_id([two, one])
+    assert group_id([one]) != group_id([one, two])

@@ -1,0 +1,50 @@
+"""A journal in miniature, and the status of a daemon, shared by the tests of their views."""
+
+import pytest
+from journals import Journal, settlement
+from statuses import make_status
+
+from sidecar.publishing.status import Newest, WorkerStatus
+
+
+@pytest.fixture
+def journal():
+    """An empty journal."""
+    return Journal()
+
+
+@pytest.fixture
+def settle():
+    """Make settlements."""
+    return settlement
+
+
+@pytest.fixture
+def status():
+    """Make the status of a ready publisher, with changes."""
+    ready = {
+        "run": "mnist",
+        "node": "worker-0",
+        "incarnation": "i",
+        "version": "0.1.0",
+        "role": "worker",
+        "role_source": "TF_CONFIG",
+        "state": "ready",
+        "publisher": True,
+        "unready": None,
+        "journal_read": True,
+        "pending": 3,
+        "oldest_pending": 1769860700.5,
+        "newest": Newest(700, 1769860800.25, "ckpt-7", "digest", "name"),
+        "group_size": 2,
+        "groups_formed": 4,
+        "members": {"ready": 2},
+        "workers": (WorkerStatus("w1-0", 4242, "evaluate", 3, 8), WorkerStatus("w1-9", 4243, "standby")),
+        "pins_bytes": 1024,
+        "saves_bytes": 2048,
+        "left_out": {"worker-7": "it runs version 2, most nodes 1"},
+        "left_out_reasons": {"version": 1},
+        "sentences": ("ckpt-9@d: Input/output error",),
+        "count": 1,
+    }
+    return lambda **changes: make_status(**{**ready, **changes})

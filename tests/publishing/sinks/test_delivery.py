@@ -1,0 +1,459 @@
+"""Each result reaches a sink once and in order, whatever fails meanwhile and whoever delivers."""
+
+import json
+import threading
+import time
+from dataclasses import replace
+from itertools import chain
+
+import pytest
+from fakes import ListLog
+from journals import Journal, short_memories
+from statuses import make_status
+
+from sidecar.coordination.journal_state import JournalState
+from sidecar.coordination.run import open_run
+from sidecar.coordination.storage import PosixStorage
+from sidecar.errors import StorageError
+from sidecar.publishing.sinks import delivery as delivery_module
+from sidecar.publishing.sinks import waiting_events
+from sidecar.publishing.sinks.delivery import Delivery
+from sidecar.publishing.sinks.progress import Progress, write_progress
+from sidecar.publishing.sinks.sink import SinkRefusedError, SinkUnavailableError
+from sidecar.publishing.status import SinkStatus
+
+PATIENCE_SECONDS = 60.0
+
+
+class Notes:
+    """A sink that notes what it gets, after the exceptions that `raises` lists."""
+
+    name = "notes"
+
+    def __init__(self):
+        self.got, self.raises, self.hold = [], [], threading.Event()
+        self.hold.set()
+
+    def write(self, evaluation):
+        """Note it."""
+        assert self.hold.wait(PATIENCE_SECONDS)
+        if self.raises:
+            raise self.raises.pop(0)
+        self.got.append(evaluation)
+
+    @property
+    def plans(self):
+        """Numbers of the plans, in the order in which they came."""
+        return [evaluation.plan for evaluation in self.got]
+
+
+@pytest.fixture
+def storage(tmp_path):
+    return PosixStorage(tmp_path)
+
+
+@pytest.fixture
+def log():
+    return ListLog()
+
+
+@pytest.fixture
+def sink():
+    return Notes()
+
+
+@pytest.fixture
+def deliver(storage, log, sink, request):
+    """Start a delivery as the daemon of a node does; `deliver(storage=…)` takes another storage."""
+
+    def start(storage=storage, run_dir=None):
+        made = Delivery(sink, storage, "mnist", log, run_dir=run_dir)
+        made.start()
+        request.addfinalizer(lambda: made.close(PATIENCE_SECONDS))
+        return made
+
+    return start
+
+
+def until(condition):
+    """Wait until something holds."""
+    end = time.monotonic() + PATIENCE_SECONDS
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+def publishing(**changes):
+    return make_status(run="mnist", node="worker-0", state="ready", publisher=True, journal_read=True, **changes)
+
+
+def finish(delivery, history):
+    """Tell a delivery of a history, wait until it has ended."""
+    delivery.update(publishing(), history)
+    delivery.close(PATIENCE_SECONDS)
+
+
+def test_each_evaluation_is_delivered_once(deliver, sink):
+    """In their order, without failed attempts; a daemon that is restarted goes on where the other one ended."""
+    journal = Journal()
+    journal.evaluate("ckpt-1", 100)
+    journal.plan("ckpt-2", step=200)
+    journal.fail()
+    journal.evaluate("ckpt-2", 200)
+    finish(deliver(), journal.history)
+    assert [(each.plan, each.checkpoint.step, each.run) for each in sink.got] == [(1, 100, "mnist"), (3, 200, "mnist")]
+    journal.evaluate("ckpt-3", 300)
+    finish(deliver(), journal.history)
+    assert sink.plans == [1, 3, 4]
+    finish(deliver(), journal.history)
+    assert sink.plans == [1, 3, 4]
+
+
+def test_a_delivery_gets_what_comes_while_it_runs(deliver, sink):
+    """The loop tells of each change, and never waits, though the sink hangs."""
+    journal, delivery = Journal(), deliver()
+    sink.hold.clear()
+    for step in range(1, 6):
+        journal.evaluate(f"ckpt-{step}", step)
+        delivery.update(publishing(), journal.history)
+    assert sink.got == []
+    sink.hold.set()
+    delivery.close(PATIENCE_SECONDS)
+    assert sink.plans == [1, 2, 3, 4, 5]
+
+
+def test_a_sink_that_is_away(deliver, sink, log):
+    """The same result is delivered until it is taken; the log tells of it once."""
+    journal = Journal()
+    journal.evaluate("ckpt-1", 100)
+    journal.evaluate("ckpt-2", 200)
+    sink.raises = [SinkUnavailableError("away") for _ in range(5)]
+    delivery = deliver()
+    delivery.update(publishing(), journal.history)
+    until(lambda: "sink_recovered" in log.names())
+    assert log.names() == ["sink_failed", "sink_recovered"]
+    assert sink.plans == [1, 2]
+    assert delivery.status == SinkStatus("notes")
+
+
+def test_pauses_between_tries_have_a_longest_one(deliver, sink, monkeypatch):
+    """Else a sink that was away for a night would wait for another one."""
+    monkeypatch.setattr(delivery_module, "_LAST_PAUSE_SECONDS", 0.02)
+    journal = Journal()
+    journal.evaluate("ckpt-1", 100)
+    sink.raises = [SinkUnavailableError("away") for _ in range(15)]  # doubled each time: 5 minutes
+    deliver().update(publishing(), journal.history)
+    until(lambda: sink.plans == [1])
+
+
+def test_a_sink_that_fails_for_another_reason(deliver, sink, log):
+    """The log tells of it, too: a full disk may keep an event waiting for ever after a receiver that was down."""
+    journal = Journal()
+    journal.evaluate("ckpt-1", 100)
+    sink.raises = [SinkUnavailableError(reason) for reason in ("away", "away", "disk full", "disk full")]
+    deliver().update(publishing(), journal.history)
+    until(lambda: "sink_recovered" in log.names())
+    assert log.names() == ["sink_failed", "sink_failed", "sink_recovered"]
+
+
+def test_a_sink_with_a_bug(deliver, sink, log):
+    """Any exception counts as a failure, and is shown; the thread lives."""
+    journal = Journal()
+    journal.evaluate("ckpt-1", 100)
+    sink.raises = [ZeroDivisionError("oops")]
+    finish(deliver(), journal.history)
+    assert log.names()[:1] == ["sink_failed"]
+    finish(deliver(), journal.history)
+    assert sink.plans == [1]
+
+
+@pytest.fixture
+def short_pauses(monkeypatch):
+    """Let a delivery wait hardly at all between its attempts."""
+    monkeypatch.setattr(delivery_module, "_FIRST_PAUSE_SECONDS", 0.001)
+    monkeypatch.setattr(delivery_module, "_LAST_PAUSE_SECONDS", 0.002)
+
+
+@pytest.mark.usefixtures("short_pauses")
+def test_an_event_that_the_program_never_takes(deliver, sink, log, tmp_path):
+    """After eight errors of the program the event is among the dead letters, and the next ones are delivered."""
+    journal = Journal()
+    journal.evaluate("ckpt-1", 100)
+    journal.evaluate("ckpt-2", 200)
+    sink.raises = [KeyError("other")] * 8
+    delivery = deliver(run_dir=tmp_path)
+    delivery.update(publishing(), journal.history)
+    until(lambda: delivery.has_delivered)
+    until(lambda: "sink_recovered" in log.names())
+    assert (sink.plans, delivery.status.refused, delivery.status.failing) == ([2], 1, None)
+    assert log.names() == ["sink_failed", "sink_refused", "sink_recovered"]
+    (line,) = (tmp_path / "sinks/dead_letters/notes.jsonl").read_text().splitlines()
+    letter = json.loads(line)
+    assert letter["event"]["checkpoint"]["name"] == "ckpt-1"
+    assert "KeyError('other')" in letter["reason"]
+    finish(deliver(), journal.history)
+    assert sink.plans == [2]
+
+
+@pytest.mark.usefixtures("short_pauses")
+def test_a_receiver_that_is_away_costs_no_event(deliver, sink, tmp_path):
+    """Sinks of others raise whatever their library does for it: they are asked as long as that lasts."""
+    journal = Journal()
+    journal.evaluate("ckpt-1", 100)
+    sink.raises = [error for _ in range(7) for error in (ConnectionError("away"), RuntimeError("503"), KeyError("x"))]
+    delivery = deliver(run_dir=tmp_path)
+    delivery.update(publishing(), journal.history)
+    until(lambda: delivery.has_delivered)
+    assert (sink.plans, delivery.status.refused) == ([1], 0)
+
+
+def test_a_damaged_record_with_a_copy(deliver, storage, sink, log):
+    """The copy says what the sink has. The log names the damaged file."""
+    journal = Journal(open_run(storage, 0.0))
+    journal.evaluate("ckpt-1", 100)
+    finish(deliver(), journal.history)
+    assert sink.plans == [1]
+    storage.replace("sinks/notes.json", b"{")
+    journal.evaluate("ckpt-2", 200)
+    finish(deliver(), journal.history)
+    assert sink.plans == [1, 2]
+    assert log.names() == ["sink_progress_damaged"]
+    assert [fields["path"] for fields in log.of("sink_progress_damaged")] == ["sinks/notes.json"]
+
+
+def test_how_far_a_sink_is_behind(deliver, sink):
+    """While it fails, the number of results that it lacks, and the time of the oldest."""
+    journal = Journal()
+    for step in (1, 2, 3):
+        journal.evaluate(f"ckpt-{step}", step)
+    sink.hold.clear()
+    sink.raises = [SinkUnavailableError("away")]
+    delivery = deliver()
+    assert delivery.status is None
+    delivery.update(publishing(), journal.history)
+    until(lambda: delivery.status.pending == 3)
+    assert delivery.status.oldest_pending == 1769860801.5
+    sink.hold.set()
+
+
+def test_what_a_sink_lacks_grows_while_a_call_hangs(deliver, sink):
+    """The loop counts what the thread, which hangs, cannot count; failed attempts are no events of this sink."""
+    journal, delivery = Journal(), deliver()
+    journal.evaluate("ckpt-1", 1)
+    sink.hold.clear()
+    delivery.update(publishing(), journal.history)
+    until(lambda: delivery.status.pending == 1)
+    for step in (2, 3, 4):
+        journal.plan(f"ckpt-{step}", step=step)
+        journal.fail()
+        journal.evaluate(f"ckpt-{step}", step)
+        delivery.update(publishing(), journal.history)
+        assert delivery.status.pending == step
+        assert delivery.status.oldest_pending == 1769860801.5
+    delivery.update(publishing(), journal.history)  # nothing new
+    assert delivery.status.pending == 4
+    sink.hold.set()
+    until(lambda: delivery.has_delivered)
+    assert (len(sink.plans), delivery.status.pending, delivery.status.oldest_pending) == (4, 0, None)
+
+
+def test_what_becomes_known_between_two_events_is_counted_once(deliver, sink):
+    """The thread first delivers what it knew, then what came meanwhile, and no event is counted twice."""
+    journal, delivery = Journal(), deliver()
+    gate, seen = threading.Semaphore(0), []
+
+    def write(evaluation):
+        assert gate.acquire(timeout=PATIENCE_SECONDS)
+        seen.append(evaluation.plan)
+
+    sink.write = write
+    journal.evaluate("ckpt-1", 1)
+    journal.evaluate("ckpt-2", 2)
+    delivery.update(publishing(), journal.history)
+    until(lambda: delivery.status.pending == 2)
+    journal.evaluate("ckpt-3", 3)
+    delivery.update(publishing(), journal.history)
+    for left in (2, 1, 0):
+        assert delivery.status.pending == left + 1
+        gate.release()
+        until(lambda left=left: len(seen) == 3 - left)
+        until(lambda left=left: delivery.status.pending == left)
+
+
+def test_a_new_turn_counts_only_what_it_adds(deliver, sink):
+    """While a call hangs, another node publishes for a time; what it delivered is known once the call ends."""
+    journal, delivery = Journal(), deliver()
+    journal.evaluate("ckpt-1", 1)
+    sink.hold.clear()
+    delivery.update(publishing(), journal.history)
+    until(lambda: delivery.status.pending == 1)
+    delivery.update(replace(publishing(), publisher=False), journal.history)
+    journal.evaluate("ckpt-2", 2)
+    delivery.update(publishing(), journal.history)
+    assert delivery.status.pending == 1
+    journal.evaluate("ckpt-3", 3)
+    delivery.update(publishing(), journal.history)
+    assert delivery.status.pending == 2
+    sink.hold.set()
+    until(lambda: delivery.has_delivered)
+    assert (sink.plans[-1], delivery.status.pending) == (3, 0)
+
+
+def test_a_result_that_is_refused_holds_up_nothing(deliver, sink, log):
+    """It is counted, and never delivered again."""
+    journal = Journal()
+    journal.evaluate("ckpt-1", 100)
+    journal.evaluate("ckpt-2", 200)
+    sink.raises = [SinkRefusedError("no")]
+    delivery = deliver()
+    finish(delivery, journal.history)
+    assert (sink.plans, delivery.status.refused, log.names()) == ([2], 1, ["sink_refused"])
+    finish(deliver(), journal.history)
+    assert sink.plans == [2]
+
+
+def test_only_the_publisher_delivers(deliver, sink):
+    """Nobody else does; who publishes later goes on with what the other one has left."""
+    journal, first, second = Journal(), deliver(), deliver()
+    journal.evaluate("ckpt-1", 100)
+    first.update(publishing(), journal.history)
+    second.update(replace(publishing(), publisher=False), journal.history)
+    until(lambda: first.has_delivered)  # also recorded: what was delivered but not recorded comes again
+    first.update(replace(publishing(), publisher=False), journal.history)
+    journal.evaluate("ckpt-2", 200)
+    first.update(replace(publishing(), publisher=False), journal.history)
+    finish(second, journal.history)
+    first.close(PATIENCE_SECONDS)
+    assert sink.plans == [1, 2]
+    assert first.status is None
+
+
+def test_nothing_is_delivered_before_the_journal_is_read(deliver, sink):
+    """A part of it would make later results look like the first ones."""
+    journal, delivery = Journal(), deliver()
+    journal.evaluate("ckpt-1", 100)
+    delivery.update(replace(publishing(), journal_read=False), journal.history)
+    delivery.close(PATIENCE_SECONDS)
+    assert sink.got == []
+
+
+def test_times_increase(deliver, sink):
+    """Also where clocks of nodes differ, or a time is none: Prometheus refuses samples that are out of order."""
+    journal, history = Journal(), JournalState()
+    times = ("2026-01-31T12:00:05.000Z", "2026-01-31T12:00:01.000Z", "yesterday", "2026-01-31T12:00:09.000Z")
+    for step in range(1, 5):
+        journal.evaluate(f"ckpt-{step}", step)
+    for entry, completed in zip(journal.history.entries, times, strict=True):
+        history.apply(entry.plan)
+        history.apply(replace(entry.outcome, completed_at=completed))
+    finish(deliver(), history)
+    first = sink.got[0].milliseconds
+    assert [each.milliseconds - first for each in sink.got] == [0, 1, 2, 4000]
+
+
+def test_a_result_whose_progress_was_not_recorded_comes_again(deliver, storage, sink):
+    """With the same time and numbers, so that a sink can tell."""
+    journal = Journal()
+    journal.evaluate("ckpt-1", 100)
+
+    class Full(PosixStorage):
+        def replace(self, *_, **__):
+            raise StorageError("full")
+
+    failing = deliver(storage=Full(storage.root))
+    failing.update(publishing(), journal.history)
+    until(lambda: sink.got)
+    failing.close(PATIENCE_SECONDS)
+    again = len(sink.got)
+    finish(deliver(), journal.history)
+    assert len(sink.got) == again + 1
+    assert sink.got[-1] == sink.got[0]
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"{", b'{"run":"n","plan":-1}', b'{"run":"other run","plan":7}', b"\xff" * 99]
+)
+def test_a_damaged_record_of_the_progress(deliver, storage, sink, content):
+    """Results come again, and none is lost; so it is when the record is about another run."""
+    storage.replace("sinks/notes.json", content)
+    journal = Journal()
+    journal.evaluate("ckpt-1", 100)
+    finish(deliver(), journal.history)
+    assert sink.plans == [1]
+
+
+@pytest.mark.parametrize(
+    "numbers",
+    [
+        {"milliseconds": 10**400},
+        {"milliseconds": 10**15},
+        {"milliseconds": -1},
+        {"plan": 10**30},
+        {"plan": -1},
+        {"plan": 1, "settled": 10**30},
+        {"plan": 1, "settled": -1},
+        {"ended": 10**30},
+    ],
+)
+def test_impossible_numbers_in_the_progress(deliver, storage, sink, numbers):
+    """Others may write the file: it counts as damaged, or no result would ever be delivered."""
+    run = open_run(storage, 0.0)
+    storage.replace("sinks/notes.json", json.dumps({"run": run} | numbers).encode())
+    journal = Journal(run)
+    journal.evaluate("ckpt-1", 100)
+    finish(deliver(), journal.history)
+    assert sink.plans == [1]
+
+
+def test_progress_beyond_the_journal(deliver, storage, sink):
+    """Another node may know more for a moment; else a person hears that the file is wrong, and how to go on."""
+    run = open_run(storage, 0.0)
+    write_progress(storage, "notes", Progress(run=run, plan=7))
+    journal = Journal(run)
+    journal.evaluate("ckpt-1", 100)
+    made = deliver()
+    made.update(publishing(), journal.history)
+    until(lambda: made.status.failing is not None)
+    assert "sinks/notes.json" in made.status.failing
+    assert "delete" in made.status.failing
+    storage.remove("sinks/notes.json")
+    until(lambda: made.has_delivered)
+    assert sink.plans == [1]
+
+
+def test_a_sink_that_is_far_behind(deliver, storage, sink):
+    """The daemon remembers the newest entries only, so the journal is read."""
+    *_, short = short_memories(storage, open_run(storage, 0.0), 9)
+    assert len(short.entries) < 9
+    finish(deliver(), short)
+    assert sink.plans == list(range(1, 10))
+
+
+def test_the_journal_is_read_once_for_one_that_is_away(deliver, storage, sink, journal_reads):
+    """Each retry goes on with what was read; so does each new result."""
+    histories = short_memories(storage, open_run(storage, 0.0), 12)
+    eighth = [next(histories) for _ in range(8)][-1]
+    sink.raises = [SinkUnavailableError("away") for _ in range(5)]
+    delivery = deliver()
+    for short in chain([eighth], histories):
+        delivery.update(publishing(), short)
+        until(lambda: delivery.has_delivered)
+    assert (sink.plans, len(journal_reads)) == (list(range(1, 13)), 1)
+
+
+def test_memory_is_bounded_for_one_that_is_away(deliver, storage, sink, journal_reads, monkeypatch):
+    """The journal is read once for so many events as may be in memory; the number of all that wait is known."""
+    monkeypatch.setattr(waiting_events, "MOST", 4)
+    histories = short_memories(storage, open_run(storage, 0.0), 12)
+    tenth = [next(histories) for _ in range(10)][-1]
+    sink.hold.clear()
+    delivery = deliver()
+    delivery.update(publishing(), tenth)
+    until(lambda: delivery.status.pending == 10)
+    for short in histories:
+        delivery.update(publishing(), short)
+    assert delivery.status.pending == 12
+    sink.hold.set()
+    until(lambda: delivery.has_delivered)
+    assert (sink.plans, len(journal_reads)) == (list(range(1, 13)), 2)
+    assert delivery.status == SinkStatus("notes")

@@ -1,0 +1,185 @@
+"""With `best_by = "significant"` a better number within noise is no new best one, for hooks and the early stop."""
+
+import pytest
+from fakes import ListLog
+from journals import Journal
+
+from sidecar.commands import hooks as hooks_of_settings
+from sidecar.commands.sinks import _acts
+from sidecar.coordination.journal import outcome_path, plan_path
+from sidecar.coordination.storage import PosixStorage
+from sidecar.early_stop import FILE
+from sidecar.errors import StorageError
+from sidecar.evaluation.intervals import wilson
+from sidecar.protocol.codec import dumps
+from sidecar.protocol.records import Value
+from sidecar.publishing.sinks.best_so_far import BestSoFar
+from sidecar.publishing.sinks.early_stop import EarlyStop
+from sidecar.publishing.sinks.hook import Hook
+from sidecar.publishing.sinks.journal_events import event_of, placed
+from sidecar.publishing.sinks.noise import RecordedComparisons
+from sidecar.retention.saves.comparison import Difference
+from sidecar.retention.saves.comparison_store import ComparisonStore
+from sidecar.settings import Settings
+
+RIGHT = 800, 810, 790, 900, 905, 990
+"""Correct answers out of 1000. The second and the fifth evaluation are better within noise only."""
+BEST = [1, 4, 6]
+
+
+class Target:
+    """Notes the plans of which it hears."""
+
+    shown = "target"
+
+    def __init__(self):
+        self.ids = []
+
+    def send(self, _, id_):
+        """Note it."""
+        self.ids.append(int(id_.split("-")[1]))
+
+    def close(self):
+        """Do nothing."""
+
+
+@pytest.fixture
+def storage(tmp_path):
+    return PosixStorage(tmp_path)
+
+
+@pytest.fixture
+def events(storage):
+    return stored(storage, RIGHT)
+
+
+@pytest.fixture
+def make(storage):
+    """Make the hook of a daemon that just started."""
+
+    def make(*more):
+        best = BestSoFar("test/accuracy", *more, exceeds_noise=RecordedComparisons(storage, storage.root))
+        return Hook(hook="best", target=Target(), run_dir=storage.root, deadline_seconds=60, best=best)
+
+    return make
+
+
+def stored(storage, right):
+    """Evaluations that are in the journal, as events."""
+    journal = Journal("0123456789abcdef")
+    for step, number in enumerate(right):
+        lower, upper = wilson(number, 1000)
+        share = number / 1000
+        value = Value(value=share, hex=share.hex(), lower=lower, upper=upper, goal="max")
+        closed = journal.evaluate(f"ckpt-{step}", step, {"accuracy": value})
+        storage.create(plan_path(closed.plan.plan), dumps(closed.plan))
+        storage.create(outcome_path(closed.plan.plan), dumps(closed.outcome))
+    return [event_of(entry, place, "run", 0) for place, entry in placed(journal.history.entries)]
+
+
+def plans(hook, events):
+    for event in events:
+        hook.write(event)
+    return hook.target.ids
+
+
+def test_noise_is_no_new_best(make, events):
+    """The hook hears of those only that are better by more."""
+    assert plans(make(), events) == BEST
+
+
+@pytest.mark.parametrize("restarted_at", range(len(RIGHT)))
+@pytest.mark.parametrize("recorded", [True, False])
+def test_a_restarted_daemon_decides_the_same(make, events, storage, restarted_at, recorded):
+    """Also if the hook is set for the first time, so that the past was never compared."""
+    if recorded:
+        plans(make(), events[:restarted_at])
+    before = storage.names("comparisons")
+    hook = make()
+    hook.resume(iter(events[:restarted_at]))
+    assert storage.names("comparisons") == before
+    assert plans(hook, events[restarted_at:]) == [plan for plan in BEST if plan > restarted_at]
+
+
+def test_the_past_is_as_it_was_recorded(make, events, monkeypatch):
+    """Predictions showed that the second one is better. They are gone, and are not asked for."""
+    paired = Difference("paired", 0.81 - 0.8, 0.005, 0.015, 1000)
+    monkeypatch.setattr(ComparisonStore, "_paired", lambda *_: paired)
+    assert plans(make(), events[:2]) == [1, 2]
+    monkeypatch.setattr(ComparisonStore, "_paired", lambda *_: pytest.fail("predictions are read"))
+    hook = make()
+    hook.resume(events[:2])
+    assert hook.best.best[1].plan == 2
+
+
+def test_a_long_past_is_cheap(make, storage, monkeypatch):
+    """One small file is read for each comparison, and nothing is written."""
+    events = stored(storage, [800, *[810] * 300])
+    paths = []
+    read = storage.read
+    monkeypatch.setattr(storage, "read", lambda path, *limit: paths.append(path) or read(path, *limit))
+    monkeypatch.setattr(ComparisonStore, "_paired", lambda *_: pytest.fail("predictions are read"))
+    monkeypatch.setattr(storage, "create", lambda *_: pytest.fail("a record is written"))
+    make().resume(events)
+    assert len(paths) == 300
+
+
+def test_an_evaluation_that_cannot_be_compared_now(make, events, storage, monkeypatch):
+    """It is delivered again, and the event comes once."""
+    hook = make()
+    plans(hook, events[:3])
+
+    def fails(*_):
+        raise StorageError("no answer")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(storage, "read", fails)
+        with pytest.raises(StorageError):
+            hook.write(events[3])
+    storage.remove(outcome_path(4))
+    with pytest.raises(StorageError):
+        hook.write(events[3])
+    assert hook.target.ids == [1]
+    stored(storage, RIGHT)
+    hook.write(events[3])
+    assert hook.target.ids == [1, 4]
+
+
+def test_early_stop(storage):
+    """Both more than noise and more than the least difference must be gained."""
+    events = stored(storage, [800, 810, 815, 900])
+
+    def signalled_at(**given):
+        storage.remove(FILE)
+        sink = EarlyStop(storage=storage, log=ListLog(), patience=2, metric="test/accuracy", **given)
+        for event in events:
+            sink.write(event)
+            if sink.signalled:
+                return event.plan
+        return None
+
+    exceeds_noise = RecordedComparisons(storage, storage.root)
+    assert signalled_at() is None
+    assert signalled_at(exceeds_noise=exceeds_noise) == 3
+    assert signalled_at(min_delta=0.002) is None
+    assert signalled_at(min_delta=0.002, exceeds_noise=exceeds_noise) == 3
+    assert signalled_at(min_delta=0.2, exceeds_noise=lambda *_, past: not past) == 3
+
+
+@pytest.mark.parametrize(
+    ("given", "asked"),
+    [
+        ({}, [False, False]),
+        ({"best_by": "significant", "best_metric": "test/accuracy"}, [True, True]),
+        ({"best_by": "significant"}, [True, True]),
+        ({"best_by": "significant", "best_metric": "a/b", "early_stop_metric": "a/b"}, [True, True]),
+        ({"best_by": "significant", "best_metric": "a/b", "early_stop_metric": "a/c"}, [True, False]),
+    ],
+)
+def test_the_settings_decide(tmp_path, given, asked):
+    """The rule holds for `best_metric`."""
+    settings = Settings(checkpoint_dir=tmp_path, hooks={"best": "true"}, early_stop_patience=2, **given)
+    hook, stop = _acts(settings, ListLog())
+    assert [hook.best.exceeds_noise is not None, stop.exceeds_noise is not None] == asked
+    (made,) = hooks_of_settings.make_hooks(settings)
+    assert (made.best.exceeds_noise is not None) == asked[0]

@@ -1,0 +1,258 @@
+"""TensorBoard's own reader and a real server show every number once, as the nearest float, whatever was killed."""
+
+import ctypes
+import json
+import math
+import os
+import socket
+import subprocess
+import sys
+import time
+import types
+from contextlib import closing
+from dataclasses import replace
+from urllib.error import URLError
+from urllib.parse import urlencode
+from urllib.request import ProxyHandler, build_opener
+
+import pytest
+from journals import Journal
+
+from sidecar.protocol.records import Value
+from sidecar.publishing.sinks.sink import Evaluation, SinkRefusedError, SinkUnavailableError
+from sidecar.publishing.sinks.tensorboard import TensorBoard
+
+PATIENCE_SECONDS = 60
+BEGIN = 1_769_860_800_000  # milliseconds
+WITHOUT_TENSORFLOW = """
+import sys, types
+sys.modules["tensorboard.compat.notf"] = types.ModuleType("notf")  # its own switch: TensorFlow takes seconds
+from tensorboard.main import run_main
+run_main()
+"""
+RUN = "0123abcd"
+FILE = f"events.out.tfevents.sidecar.mnist.{RUN}.0"
+
+open_url = build_opener(ProxyHandler({})).open
+
+
+def value(number, **more):
+    return Value(value=number if math.isfinite(number) else None, hex=number.hex(), **more)
+
+
+def nearest(number):
+    """The float of 32 bits that is nearest to a number."""
+    return ctypes.c_float(number).value
+
+
+@pytest.fixture
+def evaluation():
+    """Make the evaluation of a step, with these numbers of each eval set."""
+
+    def make(step, metrics, eval_sets=("test",)):
+        journal = Journal()
+        journal.plan(f"ckpt-{step}", step=step)
+        closed = journal.succeed(metrics, eval_sets=eval_sets)
+        at = BEGIN + (step or 0) * 10
+        checkpoint, result = closed.plan.checkpoint, closed.outcome.result
+        return Evaluation(run="mnist", plan=1, checkpoint=checkpoint, result=result, milliseconds=at, id=f"{RUN}-1")
+
+    return make
+
+
+@pytest.fixture
+def scalars(monkeypatch):
+    """Read a folder with TensorBoard's reader: by tag, the steps and the numbers."""
+    monkeypatch.setitem(sys.modules, "tensorboard.compat.notf", types.ModuleType("notf"))
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    def read(folder):
+        events = EventAccumulator(str(folder), size_guidance={"scalars": 0}).Reload()
+        return {tag: [(each.step, each.value) for each in events.Scalars(tag)] for tag in events.Tags()["scalars"]}
+
+    return read
+
+
+def test_its_reader_has_every_number(tmp_path, evaluation, scalars):
+    """One run for each eval set; intervals are series of their own."""
+    sink = TensorBoard(tmp_path / "logs", "mnist")
+    numbers = [0.1 + 0.2, 1e-300, -0.0, math.inf, -math.inf, math.pi, 1e300, -3.5e38]
+    for index, number in enumerate(numbers):
+        metrics = {"loss": value(number), "accuracy": value(0.75, lower=0.7, upper=0.8)}
+        sink.write(evaluation(100 * index, metrics, ("test", "hard/ones")))
+    for run in ("test", "hard%2Fones"):
+        read = scalars(tmp_path / "logs" / run)
+        assert read.keys() == {"loss", "accuracy", "accuracy/lower", "accuracy/upper"}
+        assert [(step, number.hex()) for step, number in read["loss"]] == [
+            (100 * index, nearest(number).hex()) for index, number in enumerate(numbers)
+        ]
+        assert {number for _, number in read["accuracy/upper"]} == {nearest(0.8)}
+
+
+def test_nan(tmp_path, evaluation, scalars):
+    """It is a point like any other."""
+    TensorBoard(tmp_path, "mnist").write(evaluation(1, {"loss": value(math.nan)}))
+    ((step, number),) = scalars(tmp_path / "test")["loss"]
+    assert step == 1
+    assert math.isnan(number)
+
+
+@pytest.mark.parametrize(
+    ("eval_set", "folder"), [(".", "%2E"), ("..", "%2E%2E"), ("caf\udce9", "caf%ED%B3%A9"), ("é" * 42, "%C3%A9" * 42)]
+)
+def test_names_that_no_folder_can_have(tmp_path, evaluation, scalars, eval_set, folder):
+    """They are quoted: nothing lies beside the log directory."""
+    TensorBoard(tmp_path / "logs", "mnist").write(evaluation(100, {"caf\udce9": value(0.5)}, (eval_set,)))
+    assert [each.name for each in (tmp_path / "logs").iterdir()] == [folder]
+    assert list(scalars(tmp_path / "logs" / folder).values()) == [[(100, 0.5)]]
+    assert [each.name for each in tmp_path.iterdir()] == ["logs"]
+
+
+def test_a_name_too_long_for_a_folder(tmp_path, evaluation):
+    """It is refused, so that the results behind it are delivered."""
+    with pytest.raises(SinkRefusedError, match=r"'x{40,}.*too long"):
+        TensorBoard(tmp_path / "logs", "mnist").write(evaluation(100, {"loss": value(0.5)}, ("x" * 256,)))
+
+
+def test_tags_of_the_former_evaluator(tmp_path, evaluation, scalars):
+    """Dashboards of people who had `tf_keras.utils.SidecarEvaluator` stay as they are."""
+    sink = TensorBoard(tmp_path, "mnist", "keras")
+    sink.write(evaluation(1, {"accuracy": value(0.75, lower=0.7, upper=0.8)}, ("validation",)))
+    assert scalars(tmp_path / "validation").keys() == {
+        "evaluation_accuracy_vs_iterations",
+        "evaluation_accuracy_lower_vs_iterations",
+        "evaluation_accuracy_upper_vs_iterations",
+    }
+
+
+def test_a_second_delivery_writes_nothing(tmp_path, evaluation, scalars):
+    """Neither by the same daemon nor by that of another node."""
+    first, second = TensorBoard(tmp_path, "mnist"), TensorBoard(tmp_path, "mnist")
+    for sink in (first, first, second, first):
+        sink.write(evaluation(1, {"loss": value(0.5)}))
+    second.write(evaluation(2, {"loss": value(0.25)}))
+    first.write(evaluation(2, {"loss": value(0.25)}))
+    first.write(evaluation(3, {"loss": value(0.125)}))
+    assert scalars(tmp_path / "test")["loss"] == [(1, 0.5), (2, 0.25), (3, 0.125)]
+
+
+def test_every_state_in_which_a_killed_writer_leaves_the_file(tmp_path, evaluation, scalars):
+    """The evaluation is then delivered again: it is there once, what was there before stays, and so does the rest."""
+    sink = TensorBoard(tmp_path / "whole", "mnist")
+    sink.write(evaluation(1, {"loss": value(0.5)}))
+    first = (tmp_path / "whole" / "test" / FILE).read_bytes()
+    sink.write(evaluation(2, {"loss": value(0.25)}))
+    whole = (tmp_path / "whole" / "test" / FILE).read_bytes()
+    for length in range(len(whole) + 1):
+        folder = tmp_path / str(length) / "test"
+        folder.mkdir(parents=True)
+        (folder / FILE).write_bytes(whole[:length])
+        again = TensorBoard(tmp_path / str(length), "mnist")
+        if length < len(first):
+            again.write(evaluation(1, {"loss": value(0.5)}))
+        again.write(evaluation(2, {"loss": value(0.25)}))
+        assert (folder / FILE).read_bytes()[:length] == whole[:length]
+        assert scalars(folder) == {"loss": [(1, 0.5), (2, 0.25)]}, length
+        TensorBoard(tmp_path / str(length), "mnist").write(evaluation(2, {"loss": value(0.25)}))
+        assert scalars(folder) == {"loss": [(1, 0.5), (2, 0.25)]}, length
+
+
+def test_a_flipped_bit_takes_nothing_away(tmp_path, evaluation, scalars):
+    """What follows the damaged record stays in the file, and what comes is written to another one."""
+    sink = TensorBoard(tmp_path, "mnist")
+    for step in (1, 2, 3):
+        sink.write(evaluation(step, {"loss": value(0.5)}))
+    data = bytearray((tmp_path / "test" / FILE).read_bytes())
+    data[len(data) // 2] ^= 1
+    (tmp_path / "test" / FILE).write_bytes(data)
+    TensorBoard(tmp_path, "mnist").write(evaluation(4, {"loss": value(0.25)}))
+    assert (tmp_path / "test" / FILE).read_bytes() == data
+    assert scalars(tmp_path / "test")["loss"][-1] == (4, 0.25)
+
+
+def test_two_runs_of_one_name_share_a_directory(tmp_path, evaluation, scalars):
+    """Nothing of the second is taken for an event of the first, whose times are later."""
+    first, second = TensorBoard(tmp_path, "ckpts"), TensorBoard(tmp_path, "ckpts")
+    for step in (1, 2):
+        first.write(replace(evaluation(step + 10, {"loss": value(1.0)}), id="aa-1"))
+        second.write(replace(evaluation(step, {"loss": value(0.5)}), id="bb-1"))
+    assert sorted(scalars(tmp_path / "test")["loss"]) == [(1, 0.5), (2, 0.5), (11, 1.0), (12, 1.0)]
+
+
+def test_a_checkpoint_that_is_evaluated_again(tmp_path, evaluation, scalars):
+    """An earlier step that comes later leaves the others as they are."""
+    sink = TensorBoard(tmp_path, "mnist")
+    for step in (100, 200):
+        sink.write(evaluation(step, {"loss": value(step / 1000)}))
+    again = evaluation(100, {"loss": value(0.5)})
+    sink.write(replace(again, milliseconds=BEGIN + 9000))
+    assert scalars(tmp_path / "test")["loss"] == [(100, nearest(0.1)), (200, nearest(0.2)), (100, 0.5)]
+
+
+def test_what_is_not_a_file_is_not_followed(tmp_path, evaluation):
+    """A link that somebody planted, a FIFO, a file instead of a folder: said, and tried again later."""
+    (tmp_path / "mine").write_text("mine")
+    for make in (lambda path: path.symlink_to(tmp_path / "mine"), os.mkfifo, os.mkdir):
+        folder = tmp_path / "logs" / "test"
+        folder.mkdir(parents=True, exist_ok=True)
+        make(folder / FILE)
+        with pytest.raises(SinkUnavailableError, match="tfevents"):
+            TensorBoard(tmp_path / "logs", "mnist").write(evaluation(1, {"loss": value(0.5)}))
+        (folder / FILE).rmdir() if (folder / FILE).is_dir() else (folder / FILE).unlink()
+    assert (tmp_path / "mine").read_text() == "mine"
+    (folder / FILE).hardlink_to(tmp_path / "mine")
+    TensorBoard(tmp_path / "logs", "mnist").write(evaluation(1, {"loss": value(0.5)}))  # to another file
+    assert (tmp_path / "mine").read_text() == "mine"
+    with pytest.raises(SinkUnavailableError, match="mine"):
+        TensorBoard(tmp_path / "mine", "mnist").write(evaluation(1, {"loss": value(0.5)}))
+
+
+def test_a_checkpoint_without_a_step(tmp_path, evaluation):
+    """TensorBoard has no place for it."""
+    given = evaluation(1, {"loss": value(0.5)})
+    with pytest.raises(SinkRefusedError, match="no training step"):
+        TensorBoard(tmp_path, "mnist").write(replace(given, checkpoint=replace(given.checkpoint, step=None)))
+
+
+def test_a_real_server_shows_them(tmp_path, evaluation):
+    """As a browser asks it; what is written while it runs, too."""
+    sink = TensorBoard(tmp_path / "logs", "mnist")
+    sink.write(evaluation(100, {"loss": value(0.1 + 0.2)}, ("test", "hard")))
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    words = ["--logdir", tmp_path / "logs", "--port", port, "--host", "127.0.0.1", "--reload_interval", "1"]
+    with (
+        (tmp_path / "log").open("wb") as log,
+        subprocess.Popen(
+            [sys.executable, "-c", WITHOUT_TENSORFLOW, *map(str, words)], stdout=log, stderr=log, cwd=tmp_path
+        ) as running,
+    ):
+        try:
+            until(lambda: asked(port, "runs") == ["hard", "test"])
+            sink.write(evaluation(200, {"loss": value(1 / 3)}, ("test", "hard")))
+            until(lambda: len(asked(port, "plugin/scalars/scalars", run="test", tag="loss")) == 2)
+            points = asked(port, "plugin/scalars/scalars", run="test", tag="loss")
+        finally:
+            running.kill()
+    assert [(step, number.hex()) for _, step, number in points] == [
+        (100, nearest(0.1 + 0.2).hex()),
+        (200, nearest(1 / 3).hex()),
+    ]
+    assert [moment for moment, _, _ in points] == [(BEGIN + 1000) / 1000, (BEGIN + 2000) / 1000]
+
+
+def asked(port, path, **query):
+    """What the server answers; nothing while it does not answer."""
+    try:
+        with closing(open_url(f"http://127.0.0.1:{port}/data/{path}?{urlencode(query)}", timeout=5)) as answer:
+            return json.load(answer)
+    except (URLError, ConnectionError):
+        return []
+
+
+def until(condition):
+    """Wait until something holds."""
+    end = time.monotonic() + PATIENCE_SECONDS
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.1)

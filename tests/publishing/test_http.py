@@ -1,0 +1,671 @@
+import contextlib
+import gzip
+import http.client
+import json
+import socket
+import subprocess
+import sys
+import threading
+import time
+import urllib.error
+import urllib.request
+from contextlib import closing, contextmanager
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+from prometheus_client import CollectorRegistry, Gauge
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
+from prometheus_client.parser import text_string_to_metric_families as parse_text
+from statuses import make_status
+
+from sidecar.coordination.journal_state import JournalState
+from sidecar.coordination.storage import PosixStorage
+from sidecar.errors import SettingsError
+from sidecar.protocol.records import Checkpoint, Member, Outcome, Plan, Result, Value
+from sidecar.publishing.http import Server
+from sidecar.publishing.http import server as serving
+from sidecar.publishing.past import PastReader
+from sidecar.publishing.report import status_json
+from sidecar.publishing.status import Newest, WorkerStatus
+
+EVIL = """<script>alert("1")</script>'&"""
+
+
+class Daemon:
+    """What a server shows, to be changed by tests."""
+
+    def __init__(self):
+        self.registry = CollectorRegistry()
+        Gauge("sidecar_example", "An example.", ["run"], registry=self.registry).labels('a "b"\n').set(1.5)
+        self.reasons = {"health": None, "ready": None}
+        self.status = {"run": "mnist"}
+        self.past = PastReader(PosixStorage(Path("/nonexistent")))
+
+    def serve(self, host="127.0.0.1", port=0, **settings):
+        """A server that is not started."""
+        return Server(
+            host,
+            port,
+            registry=self.registry,
+            health=lambda: self.reasons["health"],
+            ready=lambda: self.reasons["ready"],
+            status=lambda: self.status,
+            past=self.past,
+            **settings,
+        )
+
+
+@pytest.fixture(scope="module")
+def running():
+    """One server for all tests that only ask."""
+    daemon = Daemon()
+    server = daemon.serve()
+    server.start()
+    yield daemon, server
+    server.close()
+
+
+@pytest.fixture
+def daemon(running):
+    daemon, _ = running
+    daemon.__dict__.update(Daemon().__dict__ | {"registry": daemon.registry})
+    return daemon
+
+
+@pytest.fixture
+def ask(running):
+    """Send a request; gives status, headers and body, whatever the status."""
+    _, server = running
+
+    def ask(path, method="GET", data=None, **headers):
+        request = urllib.request.Request(server.url + path, method=method, data=data, headers=headers)
+        try:
+            with urllib.request.urlopen(request, timeout=10) as response:
+                return response.status, response.headers, response.read().decode()
+        except urllib.error.HTTPError as error:
+            with error:
+                return error.code, error.headers, error.read().decode()
+
+    return ask
+
+
+@contextmanager
+def started(server):
+    server.start()
+    with closing(server):
+        yield server
+
+
+def connect(server, source=None):
+    """A connection, from a chosen address of this machine or any."""
+    host, port = server.url.removeprefix("http://").rsplit(":", 1)
+    own = None if source is None else (source, 0)
+    return socket.create_connection((host.strip("[]"), int(port)), timeout=10, source_address=own)
+
+
+def answer(client):
+    """All that the server sends until it closes; a reset counts as closing."""
+    received = b""
+    try:
+        while block := client.recv(4096):
+            received += block
+    except ConnectionResetError:
+        pass
+    return received
+
+
+def evil_status():
+    """The status of a daemon whose every text wants to break out of the page."""
+    checkpoint = Checkpoint(name=EVIL, digest="d", step=5, format="tf_object")
+    members = (Member(0, EVIL, "w", "h:1"),)
+    history = JournalState()
+    for number in (1, 2):
+        history.apply(
+            Plan(
+                plan=number,
+                run=EVIL,
+                nonce="n",
+                checkpoint=checkpoint,
+                attempt=1,
+                members=members,
+                settles=(),
+                task="t",
+                proposer=EVIL,
+                proposed_at="2026-01-31T12:00:00.000Z",
+            ),
+        )
+        if number == 1:
+            metrics = {
+                EVIL: {
+                    EVIL: Value(value=0.97, hex="0x1p0", lower=0.95, upper=0.98),
+                    "loss": Value(value=None, hex="nan"),
+                }
+            }
+            result = Result(
+                group="g",
+                workers=2,
+                examples={EVIL: 1003},
+                metrics=metrics,
+                phases={},
+                variables="v",
+                task="t",
+                profile={},
+                saves=(),
+            )
+            history.apply(
+                Outcome(
+                    plan=1,
+                    run=EVIL,
+                    nonce="n",
+                    status="succeeded",
+                    closed_by=EVIL,
+                    completed_at="2026-01-31T12:00:01.000Z",
+                    result=result,
+                )
+            )
+    worker = WorkerStatus(EVIL, 1, EVIL, 3, 8)
+    status = make_status(
+        run=EVIL,
+        node=EVIL,
+        incarnation="i",
+        version=EVIL,
+        role="worker",
+        role_source=EVIL,
+        state="draining",
+        publisher=True,
+        unready=EVIL,
+        newest=Newest(7, 1769860800.0),
+        members={EVIL: 1},
+        workers=(worker,),
+    )
+    return status_json(status, history)
+
+
+class Page(HTMLParser):
+    """Collects what a browser would see."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.tags, self.loaded, self.attributes, self.seen = [], [], set(), ""
+        self.feed(text)
+
+    def handle_starttag(self, tag, attrs):
+        """Remember the tag, and what it loads."""
+        self.tags.append(tag)
+        self.attributes |= {name for name, _ in attrs}
+        if tag in ("script", "link"):
+            self.loaded += [value for name, value in attrs if name in ("src", "href")]
+
+    def handle_data(self, data):
+        """Remember the text."""
+        self.seen += data
+
+
+@pytest.mark.parametrize(
+    "wanted",
+    [
+        ("text/plain", "text/plain", parse_text),
+        ("application/openmetrics-text; version=1.0.0", "application/openmetrics-text", parse_openmetrics),
+    ],
+)
+def test_metrics(ask, wanted):
+    """A scrape gets the format that it asks for, and it parses."""
+    accept, content_type, parse = wanted
+    status, headers, body = ask("/metrics", Accept=accept)
+    assert status == 200
+    assert headers["Content-Type"].startswith(content_type)
+    (family,) = parse(body)
+    assert (family.samples[0].labels, family.samples[0].value) == ({"run": 'a "b"\n'}, 1.5)
+
+
+@pytest.mark.parametrize("version", ["abc", "1.x", "", "1" * 5000, "1.0.0.0", "-1", "é"])
+def test_odd_versions_in_accept(ask, version):
+    """A version that is not a number gets one of the formats, not an error."""
+    status, _, body = ask("/metrics", Accept=f"application/openmetrics-text;version={version}")
+    assert (status, "sidecar_example" in body) == (200, True)
+
+
+def test_one_metric(ask):
+    """The query of the client library still works."""
+    assert "sidecar_example" not in ask("/metrics?name[]=other")[2]
+
+
+@pytest.mark.parametrize(("path", "what"), [("/healthz", "health"), ("/readyz", "ready")])
+def test_probes(ask, daemon, path, what):
+    """A probe says ok, or 503 with the reason."""
+    assert ask(path)[::2] == (200, "ok\n")
+    daemon.reasons[what] = "storage has not answered for 12 s"
+    assert ask(path)[::2] == (503, "storage has not answered for 12 s\n")
+
+
+def test_status(ask, daemon):
+    """The status is the daemon's own dict, as JSON."""
+    daemon.status = evil_status()
+    status, headers, body = ask("/api/status")
+    assert (status, headers["Content-Type"]) == (200, "application/json")
+    assert json.loads(body) == daemon.status
+
+
+def test_the_page_of_a_chief_says_why_it_evaluates_nothing(ask, daemon):
+    """One sentence: the reason, who evaluates instead, and how to evaluate here."""
+    daemon.status = {"run": "r", "role": "chief", "role_source": "role = chief"}
+    _, _, body = ask("/")
+    assert "evaluates nothing, because it is the training job's chief (role = chief)" in body
+    assert "--role worker" in body
+    daemon.status = {"run": "r", "role": "worker", "role_source": "TF_CONFIG"}
+    assert "evaluates nothing" not in ask("/")[2]
+
+
+def test_page(ask, daemon):
+    """The page shows numbers, queue, nodes and workers, and loads our own files alone."""
+    daemon.status = evil_status() | {"run": "mnist"}
+    daemon.status["evaluation"]["steps"][EVIL] = 4321
+    page = Page(ask("/")[2])
+    for text in (
+        "mnist",
+        "0.97",
+        "0.95 to 0.98",
+        "nan",
+        "1003",
+        "4321",
+        "3 of 8",
+        "step 7",
+        "not ready",
+        "draining",
+    ):
+        assert text in page.seen
+    assert not {"img", "iframe", "style", "object", "base"} & set(page.tags)
+    assert page.loaded
+    assert all(path.startswith("/static/") for path in page.loaded)
+    assert not {"style", "onclick", "onload", "onerror"} & page.attributes
+
+
+def test_page_escapes(ask, daemon):
+    """No text from a run can become markup, and each is shown as it is."""
+    daemon.status = evil_status()
+    body = ask("/")[2]
+    assert body.count("<script") == Page(body).tags.count("script") == 2
+    assert Page(body).seen.count(EVIL) >= 10
+
+
+def test_page_before_the_first_look(ask, daemon):
+    """A daemon that knows nothing yet has a page too."""
+    daemon.status = {}
+    status, _, body = ask("/")
+    assert status == 200
+    assert "There is no result yet" in body
+
+
+def test_unknown_path(ask):
+    """Anything else is not found, whatever the method, and the answer says what there is."""
+    for path in ("/etc/passwd", "/metrics/", "/api"):
+        status, _, body = ask(path)
+        assert status == 404
+        assert "/api/status" in body
+    assert ask("/other", method="DELETE")[0] == 404
+
+
+@pytest.mark.parametrize("path", ["/", "/metrics", "/api/status", "/healthz"])
+def test_read_only(ask, path):
+    """Every method that could change something is refused, with or without a body."""
+    for method, data in (("POST", b"x" * 1000), ("PUT", b"{}"), ("DELETE", None), ("OPTIONS", None)):
+        status, headers, _ = ask(path, method=method, data=data)
+        assert (status, headers["Allow"]) == (405, "GET, HEAD")
+
+
+@pytest.mark.parametrize("path", ["/", "/metrics", "/api/status", "/healthz", "/nowhere"])
+def test_head(ask, path):
+    """HEAD has the length of GET and no body."""
+    _, full, body = ask(path)
+    _, head, nothing = ask(path, method="HEAD")
+    assert nothing == ""
+    assert head["Content-Length"] == full["Content-Length"] == str(len(body.encode()))
+
+
+def test_broken_view(ask, daemon, capsys):
+    """A status that cannot be shown is one failed answer; the others still work."""
+    daemon.status = {"number": float("nan")}
+    assert ask("/api/status")[0] == 500
+    assert "http_request_failed" in capsys.readouterr().out
+    assert ask("/api/status")[0] == 500
+    assert "http_request_failed" not in capsys.readouterr().out, "a path is logged once a minute"
+    assert ask("/healthz")[0] == 200
+
+
+def test_port_in_use(running):
+    """A second daemon on the same port is told which port, and what to do."""
+    daemon, server = running
+    port = int(server.url.rpartition(":")[2])
+    with pytest.raises(SettingsError, match=rf"127\.0\.0\.1:{port}\b.*in use.*--http HOST:PORT"):
+        daemon.serve(port=port).start()
+
+
+@pytest.mark.parametrize("address", [("192.0.2.1", 0), ("127.0.0.1", 99999), ("127.0.0.1", -1), ("no such host", 0)])
+def test_unusable_address(address):
+    """An address that cannot be listened on is a setting to change, not a traceback."""
+    with pytest.raises(SettingsError, match=rf"{address[0]}:{address[1]}\b.*--http"):
+        Daemon().serve(*address).start()
+
+
+@pytest.mark.parametrize("host", ["::1", "[::1]"])
+def test_ipv6(host):
+    """IPv6 literals work with and without brackets."""
+    if not socket.has_ipv6:
+        pytest.skip("no IPv6 here")
+    with started(Daemon().serve(host)) as server:
+        assert server.url.startswith("http://[::1]:")
+        with urllib.request.urlopen(server.url + "/healthz", timeout=10) as response:
+            assert response.read() == b"ok\n"
+
+
+def test_all_interfaces():
+    """A wildcard address is shown as one that can be opened here."""
+    with started(Daemon().serve("0.0.0.0")) as server:
+        assert server.url.startswith("http://127.0.0.1:")
+        with urllib.request.urlopen(server.url + "/readyz", timeout=10) as response:
+            assert response.status == 200
+
+
+def test_starts_quickly_without_a_name_server(monkeypatch):
+    """Listening on a literal address asks nobody for names."""
+
+    def asked(*_):
+        raise AssertionError("a name server was asked")
+
+    monkeypatch.setattr(socket, "getfqdn", asked)
+    monkeypatch.setattr(socket, "gethostbyaddr", asked)
+    before = time.perf_counter()
+    with started(Daemon().serve()):
+        assert time.perf_counter() - before < 0.1
+
+
+def test_slow_client_is_dropped():
+    """A client that drips its request is cut off after the time for the whole request; others are served meanwhile."""
+    with started(Daemon().serve(request_seconds=0.3)) as server, connect(server) as slow:
+        before = time.monotonic()
+        slow.sendall(b"GET /healthz HTTP/1.1\r\n")
+        with urllib.request.urlopen(server.url + "/healthz", timeout=10) as response:
+            assert response.status == 200
+        stop = threading.Event()
+
+        def drip():
+            while not stop.wait(0.05):
+                try:
+                    slow.sendall(b"x")
+                except OSError:
+                    return
+
+        dripping = threading.Thread(target=drip)
+        dripping.start()
+        assert answer(slow) == b""
+        assert 0.2 < time.monotonic() - before < 5
+        stop.set()
+        dripping.join()
+
+
+def test_long_request_is_dropped(running, capfd):
+    """A request that does not end is cut off, quietly."""
+    _, server = running
+    with connect(server) as client:
+        try:
+            client.sendall(b"GET /")
+            for _ in range(1000):
+                client.sendall(b"x" * 4096)
+        except OSError:
+            pass  # cut off while still sending
+        assert answer(client) == b""
+    assert capfd.readouterr() == ("", "")
+
+
+def test_garbage(running, capfd):
+    """What is not HTTP gets a refusal and no line in the log."""
+    _, server = running
+    with connect(server) as client:
+        client.sendall(b"\x16\x03\x01 hello\r\n\r\n")
+        client.shutdown(socket.SHUT_WR)
+        assert b"400" in answer(client)
+    assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize(
+    "head", [b"\x16\x03\x01 hello\r\n", b"GET / HTTP/9.9\r\n", b"GET / HTTP/1.1\r\n" + b"A: b\r\n" * 101]
+)
+def test_refusals_of_the_parser_have_the_policy(running, head):
+    """They repeat what the client sent."""
+    _, server = running
+    with connect(server) as client:
+        client.sendall(head + b"\r\n")
+        refusal = answer(client)
+    assert b"Content-Security-Policy: default-src 'none'" in refusal
+    assert b"X-Content-Type-Options: nosniff" in refusal
+
+
+def test_the_oldest_connection_makes_room(monkeypatch):
+    """With all places taken, a new client is served, and the one that waited longest is dropped."""
+    monkeypatch.setattr(serving, "PER_CLIENT", 2)
+    with started(Daemon().serve()) as server:
+        first, second = connect(server), connect(server)
+        for client in (first, second):
+            client.sendall(b"GET /hea")
+        with connect(server) as third:
+            third.sendall(b"GET /healthz HTTP/1.0\r\n\r\n")
+            assert answer(third).endswith(b"ok\n")
+        with first, second:
+            assert answer(first) == b""
+            second.sendall(b"lthz HTTP/1.0\r\n\r\n")
+            assert answer(second).endswith(b"ok\n")
+
+
+def test_the_client_with_most_connections_loses_one(monkeypatch):
+    """Of several addresses, the busiest makes room: the only connection of another one stays, however old."""
+    monkeypatch.setattr(serving, "CONNECTIONS", 3)
+    with started(Daemon().serve("0.0.0.0")) as server:
+        old = connect(server, "127.0.0.2")
+        busy = [connect(server, "127.0.0.3") for _ in range(3)]
+        with old, busy[0], busy[1], busy[2]:
+            assert answer(busy[0]) == b""
+            for client in (old, *busy[1:]):
+                client.sendall(b"GET /healthz HTTP/1.0\r\n\r\n")
+                assert answer(client).endswith(b"ok\n")
+
+
+DRIPPING = """
+import socket, sys, time
+
+port, sockets, sources = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3:]
+held = [None] * sockets
+while True:
+    for number in range(sockets):
+        try:
+            if held[number] is None:
+                source = sources[number % len(sources)]
+                held[number] = socket.create_connection(("127.0.0.1", port), 5, (source, 0))
+            held[number].send(b"G")
+        except OSError:
+            if held[number] is not None:
+                held[number].close()
+            held[number] = None
+    time.sleep(0.1)
+"""
+"""Hold so many sockets, each sending a byte every 0.1 s; a dropped one comes back at once."""
+
+
+@contextmanager
+def dripping(server, sockets, sources):
+    """Attack it from another process: threads of this one would hold up the honest client, too."""
+    arguments = [str(server._bound), str(sockets), *sources]
+    attack = subprocess.Popen([sys.executable, "-c", DRIPPING, *arguments])
+    try:
+        yield
+    finally:
+        attack.kill()
+        attack.wait()
+
+
+def asked_twice(url):
+    """What is answered within a second, asking once more if the connection was dropped: as probes and scrapers do."""
+    end = time.monotonic() + 1
+    try:
+        return urllib.request.urlopen(url, timeout=1)
+    except (urllib.error.URLError, http.client.RemoteDisconnected, ConnectionError):
+        return urllib.request.urlopen(url, timeout=max(0.001, end - time.monotonic()))
+
+
+@pytest.mark.seconds
+@pytest.mark.parametrize(
+    ("sockets", "sources"),
+    [
+        pytest.param(40, ["127.0.0.1"], marks=pytest.mark.nightly),
+        (200, [f"127.0.0.{last}" for last in range(1, 9)]),
+    ],
+)
+def test_slow_clients_do_not_take_the_port_away(sockets, sources):
+    """While many sockets drip for 10 s, each probe and scrape is answered within a second."""
+    with started(Daemon().serve("0.0.0.0")) as server, dripping(server, sockets, sources):
+        end = time.monotonic() + 10
+        answered = 0
+        while time.monotonic() < end:
+            for path in ("/healthz", "/readyz", "/metrics"):
+                with asked_twice(server.url + path) as response:
+                    assert response.status == 200
+                answered += 1
+            time.sleep(0.02)
+        assert answered > 20
+
+
+def test_who_is_being_answered_keeps_its_place(monkeypatch):
+    """However many come after it with less than a request, and from the same address."""
+    monkeypatch.setattr(serving, "CONNECTIONS", 3)
+    go_on, server = threading.Event(), Daemon().serve()
+    page = server._views._views["/api/status"]
+    server._views._views["/"] = lambda request: go_on.wait(20) and page(request)
+    with started(server), contextlib.ExitStack() as held:
+        first = held.enter_context(connect(server))
+        first.sendall(b"GET / HTTP/1.0\r\n\r\n")
+        time.sleep(0.2)
+        for _ in range(10):
+            held.enter_context(connect(server)).sendall(b"G")
+        go_on.set()
+        assert answer(first).endswith(b"}\n")
+
+
+@pytest.mark.seconds
+def test_clients_that_do_not_read_do_not_take_the_port_away():
+    """A large answer that nobody takes holds a place, which the next client gets."""
+    daemon = Daemon()
+    daemon.status = {"run": "x" * 8_000_000}
+    with started(daemon.serve()) as server:
+        greedy = [connect(server) for _ in range(serving.CONNECTIONS + 5)]
+        for client in greedy:
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)  # else the kernel takes most of an answer
+            with contextlib.suppress(OSError):
+                client.sendall(b"GET /api/status HTTP/1.0\r\n\r\n")
+        for path in ("/healthz", "/metrics"):
+            with urllib.request.urlopen(server.url + path, timeout=20) as response:
+                assert response.status == 200
+        for client in greedy:
+            client.close()
+
+
+def test_probes_do_not_wait_for_other_answers():
+    """While a page is being made, however long that takes, probes are answered."""
+    daemon, go_on = Daemon(), threading.Event()
+    server = daemon.serve()
+    server._views._views["/"] = lambda _: go_on.wait(20)
+    with started(server):
+        waiting = [connect(server) for _ in range(5)]
+        for client in waiting:
+            client.sendall(b"GET / HTTP/1.0\r\n\r\n")
+        with urllib.request.urlopen(server.url + "/healthz", timeout=10) as response:
+            assert response.status == 200
+        assert not go_on.is_set()
+        go_on.set()
+        for client in waiting:
+            client.close()
+
+
+def test_a_body_that_never_comes_is_not_waited_for(running):
+    """A request says how long its body is: nobody reads it, so the refusal comes at once."""
+    _, server = running
+    before = time.monotonic()
+    with connect(server) as client:
+        client.sendall(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 1" + b"0" * 30 + b"\r\n\r\nx")
+        assert b" 405 " in answer(client)
+    assert time.monotonic() - before < 5
+
+
+def test_nothing_says_which_python_serves(running):
+    """Neither answers nor refusals name the program below."""
+    _, server = running
+    for request in (
+        b"GET / HTTP/1.0\r\n\r\n",
+        b"nonsense\r\n\r\n",
+        b"GET /nowhere HTTP/1.0\r\n\r\n",
+        b"GET / HTTP/9.9\r\n\r\n",
+    ):
+        with connect(server) as client:
+            client.sendall(request)
+            found = answer(client)
+        assert b"\r\nServer: sidecar\r\n" in found
+        assert b"Python" not in found
+
+
+@pytest.mark.parametrize(
+    ("encoding", "zipped"),
+    [
+        ("gzip", True),
+        ("br, GZIP;q=0.5", True),
+        ("gzip;q=1.0", True),
+        ("gzip;q=0", False),
+        ("gzip; q=0.000, deflate", False),
+        ("gzip ; q = 0.", False),
+        ("identity", False),
+    ],
+)
+def test_compression(running, encoding, zipped):
+    """Metrics are compressed for clients that want it; a quality of 0 is a refusal."""
+    _, server = running
+    request = urllib.request.Request(server.url + "/metrics", headers={"Accept-Encoding": encoding})
+    with urllib.request.urlopen(request, timeout=10) as response:
+        assert (response.headers["Content-Encoding"] == "gzip") is zipped
+        assert response.headers["Vary"] == "Accept, Accept-Encoding"
+        body = response.read()
+    assert b"sidecar_example" in (gzip.decompress(body) if zipped else body)
+
+
+@pytest.mark.parametrize(
+    ("sent", "status"),
+    [
+        (b"HTTP/1.1\r\nHost: daemon-chief:19108", 200),
+        (b"HTTP/1.1\r\nHost: 10.0.0.7", 200),
+        (b"HTTP/1.1\r\nHost: [::1]:19108", 200),
+        (b"HTTP/1.0", 200),  # no browser
+        (b"HTTP/1.1\r\nHost:", 200),
+        (b"HTTP/1.1\r\nHost: attacker.example", 421),
+        (b'HTTP/1.1\r\nHost: "><script>', 400),
+        (b"HTTP/1.1\r\nHost: a\r\nHost: attacker.example", 400),
+    ],
+)
+def test_requests_for_another_host_are_refused(running, sent, status):
+    """A page that let its own name lead here cannot read the answer; the refusal names the setting."""
+    _, server = running
+    with connect(server) as client:
+        client.sendall(b"GET /metrics " + sent + b"\r\n\r\n")
+        found = answer(client)
+    assert f" {status} ".encode() in found.split(b"\r\n")[0]
+    assert (b"sidecar_example" in found) is (status == 200)
+    if status == 421:
+        assert b"http_hosts" in found
+
+
+def test_close():
+    """Closing frees the port, and closing again or before the start does no harm."""
+    server = Daemon().serve()
+    server.close()
+    server.start()
+    port = int(server.url.rpartition(":")[2])
+    server.close()
+    server.close()
+    with started(Daemon().serve(port=port)):
+        pass

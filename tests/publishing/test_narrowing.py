@@ -1,0 +1,79 @@
+"""What is shown of a history is what was asked for, and its numbers are as they were."""
+
+import pytest
+
+from sidecar.protocol.records import Value
+from sidecar.publishing.narrowing import Narrowing
+from sidecar.publishing.report import rows
+
+LOSS = Value(value=0.5, hex=(0.5).hex(), goal="min")
+TOP = Value(value=0.75, hex=(0.75).hex(), goal="max")
+
+
+@pytest.fixture
+def history(journal, settle):
+    """Evaluations at steps 100 to 500, one failure at 300, one checkpoint skipped at 600, one without a step."""
+    for step in (100, 200, 300, 400, 500):
+        journal.plan(f"ckpt-{step}", step=step)
+        if step == 300:
+            journal.fail()
+        else:
+            journal.succeed({"loss": LOSS, "top_5": TOP}, classes={"top_5": {"cat": TOP}}, eval_sets=("test", "hard"))
+    journal.plan(None, settles=[settle("ckpt-600", "skipped", step=600), settle("odd", "vanished", step=None)])
+    return journal.history
+
+
+def steps(history):
+    return [row["step"] for row in rows(history)]
+
+
+def test_all_of_it(history):
+    """Nothing was asked for."""
+    assert rows(Narrowing().of(history)) == rows(history)
+
+
+@pytest.mark.parametrize(
+    ("asked", "expected"),
+    [
+        ({"first_step": 300}, [300, 400, 500, 600]),
+        ({"last_step": 300}, [100, 200, 300]),
+        ({"first_step": 200, "last_step": 400}, [200, 300, 400]),
+        ({"first_step": 601}, []),
+    ],
+)
+def test_a_range_of_steps(history, asked, expected):
+    """Both ends are in it; what has no step is in no range."""
+    assert steps(Narrowing(**asked).of(history)) == expected
+
+
+def test_some_metrics(history):
+    """Of all eval sets, with their classes; what has no such number is left out."""
+    narrowed = Narrowing(metrics=("top*",)).of(history)
+    assert steps(narrowed) == [100, 200, 400, 500]
+    assert {eval_set: list(values) for eval_set, values in rows(narrowed)[0]["metrics"].items()} == {
+        "test": ["top_5"],
+        "hard": ["top_5"],
+    }
+    assert narrowed.entries[0].outcome.result.classes == {"test": {"top_5": {"cat": TOP}}}
+    assert steps(Narrowing(metrics=("recall",)).of(history)) == []
+
+
+def test_some_eval_sets(history):
+    """Their numbers, and the counts of their examples."""
+    narrowed = Narrowing(eval_sets=("h*", "none"), metrics=("loss",)).of(history)
+    assert rows(narrowed)[-1]["metrics"] == {"hard": {"loss": rows(history)[0]["metrics"]["hard"]["loss"]}}
+    assert rows(narrowed)[-1]["examples"] == {"hard": 1003}
+
+
+def test_the_history_stays_as_it_was(history):
+    """It may be shown in another way afterwards."""
+    before = rows(history)
+    Narrowing(metrics=("loss",), first_step=200).of(history)
+    assert rows(history) == before
+
+
+def test_the_newest_of_what_is_left(history):
+    """More than there are is no mistake."""
+    everything = rows(history)
+    assert rows(Narrowing(newest=1).of(history)) == everything[-1:]
+    assert len(rows(Narrowing(newest=100).of(history))) == len(rows(Narrowing().of(history)))

@@ -1,0 +1,152 @@
+"""Is one evaluation better than another by more than noise? Formulas against references, and records against lies."""
+
+import math
+import random
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from sidecar.evaluation.intervals import wilson
+from sidecar.protocol.records import Value
+from sidecar.retention.saves.comparison import Comparison, Difference, Pairs, compare_values, comparison, contradiction
+
+
+def value(number, bounds=(None, None), goal="max"):
+    return Value(
+        value=number if math.isfinite(number) else None,
+        hex=float(number).hex(),
+        lower=bounds[0],
+        upper=bounds[1],
+        goal=goal,
+    )
+
+
+def test_two_proportions_are_compared_as_newcombe_does():
+    """The example of his article: 56 of 70 and 48 of 80, method 10 without continuity correction: 0.0524 to 0.3339."""
+    found = compare_values(value(56 / 70, wilson(56, 70)), value(48 / 80, wilson(48, 80)))
+    assert found.rule == "intervals"
+    assert (found.lower, found.upper) == pytest.approx((0.0524, 0.3339), abs=5e-5)
+    assert found.is_better("max")
+    assert not found.is_better("min")
+
+
+def test_matched_proportions_are_compared_as_agresti_and_min_do():
+    """Cells 794, 150, 86, 570, as in their article: 0.04 with 0.021 to 0.058 by adding half a pair to each cell."""
+    new = [1] * 794 + [1] * 150 + [0] * 86 + [0] * 570
+    old = [1] * 794 + [0] * 150 + [1] * 86 + [0] * 570
+    pairs = Pairs()
+    for start in range(0, len(new), 100):
+        pairs.add(new[start : start + 100], old[start : start + 100])
+    found = pairs.difference()
+    assert found.number == pytest.approx(0.04)
+    count, difference = 1602, 64 / 1602
+    half = 1.959964 * math.sqrt((150.5 + 86.5) / count - difference**2) / math.sqrt(count)
+    assert (found.lower, found.upper) == pytest.approx((difference - half, difference + half), abs=1e-6)
+
+
+def test_other_paired_values_are_compared_by_their_differences():
+    """As numpy computes mean and standard error."""
+    random_ = np.random.default_rng(1)
+    old = random_.normal(2, 1, 5000)
+    new = old - 0.05 + random_.normal(0, 0.1, 5000)
+    pairs = Pairs()
+    pairs.add(new.tolist(), old.tolist())
+    found, differences = pairs.difference(), new - old
+    half = 1.959964 * differences.std(ddof=1) / math.sqrt(5000)
+    assert (found.lower, found.upper) == pytest.approx((differences.mean() - half, differences.mean() + half), rel=1e-6)
+    assert found.is_better("min")
+
+
+@pytest.mark.parametrize(
+    ("lower", "upper", "goal"),
+    [
+        (0.01, 0.3, "max"),
+        (-0.3, -0.01, "min"),
+        (-0.01, 0.3, None),
+        (-0.3, 0.01, None),
+        (0.0, 0.3, None),
+        (-0.3, 0.0, None),
+    ],
+)
+def test_an_interval_that_holds_0_is_noise(lower, upper, goal):
+    """By either goal, and whatever the sign of the difference."""
+    found = Difference("paired", (lower + upper) / 2, lower, upper, 1000)
+    assert [name for name in ("max", "min") if found.is_better(name)] == ([] if goal is None else [goal])
+
+
+def test_pairs_find_what_independent_intervals_cannot():
+    """20 more of 1000 right, and none less: certain if the examples are the same, and noise if they are not."""
+    new, old = [1.0] * 820 + [0.0] * 180, [1.0] * 800 + [0.0] * 200
+    pairs = Pairs()
+    pairs.add(new, old)
+    assert pairs.difference().is_better("max")
+    assert not compare_values(value(0.82, wilson(820, 1000)), value(0.8, wilson(800, 1000))).is_better("max")
+
+
+def test_an_equal_model_is_rarely_called_better():
+    """Two models of the same skill, which err on other examples: 2.5 % of the runs, give or take."""
+    random_, wrong = random.Random(7), 0
+    for _ in range(400):
+        pairs = Pairs()
+        pairs.add([random_.random() < 0.8 for _ in range(500)], [random_.random() < 0.8 for _ in range(500)])
+        wrong += pairs.difference().is_better("max")
+    assert wrong <= 400 * 0.025 + 3 * math.sqrt(400 * 0.025)
+
+
+@pytest.mark.parametrize(
+    ("new", "old", "better"),
+    [
+        (value(0.9), value(0.8), True),
+        (value(0.8), value(0.9), False),
+        (value(0.9), value(0.9), False),
+        (value(0.9, (0.8, 0.95)), value(0.8), True),  # one interval alone says nothing
+        (value(math.inf), value(0.8), True),
+        (value(math.inf), value(math.inf), False),
+        (value(math.nan), value(0.8), False),
+        (value(0.9), value(math.nan), False),
+        (value(0.1, goal="min"), value(0.2, goal="min"), True),
+        (value(0.2, goal="none"), value(0.1, goal="none"), False),
+        (value(0.9), value(0.8, goal="min"), False),
+    ],
+)
+def test_without_known_noise_the_better_number_is_better(new, old, better):
+    """Numbers that are not finite, too."""
+    found = comparison("r", "test/accuracy", (2, new), (1, old), compare_values(new, old))
+    assert (found.rule, found.better) == ("value", better)
+
+
+NEW, OLD = value(0.82, wilson(820, 1000)), value(0.8, wilson(800, 1000))
+EXPECTED = comparison("r", "test/accuracy", (2, NEW), (1, OLD), compare_values(NEW, OLD))
+PAIRED = comparison("r", "test/accuracy", (2, NEW), (1, OLD), Difference("paired", 0.02, 0.011, 0.029, 1000))
+
+
+def test_possible_records_are_believed():
+    """By the numbers alone, and by pairs."""
+    assert contradiction(EXPECTED, EXPECTED, "max", 0.82) is None
+    assert contradiction(PAIRED, EXPECTED, "max", 0.82) is None
+    assert PAIRED.better
+    assert "by 0.02 (95 % 0.011 to 0.029, paired)" in PAIRED.describe()
+
+
+@pytest.mark.parametrize(
+    "lie",
+    [
+        replace(EXPECTED, better=True),
+        replace(EXPECTED, lower=0.01),
+        replace(EXPECTED, rule="magic"),
+        replace(PAIRED, run="another"),
+        replace(PAIRED, metric="test/loss"),
+        replace(PAIRED, new=3),
+        replace(PAIRED, old=0),
+        replace(PAIRED, difference=0.5, lower=0.4, upper=0.6),
+        replace(PAIRED, lower=-0.01),
+        replace(PAIRED, lower=None),
+        replace(PAIRED, better=False),
+        replace(PAIRED, lower=0.03, upper=0.01),
+    ],
+)
+def test_impossible_records_are_not_believed(lie):
+    """Another user may write them: what contradicts the published numbers counts for nothing."""
+    assert isinstance(lie, Comparison)
+    assert contradiction(lie, EXPECTED, "max", 0.82) is not None
