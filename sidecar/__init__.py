@@ -3,6 +3,21 @@
 This module exports the names that a task needs, and imports no framework. The only public API is this module,
 `sidecar.metrics`, `sidecar.data`, `sidecar.results`, `sidecar.sinks`, `sidecar.early_stop` and `sidecar.keras`:
 everything else may change with any release.
+
+The folders, from top to bottom. Each imports only what is below it; `make lint` checks that.
+
+- `commands`: what a person types: options, commands, the demo
+- `keras`: `SidecarEvaluator`, which runs in users' own programs
+- `daemon`: one node: its loop, its state, its storage thread, its worker processes
+- `publishing`: show results to people and to programs
+- `retention`: which copies stay on disk: pins, exports, saves
+- `checkpoints`: find checkpoints, and decide whether they are whole
+- `policy`: who evaluates what, and when; pure
+- `coordination`: agree by files that are created once
+- `evaluation`: the worker process and its backends
+- `settings`: declare, read and check settings
+- `protocol`: what nodes and processes say to each other
+- `system`: touch files, time, addresses and terminals safely
 """
 
 from sidecar.evaluation.data.shard import Shard

@@ -2,9 +2,12 @@
 
 import ast
 import re
+import tomllib
 from pathlib import Path
 
 TESTS = Path(__file__).parent
+ROOT = TESTS.parent
+SOURCES = ROOT / "sidecar"
 MOST_WORDS = 5
 MOST_FIELDS = 15
 MANY_FIELDS = {"Settings", "Task", "ExportedNumber", "Manifest"}  # one for each setting, argument, column or key
@@ -58,6 +61,39 @@ def targets_of(node):
     return [each for target in targets for each in (target.elts if isinstance(target, ast.Tuple) else [target])]
 
 
+def layers():
+    """Return the levels of folders in the contract of import-linter, from top to bottom."""
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+    found = next(each["layers"] for each in contracts if each["name"] == "Arrows point one way")
+    levels = [[part.strip().removeprefix("sidecar.") for part in level.split("|")] for level in found]
+    return [[name for name in level if (SOURCES / name).is_dir()] for level in levels]
+
+
+def test_the_order_of_the_folders_is_told_as_it_is():
+    """Every folder has a level; the package and the page on the architecture list them as import-linter checks them."""
+    levels = [level for level in layers() if level]
+    names = [name for level in levels for name in level]
+    assert sorted(names) == sorted(path.name for path in SOURCES.iterdir() if (path / "__init__.py").is_file())
+    listed = re.findall(r"^- `(\w+)`:", (SOURCES / "__init__.py").read_text(), re.MULTILINE)
+    assert listed == names
+    page = (ROOT / "docs/explanation/architecture.md").read_text()
+    rows = [(int(level), name) for level, name in re.findall(r"^\| (\d) \| `(\w+)` \|", page, re.MULTILINE)]
+    assert rows == [(number, name) for number, level in enumerate(levels, start=1) for name in level]
+
+
+def test_the_modules_that_start_processes_are_told_as_they_are():
+    """The page on the architecture names each of them, apart from the demo."""
+    found = {
+        path.relative_to(ROOT).as_posix()
+        for path in SOURCES.rglob("*.py")
+        if "demo" not in path.parts
+        and re.search(r"^\s*(import subprocess|from subprocess)", path.read_text(), re.MULTILINE)
+    }
+    page = (ROOT / "docs/explanation/architecture.md").read_text()
+    (told,) = re.findall(r"^- These start processes: (.*?)(?=^\n|^- )", page, re.MULTILINE | re.DOTALL)
+    assert set(re.findall(r"`(sidecar/[\w/]+\.py)`", told)) == found
+
+
 def fields_of(definition):
     """Return the names of a class's annotated attributes, and of what its methods assign to `self`."""
     annotated = [each for each in definition.body if isinstance(each, ast.AnnAssign)]
@@ -80,7 +116,7 @@ def test_classes_of_the_product_have_few_fields():
     """A class with more fields holds several things that have names of their own."""
     found = {
         node.name: fields
-        for path in (TESTS.parent / "sidecar").rglob("*.py")
+        for path in SOURCES.rglob("*.py")
         if "class" in (source := path.read_text())
         for node in ast.walk(ast.parse(source))
         if isinstance(node, ast.ClassDef) and (fields := len(fields_of(node))) > MOST_FIELDS
