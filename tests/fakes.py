@@ -26,6 +26,7 @@ from sidecar.daemon.workers.command_specs import EvaluateSpec, TaskSpec
 from sidecar.daemon.workers.pool import PhaseTimeouts, WorkerLaunch, WorkerPool
 from sidecar.daemon.workers.process import Exited
 from sidecar.errors import StorageError
+from sidecar.evaluation.framework_traits import traits_of
 from sidecar.policy.node_identity import Identity
 from sidecar.policy.roles import RoleDecision
 from sidecar.protocol.export_rule import ExportRule
@@ -301,7 +302,7 @@ class Node:
     def _supervisor(self, root: Path, identity: Identity, replicas: int, *, keep_standby: bool) -> WorkerSupervisor:
         launch = WorkerLaunch(
             interpreter="python",
-            framework="tensorflow",
+            traits=traits_of("tensorflow"),
             environment={},
             changes={},
             devices=("-1",) * replicas,

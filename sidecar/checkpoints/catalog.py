@@ -43,8 +43,7 @@ class Catalog:
         step_key: The object-graph path of the variable that holds the step; then no other variable is read.
         step_pattern: A regular expression whose first group is the step in a name, whatever the files hold.
         complete_marker: The pattern of the marker that a complete checkpoint must have; see the module of this name.
-        formats: The formats to scan for; empty: those of the framework.
-        framework: The framework that restores checkpoints; if no format names it, all formats are scanned for.
+        formats: The formats to scan for; empty: all.
         checkpoint_pattern: A glob of names that are checkpoints, whatever their format; then no other names count.
         glob: The sub-folders to scan, and the names of checkpoints in them.
         clock: The clock of this node.
@@ -67,7 +66,6 @@ class Catalog:
         step_pattern: str | None = None,
         complete_marker: str | None = None,
         formats: Collection[str] = (),
-        framework: str | None = None,
         checkpoint_pattern: str | None = None,
         glob: CheckpointGlob = TOP,
         clock: Clock,
@@ -91,7 +89,7 @@ class Catalog:
             step_key=step_key,
             step_pattern=None if step_pattern is None else re.compile(step_pattern),
             marker=None if complete_marker is None else CompleteMarker(complete_marker),
-            formats=looked_for(formats, checkpoint_pattern, framework),
+            formats=looked_for(formats, checkpoint_pattern),
             clock=clock,
             glob=glob,
         )

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from sidecar.checkpoints.catalog import Catalog
 from sidecar.checkpoints.checkpoint_glob import CheckpointGlob
+from sidecar.commands.framework import formats_looked_for
 from sidecar.policy.rules import EndRules, GroupRules, PlanRules, RetryRules, Rules
 from sidecar.policy.selection import Selection
 from sidecar.protocol.export_rule import ExportRule
@@ -58,8 +59,7 @@ def make_catalog(
         step_key=settings.step_key,
         step_pattern=settings.step_pattern,
         complete_marker=settings.complete_marker,
-        formats=settings.formats,
-        framework=settings.framework,
+        formats=formats_looked_for(settings),
         checkpoint_pattern=settings.checkpoint_pattern,
         glob=CheckpointGlob.of(settings.checkpoint_glob),
         clock=clock or SystemClock(),

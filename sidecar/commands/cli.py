@@ -314,8 +314,10 @@ def init(
         ),
     ] = None,
     framework: Annotated[
-        Literal["tensorflow", "torch"] | None,
-        typer.Option(help="What trains; else the checkpoints tell, or the Python files here.", show_default=False),
+        str | None,
+        typer.Option(
+            help="What trains, such as torch; else the checkpoints tell, or the Python files here.", show_default=False
+        ),
     ] = None,
 ) -> None:
     """Write sidecar.toml and a task to fill in, from what is found here."""

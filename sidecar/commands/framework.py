@@ -1,33 +1,24 @@
 """Find out which framework a task needs, for `framework = "auto"`, by reading its file. Nothing is imported.
 
 The names that the task's file imports decide, and those that modules next to it import if it imports no framework
-itself. A task that gives `Task(load=…)` loads its models itself, whatever it imports.
+itself. A task that gives `Task(load=…)` loads its models itself, whatever it imports, unless a backend from outside is
+for such tasks.
 """
 
 import ast
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Final, Literal
+from typing import Final
 
 from sidecar.commands.storage_timeout import StorageTimeout
 from sidecar.commands.task_file import file_of_task, is_installed, module_file
 from sidecar.errors import SettingsError
+from sidecar.evaluation.framework_traits import ENTRY_POINTS, OURS, FrameworkTraits, package_of, traits_of
+from sidecar.protocol.messages import BackendOptions
 from sidecar.settings import Settings
 
-Framework = Literal["tensorflow", "torch", "python"]
-
-_BY_PACKAGE: Final[dict[str, Framework]] = {
-    **dict.fromkeys(("tensorflow", "keras", "tf_keras", "keras_hub", "keras_cv", "keras_nlp"), "tensorflow"),
-    **dict.fromkeys(
-        (
-            *("torch", "torchvision", "torchaudio", "torchtext", "torchmetrics", "torchtitan", "torchtune"),
-            *("lightning", "pytorch_lightning", "transformers", "accelerate", "timm", "peft", "diffusers"),
-        ),
-        "torch",
-    ),
-}
-_WITH_MODELS: Final[dict[str, Framework]] = {"tensorflow": "tensorflow", "torch": "torch"}
 _MOST_FILES: Final = 100
 
 
@@ -35,46 +26,90 @@ _MOST_FILES: Final = 100
 class _Imports:
     """The packages of frameworks that files import, by framework, and whether a task loads its models itself."""
 
-    packages: dict[Framework, set[str]] = field(default_factory=dict)
+    packages: dict[str, set[str]] = field(default_factory=dict)
     loads: bool = False
 
-    def decide(self, *, of_task: bool) -> Framework | None:
+    def decide(self, *, of_task: bool) -> str | None:
         """Return the framework if there is evidence for exactly one.
 
         `of_task`: these are the imports of the task's own file, where a framework may be what `load` loads with.
         """
         if self.loads and (of_task or not self.packages):
-            return "python"
+            by_task = [name for name in self.packages if traits_of(name).loads_by_task]
+            return by_task[0] if len(by_task) == 1 else next(name for name in OURS if traits_of(name).loads_by_task)
         return next(iter(self.packages)) if len(self.packages) == 1 and not self.loads else None
 
 
-def framework_of_files(paths: Iterable[Path]) -> Framework | None:
+def framework_of_files(paths: Iterable[Path]) -> str | None:
     """Return the framework that Python files import, if all of them together import exactly one."""
     imports = _Imports()
+    by_package = _by_package(map(traits_of, OURS))
     for path in paths:
         for name in _names(path, imports):
-            if framework := _BY_PACKAGE.get(name.partition(".")[0]):
+            if framework := by_package.get(name.partition(".")[0]):
                 imports.packages.setdefault(framework, set()).add(name)
     return next(iter(imports.packages)) if len(imports.packages) == 1 else None
 
 
 def with_framework(settings: Settings, search_path: Path) -> Settings:
-    """Return the settings with the framework that the task needs instead of `auto`.
+    """Return the settings with the framework that the task needs for `auto`, and with packages for names of backends.
 
-    Raises `SettingsError` if the task's imports do not tell, `StorageError` if its file cannot be read in time.
+    Raises `SettingsError` if the task's imports do not tell, or there is no such framework, `StorageError` if the
+    task's file cannot be read in time.
     """
-    if settings.framework != "auto" or settings.task is None:
+    if settings.framework != "auto":
+        found = _installed(settings.framework)
+        return settings if found == settings.framework else settings.model_copy(update={"framework": found})
+    if settings.task is None:
         return settings
     limit = StorageTimeout(settings.storage_timeout_seconds, "the task's file")
     return settings.model_copy(update={"framework": limit.call(lambda: _framework_of(settings, search_path))})
 
 
-def _framework_of(settings: Settings, search_path: Path) -> Framework:
+def formats_looked_for(settings: Settings) -> tuple[str, ...]:
+    """Return the formats to scan for: those of the settings, else those that the framework restores; empty: all."""
+    if settings.formats or settings.framework == "auto":
+        return settings.formats
+    return traits_of(_installed(settings.framework)).formats or ()
+
+
+def workers_listen(settings: Settings) -> bool:
+    """Return whether worker processes listen on ports, or may do so."""
+    return traits_of(settings.framework).listens
+
+
+def backend_options(settings: Settings) -> BackendOptions:
+    """Return the settings of the framework's backend for messages to workers. All other parts pass them on unread."""
+    return {name: getattr(settings, name) for name in traits_of(settings.framework).options}
+
+
+def _installed(framework: str) -> str:
+    """Return the package of a backend that another distribution names, or the name as it is."""
+    if framework in OURS or "." in framework:
+        return framework
+    named = {entry.name: entry.value for entry in entry_points(group=ENTRY_POINTS)}
+    if framework in named:
+        return named[framework]
+    package_of(framework)  # raises the error
+    return framework
+
+
+def _known() -> list[FrameworkTraits]:
+    """Return the traits of our frameworks, and of those whose backends other distributions name."""
+    others = [entry.value for entry in entry_points(group=ENTRY_POINTS)]
+    return [traits_of(name) for name in (*OURS, *others)]
+
+
+def _by_package(known: Iterable[FrameworkTraits]) -> dict[str, str]:
+    return {package: traits.name for traits in known for package in traits.detected_by}
+
+
+def _framework_of(settings: Settings, search_path: Path) -> str:
     assert settings.task is not None
-    found, distance = _Imports(), 0
+    known, found, distance = _known(), _Imports(), 0
     path = file_of_task(settings.task, search_path)
     if path is not None:
-        for distance, imports in enumerate(_by_distance(path, search_path)):  # noqa: B007 - used below
+        for distance, imports in enumerate(_by_distance(path, search_path, _by_package(known))):  # noqa: B007 - below
             found = imports
             if found.packages or found.loads:
                 break
@@ -82,23 +117,23 @@ def _framework_of(settings: Settings, search_path: Path) -> Framework:
         return decided
     names = " and ".join(sorted(set().union(*found.packages.values()))) or "no framework"
     if not found.packages:
-        installed = [framework for package, framework in _WITH_MODELS.items() if is_installed(package)]
-        if len(installed) == 1:
-            return installed[0]
+        alone = [each.name for each in known if each.detected_alone is not None and is_installed(each.detected_alone)]
+        if len(alone) == 1:
+            return alone[0]
     raise SettingsError(
         f"task {settings.task!r} imports {names}, so it is unknown what evaluates it: set framework in "
-        f"sidecar.toml, or SIDECAR_FRAMEWORK, to tensorflow, torch or python"
+        f"sidecar.toml, or SIDECAR_FRAMEWORK, to {', '.join(OURS[:-1])} or {OURS[-1]}"
     )
 
 
-def _by_distance(path: Path, search_path: Path) -> Iterator[_Imports]:
+def _by_distance(path: Path, search_path: Path, by_package: Mapping[str, str]) -> Iterator[_Imports]:
     """Yield what a file imports, then what the modules next to it import, then what these import, and so on."""
     waiting, seen = [path], {path}
     while waiting:
         imports, following = _Imports(), list[Path]()
         for file in waiting:
             for name in _names(file, imports):
-                if framework := _BY_PACKAGE.get(name.partition(".")[0]):
+                if framework := by_package.get(name.partition(".")[0]):
                     imports.packages.setdefault(framework, set()).add(name.partition(".")[0])
                     continue
                 for folder in (file.parent, search_path):

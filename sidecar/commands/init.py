@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from sidecar.checkpoints.formats import FORMATS
 from sidecar.commands.catalog_and_rules import make_catalog
 from sidecar.commands.framework import framework_of_files
 from sidecar.commands.hints import short
 from sidecar.errors import SettingsError, StorageError
+from sidecar.evaluation.framework_traits import OURS, traits_of
 from sidecar.settings import Settings
 
 SETTINGS_FILE: Final = "sidecar.toml"
@@ -35,53 +35,6 @@ task = {task}
 # every_steps = 1000          # evaluate the first checkpoint of each thousand steps only
 # chief_nodes = ["node-0"]    # in a job of several nodes: those that never evaluate
 """
-_TASK_OF_TENSORFLOW: Final = """\
-\"\"\"Define how `sidecar` evaluates checkpoints. Only worker processes import this file.\"\"\"
-
-import keras
-import numpy as np
-
-from sidecar import Task
-{imported}
-
-{builder}def test_set():
-    # Return arrays (x, y), or a tf.data.Dataset with one example (x, y) per element.
-    raise NotImplementedError("{file}: return your test set in test_set()")
-
-
-def task():
-    return Task(
-        build_model=build_model,
-        eval_sets={{"test": test_set}},
-        metrics=lambda: [keras.metrics.SparseCategoricalAccuracy(name="accuracy")],
-        loss=keras.losses.SparseCategoricalCrossentropy(),
-        batch_size=64,
-    )
-"""
-_TASK_OF_TORCH: Final = """\
-\"\"\"Define how `sidecar` evaluates checkpoints. Only worker processes import this file.\"\"\"
-
-from torch import nn
-
-from sidecar import Task
-from sidecar.metrics import Accuracy
-{imported}
-
-{builder}def test_set():
-    # Return a Dataset or a DataLoader of torch, a dataset of Hugging Face .with_format("torch"), or arrays (x, y).
-    raise NotImplementedError("{file}: return your test set in test_set()")
-
-
-def task():
-    return Task(
-        build_model=build_model,
-        eval_sets={{"test": test_set}},
-        metrics=lambda: [Accuracy()],
-        loss=nn.CrossEntropyLoss(),
-        batch_size=64,
-    )
-"""
-_TASKS: Final = {"tensorflow": _TASK_OF_TENSORFLOW, "torch": _TASK_OF_TORCH}
 _OWN_BUILDER: Final = """\
 def build_model():
     # Return the same model as training: checkpoints are restored into it.
@@ -120,8 +73,10 @@ def propose(here: Path, directory: Path | None, framework: str | None = None) ->
 
     Raises `SettingsError` if no directory is named or found, or for a framework without a template.
     """
-    if framework is not None and framework not in _TASKS:
-        raise SettingsError(f"--framework {framework}: there is a task to start from for {' and '.join(_TASKS)}")
+    if framework is not None and traits_of(framework).template is None:
+        raise SettingsError(
+            f"--framework {framework}: there is a task to start from for {' and '.join(_with_template())}"
+        )
     counts = {folder: _count(folder) for folder in ([directory] if directory is not None else _candidates(here))}
     if not counts:
         raise SettingsError(
@@ -142,9 +97,8 @@ def write(here: Path, proposal: Proposal, report: Callable[[str], None]) -> None
     task = f"{TASK_FILE}:task"
     settings = _SETTINGS.format(directory=json.dumps(short(proposal.directory)), task=json.dumps(task))
     _create(here / SETTINGS_FILE, settings, report)
-    _create(
-        here / TASK_FILE, _TASKS[proposal.framework].format(imported=imported, builder=builder, file=TASK_FILE), report
-    )
+    template = traits_of(proposal.framework).template or ""
+    _create(here / TASK_FILE, template.format(imported=imported, builder=builder, file=TASK_FILE), report)
     count = "no checkpoint yet" if not proposal.checkpoints else f"complete checkpoints: {proposal.checkpoints}"
     report(f"checkpoints: {short(proposal.directory)} ({count})")
     if proposal.builder is not None:
@@ -191,11 +145,17 @@ def _formats(directory: Path) -> list[str]:
 
 def _framework(here: Path, directory: Path) -> str:
     """Return the framework that can restore the checkpoints, else the one that the Python files import."""
-    of_formats = {name for format_ in _formats(directory) for name in FORMATS[format_].frameworks if name in _TASKS}
+    possible, found = _with_template(), set(_formats(directory))
+    of_formats = [name for name in possible if found & set(traits_of(name).formats or ())]
     if len(of_formats) == 1:
-        return of_formats.pop()
+        return of_formats[0]
     imported = framework_of_files(here / name for name in _python_files(here))
-    return imported if imported in _TASKS else next(iter(_TASKS))
+    return imported if imported in possible else possible[0]
+
+
+def _with_template() -> list[str]:
+    """Return the frameworks of ours that have a task to start from."""
+    return [name for name in OURS if traits_of(name).template is not None]
 
 
 def _python_files(here: Path) -> list[str]:

@@ -13,9 +13,8 @@ from typing import Any, Final
 
 from prometheus_client import CollectorRegistry
 
-from sidecar.commands.backend_options import workers_listen
 from sidecar.commands.bootstrap import daemon_from_settings
-from sidecar.commands.framework import with_framework
+from sidecar.commands.framework import with_framework, workers_listen
 from sidecar.commands.ineffective_settings import ineffective
 from sidecar.commands.port_owner import node_serving
 from sidecar.commands.sinks import all_delivered, start_deliveries, start_uploads, statuses

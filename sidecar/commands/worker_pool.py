@@ -3,8 +3,8 @@
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from sidecar.commands.backend_options import backend_options
 from sidecar.commands.catalog_and_rules import record_of
+from sidecar.commands.framework import backend_options
 from sidecar.daemon.workers.command_specs import TaskSpec
 from sidecar.daemon.workers.devices import check_idle, visible
 from sidecar.daemon.workers.environment import thread_variables
@@ -12,6 +12,7 @@ from sidecar.daemon.workers.logs import usable_log_folder
 from sidecar.daemon.workers.pool import PhaseTimeouts, WorkerLaunch, WorkerPool
 from sidecar.daemon.workers.ports import Ports
 from sidecar.daemon.workers.process import Post
+from sidecar.evaluation.framework_traits import traits_of
 from sidecar.policy.node_identity import advertised_host
 from sidecar.settings import Settings
 
@@ -34,12 +35,14 @@ def make_workers(
         warn(moved)
     devices = visible(settings.devices, settings.replicas, environ)[:most]
     check_idle(devices, share=settings.share_gpu)
+    traits = traits_of(settings.framework)
+    threads = thread_variables(settings.threads) if traits.threads_by_environment else {}
     return WorkerPool(
         WorkerLaunch(
             interpreter=str(settings.worker_python),
-            framework=settings.framework,
+            traits=traits,
             environment=environ,
-            changes=_library_threads(settings) | settings.worker_env,
+            changes={**threads, **settings.worker_env},
             devices=devices,
             logs=logs,
             directory=str(Path.cwd()),
@@ -51,11 +54,6 @@ def make_workers(
         post,
         keep_standby=settings.standby,
     )
-
-
-def _library_threads(settings: Settings) -> dict[str, str | None]:
-    """TensorFlow is told by its own functions how many threads it may use; other libraries read the environment."""
-    return {} if settings.framework == "tensorflow" else dict(thread_variables(settings.threads))
 
 
 def make_task_spec(settings: Settings) -> TaskSpec:

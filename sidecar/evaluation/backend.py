@@ -1,6 +1,6 @@
-"""Define the interface of a framework, in three protocols, and list the frameworks.
+"""Define the interface of a framework, in three protocols.
 
-Imports no framework: the table names modules, and `backend` imports only the requested one.
+Imports no framework: `backend` imports only the requested one. See `framework_traits` for the parts of a backend.
 """
 
 import importlib
@@ -12,20 +12,15 @@ from typing import Any, Final, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from sidecar.errors import SettingsError
 from sidecar.evaluation.data.batch_source import Division
 from sidecar.evaluation.data.shard import Shard
 from sidecar.evaluation.failures import EvaluationError
+from sidecar.evaluation.framework_traits import package_of
 from sidecar.evaluation.metrics.metric import MetricResult
 from sidecar.evaluation.states import State
 from sidecar.evaluation.task import Task
 from sidecar.protocol.messages import Check, Evaluate, Join
-
-BACKENDS: Final = {
-    "tensorflow": "sidecar.evaluation.backends.tensorflow",
-    "torch": "sidecar.evaluation.backends.torch",
-    "python": "sidecar.evaluation.backends.python",
-}
-"""Module of each framework, which defines `make() -> Backend`."""
 
 Int64s = NDArray[np.int64]
 Tick = Callable[[], None]
@@ -241,8 +236,10 @@ class Backend(Protocol):
 
 def backend(framework: str) -> Backend:
     """Import a framework and return its backend. Raises `EvaluationError` for an unknown framework."""
-    if framework not in BACKENDS:
-        raise EvaluationError("join", f"framework {framework!r} is unknown: use one of {', '.join(BACKENDS)}")
-    module: Any = importlib.import_module(BACKENDS[framework])
+    try:
+        package = package_of(framework)
+    except SettingsError as error:
+        raise EvaluationError("join", str(error)) from error
+    module: Any = importlib.import_module(f"{package}.backend")
     made: Backend = module.make()
     return made

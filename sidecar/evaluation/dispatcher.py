@@ -16,9 +16,10 @@ from sidecar.evaluation.data.opened_files import OpenedFiles
 from sidecar.evaluation.data.shard import Shard
 from sidecar.evaluation.evaluate_functions import EvaluateFunctions
 from sidecar.evaluation.failures import EvaluationError, as_failed
+from sidecar.evaluation.framework_traits import traits_of
 from sidecar.evaluation.rank_evaluation import evaluate
 from sidecar.evaluation.set_order import globals_of, notes_on_sets
-from sidecar.evaluation.task_loader import LoadedTask, load, require_framework
+from sidecar.evaluation.task_loader import LoadedTask, load
 from sidecar.protocol.messages import Check, Checked, Command, Done, Evaluate, Join, Joined, Phase, Report
 from sidecar.protocol.records import EvalData
 from sidecar.protocol.states import WorkerPhase
@@ -187,5 +188,5 @@ class Dispatcher:
 
 def _loaded(command: Check | Join) -> LoadedTask:
     loaded = load(command.task, command.search_path)
-    require_framework(loaded.task, command.framework)
+    traits_of(command.framework).require(loaded.task)
     return loaded

@@ -52,25 +52,6 @@ def load(reference: str, search_path: str) -> LoadedTask:
     return LoadedTask(task, _digest(module, attribute), (module.__name__, *_own_modules(module)))
 
 
-def require_framework(task: Task, framework: str) -> None:
-    """Raise `TaskError` if the task is written for another value of the setting `framework`."""
-    if task.step is not None and framework != "torch":
-        raise TaskError(f"Task(step=…) needs framework = 'torch', found framework = {framework!r}")
-    if isinstance(task.checkpoint, str) and framework != "torch":
-        raise TaskError(
-            f"Task(checkpoint={task.checkpoint!r}) must be a function of the model with framework = {framework!r}"
-        )
-    if framework == "torch" and task.load is None and task.build_model is None:
-        raise TaskError("framework = 'torch' needs Task(build_model=…), a function that returns a torch.nn.Module")
-    if task.load is not None and framework != "python":
-        raise TaskError(f"Task(load=…, predict=…) needs framework = 'python', found framework = {framework!r}")
-    if task.load is None and framework == "python":
-        raise TaskError(
-            "framework = 'python' needs Task(load=…), a function of a path that returns a model, and Task(predict=…), "
-            "a function of (model, x) that returns predictions"
-        )
-
-
 def _import_file(path: Path, reference: str) -> ModuleType:
     if not path.is_file():
         raise TaskError(f"task {reference!r}: there is no file {path}")

@@ -14,6 +14,7 @@ from sidecar.checkpoints.catalog import Catalog
 from sidecar.checkpoints.inspect import restore_path, verify
 from sidecar.checkpoints.scan import DiscoveredCheckpoint, ScanResult
 from sidecar.errors import CheckpointError, MustCopyError, NoRoomError, StorageError, VanishedError
+from sidecar.evaluation.backends.tensorflow.traits import TRAITS
 from sidecar.keras.private_folder import PrivateFolder
 from sidecar.protocol.records import Key, Settlement
 from sidecar.retention.pins.index import PinIndex
@@ -90,7 +91,7 @@ class CheckpointWatch:
             self._pins_dir,
             PinIndex(self._pins_dir),
             quiet_seconds=quiet_seconds,
-            framework="tensorflow",
+            formats=TRAITS.formats or (),
             clock=clock,
         )
         self._scan = ScanResult()

@@ -15,12 +15,6 @@ from sidecar.protocol.codec import from_json
 from sidecar.protocol.records import Checkpoint, Lasting, Member, Result, SaveWeights
 from sidecar.protocol.states import FailureKind, WorkerPhase
 
-KERAS_BACKEND_OF_TRAINING: Final = "TRAINING_KERAS_BACKEND"
-"""The variable in which a worker of TensorFlow finds KERAS_BACKEND, if that names another backend of Keras 3.
-
-TensorFlow imports Keras, which then reads KERAS_BACKEND, so the worker could not change the variable in time.
-"""
-
 MAX_LINE_BYTES: Final = 64 * 1024 * 1024
 """The most bytes of a line: a worker with a bug must not fill the daemon's memory."""
 

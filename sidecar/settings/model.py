@@ -26,6 +26,7 @@ from sidecar.settings.values import (
     Factor,
     FileName,
     Formats,
+    FrameworkName,
     Host,
     HostGlobs,
     Lease,
@@ -73,9 +74,10 @@ class Settings(OutputSettings):
     task: TaskReference | None = None
     """Task to evaluate with, as `path/file.py:attr` or `package.module:attr`. Default: only the user knows it;
     every command that evaluates asks for it, and a daemon on the chief does without."""
-    framework: Literal["auto", "tensorflow", "torch", "python"] = "auto"
-    """Framework that the worker processes import: `tensorflow`, `torch`, or `python` for a task that loads its models
-    itself with any library. Default: `auto`, since the imports in the task's file tell which one it needs."""
+    framework: FrameworkName = "auto"
+    """Framework that the worker processes import: `tensorflow`, `torch`, `python` for a task that loads its models
+    itself with any library, or a backend of your own, by its package or the name that its distribution gives it.
+    Default: `auto`, since the imports in the task's file tell which one it needs."""
 
     # Node. Settings that are not set are found out from the environment of the training job.
     node: FileName | None = None

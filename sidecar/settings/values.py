@@ -223,6 +223,13 @@ def _is_reference(value: str) -> str:
     return value
 
 
+def _is_framework(value: str) -> str:
+    """A framework of ours, the name of an installed backend, or the package of a backend."""
+    if not all(part.isidentifier() for part in value.split(".")):
+        raise ValueError("write auto, tensorflow, torch or python, or the package of a backend, my_package.backend")
+    return value
+
+
 def _is_in_the_directory(value: str) -> str:
     if not value or "/" in value or "\0" in value or value in (".", ".."):
         raise ValueError("write the name of a file in checkpoint_dir, such as DONE")
@@ -307,6 +314,7 @@ def _is_receiver(value: str) -> str:
 
 ReceiverUrl = Annotated[str, AfterValidator(_is_receiver)]
 TaskReference = Annotated[str, AfterValidator(_is_reference)]
+FrameworkName = Annotated[str, AfterValidator(_is_framework)]
 MarkerName = Annotated[str, AfterValidator(_is_in_the_directory)]
 Formats = Annotated[_Texts, AfterValidator(_are_formats)]
 PathGlobs = Annotated[_Texts, AfterValidator(_are_paths_below)]

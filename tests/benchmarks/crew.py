@@ -13,6 +13,7 @@ from programs import PATIENCE_SECONDS, TASKS, environ
 from sidecar.daemon.workers.pool import PhaseTimeouts, WorkerLaunch, WorkerPool, group_id
 from sidecar.daemon.workers.ports import Ports
 from sidecar.daemon.workers.process import Exited
+from sidecar.evaluation.framework_traits import traits_of
 from sidecar.protocol.messages import Done, Evaluate, Failed, Join, Joined, Ready
 from sidecar.protocol.records import Checkpoint, Member
 
@@ -48,7 +49,7 @@ class Crew:
         for number, place in enumerate(places):
             launch = WorkerLaunch(
                 interpreter=place.interpreter,
-                framework=framework,
+                traits=traits_of(framework),
                 environment=environ(**(env or {})),
                 changes={"PYTHONWARNINGS": "ignore"},
                 devices=("-1",),

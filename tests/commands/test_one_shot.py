@@ -10,6 +10,7 @@ from sidecar.daemon.workers.command_specs import TaskSpec
 from sidecar.daemon.workers.pool import PhaseTimeouts, WorkerLaunch, WorkerPool
 from sidecar.daemon.workers.process import Exited
 from sidecar.errors import EvaluationFailedError
+from sidecar.evaluation.framework_traits import FrameworkTraits
 from sidecar.protocol.messages import Done, Evaluate, Failed, Join, Joined, Phase, Ready
 from sidecar.protocol.records import Checkpoint, Result, Value
 from sidecar.protocol.states import WorkerPhase
@@ -93,7 +94,7 @@ def evaluate(monkeypatch):
         inbox = queue.SimpleQueue()
         launch = WorkerLaunch(
             interpreter="python",
-            framework="x",
+            traits=FrameworkTraits(name="x"),
             environment={},
             changes={},
             devices=("-1", "-1"),

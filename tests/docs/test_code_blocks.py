@@ -41,6 +41,8 @@ RUN_BY = {
     "train_ddp.py": "tests/docs/test_code_blocks.py",
     "my_torch_eval.py": "tests/docs/test_code_blocks.py",
     "jsonl_sink.py": "tests/publishing/sinks/test_installed.py",
+    "traits.py": "tests/evaluation/test_framework_traits.py",
+    "backend.py": "tests/evaluation/test_framework_traits.py",
     "my_hook.py": "tests/docs/test_hook_pages.py",
     "my_receiver.py": "tests/docs/test_hook_pages.py",
     "stop_loop.py": "tests/docs/test_hook_pages.py",

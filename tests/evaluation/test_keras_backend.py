@@ -59,7 +59,7 @@ def test_the_numbers_are_those_of_the_other_backend(backend, tmp_path, evaluate)
 def test_a_result_names_the_backend_of_training(digits, trained, evaluate, monkeypatch):
     """Readers of a result see which library computed it; models of tf_keras have no other backend."""
     from sidecar.evaluation.backends.tensorflow import keras_backend
-    from sidecar.protocol.messages import KERAS_BACKEND_OF_TRAINING
+    from sidecar.evaluation.backends.tensorflow.traits import KERAS_BACKEND_OF_TRAINING
 
     assert keras_backend.other_backend() is None
     monkeypatch.setenv(KERAS_BACKEND_OF_TRAINING, "jax")

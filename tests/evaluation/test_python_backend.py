@@ -19,10 +19,10 @@ from sidecar.evaluation.backend import backend
 from sidecar.evaluation.backends.python.evaluator import PythonEvaluator
 from sidecar.evaluation.data.shard import Shard
 from sidecar.evaluation.failures import EvaluationError, as_failed
+from sidecar.evaluation.framework_traits import traits_of
 from sidecar.evaluation.rank_evaluation import evaluate as evaluate_rank
 from sidecar.evaluation.reduction import LocalCollective
 from sidecar.evaluation.shared_folder import SharedFolderCollective
-from sidecar.evaluation.task_loader import require_framework
 from sidecar.metrics import MAE, Accuracy, ExactSum, InTurn, Mean, MetricResult, Sums, value
 from sidecar.protocol.messages import Check, Evaluate, Join
 from sidecar.protocol.records import Checkpoint, Member
@@ -665,11 +665,11 @@ def test_a_task_says_one_thing(changes, words):
 
 
 def test_a_task_is_of_one_framework():
-    require_framework(task(), "python")
-    require_framework(Task(print, {"test": print}), "tensorflow")
+    traits_of("python").require(task())
+    traits_of("tensorflow").require(Task(print, {"test": print}))
     for wrong, framework in ((task(), "tensorflow"), (Task(print, {"test": print}), "python")):
         with pytest.raises(TaskError) as caught:
-            require_framework(wrong, framework)
+            traits_of(framework).require(wrong)
         assert "framework = 'python'" in str(caught.value)
 
 

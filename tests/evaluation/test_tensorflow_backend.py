@@ -17,7 +17,7 @@ def test_profile_names_all_that_changes_bits(digits, monkeypatch):
     import keras
     import tensorflow as tf
 
-    from sidecar.evaluation.backends.tensorflow import make
+    from sidecar.evaluation.backends.tensorflow.backend import make
 
     assert digits.HELD_OUT
     monkeypatch.setenv("TF_ENABLE_ONEDNN_OPTS", "0")
@@ -32,7 +32,7 @@ def test_profile_names_all_that_changes_bits(digits, monkeypatch):
 
 def test_profile_says_whether_stored_graphs_are_trusted(digits):
     """So that the hello finds a node of the group whose settings say otherwise."""
-    from sidecar.evaluation.backends.tensorflow import make
+    from sidecar.evaluation.backends.tensorflow.backend import make
 
     assert digits.HELD_OUT
     said = [make().profile(told(trust_saved_graph=trusts)) for trusts in (False, True)]
@@ -45,7 +45,7 @@ def test_profile_says_how_many_devices_of_which_kind(digits, monkeypatch, count,
     """So that ranks with another number or another kind find out in the hello."""
     import tensorflow as tf
 
-    from sidecar.evaluation.backends.tensorflow import make
+    from sidecar.evaluation.backends.tensorflow.backend import make
 
     assert digits.HELD_OUT
     monkeypatch.setattr(tf.config, "list_physical_devices", lambda _kind: ["gpu"] * count)

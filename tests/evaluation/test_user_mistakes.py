@@ -300,7 +300,7 @@ def test_out_of_memory():
     """Both Python's and TensorFlow's way of saying so."""
     import tensorflow as tf
 
-    from sidecar.evaluation.backends.tensorflow import make
+    from sidecar.evaluation.backends.tensorflow.backend import make
     from sidecar.evaluation.failures import as_failed
 
     for error in (MemoryError("1 GB"), tf.errors.ResourceExhaustedError(None, None, "OOM when allocating")):

@@ -208,7 +208,7 @@ BAD = [
     ("keep_free_bytes", "-1", "'-1'", "greater than or equal to 0"),
     ("done_marker", "../DONE", "'../DONE'", "write the name of a file in checkpoint_dir, such as DONE"),
     ("collectives", "mpi", "'mpi'", "'auto', 'ring' or 'nccl'"),
-    ("framework", "jax", "'jax'", "'torch'"),
+    ("framework", "my-jax", "'my-jax'", "torch"),
     ("wait", "maybe", "'maybe'", "valid boolean"),
     ("run", "my run", "'my run'", "use letters, digits"),
     ("run", "..", "'..'", "use letters, digits"),

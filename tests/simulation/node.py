@@ -14,6 +14,7 @@ from sidecar.daemon.timing import Timing
 from sidecar.daemon.worker_supervisor import WorkerSupervisor
 from sidecar.daemon.workers.command_specs import EvaluateSpec, TaskSpec
 from sidecar.daemon.workers.pool import PhaseTimeouts, WorkerLaunch, WorkerPool
+from sidecar.evaluation.framework_traits import traits_of
 from sidecar.policy.node_identity import Identity
 from sidecar.policy.roles import RoleDecision
 from sidecar.protocol.export_rule import ExportRule
@@ -233,7 +234,7 @@ class Life:
         run_dir = self.simulation.run_dir
         launch = WorkerLaunch(
             interpreter="python",
-            framework="tensorflow",
+            traits=traits_of("tensorflow"),
             environment={},
             changes={},
             devices=("-1",) * spec.replicas,

@@ -44,21 +44,14 @@ _BY_PATTERN: Final = (MatchingFiles.name, MatchingFolders.name)
 _ENDINGS: Final = re.compile(f"(?:{'|'.join(format_.endings for format_ in FORMATS.values() if format_.endings)})\\Z")
 
 
-def looked_for(names: Collection[str] = (), pattern: str | None = None, framework: str | None = None) -> list[Format]:
+def looked_for(names: Collection[str] = (), pattern: str | None = None) -> list[Format]:
     """Return the formats to scan for.
 
-    These are those of the user's pattern if there is one, else those of `names`, else all that the framework restores;
-    all formats if it is unknown, or loads with code of the user.
+    These are those of the user's pattern if there is one, else those of `names`, else all.
     """
     if pattern is not None:
         return [MatchingFiles(pattern), MatchingFolders(pattern)]
-    known = {name for format_ in FORMATS.values() for name in format_.frameworks}
-    return [
-        format_
-        for name, format_ in FORMATS.items()
-        if name not in _BY_PATTERN
-        and (name in names if names else framework not in known or framework in format_.frameworks)
-    ]
+    return [format_ for name, format_ in FORMATS.items() if name not in _BY_PATTERN and (not names or name in names)]
 
 
 def file_group(name: str, formats: Sequence[Format] = ()) -> str | None:

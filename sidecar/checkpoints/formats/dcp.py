@@ -68,7 +68,6 @@ class Dcp:
     name: Final = "dcp"
     suffixes: Final = ()
     endings: Final = ""
-    frameworks: Final = ("torch",)
 
     def file_group(self, name: str) -> None:
         """Return None: a checkpoint of this format is a folder."""

@@ -93,11 +93,6 @@ class Format(Protocol):
         """Return a regular expression for the ends of its file names; empty if its checkpoints are folders."""
         ...
 
-    @property
-    def frameworks(self) -> tuple[str, ...]:
-        """Return the frameworks whose workers restore it by themselves."""
-        ...
-
     def file_group(self, name: str) -> str | None:
         """Return the name of the group of files that a file belongs to: the name of the group's main file.
 

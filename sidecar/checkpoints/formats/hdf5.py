@@ -47,7 +47,6 @@ class Hdf5:
     name: Final = "hdf5"
     suffixes: Final = (".weights.h5", ".h5", ".hdf5")
     endings: Final = r"\.(?:h5|hdf5)"
-    frameworks: Final = ("tensorflow",)
 
     def file_group(self, name: str) -> str | None:
         """Return the name of the file itself. If it is named like a shard, return the name of the shard map."""

@@ -30,7 +30,6 @@ class KerasArchive:
     name: Final = "keras"
     suffixes: Final = (".keras",)
     endings: Final = r"\.keras"
-    frameworks: Final = ("tensorflow",)
 
     def file_group(self, name: str) -> str | None:
         """Return the file itself: it is a group of its own."""

@@ -37,7 +37,6 @@ class KerasShards:
     name: Final = "keras_shards"
     suffixes: Final = (MAP_SUFFIX,)
     endings: Final = r"\.weights\.json"
-    frameworks: Final = ("tensorflow",)
 
     def file_group(self, name: str) -> str | None:
         """Return the name of a map, whose group it is. `Hdf5.file_group` returns the same name for the shards."""

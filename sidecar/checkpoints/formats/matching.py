@@ -29,7 +29,6 @@ class MatchingFiles:
 
     name: Final = "matching_file"
     suffixes: Final = ()
-    frameworks: Final[tuple[str, ...]] = ()
 
     def __init__(self, pattern: str | None = None) -> None:
         self._pattern = pattern
@@ -85,7 +84,6 @@ class MatchingFolders:
     name: Final = "matching_folder"
     suffixes: Final = ()
     endings: Final = ""
-    frameworks: Final[tuple[str, ...]] = ()
 
     def __init__(self, pattern: str | None = None) -> None:
         self._pattern = pattern

@@ -45,7 +45,6 @@ class Orbax:
     name: Final = "orbax"
     suffixes: Final = ()
     endings: Final = ""
-    frameworks: Final = ("tensorflow",)
 
     def file_group(self, name: str) -> None:
         """Return None: a checkpoint of this format is a folder."""

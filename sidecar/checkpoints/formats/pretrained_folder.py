@@ -55,7 +55,6 @@ class PretrainedFolder:
     name: Final = "pretrained_folder"
     suffixes: Final = ()
     endings: Final = ""
-    frameworks: Final = ("torch",)
 
     def file_group(self, name: str) -> None:
         """Return None: a checkpoint of this format is a folder."""

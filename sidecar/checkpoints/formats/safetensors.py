@@ -41,7 +41,6 @@ class Safetensors:
     name: Final = "safetensors"
     suffixes: Final = (f"{SAFETENSORS}{INDEX}", SAFETENSORS)
     endings: Final = r"\.safetensors|\.safetensors\.index\.json"
-    frameworks: Final = ("torch",)
 
     def file_group(self, name: str) -> str | None:
         """Return the name of the index for a shard, else the file itself."""

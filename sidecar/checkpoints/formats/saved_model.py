@@ -49,7 +49,6 @@ class SavedModel:
     name: Final = "saved_model"
     suffixes: Final = ()
     endings: Final = ""
-    frameworks: Final = ("tensorflow",)
 
     def file_group(self, name: str) -> None:
         """Return None: a checkpoint of this format is a folder."""

@@ -118,7 +118,6 @@ class TfObject:
 
     suffixes: Final = ()
     endings: Final = _ENDINGS
-    frameworks: Final = ("tensorflow",)
 
     def file_group(self, name: str) -> str | None:
         """Return the name of the index that has the same prefix as this index or shard."""

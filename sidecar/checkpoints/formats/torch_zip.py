@@ -50,7 +50,6 @@ class TorchZip:
     name: Final = "torch_zip"
     suffixes: Final = (".pt", ".pth", ".ckpt", ".pt.tar", ".pth.tar")
     endings: Final = r"\.pt|\.pth|\.ckpt|\.pth?\.tar|pytorch_model[^/]*\.bin"
-    frameworks: Final = ("torch",)
 
     def file_group(self, name: str) -> str | None:
         """Return the file itself: it is a group of its own."""

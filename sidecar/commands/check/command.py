@@ -21,13 +21,12 @@ from sidecar.checkpoints.formats.format import shown
 from sidecar.checkpoints.scan import DiscoveredCheckpoint
 from sidecar.checkpoints.step_sources import REMEDY, StepSources
 from sidecar.checkpoints.watch import Watch
-from sidecar.commands.backend_options import backend_options, workers_listen
 from sidecar.commands.catalog_and_rules import export_rule
 from sidecar.commands.check.finding import Finding
 from sidecar.commands.check.peers import Here, exports, group, visibility, watch
 from sidecar.commands.check.sinks import hooks, sinks
 from sidecar.commands.check.trial import try_task
-from sidecar.commands.framework import with_framework
+from sidecar.commands.framework import backend_options, with_framework, workers_listen
 from sidecar.commands.ineffective_settings import ineffective
 from sidecar.commands.observed_nodes import ObservedNodes
 from sidecar.commands.port_owner import node_serving

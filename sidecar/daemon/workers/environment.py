@@ -1,13 +1,14 @@
 """Build the environment of a worker process from the daemon's, without the variables of the training job.
 
-A worker that inherited TF_CONFIG or MASTER_ADDR would join the training cluster. Pure.
+A worker that inherited TF_CONFIG or MASTER_ADDR would join the training cluster. The traits of a framework name what it
+needs. Pure.
 """
 
 from collections.abc import Iterable, Mapping
 from fnmatch import fnmatchcase
 from typing import Final
 
-from sidecar.protocol.messages import KERAS_BACKEND_OF_TRAINING
+from sidecar.evaluation.framework_traits import FrameworkTraits
 
 _OF_THE_JOB: Final = (
     "TF_CONFIG",
@@ -27,30 +28,6 @@ _OF_THE_JOB: Final = (
     "PYTHONSAFEPATH",
 )
 
-_DEFAULTS: Final[Mapping[str, Mapping[str, str]]] = {
-    "tensorflow": {
-        "KERAS_BACKEND": "tensorflow",  # a node's ~/.keras/keras.json must not select the backend of a group
-        "TF_CPP_MIN_LOG_LEVEL": "1",  # start-up messages would bury the user's own output in the worker's log
-    },
-    "torch": {
-        "OMP_WAIT_POLICY": "PASSIVE",  # threads that wait by spinning would take the time of the training next to them
-        # Threads wait 10,000 turns, some microseconds, before they sleep: the next operation mostly begins sooner.
-        "GOMP_SPINCOUNT": "10000",
-        # Freed tensors stay in the process. glibc would return each one above 32 MiB to the kernel, and the pages of
-        # the next one would have to be cleared again. The worker returns what is free after each evaluation.
-        "MALLOC_MMAP_THRESHOLD_": str(1 << 30),
-        "MALLOC_TRIM_THRESHOLD_": str(1 << 30),
-        "CUBLAS_WORKSPACE_CONFIG": ":4096:8",  # the setting with which matrix products on a GPU are repeatable
-        "TOKENIZERS_PARALLELISM": "false",  # threads of tokenizers, which loaders fork
-    },
-}
-"""Variables by framework that a worker gets unless the daemon's environment sets them."""
-
-_REQUIRED: Final[Mapping[str, Mapping[str, str]]] = {
-    "tensorflow": {"TF_GRPC_REUSE_PORT": "1"},  # the daemon holds the worker's port with SO_REUSEPORT
-}
-"""Variables by framework that a worker gets whatever the daemon's environment says."""
-
 
 def thread_variables(threads: int) -> dict[str, str]:
     """Return the variables that limit the threads of numpy's libraries. They take effect at the import."""
@@ -60,7 +37,7 @@ def thread_variables(threads: int) -> dict[str, str]:
 def worker_environment(
     base: Mapping[str, str],
     *,
-    framework: str,
+    traits: FrameworkTraits,
     devices: str,
     hosts: Iterable[str],
     changes: Mapping[str, str | None],
@@ -69,13 +46,13 @@ def worker_environment(
 
     Args:
         base: The daemon's environment.
-        framework: The framework that the worker evaluates with.
+        traits: Those of the framework that the worker evaluates with.
         devices: CUDA_VISIBLE_DEVICES: one GPU, or "-1" for none.
         hosts: Hosts of the group's addresses, which must be reached without a proxy.
         changes: The user's `worker_env`: a value to set, None to remove.
     """
     inherited = {name: value for name, value in base.items() if not any(fnmatchcase(name, job) for job in _OF_THE_JOB)}
-    environment = {**_DEFAULTS.get(framework, {}), **inherited, **_REQUIRED.get(framework, {})}
+    environment = {**traits.environment, **inherited, **traits.required}
     environment["CUDA_VISIBLE_DEVICES"] = devices
     if environment.get("PYTHONHASHSEED", "random") == "random":  # the workers of a group hash texts alike
         environment["PYTHONHASHSEED"] = "0"
@@ -88,7 +65,7 @@ def worker_environment(
             environment.pop(name, None)
         else:
             environment[name] = value
-    if framework == "tensorflow" and environment.get("KERAS_BACKEND") not in ("tensorflow", "", None):
-        environment[KERAS_BACKEND_OF_TRAINING] = environment["KERAS_BACKEND"]
-        environment["KERAS_BACKEND"] = "tensorflow"
+    for name, other in traits.kept.items():
+        if environment.get(name) not in (traits.environment[name], "", None):
+            environment[other], environment[name] = environment[name], traits.environment[name]
     return environment

@@ -15,6 +15,7 @@ from sidecar.daemon.workers.phase_progress import PhaseProgress
 from sidecar.daemon.workers.ports import Port, Ports
 from sidecar.daemon.workers.process import Event, Exited, Halted, Post, Process, start
 from sidecar.daemon.workers.timeouts import PhaseTimeouts, TimedOut
+from sidecar.evaluation.framework_traits import FrameworkTraits
 from sidecar.protocol.heartbeat import Slot
 from sidecar.protocol.messages import Checked, Done, Evaluate, Failed, Join, Joined, Phase, Progress, Ready
 from sidecar.protocol.records import group_id
@@ -31,7 +32,7 @@ class WorkerLaunch:
 
     Args:
         interpreter: The Python of the worker processes.
-        framework: The framework that they import.
+        traits: Those of the framework that they import.
         environment: The environment of the daemon, which is adapted for each worker.
         changes: Variables to set or, if None, to remove.
         devices: CUDA_VISIBLE_DEVICES of each replica's workers.
@@ -40,7 +41,7 @@ class WorkerLaunch:
     """
 
     interpreter: str
-    framework: str
+    traits: FrameworkTraits
     environment: Mapping[str, str]
     changes: Mapping[str, str | None]
     devices: Sequence[str]
@@ -287,7 +288,7 @@ class WorkerPool:
         port = self.ports.reserve()
         environment = worker_environment(
             self.launch.environment,
-            framework=self.launch.framework,
+            traits=self.launch.traits,
             devices=devices,
             hosts=[self.host],
             changes=self.launch.changes,
@@ -296,7 +297,7 @@ class WorkerPool:
             process = self.start(
                 worker,
                 interpreter=self.launch.interpreter,
-                framework=self.launch.framework,
+                framework=self.launch.traits.name,
                 environment=environment,
                 directory=self.launch.directory,
                 log=self.launch.logs / f"{worker}.log",

@@ -6,7 +6,7 @@ import time
 import numpy as np
 from answers import serve
 
-from sidecar.evaluation.backends.tensorflow import TensorFlowBackend
+from sidecar.evaluation.backends.tensorflow.backend import TensorFlowBackend
 from sidecar.protocol.messages import Join
 from sidecar.protocol.records import Member
 

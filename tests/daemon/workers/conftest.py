@@ -12,6 +12,7 @@ from sidecar.daemon.workers.command_specs import TaskSpec
 from sidecar.daemon.workers.pool import PhaseTimeouts, WorkerLaunch, WorkerPool, group_id
 from sidecar.daemon.workers.ports import Ports
 from sidecar.daemon.workers.process import Exited
+from sidecar.evaluation.framework_traits import traits_of
 from sidecar.protocol.messages import Done, Evaluate, Failed, Joined, Ready
 from sidecar.protocol.records import Checkpoint, Member
 
@@ -34,7 +35,7 @@ class Crew:
         self.folder = folder
         launch = WorkerLaunch(
             interpreter=sys.executable,
-            framework="tensorflow",
+            traits=traits_of("tensorflow"),
             environment=environment,
             changes={"PYTHONWARNINGS": "ignore"},
             devices=("-1",) * size,

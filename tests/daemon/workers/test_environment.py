@@ -3,11 +3,13 @@
 import pytest
 
 from sidecar.daemon.workers.environment import thread_variables, worker_environment
-from sidecar.protocol.messages import KERAS_BACKEND_OF_TRAINING
+from sidecar.evaluation.backends.tensorflow.traits import KERAS_BACKEND_OF_TRAINING
+from sidecar.evaluation.framework_traits import OURS, FrameworkTraits, traits_of
 
 
 def made(base=None, changes=None, devices="-1", hosts=("10.0.0.7",), framework="tensorflow"):
-    return worker_environment(base or {}, framework=framework, devices=devices, hosts=hosts, changes=changes or {})
+    traits = traits_of(framework) if framework in OURS else FrameworkTraits(name=framework)
+    return worker_environment(base or {}, traits=traits, devices=devices, hosts=hosts, changes=changes or {})
 
 
 OF_THE_JOB = """

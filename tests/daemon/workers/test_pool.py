@@ -7,6 +7,7 @@ import pytest
 from sidecar.daemon.workers.pool import PhaseTimeouts, WorkerLaunch, WorkerPool, group_id
 from sidecar.daemon.workers.process import Exited, Halted
 from sidecar.errors import SettingsError
+from sidecar.evaluation.framework_traits import traits_of
 from sidecar.protocol.heartbeat import Slot
 from sidecar.protocol.messages import Evaluate, Failed, Join, Joined, Phase, Progress, Ready
 from sidecar.protocol.records import Checkpoint, Member
@@ -72,7 +73,7 @@ def node():
     def make(devices=("-1",), *, host="10.0.0.7", start=None, **changes):
         launch = WorkerLaunch(
             interpreter="python",
-            framework="tensorflow",
+            traits=traits_of("tensorflow"),
             environment={"RANK": "1"},
             changes={},
             devices=devices,

@@ -7,8 +7,8 @@ from tests_torch import result_of_ranks, torch_evaluator
 from sidecar import Task
 from sidecar.errors import TaskError
 from sidecar.evaluation.failures import EvaluationError
+from sidecar.evaluation.framework_traits import traits_of
 from sidecar.evaluation.output_comparison import differing_outputs
-from sidecar.evaluation.task_loader import require_framework
 from sidecar.metrics import AUC, Accuracy
 from sidecar.protocol.messages import Done
 
@@ -272,13 +272,13 @@ def test_a_causal_language_model_needs_a_step_that_shifts():
 
 def test_a_task_without_a_model_cannot_be_evaluated_with_torch():
     with pytest.raises(TaskError, match="framework") as refused:
-        require_framework(task(build_model=None), "torch")
+        traits_of("torch").require(task(build_model=None))
     assert "Task(build_model=…)" in str(refused.value)
 
 
 def test_a_step_needs_torch():
     with pytest.raises(TaskError, match="step"):
-        require_framework(task(step=lambda model, batch: (batch[1], model(batch[0]))), "tensorflow")
+        traits_of("tensorflow").require(task(step=lambda model, batch: (batch[1], model(batch[0]))))
 
 
 def test_a_model_that_is_no_module():

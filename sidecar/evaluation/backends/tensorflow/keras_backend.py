@@ -13,8 +13,8 @@ from typing import Any, Final
 
 from sidecar.errors import SidecarError
 from sidecar.evaluation.backends.tensorflow.libraries import is_keras_2
+from sidecar.evaluation.backends.tensorflow.traits import KERAS_BACKEND_OF_TRAINING
 from sidecar.evaluation.failures import EvaluationError
-from sidecar.protocol.messages import KERAS_BACKEND_OF_TRAINING
 
 _NAME: Final = "KERAS_BACKEND"
 _OURS: Final = "tensorflow"

@@ -1,0 +1,70 @@
+"""Evaluate with PyTorch: a private gloo group for sums of integers, and a plain model on one device.
+
+The default process group of `torch.distributed` is never made: see `collective`.
+"""
+
+import os
+from collections import Counter
+
+import torch
+
+from sidecar.evaluation.backend import Backend, Collective, Evaluator
+from sidecar.evaluation.backends.torch.collective import GlooCollective
+from sidecar.evaluation.backends.torch.evaluator import TorchEvaluator
+from sidecar.evaluation.backends.torch.options import options_of
+from sidecar.evaluation.data.shard import Shard
+from sidecar.evaluation.instruction_set import instruction_set
+from sidecar.evaluation.reduction import LocalCollective
+from sidecar.evaluation.task import Task
+from sidecar.protocol.messages import Check, Join
+
+_BYTES_IN_MB = 1_000_000
+
+
+class TorchBackend:
+    """Implement `sidecar.evaluation.backend.Backend` with PyTorch."""
+
+    version: str = str(torch.__version__)
+    out_of_memory: tuple[type[Exception], ...] = (torch.OutOfMemoryError,)
+
+    def join(self, join: Join) -> Collective:
+        """Set threads, device and determinism, then form the group."""
+        torch.set_num_threads(join.threads)
+        torch.set_num_interop_threads(1)
+        torch.use_deterministic_algorithms(mode=True, warn_only=True)
+        torch.backends.cudnn.benchmark = False  # it would choose kernels by measuring times
+        torch.backends.cudnn.deterministic = True
+        megabytes = options_of(join).gpu_memory_mb
+        if megabytes is not None and torch.cuda.is_available():
+            total = torch.cuda.get_device_properties(0).total_memory
+            torch.cuda.set_per_process_memory_fraction(min(1.0, megabytes * _BYTES_IN_MB / total))
+        return LocalCollective() if len(join.members) == 1 else GlooCollective(join)
+
+    def build(self, task: Task, shard: Shard, join: Join) -> Evaluator:
+        """Build the task: open its data, make its model, and try it on a first batch."""
+        device = torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
+        return TorchEvaluator(task, shard, cache_bytes=join.cache_bytes, device=device)
+
+    def profile(self, command: Join | Check) -> dict[str, str]:
+        """Return versions, device, instruction set and every setting that may change the bits of a result."""
+        gpus = range(torch.cuda.device_count()) if torch.cuda.is_available() else ()
+        devices = Counter(torch.cuda.get_device_name(gpu) for gpu in gpus)
+        return {
+            "device": ", ".join(f"{count} x {name}" for name, count in sorted(devices.items())) or "CPU",
+            "framework": f"torch {self.version}",
+            "build": str(torch.version.git_version)[:12],
+            "default type": str(torch.get_default_dtype()).removeprefix("torch."),
+            "matmul": torch.get_float32_matmul_precision(),
+            "onednn": str(torch.backends.mkldnn.is_available() and torch.backends.mkldnn.enabled).lower(),
+            "cuda": f"{torch.version.cuda} cudnn {torch.backends.cudnn.version()}" if gpus else "off",
+            "tf32": str(torch.backends.cudnn.allow_tf32).lower() if gpus else "off",
+            "kernels": torch.backends.cpu.get_cpu_capability(),
+            "forced kernels": os.environ.get("ATEN_CPU_CAPABILITY", "no"),
+            "threads": str(command.threads),
+            "isa": instruction_set(),  # last, because it is the longest
+        }
+
+
+def make() -> Backend:
+    """Return the PyTorch backend; importing this module has already imported PyTorch."""
+    return TorchBackend()
