@@ -43,8 +43,8 @@ _AT_RANDOM: Final = (
 
 def order_advice(more: str = "and let a generator start again whenever its function is called") -> str:
     """Return what gives data the same order each time, in the words of the framework of this process."""
-    is_tensorflow = "tensorflow" in sys.modules
-    return f"{_ORDER_OF_TENSORFLOW if is_tensorflow else _ORDER}, {more}" + ("" if is_tensorflow else _AT_RANDOM)
+    order = _ORDER_OF_TENSORFLOW if "tensorflow" in sys.modules else _ORDER
+    return f"{order}, {more}{_AT_RANDOM}"
 
 
 class EvalSetReader:
