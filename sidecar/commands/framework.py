@@ -75,7 +75,7 @@ def formats_looked_for(settings: Settings) -> tuple[str, ...]:
 
 def workers_listen(settings: Settings) -> bool:
     """Return whether worker processes listen on ports, or may do so."""
-    return traits_of(settings.framework).listens
+    return settings.framework == "auto" or traits_of(settings.framework).listens
 
 
 def backend_options(settings: Settings) -> BackendOptions:

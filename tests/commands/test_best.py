@@ -238,7 +238,7 @@ def test_the_status_names_the_best_export(node, monkeypatch):
 def test_the_status_shows_nothing_that_a_planted_manifest_says(node, monkeypatch):
     """Neither a rule that does not exist, nor what would control the terminal."""
     monkeypatch.setenv("COLUMNS", "300")
-    compare(node, rule="\x1b[2J" + "x" * 10000)
+    compare(node, rule="\x1b[2J" + "x" * 1000)
     assert f"export  {run(node)}\n" in run(node, "--no-observe", command="status")
 
 

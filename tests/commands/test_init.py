@@ -145,7 +145,7 @@ def test_the_task_for_torch_needs_only_a_model_and_data(here):
     write(here, propose(here, None), lambda _: None)
     path = here / "sidecar_task.py"
     text = re.sub(r"raise NotImplementedError\(.*build_model\(\).*\)", "return nn.Linear(4, 3)", path.read_text())
-    made = "import torch; return torch.randn(50, 4), torch.zeros(50, dtype=torch.long)"
+    made = "import torch; torch.manual_seed(0); return torch.randn(50, 4), torch.zeros(50, dtype=torch.long)"
     path.write_text(re.sub(r"raise NotImplementedError\(.*test_set\(\).*\)", made, text))
     command = [str(Path(sys.executable).with_name("sidecar")), "eval", "ckpts/m-5.pt", "--json"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)

@@ -61,7 +61,7 @@ def test_both_status_documents_have_the_same_keys_for_the_same_facts(observer):
         "left_out",
         "recent",
     }
-    assert of_the_run.keys() & of_the_node.keys() == common | {"unknown", "unknown_count", "failing"}
+    assert of_the_run.keys() & of_the_node.keys() == common | {"unknown", "unknown_count", "failing", "set_aside"}
     assert {key: of_the_run[key] for key in common} == {key: of_the_node[key] for key in common}
 
 

@@ -183,7 +183,7 @@ def run(tmp_path, evaluators, **differing):
         try:
             end = evaluate(
                 command,
-                join=Join(group="g", members=members, rank=rank, task="t", framework="x", search_path="/", threads=1),
+                join=Join(group="g", members=members, rank=rank, task="t", framework="tensorflow", search_path="/", threads=1),
                 collective=meeting.rank(rank),
                 evaluator=evaluators[rank],
                 task_digest=told.get("task", "task"),
@@ -583,7 +583,7 @@ def join_of(tmp_path, task="a_task.py:task"):
         members=(Member(0, "n", "w", "h:1"),),
         rank=0,
         task=task,
-        framework="x",
+        framework="tensorflow",
         search_path=str(tmp_path),
         threads=1,
     )
@@ -678,7 +678,7 @@ def test_commands_out_of_order(commanded, tmp_path):
 def test_task_that_ends_the_process(commanded, tmp_path, code):
     """What a task raises at import is told with its traceback, sys.exit included."""
     (tmp_path / "a_task.py").write_text(f"\n{code}\n")
-    *_, failed = commanded(Check(task="a_task.py:task", framework="x", search_path=str(tmp_path), threads=1))
+    *_, failed = commanded(Check(task="a_task.py:task", framework="tensorflow", search_path=str(tmp_path), threads=1))
     assert isinstance(failed, Failed)
     assert (failed.kind, failed.phase) == ("task_error", "import")
     assert f'Traceback (most recent call last):\n  File "{tmp_path}/a_task.py", line 2, in <module>' in failed.message
@@ -688,7 +688,7 @@ def test_task_that_asks_for_options(commanded, tmp_path):
     """A training script that needs options of its command line: the message has the line that gives them."""
     script = "import argparse\nparser = argparse.ArgumentParser()\nparser.add_argument('--data', required=True)\n"
     (tmp_path / "a_task.py").write_text(f"import sys\nsys.argv = ['x']\n{script}parser.parse_args()\n")
-    *_, failed = commanded(Check(task="a_task.py:task", framework="x", search_path=str(tmp_path), threads=1))
+    *_, failed = commanded(Check(task="a_task.py:task", framework="tensorflow", search_path=str(tmp_path), threads=1))
     assert isinstance(failed, Failed)
     assert "SystemExit: 2" in failed.message
     assert 'above that import `import sys; sys.argv = ["train.py", "--option", "value"]`' in failed.message

@@ -16,7 +16,7 @@ import importlib, json, pkgutil, sys
 import sidecar, sidecar.commands.cli, sidecar.commands.serve
 def walk(package):
     for each in pkgutil.iter_modules(package.__path__, package.__name__ + "."):
-        if each.name.removeprefix("sidecar.") not in ("evaluation", "demo", "keras", "metrics", "results"):
+        if each.name.removeprefix("sidecar.") not in ("evaluation", "commands.demo", "keras", "metrics", "results"):
             module = importlib.import_module(each.name)
             if each.ispkg:
                 walk(module)
