@@ -509,7 +509,7 @@ def test_rows_of_other_contents_differ(checkpoint, tmp_path, monkeypatch):
     assert all("reshuffle" not in str(end) for end in ends)
 
 
-@pytest.mark.parametrize("ranks", [1, 2, 3])
+@pytest.mark.parametrize("ranks", [1, 2, pytest.param(3, marks=pytest.mark.nightly)])
 def test_large_sums_are_told_with_the_remedy(checkpoint, tmp_path, ranks):
     """Whether one worker passes the limit or all together do."""
     for large in (np.int64(2**61), 2**70):

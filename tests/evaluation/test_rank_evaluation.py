@@ -183,7 +183,9 @@ def run(tmp_path, evaluators, **differing):
         try:
             end = evaluate(
                 command,
-                join=Join(group="g", members=members, rank=rank, task="t", framework="tensorflow", search_path="/", threads=1),
+                join=Join(
+                    group="g", members=members, rank=rank, task="t", framework="tensorflow", search_path="/", threads=1
+                ),
                 collective=meeting.rank(rank),
                 evaluator=evaluators[rank],
                 task_digest=told.get("task", "task"),

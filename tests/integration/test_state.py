@@ -111,7 +111,7 @@ def each_once(*tried):
 def test_a_hole_in_the_journal_is_told_by_every_command(sidecar, place, recorded, command):
     """With the files and the remedy; and nothing is written behind it."""
     (recorded / plan_path(3)).unlink()
-    (recorded / snapshot_store.PATH).unlink()
+    (recorded / snapshot_store.PLAIN_PATH).unlink()
     done = sidecar.command(command, "--checkpoint-dir", place, *COMMANDS[command])
     said = done.out if command == "check" else done.sentence
     assert done.code == (1 if command == "check" else 5)

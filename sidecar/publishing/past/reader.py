@@ -137,8 +137,13 @@ class PastReader:
         """Return the evaluations that were read, and start the thread unless it runs. The caller holds the lock."""
         self._asked_at = self._now()
         if self._past is None:
-            threading.Thread(target=self._work, name="past", daemon=True).start()  # first, as it may be refused
+            # The thread reads these at once. Before they are set, it would take what was forgotten for read.
             self._past, self._through, self._whole, self._failing = PastEvaluations(), 0, False, None
+            try:
+                threading.Thread(target=self._work, name="past", daemon=True).start()
+            except RuntimeError:  # there are too many: the next question tries again
+                self._past = None
+                raise
         return self._past
 
     # -- the thread --------------------------------------------------------------------------------------------------

@@ -38,6 +38,14 @@ def children():
     return {child.pid for child in psutil.Process().children()}
 
 
+def command_of(pid):
+    """The command of a process; nothing if it has ended meanwhile."""
+    try:
+        return psutil.Process(pid).cmdline()
+    except (psutil.NoSuchProcess, psutil.ZombieProcess):
+        return []
+
+
 def gone(pid):
     """Whether a process has ended, within a bound."""
     end = time.monotonic() + MOST_SECONDS
@@ -187,7 +195,7 @@ def test_a_guard_that_was_killed_is_replaced(tmp_path):
     thread.start()
 
     def guards():
-        return {pid for pid in children() - before if "command_guard" in " ".join(psutil.Process(pid).cmdline())}
+        return {pid for pid in children() - before if "command_guard" in " ".join(command_of(pid))}
 
     end, found = time.monotonic() + MOST_SECONDS, set()
     while not (found := guards()):
