@@ -320,7 +320,7 @@ def exit_codes_page() -> str:
 def log_events_page() -> str:
     """Return the page of log events."""
     lines = [
-        *_head("Log events", "events.py and sentences.py in sidecar/observability, and from the calls that write them"),
+        *_head("Log events", "events.py and sentences.py in sidecar/publishing, and from the calls that write them"),
         'With `log_format = "json"` each line is an object with `event`, `level`, `timestamp` (UTC) and the fields',
         "below; `run` and `node` identify its source. On a terminal most events are the sentence below, where fields",
         "are in braces, and `--verbose` shows the event and its fields. Texts may change without notice.",

@@ -14,7 +14,7 @@ from sidecar.protocol.messages import Failed
 from sidecar.protocol.records import Lasting
 from sidecar.protocol.states import FailureKind, WorkerPhase
 
-_OURS: Final = Path(__file__).resolve().parent  # without sidecar/demo, which counts as a user's task
+_OURS: Final = Path(__file__).resolve().parent  # without the demo, which counts as a user's task
 _STANDARD: Final = tuple({Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "platstdlib")})
 _INSTALLED: Final = frozenset({"site-packages", "dist-packages"})
 _MAX_MESSAGE: Final = 20_000

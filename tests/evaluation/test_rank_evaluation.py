@@ -501,7 +501,7 @@ def test_causes_lose_our_frames_too():
 
 
 def test_the_demos_frames_are_the_users():
-    """sidecar/demo is a task like any other: its frames are shown."""
+    """The demo is a task like any other: its frames are shown."""
     names = {}
     demo = Path(failures.__file__).parents[1] / "demo" / "digits.py"
     exec(compile("def build(): raise ValueError('v')", str(demo), "exec"), names)
