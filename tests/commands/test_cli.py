@@ -66,6 +66,15 @@ def test_the_version(type_, word):
     assert out.startswith("sidecar-evaluator ")
 
 
+def test_the_package_runs_as_a_program(tmp_path):
+    """Where the program is not in PATH; `--help` names it as it is typed."""
+    words = [sys.executable, "-m", "sidecar"]
+    done = subprocess.run([*words, "--version"], capture_output=True, text=True, cwd=tmp_path, timeout=60, check=True)
+    assert done.stdout.startswith("sidecar-evaluator ")
+    done = subprocess.run([*words, "--help"], capture_output=True, text=True, cwd=tmp_path, timeout=60, check=True)
+    assert "python -m sidecar" in done.stdout
+
+
 def test_help_shows_what_matters_to_the_command(type_):
     """Options, their defaults and environment names; `status` has nothing to do with ports."""
     _, out, _ = type_("run", "-h")
