@@ -21,7 +21,7 @@ from simulation.mutation import Mutation, with_fault
 from simulation.mutations_of_promises import MUTATIONS as OF_PROMISES
 
 
-def _overwrite(storage, path, data):
+def _overwrite(storage, path, data, _limit=None):
     storage.replace(path, data)
     return data
 
