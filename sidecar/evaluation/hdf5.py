@@ -83,13 +83,26 @@ def _check(path: str, use: Callable[[Any], Any]) -> None:
     try:
         for file in _files(Path(path)):
             for name, content in _hdf5_in(file):
-                with h5py.File(content, "r", locking=False) as opened:
+                with _opened(content) as opened:
                     for data in _datasets(opened, name):
                         use(data)
     except (EvaluationError, MemoryError):
         raise
     except Exception as error:
         raise read_failure(path, error) from error
+
+
+def _opened(content: Any) -> Any:
+    """Open a file without locks, which some storage lacks, or in the way in which this process has it open already.
+
+    The error of a task's own `restore` may keep the file open.
+    """
+    try:
+        return h5py.File(content, "r", locking=False)
+    except OSError as error:
+        if "locking flag" not in str(error):
+            raise
+        return h5py.File(content, "r")
 
 
 def _files(path: Path) -> list[Path]:
