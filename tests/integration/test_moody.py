@@ -66,7 +66,7 @@ MOODS = {
     "dataset": ("task_error", ["IndexError: list index out of range", "numpy_moody.py", "in look_up", "Traceback"]),
     "metric": ("task_error", ["ZeroDivisionError: this metric had a bad day", "numpy_moody.py", "in add", "Trace"]),
     "empty": ("task_error", ["eval set 'test' is empty"]),
-    "unseeded": ("stream_differs", ["its function draws random numbers", "shuffle with a seed"]),
+    "unseeded": ("stream_differs", ["its function draws random numbers", "random_state=0"]),
     "endless": ("count", ["eval set 'test' has more than 103 examples, EvalSet says 103"]),
 }
 
