@@ -1,4 +1,6 @@
-"""Find out which framework a task needs, for `framework = "auto"`, by reading its file. Nothing is imported.
+"""Find out which framework a task needs, for `framework = "auto"`, and what follows from it for the settings.
+
+The task's file is read, and not imported; of a framework only its traits are imported.
 
 The names that the task's file imports decide, and those that modules next to it import if it imports no framework
 itself. A task that gives `Task(load=…)` loads its models itself, whatever it imports, unless a backend from outside is
@@ -84,14 +86,11 @@ def backend_options(settings: Settings) -> BackendOptions:
 
 
 def _installed(framework: str) -> str:
-    """Return the package of a backend that another distribution names, or the name as it is."""
+    """Return the package of a backend that another distribution names, or the name as it is. Raises `SettingsError`."""
     if framework in OURS or "." in framework:
         return framework
     named = {entry.name: entry.value for entry in entry_points(group=ENTRY_POINTS)}
-    if framework in named:
-        return named[framework]
-    package_of(framework)  # raises the error
-    return framework
+    return named[framework] if framework in named else package_of(framework)
 
 
 def _known() -> list[FrameworkTraits]:

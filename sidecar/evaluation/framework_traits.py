@@ -33,9 +33,10 @@ class FrameworkTraits:
         detected_alone: A package that tells it by being installed alone, for tasks whose imports do not. None: none.
         loads_by_task: Whether a task that gives `Task(load=…)` needs this framework, whatever it imports.
         environment: Variables that a worker process gets unless the daemon's environment sets them.
-        required: Variables that a worker process gets whatever the daemon's environment says. A value that the user
-            had set is passed on under the name in `kept`.
-        kept: By name of a required variable, the name under which another value of the user is passed on.
+        required: Variables that a worker process gets whatever the daemon's environment says; `worker_env` may change
+            them.
+        kept: Variables of `environment` that keep their value there, whatever the user sets: the name under which
+            another value is passed on, by the name of the variable.
         options: Settings that only the backend reads; it gets them with each command.
         listens: Whether worker processes of a group listen on ports.
         threads_by_environment: Whether the threads of its libraries are limited by variables such as OMP_NUM_THREADS,

@@ -39,7 +39,7 @@ _BEFORE: Final = "before the model is given to SidecarEvaluator"
 _WORDS: Final = tuple(
     (re.compile(pattern), text)
     for pattern, text in (
-        # What only a task can say, with the words around it: its user cannot write it here.
+        # Only a task can say this, with the words around it: its user cannot write it here.
         (r" If they do not matter, write Task\(ignore=\[[^\]]*\]\)", ""),
         (r"; if (it is right as it is|only their names differ), write Task\(restore=.*\)", ""),
         (r",? or write Task\(restore=.*\]\)(, with one name in the place of each 'one of …')?", ""),
@@ -54,7 +54,7 @@ _WORDS: Final = tuple(
         (r" and Task\(batch_size=None\)", ""),
         (r"give Task\(batch_size=None\) and batch them", "batch them"),
         (r"Task\(batch_size=None\) means .*? give a batch_size", "batch the data"),
-        # What the user can do with the model itself.
+        # The user can do this with the model itself.
         (r"the model of build_model", "the model"),
         (r"\blet build_model return", "give SidecarEvaluator"),
         (r"\bLet build_model return", "Give SidecarEvaluator"),
