@@ -27,7 +27,7 @@ from sidecar.publishing.report import rows
 
 TASKS = Path(__file__).parent / "tasks"
 SIDECAR = Path(sys.executable).with_name("sidecar")
-PATIENCE_SECONDS = 120.0  # for what takes 10 s on an idle machine
+PATIENCE_SECONDS = 240.0  # for what takes 10 s on an idle machine, and took 120 s on a busy one
 
 OF_A_LAUNCHER = ("SIDECAR_", "KUBERNETES_", "SLURM_", "MASTER_", "NODE_RANK", "GROUP_RANK", "RANK", "WORLD_SIZE")
 QUICK = {
