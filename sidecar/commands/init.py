@@ -7,10 +7,11 @@ is imported.
 import ast
 import json
 import os
+import tomllib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from sidecar.commands.catalog_and_rules import make_catalog
 from sidecar.commands.framework import framework_of_files
@@ -18,6 +19,7 @@ from sidecar.commands.hints import short
 from sidecar.errors import SettingsError, StorageError
 from sidecar.evaluation.framework_traits import OURS, traits_of
 from sidecar.settings import Settings
+from sidecar.system.training_python import training_python
 
 SETTINGS_FILE: Final = "sidecar.toml"
 TASK_FILE: Final = "sidecar_task.py"
@@ -29,12 +31,14 @@ _SETTINGS: Final = """\
 # Settings of sidecar-evaluator, read by every `sidecar` command that is started in this directory.
 checkpoint_dir = {directory}
 task = {task}
+{python}
 
 # replicas = 2                # worker processes on this node
-# worker_python = "python"    # the Python that trains, such as /opt/train/bin/python, if this program has another one
 # every_steps = 1000          # evaluate the first checkpoint of each thousand steps only
 # chief_nodes = ["node-0"]    # in a job of several nodes: those that never evaluate
 """
+_NO_PYTHON: Final = """\
+# worker_python = "/path/to/train/bin/python"   # the Python that trains, if this program has another one"""
 _OWN_BUILDER: Final = """\
 def build_model():
     # Return the same model as training: checkpoints are restored into it.
@@ -95,29 +99,54 @@ def write(here: Path, proposal: Proposal, report: Callable[[str], None]) -> None
     else:
         imported, builder = f"from {proposal.builder} import {_BUILDER}\n", ""
     task = f"{TASK_FILE}:task"
-    settings = _SETTINGS.format(directory=json.dumps(short(proposal.directory)), task=json.dumps(task))
-    _create(here / SETTINGS_FILE, settings, report)
-    template = traits_of(proposal.framework).template or ""
+    traits = traits_of(proposal.framework)
+    found = training_python(traits.detected_alone or "numpy")
+    line = _NO_PYTHON if found is None else f"worker_python = {json.dumps(str(found[0]))}"
+    settings = _SETTINGS.format(directory=json.dumps(short(proposal.directory)), task=json.dumps(task), python=line)
+    is_new = _create(here / SETTINGS_FILE, settings, report)
+    template = traits.template or ""
     _create(here / TASK_FILE, template.format(imported=imported, builder=builder, file=TASK_FILE), report)
     count = "no checkpoint yet" if not proposal.checkpoints else f"complete checkpoints: {proposal.checkpoints}"
     report(f"checkpoints: {short(proposal.directory)} ({count})")
     if proposal.builder is not None:
         report(f"model: {_BUILDER} of {proposal.builder}.py")
+    if found is not None:
+        _report_python(here / SETTINGS_FILE, found, line, report, is_new=is_new)
     missing = "test_set()" if proposal.builder is not None else "build_model() and test_set()"
     report(f"Now fill in {missing} in {TASK_FILE}. Then: sidecar check")
 
 
-def _create(path: Path, text: str, report: Callable[[str], None]) -> None:
-    """Create a file unless it exists, and report which of both happened."""
+def _report_python(
+    path: Path, found: tuple[Path, str], line: str, report: Callable[[str], None], *, is_new: bool
+) -> None:
+    """Report the Python that evaluates, or the line that a settings file of the user lacks."""
+    python, source = found
+    if is_new:
+        report(f"Python that evaluates: {python} ({source})")
+    elif _value_in(path, "worker_python") != str(python):
+        report(f"to evaluate with the Python of {source}, write into {path.name}: {line}")
+
+
+def _value_in(path: Path, key: str) -> Any:
+    """Return what a settings file says; None if it says nothing, or cannot be read."""
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8")).get(key)
+    except (OSError, ValueError):
+        return None
+
+
+def _create(path: Path, text: str, report: Callable[[str], None]) -> bool:
+    """Create a file unless it exists, report which of both happened, and return whether it was created."""
     try:
         with path.open("x", encoding="utf-8") as file:
             file.write(text)
     except FileExistsError:
         report(f"kept {path.name}, which existed already")
-        return
+        return False
     except OSError as error:
         raise SettingsError(f"{path} cannot be written: {error.strerror}") from error
     report(f"wrote {path.name}")
+    return True
 
 
 def _candidates(here: Path) -> list[Path]:

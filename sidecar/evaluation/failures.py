@@ -1,7 +1,6 @@
 """Turn a failure inside a worker into data: its kind, and a message for the user. Imports no framework."""
 
 import re
-import sys
 import sysconfig
 import traceback
 from collections.abc import Iterable, Iterator
@@ -13,6 +12,7 @@ from sidecar.errors import SidecarError
 from sidecar.protocol.messages import Failed
 from sidecar.protocol.records import Lasting
 from sidecar.protocol.states import FailureKind, WorkerPhase
+from sidecar.system.training_python import line_to_write
 
 _OURS: Final = Path(__file__).resolve().parent  # without the demo, which counts as a user's task
 _STANDARD: Final = tuple({Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "platstdlib")})
@@ -84,11 +84,9 @@ _REMEDIES: Final = (
         re.compile(r"Detected the following values in `target`:.*-100"),
         "Labels -100 mark what does not count: give the metric ignore_index=-100",
     ),
-    (
-        re.compile(r"No module named"),
-        f"Install it for {sys.executable}, or name the Python of the training environment with worker_python",
-    ),
 )
+
+_NO_MODULE: Final = re.compile(r"No module named '([^'.]+)")
 
 _BESIDE: Final = (
     "A checkpoint is loaded from a folder that holds its own files alone: write the full path of any other file into "
@@ -241,6 +239,9 @@ def _sentence(error: BaseException, phase: WorkerPhase, path: str | None) -> str
 
 
 def _remedy_for(text: str) -> str:
+    if missing := _NO_MODULE.search(text):
+        line = line_to_write(missing[1])
+        return line[0].upper() + line[1:]
     for pattern, remedy in _REMEDIES:
         if found := pattern.search(text):
             sizes = [size for size in found.groups() if size]

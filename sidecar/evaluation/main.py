@@ -16,9 +16,11 @@ from collections.abc import Callable, Sequence
 from typing import BinaryIO, Final
 
 from sidecar.errors import RecordError
+from sidecar.evaluation.framework_traits import OURS, traits_of
 from sidecar.evaluation.process_guard import leave_guard
 from sidecar.protocol.messages import MAX_LINE_BYTES, Failed, Ready, Report, decode, encode
 from sidecar.protocol.states import FailureKind, WorkerPhase
+from sidecar.system.training_python import line_to_write
 
 _PR_SET_PDEATHSIG: Final = 1
 _IOPRIO_WHO_PROCESS: Final = 1
@@ -70,12 +72,12 @@ def _serve(framework: str, commands: BinaryIO, report: Callable[[Report], None])
         from sidecar.evaluation.dispatcher import Dispatcher
         from sidecar.evaluation.failures import as_failed
     except ModuleNotFoundError as error:
-        report(Failed(kind=FailureKind.JOIN, message=_cannot_import(error), phase=WorkerPhase.IMPORT))
+        report(Failed(kind=FailureKind.JOIN, message=_cannot_import(error, framework), phase=WorkerPhase.IMPORT))
         return
     try:
         loaded = backend(framework)
     except ModuleNotFoundError as error:
-        report(Failed(kind=FailureKind.JOIN, message=_cannot_import(error), phase=WorkerPhase.IMPORT))
+        report(Failed(kind=FailureKind.JOIN, message=_cannot_import(error, framework), phase=WorkerPhase.IMPORT))
         return
     except Exception as error:  # noqa: BLE001 - the daemon decides
         report(as_failed(error, phase=WorkerPhase.JOIN, plan=None, rank=None))
@@ -94,11 +96,10 @@ def _serve(framework: str, commands: BinaryIO, report: Callable[[Report], None])
         worker.run(command)
 
 
-def _cannot_import(error: ModuleNotFoundError) -> str:
-    return (
-        f"{sys.executable} has no module {error.name!r}: install it there, or name the Python of the training "
-        f"environment with worker_python"
-    )
+def _cannot_import(error: ModuleNotFoundError, framework: str) -> str:
+    package = traits_of(framework).detected_alone if framework in OURS else None
+    needed = [name for name in (error.name, package) if name]
+    return f"{sys.executable} has no module {error.name!r}: {line_to_write(*needed)}"
 
 
 def _write_all(stream: BinaryIO, data: bytes) -> None:

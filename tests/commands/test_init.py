@@ -4,6 +4,8 @@ import re
 import shutil
 import subprocess
 import sys
+import sysconfig
+import venv
 from pathlib import Path
 
 import pytest
@@ -21,7 +23,10 @@ MODEL = "import keras\n\n\ndef build_model():\n    return keras.Sequential([])\n
 
 @pytest.fixture
 def here(tmp_path, monkeypatch):
-    """An empty current directory."""
+    """An empty current directory, and no environment that is active beside this one."""
+    monkeypatch.setenv("PATH", str(Path(sys.executable).parent))
+    for name in ("VIRTUAL_ENV", "CONDA_PREFIX"):
+        monkeypatch.delenv(name, raising=False)
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
@@ -82,6 +87,40 @@ def test_nothing_is_overwritten(here):
     assert (here / "sidecar.toml").read_text() == "mine"
     assert not (here / "elsewhere.py").exists()
     assert told[:2] == ["kept sidecar.toml, which existed already", "kept sidecar_task.py, which existed already"]
+
+
+def a_python(folder, *modules):
+    """Make an environment that has these modules beside the standard library, and return its interpreter."""
+    venv.create(folder, symlinks=True, with_pip=False)
+    for name in modules:
+        Path(sysconfig.get_path("purelib", vars={"base": str(folder)}), f"{name}.py").touch()
+    return folder / "bin" / "python"
+
+
+def test_the_active_environment_evaluates(here, monkeypatch):
+    """The settings name its Python, so that another terminal needs no variable; a file that exists stays as it is."""
+    python = a_python(here / "train", "torch")
+    monkeypatch.setenv("VIRTUAL_ENV", str(here / "train"))
+    (here / "ckpts").mkdir()
+    told = []
+    write(here, propose(here, here / "ckpts", "torch"), told.append)
+    assert load({}, environ={}).worker_python == python
+    assert f"Python that evaluates: {python} (VIRTUAL_ENV)" in told
+    for text, expected in (("", True), (f'worker_python = "{python}"', False), ('worker_python = "/other"', True)):
+        (here / "sidecar.toml").write_text(text)
+        told.clear()
+        write(here, propose(here, here / "ckpts", "torch"), told.append)
+        assert (here / "sidecar.toml").read_text() == text
+        assert any(line.endswith(f'sidecar.toml: worker_python = "{python}"') for line in told) == expected
+
+
+def test_an_environment_without_the_framework_does_not_evaluate(here, monkeypatch):
+    """The settings have the line as a comment."""
+    a_python(here / "other", "numpy")
+    monkeypatch.setenv("VIRTUAL_ENV", str(here / "other"))
+    write(here, propose(here, here, "torch"), lambda _: None)
+    assert "\n# worker_python = " in (here / "sidecar.toml").read_text()
+    assert load({}, environ={}).worker_python == Path(sys.executable)
 
 
 def test_no_directory_at_all_is_told(here):
