@@ -10,6 +10,7 @@ ROOT = TESTS.parent
 SOURCES = ROOT / "sidecar"
 MOST_WORDS = 5
 MOST_FIELDS = 15
+MOST_UNTESTED = 252  # modules without a test file of their own: this number only falls
 MANY_FIELDS = {"Settings", "Task", "ExportedNumber", "Manifest"}  # one for each setting, argument, column or key
 
 
@@ -122,3 +123,36 @@ def test_classes_of_the_product_have_few_fields():
         if isinstance(node, ast.ClassDef) and (fields := len(fields_of(node))) > MOST_FIELDS
     }
     assert found.keys() - MANY_FIELDS == set(), found
+
+
+def does_something(tree):
+    """Tell whether a function of the module has a statement, or the module runs one when it is imported."""
+    defined = ast.Import | ast.ImportFrom | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+    at_import = [each for each in tree.body if not isinstance(each, defined | ast.Assign | ast.AnnAssign | ast.Expr)]
+    at_import = [each for each in at_import if not ast.unparse(each).startswith("if TYPE_CHECKING:")]
+    functions = [each for each in ast.walk(tree) if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef)]
+    return bool(at_import) or any(
+        not (isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant))
+        for function in functions
+        for statement in function.body
+    )
+
+
+def test_modules_that_do_something_are_recognised():
+    """Records, enums, protocols, constants and façades do nothing; a property, a function or a loop does something."""
+    head = '"""A module."""\nfrom a import b\nif TYPE_CHECKING:\n    import c\nN = 3\nclass A(Protocol):\n  a: int\n'
+    assert not does_something(ast.parse(head + '  def f(self):\n    """Return it."""\n  def g(self): ...\n'))
+    assert does_something(ast.parse(head + "  def f(self):\n    return 1\n"))
+    assert does_something(ast.parse(head + "for each in N:\n  each()\n"))
+
+
+def test_the_tests_mirror_the_source():
+    """`sidecar/a/b.py` is tested by `tests/a/test_b.py`, if it does something."""
+    found = {
+        name.as_posix()
+        for path in SOURCES.rglob("*.py")
+        if path.name not in {"__init__.py", "__main__.py"}
+        and not (TESTS / (name := path.relative_to(SOURCES)).with_name(f"test_{path.name}")).is_file()
+        and does_something(ast.parse(path.read_text()))
+    }
+    assert len(found) <= MOST_UNTESTED, "\n".join(sorted(found))

@@ -14,7 +14,7 @@ from sidecar.evaluation.failures import EvaluationError
 
 pytestmark = pytest.mark.torch
 
-RECORDED = Path(__file__).parents[2] / "checkpoints" / "recorded" / "kinds"
+RECORDED = Path(__file__).parents[3] / "checkpoints" / "recorded" / "kinds"
 
 
 def save(values, folder):
@@ -59,7 +59,7 @@ def test_a_model_in_parts_of_two_ranks(tmp_path):
 
     import torch
 
-    writer = Path(__file__).parents[2] / "checkpoints" / "sharded_writer.py"
+    writer = Path(__file__).parents[3] / "checkpoints" / "sharded_writer.py"
     subprocess.run([sys.executable, "-W", "ignore", str(writer), str(tmp_path / "step-5")], check=True, timeout=120)
     assert {path.name for path in (tmp_path / "step-5").iterdir()} == {".metadata", "__0_0.distcp", "__1_0.distcp"}
     expected = torch.load(tmp_path / "step-5.expected", weights_only=True)

@@ -42,5 +42,5 @@ def test_a_metric_says_what_it_says_alone(tried, title, name):
 
 
 def test_the_table_of_the_docs_is_what_was_found(tried):
-    """After a change of Keras or of ours: python tests/evaluation/keras/every_metric.py."""
+    """After a change of Keras or of ours: python tests/evaluation/backends/tensorflow/every_metric.py."""
     assert TABLE.read_text() == table(tried)

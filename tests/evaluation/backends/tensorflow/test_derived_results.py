@@ -126,7 +126,7 @@ def test_a_result_of_means_over_batches_is_named(digits, evaluate):
 
 def test_the_example_of_the_docs_is_a_perplexity(digits, evaluate):
     """It is the exponential of the mean of all losses, for any number of ranks."""
-    page = (Path(__file__).parents[2] / "docs" / "how-to" / "custom-training-loops.md").read_text()
+    page = (Path(__file__).parents[4] / "docs" / "how-to" / "custom-training-loops.md").read_text()
     names = {}
     exec(re.search(r"<!-- perplexity.py -->\n```python\n(.*?)```", page, re.DOTALL)[1], names)
 

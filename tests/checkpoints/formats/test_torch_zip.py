@@ -287,7 +287,7 @@ def test_the_daemons_code_has_no_way_to_unpickle():
         "FORMATS['torch_zip'].inspect(__import__('pathlib').Path(sys.argv[1]), 'm-5.pt'); "
         "print([name for name in ('torch', 'numpy', 'tensorflow') if name in sys.modules])"
     )
-    folder = Path(__file__).with_name("recorded") / "kinds" / "torch_training"
+    folder = Path(__file__).parents[1] / "recorded" / "kinds" / "torch_training"
     done = subprocess.run([sys.executable, "-c", code, str(folder)], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
 

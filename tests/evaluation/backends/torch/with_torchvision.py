@@ -1,8 +1,8 @@
 """Try the metrics of detection with a real torchvision, which needs another torch than the one of the tests.
 
 Run it by hand, since the environment takes 5.5 GB: `python3 -m venv tv && tv/bin/pip install torch==2.14.1
-torchvision==0.29.1 torchmetrics==1.9.0 pycocotools && PYTHONPATH=.:tests/evaluation/torch tv/bin/python
-tests/evaluation/torch/with_torchvision.py`. The table of the docs names the versions.
+torchvision==0.29.1 torchmetrics==1.9.0 pycocotools && PYTHONPATH=.:tests/evaluation/backends/torch tv/bin/python
+tests/evaluation/backends/torch/with_torchvision.py`. The table of the docs names the versions.
 """
 
 from functools import partial

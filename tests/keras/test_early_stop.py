@@ -34,12 +34,12 @@ def fit(place, at_epoch=None, epochs=5, examples=8, steps=1, **arguments):
     batches = []
 
     class Watch(keras.callbacks.Callback):
-        def on_epoch_begin(self, epoch, logs=None):  # noqa: ARG002 - of Keras
+        def on_epoch_begin(self, epoch, logs=None):
             batches.append(0)
             if epoch == at_epoch:
                 signal_in(place)
 
-        def on_train_batch_end(self, batch, logs=None):  # noqa: ARG002 - of Keras
+        def on_train_batch_end(self, batch, logs=None):
             batches[-1] += 1
 
     model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])

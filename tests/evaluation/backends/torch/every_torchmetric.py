@@ -1,6 +1,6 @@
 """Every public class of torchmetrics, tried as the worker uses it: which are right, and why others are refused.
 
-`python tests/evaluation/torch/every_torchmetric.py` writes the table of the docs anew.
+`python tests/evaluation/backends/torch/every_torchmetric.py` writes the table of the docs anew.
 """
 
 import ast
@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-TABLE = Path(__file__).parents[3] / "docs" / "reference" / "torchmetrics.md"
+TABLE = Path(__file__).parents[4] / "docs" / "reference" / "torchmetrics.md"
 AREAS = (
     *("aggregation", "audio", "classification", "clustering", "detection", "image", "multimodal", "nominal"),
     *("regression", "retrieval", "segmentation", "shape", "text", "video", "wrappers"),
@@ -456,7 +456,7 @@ def table(tried):
         f"Which of the {len(tried)} public classes of torchmetrics can be evaluated by several workers. Each is tried",
         "by a test on uneven batches: 1 to 4 ranks must give the same bits, and the number of one process.",
         f"{right} are right, and {in_turn} more in turn, by worker 0 alone.",
-        "Written by `tests/evaluation/torch/every_torchmetric.py`.",
+        "Written by `tests/evaluation/backends/torch/every_torchmetric.py`.",
         "",
         "| class | area | |",
         "|---|---|---|",

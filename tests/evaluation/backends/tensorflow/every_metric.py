@@ -1,6 +1,6 @@
 """Every metric class of Keras 3 and of tf_keras, tried as the worker uses it: which work, and why others are refused.
 
-`python tests/evaluation/keras/every_metric.py` writes the table of the docs anew.
+`python tests/evaluation/backends/tensorflow/every_metric.py` writes the table of the docs anew.
 """
 
 import inspect
@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-TABLE = Path(__file__).parents[3] / "docs" / "reference" / "tensorflow-metrics.md"
+TABLE = Path(__file__).parents[4] / "docs" / "reference" / "tensorflow-metrics.md"
 EXAMPLES = 203
 BATCHES = (64, 64, 7, 1, 50, 17)  # uneven on purpose, and one of a single example
 RANKS = 3
@@ -175,7 +175,7 @@ def table(by_library):
         "",
         "Which classes of `keras.metrics` and `tf_keras.metrics` can be evaluated by several workers: each is tried by",
         "a test on uneven batches over three ranks, and compared with what it says itself in one process. Written by",
-        "`tests/evaluation/keras/every_metric.py`.",
+        "`tests/evaluation/backends/tensorflow/every_metric.py`.",
         "",
         "| class | " + " | ".join(by_library) + " |",
         "|---|" + "---|" * len(by_library),

@@ -29,5 +29,5 @@ def test_a_class_is_right_or_refused(tried):
 
 
 def test_the_table_of_the_docs_is_what_was_found(tried):
-    """After a change of torchmetrics or of ours: python tests/evaluation/torch/every_torchmetric.py."""
+    """After a change of torchmetrics or of ours: python tests/evaluation/backends/torch/every_torchmetric.py."""
     assert TABLE.read_text() == table(tried)
