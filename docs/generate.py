@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Write the pages of docs/reference/ that are generated from the code. `make reference` runs this file.
+"""Write what follows from the code: pages of docs/reference/, blocks in other pages. `make reference` runs this file.
 
 Settings, commands, metrics and exit codes are read from the modules that define them, log events by `log_calls`. A test
-compares the pages in the repository with the output of `pages`.
+compares the pages in the repository with the output of `pages`, and `blocks` fills the blocks.
 """
 
 import ast
@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Final, get_args
 
 import typer
+from blocks import filled
 from log_calls import log_events
 
 import sidecar
@@ -405,6 +406,10 @@ def main() -> None:
     FOLDER.mkdir(exist_ok=True)
     for name, text in pages().items():
         (FOLDER / name).write_text(text, encoding="utf-8")
+    for page in sorted(FOLDER.parent.rglob("*.md")):
+        text = page.read_text(encoding="utf-8")
+        if (new := filled(text)) != text:
+            page.write_text(new, encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -71,28 +71,12 @@ def layers():
 
 
 def test_the_order_of_the_folders_is_told_as_it_is():
-    """Every folder has a level; the package and the page on the architecture list them as import-linter checks them."""
+    """Every folder has a level; the package lists them as import-linter checks them."""
     levels = [level for level in layers() if level]
     names = [name for level in levels for name in level]
     assert sorted(names) == sorted(path.name for path in SOURCES.iterdir() if (path / "__init__.py").is_file())
     listed = re.findall(r"^- `(\w+)`:", (SOURCES / "__init__.py").read_text(), re.MULTILINE)
     assert listed == names
-    page = (ROOT / "docs/explanation/architecture.md").read_text()
-    rows = [(int(level), name) for level, name in re.findall(r"^\| (\d) \| `(\w+)` \|", page, re.MULTILINE)]
-    assert rows == [(number, name) for number, level in enumerate(levels, start=1) for name in level]
-
-
-def test_the_modules_that_start_processes_are_told_as_they_are():
-    """The page on the architecture names each of them, apart from the demo."""
-    found = {
-        path.relative_to(ROOT).as_posix()
-        for path in SOURCES.rglob("*.py")
-        if "demo" not in path.parts
-        and re.search(r"^\s*(import subprocess|from subprocess)", path.read_text(), re.MULTILINE)
-    }
-    page = (ROOT / "docs/explanation/architecture.md").read_text()
-    (told,) = re.findall(r"^- These start processes: (.*?)(?=^\n|^- )", page, re.MULTILINE | re.DOTALL)
-    assert set(re.findall(r"`(sidecar/[\w/]+\.py)`", told)) == found
 
 
 def fields_of(definition):

@@ -1,8 +1,8 @@
 """Wake the daemon by file events in the checkpoint directory and the journal, and report the names to scan.
 
-This module reads no files, and no other module imports watchdog. Events only make scans earlier: network filesystems do
-not report the writes of other machines, and the kernel's limits may forbid watching. So regular scans go on in any
-case, and a failure here is a line of text, not an exception.
+This module reads no files. Events only make scans earlier: network filesystems do not report the writes of other
+machines, and the kernel's limits may forbid watching. So regular scans go on in any case, and a failure here is a line
+of text, not an exception.
 """
 
 import contextlib

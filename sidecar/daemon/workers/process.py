@@ -1,8 +1,8 @@
 """Start worker processes, send them commands, read their reports and kill them. Run short programs for their output.
 
-No other module imports subprocess. A worker leads its own session and process group, so that SIGKILL also reaches its
-children. The worker's guard (`sidecar.evaluation.process_guard`) ends processes that left the group. Workers must be
-started from the daemon's main thread, because the parent-death signal fires when the thread that started them ends.
+A worker leads its own session and process group, so that SIGKILL also reaches its children. The worker's guard
+(`sidecar.evaluation.process_guard`) ends processes that left the group. Workers must be started from the daemon's main
+thread, because the parent-death signal fires when the thread that started them ends.
 """
 
 import contextlib

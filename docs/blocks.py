@@ -1,0 +1,120 @@
+"""Fill the parts of hand-written pages that the code decides. `make reference` writes them, `make docs` compares them.
+
+A part stands between `<!-- generated: NAME -->` and `<!-- end of NAME -->`, in lines of its own or within a sentence.
+"""
+
+import ast
+import re
+import tomllib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Final
+
+from sidecar import errors
+from sidecar.settings.values import FORMATS
+
+ROOT: Final = Path(__file__).parents[1]
+SOURCES: Final = ROOT / "sidecar"
+DECISIONS: Final = ROOT / "docs/adr"
+
+_BLOCK: Final = re.compile(r"<!-- generated: (?P<name>[\w-]+) -->.*?<!-- end of (?P=name) -->", re.DOTALL)
+_MARK: Final = re.compile(r"<!-- (?:generated:|end of) ([\w-]+) -->")
+
+
+class UnknownBlockError(Exception):
+    """A page has a mark that is not closed, or that names no block."""
+
+
+def filled(text: str) -> str:
+    """Return the text of a page with the newest content of each block. Raises `UnknownBlockError`."""
+    found = [match["name"] for match in _BLOCK.finditer(text)]
+    marks = _MARK.findall(text)
+    if odd := {name for name in marks if name not in BLOCKS or marks.count(name) != 2 * found.count(name)}:
+        raise UnknownBlockError(f"no whole block of a known name: {', '.join(sorted(odd))}")
+    return _BLOCK.sub(lambda match: _marked(match["name"]), text)
+
+
+def _marked(name: str) -> str:
+    content = BLOCKS[name]()
+    around = "\n\n" if "\n" in content else ""
+    return f"<!-- generated: {name} -->{around}{content}{around}<!-- end of {name} -->"
+
+
+def levels() -> list[list[str]]:
+    """Return the folders of the package by their levels, from top to bottom, as import-linter checks them."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    contracts = project["tool"]["importlinter"]["contracts"]
+    (layers,) = (each["layers"] for each in contracts if each["name"] == "Arrows point one way")
+    names = [[part.strip().removeprefix("sidecar.") for part in level.split("|")] for level in layers]
+    return [kept for level in names if (kept := [name for name in level if (SOURCES / name).is_dir()])]
+
+
+def importers(library: str) -> list[Path]:
+    """Return the modules of the package that import a library, wherever in the module."""
+    return [path for path in sorted(SOURCES.rglob("*.py")) if library in {*_imported(path)}]
+
+
+def _imported(path: Path) -> Iterator[str]:
+    for node in ast.walk(_tree(path)):
+        match node:
+            case ast.Import(names=names):
+                yield from (each.name.partition(".")[0] for each in names)
+            case ast.ImportFrom(module=str(name), level=0):
+                yield name.partition(".")[0]
+
+
+def _tree(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+def _first_sentence(path: Path) -> str:
+    text = " ".join((ast.get_docstring(_tree(path)) or "").partition("\n\n")[0].split())
+    return re.split(r"(?<=\.) ", text)[0]
+
+
+def _folders() -> str:
+    docstring = ast.get_docstring(_tree(SOURCES / "__init__.py")) or ""
+    holds = dict(re.findall(r"^- `(\w+)`: (.*)$", docstring, re.MULTILINE))
+    rows = [f"| {n} | `{name}` | {holds[name]} |" for n, level in enumerate(levels(), start=1) for name in level]
+    return "\n".join(["| level | folder of `sidecar/` | holds |", "|---|---|---|", *rows])
+
+
+def _public_modules() -> str:
+    docstring = ast.get_docstring(_tree(SOURCES / "__init__.py")) or ""
+    public = re.findall(r"`sidecar\.(\w+)`", docstring.partition("\n- ")[0])
+    return ", ".join(f"`{name}`" for name in public if (SOURCES / f"{name}.py").is_file())
+
+
+def _starts_processes() -> str:
+    rows = [f"| `{path.relative_to(ROOT)}` | {_first_sentence(path)} |" for path in importers("subprocess")]
+    return "\n".join(["| module | does |", "|---|---|", *rows])
+
+
+def _watches_files() -> str:
+    return ", ".join(f"`{path.relative_to(ROOT)}`" for path in importers("watchdog"))
+
+
+def _formats() -> str:
+    return ", ".join(f"`{name}`" for name in FORMATS)
+
+
+def _exit_codes() -> str:
+    rows = [f"| {code} | {meaning} |" for code, meaning in errors.EXIT_CODES.items()]
+    return "\n".join(["| exit code | meaning |", "|---|---|", *rows])
+
+
+def _decisions() -> str:
+    titles = [(path.name, path.read_text(encoding="utf-8").splitlines()[0]) for path in sorted(DECISIONS.glob("0*.md"))]
+    return "\n".join(re.sub(r"# (\d+\. )(.*)", rf"\1[\2]({name})", title) for name, title in titles)
+
+
+BLOCKS: Final[dict[str, Callable[[], str]]] = {
+    "folders": _folders,
+    "public-modules": _public_modules,
+    "starts-processes": _starts_processes,
+    "watches-files": _watches_files,
+    "formats": _formats,
+    "exit-codes": _exit_codes,
+    "decisions": _decisions,
+}
+"""Every block by its name."""

@@ -1,0 +1,263 @@
+"""Find what the documentation says that the code contradicts. `make docs` and the tests report each finding.
+
+Each check gets the text of one page and yields sentences that say what is wrong. Generated pages need no check. Names
+of other projects are in `FOREIGN`. Numbers and lists that pages quote are in `facts_quoted`.
+"""
+
+import functools
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import typer
+from blocks import ROOT, filled
+from facts_quoted import COUNTED, LISTED, NUMBERS, QUOTED
+
+from sidecar.commands import cli
+from sidecar.commands.options import FLAGS
+from sidecar.publishing.families import families
+from sidecar.settings import Settings
+
+GENERATED: Final = frozenset({"settings.md", "cli.md", "metrics.md", "exit-codes.md", "log-events.md"})
+"""Pages of docs/reference/ that `generate` writes."""
+
+OTHER_PROJECTS: Final = frozenset({"docs/scripts.md"})
+"""Pages about other projects, whose files and names are not those of this repository."""
+
+FOREIGN: Final = frozenset(
+    {
+        *("auth_basic", "proxy_pass", "ssl_certificate"),  # nginx
+        *("channel_timeout", "multihost_utils", "process_allgather"),  # waitress, JAX
+        *(
+            "get_file",
+            "pss_evaluation_shards",
+            "validation_data",
+            "evaluate_continuously",
+            "eval_actions",
+        ),  # TensorFlow
+        *("read_csv", "start_run", "stop_evaluating"),  # pandas, MLflow, Keras
+        *("huggingface_hub", "online_model", "sync_dist", "weight_norm"),  # Hugging Face, Lightning, PyTorch
+        *("hook_best", "accuracy_lower", "accuracy_upper"),  # made of a prefix and a name
+        *(
+            "aux_head",
+            "weight_g",
+            "model_1",
+            "model_5",
+            "model_final",
+            "global_step500",
+            "pytorch_model_fsdp_0",
+        ),  # values and files of users
+    }
+)
+"""Words of code in pages that are not those of this repository."""
+
+FOREIGN_OPTIONS: Final = frozenset(
+    {"--init", "--profile", "--overlap", "--relative", "--nodes", "--ntasks", "--pids-limit"}
+)
+"""Options that pages name, of docker, Slurm and others."""
+
+_READ: Final = frozenset({".py", ".toml", ".yml", ".yaml", ".conf", ".service", ".js", ".css", ""})
+_FENCE: Final = re.compile(r"^( *)(```+|~~~+)([^\n]*)\n(.*?)^\1\2`*~*[ ]*$", re.DOTALL | re.MULTILINE)
+_SPAN: Final = re.compile(r"`([^`\n]+)`")
+_PLACE: Final = re.compile(r"(?<![\w/.<*-])((?:sidecar|tests|docs|deploy|examples|systemd|\.ci)/[\w./@*-]+)")
+_WORD: Final = re.compile(r"\b[a-z][a-z0-9]*(?:_[a-z0-9]+)+\b(?!\*)")
+_UNITS: Final = {"s": 1, "min": 60, "h": 3600, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "million": 10**6, "times": 1}
+_AMOUNT: Final = rf"(\d[\d,.]*)(?: ({'|'.join(_UNITS)}))?"
+_QUOTED_DEFAULT: Final = re.compile(
+    rf"`(\w+)`(?: \({_AMOUNT}(?: by default)?\)|, {_AMOUNT}\)| is {_AMOUNT} by default)"
+)
+
+
+def pages() -> list[Path]:
+    """Return the pages that people write, with those of the repository that name its parts."""
+    written = [path for path in sorted((ROOT / "docs").rglob("*.md")) if path.name not in GENERATED]
+    return [*written, *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md"))]
+
+
+def complaints() -> list[str]:
+    """Return a sentence for each statement that the code contradicts, in all pages."""
+    return [f"{_named(path)}: {each}" for path in pages() for each in stale(_named(path), path.read_text("utf-8"))]
+
+
+def stale(page: str, text: str) -> Iterator[str]:
+    """Yield a sentence for each statement of one page that the code contradicts."""
+    if filled(text) != text:
+        yield "a generated block is older than the code: run `make reference`"
+    prose = _FENCE.sub("", text)
+    if page not in OTHER_PROJECTS:
+        yield from _lost_places(prose)
+        yield from _unknown_words(prose)
+    yield from _unknown_families(text)
+    yield from _unknown_commands(text)
+    yield from _other_defaults(text)
+    yield from _other_counts(prose)
+    yield from _other_quotes(page, text)
+    yield from _other_lists(page, text)
+
+
+def _lost_places(prose: str) -> Iterator[str]:
+    """Yield the paths and the names of tests that do not exist."""
+    for span in _SPAN.findall(prose):
+        if span.startswith("cd "):
+            continue  # its paths are those of another folder
+        for place in _PLACE.findall(span):
+            if not ((ROOT / place).exists() or ("*" in place and any(ROOT.glob(place)))):
+                yield f"`{place}` does not exist"
+        for name in re.findall(r"(?<![\w/])(?:\w+/)?test_\w+\.py\b", span):
+            if not any((ROOT / "tests").rglob(name)):
+                yield f"`{name}` is no file below tests/"
+
+
+def _unknown_words(prose: str) -> Iterator[str]:
+    """Yield settings, log events, fields and the like that no file of the product has."""
+    for span in _SPAN.findall(prose):
+        for word in _WORD.findall(re.sub(r"\S*\.(?:py|md|yml)\b", "", span)):
+            if not word.startswith("sidecar_") and word not in words() and word not in FOREIGN:
+                yield f"`{word}` is not in the code: it was renamed, or belongs into FOREIGN in docs/facts.py"
+
+
+def _unknown_families(text: str) -> Iterator[str]:
+    """Yield Prometheus families that the daemon does not have; `sidecar_eval_*` names all that begin so."""
+    for name, star in re.findall(r"\b(sidecar_[a-z_]+)(\*?)", text):
+        if not (any(known.startswith(name) for known in names_of_metrics()) if star else name in words()):
+            yield f"there is no metric `{name}{star}`"
+
+
+def _unknown_commands(text: str) -> Iterator[str]:
+    """Yield commands of `sidecar` and targets of `make` that do not exist, and options that a command does not have."""
+    for line in [*_SPAN.findall(_FENCE.sub("", text)), *_lines_of_shell(text)]:
+        for said in re.findall(r"(?:^|[$;&|(] ?)(?:\S+/)?sidecar ((?:[^|;&)]|\\\n)*)", line):
+            yield from _unknown_options(said)
+        for target in re.findall(r"(?:^|[$;&] ?)make ([a-z][a-z-]+)\b(?!=)", line):
+            if target not in targets():
+                yield f"there is no `make {target}`"
+        if re.fullmatch(r"--[a-z][a-z-]+", line) and line not in FOREIGN_OPTIONS | every_option():
+            yield f"no command has the option `{line}`"
+
+
+def _unknown_options(said: str) -> Iterator[str]:
+    words_ = said.partition("  #")[0].split()
+    if not words_ or not re.fullmatch(r"[a-z]+", words_[0]):
+        return
+    name = " ".join(words_[:2]) if " ".join(words_[:2]) in commands() else words_[0]
+    if name not in commands():
+        if not any(known.startswith(f"{name} ") for known in commands()):
+            yield f"there is no command `sidecar {name}`"
+        return
+    for option in re.findall(r"(?<=\s)(--[a-z][a-z-]+)", f" {said.partition('  #')[0]}"):
+        if option not in commands()[name]:
+            yield f"`sidecar {name}` has no option `{option}`"
+
+
+def _lines_of_shell(text: str) -> Iterator[str]:
+    for _, _, language, code in _FENCE.findall(text):
+        if language.split()[:1] in (["sh"], ["console"]):
+            yield from (line.strip() for line in code.replace("\\\n", " ").splitlines())
+
+
+def _other_defaults(text: str) -> Iterator[str]:
+    """Yield defaults of settings that pages quote otherwise than they are, in prose or in a table of defaults."""
+    for name, *amounts in _QUOTED_DEFAULT.findall(text):
+        number, unit = next((amounts[i], amounts[i + 1]) for i in (0, 2, 4) if amounts[i])
+        yield from _other_default(name, number, unit)
+    for table in re.findall(r"^\|[^\n]*\| setting \| default \|\n\|[-|]+\n((?:\|[^\n]*\n)+)", text, re.MULTILINE):
+        for names, values in re.findall(r"\| ([^|\n]+) \| ([^|\n]+) \|$", table, re.MULTILINE):
+            found = re.findall(r"`(\w+)`", names)
+            said = re.findall(_AMOUNT, values)
+            for index, name in enumerate(found):
+                yield from _other_default(name, *said[min(index, len(said) - 1)])
+
+
+def _other_default(name: str, number: str, unit: str) -> Iterator[str]:
+    field = Settings.model_fields.get(name)
+    if field is None or isinstance(field.default, bool) or not isinstance(field.default, int | float):
+        return
+    if float(number.replace(",", "").rstrip(".")) * _UNITS.get(unit, 1) != field.default:
+        yield f"`{name}` is {field.default} by default, not {number} {unit}".rstrip()
+
+
+def _other_counts(prose: str) -> Iterator[str]:
+    """Yield number words in front of something that is counted, if there are more or fewer of it."""
+    numbers = "|".join(NUMBERS[1:])
+    for said, noun in re.findall(rf"\b({numbers}|\d+) ({'|'.join(COUNTED)})\b", prose, re.IGNORECASE):
+        number = int(said) if said.isdigit() else NUMBERS.index(said.lower())
+        if number != (count := COUNTED[noun.lower()]()):
+            yield f"there are {count} {noun}, not {said}"
+
+
+def _other_quotes(page: str, text: str) -> Iterator[str]:
+    """Yield sentences that quote a number of the code, and do not stand in the page with this number."""
+    flat = " ".join(text.split())
+    for sentence, value in QUOTED.get(page, {}).items():
+        if (now := sentence.format(value())) not in flat:
+            yield f"it should say {now!r}, as the code does"
+
+
+def _other_lists(page: str, text: str) -> Iterator[str]:
+    """Yield names that a list of a page lacks, or has although the code does not."""
+    for (head, column), known in LISTED.get(page, {}).items():
+        there = {name for row in _rows_below(head, text) for name in _SPAN.findall(row[column])}
+        for name in sorted(known() ^ there):
+            yield f"the table {head!r} {'lacks' if name in known() else 'has, and the code has not,'} `{name}`"
+
+
+def _rows_below(head: str, text: str) -> list[list[str]]:
+    """Return the cells of the rows of the table that begins with a line."""
+    lines = [line.strip() for line in text.partition(head)[2].splitlines()][2:]
+    end = next((n for n, line in enumerate(lines) if not line.startswith("|")), len(lines))
+    return [[cell.strip() for cell in line.split(" | ")] for line in lines[:end]]
+
+
+@functools.cache
+def words() -> frozenset[str]:
+    """Return every word in the files of the product, its deployment and its examples."""
+    found: set[str] = set()
+    for path in _files():
+        found |= {*re.findall(r"\w+", path.read_text("utf-8", errors="replace"))}
+    return frozenset(found)
+
+
+def _files() -> Iterator[Path]:
+    for folder in ("sidecar", "deploy", "examples", "systemd"):
+        for path in (ROOT / folder).rglob("*"):
+            if path.suffix in _READ and "__pycache__" not in path.parts and path.is_file():
+                yield path
+    yield from (ROOT / name for name in ("Makefile", "pyproject.toml", "docker-compose.yml"))
+
+
+@functools.cache
+def names_of_metrics() -> frozenset[str]:
+    """Return the names of all Prometheus families."""
+    return frozenset(each.name for each in families())
+
+
+@functools.cache
+def commands() -> dict[str, frozenset[str]]:
+    """Return the options of every command, those that are hidden as well."""
+    return dict(_commands(typer.main.get_command(cli.app)))
+
+
+def _commands(group: Any, before: str = "") -> Iterator[tuple[str, frozenset[str]]]:
+    for name, command in group.commands.items():
+        if hasattr(command, "commands"):
+            yield from _commands(command, f"{before}{name} ")
+        else:
+            options = {option for each in command.params for option in (*each.opts, *each.secondary_opts)}
+            yield f"{before}{name}", frozenset({*options, "--help", *FLAGS} - {""})
+
+
+@functools.cache
+def every_option() -> frozenset[str]:
+    """Return the options of all commands together."""
+    return frozenset().union(*commands().values()) | {"--version"}
+
+
+@functools.cache
+def targets() -> frozenset[str]:
+    """Return the targets of the Makefile."""
+    return frozenset(re.findall(r"^([a-z][a-z-]*):", (ROOT / "Makefile").read_text("utf-8"), re.MULTILINE))
+
+
+def _named(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()

@@ -1,0 +1,131 @@
+"""What pages say about the code is true, and each check of that can fail."""
+
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+DOCS = Path(__file__).parents[2] / "docs"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _docs_on_path():
+    """The programs of docs/ import each other by their names."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(DOCS)
+        yield
+
+
+@pytest.fixture(scope="module")
+def facts():
+    """The program that looks for what is not true."""
+    import facts
+
+    return facts
+
+
+@pytest.fixture(scope="module")
+def blocks():
+    """The program that fills the generated blocks."""
+    import blocks
+
+    return blocks
+
+
+def test_no_page_says_what_the_code_contradicts(facts):
+    """`make docs` fails on each of these sentences; `make reference` renews generated blocks."""
+    assert facts.complaints() == []
+
+
+@pytest.mark.parametrize(
+    ("text", "wrong"),
+    [
+        ("See `sidecar/gone/away.py`.", "sidecar/gone/away.py"),
+        ("See `tests/daemon/` and `tests/nothing/*.py`.", "tests/nothing"),
+        ("Tested by `faults/test_nothing_at_all.py`.", "test_nothing_at_all"),
+        ("Set `stall_sekonds`.", "stall_sekonds"),
+        ("`sidecar_evals_metric` is a gauge.", "sidecar_evals_metric"),
+        ("All of `sidecar_nothing_*`.", "sidecar_nothing_"),
+        ("Run `sidecar frobnicate`.", "frobnicate"),
+        ("Run `sidecar history --everything`.", "--everything"),
+        ("```sh\nsidecar hooks test --nothing\n```", "--nothing"),
+        ("Give `--no-such-option`.", "--no-such-option"),
+        ("Run `make nothing`.", "make nothing"),
+        ("At most `stall_seconds` (61).", "stall_seconds"),
+        ("The timer (`sweep_seconds`, 3).", "sweep_seconds"),
+        ("`quiet_seconds` is 4 s by default.", "quiet_seconds"),
+        ("`plan_cap_seconds` (23 h)", "plan_cap_seconds"),
+        ("| a | setting | default |\n|---|---|---|\n| b | `drain_seconds` | 26 s |\n", "drain_seconds"),
+        ("There are seven dashboards.", "dashboards"),
+        ("There are 7 alerts.", "alerts"),
+        ("<!-- generated: formats -->`x`<!-- end of formats -->", "make reference"),
+    ],
+)
+def test_what_is_not_true_is_found(facts, text, wrong):
+    """A path, a test, a name, a metric, a command, an option, a default, a number and a block."""
+    (found,) = facts.stale("docs/new.md", text)
+    assert wrong in found
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "`sidecar/daemon/loop.py`, `docs/adr/`, `tests/daemon/*.py`, `stall_seconds` (60), `plan_cap_seconds` (24 h)",
+        "`keep_free_bytes` (1 GiB), `keep_states` (1,000), `sidecar_eval_*`, `make test-fast`",
+        "`sidecar history --last 3`, `sidecar hooks test best --checkpoint-dir ckpts`, four dashboards",
+        "```sh\nsidecar run ckpts --task a.py  # --not-an-option\n```",
+    ],
+)
+def test_what_is_true_passes(facts, text):
+    """The checks above complain of nothing else."""
+    assert [*facts.stale("docs/new.md", text)] == []
+
+
+def test_quoted_numbers_and_lists_are_compared(facts, monkeypatch):
+    """A number that changes in the code, and a name that a table lacks or has in vain, are found."""
+    monkeypatch.setattr(facts, "QUOTED", {"a.md": {"at most {} words": lambda: "8"}})
+    assert [*facts.stale("a.md", "at most 8\nwords")] == []
+    assert len([*facts.stale("a.md", "at most 9 words")]) == 1
+    monkeypatch.setattr(facts, "QUOTED", {})
+    monkeypatch.setattr(facts, "LISTED", {"a.md": {("| name | means |", 0): lambda: {"one", "two"}}})
+    table = "| name | means |\n|---|---|\n| `one` | 1 |\n| `three` | `4` |\n\n| `five` | 5 |\n"
+    first, second = facts.stale("a.md", table)
+    assert "`three`" in first
+    assert "`two`" in second
+
+
+def test_a_block_is_filled_and_a_broken_one_is_refused(blocks):
+    """Also within a sentence; a name that nobody knows, and a block without an end, are mistakes."""
+    full = blocks.filled("Formats: <!-- generated: formats --><!-- end of formats -->.")
+    assert re.fullmatch(r"Formats: <!-- .* -->`tf_object`, .*<!-- .* -->\.", full)
+    assert blocks.filled(full) == full
+    for broken in (
+        "<!-- generated: formats -->",
+        "<!-- generated: no --><!-- end of no -->",
+        "<!-- end of formats -->",
+    ):
+        with pytest.raises(blocks.UnknownBlockError):
+            blocks.filled(broken)
+
+
+def test_the_build_of_the_site_fails_on_them(facts, monkeypatch, caplog):
+    """The hook of MkDocs warns of each finding, and `make docs` is strict."""
+    import importlib.util
+    from types import SimpleNamespace
+
+    import generate
+
+    spec = importlib.util.spec_from_file_location("facts_of_code", DOCS / "hooks/facts_of_code.py")
+    hook = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(hook)
+    page = (DOCS / "reference/exit-codes.md").read_text()
+    monkeypatch.setattr(generate, "pages", lambda: {"exit-codes.md": page})
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.setattr(facts, "complaints", list)
+    hook.on_pre_build(config=SimpleNamespace(docs_dir=str(DOCS)))
+    assert caplog.messages == []
+    monkeypatch.setattr(generate, "pages", lambda: {"exit-codes.md": page + "more"})
+    monkeypatch.setattr(facts, "complaints", lambda: ["a.md: there is no `make nothing`"])
+    hook.on_pre_build(config=SimpleNamespace(docs_dir=str(DOCS)))
+    assert ["exit-codes.md" in caplog.messages[0], "make nothing" in caplog.messages[1]] == [True, True]
