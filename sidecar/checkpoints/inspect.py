@@ -6,7 +6,7 @@ from pathlib import Path, PurePath
 from sidecar.checkpoints.formats import FORMATS, Format, Inspection, looked_for
 from sidecar.checkpoints.scan import DiscoveredCheckpoint, in_folder
 from sidecar.checkpoints.step_names import step_in_name
-from sidecar.checkpoints.subfolder_hint import names_in, of_tensorflow_1, pattern_line, remedy_below
+from sidecar.checkpoints.subfolder_hint import names_in, of_tensorflow_1, pattern_line, remedy_below, similar_folder
 from sidecar.errors import StorageError, VanishedError
 from sidecar.protocol.records import Checkpoint, StepSource
 
@@ -94,7 +94,7 @@ def stem_of(name: str, format_: Format) -> str:
 def _remedy(path: Path) -> str | None:
     if path.is_file():
         return of_tensorflow_1(path.parent) or (f"this file has no name of a checkpoint: {pattern_line(path.name)}")
-    return remedy_below(path.parent) if path.parent.is_dir() else None
+    return similar_folder(path) or (remedy_below(path.parent) if path.parent.is_dir() else None)
 
 
 def inspect_one(

@@ -1,14 +1,19 @@
-"""Find checkpoints in sub-folders that are not scanned, or under odd names; recommend the setting that finds them.
+"""Find checkpoints elsewhere: in sub-folders that are not scanned, under odd names, in a folder with a similar name.
+
+Each comes with what to type or to set.
 
 The search lists a bounded number of folders and reads no file. It blocks for as long as the storage does.
 """
 
 import contextlib
+import difflib
 import glob
 import json
 import os
 import re
-from collections.abc import Iterable, Iterator
+import shlex
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Final
 
@@ -24,6 +29,9 @@ _SEARCH_SHARE: Final = 1000  # a search may take one part in 1,000 of the time: 
 _DEEPEST: Final = 2  # folders below the checkpoint directory
 _MOST_FOLDERS: Final = 100
 _MOST_PATTERNS: Final = 3
+_MOST_NEIGHBOURS: Final = 1000
+_NUMBER: Final = re.compile("[0-9]+")
+_RUNS_NAMED: Final = 3
 
 
 def names_in(folder: Path, listing: Listing | None = None, formats: Iterable[Format] = FORMATS.values()) -> list[str]:
@@ -42,15 +50,49 @@ def remedy_below(root: Path, never: str | None = None) -> str | None:
 
     `never`: the path of a sub-folder that is not searched, because it holds no checkpoints.
     """
-    places = list(_found_below(root, never))
+    places = dict(_found_below(root, never))
     if not places:
         return of_tensorflow_1(root)
-    patterns = {pattern_of(folder) for folder, _ in places}
+    patterns = {pattern_of(folder) for folder in places}
     if len(patterns) > _MOST_PATTERNS:
         patterns = {re.sub("[^/]+", "*", pattern) for pattern in patterns}
+    setting = f'set checkpoint_glob = "{",".join(sorted(patterns))}"'
+    if (runs := of_several_runs(root, places)) is not None:
+        return f"{runs}; or, if all of it is one run, {setting}"
+    folder, names = next(iter(places.items()))
+    return f"sub-folders hold checkpoints ({in_folder(folder, names[-1])}): {setting}"
+
+
+def of_several_runs(root: Path, names_by_folder: Mapping[str, Sequence[str]]) -> str | None:
+    """Return a sentence if sub-folders look like runs of their own, in which the same numbers occur again.
+
+    Such folders hold several checkpoints each, whose names differ in their numbers only: `exp1/ckpt-5`, `exp2/ckpt-5`.
+    """
+    folders_of: dict[str, list[str]] = {}
+    for folder, names in names_by_folder.items():
+        kinds = [_NUMBER.sub("*", name) for name in names]
+        for name, kind in zip(names, kinds, strict=True):
+            if "*" in kind and kinds.count(kind) > 1:
+                folders_of.setdefault(name, []).append(folder)
+    runs = sorted({folder for folders in folders_of.values() if len(folders) > 1 for folder in folders})
+    if not runs:
+        return None
+    more = f" and {len(runs) - _RUNS_NAMED} more" if len(runs) > _RUNS_NAMED else ""
+    command = f"sidecar run {shlex.quote(str(root / runs[0]))}"
     return (
-        f'sub-folders hold checkpoints ({in_folder(*places[0])}): set checkpoint_glob = "{",".join(sorted(patterns))}"'
+        f"{', '.join(runs[:_RUNS_NAMED])}{more} look like {len(runs)} runs: give each one its own daemon, `{command}`"
     )
+
+
+def similar_folder(path: Path) -> str:
+    """Return a question for the path of a folder that does not exist; empty if none beside it has a similar name."""
+    try:
+        with os.scandir(path.parent) as entries:
+            names = [entry.name for entry in islice(entries, _MOST_NEIGHBOURS) if entry.is_dir()]
+    except OSError:
+        return ""
+    close = [] if path.name in names else difflib.get_close_matches(path.name, names, n=1)
+    return f"did you mean {close[0]}?" if close else ""
 
 
 def of_tensorflow_1(folder: Path) -> str | None:
@@ -106,8 +148,8 @@ class SubfolderHint:
         return self._remedy
 
 
-def _found_below(root: Path, never: str | None) -> Iterator[tuple[str, str]]:
-    """Yield (folder, name of a checkpoint in it) for the folders that hold checkpoints, highest names first."""
+def _found_below(root: Path, never: str | None) -> Iterator[tuple[str, list[str]]]:
+    """Yield (folder, names of the checkpoints in it) for the folders that hold checkpoints, highest names first."""
     waiting, left = [("", 0)], _MOST_FOLDERS
     while waiting and left > 0:
         folder, level = waiting.pop(0)
@@ -118,7 +160,7 @@ def _found_below(root: Path, never: str | None) -> Iterator[tuple[str, str]]:
         except OSError:
             continue
         if folder and names:
-            yield folder, names[-1]
+            yield folder, names
         inner = [name for name in listing.folders if name not in names and name not in NOT_ENTERED]
         if level < _DEEPEST:
             paths = [in_folder(folder, name) for name in reversed(inner)]

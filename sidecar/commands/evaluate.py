@@ -15,7 +15,7 @@ from sidecar.checkpoints.discovery_order import numbered
 from sidecar.checkpoints.formats import orbax, saved_model
 from sidecar.checkpoints.inspect import check, inspect_one
 from sidecar.checkpoints.several_models import remedy_for_several_models
-from sidecar.checkpoints.subfolder_hint import names_in
+from sidecar.checkpoints.subfolder_hint import names_in, similar_folder
 from sidecar.commands.catalog_and_rules import make_catalog
 from sidecar.commands.checkpoint_alone import alone
 from sidecar.commands.eval_progress import shown_progress
@@ -75,7 +75,8 @@ def newest_in(settings: Settings, report: Callable[[str], None]) -> Path:
     """
     place = settings.checkpoint_dir
     if not place.is_dir():
-        raise SettingsError(f"there is no directory {place}: name the one that training saves its checkpoints in")
+        remedy = similar_folder(place) or "name the one that training saves its checkpoints in"
+        raise SettingsError(f"there is no directory {place}: {remedy}")
     scan = make_catalog(settings, once=True).scan()
     present = [found for found in scan.found if any(place.glob(glob.escape(found.checkpoint.name) + "*"))]
     if not present:

@@ -3,6 +3,7 @@
 Called by the command line. `bootstrap` builds the parts.
 """
 
+import contextlib
 import queue
 import signal
 from collections.abc import Mapping
@@ -13,18 +14,20 @@ from typing import Any, Final
 
 from prometheus_client import CollectorRegistry
 
+from sidecar.checkpoints.subfolder_hint import similar_folder
 from sidecar.commands.bootstrap import daemon_from_settings
 from sidecar.commands.framework import with_framework, workers_listen
 from sidecar.commands.ineffective_settings import ineffective
 from sidecar.commands.port_owner import node_serving
 from sidecar.commands.sinks import all_delivered, start_deliveries, start_uploads, statuses
+from sidecar.commands.storage_timeout import StorageTimeout
 from sidecar.commands.task_file import check_before_import
 from sidecar.coordination.storage import PosixStorage
 from sidecar.daemon.events import Message, Terminate
 from sidecar.daemon.loop import Daemon
 from sidecar.daemon.storage_thread import StorageThread
 from sidecar.daemon.workers.ports import OPEN_PORTS_REMEDY
-from sidecar.errors import NodeNameTakenError, RunReplacedError, SettingsError
+from sidecar.errors import NodeNameTakenError, RunReplacedError, SettingsError, StorageError
 from sidecar.policy.node_identity import advertised_host, node_name
 from sidecar.policy.roles import RoleDecision, decide_role
 from sidecar.publishing.http import Server
@@ -57,9 +60,8 @@ def serve(settings: Settings, environ: Mapping[str, str], *, settings_file: Path
         check_before_import(settings)
         settings = with_framework(settings, Path.cwd())
     if not settings.wait and not settings.checkpoint_dir.is_dir():
-        raise SettingsError(
-            f"checkpoint_dir {str(settings.checkpoint_dir)!r} does not exist; without --once it would be waited for"
-        )
+        similar = similar_folder(settings.checkpoint_dir) or "without --once it would be waited for"
+        raise SettingsError(f"checkpoint_dir {str(settings.checkpoint_dir)!r} does not exist: {similar}")
     log = structlog.get_logger().bind(run=settings.run, node=node)
     published = Published({})
     registry = CollectorRegistry()
@@ -180,6 +182,10 @@ def _announce(log: Any, settings: Settings, decision: RoleDecision, url: str) ->
         state_dir=str(settings.state_dir),
         http=url,
     )
+    timeout = StorageTimeout(settings.storage_timeout_seconds, str(settings.checkpoint_dir))
+    with contextlib.suppress(StorageError):  # the daemon reports it
+        if similar := timeout.call(lambda: similar_folder(settings.checkpoint_dir)):
+            log.warning("checkpoint_dir_missing", remedy=similar)
     for message in ineffective(settings):
         log.warning("setting_ineffective", message=message)
     if decision.warning is not None:

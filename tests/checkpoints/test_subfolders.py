@@ -14,7 +14,7 @@ from sidecar.checkpoints import files, subfolders
 from sidecar.checkpoints.checkpoint_glob import CheckpointGlob
 from sidecar.checkpoints.inspect import inspect_one, restore_path, verify
 from sidecar.checkpoints.presence import Presence
-from sidecar.checkpoints.subfolder_hint import SubfolderHint, remedy_below
+from sidecar.checkpoints.subfolder_hint import SubfolderHint, of_several_runs, remedy_below, similar_folder
 from sidecar.checkpoints.watch import Watch
 from sidecar.errors import IncompleteError, VanishedError
 from sidecar.retention.pins.pin import pin
@@ -259,6 +259,39 @@ def test_checkpoints_that_nobody_asked_for(root, new_catalog, folders, setting):
     scan = new_catalog(glob=glob).scan()
     assert sorted(names(scan)) == sorted(f"{folder}/ckpt-1" for folder in folders)
     assert scan.below is None
+
+
+def test_folders_that_look_like_runs_of_their_own(root, new_catalog):
+    """Where the same steps occur again, one curve of all would be wrong; epochs in folders of their own are one run."""
+    for folder in ("exp1", "exp2"):
+        for step in (1, 2):
+            put(root / folder, step)
+    remedy = new_catalog().scan().below
+    assert remedy.startswith("exp1, exp2 look like 2 runs")
+    assert f"`sidecar run {root}/exp1`" in remedy
+    assert remedy.endswith('if all of it is one run, set checkpoint_glob = "exp*/*"')
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        {"epoch_1": ["ckpt-5"], "epoch_2": ["ckpt-5"]},  # one checkpoint in each
+        {"epoch_1": ["netD.pt", "netG.pt"], "epoch_2": ["netD.pt", "netG.pt"]},  # two models in each
+        {"part_1": ["ckpt-5", "ckpt-6"], "part_2": ["ckpt-7", "ckpt-8"]},  # the steps go on
+    ],
+)
+def test_folders_of_one_run(names):
+    """Nothing in them says that training began again."""
+    assert of_several_runs(Path("/runs"), names) is None
+
+
+def test_a_folder_with_a_similar_name(root):
+    """A typo is named before anybody waits for the folder."""
+    (root.parent / "ckpts").mkdir(exist_ok=True)
+    assert similar_folder(root.parent / "ckpt") == "did you mean ckpts?"
+    assert similar_folder(root.parent / "ckpts") == ""
+    assert similar_folder(root.parent / "weights") == ""
+    assert similar_folder(root / "nowhere" / "ckpts") == ""
 
 
 def test_sub_folders_are_searched_now_and_then(root, clock):

@@ -5,6 +5,7 @@ import pytest
 from fakes import save
 
 from sidecar.checkpoints import file_group_reader
+from sidecar.commands.catalog_and_rules import make_catalog
 from sidecar.commands.check.command import _checkpoints
 from sidecar.commands.storage_timeout import StorageTimeout
 from sidecar.protocol.records import Checkpoint
@@ -41,6 +42,25 @@ def test_checkpoints_in_sub_folders_are_told_of(place, catalog):
     (told,) = [each.text for each in findings if "sub-folders" in each.text]
     assert "epoch_1/ckpt-5" in told
     assert told.endswith('checkpoint_glob = "epoch_*/*"')
+
+
+def test_two_runs_that_a_glob_makes_one_are_doubtful(tmp_path, place):
+    """There would be one curve and one best checkpoint of both; a typo of the folder is doubtful, too."""
+    for folder in ("exp1", "exp2"):
+        for step in (1, 2):
+            save(place / folder, step, keep=[1])
+    timeout = StorageTimeout(10.0, "here")
+
+    def doubtful(**given):
+        settings = Settings(**{"checkpoint_dir": place, **given})
+        return [
+            each.text for each in _checkpoints(settings, make_catalog(settings, once=True), timeout) if each.doubtful
+        ]
+
+    (told,) = doubtful(checkpoint_glob="exp*/*")
+    assert f"`sidecar run {place}/exp1`" in told
+    assert "exp1, exp2" in told
+    assert "did you mean ckpts?" in doubtful(checkpoint_dir=tmp_path / "ckpt")[0]
 
 
 def test_a_last_ckpt_that_is_not_evaluated_is_named(place, catalog, clock):

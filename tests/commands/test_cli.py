@@ -113,6 +113,15 @@ def test_the_directory_is_an_argument_or_an_option(type_, here, words):
     assert "no daemon has started yet; `sidecar run ckpts` starts one" in out
 
 
+@pytest.mark.parametrize("words", [["run", "--once"], ["history"], ["status"], ["eval"]])
+def test_a_typo_of_the_directory(type_, here, words):
+    """It is named, as other typos are."""
+    (here / "ckpts").mkdir()
+    (here / "my_eval.py").write_text("import torch\n\n\ndef task():\n    pass\n")
+    _, _, err = type_(words[0], "ckpt", *words[1:], "--task", "my_eval.py:task")
+    assert "did you mean ckpts?" in err
+
+
 def test_an_export_of_nothing(type_, here):
     """A document without rows for the program, and the reason for the person."""
     (here / "ckpts").mkdir()

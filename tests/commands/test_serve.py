@@ -77,3 +77,13 @@ def test_the_page_knows_the_state_directory_and_the_checkpoints(tmp_path, monkey
         assert serve(settings, {}) == 0
     assert answers["/api/status"]["checkpoint_dir"] == str(tmp_path / "ckpts")
     assert [series["metric"] for series in answers["/api/curves"]["series"]] == ["accuracy"]
+
+
+def test_a_directory_with_a_similar_name_is_named_at_once(tmp_path, monkeypatch):
+    """The daemon waits for the directory all the same, which may come later."""
+    (tmp_path / "ckpts").mkdir()
+    monkeypatch.setattr(Daemon, "run", lambda *_: 0)
+    with capture_logs() as logs:
+        assert serve(Settings(checkpoint_dir=tmp_path / "ckpt", role="chief", node="a", http="127.0.0.1:0"), {}) == 0
+    (told,) = [each for each in logs if each["event"] == "checkpoint_dir_missing"]
+    assert told["remedy"] == "did you mean ckpts?"

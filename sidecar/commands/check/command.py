@@ -18,8 +18,9 @@ from typing import Final
 from sidecar.checkpoints.catalog import Catalog
 from sidecar.checkpoints.filesystem import mount_here, troubles, why_no_events
 from sidecar.checkpoints.formats.format import shown
-from sidecar.checkpoints.scan import DiscoveredCheckpoint
+from sidecar.checkpoints.scan import DiscoveredCheckpoint, ScanResult
 from sidecar.checkpoints.step_sources import REMEDY, StepSources
+from sidecar.checkpoints.subfolder_hint import of_several_runs, similar_folder
 from sidecar.checkpoints.watch import Watch
 from sidecar.commands.catalog_and_rules import export_rule
 from sidecar.commands.check.finding import Finding
@@ -147,18 +148,20 @@ def _checkpoints(settings: Settings, catalog: Catalog, storage_timeout: StorageT
         scan = storage_timeout.call(catalog.scan)
         detection = storage_timeout.call(lambda: _detection(settings))
         unmatched = None if scan.found else storage_timeout.call(lambda: _unmatched(settings))
+        similar = storage_timeout.call(lambda: similar_folder(settings.checkpoint_dir)) if scan.missing else ""
     except SidecarError as error:
         yield Finding("checkpoints", ok=False, text=str(error))
         return
     if scan.missing:
-        text = f"{settings.checkpoint_dir} does not exist yet; the daemon would wait. Is it shared with the chief?"
-        yield Finding("checkpoints", ok=True, text=text)
+        why = similar or "is it shared with the chief?"
+        text = f"{settings.checkpoint_dir} does not exist yet, and the daemon would wait: {why}"
+        yield Finding("checkpoints", ok=True, text=text, doubtful=bool(similar))
         return
     newest = f", the newest is {scan.found[-1].checkpoint.name}" if scan.found else ""
     yield Finding("checkpoints", ok=True, text=f"{len(scan.found)} complete in {settings.checkpoint_dir}{newest}")
-    for hint in (unmatched, scan.below):
+    for hint in (unmatched, scan.below, _several_runs(settings, scan)):
         if hint is not None:
-            yield Finding("checkpoints", ok=True, text=hint)
+            yield Finding("checkpoints", ok=True, text=hint, doubtful=True)
     if scan.found:
         steps = StepSources()
         steps.add(discovered.checkpoint for discovered in scan.found)
@@ -169,6 +172,16 @@ def _checkpoints(settings: Settings, catalog: Catalog, storage_timeout: StorageT
         yield Finding("checkpoints", ok=True, text=f"{name} is not complete: {reason}")
     for name, why in scan.left_out:
         yield Finding("checkpoints", ok=True, text=f"{name} is not evaluated: {why}")
+
+
+def _several_runs(settings: Settings, scan: ScanResult) -> str | None:
+    """Return a hint if `checkpoint_glob` makes one run of several, with one curve and one best checkpoint of all."""
+    names_by_folder: dict[str, list[str]] = {}
+    for found in scan.found:
+        folder, _, name = found.checkpoint.name.rpartition("/")
+        names_by_folder.setdefault(folder, []).append(name)
+    runs = of_several_runs(settings.checkpoint_dir, names_by_folder)
+    return None if runs is None else f"{runs}; checkpoint_glob makes one run of them"
 
 
 def _detection(settings: Settings) -> str:

@@ -70,4 +70,6 @@ def summary(found: Sequence[Finding]) -> str:
 def _mark(finding: Finding) -> Text:
     if not finding.ok:
         return Text("FAIL", "red")
+    if finding.doubtful:
+        return Text("warn", "yellow")
     return Text("ok  ", "green") if finding.tried else Text("--  ", "yellow")

@@ -13,6 +13,7 @@ from typing import Final
 
 from sidecar.checkpoints.catalog import Catalog
 from sidecar.checkpoints.scan import ScanResult
+from sidecar.checkpoints.subfolder_hint import similar_folder
 from sidecar.commands.best import BestExport
 from sidecar.commands.observed_nodes import ObservedNode
 from sidecar.commands.status.run_reader import RunReader
@@ -240,9 +241,9 @@ def check_place(checkpoint_dir: Path, run_dir: Path) -> None:
         StateUnavailableError: The state of the run is unavailable, as when its storage is not mounted.
     """
     if not checkpoint_dir.is_dir() and not run_dir.is_dir():
+        remedy = similar_folder(checkpoint_dir) or "name the directory that training saves in"
         raise SettingsError(
-            f"checkpoint_dir {str(checkpoint_dir)!r} does not exist, and there is no run in {run_dir}: "
-            "name the directory that training saves in with --checkpoint-dir"
+            f"checkpoint_dir {str(checkpoint_dir)!r} does not exist, and there is no run in {run_dir}: {remedy}"
         )
     place, run = StateDirectory(checkpoint_dir, run_dir), find_run(PosixStorage(run_dir))
     if run is None:
