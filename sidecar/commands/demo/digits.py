@@ -2,7 +2,7 @@
 
 A task file is imported in worker processes only, so it may import what it likes. Try it on any checkpoint of the demo:
 
-    sidecar eval sidecar-demo/checkpoints/ckpt-800 --task sidecar/commands/demo/digits.py:task --replicas 2
+    sidecar eval sidecar-demo/digits/ckpt-960 --task sidecar/commands/demo/digits.py:task --replicas 2
 """
 
 from typing import Any, Final
@@ -14,9 +14,16 @@ from sklearn.datasets import load_digits
 
 from sidecar import Task
 
-TRAINING_EXAMPLES: Final = 1400
-"""The training examples out of 1,797. The other 397 are held out: a prime number, so that neither the number of workers
-nor a batch size divides it."""
+TRAINING_EXAMPLES: Final = 500
+"""The training examples: few, so that the network overfits within a minute."""
+
+WRONG_LABELS: Final = 150
+"""The training examples whose label is wrong. The network learns the digits first and these errors later, so the best
+checkpoint is not the last one."""
+
+HELD_OUT: Final = 397
+"""The test examples, all with their own label: a prime number, so that neither the number of workers nor a batch size
+divides it."""
 
 
 def build_model() -> keras.Model:
@@ -28,21 +35,24 @@ def build_model() -> keras.Model:
             keras.layers.Conv2D(32, 3, activation="relu"),
             keras.layers.MaxPooling2D(),
             keras.layers.Flatten(),
+            keras.layers.Dense(128, activation="relu"),
             keras.layers.Dense(10, activation="softmax"),
         ]
     )
 
 
 def training_set() -> tf.data.Dataset:
-    """Return 1,400 digits as pairs of image and label."""
+    """Return 500 digits as pairs of image and label, 150 of them with a wrong label."""
     images, labels = _digits()
+    wrong = np.random.default_rng(seed=2).integers(1, 10, WRONG_LABELS)
+    labels[:WRONG_LABELS] = (labels[:WRONG_LABELS] + wrong) % 10
     return tf.data.Dataset.from_tensor_slices((images[:TRAINING_EXAMPLES], labels[:TRAINING_EXAMPLES]))
 
 
 def test_set() -> tf.data.Dataset:
-    """Return the 397 other digits as pairs of image and label."""
+    """Return 397 other digits as pairs of image and label."""
     images, labels = _digits()
-    return tf.data.Dataset.from_tensor_slices((images[TRAINING_EXAMPLES:], labels[TRAINING_EXAMPLES:]))
+    return tf.data.Dataset.from_tensor_slices((images[-HELD_OUT:], labels[-HELD_OUT:]))
 
 
 def task() -> Task:

@@ -2,7 +2,7 @@
 
 Try it on any checkpoint of the demo:
 
-    sidecar eval sidecar-demo/checkpoints/step-960.pt --task sidecar/commands/demo/digits_torch.py:task --replicas 2
+    sidecar eval sidecar-demo/digits/step-960.pt --task sidecar/commands/demo/digits_torch.py:task --replicas 2
 """
 
 from typing import Any, Final
@@ -16,9 +16,16 @@ from torch.utils.data import TensorDataset
 from sidecar import Task
 from sidecar.metrics import Accuracy
 
-TRAINING_EXAMPLES: Final = 1400
-"""The training examples out of 1,797. The other 397 are held out: a prime number, so that neither the number of workers
-nor a batch size divides it."""
+TRAINING_EXAMPLES: Final = 500
+"""The training examples: few, so that the network overfits within a minute."""
+
+WRONG_LABELS: Final = 150
+"""The training examples whose label is wrong. The network learns the digits first and these errors later, so the best
+checkpoint is not the last one."""
+
+HELD_OUT: Final = 397
+"""The test examples, all with their own label: a prime number, so that neither the number of workers nor a batch size
+divides it."""
 
 
 def build_model() -> nn.Module:
@@ -30,20 +37,24 @@ def build_model() -> nn.Module:
         nn.ReLU(),
         nn.MaxPool2d(2),
         nn.Flatten(),
-        nn.Linear(288, 10),
+        nn.Linear(288, 128),
+        nn.ReLU(),
+        nn.Linear(128, 10),
     )
 
 
 def training_set() -> Any:
-    """Return 1,400 digits as pairs of image and label."""
+    """Return 500 digits as pairs of image and label, 150 of them with a wrong label."""
     images, labels = _digits()
+    wrong = np.random.default_rng(seed=2).integers(1, 10, WRONG_LABELS)
+    labels[:WRONG_LABELS] = (labels[:WRONG_LABELS] + torch.from_numpy(wrong)) % 10
     return TensorDataset(images[:TRAINING_EXAMPLES], labels[:TRAINING_EXAMPLES])
 
 
 def test_set() -> Any:
-    """Return the 397 other digits as pairs of image and label."""
+    """Return 397 other digits as pairs of image and label."""
     images, labels = _digits()
-    return TensorDataset(images[TRAINING_EXAMPLES:], labels[TRAINING_EXAMPLES:])
+    return TensorDataset(images[-HELD_OUT:], labels[-HELD_OUT:])
 
 
 def task() -> Task:

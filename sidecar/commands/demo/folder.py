@@ -14,7 +14,7 @@ MARK: Final = ".sidecar-demo"
 """The file that marks the folder as created by a demo. A running demo holds a lock on it."""
 
 _MARK_TEXT: Final = "Made by `sidecar demo`, which replaces everything in this folder when it is run again.\n"
-_CONTENTS: Final = frozenset({MARK, "checkpoints", "logs", "unused"})
+_CONTENTS: Final = frozenset({MARK, "digits", "logs", "unused", "checkpoints"})  # the last: of earlier versions
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,8 +25,8 @@ class Folder:
 
     @property
     def checkpoints(self) -> Path:
-        """Return the checkpoint directory. The daemons' state is below it, in `.sidecar`, as by default."""
-        return self.root / "checkpoints"
+        """Return the checkpoint directory, whose name is the run's. The daemons' state is below it, in `.sidecar`."""
+        return self.root / "digits"
 
     @property
     def logs(self) -> Path:

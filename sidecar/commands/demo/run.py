@@ -148,7 +148,7 @@ def run(directory: Path, *, keep: bool, checkpoints: int, framework: Framework) 
         demo = Demo(folder, running)
         _say(
             console,
-            "A chief and a worker learn handwritten digits. Beside each runs a daemon:",
+            "A chief and a worker learn handwritten digits. Some labels are wrong, so they overfit. Beside each runs:",
             f"  sidecar run --checkpoint-dir {_short(folder.checkpoints)} --replicas 2 \\",
             f"    --task {framework.task_file}:task",
             "",
@@ -176,7 +176,7 @@ def _conclude(console: Console, demo: Demo) -> None:
         console,
         "",
         f"Each of the {len(measured)} checkpoints was evaluated while training went on. The best one is "
-        f"{best.checkpoint}, with accuracy {best.accuracy:.4f}.",
+        f"{best.checkpoint}, with accuracy {best.accuracy:.4f}; the last one has {measured[-1].accuracy:.4f}.",
         "",
         f"From {demo.job.daemons[-1].url}/metrics, as Prometheus would see it:",
         *(f"  {line}" for line in demo.sample()),

@@ -127,9 +127,10 @@ def test_demo_evaluates_every_checkpoint_and_ends_by_itself(start):
     assert "chief_idles" in events(logs / "daemon-chief.log")
     assert "worker_ready" not in events(logs / "daemon-chief.log")
     assert "worker_ready" in events(logs / "daemon-worker.log")
-    metric = r'^  sidecar_eval_metric\{eval_set="test",metric="(\w+)",run="checkpoints"\} \S+$'
+    metric = r'^  sidecar_eval_metric\{eval_set="test",metric="(\w+)",run="digits"\} \S+$'
     assert sorted(re.findall(metric, demo.output, re.MULTILINE)) == ["accuracy", "loss"]
-    assert re.search(r"Each of the 2 checkpoints .* The best one is ckpt-240, with accuracy 0\.\d{4}\.", demo.output)
+    said = r"Each of the 2 checkpoints .* The best one is ckpt-\d+, with accuracy 0\.\d{4}; the last one has 0\.\d{4}\."
+    assert re.search(said, demo.output)
     assert "\x1b" not in demo.output
     wait_until(lambda: not demo.alive(), 10)  # the guards of worker processes follow the daemons
 
@@ -145,8 +146,24 @@ def test_demo_with_pytorch_evaluates_every_checkpoint(start):
     assert len(list(demo.folder.glob("**/weights.pt"))) == 4
     assert rows[-1]["metrics"]["test"]["accuracy"]["value"] > 0.8
     assert "chief_idles" in events(demo.folder / "logs" / "daemon-chief.log")
-    assert "the best one is step-240.pt" in demo.output.lower()
+    assert "The best one is step-240.pt" in demo.output
     wait_until(lambda: not demo.alive(), 10)
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize(
+    "framework",
+    [pytest.param("tensorflow", marks=pytest.mark.tensorflow), pytest.param("torch", marks=pytest.mark.torch)],
+)
+def test_training_overfits(start, framework):
+    """The best of the eight checkpoints comes before the last one, whose accuracy is clearly lower."""
+    demo = start("--framework", framework)
+    assert demo.wait() == 0, demo.output
+    values = [row["metrics"]["test"]["accuracy"]["value"] for row in history(demo)]
+    assert len(values) == 8
+    assert 0 < values.index(max(values)) < 6
+    assert values[-1] < max(values) - 0.03
 
 
 @pytest.mark.nightly
@@ -154,7 +171,7 @@ def test_demo_with_pytorch_evaluates_every_checkpoint(start):
 def test_killed_demo_with_pytorch_leaves_no_process_behind(start):
     """Torchrun starts its processes in sessions of their own."""
     demo = start("--framework", "torch")
-    wait_until(lambda: list((demo.folder / "checkpoints").glob("*.pt")))
+    wait_until(lambda: list((demo.folder / "digits").glob("*.pt")))
     demo.process.kill()
     demo.wait()
     wait_until(lambda: not demo.alive(), 10)
@@ -210,7 +227,7 @@ def test_ctrl_c_leaves_no_process_behind(start):
     """In the middle of training, with worker processes at work: exit code 130, and everything is gone."""
     demo = start()
     wait_until(lambda: demo.children("evaluation/__main__.py"))
-    wait_until(lambda: list((demo.folder / "checkpoints").glob("*.index")))
+    wait_until(lambda: list((demo.folder / "digits").glob("*.index")))
     demo.interrupt()
     assert demo.wait() == 130, demo.output
     wait_until(lambda: not demo.alive(), 10)  # the guards of worker processes follow the daemons
