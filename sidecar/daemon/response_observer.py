@@ -13,13 +13,24 @@ from sidecar.daemon.shutdown import Shutdown
 from sidecar.daemon.state import DaemonState
 from sidecar.daemon.storage_health import StorageHealth
 from sidecar.daemon.storage_schedule import StorageSchedule
-from sidecar.daemon.storage_thread import JoinRun, Response, Sync
+from sidecar.daemon.storage_thread import (
+    DirectoryMissing,
+    Joined,
+    JoinRun,
+    RequestFailed,
+    Response,
+    ScanRunning,
+    Sync,
+    Synced,
+    Upkeep,
+)
 from sidecar.daemon.timing import Timing
 from sidecar.daemon.worker_supervisor import WorkerSupervisor
 from sidecar.errors import NewerSchemaError, RunReplacedError, SidecarError, StateUnavailableError
 from sidecar.policy.rules import Rules
 from sidecar.protocol.records import Outcome, Plan
 from sidecar.protocol.states import NodeState, OutcomeStatus
+from sidecar.retention.pins.reconciler import Reconciliation
 from sidecar.retention.saves.retention import Retention
 from sidecar.system.clock import Clock
 
@@ -43,71 +54,88 @@ class ResponseObserver:
 
     def observe(self, response: Response, now: float) -> None:
         """Apply the response to the open request, and the records of the journal in it."""
-        asked_at, request = self.storage_health.answer(now), response.request
-        if isinstance(request, JoinRun) and response.error is None:
-            self._observe_run(response, now)
-        for record in response.entries:
-            self._observe_record(record, now)
-        if isinstance(request, Sync) and response.reading is not None:
+        asked_at = self.storage_health.answer(now)
+        scanned = False
+        if isinstance(response, Joined):
+            self._observe_run(response)
+        elif isinstance(response, DirectoryMissing):
+            self._observe_missing_directory(now)
+        else:
+            for record in response.records:
+                self._observe_record(record, now)
+        if isinstance(response, Synced):
             # The response may be as old as the request, so with slow storage it says nothing about the present.
-            self.state.record_heartbeats(request.heartbeat, response.reading, asked_at)
-            self._note_journal(asked_at, readable=not response.unread)
-            self._observe_sync(response, request, now)
+            self.state.record_heartbeats(response.request.heartbeat, response.reading, asked_at)
+            self._note_journal(asked_at, readable=response.unread is None)
+            self._observe_sync(response, now)
+            scanned = isinstance(response.reconciliation, Reconciliation)
         if self.state.caught_up:  # a daemon that starts names the newest only
             self.warnings.set_aside(self.state.history.totals.set_aside)
-        if response.error is not None:
+        if isinstance(response, Synced | RequestFailed) and response.error is not None:
             self._observe_error(response, response.error, now)
-        elif self.storage_health.succeed(scanned=response.reconciliation is not None):
+        elif self.storage_health.succeed(scanned=scanned):
             self.log.info("storage_recovered")
 
-    def _observe_run(self, response: Response, now: float) -> None:
-        """Continue in the run that was joined, or try again later if the checkpoint directory does not exist yet."""
-        self.state.run = response.run
-        self._note_missing(missing=response.run is None)
-        if response.run is None:
-            self.schedule.next_sync_at = now + self.timing.sweep_seconds
-            self.state.tracker.began_first = True
-        if response.history is not None:
-            self.state.resume(response.history)
-            self.retention.resume(response.history)
-            self.schedule.snapshot_through = response.history.through
+    def _observe_run(self, joined: Joined) -> None:
+        """Continue in the run that was joined."""
+        self.state.run = joined.run
+        self._note_missing(missing=False)
+        if joined.history is not None:
+            self.state.resume(joined.history)
+            self.retention.resume(joined.history)
+            self.schedule.snapshot_through = joined.history.through
 
-    def _observe_sync(self, response: Response, sync: Sync, now: float) -> None:
-        """Apply the results of a sync: removed saves, new records, and the scan if there was one."""
-        state = self.state
-        if response.tidied is not None:
-            for folder in self.retention.done(sync.tidying, response.tidied, now):
-                self.warnings.left(folder, response.tidied.failed[folder])
-            state.statistics.saves_bytes = self.retention.bytes
-            if response.tidied.old:
-                self.log.info("old_evaluations_removed", count=response.tidied.old)
-        self.warnings.trouble(response.trouble)
-        state.statistics.journal_problems = response.journal_problems
-        if response.more:
+    def _observe_missing_directory(self, now: float) -> None:
+        """Try again later to join a run. Training has not saved yet, so no checkpoint is from before this daemon."""
+        self._note_missing(missing=True)
+        self.schedule.next_sync_at = now + self.timing.sweep_seconds
+        self.state.tracker.began_first = True
+
+    def _observe_sync(self, synced: Synced, now: float) -> None:
+        """Apply the results of a sync: removed saves, the end of the journal, and the scan if there was one."""
+        state, sync = self.state, synced.request
+        if synced.upkeep is not None:
+            self._observe_upkeep(synced.upkeep, sync, now)
+        if synced.more:
             self.schedule.next_sync_at = now
-        elif not state.caught_up and not response.unread:
+        elif not state.caught_up and synced.unread is None:
             state.caught_up = True
             self.log.info("journal_read", plans=state.history.through, evaluated=len(state.history.verdicts.succeeded))
-        self.schedule.note_scan(now, asked=sync.scan, unfinished=response.scanning)
-        if (reconciliation := response.reconciliation) is not None:
-            state.statistics.pins_bytes = reconciliation.pins_bytes
-            state.statistics.exports = reconciliation.exports
-            if reconciliation.exports.linked:
-                self.retention.link(reconciliation.exports.best)
-            self.warnings.exports(reconciliation.exports, state.export_rules())
-            self._note_missing(missing=reconciliation.scan.missing)
-            new = state.record_scan(reconciliation.scan, reconciliation.given_up, now, self.clock.wall())
-            no_room = state.tracker.note(reconciliation.no_room, done=reconciliation.done)
-            self.warnings.scan(
-                reconciliation.scan,
-                [discovered.checkpoint for discovered in new],
-                no_room=no_room,
-                watch_problem=reconciliation.watch_problem,
-                needs_steps=self.rules.selection.every_steps is not None,
-            )
-            self._warn_if_empty(now)
+        self.schedule.note_scan(now, asked=sync.scan, unfinished=isinstance(synced.reconciliation, ScanRunning))
+        if isinstance(synced.reconciliation, Reconciliation):
+            self._observe_scan(synced.reconciliation, now)
         if sync.heartbeat.state == NodeState.LEFT and self.shutdown.code is not None:
             self.shutdown.exit = self.shutdown.code
+
+    def _observe_upkeep(self, upkeep: Upkeep, sync: Sync, now: float) -> None:
+        """Note which saves were removed, and warn about failures with views and saves."""
+        for folder in self.retention.done(sync.tidying, upkeep.tidied, now):
+            self.warnings.left(folder, upkeep.tidied.failed[folder])
+        self.state.statistics.saves_bytes = self.retention.bytes
+        self.state.statistics.journal_problems = upkeep.journal_problems
+        if upkeep.tidied.old:
+            self.log.info("old_evaluations_removed", count=upkeep.tidied.old)
+        self.warnings.trouble(upkeep.trouble)
+
+    def _observe_scan(self, reconciliation: Reconciliation, now: float) -> None:
+        """Apply the checkpoints that a scan found, and the pins and exports that it made."""
+        state, scan = self.state, reconciliation.scan
+        state.statistics.pins_bytes = reconciliation.pins_bytes
+        state.statistics.exports = reconciliation.exports
+        if reconciliation.exports.linked:
+            self.retention.link(reconciliation.exports.best)
+        self.warnings.exports(reconciliation.exports, state.export_rules())
+        self._note_missing(missing=scan.missing)
+        new = state.record_scan(scan, reconciliation.given_up, now, self.clock.wall())
+        no_room = state.tracker.note(reconciliation.no_room, done=reconciliation.done)
+        self.warnings.scan(
+            scan,
+            [discovered.checkpoint for discovered in new],
+            no_room=no_room,
+            watch_problem=reconciliation.watch_problem,
+            needs_steps=self.rules.selection.every_steps is not None,
+        )
+        self._warn_if_empty(now)
 
     def _observe_record(self, record: Plan | Outcome, now: float) -> None:
         """Apply a new record of the journal, report it, and do this node's part."""
@@ -135,7 +163,7 @@ class ResponseObserver:
         if self.state.caught_up:
             self.warnings.best(self.retention.best.complaint(self.state.history))
 
-    def _observe_error(self, response: Response, error: SidecarError, now: float) -> None:
+    def _observe_error(self, response: Synced | RequestFailed, error: SidecarError, now: float) -> None:
         """Try again a beat later if the error is retryable. Other errors, and all at the start, end the daemon."""
         is_start = isinstance(response.request, JoinRun) and not isinstance(error, StateUnavailableError)
         if isinstance(error, NewerSchemaError):
@@ -146,7 +174,7 @@ class ResponseObserver:
         elif is_start or not error.retryable:
             self.shutdown.exit = error
             return
-        at_checkpoints = response.reading is not None and not response.unread
+        at_checkpoints = isinstance(response, Synced) and response.unread is None
         if self.storage_health.fail(str(error), now, at_checkpoints=at_checkpoints):
             self.log.warning("storage_failed", message=self.storage_health.problem)
         if not at_checkpoints:

@@ -9,8 +9,8 @@ import errno
 import os
 import secrets
 import threading
-from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 from functools import partial
 from queue import SimpleQueue
 from typing import Final
@@ -94,38 +94,82 @@ Request = JoinRun | Sync | PollJournal | CreatePlan | CreateOutcome
 
 
 @dataclass(frozen=True, slots=True)
-class Response:
-    """Hold the result of a request. If `error` is set, other fields may be missing, but never records that were read.
+class Joined:
+    """Answer `JoinRun`: `history` is the journal's state in its newest snapshot; the records after it follow."""
+
+    run: str
+    history: JournalState | None
+
+
+@dataclass(frozen=True, slots=True)
+class DirectoryMissing:
+    """Answer `JoinRun`: no run was joined, because there is no checkpoint directory yet."""
+
+
+@dataclass(frozen=True, slots=True)
+class RecordsRead:
+    """Answer `PollJournal`, `CreatePlan` and `CreateOutcome` by the new records of the journal."""
+
+    records: tuple[Plan | Outcome, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ScanRunning:
+    """Report that the requested scan, or the one before, has not ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class Upkeep:
+    """Hold the result of `Sync.tidying`, and sentences about failures with views and saves.
+
+    No decision depends on `trouble`. `journal_problems` are those sentences which say why the journal grows: a snapshot
+    or a segment cannot be written.
+    """
+
+    tidied: CleanupResult
+    trouble: tuple[str, ...]
+    journal_problems: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Synced:
+    """Answer `Sync`: the heartbeat was written, those of other nodes were read, and the rest was tried.
 
     Args:
         request: The request.
-        run: For `JoinRun`, the id of the run; None: there is no checkpoint directory yet.
-        history: For `JoinRun`, the state of the journal in its newest snapshot. The records after it follow.
-        entries: Records of the journal that were read.
+        records: Records of the journal that were read.
         more: Whether the journal has more records.
-        unread: Whether the journal cannot be read, for the reason in `error`; the rest of a `Sync` was done.
+        unread: The error that kept the journal from being read to its end.
         reading: The heartbeats that were read.
-        reconciliation: The result of a scan.
-        tidied: The result of `Sync.tidying`, once it was tried.
-        trouble: Sentences about failures with views and saves, on which no decision depends.
-        journal_problems: Those among them that let the journal grow: why a snapshot or a segment cannot be written.
-        scanning: Whether the requested scan, or the one before, has not ended.
-        error: The error, if the request failed.
+        upkeep: What else was done; None: nothing, because a newer release wrote the journal.
+        reconciliation: The result of the scan, or its error; None if there was none.
     """
 
+    request: Sync
+    records: tuple[Plan | Outcome, ...]
+    more: bool
+    unread: SidecarError | None
+    reading: HeartbeatReadings
+    upkeep: Upkeep | None
+    reconciliation: Reconciliation | ScanRunning | SidecarError | None
+
+    @property
+    def error(self) -> SidecarError | None:
+        """Return the error that matters more: the journal's before the scan's."""
+        scan = self.reconciliation
+        return self.unread or (scan if isinstance(scan, SidecarError) else None)
+
+
+@dataclass(frozen=True, slots=True)
+class RequestFailed:
+    """Answer a request that failed. The records that were read before are not lost."""
+
     request: Request
-    run: str | None = None
-    history: JournalState | None = None
-    entries: tuple[Plan | Outcome, ...] = ()
-    more: bool = False
-    unread: bool = False
-    reading: HeartbeatReadings | None = None
-    reconciliation: Reconciliation | None = None
-    tidied: CleanupResult | None = None
-    trouble: tuple[str, ...] = ()
-    journal_problems: tuple[str, ...] = ()
-    scanning: bool = False
-    error: SidecarError | None = None
+    error: SidecarError
+    records: tuple[Plan | Outcome, ...]
+
+
+Response = Joined | DirectoryMissing | RecordsRead | Synced | RequestFailed
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,38 +238,37 @@ class StorageThread:
     def answer(self, request: Request) -> Response:
         """Carry out one request, and return its response, which contains any error."""
         try:
-            response = self._carry_out(request)
-        except SidecarError as error:
-            response = Response(request, error=error)
-        except OSError as error:
-            response = Response(request, error=machine_shortage(error) or _failure(error))
-        except Exception as error:  # noqa: BLE001 - otherwise this thread would end, and the daemon would wait for ever
-            unknown = SidecarError(
-                f"{type(request).__name__} failed, please report it: {type(error).__name__}: {error}"
+            return self._carry_out(request)
+        except SidecarError as known:
+            error = known
+        except OSError as failure:
+            error = machine_shortage(failure) or _failure(failure)
+        except Exception as unknown:  # noqa: BLE001 - else this thread would end, and the daemon would wait for ever
+            error = machine_shortage(unknown) or SidecarError(
+                f"{type(request).__name__} failed, please report it: {type(unknown).__name__}: {unknown}"
             )
-            response = Response(request, error=machine_shortage(error) or unknown)
-        if isinstance(self._membership, Joining):
-            return response
-        entries = self._membership.take_records()
-        return replace(response, entries=entries) if entries else response
+        records = () if isinstance(self._membership, Joining) else self._membership.take_records()
+        return RequestFailed(request, error, records)
 
     def _carry_out(self, request: Request) -> Response:
         """Carry out one request. Raises the error if it fails."""
         if isinstance(request, JoinRun):
-            return self._join(request)
-        if isinstance(self._membership, Joining):
+            return self._join()
+        run = self._membership
+        if isinstance(run, Joining):
             raise SidecarError(f"{type(request).__name__} was asked for before a run was joined, please report it")
         if isinstance(request, Sync):
-            return self._sync(self._membership, request)
+            return self._sync(run, request)
         if isinstance(request, PollJournal):
-            self._membership.read_on()
-            return Response(request)
-        return self._create(self._membership, request)
+            run.read_on()
+        else:
+            self._create(run, request)
+        return RecordsRead(run.take_records())
 
-    def _join(self, request: JoinRun) -> Response:
+    def _join(self) -> Joined | DirectoryMissing:
         """Join a run, but never create the checkpoint directory in which the state directory lies."""
         if self._has_no_place():
-            return Response(request)
+            return DirectoryMissing()
         if self.place is not None and find_run(self.storage, self._grace) is None:
             self.place.check_beginning()
         checkpoint_dir = None if self.place is None else str(self.place.checkpoint_dir)
@@ -242,10 +285,9 @@ class StorageThread:
             views=self.views,
             compaction=Compaction(self.storage, run),
         )
-        history = snapshot_store.resume(self.storage, self._membership.journal, self.calls)
-        return Response(request, run=run, history=history)
+        return Joined(run, snapshot_store.resume(self.storage, self._membership.journal, self.calls))
 
-    def _sync(self, run: JoinedRun, sync: Sync) -> Response:
+    def _sync(self, run: JoinedRun, sync: Sync) -> Synced:
         """Write and read heartbeats first, so that later failures do not hide this node, and then do all the rest.
 
         Pins must not wait for a journal that cannot be read, so they are made in spite of that error. But if a newer
@@ -263,28 +305,25 @@ class StorageThread:
             more = run.read_more()
         except SidecarError as error:
             unread = error
-        trouble = [run.write_view(), problem := run.write_snapshot(sync.snapshot)]
+        view, snapshot = run.write_view(), run.write_snapshot(sync.snapshot)
         reading = run.heartbeats.read_due(now := self.clock.now(), sync.attended)
-        response = Response(sync, more=more, unread=unread is not None, reading=reading, error=unread)
-        if isinstance(unread, NewerSchemaError):
-            return response
-        trouble.append(run.compact(None if unread else sync.closed, self.clock))
-        problems = tuple(sentence for sentence in (problem, trouble[-1]) if sentence is not None)
-        run.remove_unfinished_writes(now)
-        tidied = self.reconciler.tidy(sync.tidying)
-        trouble += [*tidied.failed.values(), *tidied.unmeasured, tidied.old_failed]
-        response = replace(
-            response,
-            tidied=tidied,
-            trouble=tuple(sentence for sentence in trouble if sentence is not None),
-            journal_problems=problems,
+        upkeep, reconciliation = None, None
+        if not isinstance(unread, NewerSchemaError):
+            problems = (snapshot, run.compact(None if unread else sync.closed, self.clock))
+            run.remove_unfinished_writes(now)
+            tidied = self.reconciler.tidy(sync.tidying)
+            trouble = (view, *problems, *tidied.failed.values(), *tidied.unmeasured, tidied.old_failed)
+            upkeep = Upkeep(tidied, _present(trouble), _present(problems))
+            reconciliation = self._scan(sync) if sync.scan else None
+        return Synced(
+            request=sync,
+            records=run.take_records(),
+            more=more,
+            unread=unread,
+            reading=reading,
+            upkeep=upkeep,
+            reconciliation=reconciliation,
         )
-        try:
-            return self._scan(sync, response) if sync.scan else response
-        except SidecarError as error:
-            return replace(response, error=unread or error)
-        except OSError as error:
-            return replace(response, error=unread or _failure(error))
 
     def _make_room(self, run: JoinedRun, sync: Sync) -> None:
         """Remove the pins that the journal has settled, because nothing can be written, once the whole journal is read.
@@ -295,19 +334,18 @@ class StorageThread:
             with contextlib.suppress(HangingError):  # the running scan comes first
                 self.scans("unpin", partial(self.reconciler.unpin, sync.pin_policy.of_the_journal()))
 
-    def _create(self, run: JoinedRun, request: CreatePlan | CreateOutcome) -> Response:
+    def _create(self, run: JoinedRun, request: CreatePlan | CreateOutcome) -> None:
         """Create a record, and read the record of that number, which may be another node's."""
         self._check_place(run.journal.run)
         expected = request.plan.plan if isinstance(request, CreatePlan) else request.outcome.plan
         if run.read_on():  # new records of other nodes must be applied before this one is written
-            return Response(request)
+            return
         journal = run.journal
         if isinstance(request, CreatePlan) and journal.through + 1 == expected and journal.open is None:
             journal.propose(request.plan)
         elif isinstance(request, CreateOutcome) and journal.open and journal.open.plan == expected:
             journal.close(request.outcome)
         run.read_on()
-        return Response(request)
 
     def _check_place(self, run: str) -> None:
         """Raise `StateUnavailableError` if the run's state is missing, `RunReplacedError` if it will not come back.
@@ -333,14 +371,21 @@ class StorageThread:
         except HangingError as error:
             raise StateUnavailableError(f"the state directory cannot be reached: {error.strerror}") from error
 
-    def _scan(self, sync: Sync, response: Response) -> Response:
-        """Return the response with the result of a scan, or with `scanning` if the scan has not ended."""
+    def _scan(self, sync: Sync) -> Reconciliation | ScanRunning | SidecarError:
+        """Scan the checkpoints and pin them. Return the error if that fails, because the rest of the sync is done."""
         leaving = sync.heartbeat.state == NodeState.LEFT  # there is no later scan that could unpin
         try:
-            reconciliation = self.scans(_SCAN, partial(self.reconciler.scan, sync.pin_policy, leaving=leaving))
+            return self.scans(_SCAN, partial(self.reconciler.scan, sync.pin_policy, leaving=leaving))
         except HangingError:
-            return replace(response, scanning=True)
-        return replace(response, reconciliation=reconciliation)
+            return ScanRunning()
+        except SidecarError as error:
+            return error
+        except OSError as error:
+            return _failure(error)
+
+
+def _present(sentences: Iterable[str | None]) -> tuple[str, ...]:
+    return tuple(sentence for sentence in sentences if sentence is not None)
 
 
 def _is_full(error: StorageError) -> bool:

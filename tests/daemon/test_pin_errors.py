@@ -11,7 +11,7 @@ from fakes import FakeClock, Node, outcomes, pass_time, restarted, save
 from faults import failing, hidden
 from heartbeats import make_heartbeat
 
-from sidecar.daemon.storage_thread import JoinRun, Sync
+from sidecar.daemon.storage_thread import Joined, JoinRun, Sync
 from sidecar.errors import StorageError
 from sidecar.protocol.codec import dumps
 from sidecar.protocol.records import Checkpoint, folder_name
@@ -63,7 +63,7 @@ class Looks:
         self.node = Node(folder, FakeClock(), **settings)
         self.node.checkpoint_dir.mkdir(parents=True)
         self.storage_thread, self.pinner = self.node.storage_thread, self.node.storage_thread.reconciler.pinner
-        assert self.storage_thread.answer(JoinRun()).run is not None
+        assert isinstance(self.storage_thread.answer(JoinRun()), Joined)
 
     def __call__(self, *wanted, seconds=2.0, settled=()):
         """One visit with a look, after some time."""

@@ -7,7 +7,7 @@ from fakes import AllAlike, FakeClock, Node, pass_time, save
 from heartbeats import make_heartbeat
 
 from sidecar.coordination.journal import Journal, outcome_path, plan_path
-from sidecar.daemon.storage_thread import CreateOutcome, CreatePlan, JoinRun, Sync
+from sidecar.daemon.storage_thread import CreateOutcome, CreatePlan, DirectoryMissing, Joined, JoinRun, Sync
 from sidecar.errors import ShortageError
 from sidecar.protocol.codec import dumps
 from sidecar.protocol.records import Checkpoint, Member, Outcome, Plan
@@ -24,7 +24,7 @@ def node(tmp_path, monkeypatch):
 def storage_thread(node):
     """The one of a node in whose directory a checkpoint lies; the run is open."""
     save(node.checkpoint_dir, 5)
-    assert node.storage_thread.answer(JoinRun()).run is not None
+    assert isinstance(node.storage_thread.answer(JoinRun()), Joined)
     return node.storage_thread
 
 
@@ -64,7 +64,7 @@ def outcome(storage_thread, number=1, nonce="mine"):
 
 def test_a_state_directory_in_a_directory_that_is_missing_is_not_created(node):
     """It would create the checkpoint directory, maybe under a mount point that is not mounted yet."""
-    assert node.storage_thread.answer(JoinRun()).run is None
+    assert node.storage_thread.answer(JoinRun()) == DirectoryMissing()
     assert not node.checkpoint_dir.exists()
 
 
@@ -78,7 +78,7 @@ def test_a_file_in_place_of_the_state_directory_is_explained(node):
 def test_a_state_directory_elsewhere_is_used_when_it_is_there(node):
     """The checkpoint directory may come later: others hear of this node meanwhile."""
     node.run_dir.mkdir(parents=True)
-    assert node.storage_thread.answer(JoinRun()).run is not None
+    assert isinstance(node.storage_thread.answer(JoinRun()), Joined)
 
 
 def test_what_is_wanted_is_pinned_at_once(storage_thread):
@@ -124,22 +124,22 @@ def test_who_is_late_with_a_plan_reads_the_one_that_stands(storage_thread):
     """Nothing is created; the answer brings what decides."""
     storage_thread.storage.create(plan_path(1), dumps(plan(storage_thread, nonce="theirs")))
     answer = storage_thread.answer(CreatePlan(plan(storage_thread)))
-    assert [record.nonce for record in answer.entries] == ["theirs"]
-    assert storage_thread.answer(CreatePlan(plan(storage_thread))).entries == ()
+    assert [record.nonce for record in answer.records] == ["theirs"]
+    assert storage_thread.answer(CreatePlan(plan(storage_thread))).records == ()
 
 
 def test_a_plan_and_its_outcome_are_created_and_read_back(storage_thread):
     """What was created is known only from reading it."""
-    assert storage_thread.answer(CreatePlan(plan(storage_thread))).entries == (plan(storage_thread),)
-    assert storage_thread.answer(CreateOutcome(outcome(storage_thread))).entries == (outcome(storage_thread),)
-    assert storage_thread.answer(CreateOutcome(outcome(storage_thread))).entries == ()
+    assert storage_thread.answer(CreatePlan(plan(storage_thread))).records == (plan(storage_thread),)
+    assert storage_thread.answer(CreateOutcome(outcome(storage_thread))).records == (outcome(storage_thread),)
+    assert storage_thread.answer(CreateOutcome(outcome(storage_thread))).records == ()
 
 
 def test_an_outcome_of_a_plan_that_is_not_open_is_not_created(storage_thread):
     """It was closed meanwhile: the number belongs to what stands there."""
     storage_thread.answer(CreatePlan(plan(storage_thread)))
     storage_thread.storage.create(outcome_path(1), dumps(outcome(storage_thread, nonce="theirs")))
-    assert [record.nonce for record in storage_thread.answer(CreateOutcome(outcome(storage_thread))).entries] == [
+    assert [record.nonce for record in storage_thread.answer(CreateOutcome(outcome(storage_thread))).records] == [
         "theirs"
     ]
 
@@ -151,9 +151,9 @@ def test_records_read_before_an_error_come_with_it(storage_thread):
     storage_thread.storage.fails = {"names"}
     answer = visit(storage_thread)
     assert answer.error is not None
-    assert answer.entries == (plan(storage_thread),)
+    assert answer.records == (plan(storage_thread),)
     storage_thread.storage.fails = set()
-    assert visit(storage_thread).entries == ()
+    assert visit(storage_thread).records == ()
 
 
 def test_an_error_at_the_checkpoints_does_not_hide_the_others(storage_thread, monkeypatch):
@@ -179,7 +179,7 @@ def test_a_long_journal_is_read_in_pieces(storage_thread, monkeypatch):
         journal.close(outcome(storage_thread, number))
         journal.read_new()
     answers = [visit(storage_thread, look=False) for _ in range(3)]
-    assert [(len(answer.entries), answer.more) for answer in answers] == [(2, True), (2, True), (0, False)]
+    assert [(len(answer.records), answer.more) for answer in answers] == [(2, True), (2, True), (0, False)]
 
 
 def test_tidying_never_leaves_the_state_directory(storage_thread):
@@ -187,7 +187,7 @@ def test_tidying_never_leaves_the_state_directory(storage_thread):
     outside = storage_thread.reconciler.root.parent / "precious"
     outside.mkdir()
     answer = visit(storage_thread, tidying=CleanupRequest(drop=("../precious",)))
-    assert "not the name of a file" in answer.tidied.failed["../precious"]
+    assert "not the name of a file" in answer.upkeep.tidied.failed["../precious"]
     assert answer.reconciliation is not None
     assert outside.is_dir()
 
@@ -207,7 +207,7 @@ def test_states_stay_when_weights_and_predictions_go(storage_thread):
         (folder / "other").symlink_to(outside / "precious")
     tidying = CleanupRequest(thin=("evaluations/x/plan-1",), measure=("evaluations/x/plan-2", "evaluations/x/plan-1"))
     answer = visit(storage_thread, tidying=tidying)
-    assert answer.tidied.sizes == {"evaluations/x/plan-2": 17, "evaluations/x/plan-1": 2}
+    assert answer.upkeep.tidied.sizes == {"evaluations/x/plan-2": 17, "evaluations/x/plan-1": 2}
     assert [
         path.name for path in (storage_thread.reconciler.root / "evaluations/x/plan-1/worker-0-of-1").iterdir()
     ] == ["states.json"]

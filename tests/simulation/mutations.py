@@ -11,7 +11,7 @@ from sidecar.coordination.checkpoint_verdicts import CheckpointVerdicts
 from sidecar.coordination.compaction import Compaction
 from sidecar.coordination.exclusions import Exclusions
 from sidecar.daemon import state, storage_thread
-from sidecar.daemon.storage_thread import CreatePlan, Response, StorageThread
+from sidecar.daemon.storage_thread import CreatePlan, StorageThread
 from sidecar.daemon.workers import pool
 from sidecar.policy import decide, eligibility, final_verdicts, group_formation
 from sidecar.policy.actions import Wait
@@ -29,24 +29,24 @@ def _overwrite(storage, path, data, _limit=None):
 def _number_by_listing(self, run, request):
     """Take the next free number, whether or not the outcomes before it were read."""
     if not isinstance(request, CreatePlan):
-        return _create(self, run, request)
+        _create(self, run, request)
+        return
     plan = replace(request.plan, plan=len(self.storage.names("plans")) + 1)
     run.journal._create(plan, journal.plan_path(plan.plan))
     run.read_on()
-    return Response(request)
 
 
 def _trust_the_call(self, run, request):
     """The create did not fail, so the record is taken for the one that stands there."""
     if not isinstance(request, CreatePlan):
-        return _create(self, run, request)
+        _create(self, run, request)
+        return
     if not run.read_on() and run.journal.through + 1 == request.plan.plan and run.journal.open is None:
         path, is_open = journal.plan_path(request.plan.plan), request.plan.members is not None
         self.storage.create(path, journal.dumps(request.plan))
         newest = path, request.plan.nonce
         run.journal._at = journal._Place(request.plan.plan, request.plan if is_open else None, newest)
         run._records.append(request.plan)
-    return Response(request)
 
 
 class _UnlessFailed:

@@ -9,7 +9,7 @@ from sidecar.coordination.heartbeats import ReadLimits
 from sidecar.daemon.build import build_daemon
 from sidecar.daemon.events import Terminate
 from sidecar.daemon.loop import Daemon
-from sidecar.daemon.storage_thread import CreatePlan, JoinRun, Request, Response, StorageThread, Sync
+from sidecar.daemon.storage_thread import CreatePlan, DirectoryMissing, Request, StorageThread, Sync, Synced
 from sidecar.daemon.timing import Timing
 from sidecar.daemon.worker_supervisor import WorkerSupervisor
 from sidecar.daemon.workers.command_specs import EvaluateSpec, TaskSpec
@@ -20,7 +20,7 @@ from sidecar.policy.roles import RoleDecision
 from sidecar.protocol.export_rule import ExportRule
 from sidecar.retention.pins.copy_arbiter import CopyArbiter
 from sidecar.retention.pins.disk_budget import DiskBudget
-from sidecar.retention.pins.reconciler import PinReconciler
+from sidecar.retention.pins.reconciler import PinReconciler, Reconciliation
 from sidecar.retention.saves.retention import Retention
 from simulation.checkpoints import NodeCatalog, NodePins, NodeSaves
 from simulation.scheduler import Waiter
@@ -334,13 +334,14 @@ class Life:
         self.asked_at = self.simulation.scheduler.now
 
         def carry() -> None:
-            answer: Response = self.storage_thread.answer(request)
-            self.began_first |= isinstance(request, JoinRun) and answer.error is None and answer.run is None
+            answer = self.storage_thread.answer(request)
+            self.began_first |= isinstance(answer, DirectoryMissing)
             if not self.over:
-                found = set(answer.reconciliation.scan.by_key) if answer.reconciliation is not None else self._found
-                if answer.reconciliation is not None:
+                found = self._found
+                if isinstance(answer, Synced) and isinstance(answer.reconciliation, Reconciliation):
+                    found = set(answer.reconciliation.scan.by_key)
                     self.first_look_at = min(self.first_look_at, self.simulation.scheduler.now)
-                if (answer.entries or found - self._found) and self.ended_after is None:
+                if (getattr(answer, "records", ()) or found - self._found) and self.ended_after is None:
                     self.moved_at = self.simulation.scheduler.now
                 self._found = found
                 self.receive(answer)
