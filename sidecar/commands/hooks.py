@@ -19,6 +19,7 @@ from sidecar.errors import SettingsError, SidecarError
 from sidecar.protocol.records import Checkpoint, Nonfinite, Result, Value
 from sidecar.publishing.sinks.best_so_far import BestSoFar, ExceedsNoise
 from sidecar.publishing.sinks.hook import HOOKS, Hook, Target
+from sidecar.publishing.sinks.hook_command import HookCommand
 from sidecar.publishing.sinks.hook_event import HookName, event_id, event_json
 from sidecar.publishing.sinks.sink import Evaluation, Event, Failure, RunEnd
 from sidecar.settings import Settings
@@ -83,8 +84,6 @@ def _test(run: str, hook: HookName, setting: HookSetting, report: Callable[[str]
 def make_target(hook: HookName, setting: HookSetting) -> Target:
     """Return the command or the URL of a hook. Raises `SettingsError` if a program or a file is missing."""
     if setting.command is not None:
-        from sidecar.publishing.sinks.hook_command import HookCommand  # noqa: PLC0415 - subprocess is for hooks that need it
-
         if shutil.which(setting.command[0]) is None:
             raise SettingsError(
                 f"hook {hook}: there is no program {setting.command[0]!r} that this user may run: write its whole path"

@@ -8,7 +8,6 @@ import argparse
 import contextlib
 import ctypes
 import os
-import signal
 import sys
 import time
 import traceback
@@ -17,12 +16,11 @@ from typing import BinaryIO, Final
 
 from sidecar.errors import RecordError
 from sidecar.evaluation.framework_traits import OURS, traits_of
-from sidecar.evaluation.process_guard import leave_guard
 from sidecar.protocol.messages import MAX_LINE_BYTES, Failed, Ready, Report, decode, encode
 from sidecar.protocol.states import FailureKind, WorkerPhase
+from sidecar.system.process_guard import end_with_parent, leave_guard
 from sidecar.system.training_python import line_to_write
 
-_PR_SET_PDEATHSIG: Final = 1
 _IOPRIO_WHO_PROCESS: Final = 1
 _IOPRIO_BEST_EFFORT_LAST: Final = (2 << 13) | 7  # linux/ioprio.h: class best effort, lowest priority in it
 _SYS_IOPRIO_SET: Final = {"x86_64": 251, "aarch64": 30}
@@ -40,7 +38,7 @@ def main(arguments: Sequence[str]) -> None:
     parser.add_argument("--parent", type=int, required=True, help="process id of the daemon")
     parser.add_argument("--mark", required=True, help="NAME=VALUE in the environment of this process alone")
     options = parser.parse_args(arguments)
-    _never_outlive(options.parent)
+    end_with_parent(options.parent)
     leave_guard(options.mark)
     _be_gentle()
     commands = os.fdopen(os.dup(0), "rb")
@@ -106,14 +104,6 @@ def _write_all(stream: BinaryIO, data: bytes) -> None:
     view = memoryview(data)
     while view:
         view = view[stream.write(view) :]
-
-
-def _never_outlive(parent: int) -> None:
-    """Make the kernel kill this process when the daemon's main thread ends; exit if it has already ended."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    if os.getppid() != parent:
-        os._exit(1)
 
 
 def _be_gentle() -> None:

@@ -6,11 +6,12 @@ Standard library only: such a worker process has nothing else.
 
 import os
 import shutil
-import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final
+
+from sidecar.system.child import output_of
 
 _SECONDS: Final = 10.0  # the start of an interpreter takes 0.02 s; one on a silent share must not hold up a message
 _ENVIRONMENTS: Final = ("VIRTUAL_ENV", "CONDA_PREFIX")
@@ -64,9 +65,4 @@ def _is_same(python: Path, own: str) -> bool:
 
 def _has(python: str | Path, modules: tuple[str, ...]) -> bool:
     """Return whether an interpreter can evaluate with these modules. Python before 3.11 does not know the option -P."""
-    command = [str(python), "-P", "-c", _HAS_ALL, *modules]
-    try:
-        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=_SECONDS, check=False)  # noqa: S603 - an active Python
-    except (OSError, subprocess.TimeoutExpired):
-        return False
-    return done.returncode == 0
+    return output_of((str(python), "-P", "-c", _HAS_ALL, *modules), seconds=_SECONDS) is not None

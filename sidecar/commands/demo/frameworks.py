@@ -86,8 +86,8 @@ FRAMEWORKS: Final = {
         title="PyTorch",
         task_file=_HERE / "digits_torch.py",
         train=(
-            *(sys.executable, "-m", "torch.distributed.run", "--no-python"),
-            *(sys.executable, "-m", "sidecar.commands.demo.bound", str(_HERE / "train_torch.py")),
+            *(sys.executable, "-m", "torch.distributed.run"),
+            str(_HERE / "train_torch.py"),
         ),
         takes_sigterm=True,
         packages={"torch": "torch", "scikit-learn": "sklearn"},

@@ -1,6 +1,6 @@
 """Decide which GPU each worker process of this node sees: never one that is hidden from the daemon.
 
-Pure, except that `nvidia-smi` is run through `process`. A GPU is named as in CUDA_VISIBLE_DEVICES, by its index or by
+Pure, except that `nvidia-smi` is run. A GPU is named as in CUDA_VISIBLE_DEVICES, by its index or by
 (the beginning of) its UUID: https://docs.nvidia.com/cuda/cuda-c-programming-guide/#cuda-environment-variables
 """
 
@@ -9,8 +9,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from sidecar.daemon.workers.process import query
 from sidecar.errors import SettingsError
+from sidecar.system.child import output_of
 
 NO_GPU: Final = "-1"
 _UUID_PREFIXES: Final = ("GPU-", "MIG-")
@@ -36,7 +36,7 @@ class Gpu:
 
 def _ask(arguments: Sequence[str]) -> str | None:
     """Run `nvidia-smi` and return its output; None if it is missing, fails or takes too long."""
-    return query(arguments, seconds=_QUERY_SECONDS)
+    return output_of(arguments, seconds=_QUERY_SECONDS)
 
 
 def visible(devices: Devices, replicas: int, environ: Mapping[str, str], *, ask: Ask = _ask) -> tuple[str, ...]:

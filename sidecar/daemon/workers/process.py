@@ -1,8 +1,8 @@
-"""Start worker processes, send them commands, read their reports and kill them. Run short programs for their output.
+"""Start worker processes, send them commands, read their reports and kill them.
 
-A worker leads its own session and process group, so that SIGKILL also reaches its children. The worker's guard
-(`sidecar.evaluation.process_guard`) ends processes that left the group. Workers must be started from the daemon's main
-thread, because the parent-death signal fires when the thread that started them ends.
+A worker has its own guard (`sidecar.system.process_guard`), which also ends processes that left its process group.
+Workers must be started from the daemon's main thread, because the parent-death signal fires when the thread that
+started them ends.
 """
 
 import contextlib
@@ -10,9 +10,8 @@ import errno
 import os
 import secrets
 import signal
-import subprocess
 import threading
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Final, Protocol
@@ -22,6 +21,8 @@ from sidecar.daemon.workers.processor_waits import processor_waits
 from sidecar.errors import RecordError, SettingsError, ShortageError, StorageError
 from sidecar.protocol.messages import MAX_LINE_BYTES, Command, Failed, Report, decode, encode
 from sidecar.protocol.states import FailureKind
+from sidecar.system import child
+from sidecar.system.child import ChildProcess
 from sidecar.system.shortages import NO_PROCESS, shortage
 
 _ENTRY: Final = Path(__file__).resolve().parents[2] / "evaluation" / "__main__.py"
@@ -84,6 +85,10 @@ Post = Callable[[str, Event], None]
 """Receive an event of a worker: (worker id, event). Called from several threads."""
 
 
+StartChild = Callable[..., ChildProcess]
+"""Start a process, with the arguments of `child.start`."""
+
+
 class Process(Protocol):
     """Describe a running worker process to the rest of the program."""
 
@@ -108,13 +113,10 @@ class Process(Protocol):
 class WorkerProcess:
     """Own a worker process, and the threads that read its reports, bound its log and wait for its end."""
 
-    def __init__(
-        self, worker: str, popen: "subprocess.Popen[bytes]", reports: BinaryIO, log: WorkerLog, post: Post
-    ) -> None:
-        self._worker, self._popen, self._log, self._post = worker, popen, log, post
+    def __init__(self, worker: str, process: ChildProcess, reports: BinaryIO, log: WorkerLog, post: Post) -> None:
+        self._worker, self._process, self._log, self._post = worker, process, log, post
         self._reports = reports
         self._kills_before = _kills_for_memory()
-        self._reaping = threading.Lock()
         self._ended = threading.Event()
         self._reader = threading.Thread(target=self._read, name=f"reports-{worker}", daemon=True)
         self._waiter = threading.Thread(target=self._wait, name=f"wait-{worker}", daemon=True)
@@ -124,34 +126,30 @@ class WorkerProcess:
             self._limiter.start()
             self._waiter.start()
         except RuntimeError:  # no thread can be started, so nothing would wait for the process
-            _kill_group(popen.pid)
-            popen.wait()
+            process.close()
             self._ended.set()
             raise
 
     @property
     def pid(self) -> int:
         """Return the process id, which is also the id of the process group."""
-        return self._popen.pid
+        return self._process.pid
 
     def waits(self) -> Mapping[int, float]:
         """Return the seconds for which each of its threads has waited for a processor; empty if that is unknown."""
-        return processor_waits(self._popen.pid)
+        return processor_waits(self._process.pid)
 
     def send(self, command: Command) -> None:
         """Send a command. Commands are far smaller than the buffer of the pipe, so this does not block."""
-        assert self._popen.stdin is not None
         try:
-            self._popen.stdin.write(encode(command))
-            self._popen.stdin.flush()
+            self._process.stdin.write(encode(command))
+            self._process.stdin.flush()
         except (BrokenPipeError, ValueError):
             return  # the process has ended: its `Exited` event follows
 
     def kill(self) -> None:
-        """SIGKILL the process group, unless the leader was reaped: its id may belong to another process by then."""
-        with self._reaping:
-            if self._popen.returncode is None:
-                _kill_group(self._popen.pid)
+        """SIGKILL the process group."""
+        self._process.kill()
 
     def join(self, seconds: float) -> bool:
         """Wait until the process is reaped and its reports are read; return whether that happened in time."""
@@ -177,15 +175,12 @@ class WorkerProcess:
         """Post the changes of the process until it ends, kill its children, and post `Exited`."""
         while self._was_halted_or_continued():
             # Without this call the same change would be reported again. The state may have changed once more by now.
-            if change := os.waitid(os.P_PID, self._popen.pid, _STATE_CHANGES | os.WNOHANG):
+            if change := os.waitid(os.P_PID, self._process.pid, _STATE_CHANGES | os.WNOHANG):
                 self._post(self._worker, Halted(change.si_code == os.CLD_STOPPED))
-        with self._reaping:
-            _kill_group(self._popen.pid)  # its children, as long as the id cannot belong to another process
-            status = self._popen.wait()
+        status = self._process.wait()
         self._reader.join(_DRAIN_SECONDS)
-        if self._popen.stdin is not None:
-            with contextlib.suppress(BrokenPipeError):
-                self._popen.stdin.close()
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.close()
         self._ended.set()
         self._limiter.join()
         self._shorten_log()
@@ -208,7 +203,7 @@ class WorkerProcess:
 
     def _was_halted_or_continued(self) -> bool:
         """Wait for the next change of the process, and return False if it ended. The process is not reaped here."""
-        change = os.waitid(os.P_PID, self._popen.pid, os.WEXITED | _STATE_CHANGES | os.WNOWAIT)
+        change = os.waitid(os.P_PID, self._process.pid, os.WEXITED | _STATE_CHANGES | os.WNOWAIT)
         return change is not None and change.si_code in (os.CLD_STOPPED, os.CLD_CONTINUED)
 
 
@@ -222,6 +217,7 @@ def start(
     log: Path,
     keep_logs: Collection[str],
     post: Post,
+    start_child: StartChild = child.start,
 ) -> WorkerProcess:
     """Start a worker process. Its output goes to `log`, its reports to `post`.
 
@@ -242,7 +238,7 @@ def start(
         why = error.strerror if remedy is None else f"{error.strerror}; {remedy}"
         raise StorageError(f"the worker's log {log} cannot be written: {why}") from error
     try:
-        return _spawn(worker, interpreter, framework, environment, directory, worker_log, post)
+        return _spawn(worker, interpreter, framework, environment, directory, worker_log, post, start_child)
     except BaseException:
         worker_log.close()
         raise
@@ -256,25 +252,26 @@ def _spawn(
     directory: str,
     log: WorkerLog,
     post: Post,
+    start_child: StartChild,
 ) -> WorkerProcess:
     """Start the process with a pipe for its reports, and its output into the log."""
     mark = secrets.token_hex(16)
     output = log.appending()
     read_end, write_end = os.pipe()
     try:
-        popen = subprocess.Popen(  # noqa: S603 - the user chose the interpreter
-            [
+        process = start_child(
+            (
                 *(interpreter, "-P", str(_ENTRY)),
                 *("--framework", framework, "--reports", str(write_end), "--parent", str(os.getpid())),
                 *("--mark", f"{_MARK}={mark}"),
-            ],
-            stdin=subprocess.PIPE,
+            ),
+            guarded=None,
+            stdin=child.PIPE,
             stdout=output,
             stderr=output,
-            env={**environment, _MARK: mark},
-            cwd=directory,
-            pass_fds=(write_end,),
-            start_new_session=True,
+            environment={**environment, _MARK: mark},
+            directory=directory,
+            descriptors=(write_end,),
         )
     except OSError as error:
         os.close(read_end)
@@ -291,7 +288,7 @@ def _spawn(
     finally:
         os.close(output)
         os.close(write_end)
-    return WorkerProcess(worker, popen, os.fdopen(read_end, "rb"), log, post)
+    return WorkerProcess(worker, process, os.fdopen(read_end, "rb"), log, post)
 
 
 def _kills_for_memory() -> int:
@@ -304,20 +301,3 @@ def _kills_for_memory() -> int:
     except OSError:
         return 0
     return next((int(line.split()[1]) for line in counts if line.startswith("oom_kill ")), 0)
-
-
-def query(arguments: Sequence[str], *, seconds: float) -> str | None:
-    """Return the output of a program; None if it does not exist, fails, or takes longer than `seconds`."""
-    try:
-        completed = subprocess.run(arguments, capture_output=True, text=True, timeout=seconds, check=True)  # noqa: S603 - constants
-    except (OSError, subprocess.SubprocessError):
-        return None
-    return completed.stdout
-
-
-def _kill_group(group: int) -> None:
-    """SIGKILL a process group. A group without processes is not an error."""
-    try:
-        os.killpg(group, signal.SIGKILL)
-    except ProcessLookupError:
-        return

@@ -1,24 +1,21 @@
 """Run the command of a hook: the event as JSON on its standard input, within a time limit, without a shell.
 
 The command leads its own session, so that its children end with it. They end when it does, at the time limit, and with
-the daemon, however that ends: see `command_guard`.
+the daemon, however that ends: see `sidecar.system.child`.
 """
 
-import contextlib
 import errno
 import os
 import selectors
 import shutil
-import signal
-import subprocess
 import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import IO, Final
+from typing import Final
 
-from sidecar.publishing.sinks.command_guard import CommandGuard
 from sidecar.publishing.sinks.sink import SinkUnavailableError
+from sidecar.system.child import PIPE, STDOUT, ChildProcess, start
 from sidecar.system.plain_text import one_line
 
 _OUTPUT_BYTES: Final = 2000  # of the end of the output, which is part of the reason of a failure
@@ -51,15 +48,12 @@ class HookCommand:
         Raises:
             SinkUnavailableError: The command could not be started, failed, or was killed at its time limit.
         """
-        with contextlib.ExitStack() as stack:
-            process, guard = self._start(body, stack)
-            assert process.stdout is not None
-            with process.stdout as output:
-                try:
-                    ended, tail = self._wait(process.pid, output, guard)
-                finally:
-                    _kill_group(process.pid)  # before it is reaped: then its id could belong to another process
-        code = process.wait()
+        child = self._start(body)
+        try:
+            ended, tail = self._wait(child)
+        finally:
+            child.close()
+        code = child.wait()
         if not ended:
             why = "the daemon ends" if self._closed.is_set() else f"it ran for {self.timeout_seconds:g} s"
             raise SinkUnavailableError(f"{self.shown} was killed: {why}{_told(tail)}")
@@ -71,8 +65,8 @@ class HookCommand:
         """Kill the command that runs now, and those to come."""
         self._closed.set()
 
-    def _start(self, body: bytes, stack: contextlib.ExitStack) -> "tuple[subprocess.Popen[bytes], CommandGuard]":
-        """Start the command and its guard, which `stack` ends. Raises `SinkUnavailableError`."""
+    def _start(self, body: bytes) -> ChildProcess:
+        """Start the command. Raises `SinkUnavailableError`."""
         # In memory: a pipe would block if the command does not read, and a disk may be full.
         with os.fdopen(os.memfd_create("event"), "w+b") as event:
             event.write(body)
@@ -80,28 +74,18 @@ class HookCommand:
             try:
                 if shutil.which(self.command[0]) is None:  # the shell that becomes the command would say it less well
                     raise OSError(errno.ENOENT, os.strerror(errno.ENOENT))  # noqa: TRY301 - as the system does
-                guard = stack.enter_context(CommandGuard())
-                process = subprocess.Popen(  # noqa: S603 - the user's settings name the program
-                    guard.announced(self.command),
-                    stdin=event,
-                    stdout=subprocess.PIPE,
-                    stderr=subprocess.STDOUT,
-                    start_new_session=True,
-                )
+                return start(self.command, guarded="group", stdin=event, stdout=PIPE, stderr=STDOUT)
             except (OSError, ValueError) as error:  # ValueError: a null character
                 why = error.strerror if isinstance(error, OSError) else error
                 raise SinkUnavailableError(f"{self.shown} cannot be started: {why}") from error
-        guard.watch(process.pid)
-        return process, guard
 
-    def _wait(self, pid: int, output: IO[bytes], guard: CommandGuard) -> tuple[bool, bytes]:
+    def _wait(self, child: ChildProcess) -> tuple[bool, bytes]:
         """Read the output until the command has ended; return whether it has, and the end of what it printed."""
-        end, tail = time.monotonic() + self.timeout_seconds, b""
+        end, tail, output = time.monotonic() + self.timeout_seconds, b"", child.stdout
         with selectors.DefaultSelector() as selector:
             selector.register(output, selectors.EVENT_READ)
-            while not (ended := _has_ended(pid)) and time.monotonic() < end and not self._closed.is_set():
-                with contextlib.suppress(OSError):  # there may be room for a process later
-                    guard.renew(pid)
+            while not (ended := child.has_ended()) and time.monotonic() < end and not self._closed.is_set():
+                child.renew_guard()
                 if not selector.get_map():
                     self._closed.wait(_PAUSE_SECONDS)
                 elif selector.select(_PAUSE_SECONDS):
@@ -113,16 +97,6 @@ class HookCommand:
             if selector.get_map() and selector.select(0):
                 tail = (tail + os.read(output.fileno(), _READ_BYTES))[-_OUTPUT_BYTES:]
         return ended, tail
-
-
-def _has_ended(pid: int) -> bool:
-    """Return whether a child has ended. It is not reaped."""
-    return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
-
-
-def _kill_group(group: int) -> None:
-    with contextlib.suppress(ProcessLookupError, PermissionError):  # PermissionError: a program with other rights
-        os.killpg(group, signal.SIGKILL)
 
 
 def _told(tail: bytes) -> str:

@@ -1,14 +1,13 @@
 """Run a module of this package in a process of its own, and exchange lines of JSON with it, within a time limit.
 
 For sinks whose library is large, or has no time limits of its own: the process is killed if it does not answer, and it
-ends when it has nothing to do, so that its memory is free between two results. Standard library only.
+ends when it has nothing to do, so that its memory is free between two results. It also ends with the daemon.
 """
 
 import contextlib
 import json
 import os
 import select
-import subprocess
 import sys
 import time
 from collections.abc import Mapping
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from sidecar.errors import SidecarError
+from sidecar.system.child import PIPE, ChildProcess, start
 
 _ROOT: Final = Path(__file__).resolve().parents[3]  # in which the package is
 _LONGEST_ANSWER: Final = 1 << 16
@@ -37,7 +37,7 @@ class LineProcess:
 
     def __init__(self, module: str, variables: Mapping[str, str]) -> None:
         self._module, self._variables = module, variables
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: ChildProcess | None = None
 
     def ask(self, question: Mapping[str, Any], seconds: float, *, descriptors: tuple[int, ...] = ()) -> Any:
         """Return the answer to a question. The process is started if it does not run.
@@ -70,17 +70,13 @@ class LineProcess:
         """Kill the process."""
         process, self._process = self._process, None
         if process is not None:
-            process.kill()
-            with process:  # closes the pipes, and waits
-                pass
+            process.close()
 
     def _answer(self, line: bytes, seconds: float, descriptors: tuple[int, ...]) -> bytes:
         """Send a line, and return the answer; nothing if the process has ended."""
         if self._process is None:
             self._process = self._start(descriptors)
         process = self._process
-        assert process.stdin is not None
-        assert process.stdout is not None
         end = time.monotonic() + seconds
         try:
             _send(process.stdin.fileno(), line, end)
@@ -93,20 +89,17 @@ class LineProcess:
             self.close()
         return answer
 
-    def _start(self, descriptors: tuple[int, ...]) -> "subprocess.Popen[bytes]":
+    def _start(self, descriptors: tuple[int, ...]) -> ChildProcess:
         """Start the process in a session of its own: Ctrl-C in a terminal must not interrupt the last results."""
         path = os.pathsep.join(filter(None, (str(_ROOT), os.environ.get("PYTHONPATH"))))
-        process = subprocess.Popen(  # noqa: S603 - this interpreter and a module of this package
-            [sys.executable, "-P", "-m", self._module],
-            env={**os.environ, **self._variables, "PYTHONPATH": path},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            bufsize=0,
-            start_new_session=True,
-            pass_fds=descriptors,
+        process = start(
+            (sys.executable, "-P", "-m", self._module),
+            guarded="group",
+            stdin=PIPE,
+            stdout=PIPE,
+            environment={**os.environ, **self._variables, "PYTHONPATH": path},
+            descriptors=descriptors,
         )
-        assert process.stdin is not None
         os.set_blocking(process.stdin.fileno(), False)
         return process
 

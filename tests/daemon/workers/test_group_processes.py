@@ -5,11 +5,11 @@ import os
 import re
 import signal
 import socket
-import time
 from pathlib import Path
 
 import psutil
 import pytest
+from processes import gone
 
 from sidecar.commands.one_shot import OneShot, evaluate_once, result_of
 from sidecar.daemon.workers.pool import PhaseTimeouts
@@ -22,18 +22,6 @@ from sidecar.protocol.records import Checkpoint
 pytestmark = pytest.mark.tensorflow
 
 TF_CONFIG = '{"cluster": {"chief": ["10.0.0.1:1"], "worker": ["10.0.0.2:1"]}, "task": {"type": "worker", "index": 0}}'
-
-
-def gone(pid):
-    """Whether a process has ended, within a bound; a zombie has."""
-    for _ in range(600):
-        try:
-            if psutil.Process(pid).status() == psutil.STATUS_ZOMBIE:
-                return True
-        except psutil.NoSuchProcess:
-            return True
-        time.sleep(0.05)
-    return False
 
 
 @pytest.fixture(scope="module")

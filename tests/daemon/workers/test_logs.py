@@ -179,10 +179,10 @@ def test_a_log_is_bounded_while_the_worker_lives(tmp_path):
     """Of 200 MB that a worker prints, beginning and end stay, with a line about the rest; it can go on printing."""
     script = tmp_path / "interpreter"
     script.write_text(
-        f"#!{sys.executable}\nimport sys\nprint('first words')\n"
+        f"#!{sys.executable}\nimport os, sys, time\nprint('first words')\n"
         "for number in range(2_000_000):\n    print(f'{number:099}')\n"
         f"sys.stdout.flush()\nopen({str(tmp_path / 'printed')!r}, 'x')\n"
-        "sys.stdin.read()\nprint('last words', flush=True)\n"
+        f"while not os.path.exists({str(tmp_path / 'go')!r}): time.sleep(0.05)\nprint('last words', flush=True)\n"
     )
     script.chmod(0o755)
     inbox = queue.SimpleQueue()
@@ -202,7 +202,7 @@ def test_a_log_is_bounded_while_the_worker_lives(tmp_path):
         while not ((tmp_path / "printed").exists() and log.stat().st_size <= LOG_BYTES):
             assert time.monotonic() < deadline
             time.sleep(0.1)
-        process._popen.stdin.close()
+        (tmp_path / "go").touch()
         exited = inbox.get(timeout=60)
     finally:
         process.kill()

@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 import sidecar.daemon.workers.process as process_module
-from sidecar.daemon.workers.process import Exited, Halted, query, start
+from sidecar.daemon.workers.process import Exited, Halted, start
 from sidecar.errors import SettingsError, ShortageError, StorageError
 from sidecar.protocol.messages import Failed, Ready
 
@@ -162,15 +162,14 @@ def test_interpreter_that_does_not_exist(launched):
 
 
 @pytest.mark.parametrize(("code", "remedy"), [(errno.EMFILE, "ulimit -n"), (errno.EAGAIN, "ulimit -u")])
-def test_what_the_machine_lacks_is_no_fault_of_the_interpreter(launched, monkeypatch, code, remedy):
-    """It may have it later, so the daemon tries again."""
+def test_what_the_machine_lacks_is_no_fault_of_the_interpreter(launched, code, remedy):
+    """The daemon tries again, because the machine may have it later."""
 
     def refuse(*_, **__):
         raise OSError(code, os.strerror(code), sys.executable)
 
-    monkeypatch.setattr(subprocess, "Popen", refuse)
     with pytest.raises(ShortageError, match=f"{os.strerror(code)}.*{remedy}") as caught:
-        launched()
+        launched(start_child=refuse)
     assert caught.value.retryable
 
 
@@ -258,14 +257,6 @@ def test_commands_to_the_dead_are_dropped(launched, tmp_path):
     assert inbox.get(timeout=30).status == 0
     process.send(Ready("x", "1"))
     process.kill()
-
-
-def test_query():
-    """What a program prints, or None for every way in which that can fail."""
-    assert query(["echo", "words"], seconds=10) == "words\n"
-    assert query(["false"], seconds=10) is None
-    assert query(["/no/program"], seconds=10) is None
-    assert query(["sleep", "600"], seconds=0.05) is None
 
 
 def test_a_halt_is_told_and_its_end(launched, tmp_path):

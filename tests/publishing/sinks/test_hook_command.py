@@ -11,13 +11,13 @@ import time
 
 import psutil
 import pytest
+from processes import MOST_SECONDS, children, gone, written
 
 from sidecar.publishing.sinks.hook_command import HookCommand
 from sidecar.publishing.sinks.sink import SinkUnavailableError
 
 BODY = json.dumps({"event": "best", "filling": "x" * 500_000}).encode()  # more than a pipe holds
 LIMIT_SECONDS = 0.5
-MOST_SECONDS = 30.0
 
 
 def python(code):
@@ -33,29 +33,12 @@ def send(command, seconds=MOST_SECONDS):
     HookCommand(command, seconds).send(BODY, "id")
 
 
-def children():
-    """The processes of this one; other tests may have left some."""
-    return {child.pid for child in psutil.Process().children()}
-
-
 def command_of(pid):
     """The command of a process; nothing if it has ended meanwhile."""
     try:
         return psutil.Process(pid).cmdline()
     except (psutil.NoSuchProcess, psutil.ZombieProcess):
         return []
-
-
-def gone(pid):
-    """Whether a process has ended, within a bound."""
-    end = time.monotonic() + MOST_SECONDS
-    while time.monotonic() < end:
-        with contextlib.suppress(psutil.NoSuchProcess):
-            if psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:
-                time.sleep(0.02)
-                continue
-        return True
-    return False
 
 
 def test_the_event_is_on_standard_input(tmp_path):
@@ -180,12 +163,9 @@ def test_a_command_ends_with_a_daemon_that_is_killed(tmp_path):
         f"from sidecar.publishing.sinks.hook_command import HookCommand; HookCommand({command!r}, 600).send(b'', 'id')"
     )
     with subprocess.Popen([sys.executable, "-c", code]) as daemon:
-        end = time.monotonic() + MOST_SECONDS
-        while not (pids.exists() and pids.read_text().endswith("\n")):
-            assert time.monotonic() < end
-            time.sleep(0.02)
+        command_and_child = written(pids, 2)
         daemon.kill()
-    assert all(gone(int(pid)) for pid in pids.read_text().split())
+    assert all(gone(pid) for pid in command_and_child)
 
 
 def test_a_guard_that_was_killed_is_replaced(tmp_path):
@@ -195,7 +175,7 @@ def test_a_guard_that_was_killed_is_replaced(tmp_path):
     thread.start()
 
     def guards():
-        return {pid for pid in children() - before if "command_guard" in " ".join(command_of(pid))}
+        return {pid for pid in children() - before if "process_guard" in " ".join(command_of(pid))}
 
     end, found = time.monotonic() + MOST_SECONDS, set()
     while not (found := guards()):

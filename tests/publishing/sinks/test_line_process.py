@@ -1,10 +1,14 @@
 """A process answers lines, and is killed if it does not."""
 
 import os
+import subprocess
+import sys
 import time
 from pathlib import Path
 
+import processes
 import pytest
+from processes import written
 
 from sidecar.publishing.sinks.line_process import LineProcess, NoAnswerError
 
@@ -79,3 +83,18 @@ def test_a_module_that_is_missing():
     """Its process ends at once."""
     with pytest.raises(NoAnswerError, match="no_such_module"):
         LineProcess("no_such_module", {}).ask({}, PATIENCE_SECONDS)
+
+
+def test_a_process_ends_with_a_daemon_that_is_killed(tmp_path):
+    """An upload that goes on would meet its repetition by the restarted daemon."""
+    code = (
+        "import sys\nfrom sidecar.publishing.sinks.line_process import LineProcess\n"
+        "process = LineProcess('line_program', {'GIVEN': 'yes'})\n"
+        f"print(process.ask({{}}, {PATIENCE_SECONDS})['pid'], file=open(sys.argv[1], 'w'), flush=True)\n"
+        "process.ask({'hang': True}, 600.0)"
+    )
+    variables = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
+    with subprocess.Popen([sys.executable, "-c", code, str(tmp_path / "pid")], env=variables) as daemon:
+        (pid,) = written(tmp_path / "pid", 1)
+        daemon.kill()
+    assert processes.gone(pid)

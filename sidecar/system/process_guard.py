@@ -1,23 +1,39 @@
-"""Start a small guard process that ends all children of a worker process, once the worker or the daemon is gone.
+"""Guard processes end other processes once the daemon is gone, also after SIGKILL. Standard library only.
 
-The parent-death signal ends only the worker, and SIGKILL to its process group misses children that called setsid. The
-guard finds these by a variable of their environment, which every child inherits. The guard cannot adopt them as a
-subreaper instead. It would have to be the worker's parent, but the kernel reports the stops and the end of the worker
-to its parent only, which must be the daemon. A child is missed if it erased its environment and its parent has ended.
+A guard waits until a pipe closes of which only the daemon has the other end. It is forked by a worker process
+(`leave_guard`), or started by `sidecar.system.child`, for which this file is the program: it gets the process group on
+its standard input, and as its argument the mark, if there is one.
 
-Standard library only.
+The parent-death signal ends only one process, and SIGKILL to its process group misses children that called setsid. A
+guard finds these by their mark: a variable of their environment, which every child inherits. A guard cannot adopt them
+as a subreaper instead. It would have to be the parent of the process that it guards, but the kernel reports the stops
+and the end of a worker to its parent only, which must be the daemon. A child is missed if it erased its environment and
+its parent has ended.
 """
 
 import contextlib
+import ctypes
 import os
 import select
 import signal
+import sys
 import time
 from collections.abc import Iterator
 from typing import Final
 
+NO_GROUP: Final = 0
+"""Told to a guard in place of a process group: that one has ended, and only processes with the mark may be left."""
+
+_PR_SET_PDEATHSIG: Final = 1
 _END_SECONDS: Final = 60.0  # processes that fork faster than they are stopped cannot be ended, unless a limit does it
 _AGAIN_SECONDS: Final = 0.05
+
+
+def end_with_parent(parent: int) -> None:
+    """Make the kernel kill this process when the thread that started it ends; exit if `parent` has already ended."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:
+        os._exit(1)
 
 
 def leave_guard(mark: str) -> None:
@@ -32,18 +48,40 @@ def leave_guard(mark: str) -> None:
     if os.fork() != 0:
         return
     os.setsid()  # the guard must outlive the process group that it ends
-    limit = os.sysconf("SC_OPEN_MAX")
-    os.closerange(1, limit if limit > 0 else 65536)
+    _close_all_but_input()
     ending = select.poll()
     ending.register(0, 0)  # waits for a hang-up, which is always reported
     with contextlib.suppress(OSError):  # without pidfd: the daemon closes the input when the worker ends
         ending.register(os.pidfd_open(worker), select.POLLIN)
     if os.getppid() == worker:
         ending.poll()
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(worker, signal.SIGKILL)
-    end_marked(mark)
+    _end(worker, mark)
     os._exit(0)
+
+
+def guard(mark: str | None) -> None:
+    """Read the group from standard input, wait for the end of the input, and end the group and all with the mark."""
+    _close_all_but_input()
+    told = b""
+    while part := os.read(0, 64):
+        told += part
+    if told.strip():
+        _end(int(told.split()[-1]), mark)
+
+
+def _close_all_but_input() -> None:
+    """Close what the guard inherited: other processes wait for the end of pipes that it would hold open."""
+    limit = os.sysconf("SC_OPEN_MAX")
+    os.closerange(1, limit if limit > 0 else 65536)
+
+
+def _end(group: int, mark: str | None) -> None:
+    """Kill a process group, and every process with the mark."""
+    if group != NO_GROUP:  # killpg would take it for the guard's own group
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(group, signal.SIGKILL)
+    if mark is not None:
+        end_marked(mark)
 
 
 def end_marked(mark: str) -> None:
@@ -103,3 +141,7 @@ def _read(pid: int, name: str) -> bytes:
             return file.read()
     except OSError:
         return b""
+
+
+if __name__ == "__main__":
+    guard(sys.argv[1] if len(sys.argv) > 1 else None)
