@@ -138,6 +138,10 @@ class NoExportError(CheckpointError):
     """There is no exported checkpoint, or it is not the one that was evaluated."""
 
 
+class NothingExportedError(NoExportError):
+    """No checkpoint was exported so far."""
+
+
 class EvaluationFailedError(SidecarError):
     """An evaluation ended without a result."""
 

@@ -1,4 +1,6 @@
-"""Find the best exported checkpoint of a run, check that it is whole, and print or copy it.
+"""Find the best checkpoint of a run, check that it is whole, and print or copy it.
+
+It is the best export or, without exports, the best checkpoint where training saved it.
 
 Other users may be able to write to the exports. So the link and the manifest only say where to look: the journal says
 which checkpoint was evaluated, and its digest is computed again.
@@ -17,13 +19,16 @@ from typing import Any, Final
 import typer
 
 from sidecar.checkpoints.inspect import inspect_again
-from sidecar.commands.load import load_in_time
+from sidecar.commands.hints import no_run
+from sidecar.commands.load import check_place, load_in_time, warn
 from sidecar.coordination.closed_plan import read_success
+from sidecar.coordination.journal import read_history
 from sidecar.coordination.run import read_run
 from sidecar.coordination.storage import PosixStorage, Storage
-from sidecar.errors import CheckpointError, NoExportError, SettingsError, StorageError
+from sidecar.errors import CheckpointError, NoExportError, NothingExportedError, SettingsError, StorageError
 from sidecar.protocol.codec import dumps
 from sidecar.protocol.records import Checkpoint
+from sidecar.publishing.report import bests
 from sidecar.retention.exports.export_folder import BEST, EXPORTS, linked_export, opened_exports
 from sidecar.retention.exports.export_manifest import (
     MANIFEST,
@@ -37,7 +42,7 @@ from sidecar.retention.pins.disk_budget import free_bytes
 from sidecar.settings import Settings
 from sidecar.system.confined import Folder, open_folder
 from sidecar.system.durable import copy_content, sync_file
-from sidecar.system.plain_text import one_line
+from sidecar.system.plain_text import number, one_line
 
 _BLOCK_BYTES: Final = 512  # of stat(2), whatever the filesystem's are
 
@@ -65,14 +70,55 @@ def print_best(flags: dict[str, Any], *, as_json: bool, copy_to: Path | None) ->
     """Print the path of the best export, or its manifest, or copy it and print the path of the copy."""
     settings, timeout = load_in_time(flags)
     storage = PosixStorage(settings.run_dir)
-    found = timeout.call(lambda: find_best(settings, storage))
+    timeout.call(lambda: check_place(settings.checkpoint_dir, settings.run_dir))
+    try:
+        found = timeout.call(lambda: find_best(settings, storage))
+    except NothingExportedError:
+        if copy_to is not None:
+            raise
+        _print(*timeout.call(lambda: _saved_best(settings, storage)), as_json=as_json)
+        return
     if copy_to is not None:
         copied = timeout.call(lambda: copy_best(found, copy_to.absolute(), timeout.answered))
         found = BestExport(copied, found.checkpoint, found.manifest)
+    _print(found.path, found.as_json(), as_json=as_json)
+
+
+def _print(path: Path, document: dict[str, Any], *, as_json: bool) -> None:
     if as_json:
-        typer.echo(json.dumps(found.as_json(), indent=1, allow_nan=False))
+        typer.echo(json.dumps(document, indent=1, allow_nan=False))
     else:  # a script needs the bytes of the path, and a terminal must not obey a checkpoint's name
-        typer.echo(one_line(str(found.path)) if sys.stdout.isatty() else os.fsencode(found.path))
+        typer.echo(one_line(str(path)) if sys.stdout.isatty() else os.fsencode(path))
+
+
+def _saved_best(settings: Settings, storage: Storage) -> tuple[Path, dict[str, Any]]:
+    """Return the path of the best checkpoint where training saved it, and what is known of it; say that on stderr, too.
+
+    Raises `NoExportError` if no number has a direction, or the files are gone or other ones by now.
+    """
+    history = read_history(storage)
+    found = {f"{eval_set}/{name}": best for (eval_set, name), best in bests(history).items()}
+    metric = settings.best_metric or next(iter(found), None)
+    if metric is None or metric not in found:
+        why = f"{metric} was not measured, or has no direction" if metric else "no number with a direction was measured"
+        raise NoExportError(f"run {settings.run}: nothing is exported, and {why}: {_remedy(settings)}")
+    best = found[metric]
+    closed = read_success(storage, best.plan)
+    checkpoint = None if closed is None else closed.plan.checkpoint
+    step = "" if best.step is None else f" (step {best.step})"
+    about = f"{best.checkpoint}{step} is the best by {metric}, {number(best.number)}"
+    path = settings.checkpoint_dir / best.checkpoint
+    try:
+        is_there = checkpoint is not None and (
+            inspect_again(path.parent, path.name, checkpoint.format).digest == checkpoint.digest
+        )
+    except CheckpointError:
+        is_there = False
+    if checkpoint is None or not is_there:
+        raise NoExportError(f"{about}; it is gone, and was not exported: {_remedy(settings)}")
+    warn(f"{about}; it is not exported, so training may delete it: {_remedy(settings)}")
+    known = {"checkpoint": checkpoint.name, "digest": checkpoint.digest, "step": checkpoint.step, "exported": False}
+    return path, known | {"metric": metric, "value": best.number, "path": str(path)}
 
 
 def find_best(settings: Settings, storage: Storage) -> BestExport:
@@ -91,7 +137,7 @@ def read_best(settings: Settings, storage: Storage) -> BestExport:
     """Return the best export of a run without reading its files, which may be large. Raises as `find_best`."""
     run, where = read_run(storage), settings.run_dir / EXPORTS
     if run is None:
-        raise NoExportError(f"run {settings.run}: no daemon has started yet, so nothing is exported")
+        raise NoExportError(no_run(settings))
     try:
         with opened_exports(settings.run_dir) as exports:
             name = linked_export(exports)
@@ -100,7 +146,7 @@ def read_best(settings: Settings, storage: Storage) -> BestExport:
             with exports.folder(name) as folder:
                 manifest = read_manifest(folder)
     except FileNotFoundError:
-        raise NoExportError(f"run {settings.run}: nothing is exported yet: {_remedy(settings)}") from None
+        raise NothingExportedError(f"run {settings.run}: nothing is exported yet: {_remedy(settings)}") from None
     except OSError as error:
         raise StorageError(f"cannot read {error.filename or where}: {error.strerror}") from error
     if manifest is None:

@@ -193,7 +193,7 @@ def best(
         bool, typer.Option("--json", help="Print what is known of it.", metavar="", show_default=False)
     ] = False,
 ) -> None:
-    """Print the path of the best exported checkpoint (export_best)."""
+    """Print the path of the best checkpoint: its export (export_best), or where training saved it."""
     from sidecar.commands.best import print_best
 
     if copy_to is not None and not copy_to.name:
@@ -248,9 +248,9 @@ def check(
 
 @app.command(
     epilog=examples(
-        "sidecar requeue ckpts/ckpt-5 ckpts/ckpt-7",
-        "sidecar requeue -d ckpts --all-failed",
-        "sidecar requeue --again --all -d ckpts",
+        "sidecar requeue ckpts ckpt-5 ckpt-7",
+        "sidecar requeue ckpts --all-failed",
+        "sidecar requeue ckpts --again --all",
     )
 )
 @takes_settings("node", directory=False, no_wait=("--no-wait", "Do not wait for the end of a running evaluation."))
@@ -259,8 +259,8 @@ def requeue(
     checkpoints: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="CHECKPOINT",
-            help="Checkpoints that came to an end: paths such as ckpts/ckpt-5, or names in --checkpoint-dir.",
+            metavar="[DIR] CHECKPOINT",
+            help="The directory, and checkpoints in it that came to an end; or their paths, such as ckpts/ckpt-5.",
             show_default=False,
         ),
     ] = None,

@@ -7,7 +7,7 @@ from typing import Any, Final
 import typer
 from rich.console import Console
 
-from sidecar.commands.hints import typed
+from sidecar.commands.hints import no_run
 from sidecar.commands.status.observe import observer_of
 from sidecar.commands.storage_timeout import ActivityStorage, StorageTimeout
 from sidecar.commands.terminal import is_screen
@@ -22,10 +22,10 @@ _SHOWN_SECONDS: Final = {True: 0.2, False: 10.0}  # between two reports of the p
 
 def compact(flags: dict[str, Any], *, dry_run: bool) -> None:
     """Move old plans into segments, and print what was done. Raises as `Compaction.work`."""
-    storage, timeout, no_run = _opened(flags)
+    storage, timeout, settings = _opened(flags)
     run = timeout.call(lambda: read_run(storage))
     if run is None:
-        typer.echo(no_run)
+        typer.echo("" if settings is None else timeout.call(lambda: no_run(settings)))
         return
     report = Progress(SystemClock(), Console(stderr=True))
     made, before = timeout.call(lambda: move(storage, run, report.show, dry_run=dry_run))
@@ -70,21 +70,17 @@ class Progress:
             typer.echo("\r\x1b[K", err=True, nl=False)
 
 
-def _opened(flags: dict[str, Any]) -> tuple[Storage, StorageTimeout, str]:
-    """Return the storage of the run, its limit in time, and what to say if there is no run.
+def _opened(flags: dict[str, Any]) -> tuple[Storage, StorageTimeout, Settings | None]:
+    """Return the storage of the run, its limit in time, and the settings.
 
-    The directory may be that of the checkpoints, or the state directory of one run.
+    The directory may be that of the checkpoints, or the state directory of one run, which needs no settings.
     """
     given = flags["checkpoint_dir"]
     timeout = StorageTimeout(Settings.model_fields["storage_timeout_seconds"].default, str(given))
     if given is not None and timeout.call((Path(given) / RUN_PATH).is_file):
-        return ActivityStorage(PosixStorage(Path(given)), timeout.answered), timeout, ""
+        return ActivityStorage(PosixStorage(Path(given)), timeout.answered), timeout, None
     settings, timeout, observer = observer_of(flags)
-    return (
-        observer.storage,
-        timeout,
-        f"run {settings.run}: no daemon has started yet; {typed(settings, 'run')} starts one",
-    )
+    return observer.storage, timeout, settings
 
 
 def _sentence(made: Made, before: int, *, dry_run: bool) -> str:

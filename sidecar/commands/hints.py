@@ -6,22 +6,34 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from sidecar.coordination.run import RUN_PATH
 from sidecar.settings import Settings
 
 
-def typed(settings: Settings, command: str, *words: str, directory: Path | None = None) -> str:
-    """Return `sidecar COMMAND …` with all options that identify the run."""
-    place = settings.checkpoint_dir if directory is None else directory
-    parts = [program(), command, shlex.quote(short(place)), *words]
+def typed(settings: Settings, command: str, *words: str) -> str:
+    """Return `sidecar COMMAND DIR …` with all options that identify the run."""
+    parts = [program(), command, shlex.quote(short(settings.checkpoint_dir)), *words]
     parts += _unless_derived(settings)
     return " ".join(parts)
 
 
 def evaluates_again(settings: Settings, name: str) -> str:
     """Return the command that evaluates a checkpoint again, by its name in the directory."""
-    if "/" in name:  # in a sub-folder, which the path alone would name as the checkpoint directory
-        return typed(settings, "requeue --again -d", shlex.quote(name))
-    return typed(settings, "requeue --again", directory=settings.checkpoint_dir / name)
+    return typed(settings, "requeue", shlex.quote(name), "--again")
+
+
+def no_run(settings: Settings) -> str:
+    """Return why there is no run here, and what to type: another --run or --state-dir, or the command that begins it.
+
+    This reads the state directory, and may block for as long as its storage does.
+    """
+    begun, apart = f"run {settings.run}: no daemon has started yet", settings.state_dir
+    usual = Settings(checkpoint_dir=settings.checkpoint_dir).state_dir
+    if apart != usual and (usual / settings.run / RUN_PATH).is_file():
+        return f"{begun} in {short(apart)}; its state lies in {short(usual)}: leave --state-dir out"
+    if others := sorted(path.parent.name for path in apart.glob(f"*/{RUN_PATH}")):
+        return f"{begun}; runs in {short(apart)}: {', '.join(others)}"
+    return f"{begun}; `{typed(settings, 'run')}` starts one"
 
 
 def short(path: Path) -> str:

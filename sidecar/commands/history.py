@@ -7,19 +7,20 @@ from typing import Any, Literal
 import typer
 from rich.console import Console
 
-from sidecar.commands.hints import typed
+from sidecar.commands.hints import no_run, typed
 from sidecar.commands.history_plot import plots
 from sidecar.commands.history_table import best_plans, courses, left_out_line, table
 from sidecar.commands.status.observe import observer_of
 from sidecar.commands.terminal import print_history
 from sidecar.coordination.journal import read_history
-from sidecar.coordination.journal_state import JournalState
+from sidecar.coordination.journal_state import Closed, JournalState
 from sidecar.coordination.run import find_run
 from sidecar.errors import SettingsError
 from sidecar.publishing.export import as_csv
 from sidecar.publishing.narrowing import Narrowing
 from sidecar.publishing.report import rows
 from sidecar.publishing.stretches import breaks
+from sidecar.system.plain_text import printable
 
 HistoryForm = Literal["table", "plot", "csv", "json"]
 
@@ -40,10 +41,23 @@ def history_of(flags: dict[str, Any]) -> tuple[str, JournalState, str]:
     if found.entries:
         return settings.run, found, ""
     if storage_timeout.call(lambda: find_run(observer.storage)) is None:
-        why = f"no daemon has started yet; `{typed(settings, 'run')}` starts one"
-    else:
-        why = f"no result yet; `{typed(settings, 'status')}` shows what is going on"
+        return settings.run, found, storage_timeout.call(lambda: no_run(settings))
+    why = f"no result yet; `{typed(settings, 'status')}` shows what is going on"
     return settings.run, found, f"run {settings.run}: {why}"
+
+
+def _there_is(history: JournalState) -> str:
+    """Return the metrics, eval sets and steps of a history, for a person who asked for others."""
+    results = [
+        (each.outcome.result, each.plan.checkpoint)
+        for each in history.entries
+        if isinstance(each, Closed) and each.outcome.result is not None
+    ]
+    by_set = {name: values for result, _ in results for name, values in result.metrics.items()}
+    metrics = dict.fromkeys(name for values in by_set.values() for name in values)
+    steps = [checkpoint.step for _, checkpoint in results if checkpoint is not None and checkpoint.step is not None]
+    span = f"; steps: {min(steps)} to {max(steps)}" if steps else ""
+    return f"metrics: {', '.join(metrics) or 'none'}; eval sets: {', '.join(by_set) or 'none'}{span}"
 
 
 def print_history_of(flags: dict[str, Any], narrowing: Narrowing, form: HistoryForm) -> None:
@@ -57,7 +71,8 @@ def print_history_of(flags: dict[str, Any], narrowing: Narrowing, form: HistoryF
     elif none_yet:
         typer.echo(none_yet)
     elif not found.entries:
-        typer.echo(f"none of the {len(whole.entries)} results is what the options ask for")
+        none = f"none of the {len(whole.entries)} results is what the options ask for"
+        typer.echo(printable(f"{none}; {_there_is(whole)}"))
     elif form == "plot":
         console = Console()
         colors = console.is_terminal and not console.no_color and console.color_system is not None

@@ -2,12 +2,13 @@
 
 import base64
 import binascii
+import difflib
 import os
 import secrets
 import shutil
 import stat
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -64,6 +65,23 @@ def try_hooks(settings: Settings, event: str | None, report: Callable[[str], Non
         which = "no hook is set" if event is None else f"hook {event!r} is not set"
         raise SettingsError(f"{which}: write a table [hooks] in sidecar.toml, with some of {', '.join(HOOKS)}")
     return all([_test(settings.run, hook, setting, report) for hook, setting in hooks])  # noqa: C419 - try all of them
+
+
+def directory_and_event(words: Sequence[str]) -> tuple[Path | None, str | None]:
+    """Return the checkpoint directory and the hook that a person typed, as far as both are there.
+
+    Raises `SettingsError` if there are several of one of them, or if neither a hook nor a folder has such a name.
+    """
+    events, others = [word for word in words if word in HOOKS], [word for word in words if word not in HOOKS]
+    if len(events) > 1 or len(others) > 1:
+        raise SettingsError(
+            f"{' '.join(words)}: give one directory and one hook, as in `sidecar hooks test ckpts best`"
+        )
+    if others and not Path(others[0]).is_dir():
+        close = difflib.get_close_matches(others[0], HOOKS, n=1)
+        remedy = f"did you mean {close[0]}?" if close else f"hooks are {', '.join(HOOKS)}"
+        raise SettingsError(f"{others[0]!r} is neither a hook nor a directory: {remedy}")
+    return (Path(others[0]) if others else None), (events[0] if events else None)
 
 
 def _test(run: str, hook: HookName, setting: HookSetting, report: Callable[[str], None]) -> bool:

@@ -1,4 +1,4 @@
-"""Read the settings of a command from its options, and print warnings about them."""
+"""Read the settings of a command from its options, check that their places fit, and print warnings about them."""
 
 import contextlib
 import os
@@ -7,9 +7,13 @@ from typing import Any
 
 import typer
 
+from sidecar.checkpoints.subfolder_hint import similar_folder
 from sidecar.commands.framework import with_framework
 from sidecar.commands.storage_timeout import StorageTimeout
-from sidecar.errors import SettingsError, StorageError
+from sidecar.coordination.run import find_run
+from sidecar.coordination.state_directory import StateDirectory
+from sidecar.coordination.storage import PosixStorage
+from sidecar.errors import SettingsError, StateUnavailableError, StorageError
 from sidecar.settings import FileHere, Settings, file_here, load
 from sidecar.system.plain_text import printable
 
@@ -57,3 +61,23 @@ def configured_directory(flags: dict[str, Any]) -> Path | None:
         return load(flags).checkpoint_dir
     except SettingsError:  # reported when they are loaded with the directory
         return None
+
+
+def check_place(checkpoint_dir: Path, run_dir: Path) -> None:
+    """Raise an error if these directories cannot belong to one run.
+
+    Raises:
+        SettingsError: There is neither a checkpoint directory nor a run, or the run is that of another directory.
+        StateUnavailableError: The state of the run is unavailable, as when its storage is not mounted.
+    """
+    if not checkpoint_dir.is_dir() and not run_dir.is_dir():
+        remedy = similar_folder(checkpoint_dir) or "name the directory that training saves in"
+        raise SettingsError(
+            f"checkpoint_dir {str(checkpoint_dir)!r} does not exist, and there is no run in {run_dir}: {remedy}"
+        )
+    place, run = StateDirectory(checkpoint_dir, run_dir), find_run(PosixStorage(run_dir))
+    if run is None:
+        place.check_beginning()
+        return
+    with contextlib.suppress(StateUnavailableError):  # reading the status needs no checkpoint directory
+        place.check(run)

@@ -69,12 +69,17 @@ class _Ended:
 def folder_and_names(
     typed: Sequence[str], directory: str | None = None, configured: Path | None = None
 ) -> tuple[Path | None, list[str]]:
-    """Split checkpoints, as typed, into their directory, if they name one, and their names in it.
+    """Split what was typed into the directory of the checkpoints, if it names one, and their names in it.
+
+    The directory may come first, as in all commands, or be a part of the checkpoints' paths.
 
     With a separate `directory`, names may be paths of sub-folders. The same holds for the `configured` directory,
     unless a path leads to another folder that exists. Raises `SettingsError` if the checkpoints lie in
     several directories.
     """
+    if directory is None and typed and _is_checkpoint_dir(typed):
+        place, typed = Path(typed[0]), typed[1:]
+        return place, folder_and_names(typed, str(place))[1]
     if directory is None and configured is not None and not any(_lies_outside(path, configured) for path in typed):
         directory = str(configured)
     if directory is not None:
@@ -87,6 +92,14 @@ def folder_and_names(
         raise SettingsError(f"one run at a time: {', '.join(sorted(folders))} are several directories")
     names = [os.path.basename(path.rstrip("/")) for path in typed]  # noqa: PTH119 - as above
     return (Path(folders.pop()) if folders else None), [name.removesuffix(".index") for name in names]
+
+
+def _is_checkpoint_dir(typed: Sequence[str]) -> bool:
+    """Return whether the first word is a checkpoint directory. A checkpoint that is a folder holds no run's state."""
+    place = Path(typed[0])
+    if not place.is_dir():
+        return False
+    return any(place.glob(".sidecar*")) or (len(typed) > 1 and not any(map(os.path.dirname, typed[1:])))
 
 
 def _lies_outside(typed: str, directory: Path) -> bool:

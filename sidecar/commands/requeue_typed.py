@@ -38,10 +38,10 @@ def requeue_typed(flags: dict[str, Any], typed: Typed, *, dry_run: bool, wait_se
     """
     if typed.all_evaluated and not typed.again:
         raise SettingsError("--all means all that were evaluated: add --again, or give --all-failed for what failed")
-    if not typed.checkpoints and not typed.all_failed and not typed.all_evaluated:
+    place, names = folder_and_names(typed.checkpoints, flags["checkpoint_dir"], configured_directory(flags))
+    if not names and not typed.all_failed and not typed.all_evaluated:
         more = " or --all" if typed.again else ""
         raise SettingsError(f"nothing is named: give names of checkpoints, such as ckpt-5, or --all-failed{more}")
-    place, names = folder_and_names(typed.checkpoints, flags["checkpoint_dir"], configured_directory(flags))
     settings, storage_timeout, observer = observer_of(flags | {"checkpoint_dir": flags["checkpoint_dir"] or place})
     waits = flags["wait"] is not False
     reopened = storage_timeout.call(

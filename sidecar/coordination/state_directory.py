@@ -7,6 +7,7 @@ calls this module.
 """
 
 import secrets
+import shlex
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -58,9 +59,10 @@ class StateDirectory:
         """Raise `StateUnavailableError` if a run began here whose state is unavailable, so that no other may begin."""
         found = self._read_marker()
         if found is not None:
+            where = self._where(found)
             raise StateUnavailableError(
                 f"{self.run_dir} holds no run, but {self.marker} names one{_lies_in(found)}: its state is missing. "
-                "Mount it again; or delete that file to begin a new run"
+                f"{f'Give {where}' if where else 'Mount it again'}; or delete that file to begin a new run"
             )
 
     def join(self, run: Run) -> None:
@@ -86,8 +88,8 @@ class StateDirectory:
         if named:
             raise SettingsError(
                 f"the checkpoints in {self.checkpoint_dir} belong to run {named}{_lies_in(found)}, as {self.marker} "
-                f"says, and {self.run_dir} holds run {run.run}: name the other state_dir, or another name with --run; "
-                "or delete that file to let this run evaluate them"
+                f"says, and {self.run_dir} holds run {run.run}: give {self._where(found) or 'the other state_dir'}, or "
+                "another name with --run; or delete that file to let this run evaluate them"
             )
         if run.checkpoint_dir is None or self._is_same(run.checkpoint_dir):
             return
@@ -145,6 +147,14 @@ class StateDirectory:
                 f'{{"run":"{run}","nonce":"…"}}; or delete {self.run_dir} to begin a new run'
             )
         return None
+
+    def _where(self, marker: RunMarker | None) -> str:
+        """Return the option for the state directory that a marker names; empty if the run's folder is not there."""
+        if marker is None or marker.state_dir is None:
+            return ""
+        if not (Path(marker.state_dir) / self.run_dir.name / RUN_PATH).is_file():
+            return ""
+        return f"--state-dir {shlex.quote(marker.state_dir)}"
 
     def _is_inside(self) -> bool:
         """Return whether the state directory lies below the checkpoint directory, and so belongs to it."""

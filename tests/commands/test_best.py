@@ -163,11 +163,30 @@ def test_a_copy_of_an_export_that_is_removed_meanwhile_does_not_appear(node, tmp
     assert not [path for path in tmp_path.iterdir() if "deployed" in path.name]
 
 
-def test_a_run_without_exports_says_how_to_get_some(node):
+def test_without_exports_the_best_saved_checkpoint_is_named(node):
+    """With its number, and how to keep it; no other content of its name, and no checkpoint that is gone."""
+    node.numbers["ckpt-3"] = Value(value=0.95, hex=(0.95).hex(), goal="max")
+    save(node.checkpoint_dir, 3)
+    pass_time(12, node)
+    shutil.rmtree(node.run_dir / "exports")
+    path = str(node.checkpoint_dir / "ckpt-3")
+    result = CliRunner().invoke(cli.app, ["best", str(node.checkpoint_dir), "--run", "run"])
+    assert (result.exit_code, result.stdout.strip()) == (0, path)
+    assert "ckpt-3 (step 3) is the best by test/accuracy, 0.95" in result.stderr
+    assert "export_best" in result.stderr
+    known = json.loads(run(node, "--json"))
+    assert (known["path"], known["metric"], known["value"], known["exported"]) == (path, "test/accuracy", 0.95, False)
+    save(node.checkpoint_dir, 4)
+    shutil.copy(node.checkpoint_dir / "ckpt-4.index", node.checkpoint_dir / "ckpt-3.index")
+    with pytest.raises(NoExportError, match=r"ckpt-3.*is gone"):
+        run(node)
+
+
+def test_a_run_without_exports_says_how_to_get_some(node, tmp_path):
     """Before the first daemon, and after it."""
     shutil.rmtree(node.run_dir / "exports")
     with pytest.raises(NoExportError, match="export_best"):
-        run(node)
+        run(node, "--copy-to", str(tmp_path / "copy"))
     shutil.rmtree(node.run_dir)
     with pytest.raises(NoExportError, match="no daemon has started"):
         run(node)

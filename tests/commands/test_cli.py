@@ -113,7 +113,7 @@ def test_the_directory_is_an_argument_or_an_option(type_, here, words):
     assert "no daemon has started yet; `sidecar run ckpts` starts one" in out
 
 
-@pytest.mark.parametrize("words", [["run", "--once"], ["history"], ["status"], ["eval"]])
+@pytest.mark.parametrize("words", [["run", "--once"], ["history"], ["status"], ["eval"], ["best"]])
 def test_a_typo_of_the_directory(type_, here, words):
     """It is named, as other typos are."""
     (here / "ckpts").mkdir()
@@ -335,6 +335,13 @@ def test_results_are_plotted_and_cut(type_, here):
     assert "0.3 ★" in table
     assert [row["step"] for row in json.loads(type_("history", "ckpts", "--last", "1", "--json")[1])] == [300]
     assert type_("history", "ckpts", "--last", "0")[0] == 2
+    out = type_("history", "ckpts", "--metric", "acc")[1]
+    assert out == (
+        "none of the 3 results is what the options ask for; metrics: accuracy; eval sets: test; steps: 100 to 300\n"
+    )
+    assert type_("history", "ckpts", "--run", "oops")[1].endswith("; runs in ckpts/.sidecar: ckpts\n")
+    other = type_("history", "ckpts", "--state-dir", "elsewhere")[1]
+    assert other.endswith("its state lies in ckpts/.sidecar: leave --state-dir out\n")
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])

@@ -10,7 +10,7 @@ import jsonschema
 import pytest
 from receivers import receiver
 
-from sidecar.commands.hooks import make_hooks, read_secret, try_hooks
+from sidecar.commands.hooks import directory_and_event, make_hooks, read_secret, try_hooks
 from sidecar.errors import SettingsError
 from sidecar.publishing.sinks.hook import HOOKS
 from sidecar.settings import Settings
@@ -48,6 +48,18 @@ def test_each_hook_gets_a_sample(settings, tmp_path):
         assert (sample["event"], sample["test"]) == (hook, True)
         assert sample["text"].startswith("TEST")
     assert not (tmp_path / "ckpts").exists()
+
+
+def test_the_directory_comes_first(tmp_path):
+    """As in all other commands; either of both may be left out, and a typo of a hook is named."""
+    place = str(tmp_path)
+    assert directory_and_event([]) == (None, None)
+    assert directory_and_event(["best"]) == (None, "best")
+    assert directory_and_event([place]) == (tmp_path, None)
+    assert directory_and_event([place, "best"]) == directory_and_event(["best", place]) == (tmp_path, "best")
+    for words, said in ((["bset"], "did you mean best?"), (["best", "nan"], "one hook"), ([place, place], "one dir")):
+        with pytest.raises(SettingsError, match=said.replace("?", "[?]")):
+            directory_and_event(words)
 
 
 def test_each_hook_has_its_line(settings):

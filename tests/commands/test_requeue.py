@@ -486,6 +486,24 @@ def test_a_path_leads_into_the_configured_directory_unless_it_leads_elsewhere(tm
     assert folder_and_names([typed], None, Path("ckpts")) == expected
 
 
+@pytest.mark.parametrize(
+    ("typed", "expected"),
+    [
+        (["ckpts", "ckpt-5", "ckpts/ckpt-6"], (Path("ckpts"), ["ckpt-5", "ckpt-6"])),
+        (["ckpts"], (Path("ckpts"), [])),  # it holds the state of a run
+        (["other", "ckpt-5"], (Path("other"), ["ckpt-5"])),
+        (["other"], (None, ["other"])),  # a checkpoint may be a folder
+        (["ckpts/saved-1", "ckpts/saved-2"], (Path("ckpts"), ["saved-1", "saved-2"])),
+    ],
+)
+def test_the_directory_may_come_first(tmp_path, monkeypatch, typed, expected):
+    """As in all other commands."""
+    for folder in ("ckpts/.sidecar", "ckpts/saved-1", "ckpts/saved-2", "other"):
+        (tmp_path / folder).mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    assert folder_and_names(typed) == expected
+
+
 @pytest.mark.parametrize("folder", ["", "epoch_1"])
 def test_the_refusal_names_a_command_that_works(tmp_path, clock, monkeypatch, capsys, folder):
     """Whichever directory, sub-folder and run it is about."""
@@ -505,7 +523,7 @@ def test_the_refusal_names_a_command_that_works(tmp_path, clock, monkeypatch, ca
     code, _, refusal = type_("requeue", "-d", "checkpoints", "--run", "run", name)
     assert (code, refusal.count("`")) == (2, 2)
     _, *words = shlex.split(refusal.split("`")[1])
-    assert words[:2] == ["requeue", "--again"]
+    assert words[:3] == ["requeue", "checkpoints", name]
     for option, done in (("--dry-run", "would be"), ("--no-wait", "is")):
         code, out, _ = type_(*words, option)
         assert (code, out.partition(" (")[0]) == (0, f"{name} {done} requeued")

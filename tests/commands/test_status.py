@@ -1,6 +1,7 @@
 import json
 import math
 from dataclasses import replace
+from functools import partial
 
 import pytest
 from fakes import Node as FakeNode
@@ -8,8 +9,11 @@ from fakes import pass_time, save
 from statuses import make_status
 
 from sidecar.commands.catalog_and_rules import make_catalog
-from sidecar.commands.status.collect import RunObserver, check_place, observe_for, runs_in
+from sidecar.commands.hints import no_run
+from sidecar.commands.load import check_place
+from sidecar.commands.status.collect import RunObserver, observe_for
 from sidecar.commands.status.render import as_json, lines
+from sidecar.coordination.run import open_run
 from sidecar.coordination.storage import PosixStorage
 from sidecar.errors import SettingsError
 from sidecar.protocol.heartbeat import WorkerProgress
@@ -65,23 +69,22 @@ def test_both_status_documents_have_the_same_keys_for_the_same_facts(observer):
     assert {key: of_the_run[key] for key in common} == {key: of_the_node[key] for key in common}
 
 
-@pytest.mark.usefixtures("run")
-def test_a_run_of_another_name_is_told(storage, catalog, clock):
+def test_a_run_of_another_name_is_told(catalog, clock, place):
     """Most likely `--run` was mistyped."""
+    settings = Settings(checkpoint_dir=place, run="statf")
+    open_run(PosixStorage(settings.state_dir / "state"), 0.0)
     observer = RunObserver(
-        PosixStorage(storage.root.parent / "statf"),
-        catalog,
-        clock,
-        lease_seconds=10.0,
-        runs=runs_in(storage.root.parent),
+        PosixStorage(settings.run_dir), catalog, clock, lease_seconds=10.0, no_run=partial(no_run, settings)
     )
-    assert "no daemon has started yet; the state directory holds other runs: state" in shown(observer.collect())
+    told = " ".join(shown(observer.collect()).split())
+    assert told.startswith("run statf: no daemon has started yet; runs in ")
+    assert told.endswith(": state")
 
 
 def test_a_place_that_does_not_exist_is_a_mistake(tmp_path):
     """Neither checkpoints nor a run: the sentence names the path. Either of them is enough."""
     ckpts, run_dir = tmp_path / "ckpst", tmp_path / "state" / "ckpst"
-    with pytest.raises(SettingsError, match=rf"'{ckpts}'.*{run_dir}.*--checkpoint-dir"):
+    with pytest.raises(SettingsError, match=rf"'{ckpts}'.*{run_dir}"):
         check_place(ckpts, run_dir)
     run_dir.mkdir(parents=True)
     check_place(ckpts, run_dir)

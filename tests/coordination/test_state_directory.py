@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 
 import pytest
@@ -59,6 +60,20 @@ def test_a_state_elsewhere_leaves_a_marker_once(elsewhere):
     assert [path.name for path in elsewhere.checkpoint_dir.iterdir()] == [elsewhere.marker.name]
     with pytest.raises(StateUnavailableError, match=rf"{elsewhere.marker}.*{elsewhere.run_dir.parent}\b"):
         elsewhere.check_beginning()
+
+
+def test_another_state_directory_is_named_if_it_is_there(elsewhere, tmp_path):
+    """With the option to give; one that is not there has to be mounted."""
+    elsewhere.join(RUN)
+    wrong = StateDirectory(elsewhere.checkpoint_dir, tmp_path / "wrong" / "ckpts")
+    with pytest.raises(StateUnavailableError, match="Mount it again"):
+        wrong.check_beginning()
+    (elsewhere.run_dir / "run.json").write_text("{}")
+    option = f"ive --state-dir {elsewhere.run_dir.parent}"
+    with pytest.raises(StateUnavailableError, match=re.escape(option)):
+        wrong.check_beginning()
+    with pytest.raises(SettingsError, match=re.escape(option)):
+        wrong.check(Run(run="r2", nonce="n", created_at=None, checkpoint_dir=str(elsewhere.checkpoint_dir)))
 
 
 @pytest.mark.parametrize("odd", ["torn", "a FIFO", "a link"])

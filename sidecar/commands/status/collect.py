@@ -6,23 +6,19 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
 from sidecar.checkpoints.catalog import Catalog
 from sidecar.checkpoints.scan import ScanResult
-from sidecar.checkpoints.subfolder_hint import similar_folder
 from sidecar.commands.best import BestExport
 from sidecar.commands.observed_nodes import ObservedNode
 from sidecar.commands.status.run_reader import RunReader
 from sidecar.coordination.heartbeats import heartbeat_path
 from sidecar.coordination.journal_state import JournalState
-from sidecar.coordination.run import RUN_PATH, find_run, read_run
-from sidecar.coordination.state_directory import StateDirectory
-from sidecar.coordination.storage import PosixStorage, Storage
-from sidecar.errors import SettingsError, StateUnavailableError
+from sidecar.coordination.run import read_run
+from sidecar.coordination.storage import Storage
 from sidecar.policy.eligibility import LeftOut, left_out, ready_workers
 from sidecar.policy.proposers import publisher
 from sidecar.policy.selection import Selection, pending
@@ -72,7 +68,7 @@ class RunStatus:
     incomplete: tuple[tuple[str, str], ...] = ()  # names of incomplete checkpoints, each with the reason
     unknown: dict[str, str] = field(default_factory=dict)  # by name: why this node cannot read a checkpoint now
     min_workers: int = 1
-    other_runs: tuple[str, ...] = ()  # the runs in the state directory, if it does not hold this one
+    no_run: str = ""  # if no daemon has begun this run: that, and what to type
     directory: Directory = Directory()
     best_export: BestExport | None = None  # whether its files are whole was not checked
     lease_seconds: float = 10.0  # a node whose heartbeat has not changed for this long is gone
@@ -141,7 +137,7 @@ class RunObserver:
         *,
         lease_seconds: float,
         written_at: Callable[[str], float | None] = lambda _: None,
-        runs: Callable[[], list[str]] = list,
+        no_run: Callable[[], str] = str,
         selection: Selection = Selection(),  # noqa: B008 - frozen
         min_workers: int = 1,
         beat_seconds: float = 2.0,
@@ -150,7 +146,7 @@ class RunObserver:
     ) -> None:
         self.storage = storage
         self.written_at = written_at
-        self.runs = runs
+        self.no_run = no_run
         self.selection = selection
         self.min_workers = min_workers
         self.catalog = catalog
@@ -166,7 +162,7 @@ class RunObserver:
         scan = self.catalog.scan()
         if not self.observe_members():
             directory = Directory(self.place, scan.missing)
-            return RunStatus(None, directory=directory, incomplete=scan.waiting, other_runs=tuple(self.runs()))
+            return RunStatus(None, directory=directory, incomplete=scan.waiting, no_run=self.no_run())
         assert self._reader is not None
         self._reader.read_journal()
         history, task = self._reader.history, self._reader.task(self.lease_seconds)
@@ -231,31 +227,6 @@ def observe_for(observer: RunObserver, seconds: float, pause: Callable[[float], 
     until = observer.clock.now() + seconds
     while observer.observe_members() and observer.unknown_nodes() and observer.clock.now() < until:
         pause(_READING_SECONDS)
-
-
-def check_place(checkpoint_dir: Path, run_dir: Path) -> None:
-    """Raise an error if these directories cannot belong to one run.
-
-    Raises:
-        SettingsError: There is neither a checkpoint directory nor a run, or the run is that of another directory.
-        StateUnavailableError: The state of the run is unavailable, as when its storage is not mounted.
-    """
-    if not checkpoint_dir.is_dir() and not run_dir.is_dir():
-        remedy = similar_folder(checkpoint_dir) or "name the directory that training saves in"
-        raise SettingsError(
-            f"checkpoint_dir {str(checkpoint_dir)!r} does not exist, and there is no run in {run_dir}: {remedy}"
-        )
-    place, run = StateDirectory(checkpoint_dir, run_dir), find_run(PosixStorage(run_dir))
-    if run is None:
-        place.check_beginning()
-        return
-    with suppress(StateUnavailableError):  # reading the status needs no checkpoint directory
-        place.check(run)
-
-
-def runs_in(state_dir: Path) -> Callable[[], list[str]]:
-    """Return a function that lists the runs in a state directory."""
-    return lambda: sorted(path.parent.name for path in state_dir.glob(f"*/{RUN_PATH}"))
 
 
 def file_times(root: Path) -> Callable[[str], float | None]:

@@ -4,9 +4,10 @@ from functools import partial
 from typing import Any
 
 from sidecar.commands.catalog_and_rules import make_catalog, make_rules
-from sidecar.commands.load import load_in_time
+from sidecar.commands.hints import no_run
+from sidecar.commands.load import check_place, load_in_time
 from sidecar.commands.status.best_export import read_best_export
-from sidecar.commands.status.collect import RunObserver, check_place, file_times, runs_in
+from sidecar.commands.status.collect import RunObserver, file_times
 from sidecar.commands.storage_timeout import ActivityStorage, StorageTimeout
 from sidecar.coordination.storage import PosixStorage
 from sidecar.settings import Settings
@@ -24,7 +25,7 @@ def observer_of(flags: dict[str, Any]) -> tuple[Settings, StorageTimeout, RunObs
         SystemClock(),
         lease_seconds=settings.lease_seconds,
         written_at=file_times(settings.run_dir),
-        runs=runs_in(settings.state_dir),
+        no_run=partial(no_run, settings),
         selection=make_rules(settings).selection,
         min_workers=settings.min_workers,
         beat_seconds=settings.beat_seconds,

@@ -92,8 +92,7 @@ def lines(run: str, status: RunStatus) -> "Iterator[RenderableType]":
     from rich.text import Text  # noqa: PLC0415 - only people need it
 
     if status.run_id is None:
-        others = f"; the state directory holds other runs: {', '.join(status.other_runs)}" if status.other_runs else ""
-        yield _text(f"run {run}: no daemon has started yet{others}")
+        yield _text(status.no_run or f"run {run}: no daemon has started yet")
         if status.directory.missing:
             yield _text("the checkpoint directory does not exist", "yellow")
         return

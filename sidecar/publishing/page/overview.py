@@ -89,7 +89,7 @@ def _failing(failing: Mapping[str, Any], status: Mapping[str, Any]) -> str:
     known = ADVICE.get(failing["kind"] or "")
     told = f" {advice(known.cause)} {advice(known.remedy)}" if known else ""
     folder = status.get("checkpoint_dir")
-    path = text(shlex.quote(f"{folder}/{failing['checkpoint']}")) if folder else name
+    path = text(shlex.join([folder, failing["checkpoint"]])) if folder else name
     log = (
         f'<p>Log of the worker process: <code class="path">{text(failing["log"])}</code></p>'
         if failing.get("log")

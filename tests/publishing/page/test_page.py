@@ -90,7 +90,7 @@ def test_failures_are_at_the_top(run, count, words):
         words,
         "on node worker-1",
         "does not match the model",
-        "sidecar requeue '/data/ckpts/epoch 1.keras'",
+        "sidecar requeue /data/ckpts 'epoch 1.keras'",
         "/var/tmp/sidecar-logs/worker-1.7.log",
         "layer dense has another shape",
         "evaluations fail",
