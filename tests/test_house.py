@@ -79,6 +79,30 @@ def test_the_order_of_the_folders_is_told_as_it_is():
     assert listed == names
 
 
+PARTS = ("state", "schedule", "storage_health", "shutdown", "retention", "runner", "tracker", "timers", "statistics")
+
+
+def foreign_fields(source):
+    """Yield each attribute of one of a daemon's parts that is assigned outside that part."""
+    for node in ast.walk(ast.parse(source)):
+        for target in targets_of(node) if isinstance(node, ast.Assign | ast.AugAssign) else ():
+            owners = ast.unparse(target.value).split(".") if isinstance(target, ast.Attribute) else []
+            if owners[-1:] != ["self"] and set(PARTS) & set(owners):
+                yield ast.unparse(target)
+
+
+def test_foreign_fields_are_recognised():
+    """The rule below finds an assignment through `self`, through a local name and in a tuple."""
+    source = "self.state.a = 1\nstate.b += 1\nself.c, self.state.tracker.d = 1, 2\nself.times.e = other.state.f"
+    assert list(foreign_fields(source)) == ["self.state.a", "state.b", "self.state.tracker.d"]
+
+
+def test_each_part_of_a_daemon_alone_assigns_its_fields():
+    """The other parts call its methods, so that one file shows all that can happen to a field."""
+    found = {path.name: list(foreign_fields(path.read_text())) for path in (SOURCES / "daemon").glob("*.py")}
+    assert not {name: fields for name, fields in found.items() if fields}
+
+
 def fields_of(definition):
     """Return the names of a class's annotated attributes, and of what its methods assign to `self`."""
     annotated = [each for each in definition.body if isinstance(each, ast.AnnAssign)]

@@ -1,6 +1,11 @@
 """Put the parts of a daemon together. The product, the tests and the simulator build their daemons here.
 
 This module starts nothing and knows no settings: `commands.bootstrap` makes the arguments from the settings.
+
+Six parts hold what changes: `DaemonState` (the knowledge of the run), `StorageSchedule` (times of requests),
+`StorageHealth` (the open request and failures of storage), `Shutdown` (the end), `Retention` (saves) and `PlanRunner`
+(this node's part in the open plan). Each of them alone assigns its fields; the others call its methods.
+`ResponseObserver`, `RequestBuilder` and `Daemon`, the loop, hold nothing: they pass on what happens.
 """
 
 import secrets
@@ -10,6 +15,7 @@ from typing import Any
 
 from sidecar.coordination.journal_state import JournalState
 from sidecar.daemon.checkpoint_tracker import CheckpointTracker
+from sidecar.daemon.known_nodes import KnownNodes
 from sidecar.daemon.loop import Daemon, StorageRequests
 from sidecar.daemon.lost_checkpoints import LostCheckpoints
 from sidecar.daemon.operator_warnings import OperatorWarnings
@@ -27,7 +33,6 @@ from sidecar.daemon.worker_supervisor import WorkerSupervisor
 from sidecar.daemon.workers.command_specs import EvaluateSpec
 from sidecar.policy.node_identity import Identity
 from sidecar.policy.rules import Rules
-from sidecar.protocol.states import NodeState
 from sidecar.publishing.status import Status
 from sidecar.retention.saves.retention import Retention
 from sidecar.system.clock import Clock
@@ -57,13 +62,6 @@ def build_daemon(
     `start_new`: whether checkpoints from before the first start do not count. `supervisor`: None on a chief.
     `delivered`: returns whether the sinks have everything; None if there are no sinks.
     """
-    state = DaemonState(
-        identity=identity,
-        lease_seconds=timing.lease_seconds,
-        groups=rules.groups,
-        tracker=CheckpointTracker(ScanSelection(rules.selection), LostCheckpoints(vanished_after_seconds), start_new),
-        node_state=NodeState.STARTING if supervisor is not None else NodeState.READY,
-    )
     storage_health = StorageHealth(
         answered_at=clock.now(), timeout_seconds=timing.storage_timeout_seconds, beat_seconds=timing.beat_seconds
     )
@@ -72,6 +70,14 @@ def build_daemon(
         beat_seconds=timing.beat_seconds,
         storage_seconds=timing.storage_timeout_seconds,
         sinks_seconds=0.0 if delivered is None else timing.sink_timeout_seconds,
+    )
+    state = DaemonState(
+        identity=identity,
+        shutdown=shutdown,
+        started=supervisor is None,
+        groups=rules.groups,
+        nodes=KnownNodes(node=identity.node, lease_seconds=timing.lease_seconds),
+        tracker=CheckpointTracker(ScanSelection(rules.selection), LostCheckpoints(vanished_after_seconds), start_new),
     )
     schedule = StorageSchedule(timing=timing)
     runner = PlanRunner(

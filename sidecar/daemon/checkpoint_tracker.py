@@ -113,6 +113,15 @@ class CheckpointTracker:
         self.empty.update(scan, anything=bool(present or scan.waiting or given_up or history.log.count), now=now)
         return new
 
+    def note_missing(self, *, missing: bool) -> bool:
+        """Note whether the checkpoint directory is missing, and return whether that is new."""
+        before, self.missing = self.missing, missing
+        return missing and not before
+
+    def note_beginning(self) -> None:
+        """Note that this daemon began before training created the checkpoint directory."""
+        self.began_first = True
+
     def note(self, no_room: Mapping[Key, str], *, done: bool) -> Mapping[Key, str]:
         """Note which checkpoints could not be pinned, and whether training is done; return the former if they are new.
 

@@ -19,6 +19,14 @@ class EmptyDirectory:
     hint: str | None = None
     _is_over: bool = False  # something was found in the directory or the journal
 
+    def needs_hint(self, now: float, after_seconds: float) -> bool:
+        """Return whether nothing was found for so long, and nobody was told what to check."""
+        return self.since is not None and now >= self.since + after_seconds and self.hint is None
+
+    def note_hint(self, hint: str) -> None:
+        """Note the sentence that says what to check."""
+        self.hint = hint
+
     def update(self, scan: ScanResult, *, anything: bool, now: float) -> None:
         """Apply a scan. `anything`: whether the scan found an entry, or the journal has records of checkpoints."""
         if anything:

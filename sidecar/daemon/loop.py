@@ -121,7 +121,7 @@ class Daemon:
         """Return this node's status for people, also before the loop has turned."""
         now = self.clock.now()
         workers = self.supervisor.workers.statuses() if self.supervisor is not None else ()
-        return report_status(self.state, now, self._why_unready(now), workers, self.shutdown.ended)
+        return report_status(self.state, now, self._why_unready(now), workers)
 
     def _note_turn(self) -> float:
         """Return the time, and forgive workers their silence while this process or the machine was suspended."""
@@ -138,11 +138,9 @@ class Daemon:
         """Drain at the first signal, and end at the second."""
         if self.shutdown.draining:
             self.log.warning("stopped_at_once", signal=message.signal)
-            self.shutdown.exit = 0
+            self.shutdown.end(0)
             return
         self.shutdown.drain(now)
-        if self.shutdown.code is None:
-            self.state.node_state = NodeState.DRAINING
         hint = "the evaluation may end first; the same signal again stops at once"
         self.log.info("draining", signal=message.signal, evaluating=self.runner.execution is not None, hint=hint)
 
@@ -158,13 +156,9 @@ class Daemon:
             supervisor.workers.kill_group(broken)  # without standbys nothing else would make room for new workers
         elif not supervisor.workers.keep_standby and (outgrown := self.state.outgrown_group(now)) is not None:
             supervisor.workers.kill_group(outgrown)  # likewise, because a worker joins only one group
-        if supervisor.task is not None and self.state.task != supervisor.task:
-            self.state.task = supervisor.task
-            if self.state.node_state == NodeState.STARTING:
-                self.state.node_state = NodeState.READY
-        self.state.numerics = supervisor.numerics
+        self.state.note_task(supervisor.task, supervisor.numerics)
         if supervisor.failure is not None:
-            self.shutdown.exit = supervisor.failure
+            self.shutdown.end(supervisor.failure)
 
     def _may_ask(self, now: float) -> bool:
         """Return whether storage may get a request: it has answered, and the last failure was long enough ago."""
@@ -175,17 +169,12 @@ class Daemon:
         """Leave after a signal as soon as no plan needs this node, and in any case when the time is over."""
         proposing = isinstance(self.storage_health.asked, CreatePlan)
         if self.shutdown.draining and self.runner.execution is None and not proposing:
-            self._leave(0, now)
+            self.shutdown.leave(0, now)
         if self.shutdown.code is not None and self.state.run is None:
-            self.shutdown.exit = self.shutdown.code  # no other node knows of this one
+            self.shutdown.end(self.shutdown.code)  # no other node knows of this one
         elif self.shutdown.is_over(now):
             self.log.warning("left_unheard", unready=self._why_unready(now))
-            self.shutdown.exit = self.shutdown.code or 0
-
-    def _leave(self, code: int, now: float) -> None:
-        """Begin to leave with an exit code, unless that has begun."""
-        if self.shutdown.leave(code, now):
-            self.state.node_state = NodeState.LEFT
+            self.shutdown.end(self.shutdown.code or 0)
 
     def _next_turn_at(self, now: float) -> float:
         """Return when the loop must turn again, which is soon enough for every bound."""

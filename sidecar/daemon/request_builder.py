@@ -50,32 +50,29 @@ class RequestBuilder:
 
     def next(self, now: float) -> Request | None:
         """Return the next request to storage; None if nothing is due."""
-        run = self.state.run
-
-        def record() -> Request | None:
-            return None if run is None else self._next_record(run, now)
-
         slots = self.supervisor.workers.slots() if self.supervisor is not None else ()
-        ask: Ask | SyncDue | Request | None = self.schedule.next_request(
-            now,
-            self.state.heartbeat(self.schedule.beats, slots),
-            may_scan=self.may_scan(),
-            may_poll=self.state.caught_up,
-            record=record,
-        )
-        if isinstance(ask, SyncDue):
-            return self._sync(ask, now)
-        if isinstance(ask, Ask):
-            return JoinRun() if ask is Ask.JOIN else PollJournal()
-        return ask
+        heartbeat = self.state.heartbeat(self.schedule.beats, slots)
+        for due in self.schedule.due(now, heartbeat, may_scan=self.may_scan(), may_poll=self.state.caught_up):
+            if (request := self._build(due, now)) is not None:
+                return request
+        return None
+
+    def _build(self, due: Ask | SyncDue, now: float) -> Request | None:
+        """Return a request that is due; None if there is no record to write."""
+        if isinstance(due, SyncDue):
+            return self._sync(due, now)
+        if due is Ask.RECORD:
+            return self._next_record(now)
+        return JoinRun() if due is Ask.JOIN else PollJournal()
 
     def may_scan(self) -> bool:
         """Return whether checkpoints may be scanned. Before the journal is read, all of them would be pinned."""
         return self.supervisor is not None and self.state.caught_up and self.shutdown.code is None
 
-    def _next_record(self, run: str, now: float) -> Request | None:
+    def _next_record(self, now: float) -> Request | None:
         """Return the request that writes this node's next record, or polls the journal; None if neither is due."""
-        if self.supervisor is None or not self.state.caught_up:
+        run = self.state.run
+        if self.supervisor is None or run is None or not self.state.caught_up:
             return None
         execution, ending = self.runner.execution, self.runner.ending
         if execution is None or ending is None or self.state.history.open is None:
@@ -102,7 +99,8 @@ class RequestBuilder:
         if isinstance(action, Fail) and plan is not None:
             return CreateOutcome(self.records.failure(plan, action))
         if isinstance(action, Wait):
-            self.schedule.wake_at = self.schedule.wake_at if action.until is None else action.until
+            if action.until is not None:
+                self.schedule.wake_by(action.until)
             if action.listen:
                 return PollJournal() if self.schedule.is_poll_due(now) else None
             self.schedule.stop_polling()
@@ -112,16 +110,16 @@ class RequestBuilder:
         """Leave the run that is over, once the sinks of this node have taken its end."""
         ended = Ended(action.why, action.failed)
         if not self.shutdown.may_leave(ended, now, delivered=self.delivered()):
-            self.schedule.wake_at = min(self.schedule.wake_at, now + _SINKS_PAUSE_SECONDS)
+            self.schedule.wake_by(now + _SINKS_PAUSE_SECONDS)
             return
         self.log.info("run_ended", reason=action.why, failed=action.failed)
-        if self.shutdown.leave(1 if action.failed else 0, now):
-            self.state.node_state = NodeState.LEFT
+        self.shutdown.leave(1 if action.failed else 0, now)
 
     def _sync(self, due: SyncDue, now: float) -> Sync:
         """Return the request that writes the heartbeat, with everything else that is due."""
         # The fields that are added here do not make a sync due when they change.
-        heartbeat = replace(self.state.with_checkpoints(due.heartbeat, now), doing=self.runner.progress)
+        heartbeat = self.state.with_checkpoints(self.schedule.number(due, now), now)
+        heartbeat = replace(heartbeat, doing=self.runner.progress)
         is_last = heartbeat.state == NodeState.LEFT and self.supervisor is not None and self.state.has_scanned
         tidying = self.retention.due(now)
         if self.state.caught_up and self.state.publishes(now):
@@ -158,5 +156,5 @@ class RequestBuilder:
         due = history.through >= self.schedule.snapshot_through + self.snapshot_plans
         if run is None or not (due and self._is_between_plans() and self.state.publishes(now)):
             return None
-        self.schedule.snapshot_through = history.through
+        self.schedule.note_snapshot(history.through)
         return take(history, run)

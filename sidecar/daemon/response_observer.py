@@ -78,18 +78,18 @@ class ResponseObserver:
 
     def _observe_run(self, joined: Joined) -> None:
         """Continue in the run that was joined."""
-        self.state.run = joined.run
+        self.state.join(joined.run)
         self._note_missing(missing=False)
         if joined.history is not None:
             self.state.resume(joined.history)
             self.retention.resume(joined.history)
-            self.schedule.snapshot_through = joined.history.through
+            self.schedule.note_snapshot(joined.history.through)
 
     def _observe_missing_directory(self, now: float) -> None:
         """Try again later to join a run. Training has not saved yet, so no checkpoint is from before this daemon."""
         self._note_missing(missing=True)
-        self.schedule.next_sync_at = now + self.timing.sweep_seconds
-        self.state.tracker.began_first = True
+        self.schedule.sync_at(now + self.timing.sweep_seconds)
+        self.state.tracker.note_beginning()
 
     def _observe_sync(self, synced: Synced, now: float) -> None:
         """Apply the results of a sync: removed saves, the end of the journal, and the scan if there was one."""
@@ -97,22 +97,21 @@ class ResponseObserver:
         if synced.upkeep is not None:
             self._observe_upkeep(synced.upkeep, sync, now)
         if synced.more:
-            self.schedule.next_sync_at = now
+            self.schedule.sync_at(now)
         elif not state.caught_up and synced.unread is None:
-            state.caught_up = True
+            state.note_caught_up()
             self.log.info("journal_read", plans=state.history.through, evaluated=len(state.history.verdicts.succeeded))
         self.schedule.note_scan(now, asked=sync.scan, unfinished=isinstance(synced.reconciliation, ScanRunning))
         if isinstance(synced.reconciliation, Reconciliation):
             self._observe_scan(synced.reconciliation, now)
         if sync.heartbeat.state == NodeState.LEFT and self.shutdown.code is not None:
-            self.shutdown.exit = self.shutdown.code
+            self.shutdown.end(self.shutdown.code)
 
     def _observe_upkeep(self, upkeep: Upkeep, sync: Sync, now: float) -> None:
         """Note which saves were removed, and warn about failures with views and saves."""
         for folder in self.retention.done(sync.tidying, upkeep.tidied, now):
             self.warnings.left(folder, upkeep.tidied.failed[folder])
-        self.state.statistics.saves_bytes = self.retention.bytes
-        self.state.statistics.journal_problems = upkeep.journal_problems
+        self.state.statistics.note_saves(self.retention.bytes, upkeep.journal_problems)
         if upkeep.tidied.old:
             self.log.info("old_evaluations_removed", count=upkeep.tidied.old)
         self.warnings.trouble(upkeep.trouble)
@@ -120,8 +119,7 @@ class ResponseObserver:
     def _observe_scan(self, reconciliation: Reconciliation, now: float) -> None:
         """Apply the checkpoints that a scan found, and the pins and exports that it made."""
         state, scan = self.state, reconciliation.scan
-        state.statistics.pins_bytes = reconciliation.pins_bytes
-        state.statistics.exports = reconciliation.exports
+        state.statistics.note_scan(reconciliation.pins_bytes, reconciliation.exports)
         if reconciliation.exports.linked:
             self.retention.link(reconciliation.exports.best)
         self.warnings.exports(reconciliation.exports, state.export_rules())
@@ -169,20 +167,21 @@ class ResponseObserver:
         if isinstance(error, NewerSchemaError):
             self._stand_by()
         elif isinstance(error, RunReplacedError) and self.shutdown.begun:
-            self.shutdown.exit = self.shutdown.code or 0  # no run is left that would read a last heartbeat
+            self.shutdown.end(self.shutdown.code or 0)  # no run is left that would read a last heartbeat
             return
         elif is_start or not error.retryable:
-            self.shutdown.exit = error
+            self.shutdown.end(error)
             return
         at_checkpoints = isinstance(response, Synced) and response.unread is None
         if self.storage_health.fail(str(error), now, at_checkpoints=at_checkpoints):
             self.log.warning("storage_failed", message=self.storage_health.problem)
         if not at_checkpoints:
-            self.schedule.next_sync_at = self.storage_health.blocked_until
+            self.schedule.sync_at(self.storage_health.blocked_until)
 
     def _stand_by(self) -> None:
         """Take no part any more, because a newer release may have opened a plan that this one cannot read."""
-        self.storage_health.needs_newer_release = self.state.withdrawn = True
+        self.storage_health.stand_by()
+        self.state.withdraw(withdrawn=True)
         self.runner.abandon()
         if self.supervisor is not None:
             self.supervisor.workers.kill_all()
@@ -191,17 +190,17 @@ class ResponseObserver:
         """Note whether the journal could be read. After a lease without it, other nodes must not count on this one."""
         self.schedule.note_journal(asked_at, readable=readable)
         if readable:
-            self.storage_health.needs_newer_release = False
-        self.state.withdrawn = self.storage_health.needs_newer_release or self.schedule.is_unreadable(asked_at)
+            self.storage_health.note_readable()
+        withdrawn = self.storage_health.needs_newer_release or self.schedule.is_unreadable(asked_at)
+        self.state.withdraw(withdrawn=withdrawn)
 
     def _note_missing(self, *, missing: bool) -> None:
         """Note whether the checkpoint directory is missing, and warn if that is new."""
-        if missing and not self.state.tracker.missing:
+        if self.state.tracker.note_missing(missing=missing):
             self.warnings.missing()
-        self.state.tracker.missing = missing
 
     def _warn_if_empty(self, now: float) -> None:
         """Warn once if the checkpoint directory has been empty for long."""
         empty, seconds = self.state.tracker.empty, self.timing.nothing_seen_seconds
-        if empty.since is not None and now >= empty.since + seconds and empty.hint is None:
-            empty.hint = self.warnings.empty(seconds)
+        if empty.needs_hint(now, seconds):
+            empty.note_hint(self.warnings.empty(seconds))

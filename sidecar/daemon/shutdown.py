@@ -42,13 +42,15 @@ class Shutdown:
         self._drain_by = now + self.drain_seconds
         self._gone_by = min(self._gone_by, self._drain_by + _LAST_BEATS * self.beat_seconds)
 
-    def leave(self, code: int, now: float) -> bool:
-        """Note that only the last heartbeat is left to write, and return whether that is new."""
-        if self.code is not None:
-            return False
-        self.code = code
-        self._gone_by = min(self._gone_by, now + self.storage_seconds)
-        return True
+    def leave(self, code: int, now: float) -> None:
+        """Note that only the last heartbeat is left to write, unless that is known."""
+        if self.code is None:
+            self.code = code
+            self._gone_by = min(self._gone_by, now + self.storage_seconds)
+
+    def end(self, how: SidecarError | int) -> None:
+        """End the daemon now, with an exit code or an error."""
+        self.exit = how
 
     def may_leave(self, ended: Ended, now: float, *, delivered: bool) -> bool:
         """Return whether this node may leave a run that is over: sinks have taken that, or their time is over.

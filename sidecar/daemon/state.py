@@ -14,6 +14,7 @@ from sidecar.coordination.liveness import HeartbeatReadings
 from sidecar.coordination.snapshot import RECENT
 from sidecar.daemon.checkpoint_tracker import CheckpointTracker
 from sidecar.daemon.known_nodes import KnownNodes
+from sidecar.daemon.shutdown import Shutdown
 from sidecar.daemon.statistics import Statistics
 from sidecar.daemon.timers import Timers
 from sidecar.daemon.training_progress import TrainingProgress
@@ -52,11 +53,11 @@ class DaemonState:
 
     # settings
     identity: Identity
-    lease_seconds: float
     groups: GroupRules = field(default_factory=GroupRules)
 
     # of itself
-    node_state: NodeState = NodeState.STARTING
+    shutdown: Shutdown
+    started: bool  # whether its task was checked; a chief has none to check
     task: str | None = None  # digest of the task's code; None until it was checked
     numerics: NumericProfiles = field(default_factory=NumericProfiles)
     withdrawn: bool = False  # the journal cannot be read, so other nodes must not count on this one
@@ -65,17 +66,34 @@ class DaemonState:
     run: str | None = None  # the run's id; None until it was joined
     history: JournalState = field(default_factory=lambda: JournalState(log=EntryLog(keep=RECENT)))
     caught_up: bool = False  # the journal was read to its end once
-    nodes: KnownNodes = field(init=False)
+    nodes: KnownNodes
     tracker: CheckpointTracker
     timers: Timers = field(default_factory=Timers)
     statistics: Statistics = field(default_factory=Statistics)
     training: TrainingProgress = field(init=False)
 
     def __post_init__(self) -> None:
-        self.nodes = KnownNodes(node=self.identity.node, lease_seconds=self.lease_seconds)
         self.training = TrainingProgress(self._is_of_this_training)
 
     # -- what happens ----------------------------------------------------------------------------------------------
+
+    def join(self, run: str) -> None:
+        """Note the run that was joined."""
+        self.run = run
+
+    def note_task(self, task: str | None, numerics: NumericProfiles) -> None:
+        """Note the digest of the task's code, None until it was checked, and the numeric profiles of the workers."""
+        self.numerics = numerics
+        if task is not None:
+            self.task, self.started = task, True
+
+    def note_caught_up(self) -> None:
+        """Note that the journal was read to its end."""
+        self.caught_up = True
+
+    def withdraw(self, *, withdrawn: bool) -> None:
+        """Note whether this node cannot follow the journal, so that other nodes must not count on it."""
+        self.withdrawn = withdrawn
 
     def resume(self, history: JournalState) -> None:
         """Continue from a snapshot of the journal."""
@@ -109,12 +127,11 @@ class DaemonState:
         self, scan: ScanResult, given_up: tuple[Settlement, ...], now: float, wall: float
     ) -> list[DiscoveredCheckpoint]:
         """Apply a scan of the checkpoint directory, and return the new checkpoints that need an evaluation."""
-        is_first, self.timers.scanned_at = not self.has_scanned, self.nodes.synced_at
+        is_first = not self.has_scanned
         new = self.tracker.see(scan, given_up, self.history, self.task, now, wall)
         self.statistics.gaps.scan(new, now)
         self.training.record_scan(new, self.complete)
-        if new or is_first:
-            self.timers.last_activity_at = now
+        self.timers.note_scan(self.nodes.synced_at, now, changed=bool(new) or is_first)
         is_settled = self.history.verdicts.is_settled
         return [discovered for discovered in new if not is_settled(discovered.checkpoint.key, self.task)]
 
@@ -124,6 +141,15 @@ class DaemonState:
     def complete(self) -> Mapping[Key, DiscoveredCheckpoint]:
         """Return the complete checkpoints of the newest scan, in order of discovery."""
         return self.tracker.found
+
+    @property
+    def node_state(self) -> NodeState:
+        """Return how far this node is between its start and its end."""
+        if self.shutdown.code is not None:
+            return NodeState.LEFT
+        if self.shutdown.draining:
+            return NodeState.DRAINING
+        return NodeState.READY if self.started else NodeState.STARTING
 
     @property
     def shown_state(self) -> NodeState:

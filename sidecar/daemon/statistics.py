@@ -22,6 +22,14 @@ class Statistics:
     group: tuple[str, ...] = ()  # the workers of the newest evaluation
     gaps: UnseenSteps = field(default_factory=UnseenSteps)
 
+    def note_saves(self, saves_bytes: int, journal_problems: tuple[str, ...]) -> None:
+        """Note the size of what workers saved, and why the journal grows."""
+        self.saves_bytes, self.journal_problems = saves_bytes, journal_problems
+
+    def note_scan(self, pins_bytes: int, exports: ExportsReport) -> None:
+        """Note the size of pins, and the exports."""
+        self.pins_bytes, self.exports = pins_bytes, exports
+
     def note_group(self, plan: Plan | None, *, live: bool) -> None:
         """Note the group of the newest evaluation, and count it if it is new. `live`: its record is new, too."""
         group = tuple(member.worker for member in plan.members or ()) if plan is not None else ()

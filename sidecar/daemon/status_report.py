@@ -9,7 +9,6 @@ from sidecar.protocol.heartbeat import Heartbeat
 from sidecar.publishing.status import (
     CheckpointsStatus,
     DiskUsage,
-    Ended,
     EvaluationStatus,
     MemberProgress,
     Newest,
@@ -23,13 +22,7 @@ from sidecar.publishing.status import (
 _SENTENCES_SHOWN: Final = 20
 
 
-def report_status(
-    state: DaemonState,
-    now: float,
-    unready: str | None,
-    workers: tuple[WorkerStatus, ...],
-    ended: Ended | None = None,
-) -> Status:
+def report_status(state: DaemonState, now: float, unready: str | None, workers: tuple[WorkerStatus, ...]) -> Status:
     """Return the status of a daemon. `unready`: why this node is not ready; None if it is ready."""
     identity, tracker, history, statistics = state.identity, state.tracker, state.history, state.statistics
     waiting = tracker.choice(history, state.task).evaluate
@@ -72,7 +65,7 @@ def report_status(
         ),
         unreadable=UnreadableEntries(sentences[:_SENTENCES_SHOWN], len(sentences)),
         journal_problems=len(statistics.journal_problems),
-        ended=ended,
+        ended=state.shutdown.ended,
     )
 
 

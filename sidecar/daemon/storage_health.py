@@ -51,6 +51,14 @@ class StorageHealth:
             self.blocked_until = now + self.beat_seconds
         return is_new
 
+    def stand_by(self) -> None:
+        """Note that the journal has records that this release cannot read."""
+        self.needs_newer_release = True
+
+    def note_readable(self) -> None:
+        """Note that this release could read the journal."""
+        self.needs_newer_release = False
+
     def succeed(self, *, scanned: bool) -> bool:
         """Note that the response was not an error, and return whether the last problem is over."""
         is_over = self.problem is not None and (scanned or not self._failed_at_checkpoints)

@@ -1,19 +1,16 @@
-"""Decide the next request to shared storage, and its time. Pure: from heartbeat and time to the next request.
+"""Decide which requests to shared storage are due, and when. No I/O and no clock.
 
 One request is open at a time. A sync, which writes the heartbeat and reads the journal, is due once in a beat and when
 the heartbeat changes. It includes a scan if one is due, too. Between syncs records are written and the journal is
-polled.
+polled. `request_builder` asks what is due, and builds it.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Final, TypeVar
+from typing import Final
 
 from sidecar.daemon.timing import Timing
 from sidecar.protocol.heartbeat import Heartbeat
-
-Record = TypeVar("Record")
 
 _IDLE_SECONDS: Final = 1.0  # the longest sleep: /healthz and systemd's watchdog check that the loop turns
 _SHORTEST_SLEEP_SECONDS: Final = 0.01  # rounding in clocks must not make the loop spin
@@ -22,10 +19,11 @@ _POLL_SECONDS: Final = 0.05  # reading one name of the journal costs less than t
 
 
 class Ask(StrEnum):
-    """Name a request to storage that has no content."""
+    """Name a request to storage that holds nothing which the schedule knows."""
 
     JOIN = "join the run"
     POLL = "poll the journal"
+    RECORD = "write a record, if this node has one to write"
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +74,18 @@ class StorageSchedule:
         """Read the journal as soon as storage has time, because a file event reported a change."""
         self._journal_changed = True
 
+    def sync_at(self, when: float) -> None:
+        """Let the next sync be due at this time, unless the heartbeat changes before."""
+        self.next_sync_at = when
+
+    def wake_by(self, when: float) -> None:
+        """Let the policy decide again at this time or before."""
+        self.wake_at = min(self.wake_at, when)
+
+    def note_snapshot(self, through: int) -> None:
+        """Note that the newest snapshot holds the plans up to this one."""
+        self.snapshot_through = through
+
     def note_journal(self, asked_at: float, *, readable: bool) -> None:
         """Note whether the sync that was requested at `asked_at` could read the journal."""
         if readable:
@@ -113,35 +123,39 @@ class StorageSchedule:
         self._scan_requested |= self.scanned_at < when <= now
         return self.scanned_at >= when and answered
 
-    def next_request(
-        self,
-        now: float,
-        heartbeat: Heartbeat | None,
-        *,
-        may_scan: bool,
-        may_poll: bool,
-        record: Callable[[], Record | None],
-    ) -> Ask | SyncDue | Record | None:
-        """Return the request to submit now, and note it as submitted. `heartbeat` is None until a run is joined.
+    def due(
+        self, now: float, heartbeat: Heartbeat | None, *, may_scan: bool, may_poll: bool
+    ) -> tuple[Ask | SyncDue, ...]:
+        """Return the requests that are due, in their order. Only the first that has something to write is submitted.
 
-        The heartbeat comes first, but not twice in a row: if a sync takes longer than a beat, the next one is due at
-        once, and no record would ever be written. `record`: returns the request for a record, if one must be written.
+        `heartbeat` is None until a run is joined. The heartbeat comes first, but not twice in a row: if a sync takes
+        longer than a beat, the next one is due at once, and no record would ever be written.
         """
         if heartbeat is None:
-            return Ask.JOIN if now >= self.next_sync_at else None
+            return (Ask.JOIN,) if now >= self.next_sync_at else ()
         scan, absent = now >= self.scan_due_at(may_scan=may_scan), self.is_absent(now)
-        due = scan or absent or now >= self.next_sync_at or heartbeat != self.written
         if absent:  # not twice with a scan, because scans longer than the lease would keep this node absent for ever
-            return self._sync(now, heartbeat, scan=scan and not self._last_sync_scanned)
-        if due and not self._sync_was_last:
-            return self._sync(now, heartbeat, scan=scan)
+            return (SyncDue(heartbeat, scan and not self._last_sync_scanned),)
+        is_sync_due = scan or now >= self.next_sync_at or heartbeat != self.written
+        sync = (SyncDue(heartbeat, scan),) if is_sync_due else ()
+        if sync and not self._sync_was_last:
+            return sync
         self._sync_was_last = False
         if self._journal_changed and may_poll:
             self._journal_changed = False
-            return Ask.POLL
-        if (request := record()) is not None:
-            return request
-        return self._sync(now, heartbeat, scan=scan) if due else None
+            return (Ask.POLL,)
+        return (Ask.RECORD, *sync)
+
+    def number(self, due: SyncDue, now: float) -> Heartbeat:
+        """Return the heartbeat of a sync with the number of its beat, and note the sync as submitted."""
+        self.beats += 1
+        self.written = replace(due.heartbeat, beat=self.beats)
+        self.next_sync_at = now + self.timing.beat_seconds
+        self._sync_was_last, self._last_sync_scanned = True, due.scan
+        self._journal_changed = False  # a sync reads the journal, too
+        if due.scan:
+            self.scanned_at, self._scan_requested = now, False
+        return self.written
 
     def is_poll_due(self, now: float) -> bool:
         """Return whether the journal is read now, between two beats. While no record comes, the pauses grow."""
@@ -150,7 +164,7 @@ class StorageSchedule:
         is_due = now >= self._polling.next_at
         if is_due:
             self._polling.next_at = now + max(_POLL_SECONDS, (now - self._polling.since) / 2)
-        self.wake_at = min(self.wake_at, self._polling.next_at)
+        self.wake_by(self._polling.next_at)
         return is_due
 
     def stop_polling(self) -> None:
@@ -172,14 +186,3 @@ class StorageSchedule:
             return min(now + _IDLE_SECONDS, busy_until)
         due = min(now + _IDLE_SECONDS, self.next_sync_at, self.scan_due_at(may_scan=may_scan), self.wake_at, *others)
         return max(due, now + _SHORTEST_SLEEP_SECONDS)
-
-    def _sync(self, now: float, heartbeat: Heartbeat, *, scan: bool) -> SyncDue:
-        """Return a sync with the next beat, and note it as submitted."""
-        self.beats += 1
-        self.written = replace(heartbeat, beat=self.beats)
-        self.next_sync_at = now + self.timing.beat_seconds
-        self._sync_was_last, self._last_sync_scanned = True, scan
-        self._journal_changed = False  # a sync reads the journal, too
-        if scan:
-            self.scanned_at, self._scan_requested = now, False
-        return SyncDue(self.written, scan)

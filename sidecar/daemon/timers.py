@@ -40,6 +40,12 @@ class Timers:
         else:
             self.failed_at.pop(key, None)
 
+    def note_scan(self, requested_at: float, now: float, *, changed: bool) -> None:
+        """Note a scan of the checkpoint directory, and whether it found anything new."""
+        self.scanned_at = requested_at
+        if changed:
+            self.last_activity_at = now
+
     def note_collective_phases(self, phases: tuple[str, ...], now: float) -> None:
         """Note the phases in which all ranks of the open plan wait for each other; empty if not all of them do."""
         if phases != self._waiting_phases:

@@ -7,6 +7,8 @@ from heartbeats import make_heartbeat
 from sidecar.checkpoints.scan import DiscoveredCheckpoint, ScanResult
 from sidecar.coordination.liveness import HeartbeatReadings
 from sidecar.daemon.checkpoint_tracker import CheckpointTracker
+from sidecar.daemon.known_nodes import KnownNodes
+from sidecar.daemon.shutdown import Shutdown
 from sidecar.daemon.state import DaemonState
 from sidecar.daemon.status_report import report_status
 from sidecar.policy.node_identity import Identity
@@ -20,7 +22,9 @@ from sidecar.publishing.status import WorkerStatus
 def new_world(*, start_new=False, role="worker"):
     state = DaemonState(
         identity=Identity(run="run", node="n1", incarnation="i1", version="1", role=RoleDecision(role, "setting")),
-        lease_seconds=10.0,
+        shutdown=Shutdown(drain_seconds=25.0, beat_seconds=2.0, storage_seconds=10.0),
+        started=False,
+        nodes=KnownNodes(node="n1", lease_seconds=10.0),
         tracker=CheckpointTracker(start_new=start_new),
     )
     state.run, state.task, state.caught_up = "r", "t1", True

@@ -23,8 +23,13 @@ HEARTBEAT = make_heartbeat(beat=0)
 def asked(schedule, now, *, heartbeat=None, record=None, may_scan=True, may_poll=True):
     """Return a word for what storage is asked; `record` is what would be written."""
     known = heartbeat or replace(HEARTBEAT, beat=schedule.beats)
-    request = schedule.next_request(now, known, may_scan=may_scan, may_poll=may_poll, record=lambda: record)
-    return ("scan" if request.scan else "sync") if isinstance(request, SyncDue) else request
+    for due in schedule.due(now, known, may_scan=may_scan, may_poll=may_poll):
+        if isinstance(due, SyncDue):
+            schedule.number(due, now)
+            return "scan" if due.scan else "sync"
+        if due is not Ask.RECORD or record is not None:
+            return record if due is Ask.RECORD else due
+    return None
 
 
 @pytest.fixture
@@ -41,11 +46,11 @@ def schedule():
 def test_a_run_is_joined_before_anything_else():
     """It is tried again when the last attempt says so."""
     schedule = StorageSchedule(timing=TIMING)
-    join = {"may_scan": False, "may_poll": False, "record": lambda: "record"}
-    assert schedule.next_request(0.0, None, **join) is Ask.JOIN
-    schedule.next_sync_at = 5.0
-    assert schedule.next_request(4.9, None, **join) is None
-    assert schedule.next_request(5.0, None, **join) is Ask.JOIN
+    allowed = {"may_scan": False, "may_poll": False}
+    assert schedule.due(0.0, None, **allowed) == (Ask.JOIN,)
+    schedule.sync_at(5.0)
+    assert schedule.due(4.9, None, **allowed) == ()
+    assert schedule.due(5.0, None, **allowed) == (Ask.JOIN,)
 
 
 @pytest.mark.parametrize(
@@ -174,6 +179,7 @@ def test_when_the_loop_turns_again(schedule, wake_at, others, busy_until, expect
 
 def test_a_heartbeat_is_numbered_when_it_is_handed_over(schedule):
     """The number alone makes no sync due."""
-    request = schedule.next_request(102.0, HEARTBEAT, may_scan=True, may_poll=True, record=lambda: None)
-    assert request == SyncDue(replace(HEARTBEAT, beat=2), scan=False)
+    (due,) = schedule.due(102.0, HEARTBEAT, may_scan=True, may_poll=True)
+    assert due == SyncDue(HEARTBEAT, scan=False)
+    assert schedule.number(due, 102.0) == replace(HEARTBEAT, beat=2)
     assert asked(schedule, 102.1) is None
