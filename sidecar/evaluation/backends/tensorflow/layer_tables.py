@@ -28,29 +28,6 @@ _ADDRESS: Final = re.compile(r" at 0x[0-9a-f]+")  # in the `repr` of an object
 
 
 @dataclass(frozen=True, slots=True)
-class FixedTable:
-    """A lookup table of a layer. No checkpoint of variables holds its entries."""
-
-    owner: Any  # the layer, or a layer within it
-    attribute: str
-    entries: dict[Any, Any]
-
-    def replace(self, entries: Mapping[Any, Any]) -> bool:
-        """Replace the table by a new one with these entries. Return False if the kind of table does not allow it.
-
-        A function that was traced before still uses the old table.
-        """
-        table = getattr(self.owner, self.attribute)
-        if type(table) is not tf.lookup.StaticHashTable:
-            return False
-        content = tf.lookup.KeyValueTensorInitializer(
-            list(entries), list(entries.values()), table.key_dtype, table.value_dtype
-        )
-        setattr(self.owner, self.attribute, tf.lookup.StaticHashTable(content, table._default_value))  # noqa: SLF001
-        return True
-
-
-@dataclass(frozen=True, slots=True)
 class LayerTables:
     """The tables of one layer: all data outside its variables."""
 
@@ -121,13 +98,6 @@ def has_tables_in_checkpoints(layer: Any) -> bool:
     return bool(kinds) and all(kinds)
 
 
-def fixed_tables_of(layer: Any) -> Iterator[FixedTable]:
-    """Yield each table of a layer that no checkpoint of variables holds."""
-    for owner, name, keys, values, is_mutable in _tables(layer):
-        if not is_mutable:
-            yield FixedTable(owner, name, dict(zip(keys.tolist(), values.tolist(), strict=True)))
-
-
 def idf_of(layer: Any) -> Any:
     """Return the weights of words that a layer holds as constants (`output_mode="tf_idf"`); `None` if it has none."""
     for owner in (layer, _inner_of(layer)):
@@ -136,13 +106,8 @@ def idf_of(layer: Any) -> Any:
     return None
 
 
-def bins_of(layer: Any) -> Any:
-    """Return the bin boundaries that a layer holds as constants; `None` if it has none."""
-    return getattr(layer, "bin_boundaries", None) if is_of_keras(layer, "Discretization") else None
-
-
-def _tables(layer: Any) -> Iterator[tuple[Any, str, Any, Any, bool]]:
-    """Yield owner, name, keys and values of each lookup table of a layer, and whether the table is mutable."""
+def _tables(layer: Any) -> Iterator[tuple[str, Any, Any, bool]]:
+    """Yield name, keys and values of each lookup table of a layer, and whether the table is mutable."""
     for owner in [owner for owner in (layer, _inner_of(layer)) if owner is not None]:
         for name, attribute in sorted(vars(owner).items()):
             is_vocabulary = isinstance(attribute, tf.lookup.StaticVocabularyTable)
@@ -152,7 +117,7 @@ def _tables(layer: Any) -> Iterator[tuple[Any, str, Any, Any, bool]]:
                 with contextlib.suppress(tf.errors.FailedPreconditionError):  # not initialized
                     keys, values = (np.asarray(part) for part in table.export())
                     if keys.size:
-                        yield owner, name, keys, values, is_mutable
+                        yield name, keys, values, is_mutable
 
 
 def _inner_of(layer: Any) -> Any:
@@ -162,7 +127,7 @@ def _inner_of(layer: Any) -> Any:
 
 def _feed_tables(digest: Any, layer: Any) -> bool:
     has_tables = False
-    for _, name, keys, values, _ in _tables(layer):
+    for name, keys, values, _ in _tables(layer):
         order = np.argsort(keys, axis=0, kind="stable")
         digest.update(name.encode())
         feed(digest.update, keys[order])

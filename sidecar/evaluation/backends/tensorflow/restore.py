@@ -33,7 +33,6 @@ from sidecar.evaluation.backends.tensorflow.completeness import (
     takes_no_part,
 )
 from sidecar.evaluation.backends.tensorflow.differences import name_of, some
-from sidecar.evaluation.backends.tensorflow.graph_constants import load_constants
 from sidecar.evaluation.backends.tensorflow.keras_file import has_index, is_keras_file, load
 from sidecar.evaluation.backends.tensorflow.layer_tables import finalize, has_tables_in_checkpoints
 from sidecar.evaluation.backends.tensorflow.libraries import is_keras_2, layers_of
@@ -132,16 +131,15 @@ def restore(model: Any, path: str, make_root: Callable[[Any], Any] | None, excep
         with readable(path) as plain:
             notes = orbax.load(variables, plain, exceptions)
         return Restored(finalize(model), notes)
-    root, folder = make_root(model) if make_root is not None else None, None
+    root = make_root(model) if make_root is not None else None
     if Path(path).is_dir():
         if has_index(path):  # TensorFlow's readers would always take the folder
             raise EvaluationError("mismatch", f"{path} is a folder, and {path}.index lies next to it: move one of them")
-        folder, path = Path(path), str(Path(path, *_VARIABLES))
+        path = str(Path(path, *_VARIABLES))
     with readable(path) as plain:
         try:
             restored = _restore(model, variables, plain, root, exceptions)
-            layers = restored.layers + finalize(model)
-            return replace(restored, layers=layers if folder is None else layers + load_constants(model, folder))
+            return replace(restored, layers=restored.layers + finalize(model))
         except (tf.errors.OpError, DecodeError, IndexError) as error:
             raise _failure(error, plain) from error
 

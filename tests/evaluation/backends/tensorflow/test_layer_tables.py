@@ -1,11 +1,7 @@
 # ruff: noqa: ARG001 - the signatures are Keras'
 """Vocabularies, bins and assets: loaded where the checkpoint has them, said to be the task's where it has not."""
 
-import hashlib
 import importlib
-import tempfile
-from functools import partial
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -47,69 +43,6 @@ def of_texts(of, adapted):
 def of_words(of, given):
     """A vocabulary that is given, which Keras keeps in the configuration."""
     layer = of.layers.StringLookup(vocabulary=WORDS if given == slice(0, 12) else WORDS[::-1])
-    x = of.Input((1,), dtype="string")
-    return ended(of, x, layer(x), 9)
-
-
-def of_words_back(of, given):
-    """Numbers to words and back."""
-    words = WORDS if given == slice(0, 12) else WORDS[::-1]
-    back = of.layers.StringLookup(vocabulary=words, invert=True)
-    x = of.Input((1,), dtype="int64")
-    return ended(of, x, of.layers.StringLookup(vocabulary=WORDS)(back(x)), 9)
-
-
-def of_words_in_a_file(of, given):
-    """A vocabulary that the graph has as a file beside it."""
-    import tensorflow as tf
-
-    words = WORDS if given == slice(0, 12) else WORDS[::-1]
-    digest = hashlib.sha256(repr(words).encode()).hexdigest()
-    path = Path(tempfile.gettempdir(), f"words-{digest[:12]}.txt")
-    path.write_text("\n".join(words) + "\n")
-    x = of.Input((1,), dtype="string")
-    with tf.init_scope():
-        layer = of.layers.StringLookup(vocabulary=str(path))
-    return ended(of, x, layer(x), 9)
-
-
-def of_numbers_back(of, given):
-    """Indices to numbers that do not ascend."""
-    numbers = [5, 3, 9] if given == slice(0, 12) else [3, 5, 9]
-    back = of.layers.IntegerLookup(vocabulary=numbers, invert=True)
-    x = of.Input((1,), dtype="int64")
-    return ended(of, x, of.layers.IntegerLookup(vocabulary=[9, 5, 3])(back(x)), 9)
-
-
-def of_own_table(of, given, *, buckets=False):
-    """A table of a layer that is not Keras', with values in no order; other words may have buckets of their own."""
-    import tensorflow as tf
-
-    values = [3, 3, 1, 4, 0, 2] if given == slice(0, 12) else [3, 3, 1, 4, 2, 0]
-
-    class Own(of.layers.Layer):
-        def __init__(self):
-            super().__init__()
-            content = tf.lookup.KeyValueTensorInitializer(WORDS, tf.constant(values, tf.int64))
-            made = tf.lookup.StaticVocabularyTable(content, 2) if buckets else tf.lookup.StaticHashTable(content, -1)
-            self.table = made
-
-        def call(self, x):
-            return self.table.lookup(x)
-
-        def compute_output_shape(self, shape):
-            return shape
-
-        def compute_output_spec(self, x):
-            return of.KerasTensor(x.shape, dtype="int64")
-
-    x = of.Input((1,), dtype="string")
-    return ended(of, x, Own()(x), 9)
-
-
-def of_masked_words(of, given):
-    """The same words in the same order, at other indices."""
-    layer = of.layers.StringLookup(vocabulary=WORDS, mask_token="" if given == slice(0, 12) else None)
     x = of.Input((1,), dtype="string")
     return ended(of, x, layer(x), 9)
 
@@ -161,17 +94,6 @@ CASES = {
     "vocabulary adapted": (of_adapted_words, np.array([[WORDS[number % 6]] for number in range(23)])),
     "Discretization": (of_amounts, AMOUNTS),
 }
-ONE_WORD = CASES["vocabulary given"][1]
-OF_GRAPHS = {
-    "inverted": (of_words_back, np.arange(23)[:, None] % 6),
-    "inverted numbers": (of_numbers_back, np.arange(23)[:, None] % 4),
-    "file": (of_words_in_a_file, ONE_WORD),
-    "own table": (of_own_table, ONE_WORD),
-    "own table with buckets": (partial(of_own_table, buckets=True), ONE_WORD),
-    "mask": (of_masked_words, ONE_WORD),
-    "tf_idf": (of_weighted_words, TEXTS),
-}
-LOADED = ["FeatureSpace", "vocabulary given", "Discretization", "inverted", "inverted numbers", "file", "own table"]
 SAVED, OTHER = slice(0, 12), slice(14, 17)
 
 
@@ -255,69 +177,6 @@ def test_what_layers_make_of_their_variables_is_made_anew(evaluate, tmp_path, li
         assert one.notes == ()
 
 
-@pytest.mark.nightly
-@pytest.mark.parametrize("kind", ["export", "saved_model"])
-@pytest.mark.parametrize(
-    ("library", "case"),
-    [
-        *(("keras", case) for case in CASES | OF_GRAPHS),
-        *(("tf_keras", case) for case in ("vocabulary given", "inverted", "file", "inverted numbers")),
-    ],
-)
-def test_a_graph_has_what_layers_hold(evaluate, tmp_path, library, case, kind):
-    """It is loaded where only one layer can be meant, else refused by the layer's name; nothing stored is run."""
-    import tensorflow as tf
-
-    from sidecar.evaluation.failures import EvaluationError
-
-    of = importlib.import_module(library)
-    build, x = (CASES | OF_GRAPHS)[case]
-    saved, path = build(of, SAVED), str(tmp_path / "m-1")
-    expected = keras_says(saved, x)
-    if kind == "saved_model":
-        tf.saved_model.save(saved, path)
-    else:
-        saved.export(path) if library == "tf_keras" else saved.export(path, verbose=False)
-    found = evaluate(task(lambda: build(of, SAVED), x), path)
-    assert {name: found[name].value for name in expected} == pytest.approx(expected, rel=2e-6)
-    assert found.notes == ()
-    if (case, kind) == ("tf_idf", "saved_model"):  # which has these weights as a variable, too
-        assert evaluate(task(lambda: build(of, OTHER), x), path).hexes == found.hexes
-        return
-    if case in LOADED:
-        assert keras_says(build(of, OTHER), x) != expected
-        assert evaluate(task(lambda: build(of, OTHER), x), path).hexes == found.hexes
-        return
-    with pytest.raises(EvaluationError) as caught:
-        evaluate(task(lambda: build(of, OTHER), x), path)
-    assert caught.value.kind == "mismatch"
-    assert "holds another vocabulary or other bins than the graph" in str(caught.value)
-
-
-def of_two_lookups(of, given):
-    """Two layers with the same words in other orders; which has which depends on what is given."""
-    x, words = of.Input((1,), dtype="string"), WORDS if given == SAVED else WORDS[::-1]
-    one, two = (of.layers.StringLookup(vocabulary=each)(x) for each in (words, words[::-1]))
-    return ended(of, x, of.layers.Concatenate()([one, two, one]), 9)
-
-
-@pytest.mark.parametrize("library", ["keras", "tf_keras"])
-@pytest.mark.parametrize("kind", ["export", pytest.param("saved_model", marks=pytest.mark.nightly)])
-def test_whose_vocabulary_a_graph_has_is_known_by_the_order_of_layers(evaluate, tmp_path, library, kind):
-    """Where two layers hold what the graph has of the other one, the result says that it is the task's."""
-    import tensorflow as tf
-
-    of = importlib.import_module(library)
-    saved, path = of_two_lookups(of, SAVED), str(tmp_path / "m-1")
-    if kind == "saved_model":
-        tf.saved_model.save(saved, path)
-    else:
-        saved.export(path) if library == "tf_keras" else saved.export(path, verbose=False)
-    assert evaluate(task(lambda: of_two_lookups(of, SAVED), TEXTS), path).notes == ()
-    (note,) = evaluate(task(lambda: of_two_lookups(of, OTHER), TEXTS), path).notes
-    assert note.count("(StringLookup)") == 2
-
-
 @pytest.mark.parametrize("library", ["keras", "tf_keras"])
 def test_weights_of_words_are_those_of_the_checkpoint(evaluate, tmp_path, library):
     """Layers keep them as constants beside the variable that is restored, and traces keep the constants."""
@@ -334,46 +193,7 @@ def test_weights_of_words_are_those_of_the_checkpoint(evaluate, tmp_path, librar
         assert {name: one[name].value for name in alone} == pytest.approx(alone, rel=2e-6)
 
 
-def test_a_graph_whose_constants_cannot_be_read_is_corrupt(digits, tmp_path):
-    """Whatever its bytes claim, in a sentence, and without memory for it."""
-    import keras
-    from tensorflow.core.protobuf import saved_model_pb2
-
-    from sidecar.evaluation.backends.tensorflow.graph_constants import load_constants
-    from sidecar.evaluation.failures import EvaluationError
-
-    model = of_words(keras, SAVED)
-    model.export(str(tmp_path), verbose=False)
-    graph = tmp_path / "saved_model.pb"
-    whole = saved_model_pb2.SavedModel.FromString(graph.read_bytes())
-
-    def claim(change):
-        told = saved_model_pb2.SavedModel()
-        told.CopyFrom(whole)
-        added = told.meta_graphs[0].graph_def.node.add(name="odd", op="Const").attr["value"].tensor
-        added.dtype, added.int64_val[:] = 9, [1]
-        change(added)
-        graph.write_bytes(told.SerializeToString())
-        return load_constants(model, tmp_path)
-
-    assert claim(lambda tensor: tensor.tensor_shape.dim.add(size=1 << 50))
-    assert claim(lambda tensor: setattr(tensor.tensor_shape, "unknown_rank", True))
-    for change in (
-        lambda tensor: setattr(tensor, "dtype", 999),
-        lambda tensor: setattr(tensor, "tensor_content", b"123"),
-        lambda tensor: tensor.int64_val.extend(range(20)),
-    ):
-        with pytest.raises(EvaluationError) as caught:
-            claim(lambda tensor, change=change: (tensor.tensor_shape.dim.add(size=len(WORDS)), change(tensor)))
-        assert caught.value.kind == "corrupt"
-        assert "constant 'odd' cannot be read" in str(caught.value)
-    graph.unlink()
-    with pytest.raises(EvaluationError) as caught:
-        load_constants(model, tmp_path)
-    assert caught.value.kind == "vanished"
-
-
-@pytest.mark.parametrize("kind", [".weights.h5", "ckpt"])
+@pytest.mark.parametrize("kind", [".weights.h5", "ckpt", "exported"])
 def test_where_the_checkpoint_does_not_have_it_the_result_says_so(evaluate, tmp_path, kind):
     """The numbers are those of the task's own vocabulary."""
     import keras
@@ -382,6 +202,8 @@ def test_where_the_checkpoint_does_not_have_it_the_result_says_so(evaluate, tmp_
     path = str(tmp_path / f"m{kind}")
     if kind == "ckpt":
         path = tf.train.Checkpoint(model=of_texts(keras, SAVED)).write(path)
+    elif kind == "exported":  # only its graph has the vocabulary, and stored graphs are not run
+        of_texts(keras, SAVED).export(path, verbose=False)
     else:
         of_texts(keras, SAVED).save_weights(path)
     found = evaluate(task(lambda: of_texts(keras, OTHER), TEXTS), path)
