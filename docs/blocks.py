@@ -108,6 +108,24 @@ def _decisions() -> str:
     return "\n".join(re.sub(r"# (\d+\. )(.*)", rf"\1[\2]({name})", title) for name, title in titles)
 
 
+def _slowdown() -> str:
+    """Return what the newest benchmark says about the steps of training next to an evaluation."""
+    results = (ROOT / "tests/benchmarks/RESULTS.md").read_text(encoding="utf-8")
+    table = results.partition("\n## Trainer:")[2].partition("\n## ")[0]
+    rows = {name.strip(): rest.split("|") for name, rest in re.findall(r"^\| ([^|]+)\|(.*)\|$", table, re.MULTILINE)}
+    alone, beside, torch_alone, torch_beside = (
+        f"{float(rows[name][2]):.2f}"
+        for name in (
+            *("pinned", "unpinned, worker niced"),
+            *("PyTorch, pinned", "PyTorch, unpinned, worker niced"),
+        )
+    )
+    return (
+        f"{alone} times as long with TensorFlow and {torch_alone} times with PyTorch where each had a core of its own, "
+        f"and {beside} and {torch_beside} times where both used the same two cores"
+    )
+
+
 BLOCKS: Final[dict[str, Callable[[], str]]] = {
     "folders": _folders,
     "public-modules": _public_modules,
@@ -116,5 +134,6 @@ BLOCKS: Final[dict[str, Callable[[], str]]] = {
     "formats": _formats,
     "exit-codes": _exit_codes,
     "decisions": _decisions,
+    "slowdown": _slowdown,
 }
 """Every block by its name."""

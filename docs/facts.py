@@ -37,7 +37,7 @@ FOREIGN: Final = frozenset(
             "eval_actions",
         ),  # TensorFlow
         *("read_csv", "start_run", "stop_evaluating"),  # pandas, MLflow, Keras
-        *("huggingface_hub", "online_model", "sync_dist", "weight_norm"),  # Hugging Face, Lightning, PyTorch
+        *("huggingface_hub", "online_model", "sync_dist", "val_dataloader", "weight_norm"),  # Hugging Face, Lightning
         *("hook_best", "accuracy_lower", "accuracy_upper"),  # made of a prefix and a name
         *(
             "aux_head",
@@ -53,7 +53,7 @@ FOREIGN: Final = frozenset(
 """Words of code in pages that are not those of this repository."""
 
 FOREIGN_OPTIONS: Final = frozenset(
-    {"--init", "--profile", "--overlap", "--relative", "--nodes", "--ntasks", "--pids-limit"}
+    {"--init", "--profile", "--overlap", "--relative", "--nodes", "--ntasks", "--pids-limit", "--purge"}
 )
 """Options that pages name, of docker, Slurm and others."""
 

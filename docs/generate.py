@@ -101,15 +101,25 @@ def settings_page() -> str:
         "overrides a variable of the environment, and a variable overrides the file. The file is the one that",
         "`--config` or `SIDECAR_CONFIG` names, else `sidecar.toml` in the current directory, else the table",
         "`[tool.sidecar]` of its `pyproject.toml`. An empty variable counts as not set.",
+        "",
+        "A link may name a setting: `settings.md#stall_seconds`.",
+        "",
     ]
     flags = {field: flag for flag, field in FLAGS.items()}
-    for title, about, group in settings():
+    groups = settings()
+    topics = [(title, ", ".join(f"[`{each.name}`](#{each.name})" for each in group)) for title, _, group in groups]
+    lines += _table(("Topic", "Settings"), topics)
+    for title, about, group in groups:
         lines += ["", f"## {title}", *(["", about] if about else [])]
         for each in group:
-            option = f"`{flags[each.name]}`" if each.name in flags else "none"
             default = ": ".join(filter(None, (each.default, each.reason)))
-            lines += ["", f"### `{each.name}`", "", each.meaning, "", f"- Type: {each.type}", f"- Default: {default}"]
-            lines += [f"- Environment: `{PREFIX}{each.name.upper()}`", f"- Option: {option}"]
+            lines += ["", f"### `{each.name}`", "", each.meaning, "", f"- Default: {default}"]
+            given = [
+                each.type,
+                f"`{PREFIX}{each.name.upper()}`",
+                *([f"`{flags[each.name]}`"] if each.name in flags else []),
+            ]
+            lines += [f"- Type, variable, option: {' · '.join(given)}"]
     return _text(lines)
 
 

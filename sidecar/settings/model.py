@@ -70,7 +70,7 @@ class Settings(OutputSettings):
     """Name of the training run, in file names and in the metrics' labels. Default: the name of `checkpoint_dir`, which
     is how people call the run."""
 
-    # Task
+    # The task
     task: TaskReference | None = None
     """Task to evaluate with, as `path/file.py:attr` or `package.module:attr`. Default: only the user knows it;
     every command that evaluates asks for it, and a daemon on the chief does without."""
@@ -79,7 +79,7 @@ class Settings(OutputSettings):
     itself with any library, or a backend of your own, by its package or the name that its distribution gives it.
     Default: `auto`, since the imports in the task's file tell which one it needs."""
 
-    # Node. Settings that are not set are found out from the environment of the training job.
+    # The node. Settings that are not set are found out from the environment of the training job.
     node: FileName | None = None
     """Name of this node among the daemons of the run. Default: its task in TF_CONFIG, such as `worker-1`, else the host
     name: both are unique within a job."""

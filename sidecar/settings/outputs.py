@@ -23,7 +23,7 @@ from sidecar.settings.values import (
 class OutputSettings(BaseModel):
     """Hold the settings of results. Only `Settings`, which has all others as well, is ever made."""
 
-    # Sinks
+    # Sinks of results
     remote_write: ReceiverUrl | None = None
     """URL to which every result is sent by Prometheus remote write, with its time, such as
     `http://prometheus:9090/api/v1/write`; it may hold `user:password@`. Default: only the user knows a receiver."""

@@ -46,6 +46,11 @@ RUN_BY = {
     "my_hook.py": "tests/docs/test_hook_pages.py",
     "my_receiver.py": "tests/docs/test_hook_pages.py",
     "stop_loop.py": "tests/docs/test_hook_pages.py",
+    "post_text.py": "tests/docs/test_faq.py",
+    "wandb_log.py": "tests/docs/test_faq.py",
+    "dataframe.py": "tests/docs/test_faq.py",
+    "plot.py": "tests/docs/test_faq.py",
+    "compare.py": "tests/docs/test_faq.py",
 }
 """Python blocks that are marked with the name of a file, and the test that runs them."""
 
@@ -83,6 +88,9 @@ NOT_RUN = {
     "python train_on_jax.py": "tests/test_readme.py runs it",
     "sidecar run ckpts --task jax_eval.py": "tests/test_readme.py runs it",
     "python read_predictions.py": "tests/examples/test_examples.py runs it",
+    "tar -": "tests/docs/test_faq.py saves and restores a run",
+    "mv ckpts": "tests/docs/test_faq.py renames a run",
+    "rm -r ckpts": "tests/docs/test_faq.py deletes a run",
     "sidecar export": "tests/publishing/test_export.py lets a real Prometheus read it",
     "amtool": "needs Alertmanager, which no test starts",
     "promtool": "tests/publishing/test_export.py runs it",

@@ -65,7 +65,7 @@ def test_a_page_says_what_the_code_says(pages, name):
 
 
 def test_the_settings_page_has_every_setting_and_option():
-    """Each setting stands there with its variable, in the order of the source."""
+    """Each setting has a heading, so a link of its own, in the order of the source, and is in the row of its topic."""
     page = (REFERENCE / "settings.md").read_text()
     assert re.findall(r"^### `(\w+)`$", page, re.MULTILINE) == [
         name
@@ -73,8 +73,16 @@ def test_the_settings_page_has_every_setting_and_option():
         for name in defined.__annotations__
         if name in Settings.model_fields
     ]
-    assert [flag for flag in FLAGS if f"- Option: `{flag}`" not in page] == []
-    assert [name for name in Settings.model_fields if f"`SIDECAR_{name.upper()}`" not in page] == []
+    assert [flag for flag, name in FLAGS.items() if f"`SIDECAR_{name.upper()}` · `{flag}`" not in page] == []
+    assert [name for name in Settings.model_fields if f" · `SIDECAR_{name.upper()}`" not in page] == []
+    assert [name for name in Settings.model_fields if page.count(f"[`{name}`](#{name})") != 1] == []
+
+
+def test_no_topic_takes_the_anchor_of_a_setting():
+    """A heading above `task` that is called "Task" would have `#task` for itself."""
+    page = (REFERENCE / "settings.md").read_text()
+    topics = {title.lower().replace(" ", "-") for title in re.findall(r"^## (.*)$", page, re.MULTILINE)}
+    assert topics.isdisjoint(Settings.model_fields)
 
 
 @pytest.mark.parametrize("sentence", ["", '"""Meaning only."""', '"""No end. Default: no end"""'])
