@@ -8,7 +8,6 @@ from pathlib import Path
 from catalogs import make_catalog
 from rules import make_rules
 
-from sidecar.checkpoints.checkpoint_glob import CheckpointGlob
 from sidecar.checkpoints.files import is_there
 from sidecar.checkpoints.formats.crc32c import masked_crc32c
 from sidecar.checkpoints.formats.sstable import MAGIC
@@ -253,7 +252,7 @@ class Node:
             self.run_dir / "pins",
             quiet_seconds=3.0,
             corrupt_after_seconds=60.0,
-            glob=CheckpointGlob.of(checkpoint_glob),
+            checkpoint_glob=tuple(checkpoint_glob),
             clock=clock,
         )
         self.free: int | None = None  # bytes on the storage; None: nobody looks

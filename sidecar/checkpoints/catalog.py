@@ -4,7 +4,6 @@ Each scan parses only files that changed. The catalog never waits, writes or imp
 as the storage does, so the storage thread calls it. It does not decide which checkpoints are wanted.
 """
 
-import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from itertools import chain
@@ -12,10 +11,8 @@ from pathlib import Path
 from typing import Final
 
 from sidecar.checkpoints.checkpoint_directory import CheckpointDirectory
-from sidecar.checkpoints.checkpoint_glob import TOP, CheckpointGlob
-from sidecar.checkpoints.complete_marker import CompleteMarker
+from sidecar.checkpoints.discovery_rules import DiscoveryRules
 from sidecar.checkpoints.file_group_reader import FileGroupReader
-from sidecar.checkpoints.formats import looked_for
 from sidecar.checkpoints.known_checkpoints import KnownCheckpoints
 from sidecar.checkpoints.pin_scan import PinScan, PinScanner
 from sidecar.checkpoints.presence import Answer, Presence, ask, ask_directory
@@ -37,15 +34,7 @@ class Catalog:
         root: The checkpoint directory, which may not exist yet.
         pins_dir: The folder of pins, which may not exist yet.
         pins: Scans that folder.
-        quiet_seconds: How long the files of a checkpoint that no state file names must stay unchanged.
-        corrupt_after_seconds: How long the files of a broken checkpoint must stay unchanged before it is given up.
-        full_sweep_seconds: Every file is compared again within this time, however many there are.
-        step_key: The object-graph path of the variable that holds the step; then no other variable is read.
-        step_pattern: A regular expression whose first group is the step in a name, whatever the files hold.
-        complete_marker: The pattern of the marker that a complete checkpoint must have; see the module of this name.
-        formats: The formats to scan for; empty: all.
-        checkpoint_pattern: A glob of names that are checkpoints, whatever their format; then no other names count.
-        glob: The sub-folders to scan, and the names of checkpoints in them.
+        rules: The settings by which checkpoints are found.
         clock: The clock of this node.
         calls: Makes calls that may hang, by the name of the entry that they read.
         longer: Makes the calls that read files whose inspection takes long, one at a time and without waiting.
@@ -59,15 +48,7 @@ class Catalog:
         pins_dir: Path,
         pins: PinScanner,
         *,
-        quiet_seconds: float,
-        corrupt_after_seconds: float = 60.0,
-        full_sweep_seconds: float = 300.0,
-        step_key: str | None = None,
-        step_pattern: str | None = None,
-        complete_marker: str | None = None,
-        formats: Collection[str] = (),
-        checkpoint_pattern: str | None = None,
-        glob: CheckpointGlob = TOP,
+        rules: DiscoveryRules,
         clock: Clock,
         calls: Calls = call_directly,
         longer: Calls = call_directly,
@@ -81,24 +62,12 @@ class Catalog:
         self._calls = calls
         state = self._pins_dir.parent.parent  # the state of all runs, which contains no checkpoints
         never = str(state.relative_to(self._root)) if state.is_relative_to(self._root) else None
-        reader = FileGroupReader(
-            top=self._root,
-            root=self._root,
-            quiet_seconds=quiet_seconds,
-            corrupt_after_seconds=corrupt_after_seconds,
-            step_key=step_key,
-            step_pattern=None if step_pattern is None else re.compile(step_pattern),
-            marker=None if complete_marker is None else CompleteMarker(complete_marker),
-            formats=looked_for(formats, checkpoint_pattern),
-            clock=clock,
-            glob=glob,
-        )
+        reader = FileGroupReader(top=self._root, root=self._root, rules=rules, clock=clock)
 
         def directory(below: str) -> CheckpointDirectory:
             return CheckpointDirectory(
                 replace(reader, below=below, root=self._root / below),
                 self._corrupt.append,
-                full_sweep_seconds=full_sweep_seconds,
                 clock=clock,
                 calls=calls,
                 longer=longer,
@@ -108,9 +77,10 @@ class Catalog:
 
         self._corrupt: list[Settlement] = []  # given up and not reported yet
         self._directory = directory("")
-        self._subfolders = Subfolders(self._directory, directory, never=never, full_sweep_seconds=full_sweep_seconds)
+        sweep_seconds = rules.full_sweep_seconds
+        self._subfolders = Subfolders(self._directory, directory, never=never, full_sweep_seconds=sweep_seconds)
         self._subfolder_hint = SubfolderHint(self._root, never, calls, clock)
-        self._known = KnownCheckpoints(compares_names=step_pattern is None)
+        self._known = KnownCheckpoints(compares_names=rules.step_pattern is None)
 
     def scan(self, hints: Collection[str] | None = None, *, sweep: bool = True) -> ScanResult:
         """Scan once. Raises `StorageError` if a folder exists and cannot be read.

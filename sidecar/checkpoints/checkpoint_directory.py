@@ -114,7 +114,6 @@ class CheckpointDirectory:
     Args:
         reader: Reads groups of files in the directory, and decides which checkpoints and sub-folders count.
         give_up: Called with each candidate that is given up as corrupt.
-        full_sweep_seconds: Every file is compared again within this time, however many there are.
         clock: The clock of this node.
         calls: Makes calls that may hang, by the name of the entry that they read.
         longer: Makes the calls that read a group whose inspection takes long, one at a time and without waiting.
@@ -127,7 +126,6 @@ class CheckpointDirectory:
         reader: FileGroupReader,
         give_up: Callable[[Settlement], None],
         *,
-        full_sweep_seconds: float,
         clock: Clock,
         calls: Calls,
         longer: Calls,
@@ -140,9 +138,9 @@ class CheckpointDirectory:
         self._progress = progress
         self._index = DirectoryIndex(
             reader.top,
-            partial(group_of, marker=reader.marker, formats=reader.formats),
+            partial(group_of, marker=reader.rules.marker, formats=reader.rules.looked_for),
             below=reader.below,
-            full_sweep_seconds=full_sweep_seconds,
+            full_sweep_seconds=reader.rules.full_sweep_seconds,
             clock=clock,
         )
         self._comparison = FileComparison(self._index.open, reader.below, calls)
@@ -282,7 +280,7 @@ class CheckpointDirectory:
         """Note whether a group is a sub-folder that may contain checkpoints. A checkpoint is not entered."""
         assert reading.listing is not None
         is_entered = group in reading.listing.folders and group not in NOT_ENTERED and not reading.candidates
-        if is_entered and self._reader.glob.enters(self._reader.named(group)):
+        if is_entered and self._reader.rules.glob.enters(self._reader.named(group)):
             self.folders.add(group)
         else:
             self.folders.discard(group)
@@ -302,7 +300,9 @@ class CheckpointDirectory:
                 elif not candidate.accepted:
                     at = min(at, accepted_at)
         if is_young:
-            until = now + self._reader.corrupt_after_seconds  # a model's marker is written last, inside its folder
+            until = (
+                now + self._reader.rules.corrupt_after_seconds
+            )  # a model's marker is written last, inside its folder
         elif not candidates and group in self._due:
             until = self._due[group].until
         return _Due(at, until) if at < _NEVER.at or now < until else _NEVER

@@ -53,7 +53,3 @@ class CheckpointGlob:
 def _match(pattern: tuple[re.Pattern[str], ...], parts: list[str]) -> bool:
     """Return whether the parts of a path match the first parts of a pattern."""
     return all(expected.match(part) for expected, part in zip(pattern, parts, strict=False))
-
-
-TOP: Final = CheckpointGlob.of(["*"])
-"""The glob for the checkpoint directory itself, without sub-folders."""

@@ -12,9 +12,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
-from sidecar.checkpoints.checkpoint_glob import CheckpointGlob
-from sidecar.checkpoints.complete_marker import CompleteMarker
 from sidecar.checkpoints.completeness import Complete, Corrupt, Wait, completeness
+from sidecar.checkpoints.discovery_rules import DiscoveryRules
 from sidecar.checkpoints.files import File, Listing, contents, is_temporary, sampled_digest, stat_files
 from sidecar.checkpoints.formats import Candidate, Format, Inspection, file_group
 from sidecar.checkpoints.inspect import as_checkpoint, step_in
@@ -62,28 +61,16 @@ class FileGroupReader:
     Args:
         top: The checkpoint directory.
         root: The directory whose groups are read: `top` itself, or its sub-folder `below`.
-        quiet_seconds: Files that have not changed for this long count as complete.
-        corrupt_after_seconds: Damaged files that have not changed for this long are given up.
-        step_key: The variable that holds the step, if the user named one.
-        step_pattern: A pattern that finds the step in a name, if the user set one.
-        marker: The file that the user's training writes after each checkpoint, if any.
-        formats: The formats of checkpoints to scan for.
+        rules: The settings by which checkpoints are found.
         clock: The clock of this node, to compare with the times of files.
-        glob: The checkpoints that are wanted, by their names.
         below: The sub-folder of `top` that is read; empty: `top` itself.
         work: Makes the budget for each inspection.
     """
 
     top: Path
     root: Path
-    quiet_seconds: float
-    corrupt_after_seconds: float
-    step_key: str | None
-    step_pattern: re.Pattern[str] | None
-    marker: CompleteMarker | None
-    formats: Sequence[Format]
+    rules: DiscoveryRules
     clock: Clock
-    glob: CheckpointGlob
     below: str = ""
     work: Callable[[], WorkBudget] = WorkBudget
 
@@ -110,7 +97,7 @@ class FileGroupReader:
             reading.listing = stat_files(self.root, directory, members)._replace(named=named)
         except OSError as error:
             return self.unread(name, before, error)
-        for format_ in self.formats:
+        for format_ in self.rules.looked_for:
             known = {candidate.name: candidate for candidate in before if candidate.format.name == format_.name}
             try:
                 candidates = list(format_.candidates(self.root, reading.listing))
@@ -128,7 +115,7 @@ class FileGroupReader:
                 reading.again = True
                 continue
             for candidate in candidates:
-                if self.glob.accepts(self.named(candidate.name)):
+                if self.rules.glob.accepts(self.named(candidate.name)):
                     self._read(format_, candidate, known.get(candidate.name), reading, now)
         return reading
 
@@ -150,8 +137,8 @@ class FileGroupReader:
         """Return the times at which a candidate is accepted, and given up, if its files do not change any more."""
         since, verdict = candidate.unchanged_since, candidate.verdict
         is_doubtful = isinstance(verdict, Inspection) and verdict.doubt is not None
-        wait = self.corrupt_after_seconds if is_doubtful else self.quiet_seconds
-        return since + wait, since + self.corrupt_after_seconds
+        wait = self.rules.corrupt_after_seconds if is_doubtful else self.rules.quiet_seconds
+        return since + wait, since + self.rules.corrupt_after_seconds
 
     def _read(
         self,
@@ -199,7 +186,7 @@ class FileGroupReader:
         verdict: Inspection | CheckpointError
         proven = False
         try:
-            verdict = format_.inspect(self.root, candidate.name, step_key=self.step_key, work=self.work())
+            verdict = format_.inspect(self.root, candidate.name, step_key=self.rules.step_key, work=self.work())
             if not format_.endings:
                 self._require_same_files(format_, candidate)
             doubtful = known is not None and isinstance(known.verdict, ChecksumError)
@@ -271,7 +258,7 @@ class FileGroupReader:
         if inspected.verdict.aside is not None and self._is_beside_others(inspected):
             return replace(inspected, left_out=f"it is {inspected.verdict.aside}", verdict=None)
         for other in inspected.verdict.same_as:
-            if self.glob.accepts(self.named(other)):
+            if self.rules.glob.accepts(self.named(other)):
                 why = f"it has the training state of {self.named(other)}"
                 return replace(inspected, left_out=why, verdict=None)
         return replace(inspected, found=self._found(candidate, inspected, inspected.verdict, now), verdict=None)
@@ -282,12 +269,14 @@ class FileGroupReader:
         They do in a sub-folder that the user did not name, and in a folder with files of checkpoints of other names.
         Raises OSError.
         """
-        if self.below and not self.glob.names(self.below):
+        if self.below and not self.rules.glob.names(self.below):
             return True
-        groups = {file_group(file.name, self.formats) for file in candidate.files}
+        groups = {file_group(file.name, self.rules.looked_for) for file in candidate.files}
         own = {_NUMBERS.sub("#", group) for group in groups if group is not None}
         with os.scandir(self.root) as entries:
-            others = (file_group(entry.name, self.formats) for entry in entries if not is_temporary(entry.name))
+            others = (
+                file_group(entry.name, self.rules.looked_for) for entry in entries if not is_temporary(entry.name)
+            )
             return any(_NUMBERS.sub("#", other) not in own for other in others if other is not None)
 
     def _is_proven(self, format_: Format, candidate: Candidate, inspection: Inspection, *, doubtful: bool) -> bool:
@@ -313,16 +302,16 @@ class FileGroupReader:
             now - inspected.unchanged_since,
             committed=candidate.committed or inspected.accepted,
             missing_marker=missing_marker,
-            quiet_seconds=self.quiet_seconds,
-            corrupt_after_seconds=self.corrupt_after_seconds,
+            quiet_seconds=self.rules.quiet_seconds,
+            corrupt_after_seconds=self.rules.corrupt_after_seconds,
         )
 
     def _missing_marker(self, candidate: KnownCandidate) -> str | None:
         """Return the path of the user's marker if it is required and missing. Raises OSError."""
         is_folder = not candidate.format.endings
-        if self.marker is None or self.marker.is_there(self.root, candidate.name, is_folder=is_folder):
+        if self.rules.marker is None or self.rules.marker.is_there(self.root, candidate.name, is_folder=is_folder):
             return None
-        return self.marker.path(self.named(candidate.name), is_folder=is_folder)
+        return self.rules.marker.path(self.named(candidate.name), is_folder=is_folder)
 
     def _found(
         self, candidate: Candidate, inspected: KnownCandidate, inspection: Inspection, now: float
@@ -331,7 +320,7 @@ class FileGroupReader:
         needed = set(inspection.files)
         files = tuple(file for file in candidate.files if file.name in needed)
         files = inspected.files if files == inspected.files else files  # one copy in memory: there may be thousands
-        checkpoint = as_checkpoint(inspected.format, self.named(inspected.name), inspection, self.step_pattern)
+        checkpoint = as_checkpoint(inspected.format, self.named(inspected.name), inspection, self.rules.step_expression)
         return DiscoveredCheckpoint(checkpoint, self.root, written_at(files), now, files)
 
     def _settlement(self, candidate: KnownCandidate, error: CheckpointError) -> Settlement:
@@ -341,7 +330,7 @@ class FileGroupReader:
         return Settlement(
             name=name,
             digest=digest,
-            step=step_in(name, candidate.format, self.step_pattern),
+            step=step_in(name, candidate.format, self.rules.step_expression),
             verdict=Verdict.CORRUPT,
             reason=str(error),
         )

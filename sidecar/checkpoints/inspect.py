@@ -2,13 +2,17 @@
 
 import re
 from pathlib import Path, PurePath
+from typing import Final
 
+from sidecar.checkpoints.discovery_rules import DiscoveryRules
 from sidecar.checkpoints.formats import FORMATS, Format, Inspection, looked_for
 from sidecar.checkpoints.scan import DiscoveredCheckpoint, in_folder
 from sidecar.checkpoints.step_names import step_in_name
 from sidecar.checkpoints.subfolder_hint import names_in, of_tensorflow_1, pattern_line, remedy_below, similar_folder
 from sidecar.errors import StorageError, VanishedError
 from sidecar.protocol.records import Checkpoint, StepSource
+
+_DEFAULTS: Final = DiscoveryRules()
 
 
 def restore_path(checkpoint: DiscoveredCheckpoint | Checkpoint, folder: Path) -> str:
@@ -101,13 +105,12 @@ def inspect_one(
     path: Path,
     *,
     root: Path | None = None,
-    step_key: str | None = None,
-    step_pattern: str | None = None,
-    checkpoint_pattern: str | None = None,
+    rules: DiscoveryRules = _DEFAULTS,
 ) -> Checkpoint:
     """Return the checkpoint at a path that the user named, in a watched directory or elsewhere.
 
-    `root`: the checkpoint directory. A checkpoint below it is named by its path from there.
+    `root`: the checkpoint directory. A checkpoint below it is named by its path from there. `rules`: those that say
+    where its step is, and which names are checkpoints whatever their format.
 
     Raises:
         VanishedError: There is no such checkpoint. The message lists those that exist.
@@ -116,16 +119,15 @@ def inspect_one(
     """
     folder, name = path.parent, path.name
     try:
-        formats = looked_for(pattern=checkpoint_pattern)
+        formats = looked_for(pattern=rules.checkpoint_pattern)
         for format_ in formats:
             try:
-                inspection = format_.inspect(folder, name, step_key=step_key)
+                inspection = format_.inspect(folder, name, step_key=rules.step_key)
             except VanishedError:
                 continue  # this format has no checkpoint of that name
-            pattern = None if step_pattern is None else re.compile(step_pattern)
             is_below = root is not None and folder.is_relative_to(root) and ".." not in path.parts
             below = str(folder.relative_to(root)) if root is not None and is_below and folder != root else ""
-            return as_checkpoint(format_, in_folder(below, name), inspection, pattern)
+            return as_checkpoint(format_, in_folder(below, name), inspection, rules.step_expression)
         found = names_in(folder, formats=formats) if folder.is_dir() else []
         hint = None if found else _remedy(path)
     except OSError as error:

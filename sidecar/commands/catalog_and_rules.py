@@ -5,11 +5,11 @@ double the time in which such a command starts.
 """
 
 from collections.abc import Callable
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import TYPE_CHECKING, TypeVar
 
 from sidecar.checkpoints.catalog import Catalog
-from sidecar.checkpoints.checkpoint_glob import CheckpointGlob
+from sidecar.checkpoints.discovery_rules import DiscoveryRules
 from sidecar.commands.framework import formats_looked_for
 from sidecar.policy.rules import EndRules, GroupRules, PlanRules, RetryRules, Rules
 from sidecar.policy.selection import Selection
@@ -40,28 +40,13 @@ def make_catalog(
     The other arguments are those of `Catalog`.
     """
     pins_dir = settings.run_dir / "pins"
-    pins = PinIndex(
-        pins_dir,
-        corrupt_after_seconds=settings.corrupt_after_seconds,
-        step_key=settings.step_key,
-        step_pattern=settings.step_pattern,
-        checkpoint_pattern=settings.checkpoint_pattern,
-        calls=calls,
-        progress=progress,
-    )
+    rules = replace(record_of(DiscoveryRules, settings), formats=formats_looked_for(settings))
+    rules = replace(rules, quiet_seconds=0.0) if once else rules
     return Catalog(
         settings.checkpoint_dir,
         pins_dir,
-        pins,
-        quiet_seconds=0.0 if once else settings.quiet_seconds,
-        corrupt_after_seconds=settings.corrupt_after_seconds,
-        full_sweep_seconds=settings.full_sweep_seconds,
-        step_key=settings.step_key,
-        step_pattern=settings.step_pattern,
-        complete_marker=settings.complete_marker,
-        formats=formats_looked_for(settings),
-        checkpoint_pattern=settings.checkpoint_pattern,
-        glob=CheckpointGlob.of(settings.checkpoint_glob),
+        PinIndex(pins_dir, rules, calls=calls, progress=progress),
+        rules=rules,
         clock=clock or SystemClock(),
         calls=calls,
         longer=longer,

@@ -12,11 +12,12 @@ from pathlib import Path
 from typing import Any, Final
 
 from sidecar.checkpoints.discovery_order import numbered
+from sidecar.checkpoints.discovery_rules import DiscoveryRules
 from sidecar.checkpoints.formats import orbax, saved_model
 from sidecar.checkpoints.inspect import check, inspect_one
 from sidecar.checkpoints.several_models import remedy_for_several_models
 from sidecar.checkpoints.subfolder_hint import names_in, similar_folder
-from sidecar.commands.catalog_and_rules import make_catalog
+from sidecar.commands.catalog_and_rules import make_catalog, record_of
 from sidecar.commands.checkpoint_alone import alone
 from sidecar.commands.eval_progress import shown_progress
 from sidecar.commands.framework import with_framework
@@ -130,14 +131,8 @@ def evaluate(
         raise SettingsError(f"node {node!r} is the chief ({decision.source}), which never evaluates: {decision.remedy}")
     check_before_import(settings)
     settings = with_framework(settings, Path.cwd())
-    inspect = partial(
-        inspect_one,
-        path,
-        root=settings.checkpoint_dir,
-        step_key=settings.step_key,
-        step_pattern=settings.step_pattern,
-        checkpoint_pattern=settings.checkpoint_pattern,
-    )
+    rules = record_of(DiscoveryRules, settings)
+    inspect = partial(inspect_one, path, root=settings.checkpoint_dir, rules=rules)
     try:
         found = inspect()
     except VanishedError as error:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Final, Protocol, Self
 
 from sidecar.checkpoints.catalog import Catalog
+from sidecar.checkpoints.discovery_rules import DiscoveryRules
 from sidecar.checkpoints.inspect import restore_path, verify
 from sidecar.checkpoints.scan import DiscoveredCheckpoint, ScanResult
 from sidecar.errors import CheckpointError, MustCopyError, NoRoomError, StorageError, VanishedError
@@ -86,14 +87,9 @@ class CheckpointWatch:
         self._every, self._interval_seconds, self._clock, self._log = every, interval_seconds, clock, log
         self._private = PrivateFolder(directory.absolute())
         self._pins_dir = self._private.path / "pins"
-        self._catalog = Catalog(
-            directory,
-            self._pins_dir,
-            PinIndex(self._pins_dir),
-            quiet_seconds=quiet_seconds,
-            formats=TRAITS.formats or (),
-            clock=clock,
-        )
+        rules = DiscoveryRules(quiet_seconds=quiet_seconds, formats=tuple(TRAITS.formats or ()))
+        pins = PinIndex(self._pins_dir, rules)
+        self._catalog = Catalog(directory, self._pins_dir, pins, rules=rules, clock=clock)
         self._scan = ScanResult()
         self._scanned_at = float("-inf")
         self._finished: set[Key] = set()

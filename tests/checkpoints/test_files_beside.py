@@ -5,9 +5,7 @@ import shutil
 import pytest
 from checkpoints.tables import bundle_entry, bundle_header, index_of
 
-from sidecar.checkpoints.checkpoint_glob import CheckpointGlob
-
-EVERYWHERE = CheckpointGlob.of(["*", "*/*"])
+EVERYWHERE = ("*", "*/*")
 _VALUE = "/.ATTRIBUTES/VARIABLE_VALUE"
 
 MODEL = (f"model/kernel{_VALUE}", f"save_counter{_VALUE}")
@@ -45,7 +43,7 @@ def test_the_backup_of_keras_3_is_left_out_beside_checkpoints(keras, root, new_c
         keras(path)
     for folder in (root, root / "backup"):
         (folder / "training_metadata.json").write_text('{"epoch": 2, "batch": 0}')
-    scan = new_catalog(quiet_seconds=0, glob=EVERYWHERE).scan()
+    scan = new_catalog(quiet_seconds=0, checkpoint_glob=EVERYWHERE).scan()
     assert names(scan) == ["m-1.weights.h5"]
     assert [name for name, why in scan.left_out if "BackupAndRestore" in why] == [
         "latest.weights.h5",
@@ -68,7 +66,7 @@ def test_a_backup_that_the_user_watches_is_evaluated(keras, root, new_catalog, g
     if path:
         keras("backup/m-1.weights.h5")
         (root / "backup" / "m-1.weights.h5").unlink()
-    assert names(new_catalog(quiet_seconds=0, glob=CheckpointGlob.of(glob)).scan()) == [f"{path}latest.weights.h5"]
+    assert names(new_catalog(quiet_seconds=0, checkpoint_glob=tuple(glob)).scan()) == [f"{path}latest.weights.h5"]
 
 
 def test_the_backup_of_keras_2_is_left_out(root, new_catalog):
@@ -76,10 +74,10 @@ def test_the_backup_of_keras_2_is_left_out(root, new_catalog):
     put_object(root, "ckpt-1", MODEL)
     for folder in ("chief", "worker_1"):
         put_object(root / folder, "ckpt-7", BACKUP)
-    scan = new_catalog(quiet_seconds=0, glob=EVERYWHERE).scan()
+    scan = new_catalog(quiet_seconds=0, checkpoint_glob=EVERYWHERE).scan()
     assert names(scan) == ["ckpt-1"]
     assert sorted(name for name, _ in scan.left_out) == ["chief/ckpt-7", "worker_1/ckpt-7"]
-    assert names(new_catalog(quiet_seconds=0, glob=CheckpointGlob.of(["chief/*"])).scan()) == ["chief/ckpt-7"]
+    assert names(new_catalog(quiet_seconds=0, checkpoint_glob=("chief/*",)).scan()) == ["chief/ckpt-7"]
 
 
 def test_backups_alone_are_evaluated_one_after_the_other(root, new_catalog):
@@ -103,7 +101,7 @@ def test_what_tensorboard_shows_is_left_out(keras, root, new_catalog):
     keras("m-1.weights.h5")
     keras("train/keras_embedding.ckpt-0.weights.h5")
     put_object(root / "train", "keras_embedding.ckpt-0", MODEL)
-    scan = new_catalog(quiet_seconds=0, glob=EVERYWHERE).scan()
+    scan = new_catalog(quiet_seconds=0, checkpoint_glob=EVERYWHERE).scan()
     assert names(scan) == ["m-1.weights.h5"]
     assert len([name for name, why in scan.left_out if "TensorBoard" in why]) == 2
 

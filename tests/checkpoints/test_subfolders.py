@@ -11,7 +11,6 @@ from catalogs import make_catalog
 from fakes import save
 
 from sidecar.checkpoints import files, subfolders
-from sidecar.checkpoints.checkpoint_glob import CheckpointGlob
 from sidecar.checkpoints.inspect import inspect_one, restore_path, verify
 from sidecar.checkpoints.presence import Presence
 from sidecar.checkpoints.subfolder_hint import SubfolderHint, of_several_runs, remedy_below, similar_folder
@@ -39,7 +38,7 @@ def catalog(new_catalog):
     """A catalog that looks into some sub-folders."""
 
     def new(*patterns, **settings):
-        return new_catalog(glob=CheckpointGlob.of(patterns), **settings)
+        return new_catalog(checkpoint_glob=tuple(patterns), **settings)
 
     return new
 
@@ -174,11 +173,13 @@ def test_the_state_is_no_checkpoint(root, new_catalog):
     """Wherever in the checkpoint directory it lies, and whatever the glob says."""
     put(root / "epoch_1", 1)
     state = root / "state"
-    patterns = CheckpointGlob.of(["*/*", "*/*/*/*"])
-    (found,) = new_catalog(glob=patterns).scan().found
+    patterns = ("*/*", "*/*/*/*")
+    (found,) = new_catalog(checkpoint_glob=patterns).scan().found
     pin(found, state / "run" / "pins")
     pin(found, state / "other" / "pins")
-    catalog = make_catalog(root, state / "run" / "pins", quiet_seconds=3.0, clock=new_catalog()._clock, glob=patterns)
+    catalog = make_catalog(
+        root, state / "run" / "pins", quiet_seconds=3.0, clock=new_catalog()._clock, checkpoint_glob=patterns
+    )
     assert names(catalog.scan()) == ["epoch_1/ckpt-1"]
 
 
@@ -255,8 +256,8 @@ def test_checkpoints_that_nobody_asked_for(root, new_catalog, folders, setting):
         put(root / folder, 1)
     remedy = new_catalog().scan().below
     assert remedy.endswith(f"set checkpoint_glob = {setting}")
-    glob = CheckpointGlob.of(setting.strip('"').split(","))
-    scan = new_catalog(glob=glob).scan()
+    glob = tuple(setting.strip('"').split(","))
+    scan = new_catalog(checkpoint_glob=glob).scan()
     assert sorted(names(scan)) == sorted(f"{folder}/ckpt-1" for folder in folders)
     assert scan.below is None
 

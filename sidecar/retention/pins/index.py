@@ -5,11 +5,11 @@ affect the others: the last reading of the pin still holds, and the reason is re
 """
 
 import errno
-import re
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 
+from sidecar.checkpoints.discovery_rules import DiscoveryRules
 from sidecar.checkpoints.pin_scan import PinScan
 from sidecar.checkpoints.scan import BrokenPin
 from sidecar.errors import StorageError
@@ -24,8 +24,7 @@ class PinIndex:
 
     Args:
         pins: The folder.
-        corrupt_after_seconds: How long a pin must be broken before that is certain.
-        step_key, step_pattern, checkpoint_pattern: The same as the catalog's.
+        rules: The same as the catalog's.
         calls: Makes calls that may hang.
         progress: Called before each pin that is read, because a scan may take long.
     """
@@ -33,18 +32,14 @@ class PinIndex:
     def __init__(
         self,
         pins: Path,
+        rules: DiscoveryRules,
         *,
-        corrupt_after_seconds: float = 60.0,
-        step_key: str | None = None,
-        step_pattern: str | None = None,
-        checkpoint_pattern: str | None = None,
         calls: Calls = call_directly,
         progress: Callable[[], None] = lambda: None,
     ) -> None:
         self._pins = pins.absolute()
-        self._corrupt_after_seconds = corrupt_after_seconds
-        pattern = None if step_pattern is None else re.compile(step_pattern)
-        self._reader = PinReader(step_key, pattern, checkpoint_pattern)
+        self._corrupt_after_seconds = rules.corrupt_after_seconds
+        self._reader = PinReader(rules)
         self._calls = calls
         self._progress = progress
         self._known: dict[str, Known] = {}

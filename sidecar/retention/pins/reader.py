@@ -5,7 +5,6 @@
 
 import contextlib
 import json
-import re
 import stat
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 from urllib.parse import unquote
 
+from sidecar.checkpoints.discovery_rules import DiscoveryRules
 from sidecar.checkpoints.files import File, list_files, read_file
 from sidecar.checkpoints.formats import FORMATS, looked_for
 from sidecar.checkpoints.inspect import as_checkpoint
@@ -58,11 +58,9 @@ Known = tuple[Signature, DiscoveredCheckpoint]
 
 @dataclass(frozen=True, slots=True)
 class PinReader:
-    """Read pins by the settings `step_key`, `step_pattern` and `checkpoint_pattern`, as the catalog does."""
+    """Read pins by the rules of the catalog, but in all formats, whatever `formats` says now."""
 
-    step_key: str | None
-    step_pattern: re.Pattern[str] | None
-    checkpoint_pattern: str | None = None
+    rules: DiscoveryRules
 
     def read(self, pins: Folder, name: str, known: Known | None, now: float) -> PinReading:
         """Read the pin of a name in the folder of pins. `known`: its last reading, which holds if nothing changed."""
@@ -110,17 +108,18 @@ class PinReader:
         """
         problems: list[CheckpointError] = []
         listing, parents = list_files(folder), self._parents(folder)
-        by_pattern = () if self.checkpoint_pattern is None else looked_for(pattern=self.checkpoint_pattern)
+        pattern = self.rules.checkpoint_pattern
+        by_pattern = () if pattern is None else looked_for(pattern=pattern)
         for format_ in (*looked_for(), *by_pattern):
             for candidate in format_.candidates(folder, listing):
                 try:
-                    inspection = format_.inspect(folder, candidate.name, step_key=self.step_key)
+                    inspection = format_.inspect(folder, candidate.name, step_key=self.rules.step_key)
                 except CheckpointError as error:
                     problems.append(error)
                     continue
                 for parent in parents:
                     name = in_folder(parent, candidate.name)
-                    checkpoint = as_checkpoint(format_, name, inspection, self.step_pattern)
+                    checkpoint = as_checkpoint(format_, name, inspection, self.rules.step_expression)
                     if checkpoint.folder == folder.name:
                         return _found(checkpoint, folder, candidate.files, now)
         raise next(iter(problems), IncompleteError(f"{folder} does not hold the checkpoint it is named after"))

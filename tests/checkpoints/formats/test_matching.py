@@ -5,6 +5,7 @@ import pickle
 
 import pytest
 
+from sidecar.checkpoints.discovery_rules import DiscoveryRules
 from sidecar.checkpoints.formats import FORMATS, file_group, looked_for, matching
 from sidecar.checkpoints.inspect import inspect_one, verify
 from sidecar.checkpoints.subfolder_hint import remedy_below
@@ -127,7 +128,7 @@ def test_a_pickle_is_never_loaded(looked, root, pins, tmp_path):
     (root / "model-1.pkl").write_bytes(pickle.dumps(Bomb(tmp_path / "ran")))
     found = looked()["model-1.pkl"]
     pin(found, pins, check=True)
-    inspect_one(root / "model-1.pkl", checkpoint_pattern="model-*")
+    inspect_one(root / "model-1.pkl", rules=DiscoveryRules(checkpoint_pattern="model-*"))
     assert not (tmp_path / "ran").exists()
 
 
@@ -140,7 +141,7 @@ def test_without_a_pattern_nothing_of_it_is_looked_for(root):
     with pytest.raises(VanishedError):
         inspect_one(root / "anything")
     with pytest.raises(VanishedError):
-        inspect_one(root / "anything", checkpoint_pattern="model-*")
+        inspect_one(root / "anything", rules=DiscoveryRules(checkpoint_pattern="model-*"))
 
 
 def test_file_of_an_unknown_suffix(tmp_path):
@@ -162,7 +163,9 @@ def test_first_format_of_tensorflow_1_is_named_with_its_pattern(tmp_path):
     with pytest.raises(VanishedError, match=r"model\.ckpt-40") as caught:
         inspect_one(tmp_path / "model.ckpt-40")
     assert line in str(caught.value)
-    assert inspect_one(tmp_path / "model.ckpt-40", checkpoint_pattern="model.ckpt-*[0-9]").step == 40
+    assert (
+        inspect_one(tmp_path / "model.ckpt-40", rules=DiscoveryRules(checkpoint_pattern="model.ckpt-*[0-9]")).step == 40
+    )
     (tmp_path / "model.ckpt-20.index").write_bytes(b"")
     assert "model.ckpt-40" in remedy_below(tmp_path)
 
@@ -198,7 +201,7 @@ def test_one_that_somebody_names_may_be_a_folder(root, looked):
     """As `sidecar eval` names it."""
     (root / "model-1").mkdir()
     (root / "model-1" / "weights").write_bytes(b"w")
-    named = inspect_one(root / "model-1", checkpoint_pattern="model-*")
+    named = inspect_one(root / "model-1", rules=DiscoveryRules(checkpoint_pattern="model-*"))
     assert named == looked("model-*")["model-1"].checkpoint
 
 

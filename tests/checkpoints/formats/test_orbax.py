@@ -7,7 +7,6 @@ import shutil
 import pytest
 from orbax_training import needs_orbax, trained_once
 
-from sidecar.checkpoints.checkpoint_glob import CheckpointGlob
 from sidecar.checkpoints.formats.orbax import MANIFEST, MARKER, Orbax
 from sidecar.errors import CorruptError, IncompleteError, VanishedError
 from sidecar.retention.pins.pin import pin
@@ -71,7 +70,7 @@ def test_in_a_sub_folder(saved, new_catalog, pins, root):
     saved("2", "run-7/12")
     scan = new_catalog().scan()
     assert scan.below.endswith('checkpoint_glob = "run-*/*"')
-    catalog = new_catalog(glob=CheckpointGlob.of(["run-*/*"]))
+    catalog = new_catalog(checkpoint_glob=("run-*/*",))
     (found,) = catalog.scan().found
     assert (found.checkpoint.name, found.checkpoint.step) == ("run-7/12", 12)
     pin(found, pins)
