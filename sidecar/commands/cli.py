@@ -173,7 +173,7 @@ def export(
     to_step: ToStep = None,
 ) -> None:
     """Print every number of every evaluation for other programs."""
-    from sidecar.commands.export import print_export
+    from sidecar.commands.history import print_export
     from sidecar.publishing.narrowing import narrowing
 
     print_export(flags, narrowing(eval_sets, metrics, from_step, to_step), form)

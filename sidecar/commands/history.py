@@ -1,7 +1,9 @@
-"""Print the results of a run, or say why there are none."""
+"""Print the results of a run for people (`history`) or for other programs (`export`), or say why there are none."""
 
 import json
-from collections.abc import Mapping
+import sys
+from collections.abc import Iterable, Mapping
+from functools import partial
 from typing import Any, Literal
 
 import typer
@@ -10,16 +12,17 @@ from rich.console import Console
 from sidecar.commands.hints import no_run, typed
 from sidecar.commands.history_plot import plots
 from sidecar.commands.history_table import best_plans, courses, left_out_line, table
+from sidecar.commands.run_history import RunHistory
 from sidecar.commands.status.observe import observer_of
-from sidecar.commands.terminal import print_history
-from sidecar.coordination.journal import read_history
-from sidecar.coordination.journal_state import Closed, JournalState
+from sidecar.commands.terminal import print_history, reading_progress
+from sidecar.coordination.journal_state import Closed, Entry
 from sidecar.coordination.run import find_run
 from sidecar.errors import SettingsError
-from sidecar.publishing.export import as_csv
+from sidecar.publishing.export import ExportFormat, as_csv, as_json_lines, as_openmetrics
 from sidecar.publishing.narrowing import Narrowing
-from sidecar.publishing.report import rows
+from sidecar.publishing.report import entry_rows
 from sidecar.publishing.stretches import breaks
+from sidecar.settings import Settings
 from sidecar.system.plain_text import printable
 
 HistoryForm = Literal["table", "plot", "csv", "json"]
@@ -34,53 +37,78 @@ def form_of(asked: Mapping[HistoryForm, bool]) -> HistoryForm:
     return given[0] if given else "table"
 
 
-def history_of(flags: dict[str, Any]) -> tuple[str, JournalState, str]:
-    """Return the run, its history, and a sentence for a person if that is empty."""
-    settings, storage_timeout, observer = observer_of(flags)
-    found = storage_timeout.call(lambda: read_history(observer.storage))
-    if found.entries:
-        return settings.run, found, ""
-    if storage_timeout.call(lambda: find_run(observer.storage)) is None:
-        return settings.run, found, storage_timeout.call(lambda: no_run(settings))
-    why = f"no result yet; `{typed(settings, 'status')}` shows what is going on"
-    return settings.run, found, f"run {settings.run}: {why}"
+def history_of(flags: dict[str, Any], console: Console) -> tuple[Settings, RunHistory]:
+    """Return the settings, and what reads the history of the run. Its progress is shown on a console."""
+    settings, timeout, observer = observer_of(flags)
+    progress = partial(reading_progress, console, timeout.clock)
+    return settings, RunHistory(observer.storage, timeout, progress)
 
 
-def _there_is(history: JournalState) -> str:
+def none_yet(settings: Settings, history: RunHistory) -> str:
+    """Return a sentence for a person if a history that was read is empty, or an empty text."""
+    if history.state.log.count:
+        return ""
+    if history.timeout.call(lambda: find_run(history.storage)) is None:
+        return history.timeout.call(lambda: no_run(settings))
+    return f"run {settings.run}: no result yet; `{typed(settings, 'status')}` shows what is going on"
+
+
+def _there_is(entries: Iterable[Entry]) -> str:
     """Return the metrics, eval sets and steps of a history, for a person who asked for others."""
-    results = [
-        (each.outcome.result, each.plan.checkpoint)
-        for each in history.entries
-        if isinstance(each, Closed) and each.outcome.result is not None
-    ]
-    by_set = {name: values for result, _ in results for name, values in result.metrics.items()}
-    metrics = dict.fromkeys(name for values in by_set.values() for name in values)
-    steps = [checkpoint.step for _, checkpoint in results if checkpoint is not None and checkpoint.step is not None]
+    metrics, eval_sets, steps = dict[str, None](), dict[str, None](), set[int]()
+    for each in entries:
+        if isinstance(each, Closed) and each.outcome.result is not None:
+            for eval_set, values in each.outcome.result.metrics.items():
+                eval_sets[eval_set] = None
+                metrics |= dict.fromkeys(values)
+            if each.plan.checkpoint is not None and each.plan.checkpoint.step is not None:
+                steps.add(each.plan.checkpoint.step)
     span = f"; steps: {min(steps)} to {max(steps)}" if steps else ""
-    return f"metrics: {', '.join(metrics) or 'none'}; eval sets: {', '.join(by_set) or 'none'}{span}"
+    return f"metrics: {', '.join(metrics) or 'none'}; eval sets: {', '.join(eval_sets) or 'none'}{span}"
 
 
 def print_history_of(flags: dict[str, Any], narrowing: Narrowing, form: HistoryForm) -> None:
     """Print the results that were asked for, oldest first: a table or plots for people, CSV, or a list of objects."""
-    _, whole, none_yet = history_of(flags)
-    found = narrowing.of(whole)
+    if form == "csv":
+        print_export(flags, narrowing, form)
+        return
+    settings, history = history_of(flags, Console(stderr=True))
+    found = list(history.chosen(narrowing))
     if form == "json":
-        typer.echo(json.dumps(rows(found), indent=1, allow_nan=False))
-    elif form == "csv":
-        typer.echo(as_csv(found), nl=False)
-    elif none_yet:
-        typer.echo(none_yet)
-    elif not found.entries:
-        none = f"none of the {len(whole.entries)} results is what the options ask for"
-        typer.echo(printable(f"{none}; {_there_is(whole)}"))
+        typer.echo(json.dumps(entry_rows(found), indent=1, allow_nan=False))
+    elif why := none_yet(settings, history):
+        typer.echo(why)
+    elif not found:
+        none = f"none of the {history.state.log.count} results is what the options ask for"
+        typer.echo(printable(f"{none}; {_there_is(history.oldest_first())}"))
     elif form == "plot":
         console = Console()
         colors = console.is_terminal and not console.no_color and console.color_system is not None
-        for plot in plots(found, best_plans(whole), width=console.width, colors=colors):
+        for plot in plots(found, best_plans(history.state), width=console.width, colors=colors):
             typer.echo(plot)
     else:
-        shown, best, console = rows(found), best_plans(whole), Console()
-        broken = breaks(found.entries)
+        shown, best, console = entry_rows(found), best_plans(history.state), Console()
+        broken = breaks(found)
         drawn, left_out = table(shown, best, console.width, broken)
         below = [left_out_line(left_out)] if left_out else []
         print_history(console, drawn, shown, [*below, *courses(shown, best, broken)])
+
+
+def print_export(flags: dict[str, Any], narrowing: Narrowing, form: ExportFormat) -> None:
+    """Print the numbers that were asked for, as they are read.
+
+    Without any print an empty document, and the reason as an error.
+    """
+    here = Console(stderr=True, force_terminal=False) if sys.stdout.isatty() else Console(stderr=True)
+    settings, history = history_of(flags, here)  # on a terminal, the document itself is the progress
+    entries = history.chosen(narrowing)
+    if form == "csv":
+        parts = as_csv(entries)
+    elif form == "jsonl":
+        parts = as_json_lines(entries)
+    else:
+        parts = as_openmetrics(entries, settings.run)
+    for part in parts:
+        typer.echo(part, nl=False)
+    if why := none_yet(settings, history):
+        typer.echo(why, err=True)

@@ -11,7 +11,7 @@ from itertools import pairwise
 from typing import Any, Final
 
 from sidecar.commands.history_table import STAR, Metric
-from sidecar.coordination.journal_state import Closed, JournalState
+from sidecar.coordination.journal_state import Closed, Entry
 from sidecar.coordination.totals import number_of
 from sidecar.protocol.records import Key, Value, shown_step
 from sidecar.publishing.stretches import stretch_numbers
@@ -61,16 +61,16 @@ class Series:
         return [point for point in self.points if abs(point.number) <= _LARGEST]
 
 
-def plots(history: JournalState, best: Mapping[Metric, int], *, width: int, colors: bool) -> Iterator[str]:
+def plots(entries: Sequence[Entry], best: Mapping[Metric, int], *, width: int, colors: bool) -> Iterator[str]:
     """Yield a plot of each metric as lines of text that are at most `width` columns wide, and what it leaves out.
 
     Args:
-        history: The evaluations to plot. If a checkpoint was evaluated again, its newest numbers count.
+        entries: The evaluations to plot. If a checkpoint was evaluated again, its newest numbers count.
         best: The number of the plan with the best value of each metric.
         width: Columns of the terminal.
         colors: Whether to use the terminal's colors.
     """
-    all_series = series_of(history)
+    all_series = series_of(entries)
     for series in all_series[:PLOTS_SHOWN]:
         yield "\n".join(_plot(series, best.get(series.metric), max(_NARROWEST, width - _LEFT - _RIGHT), colors=colors))
     if len(all_series) > PLOTS_SHOWN:
@@ -83,17 +83,17 @@ def plots(history: JournalState, best: Mapping[Metric, int], *, width: int, colo
         yield "no evaluation has numbers to plot"
 
 
-def series_of(history: JournalState) -> list[Series]:
+def series_of(entries: Sequence[Entry]) -> list[Series]:
     """Return the series of each metric. Evaluations count in their order if the step of one is unknown."""
     evaluations: dict[Key, Closed] = {}
-    for entry in history.entries:
+    for entry in entries:
         if isinstance(entry, Closed) and entry.outcome.result is not None and entry.plan.checkpoint is not None:
             evaluations.pop(entry.plan.checkpoint.key, None)
             evaluations[entry.plan.checkpoint.key] = entry
     checkpoints = [closed.plan.checkpoint for closed in evaluations.values() if closed.plan.checkpoint is not None]
     has_steps = all(each.step is not None and each.step_source != "order" for each in checkpoints)
     found: dict[Metric, Series] = {}
-    stretches = stretch_numbers(history.entries)
+    stretches = stretch_numbers(entries)
     for order, (closed, checkpoint) in enumerate(zip(evaluations.values(), checkpoints, strict=True), start=1):
         assert closed.outcome.result is not None
         x = checkpoint.step if has_steps and checkpoint.step is not None else order

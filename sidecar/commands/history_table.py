@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from sidecar.commands.sparkline import sparkline
-from sidecar.coordination.journal_state import Closed, JournalState
+from sidecar.coordination.journal_state import JournalState
 from sidecar.protocol.records import shown_step
-from sidecar.publishing.report import bests
+from sidecar.publishing.report import bests, plan_of
 from sidecar.publishing.stretches import mark
 from sidecar.system.plain_text import aligned, number, one_line
 
@@ -41,8 +41,7 @@ _FEWEST_SHOWN: Final = 3  # two values have no course
 
 def best_plans(history: JournalState) -> dict[Metric, int]:
     """Return the number of the plan with the best value of each metric that has a direction."""
-    plans = {entry.plan.folder: entry.plan.plan for entry in history.entries if isinstance(entry, Closed)}
-    return {metric: plans[best.folder] for metric, best in bests(history).items() if best.folder in plans}
+    return {metric: plan for metric, best in bests(history).items() if (plan := plan_of(best)) is not None}
 
 
 @dataclass(frozen=True, slots=True)

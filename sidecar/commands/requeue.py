@@ -307,7 +307,7 @@ def _nothing_to_requeue(name: str, history: JournalState, scan: ScanResult, comm
     """Return a sentence that explains why a checkpoint of this name cannot be requeued."""
     given_up = ", ".join(sorted({ended.key[0] for ended in _ended(history)})) or "none"
     existing = [discovered.checkpoint.key for discovered in scan.found if discovered.checkpoint.name == name]
-    if history.verdicts.succeeded.intersection(existing):
+    if not history.verdicts.succeeded.isdisjoint(existing):
         return f"{name!r} was evaluated: to evaluate it again, type `{command(name)}`; given up: {given_up}"
     if any(key[0] == name for key in history.verdicts.succeeded) and not existing:
         why = f"was evaluated, and its files are gone{_subfolder_hint([name])}"

@@ -1,20 +1,24 @@
 """Show people, on a terminal, the progress of `eval`, tables of results, and the reasons of failures."""
 
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
 
 import typer
 from rich.console import Console, RenderableType
+from rich.status import Status
 from rich.table import Table
 from rich.text import Text
 
 from sidecar.protocol.records import Checkpoint, Result
+from sidecar.system.clock import Clock
 from sidecar.system.plain_text import interval, number, one_line, printable
 
+_QUIET_SECONDS: Final = 2.0  # before something is said about a command that takes long
+_REPORT_SECONDS: Final = 0.2
 _REASONS_SHOWN: Final = 3  # a wrong task fails every checkpoint in the same way; --json has all messages
 
 
@@ -32,6 +36,29 @@ def elapsed(console: Console, doing: str) -> Iterator[None]:
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
         bar.add_task(doing, total=None)
         yield
+
+
+@contextmanager
+def reading_progress(console: Console, clock: Clock) -> Iterator[Callable[[int, int], None]]:
+    """Show on a terminal how far a journal was read, once that takes long; yield the function that is told.
+
+    It is told the number of the plan that is read, and that of the last one, or 0 if none is known.
+    """
+    with ExitStack() as shown:
+        status: Status | None = None
+        due = clock.now() + _QUIET_SECONDS
+
+        def report(plan: int, last: int) -> None:
+            nonlocal due, status
+            if not console.is_terminal or clock.now() < due:
+                return
+            text = f"reading the journal: plan {plan}" + (f" of {max(plan, last)}" if last else "")
+            if status is None:
+                status = shown.enter_context(console.status(text))
+            status.update(text)
+            due = clock.now() + _REPORT_SECONDS
+
+        yield report
 
 
 def print_result(checkpoint: Checkpoint, result: Result, saves: Path, *, as_json: bool) -> None:

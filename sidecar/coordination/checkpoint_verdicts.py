@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from itertools import filterfalse
 from typing import Final
 
+from sidecar.coordination.key_set import KeySet
 from sidecar.protocol.records import Key, Outcome, Settlement
 from sidecar.protocol.states import Verdict
 
@@ -22,7 +23,7 @@ Failures = dict[str | None, list[Outcome]]
 class CheckpointVerdicts:
     """Hold the verdict on each checkpoint, and the attempts at those that may be tried again."""
 
-    succeeded: set[Key] = field(default_factory=set)  # evaluated, and not requeued since; `Totals` has all
+    succeeded: KeySet = field(default_factory=KeySet)  # evaluated, and not requeued since; `Totals` has all
     settled: dict[Key, Verdict] = field(default_factory=dict)  # the newest verdict
     before_start: set[Key] = field(default_factory=set)  # skipped, because saved before the start, with start=new
     failed_tasks: dict[Key, set[str | None]] = field(default_factory=dict)  # tasks with a final failure; None: all
@@ -32,7 +33,7 @@ class CheckpointVerdicts:
     @property
     def without_result(self) -> set[Key]:
         """Return the checkpoints that were settled and have not succeeded since, for example under a corrected task."""
-        return self.settled.keys() - self.succeeded
+        return {key for key in self.settled if key not in self.succeeded}
 
     def settle(self, settlement: Settlement) -> None:
         """Note that a checkpoint was settled without an evaluation."""

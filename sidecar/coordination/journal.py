@@ -110,6 +110,10 @@ class Journal:
                 self._at = _Place()
         return known
 
+    def skip_to(self, plan: int) -> None:
+        """Continue at a plan, for a reader that has read later ones: so the plan before it is closed."""
+        self._at = _Place(plan - 1)
+
     def read_new(self, limit: int = sys.maxsize) -> list[Plan | Outcome]:
         """Read further records, and return at most `limit` that were not returned yet, in the order of the journal.
 

@@ -14,6 +14,7 @@ from sidecar.coordination.checkpoint_verdicts import CheckpointVerdicts
 from sidecar.coordination.comparability import SeenData
 from sidecar.coordination.exclusions import Exclusions, Losses, UnusableTask
 from sidecar.coordination.journal_state import Closed, Entry, EntryLog, JournalState, Settled
+from sidecar.coordination.key_set import KeySet
 from sidecar.coordination.newest_task import NewestTask
 from sidecar.coordination.totals import BUCKETS, Best, Durations, SetAside, Totals
 from sidecar.errors import RecordError
@@ -93,7 +94,7 @@ class SavedVerdicts:
     reopened: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, verdicts: CheckpointVerdicts, evaluated: set[Key]) -> "SavedVerdicts":
+    def of(cls, verdicts: CheckpointVerdicts, evaluated: KeySet) -> "SavedVerdicts":
         """Return the saved form of verdicts. `evaluated`: the checkpoints that were ever evaluated."""
         settled: dict[str, list[str]] = {}
         for key, verdict in verdicts.settled.items():
@@ -110,13 +111,13 @@ class SavedVerdicts:
             ),
             requeued=_sorted(verdicts.requeued),
             before_start=_sorted(verdicts.before_start),
-            reopened=_sorted(evaluated - verdicts.succeeded),
+            reopened=_sorted(evaluated.difference(verdicts.succeeded)),
         )
 
-    def restore(self, evaluated: set[Key]) -> CheckpointVerdicts:
+    def restore(self, evaluated: KeySet) -> CheckpointVerdicts:
         """Return the verdicts that were saved."""
         verdicts = CheckpointVerdicts(
-            succeeded=evaluated - _keys(self.reopened),
+            succeeded=evaluated.difference(KeySet(_keys(self.reopened))),
             failed_tasks={_split(failed.key): set(failed.tasks) for failed in self.failed_tasks},
             requeued=_keys(self.requeued),
             before_start=_keys(self.before_start),
@@ -214,7 +215,7 @@ class SavedTotals:
             changes=dict(self.changes),
             nonfinite={(eval_set, place) for eval_set, places in self.nonfinite.items() for place in places},
         )
-        totals.checkpoints |= {status: _keys(keys) for status, keys in self.checkpoints.items()}
+        totals.checkpoints |= {status: KeySet(map(_split, keys)) for status, keys in self.checkpoints.items()}
         return totals
 
 

@@ -9,6 +9,7 @@ from bisect import bisect_left
 from dataclasses import dataclass, field, replace
 from typing import Final
 
+from sidecar.coordination.key_set import KeySet
 from sidecar.protocol.records import PHASES, Checkpoint, Key, Outcome, Plan, Result, Settlement, Value, folder_name
 from sidecar.protocol.states import FAILURE_CLASSES
 
@@ -98,8 +99,10 @@ _NO_DURATIONS: Final = Durations((0,) * len(BUCKETS), 0.0)
 class Totals:
     """Add up the journal's entries, one by one. All known series exist from the start, as 0."""
 
-    checkpoints: dict[str, set[Key]] = field(
-        default_factory=lambda: {status: set() for status in ("evaluated", "failed", "skipped", "vanished", "corrupt")}
+    checkpoints: dict[str, KeySet] = field(
+        default_factory=lambda: {
+            status: KeySet() for status in ("evaluated", "failed", "skipped", "vanished", "corrupt")
+        }
     )
     failures: dict[str, int] = field(default_factory=lambda: dict.fromkeys(FAILURE_CLASSES, 0))
     durations: dict[str, Durations] = field(default_factory=lambda: dict.fromkeys(PHASES, _NO_DURATIONS))
@@ -117,7 +120,7 @@ class Totals:
 
     def settled(self, settlement: Settlement) -> None:
         """Add a settlement. A checkpoint counts once, however often it is settled; requeueing takes nothing back."""
-        self.checkpoints.get(settlement.verdict, set()).add(settlement.key)
+        self.checkpoints.get(settlement.verdict, KeySet()).add(settlement.key)
 
     def reopened(self, key: Key) -> None:
         """Drop the best values of an evaluation that a person requeued, because its numbers do not count any more."""

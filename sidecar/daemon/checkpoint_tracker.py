@@ -188,11 +188,10 @@ class CheckpointTracker:
         names = frozenset(self._scan.unknown)
         if not names:
             return names
-        digests = {name.rpartition("@")[2] for name in names}
         settled = {
             folder_name(key)
-            for key in chain(history.verdicts.succeeded, history.verdicts.settled)
-            if key[1][:12] in digests and all(history.verdicts.is_settled(key, task) for task in tasks)
+            for key in chain(history.verdicts.succeeded.in_folders(names), history.verdicts.settled)
+            if all(history.verdicts.is_settled(key, task) for task in tasks)
         }
         return names - settled
 

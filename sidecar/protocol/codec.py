@@ -88,6 +88,8 @@ def _reject_constant(name: str) -> float:
     raise ValueError(f"{name} is not JSON")
 
 
+_LONGEST_INTERNED: Final = 64  # characters: the digest of a task
+
 _DECODER: Final = json.JSONDecoder(parse_constant=_reject_constant)
 
 
@@ -211,8 +213,8 @@ def _text(limits: RecordLimits | None, own: AtMost | None) -> _Converter:
             raise _mismatch(str, value)
         if most is not None:
             _reject_long(value, most, "characters")
-        # A long journal repeats the same names; interning stores each of them only once.
-        return sys.intern(value)
+        # A long journal repeats the same names; interning stores each of them only once. Longer texts hardly repeat.
+        return sys.intern(value) if len(value) <= _LONGEST_INTERNED else value
 
     return convert
 

@@ -1,26 +1,26 @@
 """Write all results of a run as CSV, JSON lines or OpenMetrics, which other programs read.
 
 A scrape of Prometheus sees the newest result only, and misses one that was replaced within the interval. This module
-reads the journal instead, so it leaves out nothing. Pure.
+gets the entries of the journal instead, oldest first, so it leaves out nothing. Each form is yielded in parts, so that
+a long run takes little memory. Pure.
 """
 
 import csv
 import io
 import json
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass, fields
+from array import array
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from itertools import islice
+from operator import attrgetter
 from typing import Final, Literal
 
-from prometheus_client import CollectorRegistry
-from prometheus_client.metrics_core import GaugeMetricFamily, Metric
-from prometheus_client.openmetrics.exposition import generate_latest
-from prometheus_client.registry import Collector
-from prometheus_client.samples import Timestamp
+from prometheus_client.utils import floatToGoString
 
-from sidecar.coordination.journal_state import Closed, JournalState
+from sidecar.coordination.journal_state import Closed, Entry
 from sidecar.protocol.records import Value
 from sidecar.publishing.result_series import FAMILIES, result_samples
-from sidecar.publishing.stretches import breaks
+from sidecar.publishing.stretches import with_breaks
 from sidecar.system.clock import seconds_of
 from sidecar.system.plain_text import encodable, one_line
 
@@ -62,13 +62,18 @@ class ExportedNumber:
     data_changed: bool = False
 
 
-def exported(history: JournalState) -> Iterator[ExportedNumber]:
-    """Yield every number of every successful evaluation, oldest first."""
-    broken = breaks(history.entries)
-    for closed, eval_set, metric, class_label, value in _values(history):
-        plan, result = closed.plan, closed.outcome.result
-        assert plan.checkpoint is not None
-        assert result is not None
+_COLUMNS: Final = tuple(column.name for column in fields(ExportedNumber))
+_cells = attrgetter(*_COLUMNS)
+
+_LINES: Final = 1000  # of a part
+
+
+def exported(closed: Closed, broken: Mapping[str, str]) -> Iterator[ExportedNumber]:
+    """Yield every number of a successful evaluation. `broken`: as `with_breaks` yields it."""
+    plan, result = closed.plan, closed.outcome.result
+    assert plan.checkpoint is not None
+    assert result is not None
+    for eval_set, metric, class_label, value in _values(closed):
         yield ExportedNumber(
             plan=plan.plan,
             completed_at=closed.outcome.completed_at,
@@ -85,23 +90,27 @@ def exported(history: JournalState) -> Iterator[ExportedNumber]:
             upper=value.upper,
             examples=result.counted().get(eval_set),
             workers=result.workers,
-            data_changed=eval_set in broken.get(plan.plan, {}),
+            data_changed=eval_set in broken,
         )
 
 
-def as_csv(history: JournalState) -> str:
-    """Return a table with one row for each number, for spreadsheets and data frames.
+def as_csv(entries: Iterable[Entry]) -> Iterator[str]:
+    """Yield a table with one row for each number, for spreadsheets and data frames.
 
     Control characters are escaped: Python's writer does not quote a carriage return, which would begin another row.
     Names that a spreadsheet would take for a formula begin with an apostrophe, which shows them as text.
     """
     text = io.StringIO()
-    writer = csv.DictWriter(text, [field.name for field in fields(ExportedNumber)], lineterminator="\n")
-    writer.writeheader()
-    for number in exported(history):
-        row = asdict(number).items()
-        writer.writerow({name: _as_text(cell) if name in _NAMES else cell for name, cell in row})
-    return text.getvalue()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(_COLUMNS)
+    for closed, broken in with_breaks(entries):
+        for number in exported(closed, broken):
+            cells = zip(_COLUMNS, _cells(number), strict=True)
+            writer.writerow(_as_text(cell) if name in _NAMES else cell for name, cell in cells)
+        yield text.getvalue()
+        text.seek(0)
+        text.truncate()
+    yield text.getvalue()
 
 
 def _as_text(name: str) -> str:
@@ -110,82 +119,85 @@ def _as_text(name: str) -> str:
     return f"'{name}" if name.startswith(_FORMULA) else name
 
 
-def as_json_lines(history: JournalState) -> str:
-    """Return one JSON object per line for each number."""
-    return "".join(json.dumps(asdict(number), allow_nan=False) + "\n" for number in exported(history))
+def as_json_lines(entries: Iterable[Entry]) -> Iterator[str]:
+    """Yield one JSON object per line for each number."""
+    for closed, broken in with_breaks(entries):
+        numbers = (dict(zip(_COLUMNS, _cells(number), strict=True)) for number in exported(closed, broken))
+        yield "".join(json.dumps(number, allow_nan=False) + "\n" for number in numbers)
 
 
-def as_openmetrics(history: JournalState, run: str) -> str:
-    """Return the series of all results, each sample with the time at which its evaluation was completed.
+def as_openmetrics(entries: Iterable[Entry], run: str) -> Iterator[str]:
+    """Yield the series of all results, each sample with the time at which its evaluation was completed.
 
     `promtool tsdb create-blocks-from openmetrics` reads it. Times are those of the node that completed an evaluation;
-    of two results in the same millisecond, the later one gets the next millisecond.
+    of two results in the same millisecond, the later one gets the next millisecond. A time that cannot be read is that
+    of the evaluation before.
     """
-    registry = CollectorRegistry()
-    registry.register(_Past(history, run))
-    text: bytes = generate_latest(registry)  # type: ignore[no-untyped-call]
-    return text.decode()
-
-
-class _Past(Collector):
-    """Collect the samples of all results, with their times."""
-
-    def __init__(self, history: JournalState, run: str) -> None:
-        self._history, self._run = history, run
-
-    def collect(self) -> Iterator[Metric]:
-        """Yield the families that have samples. All samples of a series are together, oldest first."""
-        evaluations = {closed.plan.plan: closed for closed in _evaluations(self._history)}
-        series: dict[str, dict[tuple[str, ...], list[tuple[float, Timestamp]]]] = {}
-        for plan, time in _times(self._history).items():
-            checkpoint, result = evaluations[plan].plan.checkpoint, evaluations[plan].outcome.result
-            assert checkpoint is not None
-            assert result is not None
-            for sample in result_samples(self._run, checkpoint, result):
-                series.setdefault(sample.family, {}).setdefault(sample.labels, []).append((sample.value, time))
-        for name, samples_by_labels in series.items():
-            names, text = FAMILIES[name]
-            family = GaugeMetricFamily(name, text, labels=names)
-            for labels, samples in samples_by_labels.items():
-                for value, time in samples:
-                    family.add_metric([encodable(label) for label in labels], value, timestamp=time)
-            yield family
-
-
-def _values(history: JournalState) -> Iterator[tuple[Closed, str, str, str, Value]]:
-    """Yield each number with its evaluation, eval set, metric and class; the class is empty for the whole set."""
-    for closed in _evaluations(history):
-        assert closed.outcome.result is not None
-        result = closed.outcome.result
-        for eval_set, metrics in result.metrics_of_examples():
-            for metric, value in metrics.items():
-                yield closed, eval_set, metric, "", value
-        for eval_set in result.classes.keys() & result.examples.keys():
-            for metric, by_class in result.classes[eval_set].items():
-                for label, value in by_class.items():
-                    yield closed, eval_set, metric, label, value
-
-
-def _evaluations(history: JournalState) -> Iterator[Closed]:
-    for entry in history.entries:
-        if isinstance(entry, Closed) and entry.outcome.result is not None and entry.plan.checkpoint is not None:
-            yield entry
-
-
-def _times(history: JournalState) -> dict[int, Timestamp]:
-    """Return the time of each evaluation by its plan, in order of time. No two are equal.
-
-    An unreadable time follows the time of the plan before.
-    """
-    completed: dict[int, int] = {}
-    last = 0
-    for closed in _evaluations(history):
+    completed = array("q")
+    families: dict[str, dict[tuple[str, ...], _Series]] = {}
+    for closed, _ in with_breaks(entries):
+        plan, result = closed.plan, closed.outcome.result
+        assert plan.checkpoint is not None
+        assert result is not None
         seconds = seconds_of(closed.outcome.completed_at)
-        last = last if seconds is None else round(1000 * seconds)
-        completed[closed.plan.plan] = last
-    times: dict[int, Timestamp] = {}
-    last = -1
-    for plan, milliseconds in sorted(completed.items(), key=lambda item: (item[1], item[0])):
-        last = max(milliseconds, last + _LEAST_MILLISECONDS)
-        times[plan] = Timestamp(last // 1000, last % 1000 * 1_000_000)
-    return times
+        completed.append(round(1000 * seconds) if seconds is not None else completed[-1] if completed else 0)
+        for sample in result_samples(run, plan.checkpoint, result):
+            family = families.setdefault(sample.family, {})
+            if (series := family.get(sample.labels)) is None:
+                series = family[sample.labels] = _Series()
+            series.values.append(sample.value)
+            series.evaluations.append(len(completed) - 1)
+    order = _spread(completed)
+    for name, series_by_labels in families.items():
+        names, text = FAMILIES[name]
+        yield f"# HELP {name} {text}\n# TYPE {name} gauge\n"
+        for labels, series in series_by_labels.items():
+            shown = ",".join(f'{each}="{_escaped(label)}"' for each, label in zip(names, labels, strict=True))
+            lines = series.lines(f"{name}{{{shown}}}", completed, order)
+            while part := "".join(islice(lines, _LINES)):
+                yield part
+    yield "# EOF\n"
+
+
+@dataclass(frozen=True, slots=True)
+class _Series:
+    """Hold the samples of a series: numbers, and the numbers of their evaluations from 0. The arrays are small."""
+
+    values: "array[float]" = field(default_factory=lambda: array("d"))
+    evaluations: "array[int]" = field(default_factory=lambda: array("I"))
+
+    def lines(self, series: str, times: Sequence[int], order: Sequence[int] | None) -> Iterator[str]:
+        """Yield the samples as lines in the order of their times, in milliseconds. `order`: as `_spread` returns it."""
+        samples = zip(self.evaluations, self.values, strict=True)
+        for evaluation, value in samples if order is None else sorted(samples, key=lambda each: order[each[0]]):
+            time = times[evaluation]
+            number = floatToGoString(value)  # type: ignore[no-untyped-call]
+            yield f"{series} {number} {time // 1000}.{time % 1000 * 1_000_000:09d}\n"
+
+
+def _escaped(label: str) -> str:
+    """Return the value of a label, as OpenMetrics writes it."""
+    return encodable(label).replace("\\", r"\\").replace("\n", r"\n").replace('"', r"\"")
+
+
+def _values(closed: Closed) -> Iterator[tuple[str, str, str, Value]]:
+    """Yield each number with its eval set, metric and class; the class is empty for the whole set."""
+    assert closed.outcome.result is not None
+    result = closed.outcome.result
+    for eval_set, metrics in result.metrics_of_examples():
+        for metric, value in metrics.items():
+            yield eval_set, metric, "", value
+    for eval_set in result.classes.keys() & result.examples.keys():
+        for metric, by_class in result.classes[eval_set].items():
+            for label, value in by_class.items():
+                yield eval_set, metric, label, value
+
+
+def _spread(completed: "array[int]") -> Sequence[int] | None:
+    """Change times so that no two are equal; return the rank of each, or `None` if they are in their order."""
+    by_time = sorted(range(len(completed)), key=completed.__getitem__)
+    last, ranks = -1, array("I", bytes(array("I").itemsize * len(completed)))
+    for rank, evaluation in enumerate(by_time):
+        completed[evaluation] = last = max(completed[evaluation], last + _LEAST_MILLISECONDS)
+        ranks[evaluation] = rank
+    return None if all(rank == evaluation for evaluation, rank in enumerate(ranks)) else ranks

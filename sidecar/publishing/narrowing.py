@@ -1,11 +1,11 @@
 """Narrow a run's history to some steps, eval sets and metrics, before it is shown or exported. Pure."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from typing import TypeVar
 
-from sidecar.coordination.journal_state import Closed, Entry, EntryLog, JournalState
+from sidecar.coordination.journal_state import Closed, Entry
 from sidecar.protocol.records import Result
 
 T = TypeVar("T")
@@ -20,7 +20,7 @@ class Narrowing:
         metrics: Globs of metrics; none: all of them.
         first_step: The smallest training step; None: any.
         last_step: The largest training step; None: any.
-        newest: The number of newest entries that stay, of those that are left; None: all of them.
+        newest: The number of newest entries that are read, of those that are left; None: all of them.
     """
 
     eval_sets: tuple[str, ...] = ()
@@ -29,17 +29,12 @@ class Narrowing:
     last_step: int | None = None
     newest: int | None = None
 
-    def of(self, history: JournalState) -> JournalState:
-        """Return the entries that were chosen, with the numbers that were chosen.
+    def of(self, entries: Iterable[Entry]) -> Iterator[Entry]:
+        """Yield the entries that were chosen, of any age, with the numbers that were chosen.
 
         With eval sets or metrics, only evaluations that have such a number stay. Entries without a step, such as those
         of checkpoints whose step is unknown, stay only if all steps do.
         """
-        entries = list(self._entries(history.entries))
-        entries = entries if self.newest is None else entries[max(0, len(entries) - self.newest) :]
-        return JournalState(log=EntryLog(entries=entries, count=len(entries)))
-
-    def _entries(self, entries: list[Entry]) -> Iterator[Entry]:
         for entry in entries:
             if not self._has(_step_of(entry)):
                 continue

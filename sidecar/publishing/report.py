@@ -30,12 +30,12 @@ def rows(history: JournalState) -> list[Row]:
     `final` is true for successes, for settled checkpoints that were not requeued, and for the last failed attempt
     before a checkpoint was settled as failed. The row of that attempt also stands for the settlement.
     """
-    return _rows(history.entries)
+    return entry_rows(history.entries)
 
 
 def recent(history: JournalState) -> list[Row]:
     """Return the newest rows, newest first. The cost does not grow with the history."""
-    newest = _rows(history.entries[-_RECENT_ENTRIES:])[: -_RECENT_ROWS - 1 : -1]
+    newest = entry_rows(history.entries[-_RECENT_ENTRIES:])[: -_RECENT_ROWS - 1 : -1]
     return [row | {"message": cut_text(row["message"], MOST_SHOWN)} if row["message"] else row for row in newest]
 
 
@@ -138,7 +138,7 @@ def plan_of(best: Best) -> int | None:
     return int(number) if number.isascii() and number.isdecimal() else None
 
 
-def _rows(entries: Iterable[Entry]) -> list[Row]:
+def entry_rows(entries: Iterable[Entry]) -> list[Row]:
     """Return the rows of entries. A final settlement shares the row of the last failed attempt."""
     entries = list(entries)
     broken, result = breaks(entries), list[Row]()

@@ -1,6 +1,6 @@
 """Find the places of a history where numbers stop being comparable, for all that show it. Pure."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
 from sidecar.coordination.comparability import Stretches
@@ -14,13 +14,15 @@ def breaks(entries: Iterable[Entry]) -> dict[int, Mapping[str, str]]:
 
     Plans without such a place are left out. `entries` are in the order of the journal, and may be a part of it.
     """
-    stretches, found = Stretches(), dict[int, Mapping[str, str]]()
+    return {closed.plan.plan: broken for closed, broken in with_breaks(entries) if broken}
+
+
+def with_breaks(entries: Iterable[Entry]) -> Iterator[tuple[Closed, Mapping[str, str]]]:
+    """Yield each evaluation, with what `breaks` says about its plan."""
+    stretches = Stretches()
     for entry in entries:
         if isinstance(entry, Closed) and entry.outcome.result is not None:
-            broken = stretches.add(entry.outcome.result)
-            if broken:
-                found[entry.plan.plan] = broken
-    return found
+            yield entry, stretches.add(entry.outcome.result)
 
 
 def stretch_numbers(entries: Iterable[Entry]) -> dict[tuple[int, str], int]:

@@ -1,14 +1,12 @@
 """What the journal of a year takes on disk: as single files, and with segments."""
 
 import time
-from dataclasses import replace
 
-from bench_long_run import _records
+from long_journal import records
 from table import Figure, Table
 
 from sidecar.coordination.segments import KEPT_PLANS, Segment, SegmentWriter, segment_path
 from sidecar.protocol.codec import dumps
-from sidecar.protocol.records import Value
 
 HOW = """The journal of a year of one evaluation in five minutes: 105,000 plans that all succeeded, with ten metrics
 and a group of two, as daemons write it. Nothing is evaluated, and the records are not written: their sizes are
@@ -23,14 +21,14 @@ def measure(quick):
     begin, writer = time.process_time(), SegmentWriter("r", 1)
     writing = 0.0
     for number in range(1, plans + 1):
-        records = tuple(map(dumps, _with_ten_metrics(number)))
-        sizes = sum(map(_on_disk, map(len, records)))
-        single_bytes, raw = single_bytes + sizes, raw + sum(map(len, records))
+        made = tuple(map(dumps, records(number, "r", metrics=10)))
+        sizes = sum(map(_on_disk, map(len, made)))
+        single_bytes, raw = single_bytes + sizes, raw + sum(map(len, made))
         since = time.process_time()
-        if not writer.takes(*records):
+        if not writer.takes(*made):
             segments.append((writer.first, writer.content()))
             writer, left = SegmentWriter("r", number), []
-        writer.add(*records)
+        writer.add(*made)
         writing += time.process_time() - since
         left.append(sizes)
         if len(left) == KEPT_PLANS and number + KEPT_PLANS > plans:
@@ -69,14 +67,3 @@ def _plans(first, content):
 
 def _on_disk(length):
     return -(-length // _BLOCK) * _BLOCK
-
-
-def _with_ten_metrics(number):
-    plan, outcome = _records(number, "r")
-    values = {}
-    for place in range(10):
-        accuracy = (number * (place + 7) % 104_729) / 104_729
-        values[f"metric_{place}"] = Value(
-            value=accuracy, hex=accuracy.hex(), lower=accuracy * 0.99, upper=accuracy * 1.01, goal="max"
-        )
-    return plan, replace(outcome, result=replace(outcome.result, metrics={"test": values}))

@@ -24,7 +24,7 @@ def measured(number, goal="max", spread=0.0):
 
 
 def plotted(history, width=80, *, colors=False):
-    return list(plots(history, best_plans(history), width=width, colors=colors))
+    return list(plots(history.entries, best_plans(history), width=width, colors=colors))
 
 
 def test_a_metric_over_the_step(journal):
@@ -61,7 +61,7 @@ def test_a_curve_is_broken_where_numbers_stop_being_comparable(journal):
     (text,) = plotted(journal.history)
     assert text.splitlines()[0].endswith("★ best 0.6 at step 4")
     assert "data or task changed at step 3: numbers on both sides cannot be compared" in text
-    (series,) = series_of(journal.history)
+    (series,) = series_of(journal.history.entries)
     assert [[point.x for point in run] for run in _without_gaps(series.points)] == [[1, 2], [3, 4]]
 
 
@@ -94,7 +94,7 @@ def test_a_checkpoint_that_was_evaluated_again_is_one_point(journal):
     """Its newest numbers count."""
     for accuracy in (0.25, 0.5):
         journal.evaluate("ckpt-5", 5, {"accuracy": measured(accuracy)})
-    (series,) = series_of(journal.history)
+    (series,) = series_of(journal.history.entries)
     assert [point.number for point in series.points] == [0.5]
 
 

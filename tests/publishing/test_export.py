@@ -24,6 +24,11 @@ def value(number, **more):
     return Value(value=number if math.isfinite(number) else None, hex=number.hex(), **more)
 
 
+def text(view, history, *more):
+    """The whole document of a history."""
+    return "".join(view(history.entries, *more))
+
+
 def seconds_after(seconds):
     """The time of a record."""
     moment = BEGIN + timedelta(seconds=seconds)
@@ -34,9 +39,9 @@ def test_the_place_where_data_changed_is_a_column(journal):
     """True in the first evaluation of which numbers cannot be compared with those before."""
     for step, data in enumerate("aabb", 1):
         journal.evaluate(f"ckpt-{step}", step, {"loss": value(0.5, goal="min")}, data=data)
-    rows = list(csv.DictReader(io.StringIO(as_csv(journal.history))))
+    rows = list(csv.DictReader(io.StringIO(text(as_csv, journal.history))))
     assert [row["data_changed"] for row in rows] == ["False", "False", "True", "False"]
-    lines = [json.loads(line)["data_changed"] for line in as_json_lines(journal.history).splitlines()]
+    lines = [json.loads(line)["data_changed"] for line in text(as_json_lines, journal.history).splitlines()]
     assert lines == [False, False, True, False]
 
 
@@ -44,10 +49,10 @@ def test_an_unknown_number_of_examples_is_empty(journal):
     """A function of the task measured, and did not return it."""
     journal.plan()
     journal.succeed({"acc": value(0.5)}, examples=0)
-    (row,) = csv.DictReader(io.StringIO(as_csv(journal.history)))
+    (row,) = csv.DictReader(io.StringIO(text(as_csv, journal.history)))
     assert row["examples"] == ""
-    assert json.loads(as_json_lines(journal.history))["examples"] is None
-    assert "sidecar_result_examples{" not in as_openmetrics(journal.history, "r")
+    assert json.loads(text(as_json_lines, journal.history))["examples"] is None
+    assert "sidecar_result_examples{" not in text(as_openmetrics, journal.history, "r")
 
 
 @pytest.fixture
@@ -90,7 +95,7 @@ def test_each_number_is_a_row(journal):
     classes = {"recall": {"cat": value(0.25), 'a, "dog"\n': value(math.nan)}}
     interval = {"accuracy": value(0.1 + 0.2, lower=0.25, upper=0.35)}
     journal.succeed(interval, classes=classes)
-    read = list(csv.DictReader(io.StringIO(as_csv(journal.history))))
+    read = list(csv.DictReader(io.StringIO(text(as_csv, journal.history))))
     assert [(row["metric"], row["class_label"]) for row in read] == [
         ("accuracy", ""),
         ("recall", "cat"),
@@ -101,21 +106,21 @@ def test_each_number_is_a_row(journal):
     assert (first["lower"], first["upper"], first["examples"], first["workers"]) == ("0.25", "0.35", "1003", "2")
     assert float(first["value"]) == float.fromhex(first["hex"]) == 0.1 + 0.2
     assert (dog["value"], dog["lower"]) == ("nan", "")
-    lines = [json.loads(line) for line in as_json_lines(journal.history).splitlines()]
+    lines = [json.loads(line) for line in text(as_json_lines, journal.history).splitlines()]
     assert [{key: "" if each is None else str(each) for key, each in line.items()} for line in lines] == read
 
 
 def test_without_a_result(journal):
     """A program that reads it finds no row, and no error."""
-    assert list(csv.DictReader(io.StringIO(as_csv(journal.history)))) == []
-    assert as_json_lines(journal.history) == ""
-    assert samples(as_openmetrics(journal.history, "mnist")) == {}
+    assert list(csv.DictReader(io.StringIO(text(as_csv, journal.history)))) == []
+    assert text(as_json_lines, journal.history) == ""
+    assert samples(text(as_openmetrics, journal.history, "mnist")) == {}
 
 
 def test_openmetrics_has_every_result_at_its_time(evaluations):
     """Bits, step and time, as prometheus_client's own parser reads them."""
     numbers = [0.1 + 0.2, 1e-300, -0.0, 1e22, 123456789.125, math.pi]
-    read = samples(as_openmetrics(evaluations(numbers), "mnist"))
+    read = samples(text(as_openmetrics, evaluations(numbers), "mnist"))
     losses = read["sidecar_result", "test", "loss"]
     assert [number.hex() for _, number in losses] == [number.hex() for number in numbers]
     assert [moment for moment, _ in losses] == [BEGIN.timestamp() + index * 0.4 for index in range(len(numbers))]
@@ -125,7 +130,7 @@ def test_openmetrics_has_every_result_at_its_time(evaluations):
 
 def test_numbers_that_are_not_finite(evaluations):
     """They are samples like any others."""
-    read = samples(as_openmetrics(evaluations([math.nan, math.inf, -math.inf]), "mnist"))
+    read = samples(text(as_openmetrics, evaluations([math.nan, math.inf, -math.inf]), "mnist"))
     assert [str(number) for _, number in read["sidecar_result", "test", "loss"]] == ["nan", "inf", "-inf"]
 
 
@@ -133,7 +138,7 @@ def test_clocks_that_differ(evaluations, journal):
     """Samples are in order of time, and two never have the same one; a time that is none follows the one before."""
     evaluations([1.0, 2.0, 3.0])
     history = timed(journal.history, [5.0, 0.0, 5.0])
-    read = samples(as_openmetrics(history, "mnist"))["sidecar_result", "test", "loss"]
+    read = samples(text(as_openmetrics, history, "mnist"))["sidecar_result", "test", "loss"]
     assert [(round(moment - BEGIN.timestamp(), 3), number) for moment, number in read] == [
         (0.0, 2.0),
         (5.0, 1.0),
@@ -145,7 +150,7 @@ def test_clocks_that_differ(evaluations, journal):
     ):
         odd.apply(entry.plan)
         odd.apply(replace(entry.outcome, completed_at=completed))
-    read = samples(as_openmetrics(odd, "mnist"))["sidecar_result", "test", "loss"]
+    read = samples(text(as_openmetrics, odd, "mnist"))["sidecar_result", "test", "loss"]
     assert [(round(moment - BEGIN.timestamp(), 3), number) for moment, number in read] == [
         (1.0, 1.0),
         (1.001, 2.0),
@@ -157,7 +162,7 @@ def test_names_of_all_kinds(journal):
     """Whatever a user calls a metric, the document stays well-formed."""
     odd = 'odd "name"\\ of\nall'
     journal.evaluate("ckpt-5", 500, {odd: value(0.5)})
-    assert samples(as_openmetrics(journal.history, "mnist"))["sidecar_result", "test", odd][0][1] == 0.5
+    assert samples(text(as_openmetrics, journal.history, "mnist"))["sidecar_result", "test", odd][0][1] == 0.5
 
 
 def test_a_real_prometheus_has_all_of_them(needs, evaluations, tmp_path):
@@ -165,7 +170,7 @@ def test_a_real_prometheus_has_all_of_them(needs, evaluations, tmp_path):
     prometheus, promtool = needs("prometheus"), needs("promtool")
     numbers = [math.sin(index) for index in range(40)]
     past = tmp_path / "past.txt"
-    past.write_text(as_openmetrics(evaluations(numbers), "mnist"))
+    past.write_text(text(as_openmetrics, evaluations(numbers), "mnist"))
     made = [promtool, "tsdb", "create-blocks-from", "openmetrics", past, tmp_path / "data"]
     done = subprocess.run(made, capture_output=True, text=True, timeout=PATIENCE_SECONDS)
     assert done.returncode == 0, done.stderr
@@ -178,10 +183,10 @@ def test_a_real_prometheus_has_all_of_them(needs, evaluations, tmp_path):
 def test_names_that_are_no_utf_8(journal):
     """They are escaped, as in the names of files, so that every format can be written to a file."""
     journal.evaluate("ckpt-\udce9", 400, {"loss\udce9": value(0.5)}, eval_sets=("caf\udce9",))
-    (row,) = csv.DictReader(io.StringIO(as_csv(journal.history).encode().decode()))
+    (row,) = csv.DictReader(io.StringIO(text(as_csv, journal.history).encode().decode()))
     assert (row["eval_set"], row["metric"]) == (r"caf\udce9", r"loss\udce9")
-    assert json.loads(as_json_lines(journal.history))["eval_set"] == r"caf\udce9"
-    families = list(text_string_to_metric_families(as_openmetrics(journal.history, "mnist").encode().decode()))
+    assert json.loads(text(as_json_lines, journal.history))["eval_set"] == r"caf\udce9"
+    families = list(text_string_to_metric_families(text(as_openmetrics, journal.history, "mnist").encode().decode()))
     assert {sample.labels["eval_set"] for family in families for sample in family.samples} == {r"caf\udce9"}
 
 
@@ -190,7 +195,7 @@ def test_a_name_is_not_a_formula(journal, sign):
     """A spreadsheet would calculate what a name says, such as a link. Numbers below zero stay numbers."""
     name = f'{sign}HYPERLINK("http://x")'
     journal.evaluate(name, 400, {name: value(-0.5)}, eval_sets=(name,))
-    (row,) = csv.DictReader(io.StringIO(as_csv(journal.history)))
+    (row,) = csv.DictReader(io.StringIO(text(as_csv, journal.history)))
     assert [row[column] for column in ("checkpoint", "eval_set", "metric")] == [f"'{name}"] * 3
     assert (float(row["value"]), float.fromhex(row["hex"])) == (-0.5, -0.5)
 
@@ -202,15 +207,15 @@ def test_metrics_of_an_eval_set_without_examples(journal):
     result = journal.history.entries[-1].outcome.result
     result.metrics["other"] = {"loss": value(0.25)}
     result.classes["other"] = {"loss": {"a": value(0.25)}}
-    assert [row["eval_set"] for row in csv.DictReader(io.StringIO(as_csv(journal.history)))] == ["test"]
-    assert len(as_json_lines(journal.history).splitlines()) == 1
-    assert "other" not in as_openmetrics(journal.history, "mnist")
+    assert [row["eval_set"] for row in csv.DictReader(io.StringIO(text(as_csv, journal.history)))] == ["test"]
+    assert len(text(as_json_lines, journal.history).splitlines()) == 1
+    assert "other" not in text(as_openmetrics, journal.history, "mnist")
 
 
 def test_a_name_cannot_begin_a_row(journal):
     """A carriage return ends a line for every reader of CSV."""
     forged = "loss\r7,2026-01-31T12:00:00Z,ckpt-7,d,7,name,test,loss,,0.1"
     journal.evaluate("ckpt-4\r", 400, {forged: value(0.5)}, eval_sets=('a\nb,"c"',))
-    (row,) = csv.DictReader(io.StringIO(as_csv(journal.history)))
+    (row,) = csv.DictReader(io.StringIO(text(as_csv, journal.history)))
     assert (row["eval_set"], row["metric"]) == ('a\\nb,"c"', forged.replace("\r", "\\r"))
     assert row["hex"] == (0.5).hex()

@@ -180,7 +180,7 @@ def show(*records):
     json.dumps([document, report.rows(history)], allow_nan=False)
     page(document)
     for view in (export.as_csv, export.as_json_lines, lambda past: export.as_openmetrics(past, "r")):
-        view(history)
+        "".join(view(history.entries))
     registry = CollectorRegistry()
     Exporter(registry, sinks=list).update(status, history)
     generate_latest(registry)
@@ -207,7 +207,7 @@ def read(kind, data):
     elif kind == "snapshot":
         history = restore(loads(Snapshot, data))
         report.status_json(make_status(run="r", state="ready"), history)
-        export.as_csv(history)
+        "".join(export.as_csv(history.entries))
     else:
         loads(type(KINDS[kind]), data)
 

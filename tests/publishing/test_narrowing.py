@@ -4,7 +4,7 @@ import pytest
 
 from sidecar.protocol.records import Value
 from sidecar.publishing.narrowing import Narrowing
-from sidecar.publishing.report import rows
+from sidecar.publishing.report import entry_rows
 
 LOSS = Value(value=0.5, hex=(0.5).hex(), goal="min")
 TOP = Value(value=0.75, hex=(0.75).hex(), goal="max")
@@ -20,16 +20,16 @@ def history(journal, settle):
         else:
             journal.succeed({"loss": LOSS, "top_5": TOP}, classes={"top_5": {"cat": TOP}}, eval_sets=("test", "hard"))
     journal.plan(None, settles=[settle("ckpt-600", "skipped", step=600), settle("odd", "vanished", step=None)])
-    return journal.history
+    return journal.history.entries
 
 
 def steps(history):
-    return [row["step"] for row in rows(history)]
+    return [row["step"] for row in entry_rows(history)]
 
 
 def test_all_of_it(history):
     """Nothing was asked for."""
-    assert rows(Narrowing().of(history)) == rows(history)
+    assert entry_rows(Narrowing().of(history)) == entry_rows(history)
 
 
 @pytest.mark.parametrize(
@@ -48,32 +48,25 @@ def test_a_range_of_steps(history, asked, expected):
 
 def test_some_metrics(history):
     """Of all eval sets, with their classes; what has no such number is left out."""
-    narrowed = Narrowing(metrics=("top*",)).of(history)
+    narrowed = list(Narrowing(metrics=("top*",)).of(history))
     assert steps(narrowed) == [100, 200, 400, 500]
-    assert {eval_set: list(values) for eval_set, values in rows(narrowed)[0]["metrics"].items()} == {
+    assert {eval_set: list(values) for eval_set, values in entry_rows(narrowed)[0]["metrics"].items()} == {
         "test": ["top_5"],
         "hard": ["top_5"],
     }
-    assert narrowed.entries[0].outcome.result.classes == {"test": {"top_5": {"cat": TOP}}}
+    assert narrowed[0].outcome.result.classes == {"test": {"top_5": {"cat": TOP}}}
     assert steps(Narrowing(metrics=("recall",)).of(history)) == []
 
 
 def test_some_eval_sets(history):
     """Their numbers, and the counts of their examples."""
-    narrowed = Narrowing(eval_sets=("h*", "none"), metrics=("loss",)).of(history)
-    assert rows(narrowed)[-1]["metrics"] == {"hard": {"loss": rows(history)[0]["metrics"]["hard"]["loss"]}}
-    assert rows(narrowed)[-1]["examples"] == {"hard": 1003}
+    narrowed = list(Narrowing(eval_sets=("h*", "none"), metrics=("loss",)).of(history))
+    assert entry_rows(narrowed)[-1]["metrics"] == {"hard": {"loss": entry_rows(history)[0]["metrics"]["hard"]["loss"]}}
+    assert entry_rows(narrowed)[-1]["examples"] == {"hard": 1003}
 
 
 def test_the_history_stays_as_it_was(history):
     """It may be shown in another way afterwards."""
-    before = rows(history)
-    Narrowing(metrics=("loss",), first_step=200).of(history)
-    assert rows(history) == before
-
-
-def test_the_newest_of_what_is_left(history):
-    """More than there are is no mistake."""
-    everything = rows(history)
-    assert rows(Narrowing(newest=1).of(history)) == everything[-1:]
-    assert len(rows(Narrowing(newest=100).of(history))) == len(rows(Narrowing().of(history)))
+    before = entry_rows(history)
+    assert list(Narrowing(metrics=("loss",), first_step=200).of(history))
+    assert entry_rows(history) == before

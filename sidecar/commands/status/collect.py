@@ -7,6 +7,7 @@
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import Final
 
@@ -215,8 +216,8 @@ def not_looked_for(scan: ScanResult, history: JournalState, live: Iterable[Heart
     seen = {name for heartbeat in live for name in heartbeat.checkpoints.sees}
     if scan.missing or not seen.isdisjoint(found.checkpoint.folder for found in scan.found):
         return {}
-    ended = map(folder_name, history.verdicts.settled.keys() | history.verdicts.succeeded) if seen else ()
-    return dict.fromkeys(sorted(seen - scan.unknown.keys() - set(ended)), _NOT_LOOKED_FOR)
+    ended = map(folder_name, chain(history.verdicts.settled, history.verdicts.succeeded.in_folders(seen)))
+    return dict.fromkeys(sorted(seen.difference(scan.unknown, ended)), _NOT_LOOKED_FOR)
 
 
 def observe_for(observer: RunObserver, seconds: float, pause: Callable[[float], None]) -> None:

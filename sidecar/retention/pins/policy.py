@@ -117,6 +117,6 @@ class PinPolicy:
 
     def settled_as(self, folder: str) -> list[Key]:
         """Return the checkpoints that the journal has settled and whose pins have this folder name."""
-        digest = folder.rpartition("@")[2]
-        keys = {*self.history.verdicts.settled, *self.history.verdicts.succeeded}
-        return [key for key in keys if key[1].startswith(digest) and folder_name(key) == folder]
+        verdicts = self.history.verdicts
+        settled = {key for key in verdicts.settled if folder_name(key) == folder}
+        return [*settled.union(verdicts.succeeded.in_folders((folder,)))]

@@ -1,0 +1,51 @@
+"""What commands need to read a run does not grow with the run, but for what they name of every checkpoint."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+from long_journal import write_long_journal
+
+from sidecar.coordination.storage import PosixStorage
+
+SHORT, LONG = 1_500, 6_000
+MOST_MB = 8  # more than for the short run; 100,000 evaluations at this rate would still be below 150 MB in all
+pytestmark = [pytest.mark.nightly]
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """The checkpoint directories of a short and a long run."""
+    folders = []
+    for plans in (SHORT, LONG):
+        folders.append(tmp_path_factory.mktemp("run") / "ckpts")
+        write_long_journal(PosixStorage(folders[-1] / ".sidecar" / "ckpts"), plans)
+    return folders
+
+
+def used(folder, *arguments):
+    """The processor seconds of a command, the most megabytes that were resident, and the lines it wrote."""
+    command = [sys.executable, "-m", "sidecar", *arguments, "--checkpoint-dir", str(folder)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+        lines = sum(1 for _ in process.stdout)
+        _, status, usage = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+    assert process.returncode == 0
+    return usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1024, lines
+
+
+@pytest.mark.parametrize("command", [("status", "--no-observe"), ("history", "--last", "50")])
+def test_what_is_newest_costs_the_same_after_a_long_run(runs, command):
+    """It comes from the snapshot and the records behind it. Four times the journal is not half as much again."""
+    short, long = (min(used(folder, *command) for _ in range(3)) for folder in runs)
+    assert long[0] < 1.5 * short[0]
+    assert long[1] < short[1] + MOST_MB
+
+
+@pytest.mark.parametrize("form", ["csv", "jsonl", "openmetrics"])
+def test_an_export_holds_no_run(runs, form):
+    """It has each of the ten numbers of every evaluation."""
+    short, long = (used(folder, "export", "--format", form) for folder in runs)
+    assert long[2] - short[2] == (LONG - SHORT) * (32 if form == "openmetrics" else 10)
+    assert long[1] < short[1] + MOST_MB

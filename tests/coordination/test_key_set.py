@@ -1,0 +1,36 @@
+"""A set of keys says what a set of tuples says, in less memory."""
+
+import string
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sidecar.coordination.key_set import KeySet
+from sidecar.protocol.records import folder_name
+
+DIGESTS = st.text("0123456789abcdef", min_size=64, max_size=64) | st.text(string.hexdigits + " ", max_size=64)
+KEYS = st.tuples(st.text(st.characters(exclude_categories=())), DIGESTS)
+
+
+@given(st.lists(KEYS), st.lists(KEYS), KEYS)
+def test_it_is_a_set(keys, others, one):
+    """Whatever the names and digests are: also those that no daemon writes."""
+    found, expected = KeySet(keys), set(keys)
+    assert (found, len(found), set(found)) == (expected, len(expected), expected)
+    assert (one in found) == (one in expected)
+    assert found.difference(KeySet(others)) == expected - set(others)
+    for change in ("add", "discard"):
+        getattr(found, change)(one)
+        getattr(expected, change)(one)
+        assert found == expected
+    found |= others
+    assert found == expected | set(others)
+
+
+@given(st.sets(KEYS), st.sets(st.text()))
+def test_checkpoints_are_found_by_their_folders(keys, others):
+    """As in the directory of pins, where other folders may lie, too."""
+    wanted = set(list(keys)[::2])
+    folders = {folder_name(key) for key in wanted} | others
+    found = set(KeySet(keys).in_folders(folders))
+    assert found == {key for key in keys if folder_name(key) in folders} >= wanted
