@@ -1,4 +1,4 @@
-"""Entries on which TensorFlow would abort its process are refused, behind right checksums too."""
+"""Entries say where tensors lie; those that no reader can use are refused."""
 
 import pytest
 from checkpoints.tables import bundle_entry, bundle_header, dimension, index_of, varint
@@ -17,34 +17,20 @@ HALF = b"\x3a\x06\x0a\x04\x08\x00\x10\x01"  # a slice: 1 of the first dimension,
 @pytest.mark.parametrize(
     ("entry", "said"),
     [
-        (bundle_entry(dtype=0, size=4), "dtype 0"),
-        (bundle_entry(dtype=20, size=4), "dtype 20"),
-        (bundle_entry(dtype=100, size=1), "dtype 100"),
-        (bundle_entry(dtype=101, size=4), "dtype 101"),
-        (bundle_entry(dtype=1, size=3), r"\b3\b.*\b4\b"),
-        (bundle_entry(dtype=18, shape=dimension(2) * 2, size=63), r"\b63\b.*\b64\b"),
-        (bundle_entry(dtype=7, shape=dimension(9), size=12), r"\b12\b.*\b13\b"),
         (bundle_entry(dtype=1, shape=UNKNOWN_RANK, size=4), "unknown shape"),
         (bundle_entry(dtype=1, shape=NEGATIVE, size=4), "negative"),
-        (bundle_entry(dtype=4, shape=dimension(1 << 32) * 2 + dimension(0)), "more values"),
         (bundle_entry(dtype=4, shape=dimension(1) * 255, size=1), "254 dimensions"),
         (bundle_entry(dtype=4, shape=b"\x12\x02\x08", size=1), "ends behind its message"),
-        (bundle_entry(dtype=4, shape=b"\x12\x03\x12\x01\xff", size=0), "not text"),
-        (bundle_entry(dtype=4, shape=dimension(2)) + HALF * 2, "listed twice"),
-        (bundle_entry(dtype=4, shape=dimension(0)) + HALF, "lies outside"),
-        (bundle_entry(dtype=4, size=1) + HALF, "other dimensions"),
-        (bundle_entry(dtype=4, shape=dimension(2)) + b"\x3a\x00", "lies outside"),
-        (bundle_entry(dtype=4, shape=dimension(2), size=2) + HALF, "has 2 bytes"),
         (bundle_entry(dtype=4, size=1) + b"\x00\x01", "number 0"),
         (bundle_entry(dtype=4, size=1) + b"\x88\x80\x80\x80\x80\x00\x04", "too long"),
         (bundle_entry(dtype=4, size=1) + b"\x4a\x80\x80\x80\x80\x80\x00", "too long"),
         (bundle_entry(dtype=4, size=1) + b"\x0d\x04\x00\x00\x00", "wire type 5"),
-        (bundle_entry(dtype=4, size=1) + b"\x0a\x00", "is not a number"),
+        (bundle_entry(dtype=4, size=1) + b"\x0a\x00", "wire type 2"),
         (bundle_entry(dtype=4, size=1) + b"\x0b\x0c", "unknown wire type"),
     ],
 )
-def test_what_tensorflow_would_not_write_is_refused(entry, said):
-    """With the reason."""
+def test_a_message_of_another_kind_is_refused(entry, said):
+    """The error says which part of it cannot be read."""
     with pytest.raises(CorruptError, match=said):
         read_entry(entry)
 
@@ -120,8 +106,3 @@ def test_the_object_graph_is_as_long_as_it_says(root, length):
     put(root, bundle_entry(dtype=7, size=len(data)), data)
     with pytest.raises(CorruptError, match=rf"object graph.*\b{length}\b"):
         TfObject().inspect(root, "m")
-
-
-def test_a_type_of_a_later_tensorflow_is_for_that_tensorflow_to_judge():
-    """What this release does not know is not damage: the worker's TensorFlow reads it, or refuses it."""
-    assert read_entry(bundle_entry(dtype=34, size=1)).dtype == 34
