@@ -152,6 +152,7 @@ class ListLog:
 
     events: list[tuple[str, dict]] = field(default_factory=list)
     entries: list = field(default_factory=list)
+    best: dict = field(default_factory=dict)
 
     def info(self, event: str, **fields) -> None:
         """Keep it."""
@@ -159,9 +160,10 @@ class ListLog:
 
     warning = info
 
-    def entry(self, entry) -> None:
+    def entry(self, entry, best) -> None:
         """Keep it."""
         self.entries.append(entry)
+        self.best = best
 
     def names(self) -> list[str]:
         """The events, without their fields."""

@@ -28,6 +28,7 @@ from sidecar.daemon.timing import Timing
 from sidecar.daemon.worker_supervisor import WorkerSupervisor
 from sidecar.daemon.workers.command_specs import EvaluateSpec
 from sidecar.daemon.workers.devices import describe
+from sidecar.daemon.workers.pool import WorkerPool
 from sidecar.daemon.workers.process import Post
 from sidecar.policy.node_identity import Identity, page_url
 from sidecar.policy.roles import RoleDecision
@@ -45,6 +46,7 @@ from sidecar.retention.saves.retention import Retention, StatesRule
 from sidecar.settings import Settings
 from sidecar.system.bounded_calls import BoundedCalls
 from sidecar.system.clock import Clock
+from sidecar.system.event_log import EventLog
 from sidecar.version import __version__
 
 _LONG_SECONDS: Final = 0.01
@@ -71,7 +73,7 @@ def daemon_from_settings(
     decision: RoleDecision,
     inbox: "queue.SimpleQueue[Message]",
     clock: Clock,
-    log: DaemonLog,
+    log: EventLog,
     publisher: Publisher,
 ) -> Daemon:
     """Build a daemon and its storage thread from the settings. Neither runs yet."""
@@ -130,8 +132,9 @@ def daemon_from_settings(
         scans=BoundedCalls(most_hanging=1, waits_again=True, now=clock.now),
     )
     rules = make_rules(settings)
-    supervisor = _supervisor(settings, environ, identity, lambda *report: inbox.put(report), log) if evaluates else None
-    daemon = build_daemon(
+    workers = _workers(settings, environ, identity, lambda *report: inbox.put(report), log) if evaluates else None
+    daemon_log = DaemonLog(log) if workers is None else DaemonLog(log, workers.log_of)
+    return build_daemon(
         identity=identity,
         rules=rules,
         timing=record_of(Timing, settings),
@@ -147,16 +150,12 @@ def daemon_from_settings(
             states=StatesRule(settings.keep_states or None, settings.keep_states_every),
         ),
         storage_thread=storage_thread,
-        supervisor=supervisor,
+        supervisor=None if workers is None else _supervisor(settings, workers, daemon_log),
         clock=clock,
-        log=log,
+        log=daemon_log,
         publish=publisher,
         delivered=publisher.delivered,
     )
-    log.best = lambda: daemon.state.history.totals.best
-    if supervisor is not None:
-        log.worker_log = supervisor.workers.log_of
-    return daemon
 
 
 def _marker(settings: Settings) -> Callable[[], bool]:
@@ -183,12 +182,15 @@ def _watch(settings: Settings, inbox: "queue.SimpleQueue[Message]") -> Watch:
     )
 
 
-def _supervisor(
-    settings: Settings, environ: Mapping[str, str], identity: Identity, post: Post, log: DaemonLog
-) -> WorkerSupervisor:
-    workers = make_workers(
+def _workers(
+    settings: Settings, environ: Mapping[str, str], identity: Identity, post: Post, log: EventLog
+) -> WorkerPool:
+    return make_workers(
         settings, environ, identity.workers, post, warn=lambda text: log.warning("worker_logs_moved", reason=text)
     )
+
+
+def _supervisor(settings: Settings, workers: WorkerPool, log: EventLog) -> WorkerSupervisor:
     return WorkerSupervisor(
         workers=workers,
         spec=make_task_spec(settings),

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from prometheus_client import CollectorRegistry
 
@@ -34,12 +34,13 @@ from sidecar.publishing.http import Server
 from sidecar.publishing.past import PastReader
 from sidecar.publishing.plain_structlog import structlog
 from sidecar.publishing.prometheus import Exporter
-from sidecar.publishing.publisher import DaemonLog, Published, Publisher
+from sidecar.publishing.publisher import Published, Publisher, failed_worker_log
 from sidecar.publishing.sinks.delivery import close
 from sidecar.publishing.systemd import Notifier
 from sidecar.settings import Settings
 from sidecar.system.addresses import own_addresses, public, public_address
 from sidecar.system.clock import Clock, SystemClock
+from sidecar.system.event_log import EventLog
 from sidecar.system.shortages import require_descriptors
 from sidecar.version import __version__
 
@@ -68,7 +69,9 @@ def serve(settings: Settings, environ: Mapping[str, str], *, settings_file: Path
     deliveries = start_deliveries(settings, log)
     exporter = Exporter(registry, sinks=partial(statuses, deliveries))
     uploads = start_uploads(settings, deliveries, log)
-    past = PastReader(PosixStorage(settings.run_dir), log_of=lambda closed: life.log.log_of(closed))  # noqa: PLW0108 - as below
+    past = PastReader(
+        PosixStorage(settings.run_dir), log_of=lambda closed: failed_worker_log(closed, life.daemon.worker_log)
+    )
     updates = [*(delivery.update for delivery in deliveries), past.update]
     delivered = partial(all_delivered, deliveries) if deliveries else None
     clock, facts = SystemClock(), {"checkpoint_dir": str(settings.checkpoint_dir), "page_links": settings.page_links}
@@ -76,9 +79,7 @@ def serve(settings: Settings, environ: Mapping[str, str], *, settings_file: Path
 
     def begin() -> _Life:
         inbox: queue.SimpleQueue[Message] = queue.SimpleQueue()
-        daemon_log = DaemonLog(log)
-        daemon = daemon_from_settings(settings, environ, node, decision, inbox, clock, daemon_log, publisher)
-        return _Life(daemon, inbox, daemon_log)
+        return _Life(daemon_from_settings(settings, environ, node, decision, inbox, clock, log, publisher), inbox)
 
     life = begin()
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):  # before anybody can see that the daemon runs
@@ -136,7 +137,6 @@ class _Life:
 
     daemon: Daemon
     inbox: "queue.SimpleQueue[Message]"
-    log: DaemonLog
 
     def run(self) -> int:
         """Run the daemon and its storage thread. Raise the error that ended it, if one did."""
@@ -171,7 +171,7 @@ class _Life:
                 successor.inbox.put(message)
 
 
-def _announce(log: Any, settings: Settings, decision: RoleDecision, url: str) -> None:
+def _announce(log: EventLog, settings: Settings, decision: RoleDecision, url: str) -> None:
     """Log the start of the daemon, settings without effect, and a doubtful or idle role."""
     log.info(
         "daemon_started",
@@ -194,7 +194,7 @@ def _announce(log: Any, settings: Settings, decision: RoleDecision, url: str) ->
         log.info("chief_idles", source=decision.source, remedy=decision.remedy)
 
 
-def _warn_of_public_ports(log: Any, settings: Settings, host: str) -> None:
+def _warn_of_public_ports(log: EventLog, settings: Settings, host: str) -> None:
     """Warn if workers' ports, which are open on every address of the machine, can be reached publicly."""
     advertised = public_address(host, resolve=False)
     addresses = dict.fromkeys((*([] if advertised is None else [advertised]), *public(own_addresses())))

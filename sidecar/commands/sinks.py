@@ -5,7 +5,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any, NoReturn, Protocol
+from typing import TYPE_CHECKING, NoReturn, Protocol
 
 import typer
 
@@ -17,6 +17,7 @@ from sidecar.publishing.sinks.sink import EventSink, Sink
 from sidecar.publishing.status import SinkStatus
 from sidecar.settings import Settings
 from sidecar.settings.sink_values import check_tracking_uri
+from sidecar.system.event_log import EventLog
 from sidecar.system.plain_text import shortened_without_password
 
 if TYPE_CHECKING:
@@ -55,7 +56,7 @@ def make_sinks(settings: Settings, environ: Mapping[str, str] = os.environ) -> l
     return sinks
 
 
-def start_deliveries(settings: Settings, log: Any) -> list[Delivery]:
+def start_deliveries(settings: Settings, log: EventLog) -> list[Delivery]:
     """Return a delivery to each sink of the settings. Raises `SettingsError` if one cannot be made."""
     storage = PosixStorage(settings.run_dir)
     sinks: list[Sink | EventSink] = [*make_sinks(settings), *_acts(settings, log)]
@@ -65,7 +66,7 @@ def start_deliveries(settings: Settings, log: Any) -> list[Delivery]:
     return deliveries
 
 
-def start_uploads(settings: Settings, deliveries: Sequence[Delivery], log: Any) -> list[Closing]:
+def start_uploads(settings: Settings, deliveries: Sequence[Delivery], log: EventLog) -> list[Closing]:
     """Return what uploads the best checkpoints, if the settings ask for it."""
     if not settings.mlflow_log_best or not _logs_to_mlflow(settings):
         return []
@@ -79,7 +80,7 @@ def start_uploads(settings: Settings, deliveries: Sequence[Delivery], log: Any) 
     return [upload]
 
 
-def _acts(settings: Settings, log: Any) -> Iterator[EventSink]:
+def _acts(settings: Settings, log: EventLog) -> Iterator[EventSink]:
     """Yield the sinks that act on what happened."""
     if settings.hooks:
         from sidecar.commands.hooks import make_hooks  # noqa: PLC0415 - likewise

@@ -23,7 +23,7 @@ def make_workers(
     name: str,
     post: Post,
     *,
-    warn: Callable[[str], None],
+    warn: Callable[[str], object],
     most: int | None = None,
 ) -> WorkerPool:
     """Build the pool of this node's worker processes, and start none.

@@ -11,7 +11,6 @@ Six parts hold what changes: `DaemonState` (the knowledge of the run), `StorageS
 import secrets
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from sidecar.coordination.journal_state import JournalState
 from sidecar.daemon.checkpoint_tracker import CheckpointTracker
@@ -22,7 +21,7 @@ from sidecar.daemon.operator_warnings import OperatorWarnings
 from sidecar.daemon.plan_runner import PlanRunner
 from sidecar.daemon.record_builder import RecordBuilder
 from sidecar.daemon.request_builder import RequestBuilder
-from sidecar.daemon.response_observer import ResponseObserver
+from sidecar.daemon.response_observer import JournalLog, ResponseObserver
 from sidecar.daemon.scan_selection import ScanSelection
 from sidecar.daemon.shutdown import Shutdown
 from sidecar.daemon.state import DaemonState
@@ -51,7 +50,7 @@ def build_daemon(
     storage_thread: StorageRequests,
     supervisor: WorkerSupervisor | None,
     clock: Clock,
-    log: Any,
+    log: JournalLog,
     publish: Callable[[Status, JournalState], None],
     delivered: Callable[[], bool] | None = None,
     new_nonce: Callable[[], str] = lambda: secrets.token_hex(16),

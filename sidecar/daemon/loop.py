@@ -8,7 +8,8 @@ the injected clock's, so tests replay histories without sleeping.
 import queue
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from pathlib import Path
+from typing import Protocol
 
 from sidecar.coordination.journal_state import JournalState
 from sidecar.daemon.events import FilesChanged, JournalChanged, Message, Terminate
@@ -28,6 +29,7 @@ from sidecar.protocol.messages import Failed
 from sidecar.protocol.states import NodeState
 from sidecar.publishing.status import Status
 from sidecar.system.clock import Clock
+from sidecar.system.event_log import EventLog
 
 
 class StorageRequests(Protocol):
@@ -53,7 +55,7 @@ class Daemon:
     storage_health: StorageHealth
     storage_thread: StorageRequests
     clock: Clock
-    log: Any
+    log: EventLog
     publish: Callable[[Status, JournalState], None]
     _turned_at: float = field(init=False)
 
@@ -122,6 +124,10 @@ class Daemon:
         now = self.clock.now()
         workers = self.supervisor.workers.statuses() if self.supervisor is not None else ()
         return report_status(self.state, now, self._why_unready(now), workers)
+
+    def worker_log(self, worker: str) -> Path | None:
+        """Return the log of a worker process of this node; None: the worker ran on another node."""
+        return None if self.supervisor is None else self.supervisor.workers.log_of(worker)
 
     def _note_turn(self) -> float:
         """Return the time, and forgive workers their silence while this process or the machine was suspended."""

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
 from sidecar.checkpoints.scan import SUPPORTED_CHECKPOINTS, ScanResult
 from sidecar.checkpoints.step_sources import REMEDY, StepSources
@@ -12,6 +12,7 @@ from sidecar.protocol.export_rule import ExportRule
 from sidecar.protocol.records import Checkpoint, Key
 from sidecar.retention.exports.export_report import Change, ExportsReport
 from sidecar.retention.saves.retention import TRIES
+from sidecar.system.event_log import EventLog
 
 _TROUBLE_REMEMBERED: Final = 200
 _NUMBERS_SHOWN: Final = 20
@@ -21,7 +22,7 @@ _NUMBERS_SHOWN: Final = 20
 class OperatorWarnings:
     """Log the warnings of one daemon. Each is repeated only after the situation has changed."""
 
-    log: Any
+    log: EventLog
     _unmeasured: str | None = None
     _watch_problem: str | None = None
     _below: str | None = None

@@ -5,7 +5,7 @@ No I/O: the loop hands the request to the storage thread.
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Final
 
 from sidecar.coordination.snapshot import Snapshot, take
 from sidecar.daemon.plan_execution import Success
@@ -22,6 +22,7 @@ from sidecar.policy.rules import Rules
 from sidecar.protocol.states import NodeState
 from sidecar.publishing.status import Ended
 from sidecar.retention.saves.retention import Retention
+from sidecar.system.event_log import EventLog
 
 _SINKS_PAUSE_SECONDS: Final = 0.05  # between two looks whether the sinks have taken the end of the run
 
@@ -45,7 +46,7 @@ class RequestBuilder:
     runner: PlanRunner
     schedule: StorageSchedule
     shutdown: Shutdown
-    log: Any
+    log: EventLog
     delivered: Callable[[], bool] = lambda: True
 
     def next(self, now: float) -> Request | None:

@@ -3,10 +3,12 @@
 No I/O. This changes the state and warns people. The loop acts on the state afterwards.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Protocol
 
-from sidecar.coordination.journal_state import Closed
+from sidecar.coordination.journal_state import Closed, Entry
+from sidecar.coordination.totals import Best
 from sidecar.daemon.operator_warnings import OperatorWarnings
 from sidecar.daemon.plan_runner import PlanRunner
 from sidecar.daemon.shutdown import Shutdown
@@ -33,6 +35,15 @@ from sidecar.protocol.states import NodeState, OutcomeStatus
 from sidecar.retention.pins.reconciler import Reconciliation
 from sidecar.retention.saves.retention import Retention
 from sidecar.system.clock import Clock
+from sidecar.system.event_log import EventLog
+
+
+class JournalLog(EventLog, Protocol):
+    """Log events, and the records of the journal."""
+
+    def entry(self, entry: Entry | Plan, best: Mapping[tuple[str, str], Best]) -> None:
+        """Log a record of the journal. `best`: the best evaluation so far, by eval set and metric."""
+        ...
 
 
 @dataclass(slots=True, kw_only=True)
@@ -49,7 +60,7 @@ class ResponseObserver:
     storage_health: StorageHealth
     shutdown: Shutdown
     clock: Clock
-    log: Any
+    log: JournalLog
     warnings: OperatorWarnings
 
     def observe(self, response: Response, now: float) -> None:
@@ -137,19 +148,23 @@ class ResponseObserver:
 
     def _observe_record(self, record: Plan | Outcome, now: float) -> None:
         """Apply a new record of the journal, report it, and do this node's part."""
-        report = self.log.entry if self.state.caught_up else lambda _: None
         self.schedule.stop_polling()
         entries = self.state.apply(record, now)
         for entry in entries:
-            report(entry)
+            self._log(entry)
         for gap in self.state.statistics.gaps.take():
             self.warnings.unseen(gap)
         if isinstance(record, Plan) and self.state.history.open is not None:
-            report(record)
+            self._log(record)
             self.runner.begin(record, now)
         for entry in entries:
             if isinstance(entry, Closed):
                 self._observe_end(entry, now)
+
+    def _log(self, entry: Entry | Plan) -> None:
+        """Log a record of the journal, unless it was there before this daemon."""
+        if self.state.caught_up:
+            self.log.entry(entry, self.state.history.totals.best)
 
     def _observe_end(self, closed: Closed, now: float) -> None:
         """Note the end of a plan, and which saves are retained from now on."""

@@ -15,6 +15,7 @@ from sidecar.daemon.workers.process import Event, Exited
 from sidecar.errors import SidecarError, TaskError
 from sidecar.protocol.heartbeat import NumericProfiles
 from sidecar.protocol.messages import Checked, Done, Failed, Joined, Ready
+from sidecar.system.event_log import EventLog
 
 _MAX_DOUBLINGS: Final = 16
 
@@ -29,7 +30,7 @@ class WorkerSupervisor:
     backoff_last_seconds: float
     release_idle: float | None  # seconds after which an idle worker leaves its GPU; None: a CPU needs no release
     gpus: str  # their names, part of the numeric profile: the process that checks the task does not see them
-    log: Any
+    log: EventLog
     task: str | None = None  # digest of its code, once it was checked
     numerics: NumericProfiles = field(default_factory=NumericProfiles)
     failure: SidecarError | None = None  # why this daemon must end

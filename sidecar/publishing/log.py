@@ -23,10 +23,10 @@ from sidecar.publishing.line_writer import LineWriter
 from sidecar.publishing.plain_structlog import structlog
 from sidecar.publishing.sentences import sentence
 from sidecar.system.clock import timestamp
+from sidecar.system.event_log import EventLog
 from sidecar.system.plain_text import one_line
 
 EventDict = structlog.typing.EventDict
-FilteringBoundLogger = structlog.typing.FilteringBoundLogger
 Processor = structlog.typing.Processor
 LogFormat = Literal["console", "json"]
 
@@ -77,7 +77,7 @@ def configure(log_format: LogFormat | None = None, stream: TextIO | None = None,
 
 
 def entry_logged(
-    log: FilteringBoundLogger,
+    log: EventLog,
     entry: Entry | Plan,
     best: Mapping[tuple[str, str], Best] = MappingProxyType({}),
     log_of: Callable[[Closed], str | None] = lambda _: None,
@@ -107,9 +107,7 @@ def entry_logged(
         _settled(log, entry)
 
 
-def _closed(
-    log: FilteringBoundLogger, closed: Closed, best: Mapping[tuple[str, str], Best], worker_log: str | None
-) -> None:
+def _closed(log: EventLog, closed: Closed, best: Mapping[tuple[str, str], Best], worker_log: str | None) -> None:
     """Log the end of a plan: its numbers, or its failure."""
     plan, outcome = closed.plan, closed.outcome
     if outcome.status == OutcomeStatus.FAILED or outcome.result is None:
@@ -144,7 +142,7 @@ def _closed(
         log.warning("nonfinite_examples", **about, found=result.warnings())
 
 
-def _settled(log: FilteringBoundLogger, settled: Settled) -> None:
+def _settled(log: EventLog, settled: Settled) -> None:
     """Log a checkpoint that was settled without an evaluation."""
     settlement = settled.settlement
     write = log.info if settlement.verdict in (Verdict.SKIPPED, Verdict.REQUEUED) else log.warning

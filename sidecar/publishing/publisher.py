@@ -5,6 +5,7 @@ The daemon's loop calls `Publisher` and `DaemonLog`, which `commands.bootstrap` 
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from sidecar.publishing.prometheus import Exporter
 from sidecar.publishing.report import status_json
 from sidecar.publishing.status import Status
 from sidecar.publishing.systemd import Notifier
+from sidecar.system.event_log import EventLog
 
 
 @dataclass(slots=True)
@@ -60,29 +62,32 @@ class Publisher:
         return document
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class DaemonLog:
-    """Log the events of the loop by name, and one canonical line for each record of the journal."""
+    """Log the events of the loop by name, and one canonical line for each record of the journal.
 
-    log: Any
-    best: Callable[[], Mapping[tuple[str, str], Best]] = dict  # the best evaluation so far, by metric
-    worker_log: Callable[[str], Path | None] = lambda _: None  # the log of a worker process of this node
+    `worker_log` returns the log of a worker process of this node; None: the worker ran on another node.
+    """
 
-    def info(self, event: str, **fields: Any) -> None:
+    log: EventLog
+    worker_log: Callable[[str], Path | None] = lambda _: None
+
+    def info(self, event: str, **fields: object) -> None:
         """Log an event."""
         self.log.info(event, **fields)
 
-    def warning(self, event: str, **fields: Any) -> None:
+    def warning(self, event: str, **fields: object) -> None:
         """Log an event that may need somebody's attention."""
         self.log.warning(event, **fields)
 
-    def entry(self, entry: Entry | Plan) -> None:
-        """Log a record of the journal."""
-        entry_logged(self.log, entry, self.best(), self.log_of)
+    def entry(self, entry: Entry | Plan, best: Mapping[tuple[str, str], Best]) -> None:
+        """Log a record of the journal. `best`: the best evaluation so far, by eval set and metric."""
+        entry_logged(self.log, entry, best, partial(failed_worker_log, worker_log=self.worker_log))
 
-    def log_of(self, closed: Closed) -> str | None:
-        """Return the log of the worker that failed; if it ran on another node, the log of a worker of this node."""
-        members = closed.plan.members or ()
-        ranks = sorted(members, key=lambda member: member.rank != closed.outcome.rank)
-        logs = (self.worker_log(member.worker) for member in ranks)
-        return next((str(path) for path in logs if path is not None), None)
+
+def failed_worker_log(closed: Closed, worker_log: Callable[[str], Path | None]) -> str | None:
+    """Return the log of the worker that failed; if it ran on another node, the log of a worker of this node."""
+    members = closed.plan.members or ()
+    ranks = sorted(members, key=lambda member: member.rank != closed.outcome.rank)
+    logs = (worker_log(member.worker) for member in ranks)
+    return next((str(path) for path in logs if path is not None), None)

@@ -127,7 +127,7 @@ class _Log:
 
     warning = info
 
-    def entry(self, entry) -> None:
+    def entry(self, entry, best) -> None:
         """The journal is told by whoever writes it."""
 
 

@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from sidecar.coordination.closed_plan import has_plan
 from sidecar.coordination.journal_state import Entry, JournalState
@@ -41,6 +41,7 @@ from sidecar.publishing.sinks.sink import (
 )
 from sidecar.publishing.sinks.waiting_events import WaitingEvents
 from sidecar.publishing.status import SinkStatus, Status
+from sidecar.system.event_log import EventLog
 
 _FIRST_PAUSE_SECONDS: Final = 1.0
 _LAST_PAUSE_SECONDS: Final = 60.0
@@ -130,7 +131,7 @@ class Delivery:
     """
 
     def __init__(
-        self, sink: Sink | EventSink, storage: Storage, run: str, log: Any, *, run_dir: Path | None = None
+        self, sink: Sink | EventSink, storage: Storage, run: str, log: EventLog, *, run_dir: Path | None = None
     ) -> None:
         self.sink, self._storage, self._run, self.log = sink, storage, run, log
         self._program_errors = _ProgramErrors(run_dir)

@@ -9,7 +9,7 @@ import contextlib
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Final
+from typing import ClassVar, Final
 
 from sidecar.coordination.storage import Storage
 from sidecar.coordination.totals import number_of
@@ -22,6 +22,7 @@ from sidecar.protocol.records import SCHEMA, shown_step
 from sidecar.publishing.sinks.best_so_far import BestSoFar, ExceedsNoise, better_by, value_of
 from sidecar.publishing.sinks.sink import Evaluation, Event, SinkUnavailableError
 from sidecar.system.clock import timestamp
+from sidecar.system.event_log import EventLog
 from sidecar.system.plain_text import number, one_line
 
 _SIGNALLED: Final = "sinks/early_stop.signalled.json"  # no sink has a name with a dot
@@ -54,7 +55,7 @@ class EarlyStop:
     takes: ClassVar[frozenset[type]] = frozenset({Evaluation})
 
     storage: Storage
-    log: Any
+    log: EventLog
     patience: int
     metric: str | None = None
     min_delta: float = 0.0

@@ -8,12 +8,13 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from sidecar.errors import SidecarError
 from sidecar.publishing.sinks.exported_best import opened_best
 from sidecar.publishing.sinks.line_process import LineProcess
 from sidecar.publishing.sinks.mlflow import MODULE, MLflow, ask
+from sidecar.system.event_log import EventLog
 
 _LOOK_SECONDS: Final = 10.0  # between two looks: a link and a folder are read
 _LAST_PAUSE_SECONDS: Final = 300.0
@@ -36,7 +37,7 @@ class BestUpload:
         sink: MLflow,
         run_dir: Path,
         delivers: Callable[[], bool],
-        log: Any,
+        log: EventLog,
         *,
         look_seconds: float = _LOOK_SECONDS,
     ) -> None:
