@@ -94,6 +94,7 @@ def stale(page: str, text: str) -> Iterator[str]:
     yield from _other_counts(prose)
     yield from _other_quotes(page, text)
     yield from _other_lists(page, text)
+    yield from _other_times(text)
 
 
 def _lost_places(prose: str) -> Iterator[str]:
@@ -200,6 +201,16 @@ def _other_lists(page: str, text: str) -> Iterator[str]:
         there = {name for row in _rows_below(head, text) for name in _SPAN.findall(row[column])}
         for name in sorted(known() ^ there):
             yield f"the table {head!r} {'lacks' if name in known() else 'has, and the code has not,'} `{name}`"
+
+
+def _other_times(text: str) -> Iterator[str]:
+    """Yield how long targets of `make` take, in a table, if the Makefile's help says something else."""
+    makefile = (ROOT / "Makefile").read_text("utf-8")
+    for target, time in re.findall(r"^\| `make ([a-z-]+)[^`|]*` \| ([^|]*\d[^|]*) \|", text, re.MULTILINE):
+        said = re.search(r"[\d to]+minutes?", time)
+        helped = re.search(rf"^{target}:.*## (.*)$", makefile, re.MULTILINE)
+        if said and helped and said[0] not in helped[1].replace("ten minutes", "10 minutes"):
+            yield f"`make {target}` takes {said[0]}, and the Makefile says: {helped[1]}"
 
 
 def _rows_below(head: str, text: str) -> list[list[str]]:

@@ -51,6 +51,16 @@ def images() -> str:
     return NUMBERS[len(re.findall(r"^FROM runtime AS", (ROOT / "deploy/Dockerfile").read_text("utf-8"), re.MULTILINE))]
 
 
+def _found(file: str, pattern: str, more: int = 0) -> Callable[[], str]:
+    """Return what says a number that stands in a file of the repository, by the text around it."""
+    return partial(_found_in, file, pattern, more)
+
+
+def _found_in(file: str, pattern: str, more: int) -> str:
+    (number,) = re.findall(pattern, (ROOT / file).read_text("utf-8"))
+    return f"{int(number) + more:,}"
+
+
 MIB: Final = 2**20
 
 NUMBERS: Final = (
@@ -68,6 +78,9 @@ NUMBERS: Final = (
     "eleven",
     "twelve",
 )
+
+_SIMULATION: Final = "tests/simulation/test_simulation.py"
+_MUTATIONS: Final = "tests/simulation/test_mutations.py"
 
 QUOTED: Final[Mapping[str, Mapping[str, Callable[[], str]]]] = {
     "docs/how-to/best-checkpoint.md": {"at most {}": _counted("settings/values.py", "MOST_EXPORTS")},
@@ -133,6 +146,12 @@ QUOTED: Final[Mapping[str, Mapping[str, Callable[[], str]]]] = {
         "an index of TensorFlow {} MiB": _counted("checkpoints/formats/tf_object.py", "MAX_INDEX_BYTES", MIB),
         "an index of shards {} MiB": _counted("checkpoints/formats/shards.py", "MAX_INDEX_BYTES", MIB),
         "a table of a zip archive {} MiB": _counted("checkpoints/formats/zip_table.py", "MAX_TABLE_BYTES", MIB),
+    },
+    "docs/explanation/testing.md": {
+        "`make test` runs {} schedules": _found(_SIMULATION, r"\nSCHEDULES = range\(1, (\d+)\)", -1),
+        "`make test-all` {}, always": _found(_SIMULATION, r"\nMORE_SCHEDULES = range\(\d+, (\d+)\)", -1),
+        "none of {} scenarios": _found(_MUTATIONS, r"\nWITHIN = (\d+)"),
+        "at least {} mutations": _found(_MUTATIONS, r"len\(AFTER\) >= (\d+)"),
     },
     "docs/reference/state-directory.md": {
         "up to {} plans in each file": _counted("coordination/segments.py", "MOST_PLANS"),

@@ -59,6 +59,7 @@ def test_no_page_says_what_the_code_contradicts(facts):
         ("| a | setting | default |\n|---|---|---|\n| b | `drain_seconds` | 26 s |\n", "drain_seconds"),
         ("There are seven dashboards.", "dashboards"),
         ("There are 7 alerts.", "alerts"),
+        ("| `make bench` | 36 minutes, root | x |", "make bench"),
         ("<!-- generated: formats -->`x`<!-- end of formats -->", "make reference"),
     ],
 )

@@ -55,7 +55,7 @@ class Server:
         registry: The metrics that /metrics shows.
         health: Returns why the daemon is not alive, or None.
         ready: Returns why the daemon is not ready, or None.
-        status: Returns the content of /api/status and of the page, made by `observability.report.status_json`.
+        status: Returns the content of /api/status and of the page, made by `publishing.report.status_json`.
         past: Answers questions about all evaluations, for the curves of the page.
         request_seconds: The time in which a client must send its request, and again to receive the answer.
     """
