@@ -22,6 +22,15 @@ The folders, from top to bottom. Each imports only what is below it; `make lint`
 
 from sidecar.evaluation.data.shard import Shard
 from sidecar.evaluation.task import EvalSet, Task
-from sidecar.version import __version__
+from sidecar.version import version as _version
 
 __all__ = ["EvalSet", "Shard", "Task", "__version__"]
+
+__version__: str
+
+
+def __getattr__(name: str) -> str:
+    """Return `__version__` when it is asked for: a clone has to ask git, and few processes need it."""
+    if name == "__version__":
+        return _version()
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -30,6 +30,7 @@ from sidecar.daemon.workers.command_specs import EvaluateSpec
 from sidecar.daemon.workers.devices import describe
 from sidecar.daemon.workers.pool import WorkerPool
 from sidecar.daemon.workers.process import Post
+from sidecar.evaluation.source_digest import source_digest
 from sidecar.policy.node_identity import Identity, page_url
 from sidecar.policy.roles import RoleDecision
 from sidecar.publishing.publisher import DaemonLog, Publisher
@@ -47,7 +48,7 @@ from sidecar.settings import Settings
 from sidecar.system.bounded_calls import BoundedCalls
 from sidecar.system.clock import Clock
 from sidecar.system.event_log import EventLog
-from sidecar.version import __version__
+from sidecar.version import version
 
 _LONG_SECONDS: Final = 0.01
 """How long a scan waits for files that take long to read. Their thread rests as long after each part of its work."""
@@ -82,7 +83,8 @@ def daemon_from_settings(
         run=settings.run,
         node=node,
         incarnation=secrets.token_hex(4),
-        version=__version__,
+        version=version(),
+        evaluation_code=source_digest(),
         role=decision,
         exports=export_rule(settings),
         page_url=page_url(settings, environ),

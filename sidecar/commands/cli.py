@@ -21,7 +21,6 @@ from sidecar.commands.options import EvalSets, FromStep, Metrics, ToStep, exampl
 from sidecar.errors import SettingsError, SidecarError, StorageError
 from sidecar.settings import load
 from sidecar.system.shortages import machine_shortage
-from sidecar.version import __version__
 
 _INTERRUPTED: Final = 130
 _A_BUG: Final = 70
@@ -66,7 +65,9 @@ def root(
 ) -> None:
     """Print the version if `--version` is given."""
     if version:
-        typer.echo(f"sidecar-evaluator {__version__}")
+        from sidecar.version import version as version_of_this_program
+
+        typer.echo(f"sidecar-evaluator {version_of_this_program()}")
         raise typer.Exit
 
 

@@ -42,7 +42,7 @@ from sidecar.system.addresses import own_addresses, public, public_address
 from sidecar.system.clock import Clock, SystemClock
 from sidecar.system.event_log import EventLog
 from sidecar.system.shortages import require_descriptors
-from sidecar.version import __version__
+from sidecar.version import version
 
 _CLOSE_SECONDS: Final = 2.0  # for the last request to storage, and for the HTTP server
 _WORKERS_END_SECONDS: Final = 10.0  # for killed workers to free memory and ports before the next run begins
@@ -175,7 +175,7 @@ def _announce(log: EventLog, settings: Settings, decision: RoleDecision, url: st
     """Log the start of the daemon, settings without effect, and a doubtful or idle role."""
     log.info(
         "daemon_started",
-        version=__version__,
+        version=version(),
         role=decision.role,
         role_source=decision.source,
         checkpoint_dir=str(settings.checkpoint_dir),

@@ -276,13 +276,17 @@ class DaemonState:
             incarnation=self.identity.incarnation,
             beat=beat,
             role=self.identity.role.role,
-            about=AboutNode(role_source=self.identity.role.source, page_url=self.identity.page_url),
+            about=AboutNode(
+                role_source=self.identity.role.source,
+                page_url=self.identity.page_url,
+                version=self.identity.version,
+            ),
             state=self.shown_state,
-            version=self.identity.version,
             task=self.task,
             journal=JournalPosition(plan=through, outcome=through - is_open, segments=SEGMENTS_KNOWN),
             slots=slots,
             numerics=self.numerics,
+            evaluation_code=self.identity.evaluation_code,
         )
 
     def with_checkpoints(self, heartbeat: Heartbeat, now: float) -> Heartbeat:

@@ -106,7 +106,7 @@ def _summary(heartbeat: Heartbeat) -> NodeSummary:
         role=heartbeat.role,
         role_source=heartbeat.about.role_source,
         state=heartbeat.state,
-        version=heartbeat.version,
+        version=heartbeat.about.version,
         active=sum(slot.worker is not None for slot in heartbeat.slots),
         standby=sum(slot.standby is not None for slot in heartbeat.slots),
         page_url=heartbeat.about.page_url,

@@ -69,9 +69,11 @@ def _serve(framework: str, commands: BinaryIO, report: Callable[[Report], None])
         from sidecar.evaluation.data.opened_files import OpenedFiles
         from sidecar.evaluation.dispatcher import Dispatcher
         from sidecar.evaluation.failures import as_failed
+        from sidecar.evaluation.source_digest import source_digest
     except ModuleNotFoundError as error:
         report(Failed(kind=FailureKind.JOIN, message=_cannot_import(error, framework), phase=WorkerPhase.IMPORT))
         return
+    source_digest()  # keeps the digest of the files as they are now
     try:
         loaded = backend(framework)
     except ModuleNotFoundError as error:

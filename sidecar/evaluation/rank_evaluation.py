@@ -27,6 +27,7 @@ from sidecar.evaluation.failures import EvaluationError
 from sidecar.evaluation.metrics.metric import MetricResult
 from sidecar.evaluation.output_comparison import differing_outputs, what_differs
 from sidecar.evaluation.rank_comparison import differing, named, short_digest, sides_of
+from sidecar.evaluation.source_digest import source_digest
 from sidecar.evaluation.states import exact_sum
 from sidecar.evaluation.task import MAX_EVAL_SETS
 from sidecar.protocol.messages import Done, Evaluate, Join, Progress, Report
@@ -35,6 +36,7 @@ from sidecar.protocol.states import WorkerPhase
 
 _HELLO: Final = {
     "plan": "are not in the same plan",
+    "code": "run different code of this program, because it was upgraded meanwhile",
     "checkpoint": "received different checkpoints",
     "task": "run different code of the task",
     "profile": "compute with different versions, devices or settings",
@@ -69,6 +71,7 @@ def evaluate(
     now: Callable[[], float] = time.monotonic,
     functions: EvaluateFunctions | None = None,
     goals: Mapping[str, Goal] = MappingProxyType({}),
+    code: Callable[[], str] = source_digest,
 ) -> Done:
     """Evaluate one checkpoint together with the other ranks; raises `EvaluationError` with the kind of the failure.
 
@@ -105,6 +108,7 @@ def evaluate(
                 streams,
                 {
                     "plan": str(command.plan),
+                    "code": code(),
                     "checkpoint": command.checkpoint.digest,
                     "task": task_digest,
                     "profile": _lines(profile),

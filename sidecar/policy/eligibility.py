@@ -43,13 +43,13 @@ def ready_workers(heartbeats: Iterable[Heartbeat]) -> list[Heartbeat]:
 
 
 def compatible_nodes(workers: Iterable[Heartbeat], node: str | None = None) -> list[Heartbeat]:
-    """Return the largest set of ready nodes with equal version, task and numeric profile; if equal, that of `node`.
+    """Return the largest set of ready nodes with equal code, task and numeric profile; if equal, that of `node`.
 
     A node that does not know its profile yet, or not the part that joined workers add, is in each set to which it may
     belong.
     """
     ready = [heartbeat for heartbeat in ready_workers(workers) if heartbeat.task is not None]
-    kinds = dict.fromkeys((heartbeat.version, heartbeat.task, heartbeat.numerics) for heartbeat in ready)
+    kinds = dict.fromkeys((heartbeat.code, heartbeat.task, heartbeat.numerics) for heartbeat in ready)
     if len(kinds) <= 1:  # as usual; this is asked for several times in each turn of the loop
         return ready
     sets = [[heartbeat for heartbeat in ready if _may_be_of(heartbeat, kind)] for kind in kinds]
@@ -68,7 +68,7 @@ def candidates_for(
 ) -> list[Heartbeat]:
     """Return the nodes that may evaluate a checkpoint: the largest compatible set, if enough of them can read it.
 
-    Otherwise return the largest set of nodes that can read it and have the same version and task, because a set with
+    Otherwise return the largest set of nodes that can read it and have the same code and task, because a set with
     another numeric profile computes correctly, too. Nodes are enough if they have at least `min_workers` worker
     processes. If no set has enough, a set that can read the checkpoint at all is preferred.
     """
@@ -78,8 +78,8 @@ def candidates_for(
     readers = [heartbeat for heartbeat in compatible if can_read(heartbeat, checkpoint)]
     if _workers_of(readers) >= min_workers:
         return compatible
-    kinds = {(heartbeat.version, heartbeat.task) for heartbeat in compatible}
-    alike = [heartbeat for heartbeat in workers if (heartbeat.version, heartbeat.task) in kinds]
+    kinds = {(heartbeat.code, heartbeat.task) for heartbeat in compatible}
+    alike = [heartbeat for heartbeat in workers if (heartbeat.code, heartbeat.task) in kinds]
     others = compatible_nodes([heartbeat for heartbeat in alike if can_read(heartbeat, checkpoint)], node)
     return others if others and (not readers or _workers_of(others) >= min_workers) else compatible
 
@@ -107,6 +107,17 @@ def choose_nodes(
         if sum(bool(slot.worker or slot.standby) for heartbeat in chosen for slot in heartbeat.slots) >= min_workers:
             return chosen
     return list(candidates)
+
+
+def versions(one: Heartbeat, other: Heartbeat) -> tuple[str, str]:
+    """Return the versions of two nodes with different code; with digests if the versions read the same.
+
+    They do if a clone was changed after its commit, or if sources were copied without their history.
+    """
+    if one.about.version != other.about.version:
+        return one.about.version, other.about.version
+    shown = [f"{each.about.version} (code {each.code[:_DIGEST_CHARACTERS]})" for each in (one, other)]
+    return shown[0], shown[1]
 
 
 def may_release_pins(compatible: Sequence[Heartbeat], node: str) -> bool:
@@ -153,9 +164,9 @@ def _workers_of(nodes: Iterable[Heartbeat]) -> int:
 
 
 def _may_be_of(heartbeat: Heartbeat, kind: tuple[str, str | None, NumericProfiles]) -> bool:
-    """Return whether a node has this version, task and numeric profile. An unknown profile fits any."""
-    version, task, numerics = kind
-    return heartbeat.numerics.fit(numerics) and (heartbeat.version, heartbeat.task) == (version, task)
+    """Return whether a node has this code, task and numeric profile. An unknown profile fits any."""
+    code, task, numerics = kind
+    return heartbeat.numerics.fit(numerics) and (heartbeat.code, heartbeat.task) == (code, task)
 
 
 def _losses_with(checkpoint: Checkpoint, history: JournalState, task: str | None) -> Counter[str]:
@@ -174,9 +185,10 @@ def _losses_with(checkpoint: Checkpoint, history: JournalState, task: str | None
 
 def _difference(heartbeat: Heartbeat, compatible: Sequence[Heartbeat]) -> LeftOut:
     """Return why a node is not in the largest compatible set."""
-    version, task = compatible[0].version, compatible[0].task or ""
-    if heartbeat.version != version:
-        return LeftOut("version", f"it runs version {heartbeat.version}, most nodes {version}")
+    most_nodes, task = compatible[0], compatible[0].task or ""
+    if heartbeat.code != most_nodes.code:
+        own, most = versions(heartbeat, most_nodes)
+        return LeftOut("version", f"it runs version {own}, most nodes {most}")
     if heartbeat.task != task:
         own, most = (heartbeat.task or "")[:_DIGEST_CHARACTERS], task[:_DIGEST_CHARACTERS]
         return LeftOut("task", f"it runs other code of the task ({own}, most {most})")

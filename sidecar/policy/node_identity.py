@@ -26,7 +26,8 @@ class Identity:
     run: str  # the run's name, as it stands in labels
     node: str
     incarnation: str
-    version: str
+    version: str  # for people
+    evaluation_code: str | None = None  # digest of the code that makes numbers
     role: RoleDecision
     exports: ExportRule | None = None  # by which the settings export checkpoints; other nodes respect it
     page_url: str | None = None  # of the status page, for the other nodes' pages

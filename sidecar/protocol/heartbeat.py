@@ -77,10 +77,11 @@ class CheckpointSightings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AboutNode:
-    """Hold what people read about a node, and no node decides by."""
+    """Hold what people read about a node. No node decides by it, apart from `Heartbeat.code` of an older release."""
 
     role_source: str
     page_url: str | None = None  # of its status page
+    version: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,11 +101,16 @@ class Heartbeat:
     role: Role
     about: Inlined[AboutNode]
     state: NodeState
-    version: str
     task: str | None
     journal: Inlined[JournalPosition]
     slots: Annotated[tuple[Slot, ...], AtMost(512)]
     numerics: Inlined[NumericProfiles] = NumericProfiles()
+    evaluation_code: str | None = None  # digest of the code that makes numbers; None: an older release
     doing: Annotated[tuple[WorkerProgress, ...], AtMost(512)] | None = None
     checkpoints: Inlined[CheckpointSightings] = CheckpointSightings()
     schema: int = SCHEMA
+
+    @property
+    def code(self) -> str:
+        """Return what is equal for nodes that make numbers with the same code: its digest, or an older release."""
+        return self.about.version if self.evaluation_code is None else self.evaluation_code

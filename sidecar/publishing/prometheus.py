@@ -30,7 +30,7 @@ from sidecar.publishing.families import (
 from sidecar.publishing.status import SinkStatus, Status
 from sidecar.system.clock import seconds_of
 from sidecar.system.plain_text import encodable, one_line
-from sidecar.version import __version__
+from sidecar.version import version
 
 
 class Exporter(Collector):
@@ -86,7 +86,7 @@ class Exporter(Collector):
 
 def _build_info() -> Metric:
     family = family_of("sidecar_build_info")
-    family.add_metric((__version__, platform.python_version()), 1)
+    family.add_metric((version(), platform.python_version()), 1)
     return family
 
 

@@ -186,11 +186,11 @@ def start(
     return ChildProcess(popen, guard)
 
 
-def output_of(command: Sequence[str], *, seconds: float) -> str | None:
+def output_of(command: Sequence[str], *, seconds: float, environment: Mapping[str, str] | None = None) -> str | None:
     """Return the output of a program; None if it does not exist, fails, or takes longer than `seconds`."""
     with os.fdopen(os.memfd_create("output"), "w+b") as output:  # in memory: nobody has to read while it runs
         try:
-            child = start(command, guarded=None, stdout=output)
+            child = start(command, guarded=None, stdout=output, environment=environment)
         except OSError:
             return None
         if child.wait_at_most(seconds) != 0:

@@ -14,7 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from sidecar.version import __version__
+from sidecar.evaluation.source_digest import digest_of, source_digest
+from sidecar.version import NEXT
 
 ROOT = Path(__file__).parents[2]
 LEFT_BY_TOOLS = {"__pycache__", "build", "dist", "sidecar-demo", "site"}
@@ -97,7 +98,7 @@ def copied(where: Path, stamp: int, *, backwards: bool) -> Path:
 
 def built(checkout: Path, where: Path, *targets: str) -> dict[str, str]:
     """Build with the backend itself, which downloads nothing: name of the file ▶ its SHA-256."""
-    environ = {name: value for name, value in os.environ.items() if name != "SOURCE_DATE_EPOCH"}
+    environ = {name: value for name, value in os.environ.items() if name not in ("SOURCE_DATE_EPOCH", "BUILD_VERSION")}
     command = [sys.executable, "-m", "hatchling", "build", "--directory", where]
     done = subprocess.run(
         [*command, *(word for target in targets for word in ("--target", target))],
@@ -151,9 +152,67 @@ def test_the_wheel_is_the_package(twice) -> None:
     """The package, its license and the marker that it is typed; no tests."""
     _, _, dist = twice
     (wheel,) = dist.glob("*.whl")
-    inside, info = set(zipfile.ZipFile(wheel).namelist()), f"sidecar_evaluator-{__version__}.dist-info"
+    inside, info = set(zipfile.ZipFile(wheel).namelist()), f"{wheel.name.partition('-py3')[0]}.dist-info"
     assert {name.partition("/")[0] for name in inside} == {"sidecar", info}
     assert "sidecar/py.typed" in inside
     assert f"{info}/licenses/LICENSE" in inside
     modules = {str(path.relative_to(ROOT)) for path in files() if path.is_relative_to(ROOT / "sidecar")}
     assert {name for name in inside if name.startswith("sidecar/")} == modules
+
+
+def told_by(wheel: Path, where: Path) -> tuple[str, str]:
+    """Unpack a wheel; return the version that its package tells, and the digest of the code that makes numbers."""
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(where)
+    done = subprocess.run(
+        [sys.executable, "-c", "import sidecar; print(sidecar.__version__)"],
+        cwd=where,
+        env=os.environ | {"PYTHONPATH": str(where)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return done.stdout.strip(), digest_of(where / "sidecar")
+
+
+def test_a_clone_an_archive_and_an_sdist_can_be_built(tmp_path: Path) -> None:
+    """Each wheel tells the commit, and its nodes evaluate together with those of the clone."""
+    clone = copied(tmp_path / "clone", 1_700_000_000, backwards=False)
+    (archive := tmp_path / "archive").mkdir()
+    git = ["git", "-C", str(clone), "-c", "user.name=a", "-c", "user.email=a@localhost", "-c", "commit.gpgSign=false"]
+    for command in (
+        ["init", "--quiet"],
+        ["add", "."],
+        ["commit", "--quiet", "--message", "all of it"],
+        ["archive", "--output", str(tmp_path / "archive.tar"), "HEAD"],
+    ):
+        subprocess.run([*git, *command], check=True, capture_output=True)
+    commit = subprocess.run([*git, "rev-parse", "HEAD"], check=True, capture_output=True, text=True).stdout[:8]
+    with tarfile.open(tmp_path / "archive.tar") as packed:
+        packed.extractall(archive, filter="data")
+    of_clone = built(clone, tmp_path / "dist-clone", "sdist", "wheel")
+    built(archive, tmp_path / "dist-archive", "wheel")
+    (sdist,) = (tmp_path / "dist-clone").glob("*.tar.gz")
+    with tarfile.open(sdist) as packed:
+        packed.extractall(tmp_path / "sdist", filter="data")
+    (source,) = (tmp_path / "sdist").iterdir()
+    (of_sdist,) = built(source, tmp_path / "dist-sdist", "wheel").items()
+    assert of_sdist in of_clone.items()
+    told = {}
+    for name in ("clone", "archive", "sdist"):
+        (wheel,) = (tmp_path / f"dist-{name}").glob("*.whl")
+        told[name] = told_by(wheel, tmp_path / f"unpacked-{name}")
+        assert wheel.name == f"sidecar_evaluator-{told[name][0]}-py3-none-any.whl"
+    versions = {"clone": f"{NEXT}.dev1+g{commit}", "archive": f"{NEXT}.dev0+g{commit}"}
+    versions["sdist"] = versions["clone"]
+    assert told == {name: (version, source_digest()) for name, version in versions.items()}
+
+
+def test_a_build_can_be_given_its_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An image is built without history."""
+    source = copied(tmp_path / "source", 1_700_000_000, backwards=False)
+    monkeypatch.setenv("BUILD_VERSION", "7.8.9")
+    command = [sys.executable, "-m", "hatchling", "build", "--directory", tmp_path / "dist", "--target", "wheel"]
+    subprocess.run(command, cwd=source, check=True, capture_output=True)
+    (wheel,) = (tmp_path / "dist").iterdir()
+    assert told_by(wheel, tmp_path / "unpacked") == ("7.8.9", source_digest())

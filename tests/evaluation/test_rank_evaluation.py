@@ -193,6 +193,7 @@ def run(tmp_path, evaluators, **differing):
                 enter=phases.append,
                 report=reports.append,
                 goals=told.get("goals", {}),
+                code=lambda: told.get("code", "code"),
             )
         except Exception as error:  # noqa: BLE001 - told to the test
             end = error
@@ -277,6 +278,7 @@ def test_progress_is_not_told_too_often(tmp_path):
             [7, 7, 8],
             "are not in the same plan (plan): rank 0 on node-0, rank 1 on node-1 against rank 2 on node-2",
         ),
+        ("code", ["a", "b", "b"], "run different code of this program, because it was upgraded meanwhile (code)"),
         ("checkpoint", ["a", "b", "a"], "received different checkpoints (checkpoint)"),
         ("task", ["a", "b", "b"], "run different code of the task (task)"),
         (

@@ -44,12 +44,20 @@ def names(nodes):
         ([node("a", joined_profile="j"), node("b", "q"), node("c")], "b", "ac"),
         ([node("a", task="u"), node("b", None), node("c")], "a", "bc"),
         ([node("a", version="2"), node("b"), node("c")], "a", "bc"),
+        ([node("a", evaluation_code="x"), node("b", evaluation_code="x", version="2"), node("c")], "c", "ab"),
+        ([node("a", evaluation_code="x"), node("b", evaluation_code="y"), node("c", evaluation_code="y")], "a", "bc"),
         ([node("a", state="draining"), node("b", task=None)], "a", ""),
     ],
     ids=[
         *("all alike", "one differs", "one that does not know yet is with most", "or with ours", "or with ours again"),
         *("nobody knows", "one each: ours", "and the other's", "workers that joined differ", "one has not joined"),
-        *("another task", "another version", "nobody is ready"),
+        *(
+            "another task",
+            "another version",
+            "another version of the same code",
+            "the same version of other code",
+            "nobody is ready",
+        ),
     ],
 )
 def test_the_largest_set_of_nodes_that_compute_alike_takes_part(there, me, alike):
@@ -72,11 +80,32 @@ def test_those_that_can_read_it_evaluate_what_most_cannot():
         (node("c", "q"), "c"),
         (node("c", "q", **blind), "ab"),
         (node("c", "q", version="2"), "ab"),
+        (node("c", "q", evaluation_code="x"), "ab"),
         (node("c", "q", task="u"), "ab"),
     ):
         assert names(candidates_for(A, [*most, other], "c")) == expected
     assert names(candidates_for(None, [*most, node("c", "q")], "c")) == "ab"
     assert names(candidates_for(A, [most[0], node("b"), node("c", "q")], "c")) == "ab"
+
+
+def former_group(there, me):
+    """The set that the release before this one formed, which compared versions and knew no digest of the code."""
+    kinds = {(each.about.version, each.task) for each in there}
+    sets = [[each for each in there if (each.about.version, each.task) == kind] for kind in kinds]
+    return max(sets, key=lambda nodes: (len(nodes), any(each.node == me for each in nodes)))
+
+
+@pytest.mark.parametrize("upgraded", range(5))
+def test_former_releases_and_this_one_never_mix(upgraded):
+    """During an upgrade each node, of either release, lists nodes that run what it runs, or waits."""
+    former = [node(f"f{number}", version="0.1.0") for number in range(4 - upgraded)]
+    digest = {"version": "0.2.0.dev7+g4a3370ab", "evaluation_code": "x" * 64}
+    current = [node(f"n{number}", **digest) for number in range(upgraded)]
+    there, releases = [*former, *current], [former, current]
+    for own in filter(None, releases):
+        decide = former_group if own is former else compatible_nodes
+        group = decide(there, own[0].node)
+        assert group == own or (group in releases and len(group) > len(own))
 
 
 def test_enough_nodes_must_read_it():
@@ -176,5 +205,8 @@ def test_who_is_left_out_is_told_with_the_reason():
     }
     assert found["u"].why == "it cannot read w@1, x@1, y@1 and 1 more"
     assert "lost 2 plans in a row" in found["b"].why
+    assert found["v"].why == "it runs version 2, most nodes 1"
+    same = [node("a", evaluation_code="x" * 64), node("b", evaluation_code="x" * 64), node("c", evaluation_code="y")]
+    assert left_out(same, history(), "a", 1)["c"].why == "it runs version 1 (code y), most nodes 1 (code xxxxxxxx)"
     assert left_out(there[:2], history(losses="ab"), "a", 1) == {}, "without both nobody would be left"
     assert left_out([], JournalState(), None, 1) == {}

@@ -149,6 +149,20 @@ def one_profile_against_one() -> Scenario:
     return _scenario(nodes, _saves(*((100 * number, 4.0 + 6.0 * number) for number in range(1, 9))), ())
 
 
+def one_code_against_one() -> Scenario:
+    """Two nodes whose versions read the same, although they run different code."""
+    nodes = _nodes(2, NodeSettings())
+    nodes = tuple(replace(each, version="1.1", evaluation_code=f"code of {each.key}") for each in nodes)
+    return _scenario(nodes, _saves(*((100 * number, 4.0 + 6.0 * number) for number in range(1, 9))), ())
+
+
+def two_commits_of_the_same_code() -> Scenario:
+    """Three nodes of other commits with the same code are needed together; one runs a release that tells no code."""
+    old, *others = _nodes(4, NodeSettings(min_workers=3))
+    new = [replace(each, version=f"1.1.dev{each.key}", evaluation_code="code-1.1") for each in others]
+    return _scenario((old, *new), _saves((100, 5.0), (200, 8.0)), ())
+
+
 def vanished_is_back() -> Scenario:
     """It is moved away with its pin for longer than what is gone is waited for, and moved back."""
     settings = NodeSettings(visibility=4.0, settle=20.0)

@@ -131,7 +131,7 @@ def _differing(random: Random, node: NodeSpec) -> NodeSpec:
     if how < 0.2:
         return replace(node, task="task-2")
     if how < 0.3:
-        return replace(node, version="1.1")
+        return replace(node, version="1.1", evaluation_code="code-1.1")
     if how < 0.4:
         return replace(node, profile="arm", shows_profile=False)
     if how < 0.6:

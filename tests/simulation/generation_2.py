@@ -179,7 +179,7 @@ def _other_task(_: Random, node: NodeSpec) -> NodeSpec:
 
 
 def _other_version(_: Random, node: NodeSpec) -> NodeSpec:
-    return replace(node, version="1.1")
+    return replace(node, version="1.1", evaluation_code="code-1.1")
 
 
 def _other_profile(_: Random, node: NodeSpec) -> NodeSpec:
@@ -213,7 +213,8 @@ def _upgraded(random: Random, nodes: list[NodeSpec]) -> tuple[NodeSpec, ...]:
     settings = random.choice(
         ({}, {}, {"queue": "latest"}, {"every_steps": 200}, {"queue": "every", "every_steps": None})
     )
-    return tuple(_with(replace(each, version="1.1", schema=schema, task=task), **settings) for each in nodes)
+    release = {"version": "1.1", "evaluation_code": "code-1.1", "schema": schema}
+    return tuple(_with(replace(each, task=task, **release), **settings) for each in nodes)
 
 
 # -- what the trainer does --------------------------------------------------------------------------------------------

@@ -28,8 +28,8 @@ INVARIANTS = {
     "one success per checkpoint": "for one name and digest one plan succeeds, and one more each time that a person "
     "asked for it again after that",
     "settled is not planned again": "no plan is opened for a checkpoint that the journal before it has settled",
-    "nothing is mixed": "all ranks of a success said the same plan, checkpoint, values, task and profile; they are the "
-    "workers of that plan in its order",
+    "nothing is mixed": "all ranks of a success said the same plan, checkpoint, values, code, task and profile; they "
+    "are the workers of that plan in its order",
     "no chief evaluates": "no process of a daemon that is the chief is in a plan that succeeds",
     "known chiefs are not listed": "a proposer lists no node whose newest heartbeat, as read by it, says chief",
     "one group in a life": "a worker process is listed with the same group always, and joins once",
@@ -380,6 +380,7 @@ class Referee:
             and len({each.restored for each in said}) == 1
             and {each.task for each in said} == {plan.task} == {result.task}
             and len({each.profile for each in said}) == 1
+            and len({each.code for each in said}) == 1
             and [each.worker for each in said] == [member.worker for member in members]
             and result.group == group_id(members),
             lambda: f"plan {plan} by {life.name}: ranks said {said}",

@@ -1,6 +1,7 @@
 """Rules broken on purpose, whose breach journals do not show: who evaluates, skips or gives up what, when and why."""
 
 from dataclasses import fields, replace
+from operator import attrgetter
 
 from sidecar.checkpoints.presence import Answer, Presence
 from sidecar.coordination import journal, liveness, run
@@ -15,6 +16,7 @@ from sidecar.daemon.plan_runner import PlanRunner
 from sidecar.daemon.record_builder import RecordBuilder
 from sidecar.policy import decide, eligibility, end_of_run, final_verdicts, group_formation, settlements
 from sidecar.policy.selection import Selection
+from sidecar.protocol.heartbeat import Heartbeat
 from sidecar.protocol.states import FAILURE_CLASSES
 from sidecar.retention.pins.policy import Fate, PinDecision, PinPolicy
 from simulation import by_hand, checkpoints
@@ -162,7 +164,11 @@ def _without_visibility(self, *arguments):
 
 
 def _kind_without_profile(each, kind):
-    return (each.version, each.task) == kind[:2]
+    return (each.code, each.task) == kind[:2]
+
+
+def _kind_without_code(each, kind):
+    return each.task == kind[1] and each.numerics.fit(kind[2])
 
 
 def _not_odd(self, *arguments):
@@ -395,6 +401,20 @@ AFTER = (
         ("failed is earned", "attempts are bounded", "whole checkpoints succeed"),
         _differ("profile"),
         tuple(by_hand.varied(by_hand.one_profile_against_one(), 20)),
+    ),
+    Mutation(
+        "the code that makes numbers is ignored",
+        ((eligibility, "_may_be_of", _kind_without_code),),
+        ("failed is earned", "attempts are bounded", "whole checkpoints succeed"),
+        _differ("code"),
+        tuple(by_hand.varied(by_hand.one_code_against_one(), 20)),
+    ),
+    Mutation(
+        "the text of the version decides instead of the code",
+        ((Heartbeat, "code", property(attrgetter("about.version"))),),
+        ("all is settled",),
+        _differ("version"),
+        tuple(by_hand.varied(by_hand.two_commits_of_the_same_code(), 5)),
     ),
     Mutation(
         "odd nodes are not named",

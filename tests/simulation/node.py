@@ -191,6 +191,7 @@ class Life:
             node=spec.name,
             incarnation=self.incarnation,
             version=spec.version,
+            evaluation_code=spec.evaluation_code,
             role=RoleDecision(self.role, "setting"),
             exports=ExportRule(metric="test/quality", count=settings.export_best) if settings.export_best else None,
         )

@@ -134,15 +134,21 @@ class NodeSpec:
     settings: NodeSettings
     task: str = "task-1"
     version: str = "1.0"
+    evaluation_code: str | None = None  # digest of the code that makes numbers; None: a release that tells none
     profile: str = "x86"
     shows_profile: bool = True  # when the task is tried; else only a worker that has joined a group knows it
     chief_has_workers: bool = False
     schema: int = 1  # of the records that its release writes; it understands all up to that
 
     @property
+    def code(self) -> str:
+        """Return by what it is told whether two nodes make numbers with the same code."""
+        return self.evaluation_code or self.version
+
+    @property
     def kind(self) -> tuple[str, str, str, str]:
         """Return in what nodes of one group are alike: in what they show of their profile, too."""
-        return self.version, self.task, self.profile, self.profile if self.shows_profile else "x86"
+        return self.code, self.task, self.profile, self.profile if self.shows_profile else "x86"
 
 
 @dataclass(frozen=True, slots=True)

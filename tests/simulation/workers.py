@@ -30,6 +30,12 @@ class Said:
     task: str
     profile: str
     worker: str
+    code: str
+
+    @property
+    def compared(self) -> tuple[int, str, str, str, str]:
+        """Return what the ranks compare before they evaluate."""
+        return self.plan, self.digest, self.task, self.profile, self.code
 
 
 @dataclass(slots=True)
@@ -206,15 +212,15 @@ class FakeProcess:
             return
         wrong = self.host.name in content.wrong_on
         restored = f"{content.digest} with a bit that fell over on {self.host.name}" if wrong else content.digest
-        said = Said(command.plan, command.checkpoint.digest, restored, self.task, self.host.spec.profile, self.worker)
+        spec, digest = self.host.spec, command.checkpoint.digest
+        said = Said(command.plan, digest, restored, self.task, spec.profile, self.worker, spec.code)
         self._report(Phase(WorkerPhase.HELLO, command.plan))
         self._meet(said, lambda all_said: self._heard(command, said, all_said))
 
     def _heard(self, command: Evaluate, said: Said, all_said: list[Said]) -> None:
-        told = {(each.plan, each.digest, each.task, each.profile) if each else None for each in all_said}
-        if len(told) > 1:
-            said_all = [(each.plan, each.digest, each.task, each.profile) if each else None for each in all_said]
-            self._failed("mismatch", "ranks are not about to do the same", command.plan, sides(said_all))
+        told = [each.compared if each else None for each in all_said]
+        if len(set(told)) > 1:
+            self._failed("mismatch", "ranks are not about to do the same", command.plan, sides(told))
             return
         self._report(Phase(WorkerPhase.EVALUATE, command.plan))
         self._batch(command, said, self.simulation.random.randint(1, 3))

@@ -43,13 +43,14 @@ from sidecar.daemon.workers.pool import WorkerPool
 from sidecar.daemon.workers.ports import OPEN_PORTS_REMEDY
 from sidecar.daemon.workers.process import Event, Exited, Post
 from sidecar.errors import SettingsError, SidecarError, StateUnavailableError, StorageError, TaskError
+from sidecar.evaluation.source_digest import source_digest
 from sidecar.policy.node_identity import advertised_host, node_name
 from sidecar.policy.roles import NO_HINT, RoleDecision, decide_role
 from sidecar.protocol.messages import Check, Checked, Failed, Ready
 from sidecar.settings import Settings
 from sidecar.system.addresses import own_addresses, public, public_address
 from sidecar.system.clock import SystemClock
-from sidecar.version import __version__
+from sidecar.version import version
 
 _TIMEOUT_CHECK_SECONDS: Final = 0.25
 
@@ -87,7 +88,8 @@ def findings(
     if role is not None and task is not None and observed_nodes is not None:
         here = Here(
             node=node_name(settings, environ),
-            version=__version__,
+            version=version(),
+            evaluation_code=source_digest(),
             task=task,
             replicas=settings.replicas,
             min_workers=settings.min_workers,

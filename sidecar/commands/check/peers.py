@@ -14,7 +14,7 @@ from sidecar.commands.observed_nodes import ObservedNode, ObservedNodes
 from sidecar.coordination.heartbeats import Heartbeats
 from sidecar.coordination.run import read_run
 from sidecar.coordination.storage import Storage
-from sidecar.policy.eligibility import compatible_nodes, ready_workers
+from sidecar.policy.eligibility import compatible_nodes, ready_workers, versions
 from sidecar.protocol.export_rule import ExportRule
 from sidecar.protocol.heartbeat import AboutNode, Heartbeat, JournalPosition
 from sidecar.protocol.states import NodeState
@@ -35,6 +35,7 @@ class Here:
 
     node: str
     version: str
+    evaluation_code: str | None
     task: str
     replicas: int
     min_workers: int
@@ -49,12 +50,12 @@ class Here:
             incarnation="",
             beat=0,
             role="worker",
-            about=AboutNode(role_source=""),
+            about=AboutNode(role_source="", version=self.version),
             state=NodeState.READY,
-            version=self.version,
             task=self.task,
             journal=JournalPosition(plan=0, outcome=0),
             slots=(),
+            evaluation_code=self.evaluation_code,
         )
 
 
@@ -158,7 +159,7 @@ def group(observed_nodes: ObservedNodes, here: Here) -> Iterator[Finding]:
     largest = compatible_nodes([*others, this_node], here.node)
     if this_node not in largest:
         text = (
-            f"this node would not take part: {len(largest)} nodes agree on another version or task, "
+            f"this node would not take part: {len(largest)} nodes agree on other code or another task, "
             f"{len(peers) + 1} on those of this node. Copy the same code to all nodes"
         )
         yield Finding("group", ok=False, text=text)
@@ -170,22 +171,23 @@ def group(observed_nodes: ObservedNodes, here: Here) -> Iterator[Finding]:
     )
     if peers:
         names = ", ".join(heartbeat.node for heartbeat in peers)
-        text = f"{names} {'have' if len(peers) > 1 else 'has'} the same version and task; with this node {size}{enough}"
+        text = f"{names} {'have' if len(peers) > 1 else 'has'} the same code and task; with this node {size}{enough}"
     else:
         text = f"this node alone would form {size}{enough}"
     yield Finding("group", ok=True, text=text)
 
 
 def _code(heartbeat: Heartbeat) -> tuple[str, str | None]:
-    return heartbeat.version, heartbeat.task
+    return heartbeat.code, heartbeat.task
 
 
 def _difference(heartbeat: Heartbeat, here: Here) -> str | None:
     """Return how another node differs from this one; None if both could form a group."""
     if heartbeat.task is None:
         return "has not checked its task yet"
-    if heartbeat.version != here.version:
-        return f"runs version {heartbeat.version}, this node {here.version}"
+    if heartbeat.code != here.heartbeat.code:
+        other_version, this_version = versions(heartbeat, here.heartbeat)
+        return f"runs version {other_version}, this node {this_version}"
     if heartbeat.task != here.task:
         other_task, this_task = heartbeat.task[:_DIGEST_CHARACTERS], here.task[:_DIGEST_CHARACTERS]
         return f"runs other code of the task ({other_task}, here {this_task})"

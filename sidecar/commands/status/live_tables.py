@@ -118,7 +118,7 @@ def member_table(status: RunStatus, members: Sequence[ObservedNode], count: int,
         if wide:
             has_workers = heartbeat.role != "chief" and not observed.left
             counts = [str(active(heartbeat)), str(standby(heartbeat))] if has_workers else ["", ""]
-            cells += [heartbeat.role, *counts, cut(heartbeat.version)]
+            cells += [heartbeat.role, *counts, cut(heartbeat.about.version)]
         table.add_row(*map(line_of, cells), style="" if observed.fresh(status.lease_seconds) else "dim")
     return table
 

@@ -72,7 +72,7 @@ def _member(status: RunStatus, observed: ObservedNode) -> dict[str, Any]:
         "role": heartbeat.role,
         "role_source": heartbeat.about.role_source,
         "state": heartbeat.state,
-        "version": heartbeat.version,
+        "version": heartbeat.about.version,
         "page_url": heartbeat.about.page_url,
         "incarnation": heartbeat.incarnation,
         "task": heartbeat.task,
@@ -179,7 +179,7 @@ def _member_table(status: RunStatus) -> "Table":
             str(standby(heartbeat)) if has_workers else "",
             last_change(status, observed),
             _phases(status, heartbeat),
-            heartbeat.version,
+            heartbeat.about.version,
         )
         table.add_row(*map(_text, cells), style="" if observed.fresh(status.lease_seconds) else "dim")
     return table

@@ -18,12 +18,11 @@ from sidecar.publishing.sinks.http_request import NoRedirects, first_line, why_u
 from sidecar.publishing.sinks.protobuf import bytes_field, double_field, integer_field, text_field, varint
 from sidecar.publishing.sinks.sink import Evaluation, SinkRefusedError, SinkUnavailableError
 from sidecar.system.plain_text import one_line
-from sidecar.version import __version__
+from sidecar.version import version
 
 _HEADERS: Final = {
     "Content-Encoding": "snappy",
     "Content-Type": "application/x-protobuf",
-    "User-Agent": f"sidecar-evaluator/{__version__}",
     "X-Prometheus-Remote-Write-Version": "0.1.0",
 }
 _AGAIN: Final = frozenset({HTTPStatus.TOO_MANY_REQUESTS})  # and all 5xx, as the specification says
@@ -50,7 +49,8 @@ class RemoteWrite:
         """Send the samples of an evaluation. Prometheus ignores a sample that it has, with the same time and value."""
         samples = result_samples(evaluation.run, evaluation.checkpoint, evaluation.result)
         body = compressed(write_request(samples, evaluation.milliseconds))
-        request = urllib.request.Request(self._url, body, {**_HEADERS, **self._headers}, method="POST")  # noqa: S310 - http(s) by the setting's check
+        headers = {**_HEADERS, "User-Agent": f"sidecar-evaluator/{version()}", **self._headers}
+        request = urllib.request.Request(self._url, body, headers, method="POST")  # noqa: S310 - http(s) by the setting's check
         try:
             with self._open(request, timeout=self._timeout_seconds):
                 return

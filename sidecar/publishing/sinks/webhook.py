@@ -23,7 +23,7 @@ from urllib.parse import urlsplit
 
 from sidecar.publishing.sinks.http_request import NoRedirects, first_line, why_unanswered, without_user
 from sidecar.publishing.sinks.sink import SinkRefusedError, SinkUnavailableError
-from sidecar.version import __version__
+from sidecar.version import version
 
 _RECEIVED_BYTES: Final = 1 << 15
 _AGAIN: Final = frozenset({HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.TOO_EARLY, HTTPStatus.TOO_MANY_REQUESTS})
@@ -60,7 +60,7 @@ class Webhook:
             SinkRefusedError: The receiver answered anything else than 2xx.
         """
         url, headers = without_user(self.url)
-        headers |= {"Content-Type": "application/json", "User-Agent": f"sidecar-evaluator/{__version__}"}
+        headers |= {"Content-Type": "application/json", "User-Agent": f"sidecar-evaluator/{version()}"}
         headers |= signed_headers(body, id_, round(self.wall()), self.secret)
         request = urllib.request.Request(url, body, headers, method="POST")  # noqa: S310 - http(s) by the setting's check
         self._connections.clear()

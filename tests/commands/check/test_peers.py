@@ -4,7 +4,9 @@ from sidecar.commands.check.peers import Here, exports, group, visibility, watch
 from sidecar.protocol.export_rule import ExportRule
 from sidecar.protocol.heartbeat import Slot
 
-HERE = Here(node="node-9", version="1.0", task="t1", replicas=1, min_workers=1, lease_seconds=10.0)
+HERE = Here(
+    node="node-9", version="1.0", evaluation_code=None, task="t1", replicas=1, min_workers=1, lease_seconds=10.0
+)
 BEAT = 2.0
 TWO_SLOTS = (
     Slot(worker="a", group="g", address="h:1", standby=None, standby_address=None),
@@ -96,16 +98,18 @@ def test_a_daemon_under_this_name_is_told(watched):
 
 
 def test_the_group_that_would_form(watched):
-    """Workers of the others and of this node, if version and task are equal."""
+    """Workers of the others and of this node, if code and task are equal."""
     observed_nodes = watched(node_0={}, node_1={"beat": {"slots": TWO_SLOTS}}, chief_0={"beat": {"role": "chief"}})
     assert told(group(observed_nodes, HERE)) == [
-        (True, "node-0, node-1 have the same version and task; with this node a group of 4 worker processes")
+        (True, "node-0, node-1 have the same code and task; with this node a group of 4 worker processes")
     ]
 
 
 def test_alone_with_too_few(storage, clock):
     """What min_workers means is told before somebody waits for it."""
-    here = Here(node="node-9", version="1.0", task="t1", replicas=2, min_workers=3, lease_seconds=10.0)
+    here = Here(
+        node="node-9", version="1.0", evaluation_code=None, task="t1", replicas=2, min_workers=3, lease_seconds=10.0
+    )
     ((ok, text),) = told(group(watch(storage, clock, BEAT, pytest.fail), here))
     assert ok
     assert text.startswith(
@@ -137,7 +141,7 @@ def test_who_computes_otherwise_than_most_is_told(watched):
     assert first[1].startswith(
         "node-1 computes with other versions, devices or settings than most (numeric profile p2)"
     )
-    assert last[1].startswith("node-0, node-2 have the same version")
+    assert last[1].startswith("node-0, node-2 have the same code")
 
 
 def test_a_majority_with_other_code_leaves_this_node_out(watched):
@@ -145,7 +149,7 @@ def test_a_majority_with_other_code_leaves_this_node_out(watched):
     other = {"beat": {"task": "t2"}}
     *_, (ok, text) = told(group(watched(node_0=other, node_1=other), HERE))
     assert not ok
-    assert "this node would not take part: 2 nodes agree on another version or task, 1 on those of this node" in text
+    assert "this node would not take part: 2 nodes agree on other code or another task, 1 on those of this node" in text
 
 
 def test_nodes_with_other_code_that_compute_differently_do_not_outnumber_this_node(watched):
