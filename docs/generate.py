@@ -363,7 +363,7 @@ class _AnyEvent(dict[str, Any]):
         super().__init__(event=name, attempt=1, workers=2, nodes=["{nodes}"], eval_sets=["{eval_sets}"])
         self.update({"found": ["{found}"], "evaluated": _Field("{evaluated}"), "best": ()})
         if name == "evaluation_succeeded":
-            self.update({"test.accuracy": 0.987, "examples": {"test": 10000}, "seconds": {"evaluate": 3.2}})
+            self.update({"test.accuracy": 0.987, "examples": {"test": 10000}, "took": 3.2, "lag": 5.4})
         if name == "plan_opened":
             self["attempt"] = 2
 

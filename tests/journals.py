@@ -78,6 +78,7 @@ class Journal:
         eval_sets=("test",),
         nonfinite=None,
         data=None,
+        lag=None,
     ):
         """Close the open plan with the same numbers for each eval set; with classes of the set `test`.
 
@@ -98,6 +99,7 @@ class Journal:
             classes={"test": classes} if classes else {},
             changed=changed,
             nonfinite={"test": nonfinite} if nonfinite else {},
+            lag_seconds=lag,
         )
         if data is not None:
             result = replace(result, changed=self.history.changed(result))

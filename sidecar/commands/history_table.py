@@ -1,4 +1,4 @@
-"""Render the table of `sidecar history`, and below it the course of each metric. Pure."""
+"""Render the table of `sidecar history`, and below it the course of each metric. Pure, but for the zone."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -9,7 +9,8 @@ from sidecar.coordination.journal_state import JournalState
 from sidecar.protocol.records import shown_step
 from sidecar.publishing.report import bests, plan_of
 from sidecar.publishing.stretches import mark
-from sidecar.system.plain_text import aligned, number, one_line
+from sidecar.system.clock import local_time, seconds_between
+from sidecar.system.plain_text import aligned, broken_at_signs, number, one_line
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -30,7 +31,7 @@ Breaks = Mapping[int, Mapping[str, str]]
 _NAME: Final = 20  # columns in which a name is not folded: `model.ckpt-12000`, `epoch-03.keras`
 _HEADING: Final = 12  # columns in which the name of a metric is not folded
 _BEFORE_METRICS: Final = 3
-_LEAST_WANTED: Final = ("workers", "examples", "s", "UTC")
+_LEAST_WANTED: Final = ("workers", "examples", "lag", "took", "time")
 """The columns that are left out first, where there is no room for all."""
 
 _NAMED: Final = 4
@@ -103,8 +104,9 @@ def _empty(columns: Sequence[_Column], widths: Sequence[int], *, with_heading: b
 
     result = Table(box=SIMPLE_HEAD, show_edge=False, padding=0, show_header=with_heading)  # as narrow as possible
     for column, width in zip(columns, widths, strict=True):
-        heading = _text(column.heading[0])
-        for line in column.heading[1:]:
+        first, *others = [part for line in column.heading for part in broken_at_signs(one_line(line), width)]
+        heading = _text(first)
+        for line in others:
             heading = heading.append("\n").append_text(_text(line))
         justify: Literal["left", "right"] = "right" if column.is_number else "left"
         result.add_column(heading, justify=justify, overflow="fold", width=width)
@@ -134,12 +136,31 @@ def _columns(rows: Sequence[Row], best: Mapping[Metric, int]) -> list[_Column]:
     others = {
         "examples": [str(sum(row["examples"].values())) if row["examples"] else "" for row in rows],
         "workers": [str(row["workers"] or "") for row in rows],
-        "s": [f"{sum(row['phases'].values()):.2f}" if row["phases"] else "" for row in rows],
-        "UTC": [row["completed_at"][5:16].replace("T", " ") for row in rows],
+        "took\ns": [_took(row) for row in rows],
+        "lag\ns": [_seconds(row["lag_seconds"]) for row in rows],
     }
-    return found + [
-        _Column(name, (name,), cells, _width((name, *cells)), is_number=name != "UTC") for name, cells in others.items()
-    ]
+    for name, cells in others.items():
+        heading = tuple(name.split("\n"))
+        found.append(_Column(heading[0], heading, cells, _width((*heading, *cells))))
+    zone, times = _times([row["completed_at"] for row in rows])
+    return [*found, _Column("time", (zone,), times, _width((zone, *times)), is_number=False)]
+
+
+def _took(row: Row) -> str:
+    return "" if row["attempt"] is None else _seconds(seconds_between(row["proposed_at"], row["completed_at"]))
+
+
+def _seconds(seconds: float | None) -> str:
+    return "" if seconds is None else f"{seconds:.1f}"
+
+
+def _times(completed: Sequence[str]) -> tuple[str, list[str]]:
+    """Return the heading of the local times, and one for each row. If their zones differ, each row names its own."""
+    moments = [local_time(text) for text in completed]
+    zones = {zone for _, zone in moments if zone}
+    if len(zones) == 1:
+        return zones.pop(), [time for time, _ in moments]
+    return "time", [f"{time} {zone}".strip() for time, zone in moments]
 
 
 def _fitting(columns: Sequence[_Column], width: int) -> tuple[list[_Column], list[str]]:

@@ -23,7 +23,7 @@ from sidecar.protocol.record_limits import SNAPSHOT, RecordLimits
 from sidecar.protocol.records import SCHEMA, Inlined, Key, Outcome, Plan, Settlement
 from sidecar.protocol.states import Verdict
 
-FOLD: Final = 11
+FOLD: Final = 12
 """The version of the fold, `JournalState`. Every change of the fold raises it, so that older snapshots are unused."""
 
 FILE_FIELDS: Final = (

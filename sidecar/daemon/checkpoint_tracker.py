@@ -171,6 +171,14 @@ class CheckpointTracker:
         discovered, appeared = self.found.get(key), self._appeared.get(key)
         return max(0.0, appeared - discovered.written_at) if discovered is not None and appeared is not None else None
 
+    def lag(self, key: Key, wall: float) -> float | None:
+        """Return the seconds from the last write of a checkpoint to the time `wall`; None if no scan saw it appear.
+
+        For display only, as `detected_after`.
+        """
+        discovered = self.found.get(key) if key in self._appeared else None
+        return None if discovered is None else round(max(0.0, wall - discovered.written_at), 3)
+
     def relevant(self, history: JournalState, task: str | None) -> list[Checkpoint]:
         """Return the checkpoints that need an evaluation or are pinned, in order of discovery."""
         return self._select(history, task).relevant

@@ -46,7 +46,8 @@ class RecordBuilder:
         """
         detected = self.state.tracker.detected_after(execution.checkpoint.key)
         phases = execution.times.durations(result.phases, detected, now)
-        complete = replace(result, phases=phases, changed=self.state.history.changed(result))
+        lag = self.state.tracker.lag(execution.checkpoint.key, self.clock.wall())
+        complete = replace(result, phases=phases, changed=self.state.history.changed(result), lag_seconds=lag)
         outcome = replace(self._outcome(execution.plan), status=OutcomeStatus.SUCCEEDED, result=complete)
         if why := unreadable(outcome, dumps(outcome)):
             message = f"the result does not fit into a record of the journal: {why}. Measure fewer metrics or classes"

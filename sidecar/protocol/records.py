@@ -261,6 +261,7 @@ class Result:
     changed: Names = ()  # eval sets whose data has changed since an earlier evaluation
     nonfinite: _BySet[_ByPlace[Nonfinite]] = field(default_factory=dict)
     notes: Notes = ()  # sentences about numbers that differ from a reader's expectation
+    lag_seconds: float | None = None  # from the last write of the checkpoint; None: nobody saw it appear
 
     def counted(self) -> dict[str, int]:
         """Return the number of examples of each eval set that has a known number."""

@@ -22,7 +22,7 @@ from sidecar.protocol.states import OutcomeStatus, Verdict
 from sidecar.publishing.line_writer import LineWriter
 from sidecar.publishing.plain_structlog import structlog
 from sidecar.publishing.sentences import sentence
-from sidecar.system.clock import timestamp
+from sidecar.system.clock import seconds_between, timestamp
 from sidecar.system.event_log import EventLog
 from sidecar.system.plain_text import one_line
 
@@ -121,6 +121,7 @@ def _closed(log: EventLog, closed: Closed, best: Mapping[tuple[str, str], Best],
         for name, value in values.items()
     }
     seconds = {phase: round(length, 3) for phase, length in result.phases.items()}
+    lag = {} if result.lag_seconds is None else {"lag": result.lag_seconds}
     about = _about(plan)
     best_metrics = [f"{eval_set}.{name}" for (eval_set, name), top in best.items() if top.folder == plan.folder]
     marked = {"best": best_metrics} if best_metrics else {}
@@ -131,6 +132,8 @@ def _closed(log: EventLog, closed: Closed, best: Mapping[tuple[str, str], Best],
         workers=result.workers,
         **numbers,
         examples=result.counted(),
+        took=seconds_between(plan.proposed_at, outcome.completed_at),
+        **lag,
         seconds=seconds,
         **marked,
         **notes,

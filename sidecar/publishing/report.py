@@ -204,6 +204,7 @@ def closed_row(closed: Closed) -> Row:
         "changed": [] if result is None else list(result.changed),
         "data_changed": {},
         "phases": {} if result is None else dict(result.phases),
+        "lag_seconds": None if result is None else result.lag_seconds,
         "proposed_at": plan.proposed_at,
         "completed_at": outcome.completed_at,
     } | {
@@ -242,6 +243,7 @@ def _settled_row(settled: Settled) -> Row:
         "changed": [],
         "data_changed": {},
         "phases": {},
+        "lag_seconds": None,
         "proposed_at": plan.proposed_at,
         "completed_at": plan.proposed_at,
     }

@@ -6,7 +6,7 @@ Events without a sentence here are shown with their fields. JSON and `--verbose`
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from sidecar.protocol.records import PHASES, shown_step
+from sidecar.protocol.records import shown_step
 from sidecar.system.plain_text import number
 
 Event = Mapping[str, Any]
@@ -45,8 +45,8 @@ def _succeeded(event: Event) -> str:
         for key, value in numbers.items()
     ]
     examples = f"{' + '.join(map(str, event['examples'].values()))} examples, " if event["examples"] else ""
-    seconds = sum(length for phase, length in event["seconds"].items() if phase in PHASES)
-    return f"{_name(event)}: {'  '.join(shown)}  [{examples}{seconds:.1f} s]"
+    lag = f", lag {event['lag']:.1f} s" if "lag" in event else ""
+    return f"{_name(event)}: {'  '.join(shown)}  [{examples}{event['took'] or 0.0:.1f} s{lag}]"
 
 
 def _failed(event: Event) -> str:

