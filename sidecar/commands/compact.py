@@ -9,7 +9,7 @@ from rich.console import Console
 
 from sidecar.commands.hints import no_run
 from sidecar.commands.status.observe import observer_of
-from sidecar.commands.storage_timeout import ActivityStorage, StorageTimeout
+from sidecar.commands.storage_timeout import StorageTimeout
 from sidecar.commands.terminal import is_screen
 from sidecar.coordination.compaction import Compaction, Made, single_files
 from sidecar.coordination.run import RUN_PATH, read_run
@@ -78,7 +78,7 @@ def _opened(flags: dict[str, Any]) -> tuple[Storage, StorageTimeout, Settings | 
     given = flags["checkpoint_dir"]
     timeout = StorageTimeout(Settings.model_fields["storage_timeout_seconds"].default, str(given))
     if given is not None and timeout.call((Path(given) / RUN_PATH).is_file):
-        return ActivityStorage(PosixStorage(Path(given)), timeout.answered), timeout, None
+        return PosixStorage(Path(given), timeout.answered), timeout, None
     settings, timeout, observer = observer_of(flags)
     return observer.storage, timeout, settings
 

@@ -5,10 +5,9 @@ The bound is on silence, not on the whole call: a long journal on a slow server 
 
 import queue
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import TypeVar
 
-from sidecar.coordination.storage import Storage
 from sidecar.errors import StorageError
 from sidecar.system.clock import Clock, SystemClock
 
@@ -65,54 +64,3 @@ def _answer(work: Callable[[], T], answers: "queue.SimpleQueue[tuple[T | None, B
         answers.put((work(), None))
     except BaseException as error:  # noqa: BLE001 - it is raised where the work was asked for
         answers.put((None, error))
-
-
-class ActivityStorage:
-    """Pass calls to a storage, and report each of its answers to the timeout that waits for it."""
-
-    def __init__(self, storage: Storage, answered: Callable[[], None]) -> None:
-        self._storage = storage
-        self._answered = answered
-
-    def create(self, path: str, data: bytes) -> None:
-        """Create a file, as `Storage.create`."""
-        self._storage.create(path, data)
-        self._answered()
-
-    def read(self, path: str, limit: int | None = None) -> bytes | None:
-        """Read a file, as `Storage.read`."""
-        found = self._storage.read(path, limit)
-        self._answered()
-        return found
-
-    def replace(self, path: str, data: bytes, *, survives_crash: bool = False, instead_of: bytes | None = None) -> None:
-        """Replace a file, as `Storage.replace`."""
-        self._storage.replace(path, data, survives_crash=survives_crash, instead_of=instead_of)
-        self._answered()
-
-    def names(self, folder: str) -> list[str]:
-        """Return the names in a folder, as `Storage.names`."""
-        found = self._storage.names(folder)
-        self._answered()
-        return found
-
-    def modified(self, folder: str) -> Mapping[str, float]:
-        """Return when files were written, as `Storage.modified`."""
-        found = self._storage.modified(folder)
-        self._answered()
-        return found
-
-    def remove(self, path: str, *, holding: bytes | None = None) -> None:
-        """Remove a file, as `Storage.remove`."""
-        self._storage.remove(path, holding=holding)
-        self._answered()
-
-    def sweep(self, folder: str, before: float) -> None:
-        """Remove unfinished writes, as `Storage.sweep`."""
-        self._storage.sweep(folder, before)
-        self._answered()
-
-    def sync(self, folder: str) -> None:
-        """Make names durable, as `Storage.sync`."""
-        self._storage.sync(folder)
-        self._answered()

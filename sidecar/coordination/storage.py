@@ -10,7 +10,7 @@ import errno
 import os
 import secrets
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Final, Protocol
 
@@ -90,10 +90,14 @@ class PosixStorage:
 
     The path of the root is trusted. Other users may write below it. So each folder is opened by its name in the folder
     above it, no link is followed, and only regular files are read. A file of any other type is an error at once.
+
+    Args:
+        root: The folder.
+        on_answer: Called whenever the storage has answered a request.
     """
 
-    def __init__(self, root: Path) -> None:
-        self.root = root
+    def __init__(self, root: Path, on_answer: Callable[[], None] = lambda: None) -> None:
+        self.root, self._on_answer = root, on_answer
 
     def create(self, path: str, data: bytes) -> None:
         """Link an fsynced temporary file to the name. Then fsync the folder, so that the name is durable, too."""
@@ -215,6 +219,7 @@ class PosixStorage:
         """Turn an error of the operating system into one sentence with the path, the reason and the remedy."""
         try:
             yield
+            self._on_answer()
         except OSError as error:
             target = self.root / path
             reason = os.strerror(error.errno) if error.errno else str(error)

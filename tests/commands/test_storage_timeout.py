@@ -2,7 +2,8 @@ import threading
 
 import pytest
 
-from sidecar.commands.storage_timeout import ActivityStorage, StorageTimeout
+from sidecar.commands.storage_timeout import StorageTimeout
+from sidecar.coordination.storage import PosixStorage
 from sidecar.errors import SettingsError, StorageError
 
 
@@ -36,10 +37,10 @@ def test_storage_that_hangs_is_told_in_a_sentence():
     assert storage_timeout.call(lambda: 3) == 3
 
 
-def test_slow_is_not_silent(storage):
+def test_slow_is_not_silent(tmp_path):
     """Many answers may take much longer than the bound on one."""
     storage_timeout = StorageTimeout(0.2, "/x")
-    heard = ActivityStorage(storage, storage_timeout.answered)
+    heard = PosixStorage(tmp_path, storage_timeout.answered)
 
     def read_for_long():
         for _ in range(8):

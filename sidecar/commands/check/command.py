@@ -31,7 +31,7 @@ from sidecar.commands.framework import backend_options, with_framework, workers_
 from sidecar.commands.ineffective_settings import ineffective
 from sidecar.commands.observed_nodes import ObservedNodes
 from sidecar.commands.port_owner import node_serving
-from sidecar.commands.storage_timeout import ActivityStorage, StorageTimeout
+from sidecar.commands.storage_timeout import StorageTimeout
 from sidecar.commands.task_file import find_typo
 from sidecar.coordination import snapshot_store
 from sidecar.coordination.journal import Journal
@@ -215,7 +215,7 @@ def _journal(settings: Settings, storage_timeout: StorageTimeout) -> Generator[F
 
 
 def _read_journal(settings: Settings, storage_timeout: StorageTimeout) -> str:
-    storage = ActivityStorage(PosixStorage(settings.run_dir), storage_timeout.answered)
+    storage = PosixStorage(settings.run_dir, storage_timeout.answered)
     place, run = StateDirectory(settings.checkpoint_dir, settings.run_dir), find_run(storage)
     if run is None:
         place.check_beginning()
@@ -266,7 +266,7 @@ def _nodes(
     settings: Settings, environ: Mapping[str, str], storage_timeout: StorageTimeout
 ) -> Generator[Finding, None, ObservedNodes | None]:
     """Report which other nodes are alive, and how late their heartbeats are seen here. Return None if that fails."""
-    storage = ActivityStorage(PosixStorage(settings.run_dir), storage_timeout.answered)
+    storage = PosixStorage(settings.run_dir, storage_timeout.answered)
     beat, lease = settings.beat_seconds, settings.lease_seconds
     try:
         node = node_name(settings, environ)

@@ -8,7 +8,7 @@ from sidecar.commands.hints import no_run
 from sidecar.commands.load import check_place, load_in_time
 from sidecar.commands.status.best_export import read_best_export
 from sidecar.commands.status.collect import RunObserver, file_times
-from sidecar.commands.storage_timeout import ActivityStorage, StorageTimeout
+from sidecar.commands.storage_timeout import StorageTimeout
 from sidecar.coordination.storage import PosixStorage
 from sidecar.settings import Settings
 from sidecar.system.clock import SystemClock
@@ -18,7 +18,7 @@ def observer_of(flags: dict[str, Any]) -> tuple[Settings, StorageTimeout, RunObs
     """Read the settings, and return them with the limit of calls to storage and the observer of their run."""
     settings, storage_timeout = load_in_time(flags)
     storage_timeout.call(lambda: check_place(settings.checkpoint_dir, settings.run_dir))
-    storage = ActivityStorage(PosixStorage(settings.run_dir), storage_timeout.answered)
+    storage = PosixStorage(settings.run_dir, storage_timeout.answered)
     observer = RunObserver(
         storage,
         make_catalog(settings, once=True, progress=storage_timeout.answered),
