@@ -39,9 +39,9 @@ class Names:
         """As `PinPolicy`."""
         return False
 
-    def retains(self, checkpoint) -> bool:
+    def retains(self, key) -> bool:
         """As `PinPolicy`."""
-        return checkpoint.checkpoint.name in self.wanted
+        return key[0] in self.wanted
 
     def of_the_journal(self):
         """As `PinPolicy`."""

@@ -60,8 +60,8 @@ class _UnlessFailed:
         decision = self._choose.decide(found)
         return PinDecision(decision.pin - self._failed, decision.retain - self._failed)
 
-    def retains(self, checkpoint):
-        return self._choose.retains(checkpoint) and checkpoint.checkpoint.key not in self._failed
+    def retains(self, key):
+        return self._choose.retains(key) and key not in self._failed
 
 
 def _pins_of_plans(self, now):

@@ -6,7 +6,6 @@ pins.
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Final
 
 from sidecar.checkpoints.files import contents
@@ -110,7 +109,7 @@ class PinExecutor:
         unneeded = {key: discovered.checkpoint for key, discovered in pinned.items() if key not in decision.retain}
         for broken in scan.broken:
             checkpoint = broken.expected.checkpoint
-            if not policy.retains(broken.expected):
+            if not policy.retains(checkpoint.key):
                 unneeded[checkpoint.key] = checkpoint
             elif broken.certain:
                 reason = f"its pin cannot be read: {broken.why}"
@@ -136,12 +135,8 @@ class PinExecutor:
         settled = {}
         for name in scan.unclaimed - retained - policy.exported().keys():
             keys = policy.settled_as(name)
-            meant = [
-                DiscoveredCheckpoint(Checkpoint(name=key[0], digest=key[1], step=None, format=""), Path(), 0.0, 0.0)
-                for key in keys
-            ]
-            if meant and not any(map(policy.retains, meant)):
-                settled[name] = meant[0].checkpoint
+            if keys and not any(map(policy.retains, keys)):
+                settled[name] = Checkpoint(name=keys[0][0], digest=keys[0][1], step=None, format="")
         return settled
 
     def _unpin(self, checkpoint: Checkpoint, changes: PinChanges, policy: PinPolicy | None) -> bool:

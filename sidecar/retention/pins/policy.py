@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from pathlib import Path
 
 from sidecar.checkpoints.scan import DiscoveredCheckpoint
 from sidecar.coordination.journal_state import JournalState
@@ -88,10 +87,11 @@ class PinPolicy:
         """Return whether the journal has settled a checkpoint for the tasks of all live nodes."""
         return all(self.history.verdicts.is_settled(key, task) for task in self.tasks or {None})
 
-    def retains(self, checkpoint: DiscoveredCheckpoint) -> bool:
-        """Return whether the pin of one checkpoint must stay."""
-        key = checkpoint.checkpoint.key
-        return key in self.decide({key: checkpoint}).retain
+    def retains(self, key: Key) -> bool:
+        """Return whether the pin of one checkpoint must stay, as `decide` does it for many."""
+        if not self.releases or key == self.evaluated:
+            return True
+        return any(not self.history.verdicts.is_settled(key, task) for task in self.tasks)
 
     def exported(self) -> dict[str, dict[str, tuple[int, Best]]]:
         """Return the checkpoints that are exported, by the names of their pins: the place, from 1, by each metric."""
@@ -109,7 +109,7 @@ class PinPolicy:
         """
         if not self.releases or checkpoint.folder in self.exported() or plan > self.history.through:
             return Fate.STAYS
-        return Fate.RETURNS if self.retains(DiscoveredCheckpoint(checkpoint, Path(), 0.0, 0.0)) else Fate.GOES
+        return Fate.RETURNS if self.retains(checkpoint.key) else Fate.GOES
 
     def of_the_journal(self) -> "PinPolicy":
         """Return the policy of a node that others may not hear: it unpins only checkpoints settled for all tasks."""
