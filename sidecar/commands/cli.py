@@ -283,9 +283,9 @@ def requeue(
     ] = 300.0,
 ) -> None:
     """Evaluate checkpoints again that failed, vanished, were corrupt or skipped; with --again, any."""
-    from sidecar.commands.requeue_typed import Typed, requeue_typed
+    from sidecar.commands.requeue import Request, requeue_typed
 
-    typed = Typed(tuple(checkpoints or ()), all_failed=all_failed, again=again, all_evaluated=all_evaluated)
+    typed = Request(tuple(checkpoints or ()), all_failed=all_failed, again=again, all_evaluated=all_evaluated)
     requeue_typed(flags, typed, dry_run=dry_run, wait_seconds=wait_seconds)
 
 

@@ -1,4 +1,4 @@
-"""Reopen checkpoints for evaluation, by a plan in the journal that settles them as requeued.
+"""Carry out `sidecar requeue`: reopen checkpoints by a plan in the journal that settles them as requeued.
 
 Plan N+1 may only follow outcome N, so a requeue waits for the end of an open plan.
 """
@@ -6,24 +6,36 @@ Plan N+1 may only follow outcome N, so a requeue waits for the end of an open pl
 import os
 import secrets
 import shlex
+import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
+
+import typer
 
 from sidecar.checkpoints.catalog import Catalog
-from sidecar.checkpoints.scan import DiscoveredCheckpoint, ScanResult
-from sidecar.commands.status.collect import RunStatus
+from sidecar.checkpoints.scan import ScanResult
+from sidecar.commands.catalog_and_rules import export_rule
+from sidecar.commands.hints import evaluates_again
+from sidecar.commands.load import configured_directory
+from sidecar.commands.status.collect import OBSERVED_BEATS, RunStatus, observe_for
+from sidecar.commands.status.observe import observer_of
 from sidecar.coordination.journal import Journal
 from sidecar.coordination.journal_state import Entry, JournalState, Settled
 from sidecar.coordination.run import read_run
 from sidecar.coordination.storage import Storage
 from sidecar.errors import SettingsError, StorageError, VanishedError
+from sidecar.policy.node_identity import node_name
 from sidecar.policy.rules import PlanRules
 from sidecar.policy.settlements import settled_by_one_plan
-from sidecar.protocol.records import Checkpoint, Key, Plan, Settlement, folder_name
+from sidecar.protocol.records import Key, Plan, Settlement
 from sidecar.protocol.states import OutcomeStatus, Verdict
+from sidecar.retention.exports.export_folder import names_in, opened_exports
+from sidecar.settings import Settings
 from sidecar.system.clock import Clock, timestamp
+from sidecar.system.plain_text import printable
 
 # A daemon with a queue proposes a few milliseconds after an outcome. A slower requeue waits for one more plan.
 _SHORTEST_PAUSE_SECONDS: Final = 0.005
@@ -39,7 +51,7 @@ class Request:
     """Name the checkpoints to reopen.
 
     Args:
-        names: Their names.
+        names: Their names; on the command line also their paths, with the directory first or in each of them.
         all_failed: Whether to reopen all checkpoints that failed for good, too.
         again: Whether evaluated checkpoints may be reopened. Without it, the name of one is an error.
         all_evaluated: Whether to reopen all evaluated checkpoints, too.
@@ -59,11 +71,66 @@ class _Ended:
     step: int | None
     how: str
 
+    @property
+    def digest(self) -> str:
+        """Return the beginning of its digest, as people see it."""
+        return self.key[1][:_DIGEST_CHARACTERS]
+
     def requeued(self, by: str) -> Settlement:
         """Return the settlement that reopens the checkpoint."""
         name, digest = self.key
         reason = f"by {by}; it was {self.how}"
         return Settlement(name=name, digest=digest, step=self.step, verdict=Verdict.REQUEUED, reason=reason)
+
+
+def requeue_typed(flags: dict[str, Any], typed: Request, *, dry_run: bool, wait_seconds: float) -> None:
+    """Reopen the checkpoints that a person typed, and print each one.
+
+    Raises:
+        SettingsError: if no checkpoint is named, or the switches contradict each other.
+    """
+    if typed.all_evaluated and not typed.again:
+        raise SettingsError("--all means all that were evaluated: add --again, or give --all-failed for what failed")
+    place, names = folder_and_names(typed.names, flags["checkpoint_dir"], configured_directory(flags))
+    if not names and not typed.all_failed and not typed.all_evaluated:
+        more = " or --all" if typed.again else ""
+        raise SettingsError(f"nothing is named: give names of checkpoints, such as ckpt-5, or --all-failed{more}")
+    settings, storage_timeout, observer = observer_of(flags | {"checkpoint_dir": flags["checkpoint_dir"] or place})
+    waits = flags["wait"] is not False
+    reopened = storage_timeout.call(
+        lambda: requeue(
+            observer.storage,
+            observer.catalog,
+            replace(typed, names=names),
+            by=node_name(settings, os.environ),
+            clock=observer.clock,
+            wait_seconds=wait_seconds if waits else 0.0,
+            pause=time.sleep,
+            report=lambda sentence: typer.echo(printable(sentence), err=True),
+            dry_run=dry_run,
+            command=lambda name: evaluates_again(settings, name),
+            exported=_exported(settings),
+        )
+    )
+    one, several = ("would be", "would be") if dry_run else ("is", "are")
+    for settlement in reopened:
+        typer.echo(printable(f"{settlement.name} {one} requeued ({settlement.reason})"))
+    if typed.all_evaluated and reopened:
+        typer.echo(f"{len(reopened)} {one if len(reopened) == 1 else several} requeued")
+    if reopened and waits and not dry_run:
+        storage_timeout.call(lambda: observe_for(observer, OBSERVED_BEATS * settings.beat_seconds, time.sleep))
+        typer.echo(printable(outlook(storage_timeout.call(observer.collect))))
+
+
+def _exported(settings: Settings) -> list[str]:
+    """Return the names of the exports, if the settings here export any: only then daemons turn them into pins again."""
+    if export_rule(settings) is None:
+        return []
+    try:
+        with opened_exports(settings.run_dir) as exports:
+            return names_in(exports)
+    except OSError:
+        return []
 
 
 def folder_and_names(
@@ -159,16 +226,16 @@ def requeue(
             report(sentence)
 
     reader.read_on()
-    scan = _with_exports(scan, reader.history, exported)
-    chosen = _choose(reader.history, request, scan, report_once, command)  # raise before the wait if a name is wrong
+    keys = {*scan.by_key, *reader.history.verdicts.succeeded.in_folders(exported)}
+    choice = _Choice(reader.history, scan, keys, report_once, command)
+    chosen = choice.of(request)  # raises before the wait if a name is wrong
     if dry_run:
         return tuple(ended.requeued(by) for ended in chosen)
     most, written = PlanRules().most_settled, tuple[Settlement, ...]()
     while True:
         _wait_for_end(reader, clock, until, pause, report_once)
         done = {settlement.key for settlement in written}  # some of these may have been evaluated again by now
-        chosen = _choose(reader.history, request, scan, report_once, command)
-        chosen = [ended for ended in chosen if ended.key not in done]
+        chosen = [ended for ended in choice.of(request) if ended.key not in done]
         settles = settled_by_one_plan([ended.requeued(by) for ended in chosen[:most]], most)
         if not settles or reader.journal.propose(_plan(reader.history, run, settles, by, clock)):
             written += settles
@@ -208,87 +275,112 @@ def outlook(status: RunStatus) -> str:
     return "no daemon is alive: it will be evaluated once one runs"
 
 
-def _with_exports(scan: ScanResult, history: JournalState, exported: Collection[str]) -> ScanResult:
-    """Return a scan that also has the evaluated checkpoints of which only the export exists."""
-    found: dict[Key, DiscoveredCheckpoint | None] = {}
-    for key in history.verdicts.succeeded:
-        if folder_name(key) in exported and key not in scan.by_key:
-            checkpoint = Checkpoint(name=key[0], digest=key[1], step=None, format="")
-            found[key] = DiscoveredCheckpoint(checkpoint, Path(), 0.0, 0.0)
-    return scan.with_changes(found)
+@dataclass(frozen=True, slots=True)
+class _Choice:
+    """Choose the checkpoints to reopen, by the journal and by a scan.
 
+    `keys`: the checkpoints that exist. `command` returns the command line that evaluates a checkpoint again.
+    """
 
-def _choose(
-    history: JournalState, request: Request, scan: ScanResult, report: Report, command: Callable[[str], str]
-) -> list[_Ended]:
-    """Return the checkpoints to reopen, without duplicates."""
-    chosen = {}
-    if request.all_failed:
-        failed = [ended for ended in _ended(history) if ended.how == Verdict.FAILED]
-        for ended in failed:
-            if why_gone := _why_gone(ended, scan):
-                report(f"{why_gone}, so it stays given up")
-            else:
-                chosen[ended.key] = ended
+    history: JournalState
+    scan: ScanResult
+    keys: AbstractSet[Key]
+    report: Report
+    command: Callable[[str], str]
+
+    def of(self, request: Request) -> list[_Ended]:
+        """Return the checkpoints that a request names, without duplicates."""
+        chosen: dict[Key, _Ended] = {}
+        if request.all_failed:
+            chosen |= self._failed()
+        if request.all_evaluated:
+            chosen |= self._evaluated()
+        for name in request.names:
+            newest = self._newest(name, again=request.again)
+            chosen[newest.key] = newest
+        return list(chosen.values())
+
+    def _failed(self) -> dict[Key, _Ended]:
+        """Return all checkpoints that failed for good and whose files exist, and report the others."""
+        failed = [ended for ended in self._ended() if ended.how == Verdict.FAILED]
         if not failed:
-            report("no checkpoint failed for good: nothing to requeue")
-    if request.all_evaluated:
-        chosen |= {ended.key: ended for ended in _evaluated(history, scan, report)}
-    for name in request.names:
-        newest = _newest(name, history, request, scan, report, command)
-        chosen[newest.key] = newest
-    return list(chosen.values())
+            self.report("no checkpoint failed for good: nothing to requeue")
+        gone = {ended.key: why for ended in failed if (why := self._why_gone(ended))}
+        for why in gone.values():
+            self.report(f"{why}, so it stays given up")
+        return {ended.key: ended for ended in failed if ended.key not in gone}
 
+    def _evaluated(self) -> dict[Key, _Ended]:
+        """Return all evaluated checkpoints whose files exist, the oldest first, and report the others."""
+        succeeded = self.history.verdicts.succeeded
+        evaluated = [ended for ended in reversed([*self._ended(again=True)]) if ended.key in succeeded]
+        gone = [ended.key[0] for ended in evaluated if ended.key not in self.keys]
+        if gone:
+            more = f" and {len(gone) - _NAMES_SHOWN} more" if len(gone) > _NAMES_SHOWN else ""
+            names = f"{', '.join(gone[:_NAMES_SHOWN])}{more}"
+            self.report(f"not requeued, as their files are gone: {names}{_subfolder_hint(gone)}")
+        if not evaluated:
+            self.report("no checkpoint was evaluated that is not waiting already: nothing to requeue")
+        return {ended.key: ended for ended in evaluated if ended.key in self.keys}
 
-def _evaluated(history: JournalState, scan: ScanResult, report: Report) -> list[_Ended]:
-    """Return all evaluated checkpoints whose files exist, the oldest first, and report those whose files are gone."""
-    succeeded = history.verdicts.succeeded
-    evaluated = [ended for ended in reversed(list(_ended(history, again=True))) if ended.key in succeeded]
-    gone = [ended.key[0] for ended in evaluated if ended.key not in scan.by_key]
-    if gone:
-        more = f" and {len(gone) - _NAMES_SHOWN} more" if len(gone) > _NAMES_SHOWN else ""
-        report(f"not requeued, as their files are gone: {', '.join(gone[:_NAMES_SHOWN])}{more}{_subfolder_hint(gone)}")
-    if not evaluated:
-        report("no checkpoint was evaluated that is not waiting already: nothing to requeue")
-    return [ended for ended in evaluated if ended.key in scan.by_key]
+    def _newest(self, name: str, *, again: bool) -> _Ended:
+        """Return the newest content of this name whose files exist."""
+        contents = [ended for ended in self._ended(again=again) if ended.key[0] == name]
+        if not contents:
+            raise SettingsError(self._nothing_to_requeue(name))
+        newest = next((content for content in contents if not self._why_gone(content)), None)
+        if newest is None:
+            why = self._why_gone(contents[0])
+            raise VanishedError(f"{why}, so it cannot be evaluated again; save it again instead")
+        if len(contents) > 1:
+            others = ", ".join(content.digest for content in contents if content is not newest)
+            end = "evaluated or given up" if again else "given up"
+            self.report(
+                f"{name} was {end} with {len(contents)} contents: {newest.digest} is requeued, the newest that exists, "
+                f"not {others}"
+            )
+        return newest
 
+    def _ended(self, *, again: bool = False) -> Iterator[_Ended]:
+        """Yield the checkpoints that were given up, and with `again` those that were evaluated: the newest first."""
+        verdicts, yielded = self.history.verdicts, set[Key]()
+        for entry in reversed(self.history.entries):
+            if (ended := _end(entry)) is None or ended.key in yielded:
+                continue
+            succeeded, settled = ended.key in verdicts.succeeded, ended.key in verdicts.settled
+            if (again and succeeded and ended.how == "evaluated") or (not succeeded and settled):
+                yielded.add(ended.key)
+                yield ended
 
-def _newest(
-    name: str,
-    history: JournalState,
-    request: Request,
-    scan: ScanResult,
-    report: Report,
-    command: Callable[[str], str],
-) -> _Ended:
-    """Return the newest content of this name whose files exist."""
-    contents = [ended for ended in _ended(history, again=request.again) if ended.key[0] == name]
-    if not contents:
-        raise SettingsError(_nothing_to_requeue(name, history, scan, command))
-    existing = [content for content in contents if not _why_gone(content, scan)]
-    if not existing:
-        raise VanishedError(f"{_why_gone(contents[0], scan)}, so it cannot be evaluated again; save it again instead")
-    newest = existing[0]
-    if len(contents) > 1:
-        others = ", ".join(_short_digest(content) for content in contents if content is not newest)
-        end = "evaluated or given up" if request.again else "given up"
-        report(
-            f"{name} was {end} with {len(contents)} contents: {_short_digest(newest)} is requeued, the newest that "
-            f"exists, not {others}"
-        )
-    return newest
+    def _nothing_to_requeue(self, name: str) -> str:
+        """Return a sentence that explains why a checkpoint of this name cannot be requeued."""
+        given_up = ", ".join(sorted({ended.key[0] for ended in self._ended()})) or "none"
+        existing, succeeded = [key for key in self.keys if key[0] == name], self.history.verdicts.succeeded
+        if not succeeded.isdisjoint(existing):
+            return f"{name!r} was evaluated: to evaluate it again, type `{self.command(name)}`; given up: {given_up}"
+        if any(key[0] == name for key in succeeded) and not existing:
+            why = f"was evaluated, and its files are gone{_subfolder_hint([name])}"
+        else:
+            why = "is waiting already" if existing else "was not given up"
+        return f"{name!r} {why}, so there is nothing to requeue; given up: {given_up}"
 
-
-def _ended(history: JournalState, *, again: bool = False) -> Iterator[_Ended]:
-    """Yield the checkpoints that were given up, and with `again` those that were evaluated: the newest first."""
-    yielded = set[Key]()
-    for entry in reversed(history.entries):
-        if (ended := _end(entry)) is None or ended.key in yielded:
-            continue
-        succeeded, settled = ended.key in history.verdicts.succeeded, ended.key in history.verdicts.settled
-        if (again and succeeded and ended.how == "evaluated") or (not succeeded and settled):
-            yielded.add(ended.key)
-            yield ended
+    def _why_gone(self, ended: _Ended) -> str | None:
+        """Return why a checkpoint cannot be evaluated again; None if its files are in the directory or pinned."""
+        if ended.key in self.keys:
+            return None
+        has_namesake = any(key[0] == ended.key[0] for key in self.keys)
+        broken = {name for name, _ in self.scan.waiting} | {settlement.name for settlement in self.scan.corrupt}
+        if ended.how != "evaluated" and ended.key[0] in broken:
+            return None  # a broken checkpoint has no digest to compare
+        if ended.how == Verdict.CORRUPT and has_namesake:
+            return None  # as above
+        name = f"{ended.key[0]} (digest {ended.digest})"
+        if has_namesake:
+            return f"{name} is gone: another checkpoint has its name now, which is evaluated without a requeue"
+        if self.scan.missing:
+            return f"{name} is gone with the checkpoint directory, and it is not pinned"
+        hint = _subfolder_hint([ended.key[0]])
+        return f"{name} is gone: its files are neither in the checkpoint directory nor pinned{hint}"
 
 
 def _end(entry: Entry) -> _Ended | None:
@@ -301,42 +393,6 @@ def _end(entry: Entry) -> _Ended | None:
         return None
     # A place in the order of the journal is not a step: each reader numbers such checkpoints itself.
     return _Ended(checkpoint.key, None if checkpoint.step_source == "order" else checkpoint.step, "evaluated")
-
-
-def _nothing_to_requeue(name: str, history: JournalState, scan: ScanResult, command: Callable[[str], str]) -> str:
-    """Return a sentence that explains why a checkpoint of this name cannot be requeued."""
-    given_up = ", ".join(sorted({ended.key[0] for ended in _ended(history)})) or "none"
-    existing = [discovered.checkpoint.key for discovered in scan.found if discovered.checkpoint.name == name]
-    if not history.verdicts.succeeded.isdisjoint(existing):
-        return f"{name!r} was evaluated: to evaluate it again, type `{command(name)}`; given up: {given_up}"
-    if any(key[0] == name for key in history.verdicts.succeeded) and not existing:
-        why = f"was evaluated, and its files are gone{_subfolder_hint([name])}"
-    else:
-        why = "is waiting already" if existing else "was not given up"
-    return f"{name!r} {why}, so there is nothing to requeue; given up: {given_up}"
-
-
-def _short_digest(ended: _Ended) -> str:
-    return ended.key[1][:_DIGEST_CHARACTERS]
-
-
-def _why_gone(ended: _Ended, scan: ScanResult) -> str | None:
-    """Return why a checkpoint cannot be evaluated again; None if its files are in the directory or pinned."""
-    namesakes = [found.checkpoint for found in scan.found if found.checkpoint.name == ended.key[0]]
-    if ended.key in {checkpoint.key for checkpoint in namesakes}:
-        return None
-    broken = {name for name, _ in scan.waiting} | {settlement.name for settlement in scan.corrupt}
-    if ended.how != "evaluated" and ended.key[0] in broken:
-        return None  # a broken checkpoint has no digest to compare
-    if ended.how == Verdict.CORRUPT and namesakes:
-        return None  # as above
-    name = f"{ended.key[0]} (digest {_short_digest(ended)})"
-    if namesakes:
-        return f"{name} is gone: another checkpoint has its name now, which is evaluated without a requeue"
-    if scan.missing:
-        return f"{name} is gone with the checkpoint directory, and it is not pinned"
-    hint = _subfolder_hint([ended.key[0]])
-    return f"{name} is gone: its files are neither in the checkpoint directory nor pinned{hint}"
 
 
 def _subfolder_hint(names: Iterable[str]) -> str:
