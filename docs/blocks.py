@@ -108,6 +108,19 @@ def _decisions() -> str:
     return "\n".join(re.sub(r"# (\d+\. )(.*)", rf"\1[\2]({name})", title) for name, title in titles)
 
 
+def texts(module: str, name: str) -> list[str]:
+    """Return the texts of a tuple that a module of the package assigns to a name, without the import of the module."""
+    for node in _tree(SOURCES / module).body:
+        match node:
+            case ast.AnnAssign(target=ast.Name(id=found), value=ast.Tuple() as value) if found == name:
+                return [str(text) for text in ast.literal_eval(value)]
+    raise LookupError(f"sidecar/{module} assigns no tuple to {name}")
+
+
+def _listed(module: str, name: str) -> Callable[[], str]:
+    return lambda: ", ".join(f"`{text}`" for text in texts(module, name))
+
+
 def _slowdown() -> str:
     """Return what the newest benchmark says about the steps of training next to an evaluation."""
     results = (ROOT / "tests/benchmarks/RESULTS.md").read_text(encoding="utf-8")
@@ -135,5 +148,7 @@ BLOCKS: Final[dict[str, Callable[[], str]]] = {
     "exit-codes": _exit_codes,
     "decisions": _decisions,
     "slowdown": _slowdown,
+    "step-keys": _listed("checkpoints/formats/step_keys.py", "STEP_KEYS"),
+    "variables-of-the-job": _listed("daemon/workers/environment.py", "_OF_THE_JOB"),
 }
 """Every block by its name."""

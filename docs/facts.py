@@ -198,7 +198,7 @@ def _other_quotes(page: str, text: str) -> Iterator[str]:
 def _other_lists(page: str, text: str) -> Iterator[str]:
     """Yield names that a list of a page lacks, or has although the code does not."""
     for (head, column), known in LISTED.get(page, {}).items():
-        there = {name for row in _rows_below(head, text) for name in _SPAN.findall(row[column])}
+        there = {span.partition("=")[0] for row in _rows_below(head, text) for span in _SPAN.findall(row[column])}
         for name in sorted(known() ^ there):
             yield f"the table {head!r} {'lacks' if name in known() else 'has, and the code has not,'} `{name}`"
 

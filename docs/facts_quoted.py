@@ -3,11 +3,14 @@
 import ast
 import re
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import fields
 from functools import partial
 from typing import Final
 
-from blocks import ROOT, SOURCES
+from blocks import ROOT, SOURCES, texts
 
+from sidecar import EvalSet, Task
+from sidecar.protocol import record_limits
 from sidecar.protocol.states import FailureKind
 from sidecar.settings.hook_values import HOOK_NAMES
 
@@ -79,6 +82,17 @@ NUMBERS: Final = (
     "twelve",
 )
 
+
+def limits(kind: str) -> Callable[[], str]:
+    """Return what says how large a kind of record may be, in bytes and in values."""
+    return partial(_limits, getattr(record_limits, kind))
+
+
+def _limits(found: record_limits.RecordLimits) -> str:
+    size = f"{found.size // MIB} MiB" if found.size >= MIB else f"{found.size // 2**10} KiB"
+    return f"{size} | {found.values:,}"
+
+
 _SIMULATION: Final = "tests/simulation/test_simulation.py"
 _MUTATIONS: Final = "tests/simulation/test_mutations.py"
 
@@ -138,6 +152,17 @@ QUOTED: Final[Mapping[str, Mapping[str, Callable[[], str]]]] = {
     "docs/explanation/pins.md": {
         "Up to {} MiB, every node": _counted("retention/pins/link_or_copy.py", "_SMALL_BYTES", MIB)
     },
+    "docs/explanation/protocol.md": {
+        "| plan | {} |": limits("PLAN"),
+        "| outcome | {} |": limits("OUTCOME"),
+        "| heartbeat | {} |": limits("HEARTBEAT"),
+        "| manifest of an export | {} |": limits("MANIFEST"),
+        "| snapshot | {} |": limits("SNAPSHOT"),
+        "| all others | {} |": limits("SMALL"),
+        "{} eval sets,": _counted("protocol/records.py", "MOST_EVAL_SETS"),
+        "{} metrics,": _counted("protocol/records.py", "MOST_METRICS"),
+        "{} numbers of classes": _counted("protocol/records.py", "MOST_CLASSES"),
+    },
     "docs/explanation/security.md": {
         "may take {} million steps": _counted("checkpoints/work_budget.py", "MOST_UNITS", 10**6),
         "a header of safetensors has up to {} MiB": _counted(
@@ -176,6 +201,14 @@ COUNTED: Final[Mapping[str, Callable[[], int]]] = {"alerts": alerts, "dashboards
 """Nouns, and how many of each there are."""
 
 
+def metrics() -> set[str]:
+    """Return the metrics of this package for tasks."""
+    tree = ast.parse((SOURCES / "metrics.py").read_text("utf-8"))
+    parts = [node for node in tree.body if isinstance(node, ast.ImportFrom)]
+    kinds = [part for part in parts if str(part.module).rpartition(".")[2] not in {"metric", "sample", "states"}]
+    return {alias.name for part in kinds for alias in part.names}
+
+
 def threads() -> set[str]:
     """Return the names that the modules of a daemon give to their threads, up to the first value in them."""
     folders = ("checkpoints", "coordination", "daemon", "publishing", "retention", "system")
@@ -197,7 +230,15 @@ def _threads(tree: ast.Module) -> Iterator[str]:
 LISTED: Final[Mapping[str, Mapping[tuple[str, int], Callable[[], set[str]]]]] = {
     "docs/explanation/architecture.md": {("| thread | does | may block on |", 0): threads},
     "docs/explanation/protocol.md": {("| class | kinds | final verdict |", 1): lambda: set(FailureKind)},
-    "docs/how-to/hooks.md": {("| hook | is called |", 0): lambda: set(HOOK_NAMES)},
+    "docs/how-to/hooks.md": {
+        ("| hook | is called |", 0): lambda: set(HOOK_NAMES),
+        ("| key | meaning | default |", 0): lambda: set(texts("settings/hook_values.py", "_KEYS")),
+    },
+    "docs/how-to/metrics.md": {("| metric | arguments | numbers | 95 % interval |", 0): metrics},
+    "docs/how-to/write-a-task.md": {
+        ("## The arguments of `Task`\n\n| argument | meaning |", 0): lambda: {each.name for each in fields(Task)},
+        ("## The arguments of `EvalSet`\n\n| argument | meaning |", 0): lambda: {each.name for each in fields(EvalSet)},
+    },
     "docs/how-to/troubleshooting.md": {("| kind | what happened | what to do |", 0): lambda: set(FailureKind)},
 }
 """Tables of pages, by their first line, with the column whose names are those that the code has."""
