@@ -1,9 +1,13 @@
 """Hold the newest numbers of each eval set, and find those with which newer numbers cannot be compared. Pure."""
 
 from dataclasses import dataclass, field, replace
+from typing import Annotated, Final
 
 from sidecar.coordination.comparability import seen_data
+from sidecar.protocol.record_limits import SNAPSHOT, AtMost
 from sidecar.protocol.records import Checkpoint, Result
+
+_GROWING: Final = AtMost(SNAPSHOT.values)  # one task may name its eval sets and metrics anew in every evaluation
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,8 +24,8 @@ class NewestTask:
 
     task: str | None = None  # digest of its code
     successes: int = 0  # since the task changed
-    goals: dict[str, str] = field(default_factory=dict)  # EVAL_SET/METRIC, in the task's order: max, min or none
-    latest: dict[str, Latest] = field(default_factory=dict)  # by eval set
+    goals: Annotated[dict[str, str], _GROWING] = field(default_factory=dict)  # EVAL_SET/METRIC: max, min or none
+    latest: Annotated[dict[str, Latest], _GROWING] = field(default_factory=dict)  # by eval set
 
     def succeed(self, task: str | None, checkpoint: Checkpoint, result: Result | None) -> "NewestTask":
         """Return this with one more evaluation. Eval sets that took no part retain their newest numbers."""

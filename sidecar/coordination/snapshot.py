@@ -8,20 +8,22 @@ journal. Otherwise it reads the journal from its beginning.
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from itertools import chain
-from typing import ClassVar, Final
+from typing import Annotated, ClassVar, Final, TypeVar
 
 from sidecar.coordination.checkpoint_verdicts import CheckpointVerdicts
 from sidecar.coordination.comparability import SeenData
-from sidecar.coordination.exclusions import Exclusions, Losses, UnusableTask
+from sidecar.coordination.exclusions import RETIRED_WORKERS_KEPT, Exclusions, Losses, UnusableTask
 from sidecar.coordination.journal_state import Closed, Entry, EntryLog, JournalState, Settled
 from sidecar.coordination.key_set import KeySet
 from sidecar.coordination.newest_task import NewestTask
 from sidecar.coordination.totals import BUCKETS, Best, Durations, SetAside, Totals
 from sidecar.errors import RecordError
 from sidecar.protocol.codec import dumps, fields_of
-from sidecar.protocol.record_limits import SNAPSHOT, RecordLimits
+from sidecar.protocol.record_limits import SNAPSHOT, AtMost, RecordLimits
 from sidecar.protocol.records import SCHEMA, Inlined, Key, Outcome, Plan, Settlement
 from sidecar.protocol.states import Verdict
+
+T = TypeVar("T")
 
 FOLD: Final = 12
 """The version of the fold, `JournalState`. Every change of the fold raises it, so that older snapshots are unused."""
@@ -33,6 +35,12 @@ FILE_FIELDS: Final = (
     *("losses", "ordinals", "unusable", "before_start", "reopened", "outdated", "set_aside", "schema"),
 )
 """The fields of the file in their order: daemons of all releases with the same FOLD write the same bytes."""
+
+Growing = Annotated[T, AtMost(SNAPSHOT.values)]
+"""A list or mapping that grows with the run, up to all values of a snapshot: `snapshot_store.write` names more."""
+
+Keys = Growing[tuple[str, ...]]
+"""Keys of checkpoints as text."""
 
 RECENT: Final = 64
 """The number of newest entries that a daemon retains: enough for the status page."""
@@ -68,7 +76,7 @@ class Attempts:
 
     key: str
     task: str | None
-    outcomes: tuple[Outcome, ...]
+    outcomes: Growing[tuple[Outcome, ...]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +84,7 @@ class FailedTasks:
     """Save the tasks under which a checkpoint failed for good."""
 
     key: str
-    tasks: tuple[str | None, ...]
+    tasks: Growing[tuple[str | None, ...]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,12 +94,12 @@ class SavedVerdicts:
     `reopened`: the evaluated checkpoints (`SavedTotals.checkpoints`) that do not count as succeeded any more.
     """
 
-    settled: dict[str, tuple[str, ...]]  # by verdict
-    failed_tasks: tuple[FailedTasks, ...]
-    failures: tuple[Attempts, ...]
-    requeued: tuple[str, ...]
-    before_start: tuple[str, ...] = ()
-    reopened: tuple[str, ...] = ()
+    settled: dict[str, Keys]  # by verdict
+    failed_tasks: Growing[tuple[FailedTasks, ...]]
+    failures: Growing[tuple[Attempts, ...]]
+    requeued: Keys
+    before_start: Keys = ()
+    reopened: Keys = ()
 
     @classmethod
     def of(cls, verdicts: CheckpointVerdicts, evaluated: KeySet) -> "SavedVerdicts":
@@ -133,7 +141,7 @@ class SavedVerdicts:
 class SavedExclusions:
     """Save `Exclusions` without keys, because each value names its daemon."""
 
-    spent_workers: tuple[str, ...]
+    spent_workers: Annotated[tuple[str, ...], AtMost(2 * RETIRED_WORKERS_KEPT)]
     losses: tuple[Losses, ...] = ()  # older releases do not write this field, and ignore it
     unusable: tuple[UnusableTask, ...] = ()
 
@@ -162,13 +170,13 @@ class SavedTotals:
     `best` and `outdated` are by eval set and metric, `best` with the best one first, and `nonfinite` by eval set.
     """
 
-    checkpoints: dict[str, tuple[str, ...]]
+    checkpoints: dict[str, Keys]
     failed: dict[str, int]
     durations: dict[str, Durations]
-    best: dict[str, dict[str, tuple[Best, ...]]]
-    changes: dict[str, int]
-    nonfinite: dict[str, tuple[str, ...]]
-    outdated: dict[str, dict[str, Best]]
+    best: Growing[dict[str, Growing[dict[str, tuple[Best, ...]]]]]
+    changes: Growing[dict[str, int]]
+    nonfinite: Growing[dict[str, tuple[str, ...]]]
+    outdated: Growing[dict[str, Growing[dict[str, Best]]]]
     set_aside: SetAside
 
     @classmethod
@@ -243,10 +251,10 @@ class Snapshot:
     newest_task: Inlined[NewestTask]
     verdicts: Inlined[SavedVerdicts]
     exclusions: Inlined[SavedExclusions]
-    eval_sets: dict[str, SeenData]
+    eval_sets: Growing[dict[str, SeenData]]
     folders: tuple[str, ...]
     reached: int | None
-    ordinals: tuple[str, ...] = ()  # keys of checkpoints without a step, in order
+    ordinals: Keys = ()  # keys of checkpoints without a step, in order
     totals: Inlined[SavedTotals]
     schema: int = SCHEMA
 

@@ -52,9 +52,8 @@ MANIFEST: Final = RecordLimits(1024 * 1024, 65_536)
 PLAN: Final = RecordLimits(2 * 1024 * 1024, 65_536)  # 2,000 settlements with long names, or 4,096 members
 OUTCOME: Final = RecordLimits(2 * 1024 * 1024, 98_304)  # five numbers for each of 1,000 classes, in two eval sets
 RESULT_VIEW: Final = RecordLimits(PLAN.size + OUTCOME.size, PLAN.values + OUTCOME.values)
-SNAPSHOT: Final = RecordLimits(
-    64 * 1024 * 1024, 1_600_000, items=1_600_000, text=65_536
-)  # unpacked: 350,000 evaluations
+SNAPSHOT: Final = RecordLimits(64 * 1024 * 1024, 1_600_000, text=16_384, name=4096)  # unpacked: 350,000 evaluations
+"""A key of a checkpoint is two texts of other records, and so is the name of an item."""
 
 _OUTSIDE_DIGITS: Final = bytes(ord("0") if chr(code).isdigit() and code < 128 else ord(" ") for code in range(256))  # noqa: PLR2004 - ASCII
 _NO_BRACKETS: Final = bytes(code for code in range(256) if chr(code) not in "[]{}")

@@ -254,6 +254,20 @@ def test_a_snapshot_of_many_checkpoints_fits(storage):
     assert read.verdicts.succeeded == history.verdicts.succeeded
 
 
+def test_a_snapshot_of_the_longest_names_is_read(storage):
+    """An outcome may have them, and the snapshot joins those of the eval set and the metric."""
+    before = closed_journal()
+    while not (isinstance(before[-1], Outcome) and before[-1].result is not None):
+        before.pop()
+    outcome = before.pop()
+    value = Value(value=0.5, hex=(0.5).hex(), goal="max")
+    longest = {"e" * 1024: {"m" * 1024: value}}
+    result = replace(outcome.result, examples={"e" * 1024: 10}, metrics=longest)
+    history = fold([*before, loads(Outcome, dumps(replace(outcome, result=result)))])
+    assert snapshot_store.write(storage, take(history, "r")) is None
+    assert loads(Snapshot, encode(take(history, "r"))).newest_task.goals["e" * 1024 + "/" + "m" * 1024] == "max"
+
+
 def test_a_snapshot_of_the_release_before_is_believed():
     """It says nothing of losses in a row: they count from there on."""
     history = fold(journal(1, 10))
@@ -280,6 +294,8 @@ def fields_below(kind, known=()):
     """Return the fields of a file by name, with their types, down to the journal's records, which have a schema."""
     if dataclasses.is_dataclass(kind) and kind not in known and kind.__module__ != records.__name__:
         return sorted((name, fields_below(hint, (*known, kind))) for name, hint in field_types(kind).items())
+    if typing.get_origin(kind) is typing.Annotated:  # a limit, which is in no file
+        return fields_below(typing.get_args(kind)[0], known)
     below = [fields_below(inner, known) for inner in typing.get_args(kind)]
     return [kind.__name__ if isinstance(kind, type) else str(typing.get_origin(kind) or kind), *below]
 
