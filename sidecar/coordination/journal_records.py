@@ -9,11 +9,12 @@ nodes may have read it before it was damaged.
 import hashlib
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Final
 
 from sidecar.coordination.unique_names import parse
 from sidecar.errors import RecordError, StorageLostError, VoidRecordError
-from sidecar.protocol.codec import limits_of, loads
+from sidecar.protocol.codec import dumps, limits_of, loads
 from sidecar.protocol.records import MOST_CLASSES, MOST_METRICS, Outcome, Plan, Result, Value, group_id
 from sidecar.protocol.states import FailureKind, OutcomeStatus
 
@@ -120,6 +121,20 @@ def unreadable(record: Plan | Outcome, data: bytes) -> str | None:
     except VoidRecordError as error:
         return str(error)
     return next(_broken_by_plan(record) if isinstance(record, Plan) else _broken_by_outcome(record), None)
+
+
+def too_large(result: Result) -> str | None:
+    """Return why the result of an evaluation does not fit into a record; None if it does."""
+    outcome = Outcome(
+        plan=1,
+        run="",
+        nonce="",
+        status=OutcomeStatus.SUCCEEDED,
+        closed_by="",
+        completed_at="",
+        result=replace(result, saves=()),
+    )
+    return unreadable(outcome, dumps(outcome))
 
 
 def why_of_another(outcome: Outcome, plan: Plan) -> str | None:

@@ -25,6 +25,7 @@ from sidecar.commands.check.metric_settings import metric_settings
 from sidecar.commands.checkpoint_alone import alone
 from sidecar.commands.one_shot import Inbox, OneShot, evaluate_once
 from sidecar.commands.worker_pool import make_task_spec
+from sidecar.coordination.journal_records import too_large
 from sidecar.daemon.workers.command_specs import cannot_be_used
 from sidecar.daemon.workers.pool import WorkerPool
 from sidecar.daemon.workers.process import Event, Post
@@ -40,6 +41,12 @@ _NO_FAILURE: Final = "That is no failure: run `sidecar check` again"
 _UNTRIED: Final = (
     "Not tried: to restore a checkpoint and to evaluate a batch, since there is no complete checkpoint yet. "
     f"{_NO_FAILURE} when there is one"
+)
+
+
+_SMALLER: Final = (
+    "Measure less: write fewer metrics into Task(metrics=…), compile() or test_step, or fewer names into "
+    "Task(eval_sets=…). Task(predictions=True) saves what needs no curve"
 )
 
 
@@ -92,6 +99,9 @@ def try_task(
                 if _is_unchanged(found):
                     raise
                 continue
+            if why := too_large(result):
+                text = f"no result of {settings.task} would fit into a record of the journal: {why}. {_SMALLER}"
+                yield Finding("task", ok=False, text=text)
             yield from _succeeded(checkpoint, _about(settings, seen), result)
             sets = () if seen.joined is None else seen.joined.eval_sets
             yield from metric_settings(settings, result, sets, seen.columns)

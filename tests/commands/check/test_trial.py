@@ -1,5 +1,7 @@
 """What `sidecar check` says of the task if training goes on while a worker process restores the newest checkpoint."""
 
+from dataclasses import replace
+
 import pytest
 from fakes import save
 
@@ -7,7 +9,7 @@ from sidecar.commands.check import trial
 from sidecar.commands.check.report import summary
 from sidecar.errors import EvaluationFailedError, StorageError
 from sidecar.protocol.messages import Failed, Joined, Ready
-from sidecar.protocol.records import Result, Value
+from sidecar.protocol.records import MOST_METRICS, Result, Value
 from sidecar.settings import Settings
 
 
@@ -86,6 +88,17 @@ def test_the_next_checkpoint_is_tried_if_training_deletes_one(place, try_task):
     assert "ckpt-2 (step 2) was restored" in found[0].text
     assert found[1].text == "note: the model draws random numbers"
     assert summary(found) == "No problem found."
+
+
+def test_a_result_that_no_record_holds_is_told_before_the_run(place, try_task):
+    """With the limit and what to write; every evaluation would fail."""
+    save(place, 1)
+    value = Value(value=0.5, hex=(0.5).hex())
+    many = {str(number): value for number in range(MOST_METRICS // 2 + 1)}
+    found = try_task(lambda *_: replace(result(), examples={"a": 8, "b": 8}, metrics={"a": many, "b": many}))
+    assert [finding.ok for finding in found] == [False, True, True]
+    assert f"more than {MOST_METRICS} metrics" in found[0].text
+    assert "Task(metrics=…)" in found[0].text
 
 
 def test_training_that_deletes_each_of_them_is_no_failure(place, try_task):
