@@ -1,7 +1,8 @@
 """Hold the eval sets of a task on one rank, and choose those that take part in an evaluation."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from typing import Generic, TypeVar
 
 from sidecar.evaluation.backend import Stream, Tick
 from sidecar.evaluation.data.batch_source import Batch, BatchSource
@@ -16,9 +17,13 @@ from sidecar.evaluation.task import EvalSet, NonfinitePolicy, Task
 OpenSource = Callable[[str, EvalSet], BatchSource]
 """A function that opens the data of an eval set, given its name."""
 
+Reader = TypeVar("Reader", bound=EvalSetReader)
 
-class EvalSets:
-    """Read the eval sets of a task on one rank.
+
+def open_readers(
+    task: Task, shard: Shard, open_source: OpenSource, *, cache_bytes: int, nonfinite: NonfinitePolicy = "count"
+) -> list[EvalSetReader]:
+    """Return a reader for each eval set of a task. A set that draws random numbers is opened twice, and compared.
 
     Args:
         task: The task.
@@ -30,27 +35,24 @@ class EvalSets:
     Raises:
         EvaluationError: An eval set is empty, or its data cannot be evaluated.
     """
+    reader = partial(EvalSetReader, shard=shard, budget=CacheBudget(cache_bytes), nonfinite=nonfinite)
+    readers = []
+    for name, eval_set in task.sets().items():
+        before = generators()
+        source = open_source(name, eval_set)
+        other = open_source(name, eval_set) if generators() != before else None
+        readers.append(reader(name, eval_set, other or source))
+        if other is not None:
+            readers[-1].require_same_sample(source)
+    return readers
 
-    def __init__(
-        self,
-        task: Task,
-        shard: Shard,
-        open_source: OpenSource,
-        *,
-        cache_bytes: int,
-        nonfinite: NonfinitePolicy = "count",
-    ) -> None:
-        self._task, self._shard = task, shard
-        reader = partial(EvalSetReader, shard=shard, budget=CacheBudget(cache_bytes), nonfinite=nonfinite)
-        self._readers = []
-        for name, eval_set in task.sets().items():
-            before = generators()
-            source = open_source(name, eval_set)
-            other = open_source(name, eval_set) if generators() != before else None
-            self._readers.append(reader(name, eval_set, other or source))
-            if other is not None:
-                self._readers[-1].require_same_sample(source)
-        self.chosen = self._readers
+
+class EvalSets(Generic[Reader]):
+    """Read the eval sets of a task on one rank. `readers`: one for each eval set."""
+
+    def __init__(self, task: Task, shard: Shard, readers: Sequence[Reader]) -> None:
+        self._task, self._shard, self._readers = task, shard, readers
+        self.chosen = readers
         """The eval sets that take part in the present evaluation."""
 
     def expect_weights(self, remedy: str, first: Mapping[str, Batch]) -> None:
@@ -85,11 +87,11 @@ class EvalSets:
             reader.leave_to_first(f"the metric {name!r} {reason}, so it must be evaluated in turn")
         return bool(changed)
 
-    def info(self, reader: EvalSetReader) -> EvalSetInfo:
+    def info(self, reader: Reader) -> EvalSetInfo:
         """Return what is known about an eval set before it is evaluated."""
         return EvalSetInfo(reader.examples, self._shard)
 
-    def layout(self, new_states: Callable[[EvalSetReader], SetStates]) -> str:
+    def layout(self, new_states: Callable[[Reader], SetStates]) -> str:
         """Return names, kinds and sizes of the states of all chosen eval sets."""
         return repr(
             [

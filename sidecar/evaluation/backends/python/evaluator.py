@@ -33,7 +33,7 @@ from sidecar.evaluation.data.shard import Shard
 from sidecar.evaluation.data.structure import as_arrays, copied, leaves, map_leaves
 from sidecar.evaluation.data.third_part import naming_weights
 from sidecar.evaluation.eval_loop import BatchOutput, evaluate_set
-from sidecar.evaluation.eval_sets import EvalSets
+from sidecar.evaluation.eval_sets import EvalSets, open_readers
 from sidecar.evaluation.failures import EvaluationError, following_from_code
 from sidecar.evaluation.first_batch import FirstBatch
 from sidecar.evaluation.measurement import Measurement, chosen
@@ -73,7 +73,8 @@ class PythonEvaluator:
             self._sources[name] = source
             return source
 
-        self._sets = EvalSets(task, shard, open_source, cache_bytes=cache_bytes, nonfinite="allow")
+        readers = open_readers(task, shard, open_source, cache_bytes=cache_bytes, nonfinite="allow")
+        self._sets = EvalSets(task, shard, readers)
         with following_from_code():
             self._sets.expect_weights(_REMEDY, _first_prepared(task, self._sources))
         with following_from_code():

@@ -35,9 +35,10 @@ from sidecar.evaluation.data.digest import feed
 from sidecar.evaluation.data.shard import Shard
 from sidecar.evaluation.data.third_part import naming_weights
 from sidecar.evaluation.eval_loop import EXAMPLES, BatchObserver, BatchOutput, evaluate_set
+from sidecar.evaluation.eval_sets import EvalSets
 from sidecar.evaluation.failures import EvaluationError, following_from_code
 from sidecar.evaluation.hdf5 import require_readable, require_self_contained
-from sidecar.evaluation.metrics.metric import EvalSetInfo, MetricResult
+from sidecar.evaluation.metrics.metric import MetricResult
 from sidecar.evaluation.output_comparison import no_outputs
 from sidecar.evaluation.path_alias import readable, require_present
 from sidecar.evaluation.repeatability import NOTE, refuse_drawn
@@ -70,11 +71,11 @@ class KerasEvaluator:
         self.loads_graphs = trust_saved_graph
         """Whether `restore` may load a graph that a SavedModel stores."""
         budget = CacheBudget(cache_bytes)
-        self._batches = [
+        readers = [
             Batches(name, eval_set, batch_size=task.batch_size, shard=shard, threads=threads, budget=budget)
             for name, eval_set in task.sets().items()
         ]
-        self._chosen = self._batches
+        self._sets = EvalSets(task, shard, readers)
         with following_from_code():
             self.model: Any = make_model(task, trusts=trust_saved_graph)
         self._weights = Weights(
@@ -86,7 +87,7 @@ class KerasEvaluator:
         self._checks: dict[str, SetChecks] = {}
         self._weights_digest: Callable[[], str] | None = None
         self._steps = TracedSteps(task, self.model)
-        for batches in self._batches:
+        for batches in readers:
             spec, first = batches.spec, batches.first()
             self._checks[batches.name] = SetChecks(batches.name, first)
             has_weights = isinstance(first, tuple) and len(first) == _PARTS and takes_weights(task, self.model)
@@ -98,7 +99,7 @@ class KerasEvaluator:
             ):
                 self._add_step(first, spec)
         self._recurrent = RecurrentStates(self.model)
-        for batches in self._batches if self._recurrent else ():
+        for batches in readers if self._recurrent else ():
             with following_from_code():
                 batches.leave_to_first_for(self._recurrent)
         if self.model is not None:
@@ -126,13 +127,11 @@ class KerasEvaluator:
 
     def read(self, tick: Tick, evaluated: int = 0, most: int | None = None) -> tuple[Stream, ...]:
         """Choose the eval sets of this evaluation, and read those that have not been read yet."""
-        chosen = self._task.sets(evaluated)
-        self._chosen = [batches for batches in self._batches if batches.name in chosen]
-        return tuple(batches.read(tick, most) for batches in self._chosen)
+        return self._sets.read(tick, evaluated, most)
 
     def differs(self) -> bool:
         """Return whether a sample of the data differs from what was read."""
-        return any(batches.differs() for batches in self._batches)
+        return self._sets.differs()
 
     def restore(self, path: str) -> Callable[[], None]:
         """Begin to restore every variable; the returned function waits for it, or calls the `restore` of the task."""
@@ -191,7 +190,7 @@ class KerasEvaluator:
             return
         self._graph = graph
         self.builds += 1
-        self._steps.use_graph(graph, [batches.spec for batches in self._chosen])
+        self._steps.use_graph(graph, [batches.spec for batches in self._sets.chosen])
 
     def _renew_steps(self) -> None:
         """Trace again if vocabularies or bins changed, because a trace keeps the tables it was made with."""
@@ -227,18 +226,12 @@ class KerasEvaluator:
 
     def layout(self) -> str:
         """Return names, kinds and sizes of all states."""
-        return repr(
-            [
-                (batches.name, name, type(state).__name__, state.rows, state.width)
-                for batches in self._chosen
-                for name, state in sorted(self._states(batches).items())
-            ]
-        )
+        return self._sets.layout(self._states)
 
     def evaluate(self, tick: Tick, keep: Keep = forget, observer: BatchObserver | None = None) -> States:
         """Sum metric states over the batches of this rank, and pass the predictions that the task saves to `keep`."""
         with self._recurrent.preserved() as begin:
-            return {batches.name: self._evaluate(batches, begin, tick, keep, observer) for batches in self._chosen}
+            return {batches.name: self._evaluate(batches, begin, tick, keep, observer) for batches in self._sets.chosen}
 
     def _evaluate(
         self, batches: Batches, begin: list[Any], tick: Tick, keep: Keep, observer: BatchObserver | None
@@ -289,7 +282,7 @@ class KerasEvaluator:
     def begins_again(self, reduced: States) -> bool:
         """Put metrics in turn that have proved to be no sums, and return whether any number needs that."""
         found: set[str] = set()
-        for batches in self._chosen:
+        for batches in self._sets.chosen:
             measured = self._step_of(batches).measurement
             found.update(measured.in_turn.found_in(reduced[batches.name], list(measured.stateful_metrics)))
             found.update(self._not_sums_to_end(batches, reduced[batches.name]))
@@ -303,7 +296,7 @@ class KerasEvaluator:
         """Let worker 0 evaluate the sets whose metrics are updated in turn; return whether any set changes to that."""
         changed = [
             batches
-            for batches in self._chosen
+            for batches in self._sets.chosen
             if not batches.is_left_to_first and self._step_of(batches).measurement.in_turn
         ]
         for batches in changed:
@@ -324,7 +317,7 @@ class KerasEvaluator:
     def compute(self, reduced: States) -> Mapping[str, MetricResult]:
         """Return the final numbers, by eval set."""
         results = {}
-        for batches in self._chosen:
+        for batches in self._sets.chosen:
             measurement = self._step_of(batches).measurement
             measurement.dependence.refuse(reduced[batches.name], batches.name, batches.division)
             if measurement.randomness.is_drawn:
@@ -358,7 +351,7 @@ class KerasEvaluator:
         return seed_of(self._weights_digest(), batches.name, batches.digest(batch) if number is None else number)
 
     def _states(self, batches: Batches) -> SetStates:
-        states = self._step_of(batches).measurement.states(EvalSetInfo(batches.examples, self._shard))
+        states = self._step_of(batches).measurement.states(self._sets.info(batches))
         return states | {_NEGATIVES: ExactSum((2,), "int64")}
 
     def _step_of(self, batches: Batches) -> Step:

@@ -33,7 +33,7 @@ from sidecar.evaluation.data.digest import digest_of, feed
 from sidecar.evaluation.data.reader import EvalSetReader
 from sidecar.evaluation.data.shard import Shard
 from sidecar.evaluation.eval_loop import EXAMPLES, LEFT_OUT
-from sidecar.evaluation.eval_sets import EvalSets
+from sidecar.evaluation.eval_sets import EvalSets, open_readers
 from sidecar.evaluation.failures import EvaluationError, following_from_code
 from sidecar.evaluation.metrics.metric import MetricResult
 from sidecar.evaluation.output_comparison import no_outputs, summary
@@ -55,7 +55,7 @@ class TorchEvaluator:
     def __init__(self, task: Task, shard: Shard, *, cache_bytes: int, device: torch.device) -> None:
         self._task, self._shard = task, shard
         self._sources: dict[str, ArraySource | DatasetSource] = {}
-        self._sets = EvalSets(task, shard, self._open, cache_bytes=cache_bytes)
+        self._sets = EvalSets(task, shard, open_readers(task, shard, self._open, cache_bytes=cache_bytes))
         with following_from_code():
             self._runner = BatchRunner(task, device)
         self.model = self._runner.model
