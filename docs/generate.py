@@ -5,11 +5,8 @@ Settings, commands, metrics and exit codes are read from the modules that define
 compares the pages in the repository with the output of `pages`, and `blocks` fills the blocks.
 """
 
-import ast
-import inspect
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, get_args
 
@@ -26,57 +23,13 @@ from sidecar.protocol import records, states
 from sidecar.publishing.events import EVENTS
 from sidecar.publishing.families import families
 from sidecar.publishing.sentences import sentence
-from sidecar.settings import PREFIX, Settings
-from sidecar.settings.outputs import OutputSettings
+from sidecar.settings import PREFIX
+from sidecar.settings.documented import MissingSentenceError, documented
 
 FOLDER: Final = Path(__file__).with_name("reference")
 PACKAGE: Final = Path(sidecar.__file__).parent
 
 _NOTE: Final = "<!-- Written by `make reference` from {source}: change that, and not this page. -->"
-
-_TYPES: Final = {
-    **dict.fromkeys(("CheckpointDirectory", "StateDirectory", "LogDirectory", "OptionalDirectory", "Program"), "path"),
-    **dict.fromkeys(
-        ("str", "RunName", "TaskReference", "FileName", "Host", "PortRange", "Address", "MarkerName", "StepPattern"),
-        "text",
-    ),
-    **dict.fromkeys(("CompleteMarker", "FrameworkName", "MetricName", "NamePattern"), "text"),
-    **dict.fromkeys(("PageUrl", "ReceiverUrl", "TrackingUri"), "text"),
-    "bool": "`true` or `false`",
-    **dict.fromkeys(("Count", "MostWorkers"), "whole number, 1 or more"),
-    "Whole": "whole number, 0 or more",
-    "ExportCount": "whole number, 0 to 10",
-    "RetainedStates": "whole number, 0 to 1000",
-    **dict.fromkeys(
-        ("Seconds", "Lease", "LongestBackoff", "OneLease", "OneVisibility", "BeatAndAHalf"), "seconds, more than 0"
-    ),
-    "Factor": "number, 1 or more",
-    **dict.fromkeys(("NodeGlobs", "HostGlobs", "PathGlobs", "Formats"), "list of texts, or one text with commas"),
-    "Devices": "`cpu` or `gpu`, or list of numbers and texts, or one text with commas",
-    "Environment": "table of texts, or a JSON object",
-    "PageLinks": "table of URLs, or a JSON object",
-    "InstalledSinks": "table of tables, or a JSON object",
-    "Hooks": "table of commands, URLs and tables, or a JSON object",
-    "Difference": "number, 0 or more",
-    "Role": "`worker` or `chief`",
-    "SaveWeights": "`all`, `first` or `none`",
-}
-"""Types of settings, by their annotation in the code, as people read them."""
-
-
-@dataclass(frozen=True, slots=True)
-class Setting:
-    """One setting, as described in its source. `default` is empty for a derived value, which `reason` explains."""
-
-    name: str
-    type: str
-    default: str
-    meaning: str
-    reason: str
-
-
-class MissingSentenceError(Exception):
-    """The code has a setting, an option, a metric or a log event that no sentence explains."""
 
 
 def pages() -> dict[str, str]:
@@ -87,6 +40,7 @@ def pages() -> dict[str, str]:
         "metrics.md": metrics_page(),
         "exit-codes.md": exit_codes_page(),
         "log-events.md": log_events_page(),
+        "sidecar.1": man_page(),
     }
 
 
@@ -106,7 +60,7 @@ def settings_page() -> str:
         "",
     ]
     flags = {field: flag for flag, field in FLAGS.items()}
-    groups = settings()
+    groups = documented()
     topics = [(title, ", ".join(f"[`{each.name}`](#{each.name})" for each in group)) for title, _, group in groups]
     lines += _table(("Topic", "Settings"), topics)
     for title, about, group in groups:
@@ -121,86 +75,6 @@ def settings_page() -> str:
             ]
             lines += [f"- Type, variable, option: {' · '.join(given)}"]
     return _text(lines)
-
-
-def settings() -> list[tuple[str, str, list[Setting]]]:
-    """Return the groups of settings: title, remark and members. Raises `MissingSentenceError`."""
-    groups = [*_groups(Settings), *_groups(OutputSettings)]
-    if {each.name for _, _, group in groups for each in group} != set(Settings.model_fields):
-        raise MissingSentenceError("not every setting is a field with an annotation")
-    return groups
-
-
-def _groups(defined: type) -> list[tuple[str, str, list[Setting]]]:
-    """Return the groups that one class defines."""
-    path = Path(inspect.getfile(defined))
-    source = path.read_text(encoding="utf-8")
-    tree = ast.parse(source)
-    (body,) = (node.body for node in tree.body if isinstance(node, ast.ClassDef) and node.name == defined.__name__)
-    fields = [node.lineno for node in body if _is_setting(node)]
-    first, last = fields[0], fields[-1]
-    strings = {line for node in body if isinstance(node, ast.Expr) for line in range(node.lineno, node.end_lineno or 0)}
-    comments = {
-        number: line.strip().removeprefix("# ")
-        for number, line in enumerate(source.splitlines(), start=1)
-        if line.strip().startswith("#") and number not in strings and first - 2 < number < last
-    }
-    groups: list[tuple[str, str, list[Setting]]] = []
-    for node, after in zip(body, [*body[1:], None], strict=True):
-        if not (isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name)):
-            continue
-        if (heading := comments.pop(node.lineno - 1, None)) is not None:
-            title, _, about = heading.partition(". ")
-            groups.append((title, about, []))
-        groups[-1][2].append(_setting(node.target.id, node, after))
-    if comments:
-        raise MissingSentenceError(f"{path}: comments that do not begin a group: {comments}")
-    return groups
-
-
-def _is_setting(node: ast.stmt) -> bool:
-    return isinstance(node, ast.AnnAssign)
-
-
-def _setting(name: str, node: ast.AnnAssign, after: ast.stmt | None) -> Setting:
-    match after:
-        case ast.Expr(value=ast.Constant(value=str(text))):
-            meaning, _, reason = " ".join(text.split()).partition(" Default: ")
-        case _:
-            meaning, reason = "", ""
-    if not meaning.endswith(".") or not reason.endswith("."):
-        raise MissingSentenceError(f"setting {name}: write its meaning and, after 'Default:', the reason, as sentences")
-    parts = re.split(r" \| (?![^\[]*\])", ast.unparse(node.annotation))
-    types = [_type(part) for part in parts if part != "None"]
-    return Setting(name, ", or ".join(types), _default(name, node), meaning, reason)
-
-
-def _type(annotation: str) -> str:
-    if found := re.fullmatch(r"Literal\[(.*)\]", annotation):
-        *values, last = (f"`{value.strip(chr(39))}`" for value in found[1].split(", "))
-        return f"{', '.join(values)} or {last}" if values else last
-    return _TYPES[annotation]
-
-
-def _default(name: str, node: ast.AnnAssign) -> str:
-    """Return the default as it is written in TOML; empty if there is none, or if it is derived."""
-    value = Settings.model_fields[name].default
-    if node.value is None or isinstance(value, Path) or ast.unparse(node.value) == "_DERIVED":
-        return ""
-    return "not set" if value is None else _code(_toml(value))
-
-
-def _toml(value: Any) -> str:
-    match value:
-        case bool():
-            return str(value).lower()
-        case tuple():
-            return str(list(value)).replace("'", '"')
-        case str():
-            return f'"{value}"'
-        case float():
-            return f"{value:g}"
-    return str(value)
 
 
 # -- commands ----------------------------------------------------------------------------------------------------------
@@ -225,6 +99,43 @@ def cli_page() -> str:
         lines += _parameters(name, command)
         lines += ["", "```console", *re.findall(r"^ *(\$ .*)$", command.epilog or "", re.MULTILINE), "```"]
     return _text(lines)
+
+
+def man_page() -> str:
+    """Return the man page of all commands, in the macros of man(7)."""
+    root: Any = typer.main.get_command(cli.app)
+    lines = [
+        f'.\\" {_NOTE.format(source="sidecar/commands/cli.py").strip("<!-> ")}',
+        *('.TH SIDECAR 1 "" "sidecar-evaluator" "User Commands"', ".nh", ".ad l"),
+        *(".SH NAME", "sidecar \\- evaluate every checkpoint of a training job"),
+        *(".SH SYNOPSIS", ".B sidecar", ".I COMMAND", "[OPTIONS]"),
+        *(".SH DESCRIPTION", _roff(_sentence("sidecar", root.help)), ".SH COMMANDS"),
+    ]
+    for name, command in _commands(root):
+        arguments = [_argument(each) for each in command.params if each.param_type_name == "argument"]
+        lines += [f".SS {_roff(' '.join(['sidecar', name, *arguments]))}", _roff(_sentence(name, command.help))]
+        for each in command.params:
+            if getattr(each, "hidden", False) or each.name == "help":
+                continue
+            help_, default, variable = _help_of(name, each)
+            given = [_value(each)] if each.param_type_name == "argument" else sorted(each.opts, key=len)
+            value = [] if each.param_type_name == "argument" or not _value(each) else [_value(each)]
+            more = ", ".join([*([f"default: {default}"] if default else []), *([variable] if variable else [])])
+            shown = " ".join([", ".join(given), *value])
+            lines += [".TP", f".B {_roff(shown)}", _roff(f"{help_} [{more}]" if more else help_)]
+        commands = re.findall(r"^ *\$ (.*)$", command.epilog or "", re.MULTILINE)
+        lines += [".PP", "Examples:", ".PP", ".nf", *(f"    {_roff(line)}" for line in commands), ".fi"]
+    lines += [".SH EXIT STATUS"]
+    for code, meaning in errors.EXIT_CODES.items():
+        lines += [".TP", f".B {code}", _roff(meaning)]
+    lines += [".SH FILES", ".TP", ".B sidecar.toml", "Settings, read from the current directory: see"]
+    return _text([*lines, '.BR "sidecar settings" .'])
+
+
+def _roff(text: str) -> str:
+    """Return a text for man(7): signs that are commands there are escaped."""
+    escaped = text.replace("\\", "\\e").replace("-", "\\-").replace("`", "\\(ga")
+    return f"\\&{escaped}" if escaped.startswith((".", "'")) else escaped
 
 
 def _commands(group: Any, before: str = "") -> Iterator[tuple[str, Any]]:

@@ -328,6 +328,30 @@ def init(
     write(here, propose(here, None if directory is None else directory.absolute(), framework), typer.echo)
 
 
+@app.command(epilog=examples("sidecar settings", "sidecar settings replicas", "sidecar settings gpu"))
+def settings(
+    name: Annotated[
+        str | None, typer.Argument(metavar="NAME", help="A setting, or a part of its name.", show_default=False)
+    ] = None,
+) -> None:
+    """List all settings by topic, or show one: what it means, its default, and the line to write."""
+    from sidecar.commands.settings import settings_text
+
+    typer.echo("\n".join(settings_text(name)))
+
+
+@app.command(hidden=True, name="help")
+def help_(command: Annotated[list[str] | None, typer.Argument(metavar="COMMAND")] = None) -> None:
+    """Show the help of a command, as its option `--help` does."""
+    app([*(command or []), "--help"])
+
+
+@app.command(hidden=True)
+def version() -> None:
+    """Print the version, as the option `--version` does."""
+    app(["--version"])
+
+
 @app.command(
     epilog=examples(
         "sidecar completion bash > ~/.local/share/bash-completion/completions/sidecar",

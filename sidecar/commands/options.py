@@ -16,7 +16,6 @@ import typer
 from sidecar.errors import SettingsError
 from sidecar.settings import CONFIG, Settings, option, variable
 
-DOCUMENTATION: Final = "docs/reference/settings.md"
 WHERE: Final = ("checkpoint_dir", "config", "state_dir", "run")
 """Settings that every command needs to find the run."""
 
@@ -127,8 +126,8 @@ def takes_settings(
 
 
 def examples(*lines: str) -> str:
-    """Return the end of a command's help: examples, and the page that has all settings."""
-    text = "\n".join(["Examples:", *(f"  $ {line}" for line in lines), f"All settings: {DOCUMENTATION}"])
+    """Return the end of a command's help: examples, and the command that lists all settings."""
+    text = "\n".join(["Examples:", *(f"  $ {line}" for line in lines), "All settings: sidecar settings"])
     return f"\b\n{text}"  # \b: line ends stay as they are
 
 

@@ -166,5 +166,5 @@ def _replacement(key: str, spell: Callable[[str], str]) -> str:
     import difflib  # noqa: PLC0415 - for a mistake only: start-up does not pay
 
     similar = difflib.get_close_matches(key.lower().replace("-", "_"), Settings.model_fields, n=1)
-    remedy = f"did you mean {spell(similar[0])}?" if similar else "remove it; docs/reference/settings.md lists all"
+    remedy = f"did you mean {spell(similar[0])}?" if similar else "remove it; `sidecar settings` lists all"
     return f"there is no such setting; {remedy}"

@@ -149,11 +149,13 @@ def test_the_sdist_is_the_repository(twice) -> None:
 
 
 def test_the_wheel_is_the_package(twice) -> None:
-    """The package, its license and the marker that it is typed; no tests."""
+    """The package, its license, the marker that it is typed, and the man page; no tests."""
     _, _, dist = twice
     (wheel,) = dist.glob("*.whl")
     inside, info = set(zipfile.ZipFile(wheel).namelist()), f"{wheel.name.partition('-py3')[0]}.dist-info"
-    assert {name.partition("/")[0] for name in inside} == {"sidecar", info}
+    data = info.replace(".dist-info", ".data")
+    assert {name.partition("/")[0] for name in inside} == {"sidecar", info, data}
+    assert [name for name in inside if name.startswith(data)] == [f"{data}/data/share/man/man1/sidecar.1"]
     assert "sidecar/py.typed" in inside
     assert f"{info}/licenses/LICENSE" in inside
     modules = {str(path.relative_to(ROOT)) for path in files() if path.is_relative_to(ROOT / "sidecar")}

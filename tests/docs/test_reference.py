@@ -2,7 +2,9 @@
 
 import ast
 import functools
+import os
 import re
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -14,12 +16,12 @@ from sidecar.commands.options import FLAGS
 from sidecar.coordination.run import Run
 from sidecar.coordination.state_directory import RunMarker
 from sidecar.protocol import heartbeat, records
-from sidecar.settings import Settings
+from sidecar.settings import Settings, documented
 from sidecar.settings.outputs import OutputSettings
 
 DOCS = Path(__file__).parents[2] / "docs"
 REFERENCE = DOCS / "reference"
-GENERATED = ("settings.md", "cli.md", "metrics.md", "exit-codes.md", "log-events.md")
+GENERATED = ("settings.md", "cli.md", "metrics.md", "exit-codes.md", "log-events.md", "sidecar.1")
 RECORDS = (
     *(Run, RunMarker, records.Plan, records.Checkpoint, records.Member, records.Settlement, records.Outcome),
     *(records.Result, records.Value, records.EvalData, records.Nonfinite),
@@ -78,6 +80,18 @@ def test_the_settings_page_has_every_setting_and_option():
     assert [name for name in Settings.model_fields if page.count(f"[`{name}`](#{name})") != 1] == []
 
 
+def test_the_man_page_is_read_by_man(needs):
+    """Without a warning; every command with its options is in it."""
+    command = [needs("man"), "--warnings", "--local-file", REFERENCE / "sidecar.1"]
+    environ = {**os.environ, "LC_ALL": "C.UTF-8", "MANWIDTH": "80"}
+    done = subprocess.run(command, capture_output=True, text=True, env=environ, timeout=60, check=True)
+    assert done.stderr == ""
+    shown = re.sub(".\b", "", done.stdout)
+    for command in ("run [DIR]", "history [DIR]", "requeue [[DIR] CHECKPOINT...]", "settings [NAME]"):
+        assert f"sidecar {command}\n" in shown
+    assert "--every-steps N" in shown
+
+
 def test_no_topic_takes_the_anchor_of_a_setting():
     """A heading above `task` that is called "Task" would have `#task` for itself."""
     page = (REFERENCE / "settings.md").read_text()
@@ -86,11 +100,11 @@ def test_no_topic_takes_the_anchor_of_a_setting():
 
 
 @pytest.mark.parametrize("sentence", ["", '"""Meaning only."""', '"""No end. Default: no end"""'])
-def test_a_setting_without_its_sentences_is_refused(generate, sentence):
+def test_a_setting_without_its_sentences_is_refused(sentence):
     """The meaning and the reason for the default must be there, as sentences."""
     node, *after = ast.parse(f"replicas: Count = 1\n{sentence}").body
-    with pytest.raises(generate.MissingSentenceError, match="replicas"):
-        generate._setting("replicas", node, next(iter(after), None))
+    with pytest.raises(documented.MissingSentenceError, match="replicas"):
+        documented._setting("replicas", node, next(iter(after), None))
 
 
 @pytest.mark.parametrize("help_", [None, "", "no end", "No end \\[env: SIDECAR_RUN]"])

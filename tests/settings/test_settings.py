@@ -278,8 +278,8 @@ def test_a_bad_value_is_shown_with_its_origin_and_remedy(name, text, shown, reme
         ("checkpoint_dir = 3", "key checkpoint_dir: 3", "path"),
         ("state_dir = ''", "key state_dir: ''", "write a path"),
         ("checkpoint-dir = 'x'", "key checkpoint-dir: there is no such setting", "did you mean checkpoint_dir?"),
-        ("zebra = 1", "key zebra: there is no such setting", "docs/reference/settings.md"),
-        ("[sidecar]\nrun = 'x'", "key sidecar: there is no such setting", "docs/reference/settings.md"),
+        ("zebra = 1", "key zebra: there is no such setting", "`sidecar settings`"),
+        ("[sidecar]\nrun = 'x'", "key sidecar: there is no such setting", "`sidecar settings`"),
         ("config = 'x'", "key config: there is no such setting", "remove it"),
     ],
 )
