@@ -1,7 +1,7 @@
 """Run a worker process: import the framework, report ready, then carry out one command of the daemon at a time.
 
 The process never outlives its daemon (parent-death signal, and end of input). It writes only lines of
-`workers.messages` to the daemon's pipe; the output of the user's code goes to the log of the worker.
+`protocol.messages` to the daemon's pipe; the output of the user's code goes to the log of the worker.
 """
 
 import argparse

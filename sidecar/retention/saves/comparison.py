@@ -11,7 +11,7 @@ first one that applies is used:
   improvement than finds one that is none.
 - `value`: the noise is unknown, and the better number is better.
 
-`artifacts.comparison_store` reads the values of examples, and decides once for all nodes.
+`saves.comparison_store` reads the values of examples, and decides once for all nodes.
 """
 
 import math
