@@ -261,16 +261,26 @@ class Node:
         saves = ArtifactCleanup(self.run_dir)
         room = DiskBudget(pin_max_bytes, keep_free_bytes, lambda: self.free)
         pinner = BackgroundPinner(
-            self.run_dir / "pins",
-            node,
+            pins=self.run_dir / "pins",
+            owner=node,
             make=partial(pin, room=room),
             exports=Exports(self.run_dir, self.storage, exports),
         )
         marker = partial(is_there, self.checkpoint_dir / "DONE")
         checkpoints = WatchedCatalog(catalog, None, clock)
-        reconciler = PinReconciler(self.run_dir, checkpoints, pinner, saves, clock, room, marker)
+        reconciler = PinReconciler(
+            root=self.run_dir,
+            checkpoints=checkpoints,
+            pinner=pinner,
+            saves=saves,
+            clock=clock,
+            room=room,
+            is_done=marker,
+        )
         place = StateDirectory(self.checkpoint_dir, self.run_dir, TIMING.lease_seconds, clock)
-        self.storage_thread = StorageThread(self.storage, reconciler, clock, self.answers.append, place=place)
+        self.storage_thread = StorageThread(
+            storage=self.storage, reconciler=reconciler, clock=clock, post=self.answers.append, place=place
+        )
         identity = Identity(
             run="run",
             node=node,
@@ -288,7 +298,7 @@ class Node:
             vanished_after_seconds=TIMING.pin_wait_seconds,
             evaluate=EvaluateSpec(save_weights="all", progress_seconds=1.0),
             run_dir=self.run_dir,
-            retention=Retention(2),
+            retention=Retention(keep=2),
             storage_thread=self,
             supervisor=self._supervisor(root, identity, replicas, keep_standby=keep_standby)
             if role == "worker"
@@ -311,13 +321,13 @@ class Node:
             directory=str(root),
         )
         workers = WorkerPool(
-            launch,
-            BOUNDS,
-            identity.workers,
-            f"{self.node}.local",
-            FakePorts(),
-            lambda *_: None,
-            self._start,
+            launch=launch,
+            bounds=BOUNDS,
+            name=identity.workers,
+            host=f"{self.node}.local",
+            ports=FakePorts(),
+            post=lambda *_: None,
+            start=self._start,
             keep_standby=keep_standby,
         )
         return WorkerSupervisor(

@@ -43,10 +43,10 @@ class ServedRun:
         self.registry = CollectorRegistry()
         facts = {"checkpoint_dir": "/data/ckpts"}
         self.publisher = Publisher(
-            self.published,
-            Exporter(self.registry, sinks=list),
-            lambda *_: None,
-            [self.past.update],
+            published=self.published,
+            exporter=Exporter(self.registry, sinks=list),
+            notify=lambda *_: None,
+            deliver=[self.past.update],
             facts=facts,
             log_of=self.past.log_of,
         )
@@ -135,13 +135,13 @@ class ServedRun:
             "members": {"chief": 1, "ready": 2},
             "alive": tuple(
                 NodeSummary(
-                    node,
-                    "chief" if node.startswith("chief") else "worker",
-                    "TF_CONFIG",
-                    "ready",
-                    "1.0.0",
-                    0 if node.startswith("chief") else 1,
-                    0 if node.startswith("chief") else 1,
+                    node=node,
+                    role="chief" if node.startswith("chief") else "worker",
+                    role_source="TF_CONFIG",
+                    state="ready",
+                    version="1.0.0",
+                    active=0 if node.startswith("chief") else 1,
+                    standby=0 if node.startswith("chief") else 1,
                 )
                 for node in self.nodes
             ),

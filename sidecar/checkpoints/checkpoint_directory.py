@@ -41,7 +41,7 @@ class _Due:
 _NEVER: Final = _Due(float("inf"), float("-inf"))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _Asked:
     """Hold what is known of a group before it is read: the arguments of `FileGroupReader.read`."""
 
@@ -52,7 +52,7 @@ class _Asked:
     now: float
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class _Readings:
     """Read groups, so that no group waits for another one.
 
@@ -147,11 +147,11 @@ class CheckpointDirectory:
         self._state_file = StateFile(reader.root)
         self._to_read: set[str] = set()  # groups; some are left if the storage failed meanwhile
         self._readings = _Readings(
-            replace(reader, work=partial(WorkBudget, is_brief=True)),
-            replace(reader, work=partial(WorkBudget, rest=rest)),
-            self._index.open,
-            calls,
-            longer,
+            brief=replace(reader, work=partial(WorkBudget, is_brief=True)),
+            thorough=replace(reader, work=partial(WorkBudget, rest=rest)),
+            open=self._index.open,
+            calls=calls,
+            longer=longer,
         )
         self._is_gone = False
         self._candidates: dict[str, tuple[KnownCandidate, ...]] = {}  # by group, also if it holds none
@@ -251,7 +251,7 @@ class CheckpointDirectory:
     def _asked(self, group: str, now: float) -> _Asked:
         """Return what is known of a group before it is read."""
         before, names, named = self._candidates.get(group, ()), self._index.names(group), self._state_file.named
-        return _Asked(group, names, named, before, now)
+        return _Asked(group=group, names=names, named=named, before=before, now=now)
 
     def _update(self, group: str, reading: FileGroupReading, now: float) -> None:
         """Remember what was read of a group, and decide when to read it again."""

@@ -321,7 +321,9 @@ class FileGroupReader:
         files = tuple(file for file in candidate.files if file.name in needed)
         files = inspected.files if files == inspected.files else files  # one copy in memory: there may be thousands
         checkpoint = as_checkpoint(inspected.format, self.named(inspected.name), inspection, self.rules.step_expression)
-        return DiscoveredCheckpoint(checkpoint, self.root, written_at(files), now, files)
+        return DiscoveredCheckpoint(
+            checkpoint=checkpoint, folder=self.root, written_at=written_at(files), seen_at=now, files=files
+        )
 
     def _settlement(self, candidate: KnownCandidate, error: CheckpointError) -> Settlement:
         """Return the record that settles a candidate as corrupt. The digest samples its files."""

@@ -13,7 +13,7 @@ SUPPORTED_CHECKPOINTS: Final = 5000
 """The most checkpoints in one directory with which all aims hold. Scans of more checkpoints work, but take longer."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DiscoveredCheckpoint:
     """Describe a complete checkpoint. If it is pinned, `folder` is the pin and `checkpoint.pin` is set."""
 

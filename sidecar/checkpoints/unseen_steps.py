@@ -51,7 +51,7 @@ class _SuspectedGap:
     confirmed: bool = False  # whether the stride continues after the gap
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class _Series:
     """Hold the last number, the stride and the suspected gaps of one series of names."""
 
@@ -138,7 +138,7 @@ class UnseenSteps:
         """Add one checkpoint to the series `name`, or begin the series anew if its numbers do."""
         series = self._series.pop(name, None)
         if series is None or (number <= series.last and not series.forget(number)):
-            series = _Series(number, discovered.checkpoint.name, discovered.written_at)
+            series = _Series(last=number, name=discovered.checkpoint.name, written_at=discovered.written_at)
         elif number > series.last:
             series.follow(number, discovered, pause)
         self._series[name] = series

@@ -70,6 +70,7 @@ def return_large_blocks() -> None:
 def daemon_from_settings(
     settings: Settings,
     environ: Mapping[str, str],
+    *,
     node: str,
     decision: RoleDecision,
     inbox: "queue.SimpleQueue[Message]",
@@ -94,8 +95,8 @@ def daemon_from_settings(
     entries, views = BoundedCalls(now=clock.now), BoundedCalls(now=clock.now)
     make_pin = partial(pin, check=settings.verify == "full", room=room)
     reconciler = PinReconciler(
-        settings.run_dir,
-        WatchedCatalog(
+        root=settings.run_dir,
+        checkpoints=WatchedCatalog(
             make_catalog(
                 settings,
                 clock,
@@ -107,25 +108,25 @@ def daemon_from_settings(
             clock,
             settings.sweep_seconds,
         ),
-        BackgroundPinner(
-            settings.run_dir / "pins",
-            node,
+        pinner=BackgroundPinner(
+            pins=settings.run_dir / "pins",
+            owner=node,
             make=make_pin,
             calls=entries,
             exports=Exports(settings.run_dir, PosixStorage(settings.run_dir), identity.exports, entries),
         ),
-        ArtifactCleanup(settings.run_dir, views, OldEvaluations(settings.run_dir, clock.now)),
-        clock,
-        room,
-        _marker(settings),
-        settings.corrupt_after_seconds,
-        CopyArbiter(settings.copy_turn_seconds),
+        saves=ArtifactCleanup(settings.run_dir, views, OldEvaluations(settings.run_dir, clock.now)),
+        clock=clock,
+        room=room,
+        is_done=_marker(settings),
+        corrupt_after_seconds=settings.corrupt_after_seconds,
+        turns=CopyArbiter(settings.copy_turn_seconds),
     )
     storage_thread = StorageThread(
-        PosixStorage(settings.run_dir),
-        reconciler,
-        clock,
-        inbox.put,
+        storage=PosixStorage(settings.run_dir),
+        reconciler=reconciler,
+        clock=clock,
+        post=inbox.put,
         reads=ReadLimits(dormant_seconds=max(DORMANT_SECONDS, 10 * settings.lease_seconds)),
         place=StateDirectory(settings.checkpoint_dir, settings.run_dir, settings.run_lost_seconds, clock),
         visibility_seconds=settings.visibility_seconds,
@@ -145,9 +146,9 @@ def daemon_from_settings(
         evaluate=EvaluateSpec(save_weights=settings.save_weights, progress_seconds=settings.progress_seconds),
         run_dir=settings.run_dir,
         retention=Retention(
-            settings.keep_saves,
-            BestBy(settings.best_metric),
-            settings.saves_max_bytes,
+            keep=settings.keep_saves,
+            best=BestBy(settings.best_metric),
+            max_bytes=settings.saves_max_bytes,
             retains_linked=settings.export_best > 0,
             states=StatesRule(settings.keep_states or None, settings.keep_states_every),
         ),

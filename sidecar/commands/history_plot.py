@@ -31,7 +31,7 @@ _EMPTY: Final = "\u2800"
 _ROUND: Final = (1.0, 1.2, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0, 12.0, 15.0, 20.0)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Point:
     """Hold one value of a metric. `x` is its step, or its number in order if steps are unknown."""
 
@@ -102,7 +102,7 @@ def series_of(entries: Sequence[Entry]) -> list[Series]:
             for name, value in values.items():
                 series = found.setdefault((eval_set, name), Series((eval_set, name), "step" if has_steps else "order"))
                 plan, place = closed.plan.plan, f"step {where}" if has_steps else checkpoint.name
-                point = Point(x, value, place, plan, stretches.get((plan, eval_set), 0))
+                point = Point(x=x, value=value, where=place, plan=plan, stretch=stretches.get((plan, eval_set), 0))
                 series.points.append(point)
     for series in found.values():
         series.points.sort(key=lambda point: point.x)

@@ -45,7 +45,7 @@ def best_plans(history: JournalState) -> dict[Metric, int]:
     return {metric: plan for metric, best in bests(history).items() if (plan := plan_of(best)) is not None}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _Column:
     """Hold a column of the table.
 
@@ -125,14 +125,26 @@ def _columns(rows: Sequence[Row], best: Mapping[Metric, int]) -> list[_Column]:
     names, verdicts = [str(row["checkpoint"]) for row in rows], [_verdict(row) for row in rows]
     words = [word for verdict in verdicts for word in verdict.split()]
     found = [
-        _Column("step", ("step",), steps, _width(("step", *steps))),
-        _Column("checkpoint", ("checkpoint",), names, min(_NAME, _width(("checkpoint", *names))), is_number=False),
-        _Column("status", ("status",), verdicts, min(_NAME, _width(("status", *words))), is_number=False),
+        _Column(name="step", heading=("step",), cells=steps, least=_width(("step", *steps))),
+        _Column(
+            name="checkpoint",
+            heading=("checkpoint",),
+            cells=names,
+            least=min(_NAME, _width(("checkpoint", *names))),
+            is_number=False,
+        ),
+        _Column(
+            name="status",
+            heading=("status",),
+            cells=verdicts,
+            least=min(_NAME, _width(("status", *words))),
+            is_number=False,
+        ),
     ]
     for metric in _metrics(rows):
         cells = _column(rows, metric, best.get(metric))
         least = max(_width(cells), min(_HEADING, _width(metric)))
-        found.append(_Column("/".join(metric), metric, cells, least))
+        found.append(_Column(name="/".join(metric), heading=metric, cells=cells, least=least))
     others = {
         "examples": [str(sum(row["examples"].values())) if row["examples"] else "" for row in rows],
         "workers": [str(row["workers"] or "") for row in rows],
@@ -141,9 +153,9 @@ def _columns(rows: Sequence[Row], best: Mapping[Metric, int]) -> list[_Column]:
     }
     for name, cells in others.items():
         heading = tuple(name.split("\n"))
-        found.append(_Column(heading[0], heading, cells, _width((*heading, *cells))))
+        found.append(_Column(name=heading[0], heading=heading, cells=cells, least=_width((*heading, *cells))))
     zone, times = _times([row["completed_at"] for row in rows])
-    return [*found, _Column("time", (zone,), times, _width((zone, *times)), is_number=False)]
+    return [*found, _Column(name="time", heading=(zone,), cells=times, least=_width((zone, *times)), is_number=False)]
 
 
 def _took(row: Row) -> str:

@@ -41,7 +41,7 @@ def make_hooks(settings: Settings) -> Iterator[Hook]:
             target=make_target(hook, setting),
             run_dir=settings.run_dir,
             deadline_seconds=setting.deadline_seconds,
-            best=BestSoFar(settings.best_metric, exceeds_noise=exceeds_noise),
+            best=BestSoFar(metric=settings.best_metric, exceeds_noise=exceeds_noise),
         )
 
 

@@ -58,7 +58,7 @@ _HINTS: Final = {
 """Hints for `build_model`, by the format of the checkpoints, where it is not obvious."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Proposal:
     """Hold the choices for the files: the checkpoint directory, its number of checkpoints, and the model's module.
 
@@ -88,7 +88,13 @@ def propose(here: Path, directory: Path | None, framework: str | None = None) ->
         )
     best = max(counts, key=lambda folder: counts[folder])
     formats = tuple(dict.fromkeys(_formats(best)))
-    return Proposal(best, counts[best], _builder(here), framework or _framework(here, best), formats)
+    return Proposal(
+        directory=best,
+        checkpoints=counts[best],
+        builder=_builder(here),
+        framework=framework or _framework(here, best),
+        formats=formats,
+    )
 
 
 def write(here: Path, proposal: Proposal, report: Callable[[str], None]) -> None:

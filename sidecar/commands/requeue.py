@@ -227,7 +227,7 @@ def requeue(
 
     reader.read_on()
     keys = {*scan.by_key, *reader.history.verdicts.succeeded.in_folders(exported)}
-    choice = _Choice(reader.history, scan, keys, report_once, command)
+    choice = _Choice(history=reader.history, scan=scan, keys=keys, report=report_once, command=command)
     chosen = choice.of(request)  # raises before the wait if a name is wrong
     if dry_run:
         return tuple(ended.requeued(by) for ended in chosen)
@@ -275,7 +275,7 @@ def outlook(status: RunStatus) -> str:
     return "no daemon is alive: it will be evaluated once one runs"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _Choice:
     """Choose the checkpoints to reopen, by the journal and by a scan.
 

@@ -75,11 +75,29 @@ def serve(settings: Settings, environ: Mapping[str, str], *, settings_file: Path
     updates = [*(delivery.update for delivery in deliveries), past.update]
     delivered = partial(all_delivered, deliveries) if deliveries else None
     clock, facts = SystemClock(), {"checkpoint_dir": str(settings.checkpoint_dir), "page_links": settings.page_links}
-    publisher = Publisher(published, exporter, Notifier(environ), updates, delivered, facts=facts, log_of=past.log_of)
+    publisher = Publisher(
+        published=published,
+        exporter=exporter,
+        notify=Notifier(environ),
+        deliver=updates,
+        delivered=delivered,
+        facts=facts,
+        log_of=past.log_of,
+    )
 
     def begin() -> _Life:
         inbox: queue.SimpleQueue[Message] = queue.SimpleQueue()
-        return _Life(daemon_from_settings(settings, environ, node, decision, inbox, clock, log, publisher), inbox)
+        daemon = daemon_from_settings(
+            settings,
+            environ,
+            node=node,
+            decision=decision,
+            inbox=inbox,
+            clock=clock,
+            log=log,
+            publisher=publisher,
+        )
+        return _Life(daemon, inbox)
 
     life = begin()
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):  # before anybody can see that the daemon runs

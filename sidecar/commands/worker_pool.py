@@ -38,7 +38,7 @@ def make_workers(
     traits = traits_of(settings.framework)
     threads = thread_variables(settings.threads) if traits.threads_by_environment else {}
     return WorkerPool(
-        WorkerLaunch(
+        launch=WorkerLaunch(
             interpreter=str(settings.worker_python),
             traits=traits,
             environment=environ,
@@ -47,11 +47,11 @@ def make_workers(
             logs=logs,
             directory=str(Path.cwd()),
         ),
-        record_of(PhaseTimeouts, settings),
-        name,
-        advertised_host(settings, environ),
-        Ports(settings.ports.start, settings.ports.stop - 1),
-        post,
+        bounds=record_of(PhaseTimeouts, settings),
+        name=name,
+        host=advertised_host(settings, environ),
+        ports=Ports(settings.ports.start, settings.ports.stop - 1),
+        post=post,
         keep_standby=settings.standby,
     )
 

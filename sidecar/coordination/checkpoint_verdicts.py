@@ -19,7 +19,7 @@ Failures = dict[str | None, list[Outcome]]
 """Failed attempts at one checkpoint, by the digest of the task that tried it."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class CheckpointVerdicts:
     """Hold the verdict on each checkpoint, and the attempts at those that may be tried again."""
 

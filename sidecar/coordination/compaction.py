@@ -55,7 +55,7 @@ _CONTRADICTION: Final = (
 )
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class Made:
     """Count what a pass did, or would do."""
 

@@ -74,7 +74,7 @@ def heartbeat_path(node: str) -> str:
     return f"{FOLDER}/{quote(node, safe='-_.+=,@:', errors='surrogatepass')}.json"
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class _HeartbeatFile:
     """Hold this node's knowledge of one heartbeat file, which decides when it is read next."""
 
@@ -143,10 +143,10 @@ class Heartbeats:
         """
         listed = self._names()
         for path in self._dormant.update(None if not self._written else heartbeat_path(str(self._own)), now):
-            self._files[_node_of(path)] = _HeartbeatFile(SignsOfLife(now), returned=True)
+            self._files[_node_of(path)] = _HeartbeatFile(signs=SignsOfLife(now), returned=True)
         for node in listed:
             if node not in self._files and heartbeat_path(node) not in self._dormant:
-                self._files[node] = _HeartbeatFile(SignsOfLife(now))
+                self._files[node] = _HeartbeatFile(signs=SignsOfLife(now))
         reading = self._read_each(self._due_nodes(now, attended), _UNANSWERED_AT_ONCE)
         returned = frozenset(node for node in reading.nodes if self._files[node].returned)
         self._note(reading, now, frozenset(listed))

@@ -68,7 +68,7 @@ class EntryLog:
         return Closed(plan, replace(outcome, result=replace(outcome.result, profile=profile)))
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class JournalState:
     """Hold the state of a run that follows from its journal, up to plan `through`."""
 

@@ -163,7 +163,7 @@ class SavedExclusions:
         )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SavedTotals:
     """Save `Totals`, with keys as text.
 

@@ -95,7 +95,7 @@ class Durations:
 _NO_DURATIONS: Final = Durations((0,) * len(BUCKETS), 0.0)
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class Totals:
     """Add up the journal's entries, one by one. All known series exist from the start, as 0."""
 

@@ -76,7 +76,9 @@ def build_daemon(
         started=supervisor is None,
         groups=rules.groups,
         nodes=KnownNodes(node=identity.node, lease_seconds=timing.lease_seconds),
-        tracker=CheckpointTracker(ScanSelection(rules.selection), LostCheckpoints(vanished_after_seconds), start_new),
+        tracker=CheckpointTracker(
+            choices=ScanSelection(rules.selection), lost=LostCheckpoints(vanished_after_seconds), start_new=start_new
+        ),
     )
     schedule = StorageSchedule(timing=timing)
     runner = PlanRunner(

@@ -26,7 +26,7 @@ from sidecar.publishing.status import Newest
 _MOST_NAMES: Final = 64  # of checkpoints in a heartbeat
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class CheckpointTracker:
     """Track the checkpoints that one node has seen. Times are seconds of its own clock.
 
@@ -87,7 +87,13 @@ class CheckpointTracker:
         new = [present[key] for key in filterfalse(before.__contains__, present)] if present is not before else []
         if new and new[-1] is scan.found[-1] and not self._is_older(new[-1]):
             latest = new[-1].checkpoint
-            self.newest = Newest(latest.step, new[-1].written_at, latest.name, latest.digest, latest.step_source)
+            self.newest = Newest(
+                step=latest.step,
+                written_at=new[-1].written_at,
+                checkpoint=latest.name,
+                digest=latest.digest,
+                step_source=latest.step_source,
+            )
         if self.unwanted is None:
             only_new = self.only_new(history) and not self.began_first
             self.unwanted = {discovered.checkpoint.key for discovered in new} if only_new else set()

@@ -168,13 +168,15 @@ class PlanExecution:
             at_fault = next((member for member in members if member.node in odd or member.rank == lost), None)
             node, rank = (self.node, rank) if at_fault is None else (at_fault.node, at_fault.rank)
             own_fault = lasting if at_fault is None else None
-            self.ending = Failure(now, Fail(kind, message, node=node, rank=rank, odd=odd, lasting=own_fault))
+            self.ending = Failure(
+                now, Fail(kind=kind, message=message, node=node, rank=rank, odd=odd, lasting=own_fault)
+            )
             return
         others = [member for member in members if member.node != self.node]
         blamed = next((member for member in members if member.rank == lost), others[-1] if others else None)
-        fail = Fail(kind, message)
+        fail = Fail(kind=kind, message=message)
         if blamed is not None:
-            fail = Fail(kind, message, node=blamed.node, rank=blamed.rank)
+            fail = Fail(kind=kind, message=message, node=blamed.node, rank=blamed.rank)
         self.ending = Failure(now + self.second_thought_seconds, fail)
 
     def _is_restoring(self, worker: str) -> bool:

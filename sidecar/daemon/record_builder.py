@@ -53,7 +53,7 @@ class RecordBuilder:
             message = f"the result does not fit into a record of the journal: {why}. Measure fewer metrics or classes"
             own = next((member for member in execution.plan.members or () if member.node == outcome.closed_by), None)
             rank = None if own is None else own.rank
-            fail = Fail(FailureKind.TASK_ERROR, message, node=outcome.closed_by, rank=rank, lasting="task")
+            fail = Fail(kind=FailureKind.TASK_ERROR, message=message, node=outcome.closed_by, rank=rank, lasting="task")
             return self.failure(execution.plan, fail)
         return outcome
 

@@ -126,13 +126,13 @@ class RequestBuilder:
         if self.state.caught_up and self.state.publishes(now):
             tidying = replace(tidying, retained=self.retention.retained_states(self.state.history))
         return Sync(
-            heartbeat,
-            due.scan or is_last,
-            self.state.pin_policy(now),
-            tidying,
-            self._snapshot(now),
-            self.state.attended(),
-            self._closed(now),
+            heartbeat=heartbeat,
+            scan=due.scan or is_last,
+            pin_policy=self.state.pin_policy(now),
+            tidying=tidying,
+            snapshot=self._snapshot(now),
+            attended=self.state.attended(),
+            closed=self._closed(now),
         )
 
     def _closed(self, now: float) -> int | None:

@@ -6,6 +6,7 @@ from typing import Final
 from sidecar.daemon.state import DaemonState
 from sidecar.policy.eligibility import count_by_reason, left_out
 from sidecar.protocol.heartbeat import Heartbeat
+from sidecar.protocol.records import Member
 from sidecar.publishing.status import (
     CheckpointsStatus,
     DiskUsage,
@@ -93,11 +94,14 @@ def _progress(state: DaemonState, workers: tuple[WorkerStatus, ...]) -> tuple[Me
         heartbeat = state.nodes.liveness.heartbeat(node)
         if heartbeat is not None and heartbeat.journal.plan == plan.plan:
             known |= {each.worker: (each.phase, each.batches, each.total) for each in heartbeat.doing or ()}
-    unknown = (None, None, None)
-    return tuple(
-        MemberProgress(member.rank, member.node, member.worker, *known.get(member.worker, unknown))
-        for member in plan.members or ()
-    )
+
+    def progress(member: Member) -> MemberProgress:
+        phase, batches, total = known.get(member.worker, (None, None, None))
+        return MemberProgress(
+            rank=member.rank, node=member.node, worker=member.worker, phase=phase, batches=batches, total=total
+        )
+
+    return tuple(map(progress, plan.members or ()))
 
 
 def _summary(heartbeat: Heartbeat) -> NodeSummary:

@@ -53,7 +53,7 @@ class JoinRun:
     """Join the run in the state directory, or create it."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Sync:
     """Write the heartbeat, read new records and the other heartbeats and, if `scan`, scan the checkpoints.
 
@@ -177,7 +177,7 @@ class Joining:
     """Mark a storage thread whose daemon has not joined a run yet."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class StorageThread:
     """Own the storage. The loop submits requests, and gets one response for each.
 

@@ -27,7 +27,7 @@ Tick = Callable[[], None]
 """A function that is called after every batch that was read or evaluated, as a sign of life."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Stream:
     """The description of an eval set as one rank read it. Ranks can evaluate together only if all have an equal one."""
 

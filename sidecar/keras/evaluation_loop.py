@@ -57,7 +57,7 @@ class Evaluation(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LoopRules:
     """Hold the user's choices for a loop. They are arguments of `SidecarEvaluator` with the same meaning."""
 

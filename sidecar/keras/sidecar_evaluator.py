@@ -78,7 +78,13 @@ class SidecarEvaluator:
         self.max_evaluations = max_evaluations
         self.callbacks: list[Any] = list(callbacks or [])
         self.results: list[EvaluatedCheckpoint] = []
-        self._rules = LoopRules(max_evaluations, interval_seconds, timeout_seconds, stop_idle_seconds, max_retries)
+        self._rules = LoopRules(
+            max_evaluations=max_evaluations,
+            interval_seconds=interval_seconds,
+            timeout_seconds=timeout_seconds,
+            stop_idle_seconds=stop_idle_seconds,
+            max_retries=max_retries,
+        )
         self._every, self._exact, self._batch_size = every, exact, batch_size
 
     def start(self) -> None:

@@ -18,7 +18,7 @@ class Propose:
     line_open: bool = False  # as in `Plan`
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Fail:
     """Close the open plan as failed. The fields are those of `Outcome`."""
 

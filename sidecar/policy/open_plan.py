@@ -24,12 +24,12 @@ def judge_open_plan(plan: Plan, view: View, rules: PlanRules, now: float) -> Fai
         last = members[-1]
         waited = f"every rank waited for the others for {limit:g} s (collective_timeout_seconds)"
         message = f"{waited}: they do not reach each other"
-        return Fail(FailureKind.STALLED, message, node=last.node, rank=last.rank)
+        return Fail(kind=FailureKind.STALLED, message=message, node=last.node, rank=last.rank)
     limit = rules.plan_cap_seconds
     deadline = view.timers.plan_opened_at + limit
     if now >= deadline:
         message = f"the plan was open for {limit:.0f} s, the most allowed (plan_cap_seconds)"
-        return Fail(FailureKind.DEADLINE, message)
+        return Fail(kind=FailureKind.DEADLINE, message=message)
     return Wait(deadline, "a plan is open")
 
 
@@ -38,10 +38,14 @@ def _unfit_member(members: Sequence[Member], view: View) -> Fail | None:
     for member in members:
         node, rank = member.node, member.rank
         if node in view.nodes.chiefs:
-            return Fail(FailureKind.CHIEF_LISTED, f"{node} is the chief: it never evaluates", node=node, rank=rank)
+            return Fail(
+                kind=FailureKind.CHIEF_LISTED, message=f"{node} is the chief: it never evaluates", node=node, rank=rank
+            )
         if node == view.node and not member.worker.startswith(f"{view.node}.{view.incarnation}."):
-            return Fail(FailureKind.RESTARTED, f"{node} was restarted while it evaluated", node=node, rank=rank)
+            return Fail(
+                kind=FailureKind.RESTARTED, message=f"{node} was restarted while it evaluated", node=node, rank=rank
+            )
     for member in members:
         if why := view.nodes.lost_members.get(member.node):
-            return Fail(FailureKind.MEMBER_LOST, why, node=member.node, rank=member.rank)
-    return None if members else Fail(FailureKind.JOIN, "the plan lists no worker at all")
+            return Fail(kind=FailureKind.MEMBER_LOST, message=why, node=member.node, rank=member.rank)
+    return None if members else Fail(kind=FailureKind.JOIN, message="the plan lists no worker at all")

@@ -17,7 +17,7 @@ DIGITS: Final = 400
 """The most digits in a row of a number: a double has at most 309, and some nodes may refuse more than 4,300."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RecordLimits:
     """Limit a kind of record.
 
@@ -44,15 +44,19 @@ class AtMost:
     cut: bool = False
 
 
-SMALL: Final = RecordLimits(64 * 1024, 16_384)
+SMALL: Final = RecordLimits(size=64 * 1024, values=16_384)
 """For records without a limit of their own: run.json, progress of sinks, signals, comparisons, records of pins."""
 
-HEARTBEAT: Final = RecordLimits(256 * 1024, 16_384)
-MANIFEST: Final = RecordLimits(1024 * 1024, 65_536)
-PLAN: Final = RecordLimits(2 * 1024 * 1024, 65_536)  # 2,000 settlements with long names, or 4,096 members
-OUTCOME: Final = RecordLimits(2 * 1024 * 1024, 98_304)  # five numbers for each of 1,000 classes, in two eval sets
-RESULT_VIEW: Final = RecordLimits(PLAN.size + OUTCOME.size, PLAN.values + OUTCOME.values)
-SNAPSHOT: Final = RecordLimits(64 * 1024 * 1024, 1_600_000, text=16_384, name=4096)  # unpacked: 350,000 evaluations
+HEARTBEAT: Final = RecordLimits(size=256 * 1024, values=16_384)
+MANIFEST: Final = RecordLimits(size=1024 * 1024, values=65_536)
+PLAN: Final = RecordLimits(size=2 * 1024 * 1024, values=65_536)  # 2,000 settlements with long names, or 4,096 members
+OUTCOME: Final = RecordLimits(
+    size=2 * 1024 * 1024, values=98_304
+)  # five numbers for each of 1,000 classes, in two eval sets
+RESULT_VIEW: Final = RecordLimits(size=PLAN.size + OUTCOME.size, values=PLAN.values + OUTCOME.values)
+SNAPSHOT: Final = RecordLimits(
+    size=64 * 1024 * 1024, values=1_600_000, text=16_384, name=4096
+)  # unpacked: 350,000 evaluations
 """A key of a checkpoint is two texts of other records, and so is the name of an item."""
 
 _OUTSIDE_DIGITS: Final = bytes(ord("0") if chr(code).isdigit() and code < 128 else ord(" ") for code in range(256))  # noqa: PLR2004 - ASCII

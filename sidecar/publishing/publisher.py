@@ -29,7 +29,7 @@ class Published:
     unready: str | None = "starting"
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class Publisher:
     """Pass the status of the loop to systemd, to the gauges and to the status page, at each turn of the loop."""
 

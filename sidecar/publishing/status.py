@@ -6,7 +6,7 @@ from sidecar.policy.node_identity import Identity
 from sidecar.protocol.states import NodeState
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerStatus:
     """Describe one worker process of this node."""
 
@@ -17,7 +17,7 @@ class WorkerStatus:
     total_batches: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Newest:
     """Describe the checkpoint discovered last. `written_at` is the time of its last file, in seconds since 1970."""
 
@@ -38,7 +38,7 @@ class CheckpointsStatus:
     unseen: int = 0  # checkpoints that were deleted before any node saw them, since this daemon started
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class MemberProgress:
     """Describe the progress of one rank in the open plan, on any node. None: its node has not reported it yet."""
 
@@ -60,7 +60,7 @@ class EvaluationStatus:
     groups_formed: int = 0  # since this daemon started
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class NodeSummary:
     """Describe one live node by its newest heartbeat."""
 
@@ -102,7 +102,7 @@ class UnreadableEntries:
     count: int = 0  # of all of them
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SinkStatus:
     """Describe how far a sink is behind the journal, on the node that delivers to it."""
 

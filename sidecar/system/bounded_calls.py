@@ -44,7 +44,7 @@ def call_directly(_: str, function: Callable[[], T], /) -> T:
     return function()
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class _Call:
     """Hold one call of a function, and its result once it has ended."""
 
@@ -124,7 +124,7 @@ class BoundedCalls:
         """Begin a call and wait briefly for its end. If it hangs, the next call gets a new thread."""
         if len(self.hanging) >= self.most_hanging:
             raise HangingError(key, f"storage does not answer for {', '.join(self.hanging)}: no other entry is read")
-        call, inbox = _Call(function, self.now()), self._inbox or self._start()
+        call, inbox = _Call(function=function, began_at=self.now()), self._inbox or self._start()
         inbox.put(call)
         if not call.done.wait(self.patience_seconds):
             inbox.put(None)  # its thread ends after this call

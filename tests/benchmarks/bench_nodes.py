@@ -239,7 +239,9 @@ class _Reader:
         self.node, self._nodes = node, nodes
         self._storage = _Storage(nodes, self)
         open_run(self._storage, 0.0, checkpoint_dir=None, new_id=lambda: "r")
-        self._thread = StorageThread(self._storage, _NoCheckpoints(), nodes, lambda _: None)
+        self._thread = StorageThread(
+            storage=self._storage, reconciler=_NoCheckpoints(), clock=nodes, post=lambda _: None
+        )
         assert self._thread.answer(JoinRun()).run == "r"
         self.liveness = Liveness(node, LEASE_SECONDS)
         self._beat = 0
@@ -248,7 +250,7 @@ class _Reader:
         """Write the heartbeat and read what is due."""
         self._beat += 1
         own = replace(_heartbeat(self.node), beat=self._beat)
-        response = self._thread.answer(Sync(own, False, None, CleanupRequest()))
+        response = self._thread.answer(Sync(heartbeat=own, scan=False, pin_policy=None, tidying=CleanupRequest()))
         assert response.error is None, response.error
         now = self._nodes.now()
         self.liveness.wrote(own, now)

@@ -41,7 +41,7 @@ def measure(quick):
 def _row(root, evaluations, keep_states):
     """Evaluate, and let retention run after each hour of the simulated clock."""
     history, clock = JournalState(log=EntryLog(keep=64)), _Clock()
-    retention, old = Retention(2, states=StatesRule(keep_states)), OldEvaluations(root, clock.now)
+    retention, old = Retention(keep=2, states=StatesRule(keep_states)), OldEvaluations(root, clock.now)
     most, removed = (0, 0), 0
     for number in range(1, evaluations + 1):
         plan, outcome = records(number, "r")

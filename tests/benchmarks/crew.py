@@ -58,7 +58,15 @@ class Crew:
             )
             post = lambda worker, report: self._inbox.put((worker, report))  # noqa: E731
             self._nodes.append(
-                WorkerPool(launch, _PATIENT, f"node-{number}", place.host, ports, post, keep_standby=False)
+                WorkerPool(
+                    launch=launch,
+                    bounds=_PATIENT,
+                    name=f"node-{number}",
+                    host=place.host,
+                    ports=ports,
+                    post=post,
+                    keep_standby=False,
+                )
             )
         self._started = [node.fill(time.monotonic())[0] for node in self._on_cores(places)]
         self._collect(Ready)

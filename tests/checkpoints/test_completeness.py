@@ -6,7 +6,7 @@ from sidecar.checkpoints.completeness import Complete, Corrupt, Wait, completene
 from sidecar.checkpoints.formats import Inspection
 from sidecar.errors import CorruptError, IncompleteError
 
-WHOLE = Inspection("d" * 64, 5, ("ckpt-5.index",))
+WHOLE = Inspection(digest="d" * 64, step=5, files=("ckpt-5.index",))
 PARTIAL = IncompleteError("a shard is missing")
 DAMAGED = CorruptError("the index is damaged")
 MARKER = "ckpt-5.done"

@@ -10,10 +10,10 @@ from sidecar.protocol.records import Checkpoint
 
 def found(step, written_at):
     return DiscoveredCheckpoint(
-        Checkpoint(name=f"ckpt-{step}", digest=f"{step:064d}", step=step, format="tf_object"),
-        Path("/pins"),
-        written_at,
-        0.0,
+        checkpoint=Checkpoint(name=f"ckpt-{step}", digest=f"{step:064d}", step=step, format="tf_object"),
+        folder=Path("/pins"),
+        written_at=written_at,
+        seen_at=0.0,
     )
 
 

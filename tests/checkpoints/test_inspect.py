@@ -188,11 +188,11 @@ def keeper(new_catalog, pins, clock):
 
         run = pins.parent
         return PinReconciler(
-            run,
-            WatchedCatalog(new_catalog(quiet_seconds=0), None, clock),
-            BackgroundPinner(pins, "n1", 60, held),
-            ArtifactCleanup(run),
-            clock,
+            root=run,
+            checkpoints=WatchedCatalog(new_catalog(quiet_seconds=0), None, clock),
+            pinner=BackgroundPinner(pins=pins, owner="n1", patience_seconds=60, make=held),
+            saves=ArtifactCleanup(run),
+            clock=clock,
         )
 
     return make

@@ -10,7 +10,7 @@ from sidecar.protocol.records import Checkpoint
 
 def found(name, *, step=None, source="name", written_at=1.0):
     checkpoint = Checkpoint(name=name, digest=name, step=step, step_source=source, format="keras")
-    return DiscoveredCheckpoint(checkpoint, Path("/checkpoints"), written_at, 0.0)
+    return DiscoveredCheckpoint(checkpoint=checkpoint, folder=Path("/checkpoints"), written_at=written_at, seen_at=0.0)
 
 
 def pinned(item):

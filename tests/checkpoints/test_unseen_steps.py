@@ -27,10 +27,10 @@ class History:
             written_at = self.now - apart * (len(names) - place)
             new.append(
                 DiscoveredCheckpoint(
-                    Checkpoint(name=name, digest=f"{name}{self.now}", step=None, format="tf_object"),
-                    Path("/"),
-                    written_at,
-                    self.now,
+                    checkpoint=Checkpoint(name=name, digest=f"{name}{self.now}", step=None, format="tf_object"),
+                    folder=Path("/"),
+                    written_at=written_at,
+                    seen_at=self.now,
                 )
             )
         self.gaps.scan(new, self.now)
@@ -204,7 +204,10 @@ def test_names_are_bounded():
             gaps.scan(
                 [
                     DiscoveredCheckpoint(
-                        Checkpoint(name=name, digest="d", step=None, format="tf_object"), Path("/"), 0.0, 0.0
+                        checkpoint=Checkpoint(name=name, digest="d", step=None, format="tf_object"),
+                        folder=Path("/"),
+                        written_at=0.0,
+                        seen_at=0.0,
                     )
                 ],
                 100.0 * number,

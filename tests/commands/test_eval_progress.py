@@ -14,7 +14,7 @@ def clock():
 
 
 def worker(name, state, batches=0, total=None):
-    return WorkerStatus(name, 1, state, batches, total)
+    return WorkerStatus(worker=name, pid=1, state=state, batches=batches, total_batches=total)
 
 
 def test_a_line_every_ten_seconds(clock):

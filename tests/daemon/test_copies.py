@@ -16,7 +16,11 @@ from sidecar.retention.pins.copy_arbiter import CopyArbiter
 
 FILE = File("ckpt-1.index", 900, 0, 0, 0)
 FOUND = DiscoveredCheckpoint(
-    Checkpoint(name="ckpt-1", digest="d" * 64, step=1, format="tf_object"), Path("/ckpts"), 0.0, 0.0, (FILE,)
+    checkpoint=Checkpoint(name="ckpt-1", digest="d" * 64, step=1, format="tf_object"),
+    folder=Path("/ckpts"),
+    written_at=0.0,
+    seen_at=0.0,
+    files=(FILE,),
 )
 
 

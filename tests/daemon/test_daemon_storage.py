@@ -411,7 +411,12 @@ def test_the_couriers_thread_carries_and_ends(node):
     """What is submitted is answered by message, and closing waits for what was handed over."""
     answers = queue.SimpleQueue()
     node.checkpoint_dir.mkdir(parents=True)
-    storage_thread = StorageThread(node.storage_thread.storage, node.storage_thread.reconciler, node.clock, answers.put)
+    storage_thread = StorageThread(
+        storage=node.storage_thread.storage,
+        reconciler=node.storage_thread.reconciler,
+        clock=node.clock,
+        post=answers.put,
+    )
     storage_thread.start()
     node.settle()
     storage_thread.submit(node.carried[0])

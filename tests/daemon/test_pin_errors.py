@@ -69,7 +69,9 @@ class Looks:
         """One visit with a look, after some time."""
         self.node.clock.seconds += seconds
         beat = make_heartbeat(run=self.storage_thread._membership.journal.run)
-        return self.storage_thread.answer(Sync(beat, True, Names(*wanted, settled=settled), CleanupRequest()))
+        return self.storage_thread.answer(
+            Sync(heartbeat=beat, scan=True, pin_policy=Names(*wanted, settled=settled), tidying=CleanupRequest())
+        )
 
     @property
     def root(self) -> Path:

@@ -13,7 +13,10 @@ from sidecar.protocol.records import Checkpoint
 
 def scan(*steps):
     checkpoints = [Checkpoint(name=f"ckpt-{step}", digest=f"{step}", step=step, format="tf_object") for step in steps]
-    items = [DiscoveredCheckpoint(checkpoint, Path("/c"), 0.0, 0.0) for checkpoint in checkpoints]
+    items = [
+        DiscoveredCheckpoint(checkpoint=checkpoint, folder=Path("/c"), written_at=0.0, seen_at=0.0)
+        for checkpoint in checkpoints
+    ]
     return ScanResult(by_key={item.checkpoint.key: item for item in items})
 
 

@@ -36,7 +36,7 @@ def found(step, *, pinned=True):
     checkpoint = Checkpoint(
         name=name, digest=f"{step:064d}", step=step, format="tf_object", pin=f"pins/{name}" if pinned else None
     )
-    return DiscoveredCheckpoint(checkpoint, Path("/pins"), 100.0, 0.0)
+    return DiscoveredCheckpoint(checkpoint=checkpoint, folder=Path("/pins"), written_at=100.0, seen_at=0.0)
 
 
 def look(*steps, waiting=(), missing=False):
@@ -393,7 +393,9 @@ def test_the_progress_of_every_rank_is_reported():
     state = new_world()
     state.apply(plan(1, members=("n1.i1.1", "n2.i1.1", "n3.i1.1")), 0.0)
     waiting(state, 2.0, 1, "restore", "evaluate")
-    status = report_status(state, 2.0, None, (WorkerStatus("n1.i1.1", 7, "evaluate", 3, 8),))
+    status = report_status(
+        state, 2.0, None, (WorkerStatus(worker="n1.i1.1", pid=7, state="evaluate", batches=3, total_batches=8),)
+    )
     assert [(each.rank, each.node, each.phase, each.batches, each.total) for each in status.evaluation.progress] == [
         (0, "n1", "evaluate", 3, 8),
         (1, "n2", "evaluate", 0, None),

@@ -30,7 +30,7 @@ def storage_thread(node):
 
 def visit(storage_thread, *, look=True, wanted=True, tidying=CleanupRequest()):  # noqa: B008 - frozen
     beat = make_heartbeat(run=storage_thread._membership.journal.run)
-    return storage_thread.answer(Sync(beat, look, AllAlike(wanted), tidying))
+    return storage_thread.answer(Sync(heartbeat=beat, scan=look, pin_policy=AllAlike(wanted), tidying=tidying))
 
 
 def plan(storage_thread, number=1, nonce="mine"):

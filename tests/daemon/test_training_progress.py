@@ -127,7 +127,7 @@ def test_an_older_checkpoint_that_a_person_asks_for_ends_nothing_with_start_new(
 
 def seen(name, step):
     checkpoint = Checkpoint(name=name, digest="d" * 64, step=step, format="tf_object")
-    return DiscoveredCheckpoint(checkpoint, Path("/ckpts"), 1.0, 1.0)
+    return DiscoveredCheckpoint(checkpoint=checkpoint, folder=Path("/ckpts"), written_at=1.0, seen_at=1.0)
 
 
 def test_what_another_node_found_before_the_start_ends_nothing_with_start_new():

@@ -127,18 +127,21 @@ def registry():
         journal_read=True,
         pending=2,
         oldest_pending=1769860700.5,
-        newest=Newest(700, 1769860800.25),
+        newest=Newest(step=700, written_at=1769860800.25),
         group_size=2,
         groups_formed=4,
         members={"ready": 2, "chief": 1},
-        workers=(WorkerStatus("w1", 1, "evaluate", 3, 8), WorkerStatus("w2", 1, "standby")),
+        workers=(
+            WorkerStatus(worker="w1", pid=1, state="evaluate", batches=3, total_batches=8),
+            WorkerStatus(worker="w2", pid=1, state="standby"),
+        ),
         pins_bytes=1024,
         saves_bytes=2048,
     )
     registry = CollectorRegistry()
     sinks = [
-        SinkStatus("remote_write", pending=2, oldest_pending=1769860700.5, refused=1, failing="away"),
-        SinkStatus("early_stop", stop_signalled=False),
+        SinkStatus(name="remote_write", pending=2, oldest_pending=1769860700.5, refused=1, failing="away"),
+        SinkStatus(name="early_stop", stop_signalled=False),
     ]
     Exporter(registry, sinks=lambda: sinks).update(status, history)
     return registry

@@ -157,7 +157,7 @@ class Meeting:
         return Rank()
 
 
-STREAM = Stream("test", "abc", 3, 5, 1, 2)
+STREAM = Stream(eval_set="test", fingerprint="abc", batches=3, examples=5, own_batches=1, own_examples=2)
 PARTS = [[0.1, 0.2], [0.3], [1e300, -1e300]]
 
 
@@ -367,7 +367,16 @@ def test_count_is_checked(tmp_path):
     """Examples evaluated against those read, and against those that the task expects."""
     error = run(tmp_path, ranks([[1.0], [2.0]]))[0][0]
     assert (error.kind, str(error)) == ("count", "eval set 'test': 2 of 5 examples were evaluated")
-    by_itself = Stream("test", "", 0, 0, 0, 0, expected=4, sharding="own")
+    by_itself = Stream(
+        eval_set="test",
+        fingerprint="",
+        batches=0,
+        examples=0,
+        own_batches=0,
+        own_examples=0,
+        expected=4,
+        sharding="own",
+    )
     error = run(tmp_path, [FakeEvaluator((by_itself,), [1.0]), FakeEvaluator((by_itself,), [2.0])])[1][0]
     assert (error.kind, str(error)) == ("count", "eval set 'test': 2 examples were evaluated, EvalSet says 4")
     error = run(tmp_path, [FakeEvaluator((replace(by_itself, expected=None),), [])])[0][0]

@@ -18,7 +18,7 @@ from sidecar.protocol.states import Verdict
 def found(name, step=None, format_name="tf_object"):
     """A checkpoint that a scan found."""
     checkpoint = Checkpoint(name=name, digest="d", step=step, format=format_name)
-    return DiscoveredCheckpoint(checkpoint, Path("/ckpts"), 0.0, 0.0)
+    return DiscoveredCheckpoint(checkpoint=checkpoint, folder=Path("/ckpts"), written_at=0.0, seen_at=0.0)
 
 
 class _Watch:

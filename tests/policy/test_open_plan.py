@@ -8,7 +8,9 @@ from sidecar.protocol.states import FAILURE_CLASSES
 def test_a_plan_that_lists_nobody_is_closed():
     """Only somebody else's program could write one; nobody in it could ever end it."""
     nobody = plan(1, A, ())
-    assert decided(history=fold(nobody), all_ranks_waiting_since=0.0) == Fail("join", "the plan lists no worker at all")
+    assert decided(history=fold(nobody), all_ranks_waiting_since=0.0) == Fail(
+        kind="join", message="the plan lists no worker at all"
+    )
 
 
 OPEN = fold(plan(1, A, ("n1.i.1", "n2.i.1")))

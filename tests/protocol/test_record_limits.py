@@ -29,7 +29,7 @@ PLAN = Plan(
     proposer="node",
     proposed_at="now",
 )
-LIMITS = RecordLimits(1000, 100)
+LIMITS = RecordLimits(size=1000, values=100)
 
 
 def with_unknown(record, value):
@@ -105,8 +105,8 @@ def test_values_and_nesting_are_counted_exactly(value):
 
     data = json.dumps(value, ensure_ascii=False).encode()
     values = 1 + count(value)
-    assert excess(data, RecordLimits(10**6, values)) is None
-    assert excess(data, RecordLimits(10**6, values - 1)) is not None
+    assert excess(data, RecordLimits(size=10**6, values=values)) is None
+    assert excess(data, RecordLimits(size=10**6, values=values - 1)) is not None
 
 
 @pytest.mark.parametrize(

@@ -271,7 +271,10 @@ def test_checkpoints_are_named_and_only_those_of_now(exporter, registry, journal
     """What a gauge is about: a series of 1 for the newest and the best, replaced when it changes."""
     for step in range(40):
         journal.evaluate(f"ckpt-{step}", step, {"accuracy": value(0.9 - abs(step - 30) / 100)})
-    exporter.update(status(newest=Newest(7, 1.0, 'odd "5"\n\udcff', "d", "name")), journal.history)
+    exporter.update(
+        status(newest=Newest(step=7, written_at=1.0, checkpoint='odd "5"\n\udcff', digest="d", step_source="name")),
+        journal.history,
+    )
     named = {
         (sample.name, sample.labels["checkpoint"], sample.labels["step_source"])
         for family in registry.collect()
@@ -377,7 +380,10 @@ def test_totals_wait_for_the_whole_journal(exporter, registry, journal, status):
 
 def test_workers_show_what_they_use(exporter, registry, journal, status):
     """Memory and CPU time of each worker process, read at the scrape; one that is gone has none."""
-    here, gone = WorkerStatus("w-0", os.getpid(), "idle"), WorkerStatus("w-1", 2**22 + 1, "idle")
+    here, gone = (
+        WorkerStatus(worker="w-0", pid=os.getpid(), state="idle"),
+        WorkerStatus(worker="w-1", pid=2**22 + 1, state="idle"),
+    )
     exporter.update(status(workers=(here, gone)), journal.history)
     read, place = registry.get_sample_value, RUN | {"process": "0"}
     resident = psutil.Process().memory_info().rss
@@ -445,7 +451,10 @@ def test_nonfinite_examples(exporter, registry, journal, status):
 
 def test_sinks_are_shown_as_they_are_at_the_scrape(registry, journal, status):
     """Whether the newest delivery failed, how much is missing, and the signal to stop of the sink that has one."""
-    sinks = [SinkStatus("mlflow", pending=2, refused=1, failing="away"), SinkStatus("early_stop", stop_signalled=True)]
+    sinks = [
+        SinkStatus(name="mlflow", pending=2, refused=1, failing="away"),
+        SinkStatus(name="early_stop", stop_signalled=True),
+    ]
     Exporter(registry, process_metrics=False, sinks=lambda: sinks).update(status(), journal.history)
 
     def read(name, **labels):
@@ -456,5 +465,5 @@ def test_sinks_are_shown_as_they_are_at_the_scrape(registry, journal, status):
     assert read("sidecar_sink_pending_results", sink="mlflow") == 2
     assert read("sidecar_sink_refused_results_total", sink="mlflow") == 1
     assert read("sidecar_early_stop") == 1
-    sinks[0] = SinkStatus("mlflow")
+    sinks[0] = SinkStatus(name="mlflow")
     assert read("sidecar_sink_failing", sink="mlflow") == 0

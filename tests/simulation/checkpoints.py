@@ -193,7 +193,7 @@ class NodeCatalog:
             place = self._simulation.run_dir / (pin or "..")
             files = (File(content.name, _BYTES, 0, 0, 0),)
             known = self._simulation.found[key] = DiscoveredCheckpoint(
-                checkpoint, place, content.written_at, 0.0, files
+                checkpoint=checkpoint, folder=place, written_at=content.written_at, seen_at=0.0, files=files
             )
         return known
 
@@ -392,8 +392,8 @@ class NodeSaves:
             if tidying.drop:
                 storage.call(lambda: self._simulation.tidied(tidying.drop, self._life), writes=True)
         except StorageError as error:
-            return CleanupResult(sizes, dict.fromkeys(tidying.drop, str(error)))
-        return CleanupResult(sizes)
+            return CleanupResult(sizes=sizes, failed=dict.fromkeys(tidying.drop, str(error)))
+        return CleanupResult(sizes=sizes)
 
     def _refuse(self) -> None:
         raise refused("measure", "evaluations", errno.EIO)

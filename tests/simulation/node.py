@@ -170,12 +170,22 @@ class Life:
         done = self.storage.is_done
         patience, turns = spec.settings.visibility, CopyArbiter(spec.settings.patience)
         checkpoints = WatchedCatalog(self.catalog, None, host)  # type: ignore[arg-type]
-        reconciler = PinReconciler(place, checkpoints, pins, saves, host, room, done, patience, turns)  # type: ignore[arg-type]
+        reconciler = PinReconciler(
+            root=place,
+            checkpoints=checkpoints,
+            pinner=pins,
+            saves=saves,
+            clock=host,
+            room=room,
+            is_done=done,
+            corrupt_after_seconds=patience,
+            turns=turns,
+        )  # type: ignore[arg-type]
         self.storage_thread = StorageThread(
-            self.storage,
-            reconciler,
-            host,
-            self.receive,
+            storage=self.storage,
+            reconciler=reconciler,
+            clock=host,
+            post=self.receive,
             new_id=self._nonce,
             place=NodePlace(simulation, self),  # type: ignore[arg-type]
             visibility_seconds=patience,
@@ -212,7 +222,7 @@ class Life:
             vanished_after_seconds=settings.visibility,
             evaluate=EvaluateSpec(save_weights="all", progress_seconds=1.0),
             run_dir=self.simulation.run_dir,
-            retention=Retention(2),
+            retention=Retention(keep=2),
             storage_thread=self,
             supervisor=self._supervisor(identity) if self.role == "worker" or spec.chief_has_workers else None,
             clock=self.host,
@@ -243,7 +253,14 @@ class Life:
             directory="",
         )
         workers = WorkerPool(
-            launch, bounds, identity.workers, spec.name, _Nothing(), lambda *_: None, self._start, spec.standby
+            launch=launch,
+            bounds=bounds,
+            name=identity.workers,
+            host=spec.name,
+            ports=_Nothing(),
+            post=lambda *_: None,
+            start=self._start,
+            keep_standby=spec.standby,
         )
         return WorkerSupervisor(
             workers=workers,

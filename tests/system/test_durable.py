@@ -73,7 +73,7 @@ def test_a_checkpoint_is_pinned_where_folders_cannot_be_fsynced(mount, monkeypat
     checkpoint = Checkpoint(name="ckpt-1", digest="d" * 64, step=1, format="tf_object")
     monkeypatch.setattr(pin_module, "verify", lambda *_: checkpoint.digest)
     files = tuple(as_file(name, (mount / name).stat()) for name in names)
-    found = DiscoveredCheckpoint(checkpoint, mount, 0.0, 0.0, files)
+    found = DiscoveredCheckpoint(checkpoint=checkpoint, folder=mount, written_at=0.0, seen_at=0.0, files=files)
     pinned = pin_module.pin(found, mount / "state" / "pins")
     assert [(pinned.folder / name).read_bytes() for name in names] == [b"weights", b"weights"]
 

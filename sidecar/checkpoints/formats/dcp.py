@@ -112,7 +112,9 @@ class Dcp:
         if size < needed:
             raise IncompleteError(f"{name}: its data files have {size} bytes, but {where} states {needed}")
         doubt = None if newer is None else f"{newer} is newer than {where}, as if it was being saved again"
-        return Inspection(digest.hexdigest(), None, (where, *(f"{name}/{data}" for data in names)), doubt=doubt)
+        return Inspection(
+            digest=digest.hexdigest(), step=None, files=(where, *(f"{name}/{data}" for data in names)), doubt=doubt
+        )
 
     def check(self, folder: Path, name: str) -> None:
         """Compare every part with its CRC-32. Loading does not."""
@@ -137,7 +139,13 @@ def _candidate(folder: Path, name: str) -> Candidate:
     metadata = listing.files.get(DCP_METADATA)
     committed = metadata is not None and all(file.mtime_ns <= metadata.mtime_ns for file in files)
     inner = tuple(file._replace(name=f"{name}/{file.name}") for file in files)
-    return Candidate(name, inner, True, committed, None if leaving is None else f"{name}/{leaving}")
+    return Candidate(
+        name=name,
+        files=inner,
+        named=True,
+        committed=committed,
+        leaving=None if leaving is None else f"{name}/{leaving}",
+    )
 
 
 def _read_metadata(file: BinaryIO, where: str, digest: "hashlib._Hash", work: WorkBudget) -> tuple[list[str], int]:

@@ -14,7 +14,7 @@ from sidecar.protocol.records import StepSource
 _LONGEST_NAME: Final = 300
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
     """Hold the files that may be one checkpoint, judged by their names only.
 
@@ -30,7 +30,7 @@ class Candidate:
     leaving: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Inspection:
     """Describe a checkpoint whose structure is whole: its identity, its training step if any, and its needed files.
 

@@ -60,10 +60,10 @@ class Hdf5:
         names = listing.files.keys() | listing.escaping
         for file in listing.files.values():
             if file.name.endswith(self.suffixes) and not is_shard(file.name, names):
-                yield Candidate(file.name, (file,))
+                yield Candidate(name=file.name, files=(file,))
         for name in sorted(listing.escaping):
             if name.endswith(self.suffixes) and not is_shard(name, names):
-                yield Candidate(name, (), leaving=name)
+                yield Candidate(name=name, files=(), leaving=name)
 
     def inspect(
         self, folder: Path, name: str, *, step_key: str | None = None, work: WorkBudget | None = None
@@ -78,7 +78,7 @@ class Hdf5:
         aside = EMBEDDINGS if name.startswith(EMBEDDINGS_BEGINNING) else None
         if name == _BACKUP and (folder / _BACKUP_STATE).is_file():
             aside = BACKUP
-        return Inspection(digest.hexdigest(), step, (name,), "optimizer", aside=aside)
+        return Inspection(digest=digest.hexdigest(), step=step, files=(name,), step_source="optimizer", aside=aside)
 
     def check(self, folder: Path, name: str) -> None:
         """Check the structure, as `inspect` does: HDF5 as Keras writes it has no checksums of data."""

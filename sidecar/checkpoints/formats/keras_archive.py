@@ -40,10 +40,10 @@ class KerasArchive:
         del folder
         for file in listing.files.values():
             if file.name.endswith(self.suffixes):
-                yield Candidate(file.name, (file,))
+                yield Candidate(name=file.name, files=(file,))
         for name in sorted(listing.escaping):
             if name.endswith(self.suffixes):
-                yield Candidate(name, (), leaving=name)
+                yield Candidate(name=name, files=(), leaving=name)
 
     def inspect(
         self, folder: Path, name: str, *, step_key: str | None = None, work: WorkBudget | None = None
@@ -63,7 +63,9 @@ class KerasArchive:
         for member in sorted(members, key=lambda member: member.name):
             digest.update(f"{member.name}\0{member.size}\0{member.crc}\0".encode("utf-8", "surrogateescape"))
         size = sum(member.size for member in members)
-        return Inspection(digest.hexdigest(), step, (name,), "optimizer", proof_bytes=size)
+        return Inspection(
+            digest=digest.hexdigest(), step=step, files=(name,), step_source="optimizer", proof_bytes=size
+        )
 
     def check(self, folder: Path, name: str) -> None:
         """Compare every member with its CRC-32. Compressed members are expanded in small parts."""

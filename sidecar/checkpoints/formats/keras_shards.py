@@ -47,12 +47,18 @@ class KerasShards:
         del folder
         for name in sorted(listing.escaping):
             if name.endswith(MAP_SUFFIX):
-                yield Candidate(name, (), leaving=name)
+                yield Candidate(name=name, files=(), leaving=name)
         for file in listing.files.values():
             if file.name.endswith(MAP_SUFFIX):
                 shards = _shards_of(file.name, listing.files)
                 leaving = next(iter(sorted(_shards_of(file.name, dict.fromkeys(listing.escaping)))), None)
-                yield Candidate(file.name, (file, *(listing.files[name] for name in shards)), True, False, leaving)
+                yield Candidate(
+                    name=file.name,
+                    files=(file, *(listing.files[name] for name in shards)),
+                    named=True,
+                    committed=False,
+                    leaving=leaving,
+                )
 
     def inspect(
         self, folder: Path, name: str, *, step_key: str | None = None, work: WorkBudget | None = None
@@ -74,7 +80,9 @@ class KerasShards:
                 raise IncompleteError(f"{name}: the shard {shard} is missing") from error
         if size < total:
             raise IncompleteError(f"{name}: its shards have {size} bytes, its values need {total:.0f}")
-        return Inspection(digest.hexdigest(), _step(folder, of_optimizers), (name, *shards), "optimizer")
+        return Inspection(
+            digest=digest.hexdigest(), step=_step(folder, of_optimizers), files=(name, *shards), step_source="optimizer"
+        )
 
     def check(self, folder: Path, name: str) -> None:
         """Check the structure, as `inspect` does: HDF5 as Keras writes it has no checksums of data."""

@@ -47,10 +47,10 @@ class MatchingFiles:
         del folder
         for name, file in listing.files.items():
             if self.file_group(name) is not None:
-                yield Candidate(name, (file,))
+                yield Candidate(name=name, files=(file,))
         for name in sorted(listing.escaping):
             if self.file_group(name) is not None:
-                yield Candidate(name, (), leaving=name)
+                yield Candidate(name=name, files=(), leaving=name)
 
     def inspect(
         self, folder: Path, name: str, *, step_key: str | None = None, work: WorkBudget | None = None
@@ -66,7 +66,7 @@ class MatchingFiles:
                 raise IncompleteError(f"{name} is empty")
             digest = hashlib.sha256(f"{self.name}\0".encode())
             update_from_content(digest, file, work)
-        return Inspection(digest.hexdigest(), None, (name,))
+        return Inspection(digest=digest.hexdigest(), step=None, files=(name,))
 
     def check(self, folder: Path, name: str) -> None:
         """Check that the file can be read. Its content has no known checksum."""
@@ -99,7 +99,7 @@ class MatchingFolders:
         for name in listing.folders:
             if _matches(name, self._pattern, _NO_FOLDERS):
                 contents = _contents_of(folder, name)
-                yield Candidate(name, tuple(contents.files), leaving=contents.link)
+                yield Candidate(name=name, files=tuple(contents.files), leaving=contents.link)
 
     def inspect(
         self, folder: Path, name: str, *, step_key: str | None = None, work: WorkBudget | None = None
@@ -126,7 +126,7 @@ class MatchingFolders:
             with open_file(folder, path) as file:
                 digest.update(f"{path.removeprefix(name)}\0".encode(errors="surrogateescape"))
                 update_from_content(digest, file, work)
-        return Inspection(digest.hexdigest(), None, tuple(files))
+        return Inspection(digest=digest.hexdigest(), step=None, files=tuple(files))
 
     def check(self, folder: Path, name: str) -> None:
         """Check that all files can be read. The contents have no known checksums."""

@@ -56,7 +56,13 @@ class Orbax:
             with contextlib.suppress(OSError):  # the folder cannot be read, or is gone
                 if (folder / name / MARKER).is_file():
                     files, leaving, changed_ns = _tree(folder, name)
-                    yield Candidate(name, files, True, _is_undisturbed(name, files, changed_ns), leaving)
+                    yield Candidate(
+                        name=name,
+                        files=files,
+                        named=True,
+                        committed=_is_undisturbed(name, files, changed_ns),
+                        leaving=leaving,
+                    )
 
     def inspect(
         self, folder: Path, name: str, *, step_key: str | None = None, work: WorkBudget | None = None
@@ -86,7 +92,7 @@ class Orbax:
                 update_from_content(digest, opened, work)
         if not arrays:
             raise IncompleteError(f"{name} has no {MANIFEST}, so its arrays are missing")
-        return Inspection(digest.hexdigest(), None, tuple(file.name for file in files))
+        return Inspection(digest=digest.hexdigest(), step=None, files=tuple(file.name for file in files))
 
     def check(self, folder: Path, name: str) -> None:
         """Check the checkpoint as `inspect` does: only manifests have checksums that this program can compute."""

@@ -95,7 +95,9 @@ class PretrainedFolder:
         source: StepSource = "step_key" if step_key else "variable"
         state = (STATE,) if STATE in names else ()
         needed = tuple(f"{name}/{file}" for file in (*files, *configs, *state))
-        return Inspection(digest.hexdigest(), held if step_key else step, needed, source, doubt=doubt)
+        return Inspection(
+            digest=digest.hexdigest(), step=held if step_key else step, files=needed, step_source=source, doubt=doubt
+        )
 
     def check(self, folder: Path, name: str) -> None:
         """Compare the checksums of files of `torch.save`. Safetensors have none, so their structure is checked."""
@@ -122,7 +124,9 @@ def _candidates(folder: Path, name: str) -> Iterator[Candidate]:
     leaving = min((f"{name}/{link}" for link in inner.escaping if link in wanted), default=None)
     state = inner.files.get(STATE)
     committed = state is not None and all(file.mtime_ns <= state.mtime_ns for file in files)
-    yield Candidate(name, tuple(_in(name, file) for file in files), committed, committed, leaving)
+    yield Candidate(
+        name=name, files=tuple(_in(name, file) for file in files), named=committed, committed=committed, leaving=leaving
+    )
 
 
 def _in(folder: str, file: File) -> File:

@@ -51,12 +51,12 @@ class Safetensors:
         del folder
         for name in sorted(listing.escaping):
             if name.endswith(self.suffixes) and index_of(name) is None:
-                yield Candidate(name, (), leaving=name)
+                yield Candidate(name=name, files=(), leaving=name)
         for file in listing.files.values():
             if file.name.endswith(self.suffixes) and index_of(file.name) is None:
                 shards = tuple(listing.files[name] for name in shards_of(file.name, listing.files))
                 leaving = next(iter(shards_of(file.name, listing.escaping)), None)
-                yield Candidate(file.name, (file, *shards), leaving=leaving)
+                yield Candidate(name=file.name, files=(file, *shards), leaving=leaving)
 
     def inspect(
         self, folder: Path, name: str, *, step_key: str | None = None, work: WorkBudget | None = None
@@ -73,7 +73,7 @@ class Safetensors:
             raise VanishedError(f"{name} is not a checkpoint by its name, but a part of {index_of(name)}")
         if not name.endswith(INDEX):
             step = _update(digest, folder, name, keys, work)
-            return Inspection(digest.hexdigest(), step, (name,), source)
+            return Inspection(digest=digest.hexdigest(), step=step, files=(name,), step_source=source)
         steps, shards = [], read_index(folder, name, work)
         require_none_unfinished(folder, name)
         for shard in shards:
@@ -81,7 +81,9 @@ class Safetensors:
             with as_shard(name, shard):
                 steps.append(_update(digest, folder, shard, keys, work))
         doubt = doubt_about(folder, name, shards)
-        return Inspection(digest.hexdigest(), steps[0], (name, *shards), source, doubt=doubt)
+        return Inspection(
+            digest=digest.hexdigest(), step=steps[0], files=(name, *shards), step_source=source, doubt=doubt
+        )
 
     def check(self, folder: Path, name: str) -> None:
         """Check the structure, as `inspect` does: the format has no checksums."""

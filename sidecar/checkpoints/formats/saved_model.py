@@ -62,7 +62,7 @@ class SavedModel:
                 continue
             inner, leaving = _inner(folder, name)
             rewritten = any(file.mtime_ns > marker.mtime_ns for file in inner)
-            yield Candidate(name, (marker, *inner), True, not rewritten, leaving)
+            yield Candidate(name=name, files=(marker, *inner), named=True, committed=not rewritten, leaving=leaving)
 
     def inspect(
         self, folder: Path, name: str, *, step_key: str | None = None, work: WorkBudget | None = None
@@ -94,7 +94,10 @@ class SavedModel:
                 raise IncompleteError(f"{name} has a {MARKER} that names {asset}, but not that file") from error
         files = (MARKER, *(f"{VARIABLES}/{file}" for file in bundle.files), *assets)
         return Inspection(
-            digest.hexdigest(), bundle.step, tuple(f"{name}/{file}" for file in files), bundle.step_source
+            digest=digest.hexdigest(),
+            step=bundle.step,
+            files=tuple(f"{name}/{file}" for file in files),
+            step_source=bundle.step_source,
         )
 
     def check(self, folder: Path, name: str) -> None:

@@ -74,7 +74,7 @@ _BYTES_PER_UNIT: Final = 16  # of an entry with very many fields
 _Rank = tuple[int, bool, int, str]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _Bundle:
     """Summarise an index: the least size of each of its shards, and the entries that may hold the training step."""
 
@@ -134,13 +134,20 @@ class TfObject:
         named: Container[str] = named_in(folder, by_prefix) if listing.named is None else listing.named
         leaving = {match["prefix"]: match[0] for match in map(_FILE.fullmatch, sorted(listing.escaping)) if match}
         for prefix, outside in leaving.items():
-            yield Candidate(prefix, tuple(sorted(by_prefix.pop(prefix, ()))), prefix in named, leaving=outside)
+            yield Candidate(
+                name=prefix, files=tuple(sorted(by_prefix.pop(prefix, ()))), named=prefix in named, leaving=outside
+            )
         for prefix, parts in by_prefix.items():
             if index := files.get(f"{prefix}.index"):
                 # The state file names a constant prefix even while it is written again. For a moment there are new
                 # shards and the old index. Shards that are newer than the index otherwise occur only in copies.
                 rewritten = any(part.mtime_ns > index.mtime_ns for part in parts)
-                yield Candidate(prefix, tuple(sorted(parts)), prefix in named, prefix in named and not rewritten)
+                yield Candidate(
+                    name=prefix,
+                    files=tuple(sorted(parts)),
+                    named=prefix in named,
+                    committed=prefix in named and not rewritten,
+                )
 
     def inspect(
         self, folder: Path, name: str, *, step_key: str | None = None, work: WorkBudget | None = None
@@ -171,7 +178,9 @@ class TfObject:
             _require_length(folder, shards[bundle.graph.shard], bundle.graph)
         source, step = _read_step(folder, shards, bundle)
         aside = EMBEDDINGS if name.startswith(EMBEDDINGS_BEGINNING) else bundle.aside
-        return Inspection(digest.hexdigest(), step, (f"{name}.index", *shards), source, aside=aside)
+        return Inspection(
+            digest=digest.hexdigest(), step=step, files=(f"{name}.index", *shards), step_source=source, aside=aside
+        )
 
     def check(self, folder: Path, name: str) -> None:
         """Compare every tensor with its masked CRC-32C."""
@@ -217,7 +226,12 @@ def _read_bundle(index: bytes, step_key: str | None, work: WorkBudget) -> _Bundl
                 bisect.insort(likely, (rank, entry), key=operator.itemgetter(0))
                 del likely[_MOST_COUNTS:]  # keys may be long
     return _Bundle(
-        shards, byteorder, ends, [(_source(rank, step_key), entry) for rank, entry in likely], graph, purpose.aside
+        shards=shards,
+        byteorder=byteorder,
+        ends=ends,
+        counts=[(_source(rank, step_key), entry) for rank, entry in likely],
+        graph=graph,
+        aside=purpose.aside,
     )
 
 

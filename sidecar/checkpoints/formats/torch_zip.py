@@ -60,10 +60,10 @@ class TorchZip:
         del folder
         for file in listing.files.values():
             if _is_named_so(file.name):
-                yield Candidate(file.name, (file,))
+                yield Candidate(name=file.name, files=(file,))
         for name in sorted(listing.escaping):
             if _is_named_so(name):
-                yield Candidate(name, (), leaving=name)
+                yield Candidate(name=name, files=(), leaving=name)
 
     def inspect(
         self, folder: Path, name: str, *, step_key: str | None = None, work: WorkBudget | None = None
@@ -84,7 +84,9 @@ class TorchZip:
         source: StepSource = "step_key" if step_key else "variable"
         proof = size if has_checksums else None
         others = _same_as(folder, name, state, work)
-        return Inspection(digest.hexdigest(), step, (name,), source, proof_bytes=proof, same_as=others)
+        return Inspection(
+            digest=digest.hexdigest(), step=step, files=(name,), step_source=source, proof_bytes=proof, same_as=others
+        )
 
     def check(self, folder: Path, name: str) -> None:
         """Compare every member that has a CRC-32 with it. `torch.load` does not."""

@@ -44,7 +44,7 @@ _ENCRYPTED: Final = 1  # flag
 _STREAMED: Final = 8  # flag: sizes and checksum follow the data, and are 0 in the local header
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Member:
     """Describe one file in the archive. `start`: the offset of its data, or of its header in an entry of the table."""
 
@@ -161,10 +161,16 @@ def _entries(table: bytes, count: int, name: str) -> Iterator[tuple[Member, int,
     while entries:
         entry = entries.pop()
         raw = entry.orig_filename.encode("utf-8" if entry.flag_bits & _UTF_8 else "cp437")
-        sizes, at = (entry.compress_size, entry.file_size), entry.header_offset
-        member = Member(os.fsdecode(raw), entry.compress_type, entry.CRC, *sizes, at)
+        member = Member(
+            name=os.fsdecode(raw),
+            method=entry.compress_type,
+            crc=entry.CRC,
+            stored_size=entry.compress_size,
+            size=entry.file_size,
+            start=entry.header_offset,
+        )
         _require_usual(member, entry.flag_bits, name)
-        yield member, at, entry.flag_bits
+        yield member, member.start, entry.flag_bits
 
 
 def _require_usual(member: Member, flags: int, name: str) -> None:
@@ -203,7 +209,14 @@ def _located(file: BinaryIO, member: Member, at: int, flags: int, name: str) -> 
     ):
         raise CorruptError(f"{name}: {shown(member.name)} has another size or checksum in its own header")
     start = at + _LOCAL_BYTES + name_bytes + extra_bytes
-    return Member(member.name, member.method, member.crc, member.stored_size, member.size, start)
+    return Member(
+        name=member.name,
+        method=member.method,
+        crc=member.crc,
+        stored_size=member.stored_size,
+        size=member.size,
+        start=start,
+    )
 
 
 def compare_checksum(file: BinaryIO, member: Member, name: str) -> None:

@@ -68,7 +68,7 @@ def findings(
     """Run all trials one after the other, the slow ones last. `quick`: the task is only imported."""
     role = yield from _role(settings, environ)
     for text in ineffective(settings):
-        yield Finding("settings", ok=False, text=text)
+        yield Finding(what="settings", ok=False, text=text)
     yield from _checkpoints(settings, catalog, storage_timeout)
     if (yield from _journal(settings, storage_timeout)):
         yield from _storage(settings, storage_timeout)
@@ -77,10 +77,10 @@ def findings(
     yield from hooks(settings)
     observed_nodes = yield from _nodes(settings, environ, storage_timeout)
     if role is not None and role.role == "chief":
-        yield Finding("task", ok=True, text="not needed: this node is the chief and never evaluates")
+        yield Finding(what="task", ok=True, text="not needed: this node is the chief and never evaluates")
         return
     if settings.trust_saved_graph:
-        yield Finding("graphs", ok=True, text="trust_saved_graph is on: SavedModels are run as they were stored")
+        yield Finding(what="graphs", ok=True, text="trust_saved_graph is on: SavedModels are run as they were stored")
     if (typo := _typo(settings, search_path, storage_timeout)) is not None:
         yield typo
         return
@@ -104,10 +104,10 @@ def _role(settings: Settings, environ: Mapping[str, str]) -> Generator[Finding, 
         decision = decide_role(settings, node, environ)
         host = advertised_host(settings, environ)
     except SidecarError as error:
-        yield Finding("role", ok=False, text=str(error))
+        yield Finding(what="role", ok=False, text=str(error))
         return None
-    yield Finding("node", ok=True, text=f"{node} in run {settings.run}, reached by others at {host}")
-    yield Finding("role", ok=True, text=_describe(decision))
+    yield Finding(what="node", ok=True, text=f"{node} in run {settings.run}, reached by others at {host}")
+    yield Finding(what="role", ok=True, text=_describe(decision))
     if decision.role == "worker" and workers_listen(settings):
         yield from _network(host)
     return decision
@@ -127,11 +127,11 @@ def _describe(decision: RoleDecision) -> str:
 def _network(host: str) -> Iterator[Finding]:
     """Report whether the internet can reach worker processes, whose ports are open on every address of the machine."""
     if (address := public_address(host)) is not None:
-        yield Finding("network", ok=False, text=f"{host} is a public address ({address}): {OPEN_PORTS_REMEDY}")
+        yield Finding(what="network", ok=False, text=f"{host} is a public address ({address}): {OPEN_PORTS_REMEDY}")
     elif others := public(own_addresses()):
         # This is not a failure, because a firewall may protect the address.
         text = f"this machine also has a public address ({', '.join(others)}): {OPEN_PORTS_REMEDY}"
-        yield Finding("network", ok=True, text=text)
+        yield Finding(what="network", ok=True, text=text)
 
 
 def _unmatched(settings: Settings) -> str | None:
@@ -152,28 +152,28 @@ def _checkpoints(settings: Settings, catalog: Catalog, storage_timeout: StorageT
         unmatched = None if scan.found else storage_timeout.call(lambda: _unmatched(settings))
         similar = storage_timeout.call(lambda: similar_folder(settings.checkpoint_dir)) if scan.missing else ""
     except SidecarError as error:
-        yield Finding("checkpoints", ok=False, text=str(error))
+        yield Finding(what="checkpoints", ok=False, text=str(error))
         return
     if scan.missing:
         why = similar or "is it shared with the chief?"
         text = f"{settings.checkpoint_dir} does not exist yet, and the daemon would wait: {why}"
-        yield Finding("checkpoints", ok=True, text=text, doubtful=bool(similar))
+        yield Finding(what="checkpoints", ok=True, text=text, doubtful=bool(similar))
         return
     newest = f", the newest is {scan.found[-1].checkpoint.name}" if scan.found else ""
-    yield Finding("checkpoints", ok=True, text=f"{len(scan.found)} complete in {settings.checkpoint_dir}{newest}")
+    yield Finding(what="checkpoints", ok=True, text=f"{len(scan.found)} complete in {settings.checkpoint_dir}{newest}")
     for hint in (unmatched, scan.below, _several_runs(settings, scan)):
         if hint is not None:
-            yield Finding("checkpoints", ok=True, text=hint, doubtful=True)
+            yield Finding(what="checkpoints", ok=True, text=hint, doubtful=True)
     if scan.found:
         steps = StepSources()
         steps.add(discovered.checkpoint for discovered in scan.found)
         text = f"{steps.summary()}: {REMEDY}" if steps.are_doubtful else steps.summary()
-        yield Finding("checkpoints", ok=True, text=text)
-    yield Finding("checkpoints", ok=True, text=detection)
+        yield Finding(what="checkpoints", ok=True, text=text)
+    yield Finding(what="checkpoints", ok=True, text=detection)
     for name, reason in scan.waiting:
-        yield Finding("checkpoints", ok=True, text=f"{name} is not complete: {reason}")
+        yield Finding(what="checkpoints", ok=True, text=f"{name} is not complete: {reason}")
     for name, why in scan.left_out:
-        yield Finding("checkpoints", ok=True, text=f"{name} is not evaluated: {why}")
+        yield Finding(what="checkpoints", ok=True, text=f"{name} is not evaluated: {why}")
 
 
 def _several_runs(settings: Settings, scan: ScanResult) -> str | None:
@@ -208,9 +208,9 @@ def _journal(settings: Settings, storage_timeout: StorageTimeout) -> Generator[F
     try:
         text = storage_timeout.call(lambda: _read_journal(settings, storage_timeout))
     except SidecarError as error:
-        yield Finding("journal", ok=False, text=str(error))
+        yield Finding(what="journal", ok=False, text=str(error))
         return not isinstance(error, StateUnavailableError)
-    yield Finding("journal", ok=True, text=text)
+    yield Finding(what="journal", ok=True, text=text)
     return True
 
 
@@ -234,21 +234,21 @@ def _storage(settings: Settings, storage_timeout: StorageTimeout) -> Iterator[Fi
     try:
         if inside and not storage_timeout.call(settings.checkpoint_dir.is_dir):
             text = f"{settings.run_dir} is not tried, because that would create the checkpoint directory"
-            yield Finding("state", ok=True, text=text)
+            yield Finding(what="state", ok=True, text=text)
             return
         content = storage_timeout.call(lambda: _content_after_two_creations(settings))
         mount = storage_timeout.call(lambda: mount_here(settings.run_dir))
     except SidecarError as error:
-        yield Finding("state", ok=False, text=str(error))
+        yield Finding(what="state", ok=False, text=str(error))
         return
     where = f"{settings.run_dir}" if mount is None else f"{settings.run_dir} on {mount.filesystem}"
     if content != b"first":
         text = f"{where}: an existing name was overwritten; name a state_dir on a POSIX filesystem"
-        yield Finding("state", ok=False, text=text)
+        yield Finding(what="state", ok=False, text=text)
         return
-    yield Finding("state", ok=True, text=f"{where} is writable, and create-if-absent works")
+    yield Finding(what="state", ok=True, text=f"{where} is writable, and create-if-absent works")
     for trouble in troubles(mount, settings.visibility_seconds) if mount is not None else ():
-        yield Finding("state", ok=not trouble.fatal, text=f"{mount.point if mount else ''}: {trouble.text}")
+        yield Finding(what="state", ok=not trouble.fatal, text=f"{mount.point if mount else ''}: {trouble.text}")
 
 
 def _content_after_two_creations(settings: Settings) -> bytes | None:
@@ -274,7 +274,7 @@ def _nodes(
     except SettingsError:
         return None  # `_role` has reported it
     except SidecarError as error:
-        yield Finding("nodes", ok=False, text=str(error))
+        yield Finding(what="nodes", ok=False, text=str(error))
         return None
     yield from visibility(observed_nodes, node, beat_seconds=beat, lease_seconds=lease)
     yield from exports(observed_nodes, node, export_rule(settings), lease_seconds=lease)
@@ -289,23 +289,25 @@ def _http(settings: Settings) -> Iterator[Finding]:
             trial.bind((settings.http_host, settings.http_port))
         except OSError as error:
             if (node := node_serving(settings)) is not None:
-                yield Finding("http", ok=True, text=f"{settings.http} is served by this run's daemon on node {node}")
+                yield Finding(
+                    what="http", ok=True, text=f"{settings.http} is served by this run's daemon on node {node}"
+                )
                 return
             text = f"{settings.http}: {error.strerror}; --http chooses another address"
-            yield Finding("http", ok=False, text=text)
+            yield Finding(what="http", ok=False, text=text)
             return
-    yield Finding("http", ok=True, text=f"{settings.http} is free")
+    yield Finding(what="http", ok=True, text=f"{settings.http} is free")
 
 
 def _typo(settings: Settings, search_path: str, storage_timeout: StorageTimeout) -> Finding | None:
     """Find mistakes in the text of the task, without importing it."""
     if settings.task is None:
-        return Finding("task", ok=False, text="none is set: give --task path/file.py:attr or module:attr")
+        return Finding(what="task", ok=False, text="none is set: give --task path/file.py:attr or module:attr")
     try:
         storage_timeout.call(lambda: find_typo(settings, Path(search_path)))
         with_framework(settings, Path(search_path))
     except (SettingsError, TaskError) as error:
-        return Finding("task", ok=False, text=str(error))
+        return Finding(what="task", ok=False, text=str(error))
     except StorageError:
         return None  # the worker process will report the problem
     return None
@@ -338,11 +340,11 @@ def _import(
     try:
         imported = _imported(settings, make_workers, search_path)
     except SidecarError as error:
-        yield Finding("task", ok=False, text=str(error))
+        yield Finding(what="task", ok=False, text=str(error))
         return None
     about = f"{settings.task} evaluates {', '.join(imported.eval_sets)} with {settings.framework} {imported.version}"
     text = f"{about}. Not tried (--quick): to build its model, to restore a checkpoint and to evaluate a batch"
-    yield Finding("task", ok=True, text=text, tried=False)
+    yield Finding(what="task", ok=True, text=text, tried=False)
     return imported.digest
 
 

@@ -40,7 +40,7 @@ def metric_settings(
 
 
 def _problem(text: str) -> Finding:
-    return Finding("settings", ok=False, text=text)
+    return Finding(what="settings", ok=False, text=text)
 
 
 def _goal(metric: str) -> str:
@@ -63,4 +63,4 @@ def _noise(metric: str, value: Value, columns: Mapping[str, Collection[str]]) ->
             f"best_by = 'significant' compares {metric!r} by its intervals alone, which finds large improvements only. "
             f"To compare example by example, {to_save}"
         )
-        yield Finding("settings", ok=True, text=text)
+        yield Finding(what="settings", ok=True, text=text)

@@ -86,14 +86,14 @@ def visibility(
     beating = [observed for observed in others if observed.changed]
     if any(observed.changed and observed.heartbeat.node == node for observed in observed_nodes):
         text = f"a daemon named {node} is alive: that of this node, or another one that needs another name (--node)"
-        yield Finding("nodes", ok=True, text=text)
+        yield Finding(what="nodes", ok=True, text=text)
     silent = [observed for observed in others if not observed.changed]
     if silent:
         watched_seconds = max(observed.silent_seconds for observed in silent)
         text = f"no heartbeat of {_names(silent)} was seen in {watched_seconds:.1f} s: down, or not visible here"
-        yield Finding("nodes", ok=True, text=text)
+        yield Finding(what="nodes", ok=True, text=text)
     if not beating:
-        yield Finding("nodes", ok=True, text="no other node is alive here")
+        yield Finding(what="nodes", ok=True, text="no other node is alive here")
         return
     yield _lateness(beating, beat_seconds, lease_seconds)
 
@@ -103,7 +103,7 @@ def _lateness(beating: list[ObservedNode], beat_seconds: float, lease_seconds: f
     measured = [(late, observed) for observed in beating if (late := observed.late_seconds(beat_seconds)) is not None]
     if not measured:
         text = f"{_names(beating)} sent too few heartbeats to say how late they are seen here"
-        return Finding("nodes", ok=True, text=text)
+        return Finding(what="nodes", ok=True, text=text)
     late, latest = max(measured, key=itemgetter(0))
     gaps = sorted(gap for _, observed in measured for gap in observed.gaps)
     every = gaps[len(gaps) // 2]
@@ -114,13 +114,13 @@ def _lateness(beating: list[ObservedNode], beat_seconds: float, lease_seconds: f
             f"{_lease_for(late):g} or more on all nodes, or mount the storage so that it shows changes sooner "
             "(actimeo=3, no nocto)"
         )
-        return Finding("nodes", ok=False, text=text)
+        return Finding(what="nodes", ok=False, text=text)
     which = "" if len(measured) == 1 else f" ({latest.heartbeat.node})"
     text = (
         f"heartbeats of {_names([observed for _, observed in measured])} are seen every {every:.1f} s, "
         f"at most {late:.1f} s late{which}; the lease of {lease_seconds:g} s is enough"
     )
-    return Finding("nodes", ok=True, text=text)
+    return Finding(what="nodes", ok=True, text=text)
 
 
 def exports(
@@ -143,7 +143,7 @@ def exports(
         )
         more = f"; and {len(nodes_of_rule) - _RULES_SHOWN} more" if len(nodes_of_rule) > _RULES_SHOWN else ""
         text = f"nodes differ: {found}{more}. What any of them wants is retained: give all nodes the same settings"
-        yield Finding("exports", ok=True, text=text)
+        yield Finding(what="exports", ok=True, text=text)
 
 
 def group(observed_nodes: ObservedNodes, here: Here) -> Iterator[Finding]:
@@ -155,14 +155,14 @@ def group(observed_nodes: ObservedNodes, here: Here) -> Iterator[Finding]:
     peers = [heartbeat for heartbeat in compatible if heartbeat is not this_node]
     for heartbeat in others:
         if heartbeat not in peers and (why := _difference(heartbeat, here)):
-            yield Finding("group", ok=True, text=f"{heartbeat.node} {why}: it would not be in the same group")
+            yield Finding(what="group", ok=True, text=f"{heartbeat.node} {why}: it would not be in the same group")
     largest = compatible_nodes([*others, this_node], here.node)
     if this_node not in largest:
         text = (
             f"this node would not take part: {len(largest)} nodes agree on other code or another task, "
             f"{len(peers) + 1} on those of this node. Copy the same code to all nodes"
         )
-        yield Finding("group", ok=False, text=text)
+        yield Finding(what="group", ok=False, text=text)
         return
     workers = here.replicas + sum(len(heartbeat.slots) for heartbeat in peers)
     size = f"a group of {workers} worker process{'es' if workers > 1 else ''}"
@@ -174,7 +174,7 @@ def group(observed_nodes: ObservedNodes, here: Here) -> Iterator[Finding]:
         text = f"{names} {'have' if len(peers) > 1 else 'has'} the same code and task; with this node {size}{enough}"
     else:
         text = f"this node alone would form {size}{enough}"
-    yield Finding("group", ok=True, text=text)
+    yield Finding(what="group", ok=True, text=text)
 
 
 def _code(heartbeat: Heartbeat) -> tuple[str, str | None]:

@@ -14,10 +14,10 @@ def sinks(settings: Settings) -> Iterator[Finding]:
     try:
         names = [sink.name for sink in make_sinks(settings)]
     except SettingsError as error:
-        yield Finding("sinks", ok=False, text=str(error))
+        yield Finding(what="sinks", ok=False, text=str(error))
         return
     if names:
-        yield Finding("sinks", ok=True, text=f"{', '.join(names)}: every result is sent there")
+        yield Finding(what="sinks", ok=True, text=f"{', '.join(names)}: every result is sent there")
 
 
 def hooks(settings: Settings) -> Iterator[Finding]:
@@ -25,6 +25,6 @@ def hooks(settings: Settings) -> Iterator[Finding]:
     if settings.hooks:
         try:
             names = ", ".join(hook.hook for hook in make_hooks(settings))
-            yield Finding("hooks", ok=True, text=f"{names} can be called: `sidecar hooks test` tries them")
+            yield Finding(what="hooks", ok=True, text=f"{names} can be called: `sidecar hooks test` tries them")
         except SettingsError as error:
-            yield Finding("hooks", ok=False, text=str(error))
+            yield Finding(what="hooks", ok=False, text=str(error))

@@ -87,7 +87,7 @@ def try_task(
             if found is None:
                 _evaluate(settings, None, None, make_workers, seen)
                 text = f"{_about(settings, seen)}; its data and its model were tried out. {_UNTRIED}"
-                yield Finding("task", ok=True, text=text, tried=False)
+                yield Finding(what="task", ok=True, text=text, tried=False)
                 break
             checkpoint, folder = found.checkpoint, found.folder
             try:
@@ -101,7 +101,7 @@ def try_task(
                 continue
             if why := too_large(result):
                 text = f"no result of {settings.task} would fit into a record of the journal: {why}. {_SMALLER}"
-                yield Finding("task", ok=False, text=text)
+                yield Finding(what="task", ok=False, text=text)
             yield from _succeeded(checkpoint, _about(settings, seen), result)
             sets = () if seen.joined is None else seen.joined.eval_sets
             yield from metric_settings(settings, result, sets, seen.columns)
@@ -112,9 +112,9 @@ def try_task(
                 f"{_about(settings, seen)}. Not tried: to restore a checkpoint, since training deleted or replaced "
                 f"{checkpoint.name} and the ones before it meanwhile. {_NO_FAILURE}; a daemon pins what it evaluates"
             )
-            yield Finding("task", ok=True, text=text, tried=False)
+            yield Finding(what="task", ok=True, text=text, tried=False)
     except SidecarError as error:
-        yield Finding("task", ok=False, text=_explained(settings.task, checkpoint, folder, seen.failed, error))
+        yield Finding(what="task", ok=False, text=_explained(settings.task, checkpoint, folder, seen.failed, error))
     return None if seen.joined is None else seen.joined.task
 
 
@@ -154,12 +154,12 @@ def _succeeded(checkpoint: Checkpoint, about: str, result: Result) -> Iterator[F
     first = ", ".join(f"{examples} examples of {name}" for name, examples in result.counted().items())
     evaluated = f"the first batch of each set evaluated ({first})" if first else "Task(evaluate=…) was not called"
     text = f"{about}: {checkpoint.name}{step} was restored, and {evaluated}"
-    yield Finding("task", ok=True, text=text)
+    yield Finding(what="task", ok=True, text=text)
     for note in (
         *(f"warning: {warning}" for warning in result.warnings()),
         *(f"note: {note}" for note in result.notes),
     ):
-        yield Finding("task", ok=True, text=note)
+        yield Finding(what="task", ok=True, text=note)
 
 
 def _evaluate(

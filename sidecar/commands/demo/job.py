@@ -60,7 +60,7 @@ class Daemon:
             return ""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class Job:
     """The processes of the demo: the training job and its daemons."""
 
@@ -128,7 +128,14 @@ def make(children: Children, folder: Folder, framework: Framework, *, steps: int
     """Return a job whose processes are not started yet."""
     own = framework.environments(list(_free_ports(len(TASKS))))
     environments = {task: _environment(folder, own[task]) for task in TASKS}
-    return Job(children, folder, framework, steps, save_every, environments)
+    return Job(
+        children=children,
+        folder=folder,
+        framework=framework,
+        steps=steps,
+        save_every=save_every,
+        environments=environments,
+    )
 
 
 def daemon_arguments(folder: Folder, framework: Framework) -> tuple[str, ...]:

@@ -77,12 +77,12 @@ class Demo:
         self._began_at = self.now() if self._began_at is None else self._began_at
         waited = "" if step else f" ({self.now() - self._began_at:.0f} s)"  # importing a framework looks like a hang
         return Scene(
-            evaluations(self._rows, self._written_at),
-            self.job.activity(step) + waited,
-            step,
-            self.job.steps,
-            self.checkpoints,
-            shown,
+            evaluations=evaluations(self._rows, self._written_at),
+            training=self.job.activity(step) + waited,
+            step=step,
+            steps=self.job.steps,
+            checkpoints=self.checkpoints,
+            daemons=shown,
         )
 
     def is_ready(self) -> bool:

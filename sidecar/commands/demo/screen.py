@@ -16,7 +16,7 @@ from sidecar.commands.demo.table import Evaluation, sentence, table
 _BAR_COLUMNS: Final = 30
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Scene:
     """The state of a demo at one moment."""
 

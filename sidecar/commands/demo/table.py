@@ -31,7 +31,7 @@ _CAPTION: Final = "The columns after workers are seconds; lag: from the last byt
 _FEWER_CAPTION: Final = "wait: detect, agree, join; save: with reduce. " + _CAPTION
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Evaluation:
     """One attempt at a checkpoint, as it is shown. Numbers are None if the attempt failed."""
 

@@ -57,7 +57,7 @@ class Directory:
     missing: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RunStatus:
     """Hold the status of a run, as its files show it. Times are in seconds."""
 
@@ -163,7 +163,7 @@ class RunObserver:
         scan = self.catalog.scan()
         if not self.observe_members():
             directory = Directory(self.place, scan.missing)
-            return RunStatus(None, directory=directory, incomplete=scan.waiting, no_run=self.no_run())
+            return RunStatus(run_id=None, directory=directory, incomplete=scan.waiting, no_run=self.no_run())
         assert self._reader is not None
         self._reader.read_journal()
         history, task = self._reader.history, self._reader.task(self.lease_seconds)

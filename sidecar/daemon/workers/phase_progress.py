@@ -8,7 +8,7 @@ from sidecar.protocol.messages import Progress
 from sidecar.protocol.states import FailureKind, WorkerPhase
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class PhaseProgress:
     """Hold how far one worker process has come in its phase. Times are seconds of the daemon's clock."""
 

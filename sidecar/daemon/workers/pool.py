@@ -68,7 +68,7 @@ class Start(Protocol):
         ...
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class Worker:
     """Hold the state of one worker process, as its reports describe it."""
 
@@ -102,7 +102,7 @@ class _Replica:
     standby: Worker | None = None
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class WorkerPool:
     """Manage all worker processes of this node."""
 
@@ -308,7 +308,13 @@ class WorkerPool:
             port.close()
             raise
         host = f"[{self.host}]" if ":" in self.host else self.host
-        return Worker(worker, process, port, f"{host}:{port.number}", PhaseProgress(since=now, heard=now))
+        return Worker(
+            worker=worker,
+            process=process,
+            port=port,
+            address=f"{host}:{port.number}",
+            progress=PhaseProgress(since=now, heard=now),
+        )
 
     def _remove(self, worker: Worker) -> None:
         """Forget a worker that has ended, and release its port."""

@@ -357,7 +357,14 @@ class EvalSetReader:
         self._own_digest = own_digest.digest()
         refuses = self._eval_set.nonfinite == "refuse"
         return Stream(
-            self.name, fingerprint.hexdigest(), batches, examples, own_batches, own_examples, expected, refuses
+            eval_set=self.name,
+            fingerprint=fingerprint.hexdigest(),
+            batches=batches,
+            examples=examples,
+            own_batches=own_batches,
+            own_examples=own_examples,
+            expected=expected,
+            refuses_nonfinite=refuses,
         )
 
     def _read_sample(self, tick: Tick) -> Stream:
@@ -381,15 +388,35 @@ class EvalSetReader:
         examples = sum(sizes)
         self._require_expected(examples)
         refuses = self._eval_set.nonfinite == "refuse"
-        counts = len(sizes), examples, len(self._places), own_examples
-        return Stream(self.name, listed.fingerprint, *counts, expected, refuses, "index", len(listed.digests))
+        return Stream(
+            eval_set=self.name,
+            fingerprint=listed.fingerprint,
+            batches=len(sizes),
+            examples=examples,
+            own_batches=len(self._places),
+            own_examples=own_examples,
+            expected=expected,
+            refuses_nonfinite=refuses,
+            sharding="index",
+            sampled=len(listed.digests),
+        )
 
     def _describe_unread(self) -> Stream:
         """Describe a stream that no rank reads in full. For files the list is compared, otherwise nothing."""
         sharding = self._source.sharding
         fingerprint = self._source.fingerprint_of_files() if sharding == "files" else ""
         refuses = self._eval_set.nonfinite == "refuse"
-        return Stream(self.name, fingerprint, 0, 0, 0, 0, self._expected, refuses, sharding)
+        return Stream(
+            eval_set=self.name,
+            fingerprint=fingerprint,
+            batches=0,
+            examples=0,
+            own_batches=0,
+            own_examples=0,
+            expected=self._expected,
+            refuses_nonfinite=refuses,
+            sharding=sharding,
+        )
 
 
 def unless_batched(batch_size: int | None) -> str:

@@ -28,4 +28,10 @@ def binary_scores(metric: str, batch: EvalBatch, positive: int | None) -> Pairs:
     if positive >= count:
         raise TaskError(f"metric {metric!r}: there is no class positive={positive}, predictions have {count}")
     scores = pairs.predicted[:, positive]
-    return Pairs(pairs.actual == positive, scores, pairs.weights, pairs.places, pairs.one_per_example)
+    return Pairs(
+        actual=pairs.actual == positive,
+        predicted=scores,
+        weights=pairs.weights,
+        places=pairs.places,
+        one_per_example=pairs.one_per_example,
+    )

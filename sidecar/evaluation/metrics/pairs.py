@@ -25,7 +25,7 @@ binary: 0 or 1, (n, …), in the shape of the predictions, which are one probabi
 _REMEDY: Final = "give labels='index', 'one_hot' or 'binary', as the labels are written"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Pairs:
     """The m positions of a batch that count.
 
@@ -61,7 +61,13 @@ def values(metric: str, batch: EvalBatch) -> Pairs:
         )
     positions = counting(metric, batch.weights, y.shape, y, predictions, examples=batch.examples)
     labels, predicted = positions.arrays
-    return Pairs(labels, predicted, positions.weights, positions.places, positions.one_per_example)
+    return Pairs(
+        actual=labels,
+        predicted=predicted,
+        weights=positions.weights,
+        places=positions.places,
+        one_per_example=positions.one_per_example,
+    )
 
 
 def zeros_and_ones(metric: str, batch: EvalBatch) -> Pairs:
@@ -70,7 +76,13 @@ def zeros_and_ones(metric: str, batch: EvalBatch) -> Pairs:
     wrong = pairs.actual[(pairs.actual != 0) & (pairs.actual != 1)]
     if wrong.size:
         raise TaskError(f"metric {metric!r}: binary labels must be 0 or 1, found {wrong[0]}")
-    return Pairs(pairs.actual == 1, pairs.predicted, pairs.weights, pairs.places, pairs.one_per_example)
+    return Pairs(
+        actual=pairs.actual == 1,
+        predicted=pairs.predicted,
+        weights=pairs.weights,
+        places=pairs.places,
+        one_per_example=pairs.one_per_example,
+    )
 
 
 def classes(metric: str, batch: EvalBatch, labels: Labels) -> Pairs:
@@ -91,7 +103,13 @@ def classes(metric: str, batch: EvalBatch, labels: Labels) -> Pairs:
     positions = counting(metric, batch.weights, scores.shape[:-1], y, scores, examples=batch.examples)
     counted, counted_scores = positions.arrays
     actual = _of_one_hot(metric, counted) if labels == "one_hot" else _index(metric, counted, scores.shape[-1])
-    return Pairs(actual, counted_scores, positions.weights, positions.places, positions.one_per_example)
+    return Pairs(
+        actual=actual,
+        predicted=counted_scores,
+        weights=positions.weights,
+        places=positions.places,
+        one_per_example=positions.one_per_example,
+    )
 
 
 def has_nan(scores: NDArray[Any]) -> NDArray[np.bool_]:

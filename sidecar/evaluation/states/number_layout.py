@@ -6,7 +6,7 @@ from typing import Any, Final
 import numpy as np
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
     """The bits of a kind of number, and the digits that hold its smallest value and 2^64 times its largest."""
 
@@ -19,9 +19,13 @@ class Layout:
     words: int  # rows of a pack: digits, then flags
 
 
-FLOAT32: Final = Layout(np.float32, np.int32, 23, -149, fraction_digits=4, digits=8, words=9)
-_FLOAT64: Final = Layout(np.float64, np.int64, 52, -1074, fraction_digits=25, digits=50, words=51)
-INT64: Final = Layout(np.int64, np.int64, 63, 0, fraction_digits=0, digits=1, words=1)
+FLOAT32: Final = Layout(
+    kind=np.float32, bits=np.int32, mantissa_bits=23, lowest=-149, fraction_digits=4, digits=8, words=9
+)
+_FLOAT64: Final = Layout(
+    kind=np.float64, bits=np.int64, mantissa_bits=52, lowest=-1074, fraction_digits=25, digits=50, words=51
+)
+INT64: Final = Layout(kind=np.int64, bits=np.int64, mantissa_bits=63, lowest=0, fraction_digits=0, digits=1, words=1)
 
 
 def layout_of(dtype: str) -> Layout:

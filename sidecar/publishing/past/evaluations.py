@@ -43,7 +43,7 @@ class Number(NamedTuple):
         }
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class PastEvaluation:
     """Hold one row of `sidecar history`: an attempt at an evaluation, or the settlement of a checkpoint."""
 

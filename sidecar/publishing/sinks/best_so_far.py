@@ -59,7 +59,7 @@ def value_of(evaluation: Evaluation, metric: Metric) -> Value | None:
     return evaluation.result.metrics.get(eval_set, {}).get(name)
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class BestSoFar:
     """Compare each evaluation with the best one before it.
 
@@ -89,7 +89,7 @@ class BestSoFar:
 
     def renewed(self) -> "BestSoFar":
         """Return one that compares in the same way, and knows no evaluation."""
-        return BestSoFar(self.metric, self.is_better, self.exceeds_noise)
+        return BestSoFar(metric=self.metric, is_better=self.is_better, exceeds_noise=self.exceeds_noise)
 
     def note(self, evaluation: Evaluation, *, past: bool = False) -> bool:
         """Add an evaluation, and return whether it is a new best one. `past`: whether it was delivered before.

@@ -143,7 +143,7 @@ class Delivery:
         self._recorded: Progress | None = None  # the newest one that is in storage
         self._later = 0  # events that became known since the thread last looked, in its turn
         self._closing = False
-        self._status = SinkStatus(sink.name)
+        self._status = SinkStatus(name=sink.name)
         self._thread = threading.Thread(target=self._work, name=f"sink {sink.name}", daemon=True)
 
     @property

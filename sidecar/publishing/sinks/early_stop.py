@@ -70,7 +70,9 @@ class EarlyStop:
     _recorded: str = ""  # the id of the evaluation at which it was, as storage has it
 
     def __post_init__(self) -> None:
-        self._best = BestSoFar(self.metric, better_by(self.min_delta), self.exceeds_noise)
+        self._best = BestSoFar(
+            metric=self.metric, is_better=better_by(self.min_delta), exceeds_noise=self.exceeds_noise
+        )
 
     def resume(self, past: Iterable[Evaluation], /) -> None:
         """Compare the evaluations of the past. None of them gives a signal any more."""

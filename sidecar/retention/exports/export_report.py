@@ -23,7 +23,7 @@ class ExportChange(NamedTuple):
     better: str = "the first one"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ExportsReport:
     """Hold the result of one pass over the exports.
 

@@ -104,7 +104,7 @@ class Exports:
 
         `leaving`: there is no later pass, so exports that nobody wants are removed at once.
         """
-        report = ExportsReport(self._measured[1])
+        report = ExportsReport(bytes=self._measured[1])
         if policy.exports:
             try:
                 report = self.calls("/exports", partial(self._reconcile, policy, leaving=leaving))
@@ -143,7 +143,10 @@ class Exports:
         if self._measured[0] != names:
             self._measured = names, pins_bytes(self.root / EXPORTS)
         return ExportsReport(
-            self._measured[1], problems, linked=linked, best=None if holder is None else holder.plan.folder
+            bytes=self._measured[1],
+            problems=problems,
+            linked=linked,
+            best=None if holder is None else holder.plan.folder,
         )
 
     # -- the link ----------------------------------------------------------------------------------------------------

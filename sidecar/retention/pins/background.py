@@ -37,7 +37,7 @@ class MakePin(Protocol):
         ...
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class _Work:
     """Hold one unfinished pin. `turns`: the count of its thread's progress at the time `moved_at`."""
 
@@ -49,7 +49,7 @@ class _Work:
     error: Exception | None = None
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class BackgroundPinner:
     """Pin checkpoints in threads, and wait for each thread only as long as links take."""
 
@@ -144,7 +144,7 @@ class BackgroundPinner:
                 work.error = error
 
         thread = threading.Thread(target=run, name="pin", daemon=True)
-        work = _Work(discovered.checkpoint, thread, self.clock.now())
+        work = _Work(checkpoint=discovered.checkpoint, thread=thread, moved_at=self.clock.now())
         thread.start()
         return work
 

@@ -203,4 +203,6 @@ def _is_newer(record: bytes) -> bool:
 def _found(checkpoint: Checkpoint, folder: Path, files: tuple[File, ...], now: float) -> DiscoveredCheckpoint:
     """Return a checkpoint as discovered in a pin."""
     pinned = replace(checkpoint, pin=f"{folder.parent.name}/{folder.name}")
-    return DiscoveredCheckpoint(pinned, folder, written_at(files), now, files)
+    return DiscoveredCheckpoint(
+        checkpoint=pinned, folder=folder, written_at=written_at(files), seen_at=now, files=files
+    )

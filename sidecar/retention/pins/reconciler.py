@@ -53,7 +53,7 @@ class Reconciliation:
     exports: ExportsReport = NO_EXPORTS
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class PinReconciler:
     """Own the folders of one run: checkpoints, their pins, and the saves of the workers.
 

@@ -56,7 +56,7 @@ class ArtifactCleanup:
             except HangingError as error:
                 why = error.strerror
         why = None if why is None else f"cannot remove old evaluations in {self.root / 'evaluations'}: {why}"
-        return CleanupResult(sizes, failed, tuple(unmeasured), removed, why)
+        return CleanupResult(sizes=sizes, failed=failed, unmeasured=tuple(unmeasured), old=removed, old_failed=why)
 
     def _remove(self, path: str, *, drop: bool) -> "_Errors":
         errors = _Errors()

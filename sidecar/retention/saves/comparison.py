@@ -84,7 +84,7 @@ class Comparison:
         return f"{by}(95 % {ends[0]:.4g} to {ends[1]:.4g}, {self.rule})"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Difference:
     """Hold the difference of two numbers with its 95 % interval, None if it is unknown, and how it was found."""
 
@@ -102,7 +102,7 @@ class Difference:
         return lower > 0 if goal == "max" else upper < 0
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class Pairs:
     """Add up the differences of paired values. `larger`, `smaller`: how often the newer value was that."""
 
@@ -146,7 +146,7 @@ class Pairs:
             middle = mean
             variance = (math.fsum(self.squares) - mean * mean * self.count) / (self.count - 1)
             half = Z * math.sqrt(max(variance, 0.0) / self.count)
-        return Difference("paired", mean, middle - half, middle + half, self.count)
+        return Difference(rule="paired", number=mean, lower=middle - half, upper=middle + half, examples=self.count)
 
 
 def is_rounded(number: float, published: float, size: float) -> bool:
@@ -182,19 +182,19 @@ def compare_values(new: Value, old: Value) -> Difference:
         return _infinite(after, before)
     number = after - before
     if new.lower is None or new.upper is None or old.lower is None or old.upper is None:
-        return Difference("value", number)
+        return Difference(rule="value", number=number)
     lower = number - math.hypot(after - new.lower, old.upper - before)
     upper = number + math.hypot(new.upper - after, before - old.lower)
     if not (math.isfinite(lower) and math.isfinite(upper)):
-        return Difference("value", number)
-    return Difference("intervals", number, lower, upper)
+        return Difference(rule="value", number=number)
+    return Difference(rule="intervals", number=number, lower=lower, upper=upper)
 
 
 def _infinite(after: float, before: float) -> Difference:
     """Return the difference of numbers of which one is infinite: only its sign is known."""
     if math.isnan(after) or math.isnan(before) or after == before:
-        return Difference("value", None)
-    return Difference("value", math.inf if after > before else -math.inf)
+        return Difference(rule="value", number=None)
+    return Difference(rule="value", number=math.inf if after > before else -math.inf)
 
 
 def comparison(run: str, metric: str, new: tuple[int, Value], old: tuple[int, Value], found: Difference) -> Comparison:
@@ -246,7 +246,7 @@ def contradiction(record: Comparison, expected: Comparison, goal: str, size: flo
         record, rule="", better=False, difference=None, lower=None, upper=None, examples=None, note=""
     ):
         return "it is about other evaluations"
-    found = Difference(record.rule, record.difference, record.lower, record.upper)
+    found = Difference(rule=record.rule, number=record.difference, lower=record.lower, upper=record.upper)
     if found.number is None or found.lower is None or found.upper is None or expected.difference is None:
         return "it has no difference"
     if not is_rounded(found.number, expected.difference, size):

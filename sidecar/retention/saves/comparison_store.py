@@ -102,7 +102,7 @@ class ComparisonStore:
         assert new is not None  # it has a number
         assert old is not None
         why = obstacle(new, old, _eval_set(new, self.metric))
-        return compare_values(*values) if why is None else Difference(NOT_COMPARABLE, None, note=why)
+        return compare_values(*values) if why is None else Difference(rule=NOT_COMPARABLE, number=None, note=why)
 
     def _path(self, new: int, old: int) -> str:
         return f"comparisons/{new}-{old}-{hashlib.sha256(self.metric.encode()).hexdigest()[:12]}.json"

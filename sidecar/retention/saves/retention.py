@@ -63,7 +63,7 @@ class CleanupRequest:
     retained: RetainedStates | None = None  # remove some folders of evaluations that are older than these
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CleanupResult:
     """Hold the result of a cleanup request."""
 
@@ -74,7 +74,7 @@ class CleanupResult:
     old_failed: str | None = None  # why one of them could not be removed, as a sentence
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class Retention:
     """Follow the journal, and say what may be removed.
 

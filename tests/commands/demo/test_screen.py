@@ -9,8 +9,25 @@ from rich.console import Console
 from sidecar.commands.demo.screen import Scene, activity, opened
 from sidecar.commands.demo.table import Evaluation
 
-EVALUATION = Evaluation("ckpt-120", 120, "succeeded", 0.9, 0.2, 397, 2, {"detect": 0.01}, 0.2)
-EMPTY = Scene([], "imports TensorFlow", 0, 240, 2, {"chief": ("starts", ""), "worker": ("starts", "")})
+EVALUATION = Evaluation(
+    checkpoint="ckpt-120",
+    step=120,
+    status="succeeded",
+    accuracy=0.9,
+    loss=0.2,
+    examples=397,
+    workers=2,
+    phases={"detect": 0.01},
+    lag=0.2,
+)
+EMPTY = Scene(
+    evaluations=[],
+    training="imports TensorFlow",
+    step=0,
+    steps=240,
+    checkpoints=2,
+    daemons={"chief": ("starts", ""), "worker": ("starts", "")},
+)
 CHIEF = {"role": "chief", "role_source": "TF_CONFIG task chief:0", "workers": [], "pending": 0}
 WORKER = {"role": "worker", "workers": [{"state": "idle"}, {"state": "standby"}, {"state": "idle"}], "pending": 3}
 

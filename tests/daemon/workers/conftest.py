@@ -44,7 +44,15 @@ class Crew:
         )
         post = lambda worker, report: self.inbox.put((worker, report))  # noqa: E731
         ports = Ports(23000, 23999)
-        self.workers = WorkerPool(launch, bounds, f"node.{folder.name}", "127.0.0.1", ports, post, keep_standby=False)
+        self.workers = WorkerPool(
+            launch=launch,
+            bounds=bounds,
+            name=f"node.{folder.name}",
+            host="127.0.0.1",
+            ports=ports,
+            post=post,
+            keep_standby=False,
+        )
         self.members = ()
         self._standbys = ()
 

@@ -85,7 +85,16 @@ def node():
             assert how["log"] == Path(f"/logs/{worker}.log")
             return FakeProcess(100 + workers.ports.taken, how["environment"])
 
-        workers = WorkerPool(launch, BOUNDS, "n.1", host, FakePorts(), print, start=start or fake, **changes)
+        workers = WorkerPool(
+            launch=launch,
+            bounds=BOUNDS,
+            name="n.1",
+            host=host,
+            ports=FakePorts(),
+            post=print,
+            start=start or fake,
+            **changes,
+        )
         return workers
 
     return make

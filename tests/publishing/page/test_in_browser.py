@@ -126,12 +126,17 @@ def everything(run):
     run.tell(
         plan=12,
         pending=2,
-        newest=Newest(1200, time.time() - 30, "epoch-12.keras", "d", "name"),
-        progress=(
-            MemberProgress(0, "worker-0", "worker-0.3f2a.1", "evaluate", 61, 79),
-            MemberProgress(1, "worker-1", "worker-1.3f2a.2"),
+        newest=Newest(
+            step=1200, written_at=time.time() - 30, checkpoint="epoch-12.keras", digest="d", step_source="name"
         ),
-        workers=(WorkerStatus("worker-0.3f2a.1", 4711, "evaluate", 61, 79), WorkerStatus("w2", 4712, "standby")),
+        progress=(
+            MemberProgress(rank=0, node="worker-0", worker="worker-0.3f2a.1", phase="evaluate", batches=61, total=79),
+            MemberProgress(rank=1, node="worker-1", worker="worker-1.3f2a.2"),
+        ),
+        workers=(
+            WorkerStatus(worker="worker-0.3f2a.1", pid=4711, state="evaluate", batches=61, total_batches=79),
+            WorkerStatus(worker="w2", pid=4712, state="standby"),
+        ),
         left_out={"worker-9": "it runs another task"},
         sentences=("ckpt-77: Input/output error",),
         count=3,
@@ -332,11 +337,20 @@ def test_a_new_result_appears(run, serve, visit):
 def test_progress_is_live(run, serve, visit):
     """The batches of each worker of the open evaluation, while they are done."""
     run.plan("epoch-01.keras", 100)
-    run.tell(plan=1, progress=(MemberProgress(0, "worker-0", "worker-0.3f2a.1", "evaluate", 3, 79),))
+    run.tell(
+        plan=1,
+        progress=(
+            MemberProgress(rank=0, node="worker-0", worker="worker-0.3f2a.1", phase="evaluate", batches=3, total=79),
+        ),
+    )
     server = serve(run)
     page = visit(server.url)
     assert "3 of 79" in page.locator("#now").inner_text()
-    run.tell(progress=(MemberProgress(0, "worker-0", "worker-0.3f2a.1", "evaluate", 44, 79),))
+    run.tell(
+        progress=(
+            MemberProgress(rank=0, node="worker-0", worker="worker-0.3f2a.1", phase="evaluate", batches=44, total=79),
+        )
+    )
     page.get_by_text("44 of 79").wait_for()
     run.succeed({"test": {"accuracy": value(0.5)}})
     run.tell(plan=None, progress=())

@@ -118,9 +118,11 @@ def test_a_kind_of_a_newer_release(run):
 def test_the_open_evaluation(run):
     """Each worker of each node, in words, also of nodes that have not reported."""
     run.plan("ckpt-1", 100, attempt=2, members=3)
-    known = MemberProgress(0, "worker-0", "worker-0.3f2a.1", "evaluate", 5, 9)
-    silent = MemberProgress(1, "worker-1", "worker-1.3f2a.2")
-    other = MemberProgress(2, "worker-2", "worker-2.3f2a.3", "a newer phase", 7, None)
+    known = MemberProgress(rank=0, node="worker-0", worker="worker-0.3f2a.1", phase="evaluate", batches=5, total=9)
+    silent = MemberProgress(rank=1, node="worker-1", worker="worker-1.3f2a.2")
+    other = MemberProgress(
+        rank=2, node="worker-2", worker="worker-2.3f2a.3", phase="a newer phase", batches=7, total=None
+    )
     text = seen(run, plan=1, progress=(known, silent, other))
     for words in (
         "Evaluating ckpt-1, step 100, attempt 2 with 3 workers",
@@ -145,8 +147,12 @@ def test_a_node_that_waits(run):
     """An idle worker process has no progress; the queue says how far evaluation is behind."""
     run.plan("ckpt-1", 100)
     run.succeed({"test": {"accuracy": value(0.5)}})
-    worker = WorkerStatus("worker-0.3f2a.1", 4711, "idle", 0, 16)
-    text = seen(run, workers=(worker,), newest=Newest(400, 1769860800.0, "ckpt-4", "d", "name"))
+    worker = WorkerStatus(worker="worker-0.3f2a.1", pid=4711, state="idle", batches=0, total_batches=16)
+    text = seen(
+        run,
+        workers=(worker,),
+        newest=Newest(step=400, written_at=1769860800.0, checkpoint="ckpt-4", digest="d", step_source="name"),
+    )
     assert "0 of 16" not in text
     assert "waiting" in text
     assert "300 steps behind" in text
@@ -162,7 +168,10 @@ def test_links_to_the_pages_of_other_nodes(run):
         "worker-4": "data:text/html,<b>",
         "worker-5": "http://[::1/",
     }
-    nodes = [NodeSummary(node, "worker", "", "ready", "1", page_url=url) for node, url in urls.items()]
+    nodes = [
+        NodeSummary(node=node, role="worker", role_source="", state="ready", version="1", page_url=url)
+        for node, url in urls.items()
+    ]
     run.tell(alive=tuple(nodes))
     found = Seen(page(run.published.status))
     assert found.links.keys() & urls.keys() == {"worker-1"}

@@ -51,7 +51,7 @@ def test_numbers_of_other_data_or_another_task_do_not_compete(kind):
 
 def test_only_the_set_whose_data_changed_begins_anew():
     """The best one by a metric of another set stays."""
-    journal, best = Journal(), BestSoFar("test/accuracy")
+    journal, best = Journal(), BestSoFar(metric="test/accuracy")
     for step, (sets, data, number) in enumerate(
         [(("test",), "a", 0.9), (("other",), "b", 0.1), (("other",), "c", 0.2)]
     ):
@@ -75,7 +75,7 @@ def test_nan_is_no_improvement():
 
 def test_an_evaluation_that_did_not_measure_the_metric_does_not_count():
     """With `every_nth`, sets take part in some evaluations only."""
-    assert noted(BestSoFar("test/accuracy"), evaluations(0.5, None, 0.4)) == [(True, 0), (False, 0), (False, 1)]
+    assert noted(BestSoFar(metric="test/accuracy"), evaluations(0.5, None, 0.4)) == [(True, 0), (False, 0), (False, 1)]
 
 
 def test_a_checkpoint_does_not_count_twice():

@@ -133,7 +133,7 @@ def test_a_sink_that_is_away(deliver, sink, log):
     until(lambda: "sink_recovered" in log.names())
     assert log.names() == ["sink_failed", "sink_recovered"]
     assert sink.plans == [1, 2]
-    assert delivery.status == SinkStatus("notes")
+    assert delivery.status == SinkStatus(name="notes")
 
 
 def test_pauses_between_tries_have_a_longest_one(deliver, sink, monkeypatch):
@@ -456,4 +456,4 @@ def test_memory_is_bounded_for_one_that_is_away(deliver, storage, sink, journal_
     sink.hold.set()
     until(lambda: delivery.has_delivered)
     assert (sink.plans, len(journal_reads)) == (list(range(1, 13)), 2)
-    assert delivery.status == SinkStatus("notes")
+    assert delivery.status == SinkStatus(name="notes")

@@ -285,7 +285,7 @@ def test_the_metric_of_the_settings_decides(tmp_path, target):
     for step, (accuracy, loss) in enumerate([(0.5, 2.0), (0.4, 1.0)]):
         numbers = {**value(accuracy), "loss": Value(value=loss, hex=loss.hex(), goal="min")}
         journal.evaluate(f"ckpt-{step}", step, numbers)
-    made = make(tmp_path, target, "best", best=BestSoFar("test/loss"))
+    made = make(tmp_path, target, "best", best=BestSoFar(metric="test/loss"))
     for event in events_of(journal):
         made.write(event)
     assert [each["plan"] for each in target.got] == [1, 2]

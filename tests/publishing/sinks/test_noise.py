@@ -57,8 +57,9 @@ def events(storage):
 def make(storage):
     """Make the hook of a daemon that just started."""
 
-    def make(*more):
-        best = BestSoFar("test/accuracy", *more, exceeds_noise=RecordedComparisons(storage, storage.root))
+    def make(**more):
+        noise = RecordedComparisons(storage, storage.root)
+        best = BestSoFar(metric="test/accuracy", exceeds_noise=noise, **more)
         return Hook(hook="best", target=Target(), run_dir=storage.root, deadline_seconds=60, best=best)
 
     return make
@@ -103,7 +104,7 @@ def test_a_restarted_daemon_decides_the_same(make, events, storage, restarted_at
 
 def test_the_past_is_as_it_was_recorded(make, events, monkeypatch):
     """Predictions showed that the second one is better. They are gone, and are not asked for."""
-    paired = Difference("paired", 0.81 - 0.8, 0.005, 0.015, 1000)
+    paired = Difference(rule="paired", number=0.81 - 0.8, lower=0.005, upper=0.015, examples=1000)
     monkeypatch.setattr(ComparisonStore, "_paired", lambda *_: paired)
     assert plans(make(), events[:2]) == [1, 2]
     monkeypatch.setattr(ComparisonStore, "_paired", lambda *_: pytest.fail("predictions are read"))

@@ -14,7 +14,10 @@ BOUND = 10.0
 
 def found(name):
     return DiscoveredCheckpoint(
-        Checkpoint(name=name, digest=name * 16, step=1, format="tf_object"), Path("/ckpts"), 0.0, 0.0
+        checkpoint=Checkpoint(name=name, digest=name * 16, step=1, format="tf_object"),
+        folder=Path("/ckpts"),
+        written_at=0.0,
+        seen_at=0.0,
     )
 
 
@@ -44,14 +47,14 @@ def finished(pinner, each):
 
 def test_what_is_quick_is_done_at_once():
     """A link is made while the scan waits for it."""
-    pinner = BackgroundPinner(Path("/pins"), make=lambda each, pins, **_: replace(each, folder=pins / "a"))
+    pinner = BackgroundPinner(pins=Path("/pins"), make=lambda each, pins, **_: replace(each, folder=pins / "a"))
     assert pinner.pin(found("a"), copies=True).folder == Path("/pins/a")
 
 
 def test_what_takes_long_goes_on_beside_the_looks():
     """Each scan is answered at once, the copy begins once, and the scan after its end has it."""
     copying = Copying()
-    pinner = BackgroundPinner(Path("/pins"), patience_seconds=0.01, make=copying)
+    pinner = BackgroundPinner(pins=Path("/pins"), patience_seconds=0.01, make=copying)
     assert [pinner.pin(found("a"), copies=True) for _ in range(3)] == [None, None, None]
     assert pinner.pin(found("b"), copies=True) is None
     copying.ended.set()
@@ -63,7 +66,7 @@ def test_what_takes_long_goes_on_beside_the_looks():
 def test_what_fails_beside_the_looks_is_told_in_one():
     """The scan that asks after its end hears of it, once; then it is tried anew."""
     copying = Copying(VanishedError("a was deleted"))
-    pinner = BackgroundPinner(Path("/pins"), patience_seconds=0.01, make=copying)
+    pinner = BackgroundPinner(pins=Path("/pins"), patience_seconds=0.01, make=copying)
     assert pinner.pin(found("a"), copies=True) is None
     copying.ended.set()
     with pytest.raises(VanishedError, match="a was deleted"):
@@ -73,7 +76,7 @@ def test_what_fails_beside_the_looks_is_told_in_one():
 def test_what_nobody_asks_for_any_more_blocks_nobody():
     """A checkpoint that vanished while it was copied makes room for the next."""
     copying = Copying()
-    pinner = BackgroundPinner(Path("/pins"), patience_seconds=0.01, make=copying)
+    pinner = BackgroundPinner(pins=Path("/pins"), patience_seconds=0.01, make=copying)
     assert pinner.pin(found("a"), copies=True) is None
     copying.ended.set()
     assert finished(pinner, found("b")).folder == Path("/pins/b")
@@ -82,7 +85,7 @@ def test_what_nobody_asks_for_any_more_blocks_nobody():
 def test_one_that_hangs_holds_up_no_other():
     """It is named; what comes after it is pinned, one at a time as ever."""
     hanging, copying = Copying(), Copying()
-    pinner = BackgroundPinner(Path("/pins"), patience_seconds=0.01, make=hanging, hangs_after_seconds=0.05)
+    pinner = BackgroundPinner(pins=Path("/pins"), patience_seconds=0.01, make=hanging, hangs_after_seconds=0.05)
     assert pinner.pin(found("a"), copies=True) is None
     assert pinner.pin(found("b"), copies=True) is None
     assert hanging.begun == ["a"], "it may only be slow"
@@ -102,7 +105,7 @@ def test_one_that_hangs_holds_up_no_other():
 def test_when_as_many_hang_as_may_nothing_is_begun():
     """That is said; and nobody waits for them, as they may never end."""
     hanging = Copying()
-    pinner = BackgroundPinner(Path("/pins"), patience_seconds=0.01, make=hanging, hangs_after_seconds=0.05)
+    pinner = BackgroundPinner(pins=Path("/pins"), patience_seconds=0.01, make=hanging, hangs_after_seconds=0.05)
     for number, name in enumerate("abcd"):
         until(lambda number=number: len(pinner.hanging()) == number)
         assert pinner.pin(found(name), copies=True) is None
@@ -124,7 +127,7 @@ def test_one_that_takes_long_does_not_hang_as_long_as_it_gets_on(tmp_path):
             (tmp_path / "file").write_bytes(b"x")
         return each
 
-    pinner = BackgroundPinner(tmp_path, patience_seconds=0.01, make=check, hangs_after_seconds=0.2)
+    pinner = BackgroundPinner(pins=tmp_path, patience_seconds=0.01, make=check, hangs_after_seconds=0.2)
     for _ in range(50):
         assert pinner.pin(found("a"), copies=True) is None
         assert pinner.hanging() == {}

@@ -95,7 +95,7 @@ def test_a_record_that_leaves_the_state_directory_is_reported(root, path):
 def test_what_is_gone_is_tidied(root):
     """Another node does the same."""
     gone = ("evaluations/ckpt-5@0/plan-7", "evaluations/ckpt-6@0/plan-8")
-    assert ArtifactCleanup(root).tidy(CleanupRequest(gone, gone, gone)) == CleanupResult(dict.fromkeys(gone, 0))
+    assert ArtifactCleanup(root).tidy(CleanupRequest(gone, gone, gone)) == CleanupResult(sizes=dict.fromkeys(gone, 0))
     assert ArtifactCleanup(root / "nowhere").tidy(CleanupRequest((PLAN,), (PLAN,))) == CleanupResult()
 
 

@@ -71,7 +71,7 @@ def test_other_paired_values_are_compared_by_their_differences():
 )
 def test_an_interval_that_holds_0_is_noise(lower, upper, goal):
     """By either goal, and whatever the sign of the difference."""
-    found = Difference("paired", (lower + upper) / 2, lower, upper, 1000)
+    found = Difference(rule="paired", number=(lower + upper) / 2, lower=lower, upper=upper, examples=1000)
     assert [name for name in ("max", "min") if found.is_better(name)] == ([] if goal is None else [goal])
 
 
@@ -118,7 +118,13 @@ def test_without_known_noise_the_better_number_is_better(new, old, better):
 
 NEW, OLD = value(0.82, wilson(820, 1000)), value(0.8, wilson(800, 1000))
 EXPECTED = comparison("r", "test/accuracy", (2, NEW), (1, OLD), compare_values(NEW, OLD))
-PAIRED = comparison("r", "test/accuracy", (2, NEW), (1, OLD), Difference("paired", 0.02, 0.011, 0.029, 1000))
+PAIRED = comparison(
+    "r",
+    "test/accuracy",
+    (2, NEW),
+    (1, OLD),
+    Difference(rule="paired", number=0.02, lower=0.011, upper=0.029, examples=1000),
+)
 
 
 def test_possible_records_are_believed():

@@ -24,7 +24,7 @@ class Follower(Retention):
     """Retention beside a journal of successes."""
 
     def __init__(self, keep, max_bytes=None):
-        super().__init__(keep, max_bytes=max_bytes)
+        super().__init__(keep=keep, max_bytes=max_bytes)
         self.history = JournalState()
 
     def evaluated(self, accuracy=None):
@@ -62,7 +62,7 @@ def follow(retention, accuracies, *, size=10, sizes=None):
         while (due := retention.due(0.0)) != CleanupRequest():
             assert set(due.measure) <= kept
             kept -= set(due.thin)
-            retention.done(due, CleanupResult({each: (sizes or {}).get(each, size) for each in due.measure}), 0.0)
+            retention.done(due, CleanupResult(sizes={each: (sizes or {}).get(each, size) for each in due.measure}), 0.0)
     return [number for number in range(1, len(accuracies) + 1) if folder(number) in kept]
 
 
@@ -89,7 +89,7 @@ def test_what_is_due_is_said_until_it_is_done():
     retention.evaluated()
     due = retention.due(0.0)
     assert retention.due(1.0) == due
-    retention.done(due, CleanupResult({folder(2): 5}), 0.0)
+    retention.done(due, CleanupResult(sizes={folder(2): 5}), 0.0)
     assert retention.due(2.0) == CleanupRequest()
     assert retention.bytes == 5
 
@@ -100,7 +100,7 @@ def test_what_became_due_meanwhile_is_not_taken_for_done():
     retention.evaluated()
     due = retention.due(0.0)
     retention.evaluated()
-    retention.done(due, CleanupResult({folder(1): 5}), 0.0)
+    retention.done(due, CleanupResult(sizes={folder(1): 5}), 0.0)
     assert retention.due(0.0) == CleanupRequest((), folders(1), folders(2))
     assert retention.bytes == 0
 
@@ -112,7 +112,7 @@ def test_what_failed_plans_left_is_removed_when_nobody_writes_there_any_more():
     retention.failed(plan(2), 130.0)
     assert retention.due(159.0) == CleanupRequest()
     assert retention.due(160.0) == CleanupRequest(folders(1))
-    retention.done(retention.due(160.0), CleanupResult({}), 0.0)
+    retention.done(retention.due(160.0), CleanupResult(sizes={}), 0.0)
     assert retention.due(200.0) == CleanupRequest(folders(2))
 
 
@@ -174,16 +174,16 @@ def test_nothing_goes_for_want_of_bytes_before_all_are_measured():
     retention.evaluated()
     retention.evaluated()
     assert retention.due(0.0) == CleanupRequest((), (), folders(1, 2))
-    retention.done(retention.due(0.0), CleanupResult({folder(1): 10, folder(2): 10}), 0.0)
+    retention.done(retention.due(0.0), CleanupResult(sizes={folder(1): 10, folder(2): 10}), 0.0)
     assert retention.bytes == 20
     later = Follower(3, max_bytes=15)
     later.evaluated()
     later.evaluated()
-    later.done(later.due(0.0), CleanupResult({folder(1): 10, folder(2): 10}), 0.0)
+    later.done(later.due(0.0), CleanupResult(sizes={folder(1): 10, folder(2): 10}), 0.0)
     later.evaluated()
     assert later.due(0.0) == CleanupRequest((), (), folders(1, 2, 3))
     assert retention.due(0.0) == CleanupRequest((), folders(1))
-    retention.done(retention.due(0.0), CleanupResult({}), 0.0)
+    retention.done(retention.due(0.0), CleanupResult(sizes={}), 0.0)
     assert retention.bytes == 10
 
 
@@ -197,7 +197,7 @@ def test_a_folder_that_cannot_be_tidied_is_tried_again_a_few_times():
     for tries in range(1, TRIES + 1):
         due = retention.due(now)
         assert set(due.drop + due.thin) == {folder(1), *stays} if tries == 1 else set(stays)
-        given_up.append(retention.done(due, CleanupResult(dict.fromkeys(due.measure, 5), stays), now))
+        given_up.append(retention.done(due, CleanupResult(sizes=dict.fromkeys(due.measure, 5), failed=stays), now))
         assert retention.due(now) == retention.due(now + 59.9) == CleanupRequest()
         now += 60.0
     assert given_up == [[]] * (TRIES - 1) + [[folder(9), folder(2)]]
@@ -210,10 +210,10 @@ def test_what_had_to_make_room_and_stayed_is_tried_again():
     retention = Follower(3, max_bytes=25)
     for _ in range(3):
         retention.evaluated()
-    retention.done(retention.due(0.0), CleanupResult(dict.fromkeys(folders(1, 2, 3), 10)), 0.0)
+    retention.done(retention.due(0.0), CleanupResult(sizes=dict.fromkeys(folders(1, 2, 3), 10)), 0.0)
     assert retention.due(0.0) == CleanupRequest((), folders(1))
-    retention.done(retention.due(0.0), CleanupResult({}, {folder(1): "why"}), 0.0)
-    retention.done(retention.due(1.0), CleanupResult({folder(2): 10, folder(3): 10}), 1.0)
+    retention.done(retention.due(0.0), CleanupResult(sizes={}, failed={folder(1): "why"}), 0.0)
+    retention.done(retention.due(1.0), CleanupResult(sizes={folder(2): 10, folder(3): 10}), 1.0)
     assert retention.due(2.0) == CleanupRequest()
     assert retention.due(60.0) == CleanupRequest((), folders(1))
     assert retention.done(retention.due(60.0), CleanupResult(), 60.0) == []

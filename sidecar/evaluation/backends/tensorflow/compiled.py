@@ -206,7 +206,7 @@ class CompiledMeasurement:
 
     def compute(self, states: SetStates) -> MetricResult:
         """Return the numbers under the names that `test_step` gives them."""
-        found = _Numbers(set(self.dependence.metrics(states)))
+        found = _Numbers(sources_of_batches=set(self.dependence.metrics(states)))
         in_turn = self.in_turn.results(states)
         notes_in_turn: tuple[str, ...] = ()
         derived = self._derived_numbers(states, in_turn)
@@ -280,7 +280,7 @@ class CompiledMeasurement:
         return found
 
 
-@dataclass
+@dataclass(kw_only=True)
 class _Numbers:
     """Collect numbers, and the names of those about which there is a note."""
 

@@ -83,7 +83,7 @@ class _Candidate:
     root: Any
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _Binding:
     """Map the model's variables to keys of the checkpoint."""
 
@@ -180,7 +180,7 @@ def _restore_by_name(model: Any, variables: list[Any], path: str, reader: Any, e
     scope = None if keys else _scope_of(model, variables, shapes)
     if scope is not None:
         keys = {index: f"{scope}/{_own_name(model, each)}" for index, each in enumerate(variables)}
-    binding = _Binding(_Candidate("", model), keys, has_more=False)
+    binding = _Binding(candidate=_Candidate("", model), keys=keys, has_more=False)
     missing = [variable for variable in binding.missing(variables) if not exceptions.keeps(variable)]
     if missing or len(set(keys.values())) < len(keys):
         raise EvaluationError("mismatch", _explain_names(model, variables, missing, path, shapes))
@@ -397,8 +397,8 @@ def _exported(
         _require_same_name(variable, attribute.full_name)
     bound = {places[id(variable)]: attribute for variable, attribute in pairs}
     return _Binding(
-        _Candidate("", model),
-        {index: attribute.checkpoint_key for index, attribute in sorted(bound.items())},
+        candidate=_Candidate("", model),
+        keys={index: attribute.checkpoint_key for index, attribute in sorted(bound.items())},
         has_more=False,
         names={index: attribute.full_name for index, attribute in bound.items()},
         unbound=unbound,
@@ -469,11 +469,11 @@ def _bind(
     }
     place = next((node for node, trackable in matched.items() if trackable is model), None)
     return _Binding(
-        candidate,
-        {index: attribute.checkpoint_key for index, attribute in bound.items()},
-        has_more,
-        {index: attribute.full_name for index, attribute in bound.items()},
-        () if place is None else tuple(_unbound(graph, place, matched, shapes)),
+        candidate=candidate,
+        keys={index: attribute.checkpoint_key for index, attribute in bound.items()},
+        has_more=has_more,
+        names={index: attribute.full_name for index, attribute in bound.items()},
+        unbound=() if place is None else tuple(_unbound(graph, place, matched, shapes)),
     )
 
 

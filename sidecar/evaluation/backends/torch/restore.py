@@ -103,7 +103,7 @@ class _Entry:
     others: Mapping[str, Any] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _Fit:
     """A set of weights: the values of one entry below one prefix by the model's names.
 
@@ -314,12 +314,12 @@ def _candidate(
     missing = own.keys() - bound.keys()
     given = kept.names(missing) if bound else set()
     return _Fit(
-        entry,
-        prefix,
-        bound,
-        frozenset(missing - given),
-        surplus,
-        _versions(entry.versions, prefix, names),
+        entry=entry,
+        prefix=prefix,
+        bound=bound,
+        missing=frozenset(missing - given),
+        surplus=surplus,
+        versions=_versions(entry.versions, prefix, names),
         alone=len(below) == len(stored),
         from_build_model=frozenset(given),
         ignored=(*ignored, *sorted(dropped)),
