@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
+from random import Random
 
 from simulation.scenario import FAILURES, Fault, NodeSettings, NodeSpec, Save, Scenario
 
@@ -186,6 +187,17 @@ def old_heartbeat_shows_a_worker_that_lost() -> Scenario:
         ("worker_fails", 3.0, 2, 1.0, _RAISES, True),
     )
     return _scenario(_nodes(3, settings), _saves((100, 0.5), (200, 0.6), (300, 0.7)), faults)
+
+
+def forging(scenario: Scenario, count: int = 3) -> Scenario:
+    """The same, and somebody forges records of the journal now and then. Seeds do not draw that."""
+    random = Random(f"{scenario.seed}/{scenario.generation}/forged")
+    last = max((each.at for each in scenario.saves), default=0.0)
+    forged = tuple(
+        Fault(1000 + number, "forged", 2.0 + last * random.random(), 0, 0.0, random.random(), random.random() < 0.7)
+        for number in range(count)
+    )
+    return replace(scenario, faults=(*scenario.faults, *forged))
 
 
 def exporting(scenario: Scenario, count: int = 2, *, data_last: int = 0) -> Scenario:

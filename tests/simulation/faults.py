@@ -1,20 +1,23 @@
 """What each kind of fault does to a host or to the shared disk. Lengths are seconds; values are in [0, 1)."""
 
 import errno
+import json
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 from sidecar.coordination import journal, snapshot_store
-from sidecar.coordination.journal import plan_path
+from sidecar.coordination.journal import outcome_path, plan_path
 from sidecar.daemon.events import FilesChanged
-from sidecar.protocol.records import Plan, Settlement
+from sidecar.protocol.records import Member, Outcome, Plan, Result, Settlement, Value, group_id
 from sidecar.protocol.states import Verdict
 from simulation.scenario import FAILURES, LINGERS
 
 EVERYWHERE = frozenset(
     {"all_replaced", "all_storage_hangs", "rewind", "state_deleted", "state_away", "names_lost", "state_restored"}
 )
-BORNE = frozenset({"reads_go_back", "moved_away", "leftover", "requeue", "wall_step"})  # they excuse no daemon
+BORNE = frozenset(
+    {"forged", "reads_go_back", "moved_away", "leftover", "requeue", "wall_step"}
+)  # they excuse no daemon
 FOR_GOOD = float("inf")
 
 
@@ -282,6 +285,76 @@ def _requeue(simulation, host, fault) -> None:
     simulation.appeared(path, data, host.life)
 
 
+def _forged(simulation, host, fault) -> None:
+    """Another user of the group writes a record that breaks a limit or an invariant, and would do harm if it counted.
+
+    It ends the open plan, or else it is the next one.
+    """
+    book = simulation.referee.book
+    if simulation.referee.run is None or host.life is None:
+        return
+    opened, nonce = book.open, f"forged-{fault.number}"
+    if opened is None:
+        there = tuple(
+            Settlement(
+                name=each.name,
+                digest=each.key[1],
+                step=each.step,
+                verdict=Verdict.SKIPPED,
+                reason="x" * 5000 if fault.value < 0.7 else "unwanted",  # 4,096 characters are the most
+            )
+            for each in simulation.disk.all()
+        )
+        plan = Plan(
+            plan=len(book.plans) + 1,
+            run=simulation.referee.run,
+            nonce=nonce,
+            checkpoint=None,
+            attempt=0,
+            members=() if fault.value < 0.5 else (Member(7, "n", "w", "h:1"),),  # ranks count up from 0
+            settles=there if fault.value >= 0.5 or there else (),
+            task=None,
+            proposer="nobody" if there else "x" * 5000,
+            proposed_at="now",
+        )
+        path, data = plan_path(plan.plan), _uncut(plan)
+    else:
+        number = simulation.note_result(())
+        accuracy = Value(value=float(number), hex=float(number).hex(), goal="max")
+        result = Result(
+            group=group_id(opened.members or ()),
+            workers=len(opened.members or ()) + (fault.value < 0.3),
+            examples={} if fault.value < 0.6 else {"test": 1},  # each eval set has a number of examples
+            metrics={"test": {"accuracy": accuracy}},
+            phases={},
+            variables="v" if fault.value < 0.6 else "v" * 5000,
+            task=opened.task or "",
+            profile={},
+            saves=(),
+        )
+        outcome = Outcome(
+            plan=opened.plan,
+            run=opened.run,
+            nonce=nonce,
+            status="succeeded",
+            closed_by="nobody",
+            completed_at="now",
+            result=result,
+        )
+        path, data = outcome_path(opened.plan), _uncut(outcome)
+    if path in simulation.disk.files or simulation.referee.is_moved(path):
+        return
+    simulation.forged[path] = data
+    simulation.counts["forged records"] += 1
+    simulation.disk.put(path, data)
+    simulation.appeared(path, data, host.life)
+
+
+def _uncut(record) -> bytes:
+    """Return a record with texts of any length."""
+    return json.dumps(asdict(record) | ({"schema": 1})).encode()
+
+
 def _upgrade(simulation, host, fault) -> None:
     """Somebody stops the daemon, installs another release, and starts it; or goes back to the former one."""
     scenario = simulation.scenario
@@ -518,4 +591,5 @@ STRIKE = {
     "state_deleted": _state_deleted,
     "becomes_chief": _becomes_chief,
     "requeue": _requeue,
+    "forged": _forged,
 }

@@ -156,9 +156,37 @@ class Referee:
         if path == "run.json":
             self.run = data.decode().split('"run":"')[1].split('"')[0]
         elif path.startswith("plans/"):
-            self._planned(loads(Plan, plain(data)), life)
+            self._planned(self._read(Plan, path, data), life)
         elif path.startswith("outcomes/"):
-            self._closed(loads(Outcome, plain(data)), life)
+            self._closed(self._read(Outcome, path, data), life)
+
+    def _read(self, kind: type[Plan | Outcome], path: str, data: bytes) -> Plan | Outcome:
+        """Return a record as the book holds it: a forged plan does nothing, and a forged outcome is a failure."""
+        if self._simulation.forged.get(path) != data:
+            return loads(kind, plain(data))
+        number = int(path[-17:-5])
+        if kind is Plan:
+            return Plan(
+                plan=number,
+                run=self.run or "",
+                nonce="forged",
+                checkpoint=None,
+                attempt=0,
+                members=None,
+                settles=(),
+                task=None,
+                proposer="",
+                proposed_at="",
+            )
+        return Outcome(
+            plan=number,
+            run=self.run or "",
+            nonce="forged",
+            status="failed",
+            closed_by="",
+            completed_at="",
+            kind="void",
+        )
 
     def replaced(self, path: str, before: bytes | None, data: bytes, life) -> None:
         """Another write than a creation."""
@@ -243,7 +271,7 @@ class Referee:
             for kind, records in kinds:
                 path, record = _path(kind, number), records.get(number)
                 if path in self._stood:
-                    self.book.add(loads(kind, plain(self._stood[path])))
+                    self.book.add(self._read(kind, path, self._stood[path]))
                 elif path in self._purged and record is not None and (kind is Plan or number < last):
                     self.book.add(record)
         self.promises.rewound(self.book)

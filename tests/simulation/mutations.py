@@ -4,6 +4,8 @@ Each mutation is one rule of agreement left out of the production code, or of th
 takes, and names the invariants that have to notice. Those about what users were promised are in a file of their own.
 """
 
+import itertools
+import json
 from dataclasses import replace
 
 from sidecar.coordination import heartbeats, journal, journal_records, liveness, segments
@@ -15,8 +17,11 @@ from sidecar.daemon.storage_thread import CreatePlan, StorageThread
 from sidecar.daemon.workers import pool
 from sidecar.policy import decide, eligibility, final_verdicts, group_formation
 from sidecar.policy.actions import Wait
+from sidecar.protocol.codec import from_json
+from sidecar.protocol.records import Outcome, Plan
 from sidecar.retention.pins.policy import PinDecision
 from simulation import by_hand, workers
+from simulation.generations import make
 from simulation.mutation import Mutation, with_fault
 from simulation.mutations_of_promises import MUTATIONS as OF_PROMISES
 
@@ -166,6 +171,40 @@ def _keep_none(self, closed, *, dry_run):
     return _make_next(self, closed + self.kept_plans, dry_run=dry_run)
 
 
+def _believe(kind):
+    """Read a record without its limits and invariants."""
+    return lambda data, *_: from_json(kind, json.loads(data))
+
+
+def _differ(decode, kind):
+    """Set a void record aside every second time only: one node does, and another does not."""
+    times = itertools.count()
+
+    def read(data, *arguments):
+        found = decode(data, *arguments)
+        is_void = found.kind == "void" if kind is Outcome else found.void is not None
+        return _believe(kind)(data) if is_void and next(times) % 2 else found
+
+    return read
+
+
+def _overlook_void_plans(self, number):
+    before, found = self._at, _read_plan(self, number)
+    if found is not None and found.void is not None:
+        self._at, found = before, None
+    return found
+
+
+def _overlook_void_outcomes(self, plan):
+    before, found = self._at, _read_outcome(self, plan)
+    if found is not None and found.kind == "void":
+        self._at, found = before, None
+    return found
+
+
+_read_plan, _read_outcome = journal.Journal._read_plan, journal.Journal._read_outcome
+_FORGED = tuple(by_hand.forging(make(seed)) for seed in range(1, 41))
+
 _carry_out, _make_next, _data = Compaction.carry_out, Compaction._make_next, journal.Journal._data
 _LATE = tuple(by_hand.varied(by_hand.record_is_created_late(), 20))
 
@@ -288,6 +327,36 @@ MUTATIONS = (
         ((Compaction, "_make_next", _keep_none),),
         ("segments hold the journal",),
         first=_LATE,
+    ),
+    Mutation(
+        "a forged record counts",
+        ((journal, "decode_plan", _believe(Plan)), (journal, "decode_outcome", _believe(Outcome))),
+        ("shown is in the journal", "all is settled"),
+        first=_FORGED,
+    ),
+    Mutation(
+        "nodes differ about a void outcome",
+        ((journal, "decode_outcome", _differ(journal.decode_outcome, Outcome)),),
+        ("shown is in the journal",),
+        first=_FORGED,
+    ),
+    Mutation(
+        "nodes differ about a void plan",
+        ((journal, "decode_plan", _differ(journal.decode_plan, Plan)),),
+        ("all is settled", "pins stay", "daemons end for a reason"),
+        first=_FORGED,
+    ),
+    Mutation(
+        "a void plan is dropped silently",
+        ((journal.Journal, "_read_plan", _overlook_void_plans),),
+        ("all is settled",),
+        first=_FORGED,
+    ),
+    Mutation(
+        "a void outcome is dropped silently",
+        ((journal.Journal, "_read_outcome", _overlook_void_outcomes),),
+        ("all is settled", "no plan stays open", "waits are bounded"),
+        first=_FORGED,
     ),
     *OF_PROMISES,
 )

@@ -83,6 +83,16 @@ def test_the_best_are_found_anew_for_other_data(seed):
     assert report.violation is None
 
 
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("seeds_with_it", [range(1, 25), pytest.param(range(25, 400), marks=pytest.mark.nightly)])
+def test_forged_records_of_the_journal_are_set_aside(seeds_with_it):
+    """By all nodes alike: the number is used, or the plan has failed, and all else goes on. No seed draws them."""
+    reports = [simulate(by_hand.forging(make(seed))) for seed in seeds_with_it]
+    assert [(report.scenario.seed, report.violation) for report in reports if report.violation is not None] == []
+    assert sum(report.counts["forged records"] for report in reports) > len(reports)
+    assert sum(report.outcomes["void"] for report in reports) > len(reports) / 4
+
+
 def test_a_third_of_all_schedules_have_one_or_two_nodes(total, seeds):
     """As most runs of users have; and some have many."""
     few = total.nodes[1] + total.nodes[2]
