@@ -17,13 +17,47 @@ JOBS ?= 3
 PYTEST := $(BIN)/pytest --numprocesses $(JOBS) --durations 10
 # Many images set this one. Each of the hundreds of processes of the tests would then compile the package again.
 unexport PYTHONDONTWRITEBYTECODE
+# What the tests of `make coverage` and `make coverage-fast` reach, in percent, rounded down. That of all tests is a
+# lower bound until the whole suite was measured.
+COVERAGE_FLOOR ?= 80
+COVERAGE_FAST_FLOOR ?= 80
 SECONDS := tests/commands/demo tests/deploy tests/integration tests/simulation tests/daemon/workers
 
-.PHONY: help demo test test-fast test-all test-rest test-gpu faults lint docs bench simulate dashboards reference screenshots try-compose soak try-systemd try-readme clean
+# An environment that VENV names may belong to another clone. Unless this clone made it, nothing is installed into it and it
+# is not removed: its tools read this clone's sources, and a missing one is told.
+ifneq ($(origin VENV),file)
+ifneq ($(wildcard $(BIN)/python),)
+ifneq ($(CURDIR),$(shell cat $(READY) $(DEMO_READY) $(DOCS_READY) 2>/dev/null | head -n 1))
+FOREIGN := foreign
+READY := foreign
+DEMO_READY := foreign
+DOCS_READY := foreign
+export PYTHONPATH := $(CURDIR)$(if $(PYTHONPATH),:$(PYTHONPATH))
+endif
+endif
+endif
+EXTRAS := tensorflow torch mlflow dev docs
+define MISSING
+import importlib.metadata, re, sys, tomllib
+project = tomllib.load(open("pyproject.toml", "rb"))["project"]
+needed = project["dependencies"] + [each for extra in sys.argv[1:] for each in project["optional-dependencies"][extra]]
+present = {re.sub("[-_.]+", "-", each.name).lower() for each in importlib.metadata.distributions()}
+missing = [name for each in needed if re.sub("[-_.]+", "-", name := re.match(r"[\w.-]+", each)[0]).lower() not in present]
+sys.exit("$(VENV) is not of this clone and is left as it is, but it lacks " + ", ".join(dict.fromkeys(missing)) + ": install them there, or leave VENV out" if missing else 0)
+endef
+export MISSING
+
+# HASHED (VERSIONS, FILE): pins with hashes of all their files; the comments of FILE stay.
+HASHED = sed -n 's/^\([[:alnum:]_.-]*==[^ ;]*\).*/\1/p' $(1) | grep -v '^torch==' | \
+  .venv-hashes/bin/uv pip compile --quiet --no-deps --no-annotate --no-header --generate-hashes --python-version 3.11.7 \
+  --output-file .venv-hashes/pins - && { grep '^\#' $(2); cat .venv-hashes/pins; } > .venv-hashes/new && mv .venv-hashes/new $(2)
+
+.PHONY: foreign coverage coverage-fast matrix dist release-notes hashes help demo test test-fast test-all test-rest test-gpu faults lint docs bench simulate dashboards reference screenshots try-compose soak try-systemd try-readme clean
 
 help:  ## Show this.
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST)
 
+demo: EXTRAS := demo
 demo: $(or $(wildcard $(READY)),$(DEMO_READY))  ## Train on real digits and watch each checkpoint being evaluated (2 minutes; ARGS=--keep).
 	@echo 'Training a small model and evaluating its 8 checkpoints, which takes 1 to 2 minutes. Ctrl-C ends it.'
 	@$(BIN)/sidecar demo $(ARGS)
@@ -32,7 +66,13 @@ test: lint $(MLFLOW_READY)  ## Run every check and the tests of every part, with
 	$(PYTEST) -m 'not nightly' $(ARGS)
 
 test-fast: $(READY)  ## Run the tests that import no framework and start no process for seconds (1 minute).
-	PYTHONPATH=tests $(PYTEST) -p no_framework -m 'not tensorflow and not torch and not seconds and not nightly' $(SECONDS:%=--ignore=%) $(ARGS)
+	PYTHONPATH=tests$(if $(PYTHONPATH),:$(PYTHONPATH)) $(PYTEST) -p no_framework $(COVERAGE) -m 'not tensorflow and not torch and not seconds and not nightly' $(SECONDS:%=--ignore=%) $(ARGS)
+
+coverage: $(READY) $(MLFLOW_READY)  ## Run the tests of `make test`; fail if they reach less of the package than they did (20 minutes on two cores).
+	$(PYTEST) --cov --cov-report=term:skip-covered --cov-fail-under=$(COVERAGE_FLOOR) -m 'not nightly' $(ARGS)
+
+coverage-fast: $(READY)  ## Run `make test-fast`; fail if it reaches less of the package than it did (2 minutes).
+	$(MAKE) test-fast COVERAGE='--cov --cov-report= --cov-fail-under=$(COVERAGE_FAST_FLOOR)'
 
 test-all: lint $(MLFLOW_READY)  ## Run the whole suite: all metric classes, 2,000 schedules, mutations, recordings made again (35 minutes).
 	$(PYTEST) $(ARGS)
@@ -42,7 +82,7 @@ test-rest: $(READY) $(MLFLOW_READY)  ## Run what `make test` leaves to `make tes
 
 test-gpu: $(READY)  ## Run what needs a GPU; where there is none, say so and try nothing.
 	@if nvidia-smi -L >/dev/null 2>&1; then \
-	  $(PIP) --quiet --editable '.[gpu,dev]' && \
+	  $(if $(FOREIGN),,$(PIP) --quiet --editable '.[gpu,dev]' &&) \
 	  $(BIN)/pytest tests/integration/gpu $(ARGS); \
 	else echo '!!! NO GPU HERE, nothing was tried: nvidia-smi finds none'; fi
 
@@ -52,9 +92,11 @@ faults: $(READY)  ## Try what can go wrong with processes, links and disks, and 
 lint: $(READY)  ## Run the checks that run nothing.
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
+	$(BIN)/codespell
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
+docs: EXTRAS := docs
 docs: $(or $(wildcard $(READY)),$(DOCS_READY))  ## Build the documentation site into site/; a broken link or a page outside the navigation fails it.
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --clean
 
@@ -62,7 +104,7 @@ bench: $(READY)  ## Measure, and write tests/benchmarks/RESULTS.md (35 minutes; 
 	$(BIN)/python tests/benchmarks $(ARGS)
 
 simulate: $(READY)  ## Simulate daemons under faults (SEEDS=1-50000; one seed with FAULTS=, NODES=, CHECKPOINTS= is replayed).
-	PYTHONPATH=tests $(BIN)/python -m simulation $(SEEDS) $(if $(FAULTS),--faults=$(FAULTS)) $(if $(NODES),--nodes=$(NODES)) \
+	PYTHONPATH=tests$(if $(PYTHONPATH),:$(PYTHONPATH)) $(BIN)/python -m simulation $(SEEDS) $(if $(FAULTS),--faults=$(FAULTS)) $(if $(NODES),--nodes=$(NODES)) \
 	  $(if $(CHECKPOINTS),--checkpoints=$(CHECKPOINTS)) $(ARGS)
 
 dashboards: $(READY)  ## Write the Grafana dashboards anew from the code that makes them.
@@ -77,6 +119,22 @@ screenshots: $(READY) $(MLFLOW_READY)  ## Take the pictures of docs/img/ anew fr
 try-compose:  ## Build the images, start docker-compose.yml, let its end-to-end test judge it (Docker).
 	deploy/compose/try
 
+matrix: $(READY)  ## Run the fast tests under each other Python, and one evaluation with the oldest and newest frameworks (8 minutes).
+	.ci/matrix $(ARGS)
+
+dist: $(READY)  ## Build the wheel and the sdist into dist/: the same bytes from the same commit.
+	rm -rf dist
+	$(BIN)/python -m hatchling build --directory dist
+
+release-notes:  ## Print what CHANGELOG.md says about a release (TAG=v0.2.0).
+	@awk -v head='## [$(TAG:v%=%)]' 'index($$0, "## [") == 1 { on = index($$0, head) == 1; next } on' CHANGELOG.md
+
+hashes:  ## Write the hashes of what CI installs anew, from the versions in tests/constraints.txt and tests/mlflow-server.txt.
+	@$(PYTHON) -m venv .venv-hashes && .venv-hashes/bin/pip install --quiet --disable-pip-version-check uv
+	@$(call HASHED,tests/constraints.txt,tests/hashes.txt)
+	@$(call HASHED,tests/mlflow-server.txt,tests/mlflow-server.txt)
+	@rm -rf .venv-hashes
+
 soak:  ## Run docker-compose.yml for ten minutes, restart a trainer meanwhile, count (Docker).
 	deploy/compose/try soak
 
@@ -87,13 +145,7 @@ try-readme:  ## Type the commands of the README in a clean container and time th
 	tests/deploy/readme/try
 
 clean:  ## Remove the virtual environment and what tools left.
-	rm -rf $(VENV) $(MLFLOW_VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .coverage sidecar-demo site
-
-$(READY): pyproject.toml tests/constraints.txt
-	@$(NEWER)
-	$(PYTHON) -m venv $(VENV)
-	$(PIP) --quiet --editable '.[tensorflow,torch,mlflow,dev,docs]'
-	@touch $(READY)
+	rm -rf $(if $(FOREIGN),,$(VENV)) $(MLFLOW_VENV) .venv-3.* build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .coverage .coverage.* sidecar-demo site
 
 $(MLFLOW_READY): tests/mlflow-server.txt
 	@$(NEWER)
@@ -101,15 +153,32 @@ $(MLFLOW_READY): tests/mlflow-server.txt
 	$(MLFLOW_VENV)/bin/pip install --quiet --disable-pip-version-check --no-deps --requirement tests/mlflow-server.txt
 	@touch $@
 
+ifdef FOREIGN
+foreign:
+	@$(BIN)/python -c "$$MISSING" $(EXTRAS)
+else
+$(READY): pyproject.toml tests/constraints.txt
+	@$(NEWER)
+	$(PYTHON) -m venv $(VENV)
+ifdef HASHES
+	$(BIN)/pip install --disable-pip-version-check --quiet --no-deps --require-hashes --requirement tests/hashes.txt
+	@echo '!!! NOT COMPARED with a hash: torch, whose builds for CPUs are not on the package index' >&2
+	$(PIP) --quiet --no-build-isolation --editable '.[tensorflow,torch,mlflow,dev,docs]'
+else
+	$(PIP) --quiet --editable '.[tensorflow,torch,mlflow,dev,docs]'
+endif
+	@echo '$(CURDIR)' > $@
+
 $(DEMO_READY): pyproject.toml tests/constraints.txt
 	@$(NEWER)
 	@echo 'Installing TensorFlow and scikit-learn into $(VENV): 700 MB to download, 2.5 GB on disk, 1 to 2 minutes.'
 	@$(PYTHON) -m venv $(VENV)
 	@$(PIP) --editable '.[demo]'
-	@touch $(DEMO_READY)
+	@echo '$(CURDIR)' > $@
 
 $(DOCS_READY): pyproject.toml tests/constraints.txt
 	@$(NEWER)
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(PIP) --quiet --editable '.[docs]'
-	@touch $@
+	@echo '$(CURDIR)' > $@
+endif

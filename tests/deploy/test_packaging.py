@@ -18,6 +18,7 @@ from sidecar.evaluation.source_digest import digest_of, source_digest
 from sidecar.version import NEXT
 
 ROOT = Path(__file__).parents[2]
+OURS = {".ci", ".devcontainer", ".github"}
 LEFT_BY_TOOLS = {"__pycache__", "build", "dist", "sidecar-demo", "site"}
 
 # Whoever registers the name at a package index first would be installed by these: it is ours nowhere but in a checkout.
@@ -37,9 +38,13 @@ def files() -> Iterator[Path]:
         folders[:] = [
             name
             for name in folders
-            if name not in LEFT_BY_TOOLS and (not name.startswith(".") or name == ".ci") and not name.endswith("-info")
+            if name not in LEFT_BY_TOOLS and (not name.startswith(".") or name in OURS) and not name.endswith("-info")
         ]
-        yield from (Path(folder, name) for name in names if name not in (".git", ".coverage", "PKG-INFO"))
+        yield from (
+            Path(folder, name)
+            for name in names
+            if name not in (".git", "PKG-INFO") and not name.startswith(".coverage")
+        )
 
 
 @pytest.mark.parametrize(
