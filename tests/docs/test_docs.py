@@ -62,6 +62,14 @@ def broken(path):
     return found
 
 
+def loaded(hook):
+    """Return a hook of MkDocs, which loads it by its path."""
+    spec = importlib.util.spec_from_file_location(hook, DOCS / f"hooks/{hook}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
 def paths_of(nav):
     """Return the pages of a navigation, whatever its depth."""
     for entry in nav:
@@ -136,9 +144,7 @@ def test_a_decision_record_is_short_and_complete(path):
 
 def test_links_to_files_that_are_no_pages_are_shown_as_paths(tmp_path):
     """The site has no copy of them; links to pages, broken links and code stay as they are."""
-    spec = importlib.util.spec_from_file_location("repository_links", DOCS / "hooks/repository_links.py")
-    hook = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(hook)
+    hook = loaded("repository_links")
     (tmp_path / "docs").mkdir()
     for name in ("README.md", "docs/page.md", "docs/other.md"):
         (tmp_path / name).touch()
@@ -152,6 +158,29 @@ def test_links_to_files_that_are_no_pages_are_shown_as_paths(tmp_path):
     assert shown("[`README.md`](../README.md)") == "`README.md`"
     for kept in ("[a](./other.md)", "[a](../gone.md)", "`[a](../README.md)`", "```\n[a](../README.md)\n```"):
         assert shown(kept) == kept
+
+
+def test_names_of_settings_and_events_lead_to_their_places():
+    """Wherever the page is; code, headings, links, usual words and the reference itself stay as they are."""
+    hook = loaded("linked_names")
+    config = SimpleNamespace(docs_dir=str(DOCS))
+
+    def shown(markdown, source="how-to/page.md"):
+        return hook.on_page_markdown(
+            markdown, page=SimpleNamespace(file=SimpleNamespace(src_uri=source)), config=config
+        )
+
+    assert shown("Set `stall_seconds`.") == "Set [`stall_seconds`](../reference/settings.md#stall_seconds)."
+    assert shown("`sink_failed`", "page.md") == "[`sink_failed`](reference/log-events.md#sink_failed)"
+    for kept in (
+        "`task`",
+        "`no_such_name`",
+        "# `stall_seconds`",
+        "[`stall_seconds`](x.md)",
+        "```\n`stall_seconds`\n```",
+    ):
+        assert shown(kept) == kept
+    assert shown("`stall_seconds`", "reference/http.md") == "`stall_seconds`"
 
 
 @pytest.mark.parametrize(
