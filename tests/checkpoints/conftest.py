@@ -8,6 +8,12 @@ import pytest
 from catalogs import make_catalog
 from checkpoints.recorded import Recorded, copy_recorded
 from checkpoints.writer_process import TORCH_WRITER, WriterProcess, writer_process
+from fakes import save
+
+from sidecar.checkpoints.files import list_files
+from sidecar.checkpoints.formats import FORMATS
+from sidecar.checkpoints.formats.format import Candidate, Format
+from sidecar.retention.pins.pin import pin
 
 
 class Tally:
@@ -71,6 +77,31 @@ class FakeClock:
         return self.wall_seconds
 
 
+class Place:
+    """A checkpoint directory with ckpt-1 and ckpt-2 and, if they are to be pinned, their pins only."""
+
+    def __init__(self, folder, *, pinned):
+        self.root, self.clock = folder / "ckpts", FakeClock()
+        self.pins = self.root / ".sidecar" / "pins"
+        self.pins.mkdir(parents=True)
+        for step in (1, 2):
+            save(self.root, step, keep=range(1, step))
+        if pinned:
+            for found in self.catalog().scan().found:
+                pin(found, self.pins)
+            for path in self.root.glob("ckpt-*"):
+                path.unlink()
+
+    def catalog(self):
+        """A new one of the place."""
+        return make_catalog(self.root, self.pins, quiet_seconds=0.0, corrupt_after_seconds=60.0, clock=self.clock)
+
+    def pin(self, step):
+        """The folder of a pin."""
+        (folder,) = self.pins.glob(f"ckpt-{step}@*")
+        return folder
+
+
 @pytest.fixture(scope="session")
 def real_writer() -> Iterator[WriterProcess]:
     with writer_process() as writer:
@@ -92,6 +123,12 @@ def recorded(tmp_path_factory) -> Recorded:
 def written(recorded) -> Path:
     """A folder for each of KINDS and TORCH_KINDS, with one checkpoint named `m-5` in it."""
     return recorded.kinds
+
+
+@pytest.fixture(scope="session")
+def optimizers(recorded) -> Path:
+    """Files of Keras 3 and tf_keras with optimizers of many kinds."""
+    return recorded.optimizers
 
 
 @pytest.fixture
@@ -129,3 +166,32 @@ def put(recorded, root):
         return root
 
     return copy
+
+
+@pytest.fixture
+def pinned(tmp_path):
+    return Place(tmp_path, pinned=True)
+
+
+@pytest.fixture
+def lying(tmp_path):
+    return Place(tmp_path, pinned=False)
+
+
+def only(root: Path) -> tuple[Format, Candidate]:
+    """The one candidate in a folder."""
+    found = [(each, one) for each in FORMATS.values() for one in each.candidates(root, list_files(root))]
+    assert len(found) == 1
+    return found[0]
+
+
+@pytest.fixture
+def checkpoint(written, root):
+    """Puts one of a kind into the checkpoint directory; its format, its name, and its files."""
+
+    def put(kind: str) -> tuple[Format, str, tuple[str, ...]]:
+        shutil.copytree(written / kind, root, dirs_exist_ok=True)
+        format_, candidate = only(root)
+        return format_, candidate.name, format_.inspect(root, candidate.name).files
+
+    return put

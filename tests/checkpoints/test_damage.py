@@ -11,49 +11,33 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from checkpoints.conftest import only
 from checkpoints.kinds import KINDS, NEVER_WHOLE, SECOND_WRITERS, TORCH_KINDS
-from checkpoints.recorded import RECORDED
 from checkpoints.tables import index_of
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from sidecar.checkpoints.files import list_files
-from sidecar.checkpoints.formats import FORMATS, Candidate, Format
+from sidecar.checkpoints.formats import FORMATS
 from sidecar.checkpoints.formats.checkpoint_state import named_in
-from sidecar.checkpoints.formats.hdf5 import SIGNATURE, SUPERBLOCK_BYTES, lookup3
+from sidecar.checkpoints.formats.hdf5 import SIGNATURE, SUPERBLOCK_BYTES
 from sidecar.checkpoints.formats.sstable import read_table
 from sidecar.checkpoints.work_budget import WorkBudget
 from sidecar.errors import CheckpointError, CorruptError, IncompleteError, VanishedError
 
 WHOLE_KINDS = [kind for kind in KINDS + TORCH_KINDS if kind not in NEVER_WHOLE]
+
 FIRST_WRITERS = [
     pytest.param(kind, marks=pytest.mark.nightly if kind in SECOND_WRITERS else ()) for kind in WHOLE_KINDS
 ]
+
 BLOCK = 4096
+
 EDGE = 256  # longer than superblocks and outlines
+
 NOT_REQUIRED = ("m-5/config.json", "m-5/generation_config.json")
 """Descriptions of a model that Hugging Face's libraries write, and training programs of their own do not."""
 
 quietly = settings(deadline=5000, suppress_health_check=[HealthCheck.function_scoped_fixture])
-
-
-def only(root: Path) -> tuple[Format, Candidate]:
-    """The one candidate in a folder."""
-    found = [(each, one) for each in FORMATS.values() for one in each.candidates(root, list_files(root))]
-    assert len(found) == 1
-    return found[0]
-
-
-@pytest.fixture
-def checkpoint(written, root):
-    """Puts one of a kind into the checkpoint directory; its format, its name, and its files."""
-
-    def put(kind: str) -> tuple[Format, str, tuple[str, ...]]:
-        shutil.copytree(written / kind, root, dirs_exist_ok=True)
-        format_, candidate = only(root)
-        return format_, candidate.name, format_.inspect(root, candidate.name).files
-
-    return put
 
 
 def tables(path: Path) -> Iterator[range]:
@@ -248,73 +232,6 @@ def test_what_is_no_file(root, new_catalog, name):
         path.rmdir() if path.is_dir() and not path.is_symlink() else path.unlink()
 
 
-def test_folders_that_are_no_saved_model(checkpoint, root, new_catalog):
-    """A marker that is a folder or a FIFO, variables that are a file or a link, a folder that nobody may enter."""
-    checkpoint("export")
-    (root / "m-5").rename(root / "good")
-    for name, make in (
-        ("folder", lambda path: path.mkdir()),
-        ("fifo", os.mkfifo),
-        ("loop", lambda path: path.symlink_to(path.name)),
-    ):
-        (root / name).mkdir()
-        make(root / name / "saved_model.pb")
-    for name in ("file", "link"):
-        (root / name).mkdir()
-        shutil.copy(root / "good" / "saved_model.pb", root / name)
-    (root / "file" / "variables").write_text("")
-    (root / "link" / "variables").symlink_to(root / "good" / "variables")
-    (root / "whole_link").symlink_to("good")
-    for name in ("x_temp", "tmp-1", "a.tmp1", "workertemp_1", ".hidden"):
-        shutil.copytree(root / "good", root / name)
-    scan = new_catalog(quiet_seconds=0).scan()
-    assert [found.checkpoint.name for found in scan.found] == ["good"]
-    assert sorted(name for name, _ in scan.waiting) == ["file", "link"]
-
-
-@pytest.mark.parametrize("asset", [b"../../other.x", b"/etc/hostname", b"assets/words", b"words.tmp.tx\0"])
-def test_assets_lie_in_their_folder(checkpoint, root, asset):
-    """What the marker names elsewhere is not looked at, whatever is there."""
-    format_, name, _ = checkpoint("saved_model_with_assets")
-    marker = root / name / "saved_model.pb"
-    content = marker.read_bytes()
-    assert content.count(b"words.tmp.txt") > 0
-    marker.write_bytes(content.replace(b"words.tmp.txt", asset.ljust(13, b"s")))
-    with pytest.raises(CorruptError, match=r"asset .*assets/"):
-        format_.inspect(root, name)
-
-
-def test_assets_that_change(checkpoint, root, new_catalog):
-    """Other words under the same marker are another checkpoint, which waits; a folder of them elsewhere is none."""
-    format_, name, files = checkpoint("saved_model_with_assets")
-    (found,) = new_catalog().scan().found
-    (asset,) = [root / file for file in files if "/assets/" in file]
-    asset.write_text(asset.read_text()[::-1])
-    assert format_.inspect(root, name).digest != found.checkpoint.digest
-    scan = new_catalog().scan()
-    assert (scan.found, len(scan.waiting)) == ((), 1)
-    asset.parent.rename(root / "elsewhere")
-    asset.parent.symlink_to(root / "elsewhere")
-    with pytest.raises(CorruptError, match="is a link"):
-        format_.inspect(root, name)
-    assert new_catalog(quiet_seconds=0).scan().found == ()
-
-
-def test_a_folder_that_cannot_be_read(checkpoint, root, new_catalog, monkeypatch):
-    """One that is somebody else's does not hide the others."""
-    checkpoint("export")
-    shutil.copytree(root / "m-5", root / "foreign")
-    real = os.scandir
-
-    def refused(path):
-        if "foreign" in str(path):
-            raise PermissionError(13, "Permission denied")
-        return real(path)
-
-    monkeypatch.setattr(os, "scandir", refused)
-    assert "m-5" in [found.checkpoint.name for found in new_catalog(quiet_seconds=0).scan().found]
-
-
 STATE_WORDS = (
     b"model_checkpoint_path:",
     b"all_",
@@ -330,6 +247,7 @@ STATE_WORDS = (
     b"\0",
     b"{",
 )
+
 NAMED = [
     ("keras", "m.keras"),
     ("hdf5", "m.weights.h5"),
@@ -440,183 +358,3 @@ def archive(**members: bytes) -> bytes:
         for name, content in members.items():
             file.writestr(name.replace("_", "."), content, zipfile.ZIP_DEFLATED)
     return made.getvalue()
-
-
-def test_a_zip_bomb_is_not_extracted(tmp_path):
-    """A member that says it is a terabyte costs nothing to look at."""
-    started = time.monotonic()
-    put(tmp_path, "m.keras", archive(model_weights_h5=b"\0" * (64 << 20)))
-    FORMATS["keras"].inspect(tmp_path, "m.keras")
-    assert time.monotonic() - started < 3
-
-
-def patched(content: bytes, signature: bytes, at: int, value: bytes) -> bytes:
-    """The last record of a kind with other bytes in it."""
-    position = content.rfind(signature) + at
-    return content[:position] + value + content[position + len(value) :]
-
-
-GOOD = archive(model_weights_h5=b"weights")
-
-
-@pytest.mark.parametrize(
-    ("content", "error", "message"),
-    [
-        (archive(), IncompleteError, "holds no model.weights.h5"),
-        (patched(GOOD, b"PK\1\2", 8, b"\1\0"), CorruptError, "encrypted"),
-        (patched(GOOD, b"PK\1\2", 10, b"\x0c\0"), CorruptError, "compressed in a way"),
-        (patched(GOOD, b"PK\1\2", 42, b"\0\0\0\0"), CorruptError, r"at \d+ overlaps"),
-        (patched(GOOD, b"PK\1\2", 42, b"\xff\xff\0\0"), CorruptError, r"at \d+ overlaps"),
-        (patched(GOOD, b"PK\1\2", 16, b"\0\0\0\0"), CorruptError, "size or checksum"),
-        (patched(GOOD, b"PK\1\2", 20, b"\0\0\1\0"), CorruptError, "size or checksum"),
-        (patched(GOOD, b"PK\1\2", 20, b"\xff\xff\xff\xff"), CorruptError, "lacks the sizes"),
-        (patched(GOOD, b"PK\1\2", 46, b"M"), CorruptError, "another name"),
-        (patched(GOOD, b"PK\3\4", 0, b"XXXX"), CorruptError, "not where"),
-        (patched(GOOD, b"PK\5\6", 4, b"\1"), CorruptError, "of several"),
-        (patched(GOOD, b"PK\5\6", 8, b"\1\0\1\0"), CorruptError, "counts 1"),
-        (patched(GOOD, b"PK\5\6", 8, b"\4\0\4\0"), CorruptError, "counts 4"),
-        (patched(GOOD, b"PK\5\6", 8, b"\xff\xff\xff\xff"), CorruptError, "large file"),
-        (patched(GOOD, b"PK\5\6", 16, b"\0\0\0\0"), CorruptError, "but should"),
-        (GOOD + b"x", IncompleteError, "does not end with"),
-    ],
-)
-def test_zip_tables_that_contradict(tmp_path, content, error, message):
-    """Table, headers and file must agree."""
-    put(tmp_path, "m.keras", content)
-    with pytest.raises(error, match=message):
-        FORMATS["keras"].inspect(tmp_path, "m.keras")
-
-
-def large(field: int, value: int) -> bytes:
-    """A real archive of PyTorch with another number in the large end record, which miniz always writes."""
-    content = (RECORDED / "kinds" / "torch_training" / "m-5.pt").read_bytes()
-    return patched(content, b"PK\6\6", field, value.to_bytes(8, "little"))
-
-
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        (patched(large(24, 30), b"PK\6\6", 32, (30).to_bytes(8, "little")), "contradict each other"),
-        (large(24, 30), "contradict each other"),
-        (large(40, 1 << 40), "contradict each other"),
-        (large(48, 0), "contradict each other"),
-        (large(16, 1), "of several"),
-        (patched(large(4, 44), b"PK\6\7", 8, b"\xff" * 8), "damaged"),
-        (patched(large(4, 44), b"PK\6\7", 8, bytes(8)), "damaged"),
-        (patched(large(4, 44), b"PK\6\6", 0, b"XXXX"), "damaged"),
-        (patched(large(4, 44), b"PK\6\7", 0, b"XXXX"), "but should"),
-        (patched(large(4, 44), b"PK\5\6", 10, b"\x1e\0"), "contradict each other"),
-        (patched(large(4, 44), b"PK\5\6", 12, b"\0\0\0\0"), "contradict each other"),
-    ],
-)
-def test_large_zip_tables_that_contradict(tmp_path, content, message):
-    """The large end record counts if its locator is there, and must agree with the small one."""
-    put(tmp_path, "m.pt", content)
-    with pytest.raises(CorruptError, match=message):
-        FORMATS["torch_zip"].inspect(tmp_path, "m.pt")
-
-
-def test_large_and_streamed_archives(tmp_path):
-    """Zip64 records, as for weights of 4 GB, sizes behind the data, and a comment are read as zipfile wrote them."""
-
-    class Pipe(io.RawIOBase):
-        def __init__(self, file):
-            self.file = file
-
-        def writable(self):
-            return True
-
-        def write(self, data):
-            return self.file.write(data)
-
-    for streamed in (False, True):
-        with (tmp_path / "m.keras").open("wb") as raw, zipfile.ZipFile(Pipe(raw) if streamed else raw, "w") as file:
-            file.comment = b"PK\5\6 is a signature"
-            for name in ("metadata.json", "config.json", "model.weights.h5"):
-                with file.open(zipfile.ZipInfo(name), "w", force_zip64=True) as member:
-                    member.write(b"x" if name[0] == "c" else SIGNATURE.ljust(100, b"\0"))
-        with contextlib.suppress(CorruptError, IncompleteError):
-            FORMATS["keras"].inspect(tmp_path, "m.keras")
-            pytest.fail("the weights inside are no HDF5 file")
-        with pytest.raises(CheckpointError, match=r"model\.weights\.h5 in m\.keras"):
-            FORMATS["keras"].inspect(tmp_path, "m.keras")
-
-
-@pytest.mark.parametrize(
-    ("content", "error", "message"),
-    [
-        (b"", IncompleteError, "is cut off"),
-        (b"[" * 100_000, IncompleteError, "is cut off"),
-        (b"[]", CorruptError, "not a map"),
-        (b"{}", CorruptError, "not a map"),
-        (b'{"metadata": {"total_size": 1}, "weight_map": {}}', IncompleteError, "names no shards"),
-        (b'{"metadata": {"total_size": NaN}, "weight_map": {"a": "m_00000.weights.h5"}}', CorruptError, "states nan"),
-        (b'{"metadata": {"total_size": -1}, "weight_map": {"a": "m_00000.weights.h5"}}', CorruptError, "states -1"),
-        (b'{"metadata": {"total_size": 1}, "weight_map": {"a": "m_00000.weights.h5"}}', IncompleteError, "missing"),
-        *(
-            (
-                json.dumps({"metadata": {"total_size": 1}, "weight_map": {"a": [name]}}).encode(),
-                CorruptError,
-                "named like its shards",
-            )
-            for name in (
-                "/m_00000.weights.h5",
-                "../m_00000.weights.h5",
-                "m_00000.weights.h5/x",
-                "",
-                "..",
-                "m_0000\0.weights.h5",
-                "m_000000.weights.h5",
-                5,
-            )
-        ),
-    ],
-)
-def test_maps_of_shards(tmp_path, content, error, message):
-    """A map may name files beside it, and no others."""
-    put(tmp_path, "m.weights.json", content)
-    with pytest.raises(error, match=message):
-        FORMATS["keras_shards"].inspect(tmp_path, "m.weights.json")
-
-
-def test_a_map_of_more_than_there_is(checkpoint, root):
-    """After each shard Keras writes the map anew, with the size of the value that comes next."""
-    format_, name, _ = checkpoint("shards")
-    (root / name).write_text((root / name).read_text().replace("60852.0", "6085200.0"))
-    with pytest.raises(IncompleteError, match=r"\b6085200\b"):
-        format_.inspect(root, name)
-
-
-def test_a_shard_that_the_map_does_not_know(checkpoint, root):
-    """A newer one is being written; an older one was left by a larger model."""
-    format_, name, _ = checkpoint("shards")
-    extra = root / f"m-5_{len(list(root.glob('m-5_*'))):05d}.weights.h5"
-    extra.write_bytes(b"")
-    with pytest.raises(IncompleteError, match=rf"{extra.name}\b.*being written"):
-        format_.inspect(root, name)
-    os.utime(extra, (1, 1))
-    format_.inspect(root, name)
-
-
-def test_numbered_weights_are_no_shards(checkpoint, root):
-    """`ckpt_00010.weights.h5` is a checkpoint of its own, unless there is a map of that name."""
-    checkpoint("weights")
-    (root / "m-5.weights.h5").rename(root / "ckpt_00010.weights.h5")
-    assert only(root)[1].name == "ckpt_00010.weights.h5"
-
-
-def test_known_lookup3():
-    """The examples in lookup3.c."""
-    assert lookup3(b"") == 0xDEADBEEF
-    assert lookup3(b"Four score and seven years ago") == 0x17770551
-
-
-@pytest.mark.parametrize("position", range(9, 48))
-def test_a_checksummed_superblock(checkpoint, root, position):
-    """Superblocks of version 2 and 3 have a checksum: each damage shows."""
-    format_, name, _ = checkpoint("weights_latest")
-    content = bytearray((root / name).read_bytes())
-    content[position] ^= 4
-    (root / name).write_bytes(content)
-    with pytest.raises(CheckpointError):
-        format_.inspect(root, name)

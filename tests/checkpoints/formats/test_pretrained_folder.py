@@ -10,7 +10,6 @@ import pytest
 from sidecar.checkpoints.formats import FORMATS
 from sidecar.checkpoints.inspect import inspect_one
 from sidecar.errors import ChecksumError, CorruptError, IncompleteError, VanishedError
-from sidecar.protocol.weight_names import main_weights
 
 FOLDER = FORMATS["pretrained_folder"]
 
@@ -161,24 +160,6 @@ def test_adapters(written, tmp_path):
         FOLDER.inspect(tmp_path, "step-7")
     (tmp_path / "step-7" / "adapter_config.json").write_text('{"r": 8}')
     assert inspect_one(tmp_path / "step-7").step == 7
-
-
-@pytest.mark.parametrize(
-    ("names", "weights"),
-    [
-        (["model.safetensors", "model.safetensors.index.json"], "model.safetensors"),
-        (["model.safetensors", "model_1.safetensors"], "model.safetensors"),
-        (["weights.safetensors", "optimizer.pt"], "weights.safetensors"),
-        (["a.safetensors", "b.safetensors"], None),
-        (["model-00001-of-00002.safetensors", "model.safetensors.index.json"], "model.safetensors.index.json"),
-        (["model-00001-of-00002.safetensors"], None),
-        (["pytorch_model.bin", "training_args.bin"], "pytorch_model.bin"),
-        (["training_args.bin", "optimizer.bin"], None),
-    ],
-)
-def test_which_weights_are_the_models(names, weights):
-    """Usual names first, in the order in which Hugging Face's libraries look for them."""
-    assert main_weights(names) == weights
 
 
 def test_check_finds_a_flipped_weight_where_there_are_checksums(written, tmp_path):

@@ -1,0 +1,273 @@
+"""Find checkpoints in a directory and its sub-folders, however storage answers."""
+
+import errno
+import os
+import shutil
+import threading
+import time
+
+import pytest
+from fakes import save
+from faults import failing, path_of
+
+from sidecar.checkpoints import subfolders
+from sidecar.checkpoints.checkpoint_glob import CheckpointGlob
+from sidecar.checkpoints.inspect import inspect_one
+from sidecar.checkpoints.presence import Presence
+from sidecar.checkpoints.watch import Watch
+from sidecar.errors import IncompleteError, StorageError, VanishedError
+from sidecar.retention.pins.pin import pin
+
+BOUND_SECONDS = 20
+
+CODES = [errno.EIO, errno.EACCES, errno.ESTALE]
+
+
+def names(scan) -> list[str]:
+    return [found.checkpoint.name for found in scan.found]
+
+
+def put(folder, step: int):
+    """Save one more checkpoint in a folder."""
+    there = [int(each.stem.removeprefix("ckpt-")) for each in folder.glob("ckpt-*.index")]
+    save(folder, step, keep=there)
+    return folder
+
+
+@pytest.fixture
+def catalog(new_catalog):
+    """A catalog that looks into some sub-folders."""
+
+    def new(*patterns, **settings):
+        return new_catalog(glob=CheckpointGlob.of(patterns), **settings)
+
+    return new
+
+
+def test_folders_come_and_go(root, catalog, clock):
+    """New ones are seen by the sweep, without events; what was in one that is gone is gone, by its own files."""
+    seen = catalog("epoch_*/*")
+    assert names(seen.scan()) == []
+    put(root / "epoch_1", 1)
+    clock.seconds += 2
+    (found,) = seen.scan(set(), sweep=True).found
+    (root / "epoch_2").mkdir()
+    clock.seconds += 2
+    seen.scan(set(), sweep=True)
+    put(root / "epoch_2", 2)
+    clock.seconds += 2
+    assert names(seen.scan(set(), sweep=True)) == ["epoch_1/ckpt-1", "epoch_2/ckpt-2"]
+    assert seen.ask(found).presence is Presence.THERE
+    shutil.rmtree(root / "epoch_1")
+    assert names(seen.scan()) == ["epoch_2/ckpt-2"]
+    assert seen.ask(found).presence is Presence.GONE
+    put(root / "epoch_1", 1)
+    assert names(seen.scan()) == ["epoch_1/ckpt-1", "epoch_2/ckpt-2"]
+    shutil.rmtree(root)
+    assert seen.scan().missing
+
+
+def test_a_hint_leads_into_a_folder(root, catalog):
+    """What an event told of is looked at without a sweep."""
+    put(root / "epoch_1", 1)
+    seen = catalog("epoch_*/*")
+    seen.scan()
+    put(root / "epoch_1", 3)
+    assert names(seen.scan(set(), sweep=False)) == ["epoch_1/ckpt-1"]
+    hints = {f"epoch_1/{each.name}" for each in (root / "epoch_1").iterdir()}
+    assert names(seen.scan(hints, sweep=False)) == ["epoch_1/ckpt-1", "epoch_1/ckpt-3"]
+
+
+def test_links_are_not_entered(root, catalog, tmp_path, pins):
+    """Neither out of the checkpoint directory nor in it; and a folder that became a link is not read through it."""
+    outside = put(tmp_path / "outside", 9)
+    put(root / "epoch_1", 1)
+    (root / "latest").symlink_to("epoch_1")
+    (root / "epoch_2").symlink_to(outside)
+    seen = catalog("*/*")
+    (found,) = seen.scan().found
+    assert found.checkpoint.name == "epoch_1/ckpt-1"
+    shutil.rmtree(root / "epoch_1")
+    shutil.copytree(outside, tmp_path / "theirs")
+    for each in (tmp_path / "theirs").iterdir():
+        each.rename(each.with_name(each.name.replace("ckpt-9", "ckpt-1")))
+    (root / "epoch_1").symlink_to(tmp_path / "theirs")
+    assert names(seen.scan()) == []
+    assert seen.ask(found).presence is Presence.GONE
+    with pytest.raises((VanishedError, IncompleteError)):
+        pin(found, pins)
+    assert not any(pins.iterdir())
+
+
+def test_what_is_broken_says_where(root, catalog, clock):
+    """In the reasons and in the settlement, with the whole path."""
+    put(root / "epoch_1", 1)
+    index = root / "epoch_1/ckpt-1.index"
+    index.write_bytes(index.read_bytes()[:-10])
+    seen = catalog("*/*")
+    assert [name for name, _ in seen.scan().waiting] == ["epoch_1/ckpt-1"]
+    clock.seconds += 60
+    (given_up,) = seen.scan().corrupt
+    assert (given_up.name, given_up.verdict, given_up.step) == ("epoch_1/ckpt-1", "corrupt", 1)
+
+
+def test_one_folder_that_cannot_be_read(root, catalog, monkeypatch):
+    """The others go on; what was known of it is unknown, not gone."""
+    for number in (1, 2):
+        put(root / f"epoch_{number}", number)
+    seen = catalog("*/*")
+    seen.scan()
+    open_, denied = os.open, (root / "epoch_1").stat().st_ino
+
+    def refuse(path, flags, *arguments, dir_fd=None, **settings):
+        found = open_(path, flags, *arguments, dir_fd=dir_fd, **settings)
+        if os.fstat(found).st_ino == denied:
+            os.close(found)
+            raise PermissionError(13, "Permission denied", path)
+        return found
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "open", refuse)
+        put(root / "epoch_2", 3)
+        scan = seen.scan()
+    assert names(scan) == ["epoch_1/ckpt-1", "epoch_2/ckpt-2", "epoch_2/ckpt-3"]
+    assert list(scan.unknown) == [each.checkpoint.folder for each in scan.found[:1]]
+    assert ("epoch_1", "cannot be read: Permission denied") in scan.waiting
+    scan = seen.scan()
+    assert (scan.unknown, scan.waiting) == ({}, ())
+
+
+def test_as_many_as_are_looked_at(root, catalog, clock, monkeypatch):
+    """More than that are left out, and it is said; all others are seen in turn, those that change in each sweep."""
+    monkeypatch.setattr(subfolders, "MOST_FOLDERS", 30)
+    monkeypatch.setattr(subfolders, "_FOLDERS_PER_SWEEP", 4)
+    for number in range(31):
+        (root / f"epoch_{number}").mkdir()
+    seen = catalog("epoch_*/*")
+    assert [name for name, why in seen.scan(set()).waiting if "30" in why] == ["."]
+    clock.seconds += 300
+    seen.scan(set())
+    put(root / "epoch_0", 1)
+    for _ in range(9):
+        clock.seconds += 2
+        scan = seen.scan(set())
+    assert names(scan) == ["epoch_0/ckpt-1"]
+    put(root / "epoch_0", 2)  # it changed last
+    clock.seconds += 2
+    assert names(seen.scan(set())) == ["epoch_0/ckpt-1", "epoch_0/ckpt-2"]
+
+
+def test_a_path_that_somebody_names(root):
+    """It is named by its path from the checkpoint directory; where there is none, what to set is said."""
+    put(root / "epoch_1", 5)
+    assert inspect_one(root / "epoch_1/ckpt-5", root=root).name == "epoch_1/ckpt-5"
+    assert inspect_one(root / "epoch_1/ckpt-5", root=root / "epoch_1").name == "ckpt-5"
+    assert inspect_one(root / "epoch_1/ckpt-5", root=root / "other").name == "ckpt-5"
+    with pytest.raises(VanishedError, match=r"checkpoint_glob = \"epoch_\*/\*\""):
+        inspect_one(root / "ckpt-5", root=root)
+
+
+def test_events_of_sub_folders(root, catalog):
+    """Of a folder that was there before, of one that comes, and of one that comes in such a one."""
+    put(root / "run" / "epoch_1", 1)
+    changed = threading.Event()
+    watch, seen = Watch(root, changed.set, folders=True, depth=2), catalog("run/*/*")
+
+    def until(name):
+        deadline = time.monotonic() + BOUND_SECONDS
+        while name not in (found := names(seen.scan(watch.changed(), sweep=False))):
+            assert changed.wait(deadline - time.monotonic()), f"{name} was not told of, only {found}"
+            changed.clear()
+
+    watch.start()
+    try:
+        watch.follow(seen.scan().folders)
+        watch.changed()
+        put(root / "run" / "epoch_1", 2)
+        until("run/epoch_1/ckpt-2")
+        (root / "run" / "epoch_2").mkdir()
+        until("run/epoch_1/ckpt-2")
+        put(root / "run" / "epoch_2", 3)
+        until("run/epoch_2/ckpt-3")
+        watch.follow(())
+    finally:
+        watch.stop()
+
+
+def found_in(scan):
+    return sorted(found.checkpoint.name for found in scan.found)
+
+
+@pytest.mark.parametrize("code", CODES)
+@pytest.mark.parametrize("call", ["stat", "open", "read"])
+def test_a_checkpoint_that_was_found_stays_so_while_it_cannot_be_read(lying, call, code):
+    """The others are found meanwhile, and new ones too."""
+    catalog = lying.catalog()
+    before = {found.checkpoint.name: key for key, found in catalog.scan().by_key.items()}
+    os.link(lying.root / "ckpt-1.index", lying.root / "link")  # it is to be looked at anew
+    with failing(call, lying.root / "ckpt-1.index", code):
+        lying.clock.seconds += 10
+        save(lying.root, 3, keep=[1, 2])
+        for _ in range(3):
+            scan = catalog.scan()
+            assert found_in(scan) == ["ckpt-1", "ckpt-2", "ckpt-3"]
+            assert before["ckpt-1"] in scan.by_key
+            assert [name.split("@")[0] for name in scan.unknown] == ["ckpt-1"]
+            assert scan.corrupt == ()
+            lying.clock.seconds += 100
+    healed = catalog.scan()
+    assert (found_in(healed), healed.unknown) == (["ckpt-1", "ckpt-2", "ckpt-3"], {})
+
+
+def test_what_was_replaced_and_cannot_be_read_is_another(lying):
+    """The content that was found is not there any more."""
+    catalog = lying.catalog()
+    catalog.scan()
+    (lying.root / "ckpt-1.index").write_bytes(b"another content")
+    with failing("open", lying.root / "ckpt-1.index", errno.EIO):
+        scan = catalog.scan()
+        assert (found_in(scan), scan.unknown) == (["ckpt-2"], {})
+
+
+@pytest.mark.parametrize("code", CODES)
+def test_a_file_that_events_tell_of_is_not_gone_if_it_cannot_be_asked_for(lying, code):
+    """Only ENOENT says that."""
+    catalog = lying.catalog()
+    catalog.scan()
+    with failing("stat", lying.root / "ckpt-1.index", code):
+        scan = catalog.scan({"ckpt-1.index"}, sweep=False)
+    assert found_in(scan) == ["ckpt-1", "ckpt-2"]
+    assert [name.split("@")[0] for name in scan.unknown] == ["ckpt-1"]
+
+
+@pytest.mark.parametrize("after", range(1, 6))
+def test_a_listing_that_breaks_off_loses_nothing(lying, monkeypatch, after):
+    """What it brought before is found by the next scan, though nothing changes any more."""
+    catalog, original = lying.catalog(), os.scandir
+    catalog.scan()
+    lying.clock.seconds += 10
+    save(lying.root, 3, keep=[1, 2])
+
+    class Broken:
+        """A listing that ends in an error."""
+
+        def __init__(self, path):
+            self.entries = original(path)
+
+        def __enter__(self):
+            for number, entry in enumerate(self.entries):
+                if number == after:
+                    raise OSError(errno.EIO, "Input/output error")
+                yield entry
+
+        def __exit__(self, *_):
+            self.entries.close()
+
+    def scandir(path):
+        return Broken(path) if path_of(path) == str(lying.root) else original(path)
+
+    monkeypatch.setattr(os, "scandir", scandir)
+    with pytest.raises(StorageError):
+        catalog.scan()
+    monkeypatch.undo()
+    assert found_in(catalog.scan(frozenset())) == ["ckpt-1", "ckpt-2", "ckpt-3"]

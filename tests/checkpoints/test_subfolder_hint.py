@@ -1,0 +1,107 @@
+"""Tell which setting finds the checkpoints that lie in folders where nobody looks."""
+
+import shutil
+
+import pytest
+from fakes import save
+
+from sidecar.checkpoints import files
+from sidecar.checkpoints.checkpoint_glob import CheckpointGlob
+from sidecar.checkpoints.subfolder_hint import SubfolderHint, remedy_below
+from sidecar.system.bounded_calls import HangingError
+
+
+def names(scan) -> list[str]:
+    return [found.checkpoint.name for found in scan.found]
+
+
+def put(folder, step: int):
+    """Save one more checkpoint in a folder."""
+    there = [int(each.stem.removeprefix("ckpt-")) for each in folder.glob("ckpt-*.index")]
+    save(folder, step, keep=there)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("folders", "setting"),
+    [
+        (["epoch_1", "epoch_2"], '"epoch_*/*"'),
+        (["run-7/checkpoints"], '"run-*/checkpoints/*"'),
+        (["a[1]", "b"], '"a[[]*]/*,b/*"'),
+        (["a", "b", "c", "d"], '"*/*"'),
+    ],
+)
+def test_checkpoints_that_nobody_asked_for(root, new_catalog, folders, setting):
+    """Where nothing is found, one sentence says what to set; and that setting finds them."""
+    for folder in folders:
+        put(root / folder, 1)
+    remedy = new_catalog().scan().below
+    assert remedy.endswith(f"set checkpoint_glob = {setting}")
+    glob = CheckpointGlob.of(setting.strip('"').split(","))
+    scan = new_catalog(glob=glob).scan()
+    assert sorted(names(scan)) == sorted(f"{folder}/ckpt-1" for folder in folders)
+    assert scan.below is None
+
+
+def test_sub_folders_are_searched_now_and_then(root, clock):
+    """Between two searches, and while one hangs, the result of the last search stays."""
+    searches, hangs = [], False
+
+    def calls(key, function):
+        searches.append(key)
+        if hangs:
+            raise HangingError(key, "has not answered")
+        return function()
+
+    hint = SubfolderHint(root, None, calls, clock)
+    assert hint.remedy(0.0) is None
+    put(root / "epoch_1", 1)
+    assert (hint.remedy(29.0), len(searches)) == (None, 1)
+    assert (remedy := hint.remedy(30.0)) == remedy_below(root)
+    hangs = True
+    assert (hint.remedy(60.0), len(searches)) == (remedy, 3)
+
+
+def test_a_slow_search_is_repeated_later(root, clock):
+    """100,000 names take a part of a second each time, and nobody waits for the answer."""
+    searches = []
+
+    def calls(key, function):
+        searches.append(key)
+        clock.seconds += 0.2
+        return function()
+
+    hint = SubfolderHint(root, None, calls, clock)
+    for now in (0.0, 30.0, 199.0, 201.0):
+        hint.remedy(now)
+    assert len(searches) == 2
+
+
+def test_a_search_reads_only_names_that_may_be_checkpoints(root, monkeypatch):
+    """Other files are not asked for their times."""
+    asked = []
+    monkeypatch.setattr(files, "_stat", lambda *given, stat=files._stat: asked.append(given[2]) or stat(*given))
+    put(root / "epoch_1", 1)
+    for number in range(20):
+        (root / f"events.out.tfevents.{number}").touch()
+    assert remedy_below(root) is not None
+    assert not [name for name in asked if name.startswith("events")]
+
+
+def test_no_remedy_where_there_is_none_to_give(root, new_catalog, clock):
+    """Something is found, or there is nothing; a model that is being written is no folder of checkpoints."""
+    assert new_catalog().scan().below is None
+    put(root / "model" / "variables", 1)
+    put(root / "state", 1)
+    assert remedy_below(root, "state") is None
+    put(root / "epoch_1", 1)
+    put(root, 1)
+    assert new_catalog().scan().below is None
+    (root / "ckpt-1.index").unlink()
+    seen = new_catalog()
+    shutil.move(root / "epoch_1", root.parent / "epoch_1")
+    shutil.rmtree(root / "state")
+    assert seen.scan().below is None
+    shutil.move(root.parent / "epoch_1", root / "epoch_1")
+    clock.seconds += 30
+    assert "epoch_*/*" in seen.scan(set()).below
