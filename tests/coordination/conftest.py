@@ -5,7 +5,9 @@ from collections.abc import Iterable
 import pytest
 from heartbeats import make_heartbeat
 
+from sidecar.coordination.compaction import Compaction
 from sidecar.coordination.journal import Journal
+from sidecar.coordination.liveness import Liveness
 from sidecar.coordination.run import open_run
 from sidecar.coordination.storage import PosixStorage
 from sidecar.errors import StorageError
@@ -152,3 +154,60 @@ def put(storage):
         return file
 
     return write
+
+
+@pytest.fixture
+def write(journal, new_plan, new_outcome):
+    """Append closed plans to a journal: each third one only settles."""
+
+    def append(through):
+        for number in range(journal.through + 1, through + 1):
+            settles = number % 3 == 0
+            assert journal.propose(new_plan(number, f"plan-{number}", **({"members": None} if settles else {})))
+            journal.read_new()
+            if not settles:
+                assert journal.close(new_outcome(number, f"end-{number}", plan_nonce=f"plan-{number}"))
+                journal.read_new()
+
+    return append
+
+
+@pytest.fixture
+def compact(storage, run):
+    """Return a compaction with small segments, which did its work for the plans up to a number."""
+
+    def work(closed, on=storage):
+        compaction = Compaction(on, run, kept_plans=2, most_plans=3)
+        compaction.work(closed, lambda: False)
+        return compaction
+
+    return work
+
+
+@pytest.fixture
+def freshness(new_heartbeat):
+    """Build the view of node `me`, which wrote its own heartbeat at 0."""
+
+    def build(lease=10.0):
+        view = Liveness("me", lease)
+        view.wrote(new_heartbeat("me"), 0.0)
+        return view
+
+    return build
+
+
+class Crashing:
+    """Real files on a storage that crashes when it is told to make a name durable: what was not yet is gone then."""
+
+    def __init__(self, storage, lost):
+        self.storage, self.lost = storage, lost
+
+    def __getattr__(self, method):
+        return getattr(self.storage, method)
+
+    def sync(self, folder):
+        """Lose the names of this folder that are to be lost, once."""
+        for path in [path for path in self.lost if path.rpartition("/")[0] == folder]:
+            (self.storage.root / path).unlink()
+            self.lost.remove(path)
+        self.storage.sync(folder)

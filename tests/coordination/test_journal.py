@@ -6,63 +6,21 @@ import threading
 from pathlib import Path
 
 import pytest
+from coordination.conftest import Crashing
+from fakes import FakeClock
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from sidecar.coordination.journal import Journal, outcome_path
+from sidecar.coordination import snapshot_store
+from sidecar.coordination.journal import Journal, outcome_path, plan_path, read_history
 from sidecar.coordination.journal_state import Closed, JournalState
-from sidecar.coordination.run import check_run, open_run
+from sidecar.coordination.run import open_run
+from sidecar.coordination.snapshot import take
 from sidecar.coordination.storage import PosixStorage
+from sidecar.coordination.unique_names import GracePeriod
 from sidecar.errors import NewerSchemaError, RecordError, StateUnavailableError, StorageError, StorageLostError
 from sidecar.protocol.codec import dumps
-from sidecar.protocol.records import Member
-
-
-def test_the_first_daemon_names_the_run_and_the_others_join_it(storage):
-    """The id is created once, is random, and carries the time for people."""
-    run = open_run(storage, 0.0)
-    assert open_run(storage, 1.0) == run
-    assert len(run) == 32
-    standing = json.loads(storage.read("run.json"))
-    assert standing["created_at"] == "1970-01-01T00:00:00.000Z"
-    assert (standing["schema"], standing["run"]) == (1, run)
-    check_run(storage, run)
-
-
-def test_daemons_that_start_together_join_one_run(storage):
-    """Whoever creates the run first, all carry its id."""
-    barrier = threading.Barrier(8)
-    runs = []
-
-    def start():
-        barrier.wait(timeout=60)
-        runs.append(open_run(PosixStorage(storage.root), 0.0))
-
-    threads = [threading.Thread(target=start) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(timeout=60)
-    assert len(runs) == 8
-    assert len(set(runs)) == 1
-
-
-def test_a_state_directory_that_was_replaced_or_wiped_is_lost(storage, run, put):
-    """Another id, or none, means that this daemon's numbers mean nothing there; it may come back."""
-    file = put("run.json", b'{"schema":1,"run":"other","nonce":"n"}')
-    with pytest.raises(StateUnavailableError, match=rf"run\.json.*\bother\b.*{run}"):
-        check_run(storage, run)
-    file.unlink()
-    with pytest.raises(StateUnavailableError, match=r"run\.json.*gone"):
-        check_run(storage, run)
-
-
-@pytest.mark.parametrize("content", [b"", b"{", b'{"schema":2,"run":"r","nonce":"n"}'])
-def test_a_run_file_that_cannot_be_understood_is_named(storage, put, content):
-    """Torn, or of a newer version: the daemon does not begin a run of its own over it."""
-    put("run.json", content)
-    with pytest.raises(RecordError, match=r"^run\.json: "):
-        open_run(storage, 0.0)
+from sidecar.protocol.records import Checkpoint, Member
 
 
 def test_records_are_read_in_order_and_once(journal, storage, run, new_plan, new_outcome):
@@ -231,55 +189,6 @@ def test_racing_processes_win_once(storage, new_plan):
     assert {nonce for _, nonce in said} == {winner}
 
 
-@pytest.mark.parametrize(
-    ("schedule", "created"),
-    [
-        (["lost_reply"], 1),
-        (["not_done", "works"], 2),
-        (["silently_lost", "not_done", "works"], 3),
-        (["not_done", "not_done", "lost_reply"], 3),
-    ],
-)
-def test_a_lost_reply_changes_nothing(storage, new_plan, faulty, schedule, created):
-    """Whatever the creation said, what stands there decides; only what is absent is created again."""
-    shaky = faulty(storage, schedule)
-    journal = Journal(shaky, new_plan().run)
-    assert journal.propose(new_plan(1))
-    assert shaky.created == created
-    assert journal.read_new() == [new_plan(1)]
-
-
-@pytest.mark.parametrize(
-    ("schedule", "reason"),
-    [(["not_done"] * 3, "Connection timed out"), (["silently_lost"] * 3, "3 times")],
-)
-def test_a_fate_that_stays_unknown_is_an_error(storage, new_plan, faulty, schedule, reason):
-    """After a bounded number of tries the caller hears it, and may propose again later."""
-    journal = Journal(faulty(storage, schedule), new_plan().run)
-    with pytest.raises(StorageError, match=reason):
-        journal.propose(new_plan(1))
-    assert journal.read_new() == []
-    assert journal.propose(new_plan(1, nonce="later"))
-
-
-def test_a_proposal_whose_fate_was_unknown_may_turn_up_later(storage, run, new_plan, faulty):
-    """After a lost reply and a blind moment the next proposal loses to another: in truth to its own former one."""
-
-    class Blind(faulty):
-        reads = iter([True, True, False, False, False])  # run.json, outcome 1, then three blind looks at the plan
-
-        def read(self, path, limit=None):
-            if not next(self.reads, True):
-                raise StorageError(f"cannot read {path}: Connection timed out")
-            return super().read(path, limit)
-
-    journal = Journal(Blind(storage, ["lost_reply", "not_done", "not_done"]), run)
-    with pytest.raises(StorageError):
-        journal.propose(new_plan(1, nonce="first"))
-    assert not journal.propose(new_plan(1, nonce="second"))
-    assert journal.read_new() == [new_plan(1, nonce="first")]
-
-
 def test_no_record_is_put_into_another_runs_journal(journal, storage, put, new_plan):
     """A directory that was wiped and begun anew gets no plan with a number of the old one."""
     put("run.json", b'{"schema":1,"run":"other","nonce":"n"}')
@@ -432,23 +341,6 @@ def test_under_any_schedule_of_faults_there_is_one_journal(new_plan, new_outcome
             history.apply(record)
 
 
-class Crashing:
-    """Real files on a storage that crashes when it is told to make a name durable: what was not yet is gone then."""
-
-    def __init__(self, storage, lost):
-        self.storage, self.lost = storage, lost
-
-    def __getattr__(self, method):
-        return getattr(self.storage, method)
-
-    def sync(self, folder):
-        """Lose the names of this folder that are to be lost, once."""
-        for path in [path for path in self.lost if path.rpartition("/")[0] == folder]:
-            (self.storage.root / path).unlink()
-            self.lost.remove(path)
-        self.storage.sync(folder)
-
-
 def test_a_record_that_its_creator_had_not_made_durable_is_not_believed(storage, journal, new_plan, new_outcome):
     """Whoever reads it makes it durable first: else, after a crash, it would have acted on what never was."""
     journal.propose(new_plan())
@@ -475,9 +367,171 @@ def test_a_record_that_could_not_be_made_durable_is_read_again(journal, new_plan
     assert journal.read_new() == [new_plan()]
 
 
-def test_a_run_that_its_creator_had_not_made_durable_is_not_joined(storage):
-    """The daemon that read it starts once more, and finds the run that is there then."""
-    open_run(storage, 0.0)
-    with pytest.raises(StorageError, match=r"run\.json.*gone"):
-        open_run(Crashing(storage, ["run.json"]), 0.0)
-    assert open_run(storage, 0.0, new_id=lambda: "the next") == "the next"
+@pytest.fixture
+def clock():
+    return FakeClock()
+
+
+@pytest.fixture
+def evaluated(journal, new_plan, new_outcome):
+    """A journal of three evaluations, read to its end."""
+    for number in (1, 2, 3):
+        assert journal.propose(new_plan(number, nonce=f"plan-{number}"))
+        journal.read_new()
+        assert journal.close(new_outcome(number, plan_nonce=f"plan-{number}"))
+        journal.read_new()
+    return journal
+
+
+def lose(storage, *paths):
+    for path in paths:
+        (storage.root / path).unlink()
+
+
+def test_an_old_outcome_is_not_taken_for_that_of_another_plan(evaluated, storage, run, new_plan):
+    """Plan 1 was purged, its outcome was not: a daemon that starts must not evaluate another checkpoint as plan 1."""
+    lose(storage, *map(plan_path, (1, 2, 3)), *map(outcome_path, (2, 3)))
+    fresh = Journal(storage, run)
+    assert fresh.read_new() == []
+    other = new_plan(1, nonce="new", checkpoint=Checkpoint(name="ckpt-6", digest="6" * 64, step=6, format="tf"))
+    with pytest.raises(StorageLostError, match=r"plans/000000000001\.json.*outcomes/000000000001\.json"):
+        fresh.propose(other)
+    assert storage.names("plans") == []
+    assert evaluated.through == 3
+
+
+@pytest.mark.parametrize(
+    ("lost", "missing"),
+    [
+        ([plan_path(2)], plan_path(2)),
+        ([outcome_path(2)], outcome_path(2)),
+        ([plan_path(1), outcome_path(1)], plan_path(1)),
+        ([plan_path(3)], plan_path(3)),
+    ],
+    ids=["a plan", "an outcome", "the first of both", "the last plan"],
+)
+@pytest.mark.usefixtures("evaluated")
+def test_a_hole_is_named_with_what_stands_behind_it(storage, run, lost, missing):
+    """By whoever reads to the end: daemons and commands alike."""
+    lose(storage, *lost)
+    with pytest.raises(StorageLostError, match=rf"{missing}.*/\d+\.json") as error:
+        read_history(storage)
+    assert error.value.exit_code == 5
+    reader = Journal(storage, run)
+    reader.read_new()
+    with pytest.raises(StorageLostError):
+        reader.reaches_end()
+
+
+@pytest.mark.usefixtures("evaluated")
+def test_a_hole_is_final_once_it_was_there_for_as_long_as_caches_last(storage, run, clock):
+    """A listing may show what a lookup does not, for a while: it is asked again, and healed if it was only that."""
+    data = storage.read(plan_path(2))
+    lose(storage, plan_path(2))
+    reader = Journal(storage, run, GracePeriod(60.0, clock))
+    assert len(reader.read_new()) == 2
+    for _ in range(59):
+        with pytest.raises(StateUnavailableError, match="60 s"):
+            reader.reaches_end()
+        clock.seconds += 1
+    storage.create(plan_path(2), data)
+    assert not reader.reaches_end()
+    assert [record.plan for record in reader.read_to_end()] == [2, 2, 3, 3]
+    lose(storage, plan_path(2))
+    late = Journal(storage, run, GracePeriod(60.0, clock))
+    late.read_new()
+    with pytest.raises(StateUnavailableError):
+        late.reaches_end()
+    clock.seconds += 60
+    with pytest.raises(StorageLostError) as error:
+        late.reaches_end()
+    assert not isinstance(error.value, StateUnavailableError)
+
+
+def test_what_others_write_meanwhile_is_no_hole(evaluated, storage, run, new_plan):
+    """The end moved between reading it and listing the folder: it is read on."""
+    reader = Journal(storage, run)
+    assert len(reader.read_new()) == 6
+    evaluated.propose(new_plan(4))
+    assert not reader.reaches_end()
+    assert not reader.propose(new_plan(4, nonce="late"))
+    assert [record.plan for record in reader.read_to_end()] == [4]
+    assert reader.reaches_end()
+
+
+@pytest.mark.parametrize("fold", [None, 1], ids=["of this release", "folded by another release"])
+def test_a_snapshot_knows_of_records_that_are_gone_at_the_end(evaluated, storage, run, fold):
+    """Without it nobody could: all numbers that are left follow each other."""
+    history = JournalState()
+    for record in Journal(storage, run).read_new():
+        history.apply(record)
+    snapshot = take(history, run)
+    if fold is not None:
+        snapshot = type(snapshot)(**{name: getattr(snapshot, name) for name in snapshot.__slots__} | {"fold": fold})
+    snapshot_store.write(storage, snapshot)
+    lose(storage, *map(plan_path, (2, 3)), *map(outcome_path, (2, 3)))
+    reader = Journal(storage, run)
+    assert snapshot_store.resume(storage, reader) is None
+    assert len(reader.read_new()) == 2
+    with pytest.raises(StorageLostError, match=r"snapshot\.json.*\b3\b.*\b1\b"):
+        reader.reaches_end()
+    assert evaluated.through == 3
+
+
+def test_who_has_read_a_record_that_is_gone_writes_nothing_behind_it(evaluated, storage, new_plan):
+    """Others would begin at that number again, with another checkpoint."""
+    lose(storage, outcome_path(3))
+    with pytest.raises(StorageLostError, match=r"outcomes/000000000003\.json"):
+        evaluated.propose(new_plan(4))
+    assert storage.names("plans") == [f"{number:012d}.json" for number in (1, 2, 3)]
+
+
+def test_an_outcome_follows_its_own_plan_only(evaluated, storage, put, new_plan, new_outcome):
+    """The plan that was open is gone, or another stands in its place: the result is not written."""
+    evaluated.propose(new_plan(4, nonce="mine"))
+    evaluated.read_new()
+    put(plan_path(4), new_plan(4, nonce="another"))
+    with pytest.raises(StorageLostError, match=r"plans/000000000004\.json"):
+        evaluated.close(new_outcome(4, plan_nonce="mine"))
+    with pytest.raises(ValueError, match=r"\banother\b.*\bmine\b"):
+        evaluated.close(new_outcome(4, plan_nonce="another"))
+    assert storage.read(outcome_path(4)) is None
+
+
+def test_an_outcome_that_was_lost_is_not_written_again(evaluated, storage, run, new_plan, new_outcome):
+    """A slow reader still takes that plan for open, and may end it in another way than the one that counted."""
+    evaluated.propose(new_plan(4))
+    evaluated.read_new()
+    evaluated.close(new_outcome(4))
+    evaluated.read_new()
+    slow = Journal(storage, run)
+    assert [record.plan for record in slow.read_new(7)] == [1, 1, 2, 2, 3, 3, 4]
+    evaluated.propose(new_plan(5))
+    lose(storage, outcome_path(4))
+    with pytest.raises(StorageLostError, match=r"outcomes/000000000004\.json.*plans/000000000005\.json"):
+        slow.close(new_outcome(4))
+    assert storage.read(outcome_path(4)) is None
+
+
+def test_an_outcome_of_another_plan_is_not_believed(journal, put, new_plan, new_outcome):
+    """It names its plan by nonce; the group of its result tells as much where an older release wrote it."""
+    put(plan_path(1), new_plan(1, nonce="mine"))
+    outcome = put(outcome_path(1), new_outcome(1, plan_nonce="another"))
+    journal.read_new(limit=1)
+    with pytest.raises(StorageLostError, match=r"outcomes/000000000001\.json.*plans/000000000001\.json.*another.*mine"):
+        journal.read_new()
+    outcome.write_bytes(
+        outcome.read_bytes().replace(b'"plan_nonce":"another",', b"").replace(b'"group":"', b'"group":"0')
+    )
+    with pytest.raises(StorageLostError, match=r"\b0([0-9a-f]+)\b.*\b\1\b"):
+        journal.read_new()
+    put(outcome_path(1), new_outcome(1))
+    assert [record.plan_nonce for record in journal.read_new()] == [None]
+
+
+def test_an_odd_name_in_a_folder_of_the_journal_is_no_hole(evaluated, put, new_plan):
+    """Editors and people leave files; only a number says that a record was there."""
+    put("plans/notes.txt", b"")
+    put("plans/000000000009.json~", b"")
+    put("outcomes/.tmp-00", b"")
+    assert evaluated.propose(new_plan(4))
