@@ -63,68 +63,80 @@ SIGKILL = -9
 
 
 class FakeClock:
-    """Time that passes when a test says so."""
+    """Time that passes when a test says so, or by `step` whenever somebody reads it."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, step: float = 0.0) -> None:
         self.seconds = 1000.0
+        self.wall_seconds = 1_800_000_000.0  # of the moment at which `seconds` is 0
+        self._step = step
 
     def now(self) -> float:
-        """As `Clock.now`."""
+        """Return what `Clock.now` returns."""
+        self.seconds += self._step
         return self.seconds
 
     def wall(self) -> float:
-        """As `Clock.wall`."""
-        return 1_800_000_000.0 + self.seconds
+        """Return what `Clock.wall` returns."""
+        return self.wall_seconds + self.seconds
 
 
 class FakeProcess:
-    """A worker process that does nothing: it keeps the commands it was given, and whether it was killed."""
+    """A worker process that does nothing: it retains its commands and counts how often it was killed."""
 
-    def __init__(self, worker: str, pid: int) -> None:
+    def __init__(self, worker: str = "w", pid: int = 1, environment: dict | None = None) -> None:
         self.worker = worker
         self.pid = pid
+        self.environment = environment
         self.commands: list = []
+        self.waited: dict[int, float] = {}
         self.answered = 0
         self.is_ready = False
-        self.killed = False
+        self.kills = 0
         self.exited = False
 
-    def waits(self):
-        """Nobody keeps it from running."""
-        return {}
+    @property
+    def killed(self) -> bool:
+        """Return whether it was killed. A `Node` reports the end in its next turn."""
+        return self.kills > 0
+
+    def waits(self) -> dict[int, float]:
+        """Return how long each thread could not run."""
+        return self.waited
 
     def send(self, command) -> None:
-        """Keep it."""
+        """Retain a command."""
         self.commands.append(command)
 
     def kill(self) -> None:
-        """Note it; the node tells its end when it turns."""
-        self.killed = True
+        """Count a kill."""
+        self.kills += 1
 
     def told(self, kind: type) -> list:
-        """The commands of a kind."""
+        """Return the commands of a kind."""
         return [command for command in self.commands if isinstance(command, kind)]
 
 
+class FakePort:
+    """A port that nobody binds. It notes when it is given back."""
+
+    def __init__(self, number: int, closed: list[int]) -> None:
+        self.number, self._closed = number, closed
+
+    def close(self) -> None:
+        """Give it back."""
+        self._closed.append(self.number)
+
+
 class FakePorts:
-    """Ports that nobody binds."""
-
-    class Port:
-        """One of them."""
-
-        def __init__(self, number: int) -> None:
-            self.number = number
-
-        def close(self) -> None:
-            """Nothing is held."""
+    """Ports that nobody binds: 9001, 9002, …; `closed` are those that were given back."""
 
     def __init__(self) -> None:
-        self.last = 21000
+        self.taken, self.closed = 0, []
 
-    def reserve(self) -> Port:
-        """The next."""
-        self.last += 1
-        return self.Port(self.last)
+    def reserve(self) -> FakePort:
+        """Return the next one."""
+        self.taken += 1
+        return FakePort(9000 + self.taken, self.closed)
 
 
 class FaultyStorage:

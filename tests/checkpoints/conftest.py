@@ -8,7 +8,7 @@ import pytest
 from catalogs import make_catalog
 from checkpoints.recorded import Recorded, copy_recorded
 from checkpoints.writer_process import TORCH_WRITER, WriterProcess, writer_process
-from fakes import save
+from fakes import FakeClock, save
 
 from sidecar.checkpoints.files import list_files
 from sidecar.checkpoints.formats import FORMATS
@@ -59,22 +59,6 @@ def pytest_terminal_summary(terminalreporter, config) -> None:
         terminalreporter.section("damaged and hostile checkpoints")
         for line in config.stash[_TALLY].lines():
             terminalreporter.line(line)
-
-
-class FakeClock:
-    """Time that passes when a test says so."""
-
-    def __init__(self) -> None:
-        self.seconds = 1000.0
-        self.wall_seconds = 1_800_000_000.0
-
-    def now(self) -> float:
-        """As `Clock.now`."""
-        return self.seconds
-
-    def wall(self) -> float:
-        """As `Clock.wall`."""
-        return self.wall_seconds
 
 
 class Place:

@@ -4,6 +4,7 @@ import queue
 from pathlib import Path
 
 import pytest
+from fakes import FakeClock, FakePorts, FakeProcess
 
 from sidecar.commands.one_shot import OneShot, evaluate_once, result_of
 from sidecar.daemon.workers.command_specs import TaskSpec
@@ -16,59 +17,22 @@ from sidecar.protocol.records import Checkpoint, Result, Value
 from sidecar.protocol.states import WorkerPhase
 
 
-class FakePort:
-    """Port 1."""
-
-    number = 1
-
-    def close(self):
-        """Nothing to give back."""
-
-
-class FakePorts:
-    """One for all."""
-
-    def reserve(self):
-        """Always the same."""
-        return FakePort()
-
-
-class FakeClock:
-    """Half a second passes at every look."""
-
-    seconds = 0.0
-
-    def now(self):
-        """Half a second later."""
-        self.seconds += 0.5
-        return self.seconds
-
-    def wall(self):
-        """As above."""
-        return self.seconds
-
-
-class FakeProcess:
-    """Answers commands as it is told to; ends when it is killed."""
-
-    pid = 1
+class AnsweringProcess(FakeProcess):
+    """A process that answers commands as it is told to, and ends when it is killed."""
 
     def __init__(self, worker, inbox, answer):
-        self._worker, self._inbox, self._answer = worker, inbox, answer
+        super().__init__(worker)
+        self._inbox, self._answer = inbox, answer
         inbox.put((worker, Ready("x", "1")))
-
-    def waits(self):
-        """Nobody keeps it from running."""
-        return {}
 
     def send(self, command):
         """Answer."""
-        for report in self._answer(self._worker, command):
-            self._inbox.put((self._worker, report))
+        for report in self._answer(self.worker, command):
+            self._inbox.put((self.worker, report))
 
     def kill(self):
         """End."""
-        self._inbox.put((self._worker, Exited(-9, "")))
+        self._inbox.put((self.worker, Exited(-9, "")))
 
 
 def result(value=0.5):
@@ -102,20 +66,22 @@ def evaluate(monkeypatch):
             directory="/",
         )
         workers = WorkerPool(
-            launch=launch,
-            bounds=PhaseTimeouts(
-                join_timeout_seconds=120,
-                restore_timeout_seconds=120,
-                first_batch_timeout_seconds=120,
-                stall_seconds=120,
-                stall_factor=5,
-                suspended_timeout_seconds=10,
+            *(
+                launch,
+                PhaseTimeouts(
+                    join_timeout_seconds=120,
+                    restore_timeout_seconds=120,
+                    first_batch_timeout_seconds=120,
+                    stall_seconds=120,
+                    stall_factor=5,
+                    suspended_timeout_seconds=10,
+                ),
+                "n",
+                "h",
+                FakePorts(),
+                print,
             ),
-            name="n",
-            host="h",
-            ports=FakePorts(),
-            post=print,
-            start=lambda worker, **_: FakeProcess(worker, inbox, answer),
+            start=lambda worker, **_: AnsweringProcess(worker, inbox, answer),
         )
         once = OneShot(
             task=TaskSpec(task="t", framework="x", search_path="/", threads=1),
@@ -126,7 +92,7 @@ def evaluate(monkeypatch):
             save_weights="first",
         )
         try:
-            return evaluate_once(once, workers, inbox, clock=FakeClock())
+            return evaluate_once(once, workers, inbox, clock=FakeClock(step=0.5))
         finally:
             assert list(workers.all()) == [], "nothing is left running"
 

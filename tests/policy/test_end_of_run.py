@@ -1,19 +1,8 @@
-from dataclasses import replace
-
 import pytest
 from policy_views import NOW, RULES, A, B, C, checkpoint, decided, fold, node, outcome, plan, settled
 from rules import make_rules
 
-from sidecar.policy.actions import Stop, Wait
-
-
-def test_a_run_does_not_end_while_another_node_finds_whole_what_this_one_gave_up():
-    """One that takes part: it evaluates it. Others may never have their turn, so they are waited for a while only."""
-    gone = {"complete": [], "given_up": [settled(A, "vanished")], "training_done": True}
-    there = [node("n1"), node("n2", sees=(A.folder,))]
-    assert isinstance(decided(**gone, ready=there), Wait)
-    assert isinstance(decided(**gone, ready=[there[0], replace(there[1], task="other")]), Stop)
-
+from sidecar.policy.actions import Stop
 
 NO_WAIT = make_rules(wait=False)
 

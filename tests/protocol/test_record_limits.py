@@ -9,27 +9,17 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from records import failure, make_plan
 
 from sidecar.errors import NewerSchemaError, RecordError, VoidRecordError
 from sidecar.protocol.codec import cut_text, dumps, loads
 from sidecar.protocol.heartbeat import Heartbeat
 from sidecar.protocol.record_limits import DIGITS, NESTING, OUTCOME, RecordLimits, excess
-from sidecar.protocol.records import Checkpoint, Member, Outcome, Plan, Settlement
+from sidecar.protocol.records import Member, Outcome, Plan, Settlement
 
-FAILED = Outcome(plan=1, run="r", nonce="n", status="failed", closed_by="n1", completed_at="now", kind="stalled")
-PLAN = Plan(
-    plan=1,
-    run="r",
-    nonce="n",
-    checkpoint=Checkpoint(name="ckpt-5", digest="d" * 64, step=5, format="tf"),
-    attempt=1,
-    members=(Member(0, "node", "w", "h:1"),),
-    settles=(),
-    task="t",
-    proposer="node",
-    proposed_at="now",
-)
-LIMITS = RecordLimits(size=1000, values=100)
+FAILED = failure()
+PLAN = make_plan()
+LIMITS = RecordLimits(1000, 100)
 
 
 def with_unknown(record, value):
@@ -105,8 +95,8 @@ def test_values_and_nesting_are_counted_exactly(value):
 
     data = json.dumps(value, ensure_ascii=False).encode()
     values = 1 + count(value)
-    assert excess(data, RecordLimits(size=10**6, values=values)) is None
-    assert excess(data, RecordLimits(size=10**6, values=values - 1)) is not None
+    assert excess(data, RecordLimits(10**6, values)) is None
+    assert excess(data, RecordLimits(10**6, values - 1)) is not None
 
 
 @pytest.mark.parametrize(

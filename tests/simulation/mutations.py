@@ -239,7 +239,7 @@ MUTATIONS = (
     ),
     Mutation(
         "success before saves are durable",
-        ((workers.FakeProcess, "_save", _enter_before_durable),),
+        ((workers.SimulatedProcess, "_save", _enter_before_durable),),
         ("saves are durable",),
     ),
     Mutation(
@@ -281,7 +281,7 @@ MUTATIONS = (
         ((group_formation, "_standbys", _list_whoever_is_there),),
         ("one group in a life",),
     ),
-    Mutation("no hello", ((workers.FakeProcess, "_heard", _hear_nothing),), ("nothing is mixed",)),
+    Mutation("no hello", ((workers.SimulatedProcess, "_heard", _hear_nothing),), ("nothing is mixed",)),
     Mutation(
         "the run is not checked",
         (

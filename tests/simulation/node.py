@@ -25,7 +25,7 @@ from sidecar.retention.saves.retention import Retention
 from simulation.checkpoints import NodeCatalog, NodePins, NodeSaves
 from simulation.scheduler import Waiter
 from simulation.storage import NodePlace, NodeStorage
-from simulation.workers import FakeProcess
+from simulation.workers import SimulatedProcess
 
 
 class Host:
@@ -149,7 +149,7 @@ class Life:
         self.ended_run_at = float("-inf")  # when it said that the run is over
         self.ended_after: tuple[int, bool] | None = None  # the plan, and whether it was closed, when it said so
         self.open_plan: tuple[int, float] | None = None  # the one it sees, since when
-        self.processes: dict[str, FakeProcess] = {}
+        self.processes: dict[str, SimulatedProcess] = {}
         simulation.roles[f"{host.name}.{incarnation}"] = self.role
         self.waiter: Waiter | None = None
         self.told_history = -1
@@ -272,8 +272,8 @@ class Life:
             log=_Log(self),
         )
 
-    def _start(self, worker: str, **_) -> FakeProcess:
-        process = FakeProcess(self.simulation, self, worker, len(self.processes) + 1)
+    def _start(self, worker: str, **_) -> SimulatedProcess:
+        process = SimulatedProcess(self.simulation, self, worker, len(self.processes) + 1)
         self.processes[worker] = self.simulation.processes[worker] = process
         return process
 

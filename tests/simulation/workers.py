@@ -43,12 +43,12 @@ class Cluster:
     """The processes of one group, wherever they run."""
 
     size: int
-    ranks: dict[int, "FakeProcess"] = field(default_factory=dict)
+    ranks: dict[int, "SimulatedProcess"] = field(default_factory=dict)
     collectives: list[dict[int, Said | None]] = field(default_factory=list)
     tells: bool = True  # its runtime notices that a peer went, sooner or later
 
 
-class FakeProcess:
+class SimulatedProcess:
     """One worker process. Everything it does is an event of its own life."""
 
     def __init__(self, simulation, life, worker: str, pid: int) -> None:

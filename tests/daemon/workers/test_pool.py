@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from fakes import FakePorts, FakeProcess
 
 from sidecar.daemon.workers.pool import PhaseTimeouts, WorkerLaunch, WorkerPool, group_id
 from sidecar.daemon.workers.process import Exited, Halted
@@ -23,49 +24,6 @@ BOUNDS = PhaseTimeouts(
 )
 
 
-class FakeProcess:
-    """Remembers what it is told."""
-
-    def __init__(self, pid, environment):
-        self.pid, self.environment = pid, environment
-        self.sent, self.kills, self.waited = [], 0, {}
-
-    def waits(self):
-        """As told."""
-        return self.waited
-
-    def send(self, command):
-        """Keep it."""
-        self.sent.append(command)
-
-    def kill(self):
-        """Count it."""
-        self.kills += 1
-
-
-class FakePort:
-    """Tells where it was reserved that it was given back."""
-
-    def __init__(self, number, closed):
-        self.number, self._closed = number, closed
-
-    def close(self):
-        """Tell."""
-        self._closed.append(self.number)
-
-
-class FakePorts:
-    """Counts up, and knows which were given back."""
-
-    def __init__(self):
-        self.taken, self.closed = 0, []
-
-    def reserve(self):
-        """The next number."""
-        self.taken += 1
-        return FakePort(9000 + self.taken, self.closed)
-
-
 @pytest.fixture
 def node():
     """Makes the workers of a node with fake processes."""
@@ -83,7 +41,7 @@ def node():
 
         def fake(worker, **how):
             assert how["log"] == Path(f"/logs/{worker}.log")
-            return FakeProcess(100 + workers.ports.taken, how["environment"])
+            return FakeProcess(pid=100 + workers.ports.taken, environment=how["environment"])
 
         workers = WorkerPool(
             launch=launch,
@@ -194,7 +152,7 @@ def test_commands_reach_the_worker(node):
     workers = node()
     worker = grouped(workers)
     workers.evaluate(evaluation(), "n.1.1", 1.0)
-    assert worker.process.sent == [join(), evaluation()]
+    assert worker.process.commands == [join(), evaluation()]
     assert (worker.plan, worker.group) == (7, "g")
 
 

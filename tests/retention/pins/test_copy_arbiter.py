@@ -1,4 +1,4 @@
-"""Which node copies what cannot be linked."""
+"""Decide which node copies a checkpoint that cannot be linked."""
 
 import errno
 import os

@@ -1,0 +1,50 @@
+"""Measure what the folder of pins takes, and how far unfinished pins are."""
+
+import errno
+import os
+
+import pytest
+
+from sidecar.retention.pins import link_or_copy as gather_module
+from sidecar.retention.pins.pin import pin
+from sidecar.retention.pins.usage import bytes_copied, pins_bytes
+
+INDEX, DATA = "ckpt-3.index", "ckpt-3.data-00000-of-00001"
+
+
+@pytest.fixture
+def found(put, new_catalog):
+    """The newest of three checkpoints."""
+    put("keras")
+    return new_catalog().scan().found[-1]
+
+
+def refuse_links(monkeypatch, code):
+    def refused(*_, **__):
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(os, "link", refused)
+
+
+def test_others_see_how_far_a_copy_is(found, pins, monkeypatch):
+    """By the checkpoint's digest; nothing is told of pins that are whole."""
+    refuse_links(monkeypatch, errno.EPERM)
+    seen = []
+
+    def copy(*args):
+        seen.append(bytes_copied(pins))
+        return copy_file(*args)
+
+    copy_file = gather_module._copy
+    monkeypatch.setattr(gather_module, "_copy", copy)
+    pin(found, pins)
+    sizes = [each[found.checkpoint.digest[:12]] for each in seen]
+    assert sizes == [sum(file.size for file in found.files[:place]) for place in range(len(found.files))]
+    assert bytes_copied(pins) == {}
+
+
+def test_bytes(found, root, pins):
+    """What pins would occupy alone; no folder is zero."""
+    assert pins_bytes(pins) == 0
+    pin(found, pins)
+    assert pins_bytes(pins) == (root / INDEX).stat().st_size + (root / DATA).stat().st_size

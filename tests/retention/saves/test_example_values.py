@@ -1,0 +1,17 @@
+"""Read per-example values of a bounded number of examples and columns."""
+
+from retention.saves.conftest import COUNT
+
+from sidecar.retention.saves import example_values
+
+
+def test_large_sets_are_not_paired(store, pair, monkeypatch):
+    """Memory and time have a bound."""
+    monkeypatch.setattr(example_values, "MOST_EXAMPLES", COUNT - 1)
+    assert store.compare(*pair).rule == "intervals"
+
+
+def test_many_columns_are_not_read(store, pair, monkeypatch):
+    """Likewise."""
+    monkeypatch.setattr(example_values, "MOST_BYTES", 4000)
+    assert store.compare(*pair).rule == "intervals"
