@@ -11,7 +11,6 @@ from fakes import save
 from faults import failing, path_of
 
 from sidecar.checkpoints import subfolders
-from sidecar.checkpoints.checkpoint_glob import CheckpointGlob
 from sidecar.checkpoints.inspect import inspect_one
 from sidecar.checkpoints.presence import Presence
 from sidecar.checkpoints.watch import Watch
@@ -39,7 +38,7 @@ def catalog(new_catalog):
     """A catalog that looks into some sub-folders."""
 
     def new(*patterns, **settings):
-        return new_catalog(glob=CheckpointGlob.of(patterns), **settings)
+        return new_catalog(checkpoint_glob=tuple(patterns), **settings)
 
     return new
 

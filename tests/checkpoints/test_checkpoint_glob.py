@@ -4,7 +4,6 @@ import pytest
 from catalogs import make_catalog
 from fakes import save
 
-from sidecar.checkpoints.checkpoint_glob import CheckpointGlob
 from sidecar.checkpoints.inspect import restore_path, verify
 from sidecar.retention.pins.pin import pin
 
@@ -25,7 +24,7 @@ def catalog(new_catalog):
     """A catalog that looks into some sub-folders."""
 
     def new(*patterns, **settings):
-        return new_catalog(glob=CheckpointGlob.of(patterns), **settings)
+        return new_catalog(checkpoint_glob=tuple(patterns), **settings)
 
     return new
 
@@ -57,9 +56,11 @@ def test_the_state_is_no_checkpoint(root, new_catalog):
     """Wherever in the checkpoint directory it lies, and whatever the glob says."""
     put(root / "epoch_1", 1)
     state = root / "state"
-    patterns = CheckpointGlob.of(["*/*", "*/*/*/*"])
-    (found,) = new_catalog(glob=patterns).scan().found
+    patterns = ("*/*", "*/*/*/*")
+    (found,) = new_catalog(checkpoint_glob=patterns).scan().found
     pin(found, state / "run" / "pins")
     pin(found, state / "other" / "pins")
-    catalog = make_catalog(root, state / "run" / "pins", quiet_seconds=3.0, clock=new_catalog()._clock, glob=patterns)
+    catalog = make_catalog(
+        root, state / "run" / "pins", quiet_seconds=3.0, clock=new_catalog()._clock, checkpoint_glob=patterns
+    )
     assert names(catalog.scan()) == ["epoch_1/ckpt-1"]

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from sidecar.checkpoints import file_group_reader, files
+from sidecar.checkpoints.discovery_rules import DiscoveryRules
 from sidecar.checkpoints.formats import FORMATS
 from sidecar.checkpoints.formats.hdf5 import SIGNATURE
 from sidecar.checkpoints.formats.tf_object import TfObject
@@ -19,12 +20,12 @@ def test_settings_come_first(optimizers):
     path = optimizers / "keras_adam"
     assert inspect_one(path).step_source == "optimizer"
     key = "optimizer/_iterations"
-    found = inspect_one(path, step_key=key, step_pattern="(2)")
+    found = inspect_one(path, rules=DiscoveryRules(step_key=key, step_pattern="(2)"))
     assert (found.step, found.step_source) == (8, "step_key")
     shutil.copy(optimizers / "keras_adam.keras", optimizers.parent / "epoch_2.keras")
-    found = inspect_one(optimizers.parent / "epoch_2.keras", step_pattern=r"epoch_(\d+)$")
+    found = inspect_one(optimizers.parent / "epoch_2.keras", rules=DiscoveryRules(step_pattern=r"epoch_(\d+)$"))
     assert (found.step, found.step_source) == (2, "step_pattern")
-    found = inspect_one(optimizers.parent / "epoch_2.keras", step_pattern=r"other_(\d+)$")
+    found = inspect_one(optimizers.parent / "epoch_2.keras", rules=DiscoveryRules(step_pattern=r"other_(\d+)$"))
     assert (found.step, found.step_source) == (8, "optimizer")
 
 

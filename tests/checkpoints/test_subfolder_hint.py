@@ -1,13 +1,13 @@
 """Tell which setting finds the checkpoints that lie in folders where nobody looks."""
 
 import shutil
+from pathlib import Path
 
 import pytest
 from fakes import save
 
 from sidecar.checkpoints import files
-from sidecar.checkpoints.checkpoint_glob import CheckpointGlob
-from sidecar.checkpoints.subfolder_hint import SubfolderHint, remedy_below
+from sidecar.checkpoints.subfolder_hint import SubfolderHint, of_several_runs, remedy_below, similar_folder
 from sidecar.system.bounded_calls import HangingError
 
 
@@ -37,8 +37,8 @@ def test_checkpoints_that_nobody_asked_for(root, new_catalog, folders, setting):
         put(root / folder, 1)
     remedy = new_catalog().scan().below
     assert remedy.endswith(f"set checkpoint_glob = {setting}")
-    glob = CheckpointGlob.of(setting.strip('"').split(","))
-    scan = new_catalog(glob=glob).scan()
+    glob = tuple(setting.strip('"').split(","))
+    scan = new_catalog(checkpoint_glob=glob).scan()
     assert sorted(names(scan)) == sorted(f"{folder}/ckpt-1" for folder in folders)
     assert scan.below is None
 
@@ -105,3 +105,36 @@ def test_no_remedy_where_there_is_none_to_give(root, new_catalog, clock):
     shutil.move(root.parent / "epoch_1", root / "epoch_1")
     clock.seconds += 30
     assert "epoch_*/*" in seen.scan(set()).below
+
+
+def test_folders_that_look_like_runs_of_their_own(root, new_catalog):
+    """Where the same steps occur again, one curve of all would be wrong; epochs in folders of their own are one run."""
+    for folder in ("exp1", "exp2"):
+        for step in (1, 2):
+            put(root / folder, step)
+    remedy = new_catalog().scan().below
+    assert remedy.startswith("exp1, exp2 look like 2 runs")
+    assert f"`sidecar run {root}/exp1`" in remedy
+    assert remedy.endswith('if all of it is one run, set checkpoint_glob = "exp*/*"')
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        {"epoch_1": ["ckpt-5"], "epoch_2": ["ckpt-5"]},  # one checkpoint in each
+        {"epoch_1": ["netD.pt", "netG.pt"], "epoch_2": ["netD.pt", "netG.pt"]},  # two models in each
+        {"part_1": ["ckpt-5", "ckpt-6"], "part_2": ["ckpt-7", "ckpt-8"]},  # the steps go on
+    ],
+)
+def test_folders_of_one_run(names):
+    """Nothing in them says that training began again."""
+    assert of_several_runs(Path("/runs"), names) is None
+
+
+def test_a_folder_with_a_similar_name(root):
+    """A typo is named before anybody waits for the folder."""
+    (root.parent / "ckpts").mkdir(exist_ok=True)
+    assert similar_folder(root.parent / "ckpt") == "did you mean ckpts?"
+    assert similar_folder(root.parent / "ckpts") == ""
+    assert similar_folder(root.parent / "weights") == ""
+    assert similar_folder(root / "nowhere" / "ckpts") == ""

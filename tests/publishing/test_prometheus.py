@@ -15,12 +15,13 @@ from sidecar.coordination.totals import Totals
 from sidecar.policy.eligibility import Reason
 from sidecar.protocol.records import PHASES, Nonfinite, Value
 from sidecar.protocol.states import FAILURE_CLASSES
-from sidecar.publishing.families import FAMILIES
 from sidecar.publishing.prometheus import Exporter
 from sidecar.publishing.status import Newest, SinkStatus, WorkerStatus
 
 TEST = {"run": "mnist", "eval_set": "test"}
+
 ACCURACY = TEST | {"metric": "accuracy"}
+
 RUN = {"run": "mnist"}
 
 
@@ -356,14 +357,6 @@ def test_process_metrics(registry):
     """The daemon's own memory is exported unless it is not wanted."""
     Exporter(registry)
     assert registry.get_sample_value("process_resident_memory_bytes") > 1_000_000
-
-
-def test_families_follow_the_conventions():
-    """Every name has the one prefix, every help is a sentence, and no label could grow without bound."""
-    for name, (labels, explanation) in FAMILIES.items():
-        assert name.startswith("sidecar_")
-        assert explanation.endswith(".")
-        assert not {"step", "path", *([] if name.endswith("_info") else ["checkpoint"])} & set(labels)
 
 
 def test_totals_wait_for_the_whole_journal(exporter, registry, journal, status):

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from sidecar.checkpoints.checkpoint_glob import CheckpointGlob
 from sidecar.checkpoints.files import list_files
 from sidecar.checkpoints.formats.additional_names import saved_before
 
@@ -63,7 +62,7 @@ def test_last_stays_left_out_when_the_other_is_deleted(recorded, root, new_catal
 def test_last_counts_if_it_alone_is_looked_for(recorded, root, new_catalog):
     """The other name is not one that `checkpoint_glob` accepts."""
     lightning(recorded, root, "lightning_last")
-    scan = new_catalog(quiet_seconds=0, glob=CheckpointGlob.of(["last*"])).scan()
+    scan = new_catalog(quiet_seconds=0, checkpoint_glob=("last*",)).scan()
     assert [each.checkpoint.name for each in scan.found] == ["last.ckpt"]
 
 

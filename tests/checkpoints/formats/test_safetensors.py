@@ -6,6 +6,7 @@ import shutil
 
 import pytest
 
+from sidecar.checkpoints.discovery_rules import DiscoveryRules
 from sidecar.checkpoints.formats import FORMATS
 from sidecar.checkpoints.inspect import inspect_one
 from sidecar.errors import CheckpointError, CorruptError, IncompleteError
@@ -37,7 +38,7 @@ def tensor(*offsets: int) -> dict[str, object]:
 def test_the_step(written, kind, source, key, step):
     """From the metadata in the header if it has one, else from the name."""
     name = INDEX if "shards" in kind else "m-5.safetensors"
-    found = inspect_one(written / kind / name, step_key=key)
+    found = inspect_one(written / kind / name, rules=DiscoveryRules(step_key=key))
     assert (found.format, found.step, found.step_source) == ("safetensors", step, source)
 
 

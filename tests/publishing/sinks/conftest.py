@@ -1,9 +1,86 @@
-"""What all tests of sinks share."""
+"""Sinks that note what they get, and deliveries to them with short pauses."""
+
+import threading
+import time
 
 import pytest
+from fakes import ListLog
+from statuses import make_status
 
+from sidecar.coordination.storage import PosixStorage
 from sidecar.publishing.sinks import delivery, waiting_events
+from sidecar.publishing.sinks.delivery import Delivery
 from sidecar.publishing.sinks.journal_events import stored_entries
+
+PATIENCE_SECONDS = 60.0
+
+
+class Notes:
+    """A sink that notes what it gets, after the exceptions that `raises` lists."""
+
+    name = "notes"
+
+    def __init__(self):
+        self.got, self.raises, self.hold = [], [], threading.Event()
+        self.hold.set()
+
+    def write(self, evaluation):
+        """Note it."""
+        assert self.hold.wait(PATIENCE_SECONDS)
+        if self.raises:
+            raise self.raises.pop(0)
+        self.got.append(evaluation)
+
+    @property
+    def plans(self):
+        """Numbers of the plans, in the order in which they came."""
+        return [evaluation.plan for evaluation in self.got]
+
+
+@pytest.fixture
+def storage(tmp_path):
+    return PosixStorage(tmp_path)
+
+
+@pytest.fixture
+def log():
+    return ListLog()
+
+
+@pytest.fixture
+def sink():
+    return Notes()
+
+
+@pytest.fixture
+def deliver(storage, log, sink, request):
+    """Start a delivery as the daemon of a node does; `deliver(storage=…)` takes another storage."""
+
+    def start(storage=storage, run_dir=None):
+        made = Delivery(sink, storage, "mnist", log, run_dir=run_dir)
+        made.start()
+        request.addfinalizer(lambda: made.close(PATIENCE_SECONDS))
+        return made
+
+    return start
+
+
+def until(condition):
+    """Wait until something holds."""
+    end = time.monotonic() + PATIENCE_SECONDS
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+def publishing(**changes):
+    return make_status(run="mnist", node="worker-0", state="ready", publisher=True, journal_read=True, **changes)
+
+
+def finish(delivery, history):
+    """Tell a delivery of a history, wait until it has ended."""
+    delivery.update(publishing(), history)
+    delivery.close(PATIENCE_SECONDS)
 
 
 @pytest.fixture(autouse=True)

@@ -2,95 +2,16 @@
 
 import json
 import threading
-import time
 from dataclasses import replace
-from itertools import chain
 
 import pytest
-from fakes import ListLog
-from journals import Journal, short_memories
-from statuses import make_status
+from journals import Journal
+from publishing.sinks.conftest import PATIENCE_SECONDS, finish, publishing, until
 
 from sidecar.coordination.journal_state import JournalState
-from sidecar.coordination.run import open_run
-from sidecar.coordination.storage import PosixStorage
-from sidecar.errors import StorageError
 from sidecar.publishing.sinks import delivery as delivery_module
-from sidecar.publishing.sinks import waiting_events
-from sidecar.publishing.sinks.delivery import Delivery
-from sidecar.publishing.sinks.progress import Progress, write_progress
 from sidecar.publishing.sinks.sink import SinkRefusedError, SinkUnavailableError
 from sidecar.publishing.status import SinkStatus
-
-PATIENCE_SECONDS = 60.0
-
-
-class Notes:
-    """A sink that notes what it gets, after the exceptions that `raises` lists."""
-
-    name = "notes"
-
-    def __init__(self):
-        self.got, self.raises, self.hold = [], [], threading.Event()
-        self.hold.set()
-
-    def write(self, evaluation):
-        """Note it."""
-        assert self.hold.wait(PATIENCE_SECONDS)
-        if self.raises:
-            raise self.raises.pop(0)
-        self.got.append(evaluation)
-
-    @property
-    def plans(self):
-        """Numbers of the plans, in the order in which they came."""
-        return [evaluation.plan for evaluation in self.got]
-
-
-@pytest.fixture
-def storage(tmp_path):
-    return PosixStorage(tmp_path)
-
-
-@pytest.fixture
-def log():
-    return ListLog()
-
-
-@pytest.fixture
-def sink():
-    return Notes()
-
-
-@pytest.fixture
-def deliver(storage, log, sink, request):
-    """Start a delivery as the daemon of a node does; `deliver(storage=…)` takes another storage."""
-
-    def start(storage=storage, run_dir=None):
-        made = Delivery(sink, storage, "mnist", log, run_dir=run_dir)
-        made.start()
-        request.addfinalizer(lambda: made.close(PATIENCE_SECONDS))
-        return made
-
-    return start
-
-
-def until(condition):
-    """Wait until something holds."""
-    end = time.monotonic() + PATIENCE_SECONDS
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.01)
-
-
-def publishing(**changes):
-    return make_status(run="mnist", node="worker-0", state="ready", publisher=True, journal_read=True, **changes)
-
-
-def finish(delivery, history):
-    """Tell a delivery of a history, wait until it has ended."""
-    delivery.update(publishing(), history)
-    delivery.close(PATIENCE_SECONDS)
 
 
 def test_each_evaluation_is_delivered_once(deliver, sink):
@@ -133,7 +54,7 @@ def test_a_sink_that_is_away(deliver, sink, log):
     until(lambda: "sink_recovered" in log.names())
     assert log.names() == ["sink_failed", "sink_recovered"]
     assert sink.plans == [1, 2]
-    assert delivery.status == SinkStatus(name="notes")
+    assert delivery.status == SinkStatus("notes")
 
 
 def test_pauses_between_tries_have_a_longest_one(deliver, sink, monkeypatch):
@@ -205,20 +126,6 @@ def test_a_receiver_that_is_away_costs_no_event(deliver, sink, tmp_path):
     delivery.update(publishing(), journal.history)
     until(lambda: delivery.has_delivered)
     assert (sink.plans, delivery.status.refused) == ([1], 0)
-
-
-def test_a_damaged_record_with_a_copy(deliver, storage, sink, log):
-    """The copy says what the sink has. The log names the damaged file."""
-    journal = Journal(open_run(storage, 0.0))
-    journal.evaluate("ckpt-1", 100)
-    finish(deliver(), journal.history)
-    assert sink.plans == [1]
-    storage.replace("sinks/notes.json", b"{")
-    journal.evaluate("ckpt-2", 200)
-    finish(deliver(), journal.history)
-    assert sink.plans == [1, 2]
-    assert log.names() == ["sink_progress_damaged"]
-    assert [fields["path"] for fields in log.of("sink_progress_damaged")] == ["sinks/notes.json"]
 
 
 def test_how_far_a_sink_is_behind(deliver, sink):
@@ -349,111 +256,3 @@ def test_times_increase(deliver, sink):
     finish(deliver(), history)
     first = sink.got[0].milliseconds
     assert [each.milliseconds - first for each in sink.got] == [0, 1, 2, 4000]
-
-
-def test_a_result_whose_progress_was_not_recorded_comes_again(deliver, storage, sink):
-    """With the same time and numbers, so that a sink can tell."""
-    journal = Journal()
-    journal.evaluate("ckpt-1", 100)
-
-    class Full(PosixStorage):
-        def replace(self, *_, **__):
-            raise StorageError("full")
-
-    failing = deliver(storage=Full(storage.root))
-    failing.update(publishing(), journal.history)
-    until(lambda: sink.got)
-    failing.close(PATIENCE_SECONDS)
-    again = len(sink.got)
-    finish(deliver(), journal.history)
-    assert len(sink.got) == again + 1
-    assert sink.got[-1] == sink.got[0]
-
-
-@pytest.mark.parametrize(
-    "content", [b"", b"{", b'{"run":"n","plan":-1}', b'{"run":"other run","plan":7}', b"\xff" * 99]
-)
-def test_a_damaged_record_of_the_progress(deliver, storage, sink, content):
-    """Results come again, and none is lost; so it is when the record is about another run."""
-    storage.replace("sinks/notes.json", content)
-    journal = Journal()
-    journal.evaluate("ckpt-1", 100)
-    finish(deliver(), journal.history)
-    assert sink.plans == [1]
-
-
-@pytest.mark.parametrize(
-    "numbers",
-    [
-        {"milliseconds": 10**400},
-        {"milliseconds": 10**15},
-        {"milliseconds": -1},
-        {"plan": 10**30},
-        {"plan": -1},
-        {"plan": 1, "settled": 10**30},
-        {"plan": 1, "settled": -1},
-        {"ended": 10**30},
-    ],
-)
-def test_impossible_numbers_in_the_progress(deliver, storage, sink, numbers):
-    """Others may write the file: it counts as damaged, or no result would ever be delivered."""
-    run = open_run(storage, 0.0)
-    storage.replace("sinks/notes.json", json.dumps({"run": run} | numbers).encode())
-    journal = Journal(run)
-    journal.evaluate("ckpt-1", 100)
-    finish(deliver(), journal.history)
-    assert sink.plans == [1]
-
-
-def test_progress_beyond_the_journal(deliver, storage, sink):
-    """Another node may know more for a moment; else a person hears that the file is wrong, and how to go on."""
-    run = open_run(storage, 0.0)
-    write_progress(storage, "notes", Progress(run=run, plan=7))
-    journal = Journal(run)
-    journal.evaluate("ckpt-1", 100)
-    made = deliver()
-    made.update(publishing(), journal.history)
-    until(lambda: made.status.failing is not None)
-    assert "sinks/notes.json" in made.status.failing
-    assert "delete" in made.status.failing
-    storage.remove("sinks/notes.json")
-    until(lambda: made.has_delivered)
-    assert sink.plans == [1]
-
-
-def test_a_sink_that_is_far_behind(deliver, storage, sink):
-    """The daemon remembers the newest entries only, so the journal is read."""
-    *_, short = short_memories(storage, open_run(storage, 0.0), 9)
-    assert len(short.entries) < 9
-    finish(deliver(), short)
-    assert sink.plans == list(range(1, 10))
-
-
-def test_the_journal_is_read_once_for_one_that_is_away(deliver, storage, sink, journal_reads):
-    """Each retry goes on with what was read; so does each new result."""
-    histories = short_memories(storage, open_run(storage, 0.0), 12)
-    eighth = [next(histories) for _ in range(8)][-1]
-    sink.raises = [SinkUnavailableError("away") for _ in range(5)]
-    delivery = deliver()
-    for short in chain([eighth], histories):
-        delivery.update(publishing(), short)
-        until(lambda: delivery.has_delivered)
-    assert (sink.plans, len(journal_reads)) == (list(range(1, 13)), 1)
-
-
-def test_memory_is_bounded_for_one_that_is_away(deliver, storage, sink, journal_reads, monkeypatch):
-    """The journal is read once for so many events as may be in memory; the number of all that wait is known."""
-    monkeypatch.setattr(waiting_events, "MOST", 4)
-    histories = short_memories(storage, open_run(storage, 0.0), 12)
-    tenth = [next(histories) for _ in range(10)][-1]
-    sink.hold.clear()
-    delivery = deliver()
-    delivery.update(publishing(), tenth)
-    until(lambda: delivery.status.pending == 10)
-    for short in histories:
-        delivery.update(publishing(), short)
-    assert delivery.status.pending == 12
-    sink.hold.set()
-    until(lambda: delivery.has_delivered)
-    assert (sink.plans, len(journal_reads)) == (list(range(1, 13)), 2)
-    assert delivery.status == SinkStatus(name="notes")

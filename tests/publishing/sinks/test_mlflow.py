@@ -1,78 +1,39 @@
 """A real MLflow server has every result that was logged to it, once and to the bit, whatever happened on the way."""
 
 import math
-import os
-import time
 import warnings
 from dataclasses import replace
 from datetime import UTC, datetime
-from pathlib import Path
 
 import pytest
-from fakes import ListLog
 from journals import Journal
 from mlflow_server import PROGRAMS, MlflowServer
+from publishing.sinks.mlflow_runs import (
+    BEGIN,
+    PATIENCE_SECONDS,
+    TIMEOUT_SECONDS,
+    _clean,
+    client,
+    evaluation,
+    place,
+    points,
+    runs_of,
+    server,
+    sinks,
+    start,
+    until,
+)
 from statuses import make_status
 
 from sidecar.coordination.journal_state import JournalState
-from sidecar.coordination.run import open_run
 from sidecar.coordination.storage import PosixStorage
 from sidecar.protocol.records import Value
-from sidecar.publishing.sinks.delivery import Delivery
 from sidecar.publishing.sinks.mlflow import MLflow
-from sidecar.publishing.sinks.mlflow_best import BestUpload
-from sidecar.publishing.sinks.sink import Evaluation, SinkUnavailableError
+from sidecar.publishing.sinks.sink import SinkUnavailableError
+
+__all__ = ["_clean", "client", "place", "server", "sinks"]
 
 pytestmark = pytest.mark.seconds
-
-PATIENCE_SECONDS = 120.0
-TIMEOUT_SECONDS = 20.0
-BEGIN = 1769860800
-
-
-@pytest.fixture(autouse=True)
-def _clean(monkeypatch):
-    for name in [name for name in os.environ if name.startswith("MLFLOW_")]:
-        monkeypatch.delenv(name)
-    monkeypatch.setenv("no_proxy", "*")
-    monkeypatch.setenv("MLFLOW_DISABLE_TELEMETRY", "true")
-
-
-@pytest.fixture(scope="module")
-def server(needs, tmp_path_factory):
-    with MlflowServer(needs("mlflow", PROGRAMS), tmp_path_factory.mktemp("mlflow")) as made:
-        yield made
-
-
-@pytest.fixture
-def client(server, monkeypatch):
-    """MLflow's own client."""
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", server.uri)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # its own deprecations, at import
-        from mlflow.tracking import MlflowClient
-    return MlflowClient(server.uri)
-
-
-@pytest.fixture
-def place(tmp_path):
-    """The state directory of a new run."""
-    open_run(PosixStorage(tmp_path / "state"), 0.0)
-    return tmp_path / "state"
-
-
-@pytest.fixture
-def sinks(server, place):
-    """Make sinks as daemons of several nodes do: `sinks(MLFLOW_RUN_ID=…)`."""
-    made = []
-
-    def make(**environ):
-        made.append(MLflow(server.uri, PosixStorage(place), place, TIMEOUT_SECONDS, environ=environ))
-        return made[-1]
-
-    yield make
-    for each in made:
-        each._process.close()
 
 
 def value(number):
@@ -89,13 +50,6 @@ def at(entries):
     return history
 
 
-def start(sink, place):
-    """Deliver to a sink, as a daemon does; return the delivery."""
-    made = Delivery(sink, PosixStorage(place), "mnist", ListLog())
-    made.start()
-    return made
-
-
 def publish(delivery, history):
     delivery.update(make_status(run="mnist", state="ready", publisher=True, journal_read=True), history)
 
@@ -107,36 +61,6 @@ def deliver(sink, place, history):
     made.close(PATIENCE_SECONDS)
     assert made.status.failing is None
     return made.status.pending
-
-
-def evaluation(closed, seconds=0):
-    return Evaluation(
-        run="mnist",
-        plan=closed.plan.plan,
-        checkpoint=closed.plan.checkpoint,
-        result=closed.outcome.result,
-        milliseconds=1000 * (BEGIN + seconds),
-    )
-
-
-def until(condition):
-    """Wait until something holds."""
-    end = time.monotonic() + PATIENCE_SECONDS
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.05)
-
-
-def runs_of(client, place):
-    """The active runs of MLflow for the run in a state directory."""
-    (run,) = [line for line in (place / "run.json").read_text().split('"') if len(line) == 32][:1]
-    return client.search_runs(["0"], f"tags.`sidecar.run_id` = '{run}'")
-
-
-def points(client, run, name):
-    """Steps, milliseconds and bits of a series, in the order of its steps."""
-    found = client.get_metric_history(run, name)
-    return [(each.step, each.timestamp, each.value.hex()) for each in sorted(found, key=lambda each: each.step)]
 
 
 def test_the_server_is_killed_and_comes_back(server, client, sinks, place):
@@ -293,84 +217,3 @@ def test_two_nodes_begin_at_once(client, sinks, place):
     (run,) = runs_of(client, place)
     assert [run.info.run_id] == winners
     assert len(points(client, run.info.run_id, "test/accuracy")) == 1
-
-
-def export(place, name, files):
-    """Make an export as the daemon does, and let `exports/best` lead to it."""
-    folder = place / "exports" / name
-    for path, data in files.items():
-        (folder / path).parent.mkdir(parents=True, exist_ok=True)
-        (folder / path).write_bytes(data)
-    (place / "exports/best").unlink(missing_ok=True)
-    (place / "exports/best").symlink_to(name)
-
-
-class Events:
-    """Notes the names of events and what they are about."""
-
-    def __init__(self):
-        self.got = []
-
-    def info(self, event, **fields):
-        """Note it."""
-        self.got.append((event, fields.get("export") or fields["reason"]))
-
-    warning = info
-
-
-@pytest.fixture
-def uploads(sinks, place):
-    """Start what uploads the best export, as daemons do; it ends with the test."""
-    made = []
-
-    def start(*, delivers=True, **environ):
-        made.append(BestUpload(sinks(**environ), place, lambda: delivers, Events(), look_seconds=0.2))
-        made[-1].start()
-        return made[-1]
-
-    yield start
-    for each in made:
-        each.close(PATIENCE_SECONDS)
-
-
-@pytest.mark.nightly
-def test_the_best_export_is_an_artifact(client, sinks, uploads, place, tmp_path):
-    """Once, by the node that delivers, from the first result on; also one that is made when the daemon ends."""
-    first, idle = uploads(), uploads(delivers=False)
-    weights = bytes(range(256)) * 1000
-    export(place, "ckpt-1@0123456789ab", {"manifest.json": b"{}", "ckpt-1/variables/weights": weights})
-    sinks().write(evaluation(Journal().evaluate("ckpt-1", 1)))
-    until(lambda: first.log.got)
-    (run,) = runs_of(client, place)
-    copied = Path(client.download_artifacts(run.info.run_id, "best", str(tmp_path)), "ckpt-1@0123456789ab")
-    assert (copied / "ckpt-1/variables/weights").read_bytes() == weights
-    assert sorted(path.name for path in copied.rglob("*")) == ["ckpt-1", "manifest.json", "variables", "weights"]
-    uploads().close(PATIENCE_SECONDS)
-    first._look_seconds = PATIENCE_SECONDS
-    export(place, "ckpt-2@0123456789ab", {"manifest.json": b"{}"})
-    first.close(PATIENCE_SECONDS)
-    assert client.get_run(run.info.run_id).data.tags["sidecar.best"] == "ckpt-2@0123456789ab"
-    assert [export for event, export in first.log.got] == ["ckpt-1@0123456789ab", "ckpt-2@0123456789ab"]
-    assert idle.log.got == []
-
-
-@pytest.mark.nightly
-def test_an_export_with_a_link(client, sinks, uploads, place, tmp_path):
-    """It is not followed. The log says so once, and results are logged meanwhile; a repaired export is uploaded."""
-    journal, sink = Journal(), sinks()
-    sink.write(evaluation(journal.evaluate("ckpt-1", 1)))
-    export(place, "ckpt-2@0123456789ab", {"manifest.json": b"{}"})
-    (tmp_path / "secret").write_text("secret")
-    planted = place / "exports/ckpt-2@0123456789ab/weights"
-    planted.symlink_to(tmp_path / "secret")
-    upload = uploads()
-    until(lambda: upload.log.got)
-    sink.write(evaluation(journal.evaluate("ckpt-2", 2), 1))
-    planted.unlink()
-    until(lambda: len(upload.log.got) > 1)
-    assert [event for event, _ in upload.log.got] == ["best_upload_failed", "best_uploaded"]
-    assert str(planted) in upload.log.got[0][1]
-    (run,) = runs_of(client, place)
-    found = client.list_artifacts(run.info.run_id, "best/ckpt-2@0123456789ab")
-    assert [each.path for each in found] == ["best/ckpt-2@0123456789ab/manifest.json"]
-    assert [step for step, _, _ in points(client, run.info.run_id, "test/accuracy")] == [1, 2]

@@ -23,14 +23,18 @@ from sidecar.publishing.sinks.sink import Evaluation, SinkRefusedError, SinkUnav
 from sidecar.publishing.sinks.tensorboard import TensorBoard
 
 PATIENCE_SECONDS = 60
+
 BEGIN = 1_769_860_800_000  # milliseconds
+
 WITHOUT_TENSORFLOW = """
 import sys, types
 sys.modules["tensorboard.compat.notf"] = types.ModuleType("notf")  # its own switch: TensorFlow takes seconds
 from tensorboard.main import run_main
 run_main()
 """
+
 RUN = "0123abcd"
+
 FILE = f"events.out.tfevents.sidecar.mnist.{RUN}.0"
 
 open_url = build_opener(ProxyHandler({})).open
@@ -134,40 +138,6 @@ def test_a_second_delivery_writes_nothing(tmp_path, evaluation, scalars):
     first.write(evaluation(2, {"loss": value(0.25)}))
     first.write(evaluation(3, {"loss": value(0.125)}))
     assert scalars(tmp_path / "test")["loss"] == [(1, 0.5), (2, 0.25), (3, 0.125)]
-
-
-def test_every_state_in_which_a_killed_writer_leaves_the_file(tmp_path, evaluation, scalars):
-    """The evaluation is then delivered again: it is there once, what was there before stays, and so does the rest."""
-    sink = TensorBoard(tmp_path / "whole", "mnist")
-    sink.write(evaluation(1, {"loss": value(0.5)}))
-    first = (tmp_path / "whole" / "test" / FILE).read_bytes()
-    sink.write(evaluation(2, {"loss": value(0.25)}))
-    whole = (tmp_path / "whole" / "test" / FILE).read_bytes()
-    for length in range(len(whole) + 1):
-        folder = tmp_path / str(length) / "test"
-        folder.mkdir(parents=True)
-        (folder / FILE).write_bytes(whole[:length])
-        again = TensorBoard(tmp_path / str(length), "mnist")
-        if length < len(first):
-            again.write(evaluation(1, {"loss": value(0.5)}))
-        again.write(evaluation(2, {"loss": value(0.25)}))
-        assert (folder / FILE).read_bytes()[:length] == whole[:length]
-        assert scalars(folder) == {"loss": [(1, 0.5), (2, 0.25)]}, length
-        TensorBoard(tmp_path / str(length), "mnist").write(evaluation(2, {"loss": value(0.25)}))
-        assert scalars(folder) == {"loss": [(1, 0.5), (2, 0.25)]}, length
-
-
-def test_a_flipped_bit_takes_nothing_away(tmp_path, evaluation, scalars):
-    """What follows the damaged record stays in the file, and what comes is written to another one."""
-    sink = TensorBoard(tmp_path, "mnist")
-    for step in (1, 2, 3):
-        sink.write(evaluation(step, {"loss": value(0.5)}))
-    data = bytearray((tmp_path / "test" / FILE).read_bytes())
-    data[len(data) // 2] ^= 1
-    (tmp_path / "test" / FILE).write_bytes(data)
-    TensorBoard(tmp_path, "mnist").write(evaluation(4, {"loss": value(0.25)}))
-    assert (tmp_path / "test" / FILE).read_bytes() == data
-    assert scalars(tmp_path / "test")["loss"][-1] == (4, 0.25)
 
 
 def test_two_runs_of_one_name_share_a_directory(tmp_path, evaluation, scalars):

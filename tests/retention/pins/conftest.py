@@ -9,7 +9,7 @@ from daemon.conftest import new_node, node
 from fakes import FakeClock, Node
 from heartbeats import make_heartbeat
 
-from sidecar.daemon.storage_thread import JoinRun, Sync
+from sidecar.daemon.storage_thread import Joined, JoinRun, Sync
 from sidecar.protocol.records import folder_name
 from sidecar.retention.pins.policy import PinDecision
 from sidecar.retention.saves.retention import CleanupRequest
@@ -72,7 +72,7 @@ class Looks:
         self.node = Node(folder, FakeClock(), **settings)
         self.node.checkpoint_dir.mkdir(parents=True)
         self.storage_thread, self.pinner = self.node.storage_thread, self.node.storage_thread.reconciler.pinner
-        assert self.storage_thread.answer(JoinRun()).run is not None
+        assert isinstance(self.storage_thread.answer(JoinRun()), Joined)
 
     def __call__(self, *wanted, seconds=2.0, settled=()):
         """One visit with a look, after some time."""

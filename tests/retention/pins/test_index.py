@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 from fakes import save
 
-from sidecar.checkpoints.checkpoint_glob import CheckpointGlob
 from sidecar.checkpoints.inspect import restore_path, verify
 from sidecar.retention.pins.pin import pin
 
@@ -27,7 +26,7 @@ def catalog(new_catalog):
     """A catalog that looks into some sub-folders."""
 
     def new(*patterns, **settings):
-        return new_catalog(glob=CheckpointGlob.of(patterns), **settings)
+        return new_catalog(checkpoint_glob=tuple(patterns), **settings)
 
     return new
 

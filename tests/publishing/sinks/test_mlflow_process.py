@@ -1,4 +1,4 @@
-"""Servers that are slow, broken or strange delay results to MLflow, and each is one sentence."""
+"""Talk to MLflow in a process of its own, and turn each odd answer into one sentence."""
 
 import contextlib
 import http.server

@@ -1,4 +1,4 @@
-"""A sink that takes other events gets each of them once and in order, and knows the past, whoever delivers."""
+"""Make events of the journal, each once and in order, for sinks that come and go."""
 
 import json
 import os

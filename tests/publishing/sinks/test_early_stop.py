@@ -1,4 +1,4 @@
-"""The signal to stop training follows from the journal alone, and is given once."""
+"""Signal an early stop once, whichever node decides and whatever lies in its place."""
 
 import json
 import math

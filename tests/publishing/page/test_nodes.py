@@ -1,0 +1,35 @@
+"""Show the nodes of a run, what their workers do, and where their pages are."""
+
+from publishing.page.conftest import Seen, seen
+from served_run import value
+
+from sidecar.publishing.page.document import page
+from sidecar.publishing.status import Newest, NodeSummary, WorkerStatus
+
+
+def test_a_node_that_waits(run):
+    """An idle worker process has no progress; the queue says how far evaluation is behind."""
+    run.plan("ckpt-1", 100)
+    run.succeed({"test": {"accuracy": value(0.5)}})
+    worker = WorkerStatus("worker-0.3f2a.1", 4711, "idle", 0, 16)
+    text = seen(run, workers=(worker,), newest=Newest(400, 1769860800.0, "ckpt-4", "d", "name"))
+    assert "0 of 16" not in text
+    assert "waiting" in text
+    assert "300 steps behind" in text
+
+
+def test_links_to_the_pages_of_other_nodes(run):
+    """A node says where people reach its page; what leads to no page is no link, and this node needs none."""
+    urls = {
+        "worker-0": "http://10.0.0.2:19108/",
+        "worker-1": 'https://e.example/?a="><script>&b',
+        "worker-2": None,
+        "worker-3": "javascript:alert(1)",
+        "worker-4": "data:text/html,<b>",
+        "worker-5": "http://[::1/",
+    }
+    nodes = [NodeSummary(node, "worker", "", "ready", "1", page_url=url) for node, url in urls.items()]
+    run.tell(alive=tuple(nodes))
+    found = Seen(page(run.published.status))
+    assert found.links.keys() & urls.keys() == {"worker-1"}
+    assert found.links["worker-1"] == urls["worker-1"]

@@ -1,0 +1,84 @@
+"""Write a file that TensorBoard reads, whatever state a killed writer left."""
+
+import math
+import sys
+import types
+
+import pytest
+from journals import Journal
+
+from sidecar.protocol.records import Value
+from sidecar.publishing.sinks.sink import Evaluation
+from sidecar.publishing.sinks.tensorboard import TensorBoard
+
+BEGIN = 1_769_860_800_000  # milliseconds
+
+RUN = "0123abcd"
+
+FILE = f"events.out.tfevents.sidecar.mnist.{RUN}.0"
+
+
+def value(number, **more):
+    return Value(value=number if math.isfinite(number) else None, hex=number.hex(), **more)
+
+
+@pytest.fixture
+def evaluation():
+    """Make the evaluation of a step, with these numbers of each eval set."""
+
+    def make(step, metrics, eval_sets=("test",)):
+        journal = Journal()
+        journal.plan(f"ckpt-{step}", step=step)
+        closed = journal.succeed(metrics, eval_sets=eval_sets)
+        at = BEGIN + (step or 0) * 10
+        checkpoint, result = closed.plan.checkpoint, closed.outcome.result
+        return Evaluation(run="mnist", plan=1, checkpoint=checkpoint, result=result, milliseconds=at, id=f"{RUN}-1")
+
+    return make
+
+
+@pytest.fixture
+def scalars(monkeypatch):
+    """Read a folder with TensorBoard's reader: by tag, the steps and the numbers."""
+    monkeypatch.setitem(sys.modules, "tensorboard.compat.notf", types.ModuleType("notf"))
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    def read(folder):
+        events = EventAccumulator(str(folder), size_guidance={"scalars": 0}).Reload()
+        return {tag: [(each.step, each.value) for each in events.Scalars(tag)] for tag in events.Tags()["scalars"]}
+
+    return read
+
+
+def test_every_state_in_which_a_killed_writer_leaves_the_file(tmp_path, evaluation, scalars):
+    """The evaluation is then delivered again: it is there once, what was there before stays, and so does the rest."""
+    sink = TensorBoard(tmp_path / "whole", "mnist")
+    sink.write(evaluation(1, {"loss": value(0.5)}))
+    first = (tmp_path / "whole" / "test" / FILE).read_bytes()
+    sink.write(evaluation(2, {"loss": value(0.25)}))
+    whole = (tmp_path / "whole" / "test" / FILE).read_bytes()
+    for length in range(len(whole) + 1):
+        folder = tmp_path / str(length) / "test"
+        folder.mkdir(parents=True)
+        (folder / FILE).write_bytes(whole[:length])
+        again = TensorBoard(tmp_path / str(length), "mnist")
+        if length < len(first):
+            again.write(evaluation(1, {"loss": value(0.5)}))
+        again.write(evaluation(2, {"loss": value(0.25)}))
+        assert (folder / FILE).read_bytes()[:length] == whole[:length]
+        assert scalars(folder) == {"loss": [(1, 0.5), (2, 0.25)]}, length
+        TensorBoard(tmp_path / str(length), "mnist").write(evaluation(2, {"loss": value(0.25)}))
+        assert scalars(folder) == {"loss": [(1, 0.5), (2, 0.25)]}, length
+
+
+def test_a_flipped_bit_takes_nothing_away(tmp_path, evaluation, scalars):
+    """What follows the damaged record stays in the file, and what comes is written to another one."""
+    sink = TensorBoard(tmp_path, "mnist")
+    for step in (1, 2, 3):
+        sink.write(evaluation(step, {"loss": value(0.5)}))
+    data = bytearray((tmp_path / "test" / FILE).read_bytes())
+    data[len(data) // 2] ^= 1
+    (tmp_path / "test" / FILE).write_bytes(data)
+    TensorBoard(tmp_path, "mnist").write(evaluation(4, {"loss": value(0.25)}))
+    assert (tmp_path / "test" / FILE).read_bytes() == data
+    assert scalars(tmp_path / "test")["loss"][-1] == (4, 0.25)
