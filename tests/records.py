@@ -9,7 +9,7 @@ B = Checkpoint(name="ckpt-b", digest="b" * 64, step=2, format="tf")
 
 def make_members(*workers):
     """Return members of a group. `workers`: `node.incarnation.number` each, in order of their ranks."""
-    return tuple(Member(rank, worker.split(".")[0], worker, f"h:{rank}") for rank, worker in enumerate(workers))
+    return tuple(Member(rank, worker.rsplit(".", 2)[0], worker, f"h:{rank}") for rank, worker in enumerate(workers))
 
 
 def make_plan(number=1, checkpoint=A, *, workers=("n1.i.1",), **changes):

@@ -10,7 +10,7 @@ ROOT = TESTS.parent
 SOURCES = ROOT / "sidecar"
 MOST_WORDS = 5
 MOST_FIELDS = 15
-MOST_UNTESTED = 165  # modules without a test file of their own: this number only falls
+MOST_UNTESTED = 150  # modules without a test file of their own: this number only falls
 MANY_FIELDS = {"Settings", "Task", "ExportedNumber", "Manifest"}  # one for each setting, argument, column or key
 
 

@@ -66,21 +66,19 @@ def evaluate(monkeypatch):
             directory="/",
         )
         workers = WorkerPool(
-            *(
-                launch,
-                PhaseTimeouts(
-                    join_timeout_seconds=120,
-                    restore_timeout_seconds=120,
-                    first_batch_timeout_seconds=120,
-                    stall_seconds=120,
-                    stall_factor=5,
-                    suspended_timeout_seconds=10,
-                ),
-                "n",
-                "h",
-                FakePorts(),
-                print,
+            launch=launch,
+            bounds=PhaseTimeouts(
+                join_timeout_seconds=120,
+                restore_timeout_seconds=120,
+                first_batch_timeout_seconds=120,
+                stall_seconds=120,
+                stall_factor=5,
+                suspended_timeout_seconds=10,
             ),
+            name="n",
+            host="h",
+            ports=FakePorts(),
+            post=print,
             start=lambda worker, **_: AnsweringProcess(worker, inbox, answer),
         )
         once = OneShot(

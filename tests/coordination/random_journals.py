@@ -114,3 +114,11 @@ def fold(records, history=None):
     for record in records:
         history.apply(record)
     return history
+
+
+def closed_journal():
+    """Return a journal without an open plan."""
+    newest_last = random_journal(7, 150)
+    while fold(newest_last).open is not None:
+        newest_last.pop()
+    return newest_last

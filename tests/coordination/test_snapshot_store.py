@@ -3,19 +3,18 @@
 import gzip
 import json
 import random
+from dataclasses import replace
 
 import pytest
-from coordination.random_journals import fold, random_journal
+from coordination.random_journals import closed_journal, fold, random_journal
 
 from sidecar.coordination import snapshot_store
 from sidecar.coordination.journal import Journal, outcome_path, plan_path
 from sidecar.coordination.segments import segment_path
-from sidecar.coordination.snapshot import take
+from sidecar.coordination.snapshot import Snapshot, encode, take
 from sidecar.coordination.storage import PosixStorage
-from sidecar.protocol.codec import dumps
-from sidecar.protocol.records import (
-    Plan,
-)
+from sidecar.protocol.codec import dumps, loads
+from sidecar.protocol.records import Outcome, Plan, Value
 
 
 @pytest.fixture
@@ -109,3 +108,17 @@ def test_a_snapshot_of_many_checkpoints_fits(storage):
     assert len(storage.read(snapshot_store.PATH)) > 10_000_000
     read = snapshot_store.resume(storage, Journal(storage, "r"))
     assert read.verdicts.succeeded == history.verdicts.succeeded
+
+
+def test_a_snapshot_of_the_longest_names_is_read(storage):
+    """An outcome may have them, and the snapshot joins those of the eval set and the metric."""
+    before = closed_journal()
+    while not (isinstance(before[-1], Outcome) and before[-1].result is not None):
+        before.pop()
+    outcome = before.pop()
+    value = Value(value=0.5, hex=(0.5).hex(), goal="max")
+    longest = {"e" * 1024: {"m" * 1024: value}}
+    result = replace(outcome.result, examples={"e" * 1024: 10}, metrics=longest)
+    history = fold([*before, loads(Outcome, dumps(replace(outcome, result=result)))])
+    assert snapshot_store.write(storage, take(history, "r")) is None
+    assert loads(Snapshot, encode(take(history, "r"))).newest_task.goals["e" * 1024 + "/" + "m" * 1024] == "max"

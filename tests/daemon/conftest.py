@@ -3,7 +3,7 @@
 import os
 
 import pytest
-from fakes import FakeClock, Node
+from fakes import FakeClock, Node, pass_time, save
 
 
 @pytest.fixture
@@ -23,3 +23,12 @@ def new_node(tmp_path, clock):
 @pytest.fixture
 def node(tmp_path, clock):
     return Node(tmp_path, clock)
+
+
+@pytest.fixture
+def evaluating(node):
+    """A node in the middle of its first evaluation."""
+    save(node.checkpoint_dir, 5)
+    node.silent = {"Evaluate"}
+    pass_time(5, node)
+    return node

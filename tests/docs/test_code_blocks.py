@@ -97,7 +97,7 @@ NOT_RUN = {
     "sidecar hooks test": "needs receivers; tests/commands/test_hooks.py has some",
     "(umask 077": "tests/docs/test_hook_pages.py runs it",
     "tail -n 1 ckpts": "needs an event that was given up; tests/publishing/sinks/test_hook.py has some",
-    "rm ckpts/.sidecar": "tests/publishing/sinks/test_early_stop_signal.py removes the signal",
+    "rm ckpts/.sidecar": "tests/publishing/sinks/test_early_stop.py removes the signal",
     "sidecar eval ckpts --task own_metric_task.py": "tests/examples/test_examples.py runs it",
 }
 """Beginnings of shell commands, and why the walk below leaves them out."""

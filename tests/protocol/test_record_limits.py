@@ -19,7 +19,7 @@ from sidecar.protocol.records import Member, Outcome, Plan, Settlement
 
 FAILED = failure()
 PLAN = make_plan()
-LIMITS = RecordLimits(1000, 100)
+LIMITS = RecordLimits(size=1000, values=100)
 
 
 def with_unknown(record, value):
@@ -95,8 +95,8 @@ def test_values_and_nesting_are_counted_exactly(value):
 
     data = json.dumps(value, ensure_ascii=False).encode()
     values = 1 + count(value)
-    assert excess(data, RecordLimits(10**6, values)) is None
-    assert excess(data, RecordLimits(10**6, values - 1)) is not None
+    assert excess(data, RecordLimits(size=10**6, values=values)) is None
+    assert excess(data, RecordLimits(size=10**6, values=values - 1)) is not None
 
 
 @pytest.mark.parametrize(

@@ -174,7 +174,7 @@ def test_evaluation_succeeded(lines, journal):
     """A success shows its numbers as `set.metric`, those that JSON cannot carry as text, and seconds by phase."""
     journal.plan()
     closed = journal.succeed(
-        {"accuracy": Value(value=0.97, hex="0x1p0"), "loss": Value(value=None, hex=math.nan.hex())}
+        {"accuracy": Value(value=0.97, hex="0x1p0"), "loss": Value(value=None, hex=math.nan.hex())}, lag=2.25
     )
     log.entry_logged(structlog.get_logger(), closed)
     (line,) = lines()
@@ -188,6 +188,8 @@ def test_evaluation_succeeded(lines, journal):
         "test.accuracy": 0.97,
         "test.loss": "nan",
         "examples": {"test": 1003},
+        "took": 1.5,
+        "lag": 2.25,
         "seconds": {"detect": 0.01, "agree": 0.02, "restore": 0.1, "evaluate": 0.6, "reduce": 0.01, "save": 0.05},
     }
 

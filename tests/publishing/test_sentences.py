@@ -45,7 +45,7 @@ def test_people_read_sentences(terminal, journal):
     log.entry_logged(logger, closed, journal.history.totals.best)
     assert terminal() == [
         "ckpt-5 (step 500): evaluating with 2 workers on worker-0, worker-1",
-        "ckpt-5 (step 500): accuracy 0.97123 (best)  loss nan  [1003 examples, 0.8 s]",
+        "ckpt-5 (step 500): accuracy 0.97123 (best)  loss nan  [1003 examples, 1.5 s]",
     ]
 
 
@@ -53,16 +53,16 @@ def test_an_unknown_number_of_examples_is_left_out(terminal, journal):
     """A function of the task measured, and did not return it."""
     journal.plan()
     log.entry_logged(structlog.get_logger(), journal.succeed({"acc": Value(value=0.5, hex="0x1p-1")}, examples=0))
-    assert terminal() == ["ckpt-5 (step 500): acc 0.5  [0.8 s]"]
+    assert terminal() == ["ckpt-5 (step 500): acc 0.5  [1.5 s]"]
 
 
 def test_what_ended_worse_is_not_called_the_best(terminal, journal):
     """The best one stands in the journal."""
     journal.evaluate("ckpt-1", 100, {"accuracy": Value(value=0.9, hex="0x1p0", goal="max")})
     journal.plan("ckpt-2", step=200)
-    closed = journal.succeed({"accuracy": Value(value=0.5, hex="0x1p0", goal="max")})
+    closed = journal.succeed({"accuracy": Value(value=0.5, hex="0x1p0", goal="max")}, lag=2.25)
     log.entry_logged(structlog.get_logger(), closed, journal.history.totals.best)
-    assert terminal() == ["ckpt-2 (step 200): accuracy 0.5  [1003 examples, 0.8 s]"]
+    assert terminal() == ["ckpt-2 (step 200): accuracy 0.5  [1003 examples, 1.5 s, lag 2.2 s]"]
 
 
 def test_a_failure_names_the_log_of_the_worker(terminal, journal):

@@ -5,6 +5,24 @@ import pytest
 from sidecar.errors import SettingsError
 from sidecar.settings import load
 
+MINIMAL = {"SIDECAR_CHECKPOINT_DIR": "/data/run-7"}
+
+
+def problems(flags=None, environ=None):
+    with pytest.raises(SettingsError) as caught:
+        load(flags or {}, environ=environ or {})
+    return str(caught.value).splitlines()
+
+
+@pytest.fixture
+def write(tmp_path):
+    def write(text):
+        path = tmp_path / "sidecar.toml"
+        path.write_text(text, encoding="utf-8")
+        return {"SIDECAR_CONFIG": str(path)}
+
+    return write
+
 
 @pytest.fixture
 def refusal(tmp_path):

@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 
 import pytest
+from daemon.workers.slots import node
 
 from sidecar.daemon.workers.command_specs import TaskSpec
 from sidecar.daemon.workers.pool import PhaseTimeouts, WorkerLaunch, WorkerPool, group_id
@@ -15,6 +16,9 @@ from sidecar.daemon.workers.process import Exited
 from sidecar.evaluation.framework_traits import traits_of
 from sidecar.protocol.messages import Done, Evaluate, Failed, Joined, Ready
 from sidecar.protocol.records import Checkpoint, Member
+
+__all__ = ["node"]
+
 
 TASKS = Path(__file__).parents[2] / "tasks"
 PATIENT = PhaseTimeouts(

@@ -1,85 +1,15 @@
 """The slots of a node: who may be listed, who is held to which bound, who is replaced; processes and time are fakes."""
 
-from pathlib import Path
-
 import pytest
-from fakes import FakePorts, FakeProcess
+from daemon.workers.slots import evaluation, grouped, join
 
-from sidecar.daemon.workers.pool import PhaseTimeouts, WorkerLaunch, WorkerPool, group_id
+from sidecar.daemon.workers.pool import group_id
 from sidecar.daemon.workers.process import Exited, Halted
 from sidecar.errors import SettingsError
-from sidecar.evaluation.framework_traits import traits_of
 from sidecar.protocol.heartbeat import Slot
-from sidecar.protocol.messages import Evaluate, Failed, Join, Joined, Phase, Progress, Ready
-from sidecar.protocol.records import Checkpoint, Member
+from sidecar.protocol.messages import Joined, Phase, Progress, Ready
+from sidecar.protocol.records import Member
 from sidecar.protocol.states import WorkerPhase
-
-BOUNDS = PhaseTimeouts(
-    join_timeout_seconds=120,
-    restore_timeout_seconds=1800,
-    first_batch_timeout_seconds=900,
-    stall_seconds=60,
-    stall_factor=5,
-    suspended_timeout_seconds=10,
-)
-
-
-@pytest.fixture
-def node():
-    """Makes the workers of a node with fake processes."""
-
-    def make(devices=("-1",), *, host="10.0.0.7", start=None, **changes):
-        launch = WorkerLaunch(
-            interpreter="python",
-            traits=traits_of("tensorflow"),
-            environment={"RANK": "1"},
-            changes={},
-            devices=devices,
-            logs=Path("/logs"),
-            directory="/work",
-        )
-
-        def fake(worker, **how):
-            assert how["log"] == Path(f"/logs/{worker}.log")
-            return FakeProcess(pid=100 + workers.ports.taken, environment=how["environment"])
-
-        workers = WorkerPool(
-            launch=launch,
-            bounds=BOUNDS,
-            name="n.1",
-            host=host,
-            ports=FakePorts(),
-            post=print,
-            start=start or fake,
-            **changes,
-        )
-        return workers
-
-    return make
-
-
-def join(group="g"):
-    return Join(group=group, members=(), rank=0, task="t", framework="tensorflow", search_path="/", threads=2)
-
-
-def evaluation(plan=7):
-    return Evaluate(
-        plan=plan,
-        checkpoint=Checkpoint(name="c", digest="d", step=1, format="tf"),
-        path="/c",
-        save_to="/s",
-        save_weights="all",
-        progress_seconds=1,
-    )
-
-
-def grouped(workers, now=0.0):
-    """Worker n.1.1 has joined group g, at this time."""
-    workers.fill(now)
-    workers.observe("n.1.1", Ready("tensorflow", "2"), now)
-    workers.join(join(), "n.1.1", now)
-    workers.observe("n.1.1", Joined("g", "t", {}), now)
-    return workers.find("n.1.1")
 
 
 def test_one_standby_in_every_slot(node):
@@ -168,52 +98,6 @@ def test_port_is_given_back_when_a_worker_cannot_be_started(node):
     assert workers.ports.closed == [9001]
 
 
-@pytest.mark.parametrize(
-    ("reports", "seconds", "kind"),
-    [
-        ([Phase(WorkerPhase.IMPORT)], 120, "join"),
-        ([Phase(WorkerPhase.JOIN)], 120, "join"),
-        ([Phase(WorkerPhase.BUILD)], 900, "deadline"),
-        ([Phase(WorkerPhase.READ, 7)], 900, "deadline"),
-        ([Phase(WorkerPhase.READ, 7), Progress(7, 1, None)], 60, "stalled"),
-        ([Phase(WorkerPhase.RESTORE, 7)], 1800, "deadline"),
-        ([Phase(WorkerPhase.EVALUATE, 7)], 900, "deadline"),
-        ([Phase(WorkerPhase.EVALUATE, 7), Progress(7, 1, 9)], 60, "stalled"),
-        ([Phase(WorkerPhase.EVALUATE, 7), Progress(7, 1, 9), Phase(WorkerPhase.SAVE, 7)], 1800, "deadline"),
-        ([Phase(WorkerPhase.CONCLUDE, 7)], 900, "deadline"),
-        ([Phase(WorkerPhase.HELLO, 7)], None, None),
-        ([Phase(WorkerPhase.REDUCE, 7)], None, None),
-        ([Phase(WorkerPhase.EVALUATE, 7), Failed(kind="task_error", message="x")], None, None),
-        ([], None, None),
-    ],
-)
-def test_bounds(node, reports, seconds, kind):
-    """Each phase has its bound; hello and reduce have none, since a rank waits there for peers that others judge."""
-    workers = node()
-    worker = grouped(workers)
-    for report in reports:
-        workers.observe("n.1.1", report, 1000.0)
-    if seconds is None:
-        assert workers.overruns(1e9) == []
-        return
-    assert workers.overruns(1000.0 + seconds) == []
-    (overrun,) = workers.overruns(1001.0 + seconds)
-    assert (overrun.worker, overrun.kind) == ("n.1.1", kind)
-    assert f"for {seconds + 1} s, more than the {seconds} s allowed" in overrun.message
-    workers.kill(worker)
-    assert workers.overruns(1e9) == [], "it is told once: who is told kills"
-
-
-def test_bounds_of_a_worker_that_was_just_started(node):
-    """Importing the framework is bounded, standing by is not."""
-    workers = node()
-    workers.fill(0.0)
-    assert workers.overruns(120.0) == []
-    assert "was importing for 121 s" in workers.overruns(121.0)[0].message
-    workers.observe("n.1.1", Ready("tensorflow", "2"), 121.0)
-    assert workers.overruns(1e9) == []
-
-
 def test_time_without_a_processor_does_not_count(node):
     """A busy node must not kill a worker that imports, and let it begin again; one that hangs is killed as usual."""
     workers = node()
@@ -238,47 +122,6 @@ def test_a_worker_that_never_runs_is_given_up_in_the_end(node):
         assert workers.overruns(float(second)) == []
     (overrun,) = workers.overruns(1201.0)
     assert overrun.kind == "join"
-
-
-def test_a_sign_of_life_begins_anew(node):
-    """What a worker waited before it does not make up for its silence afterwards."""
-    workers = node()
-    worker = grouped(workers)
-    workers.observe("n.1.1", Phase(WorkerPhase.EVALUATE, 7), 0.0)
-    workers.observe("n.1.1", Progress(7, 1, 9), 0.0)
-    for second in range(0, 51, 5):
-        worker.process.waited = {7: float(second)}
-        assert workers.overruns(float(second)) == []
-    workers.observe("n.1.1", Progress(7, 2, 9), 50.0)
-    assert workers.overruns(110.0) == []
-    slowest = 5 * 50
-    assert workers.overruns(50.0 + slowest) == []
-    assert len(workers.overruns(51.0 + slowest)) == 1
-
-
-def test_slow_batches_stretch_the_bound(node):
-    """A stall is at least five times the slowest batch; the first batch, which traces, does not count as slow."""
-    workers = node()
-    grouped(workers)
-    workers.observe("n.1.1", Phase(WorkerPhase.EVALUATE, 7), 0.0)
-    workers.observe("n.1.1", Progress(7, 1, 9), 500.0)
-    workers.observe("n.1.1", Progress(7, 2, 9), 530.0)
-    assert workers.overruns(530.0 + 150) == []
-    (overrun,) = workers.overruns(530.0 + 151)
-    assert overrun.message == (
-        "made no progress in evaluate for 151 s, more than the 150 s allowed; if that is normal here, "
-        "set stall_seconds = 300"
-    )
-
-
-def test_every_batch_is_a_sign_of_life(node):
-    """An evaluation may take long as long as batches go on."""
-    workers = node()
-    grouped(workers)
-    workers.observe("n.1.1", Phase(WorkerPhase.EVALUATE, 7), 0.0)
-    for second in range(0, 5000, 50):
-        assert workers.overruns(float(second)) == []
-        workers.observe("n.1.1", Progress(7, 1, None), float(second))
 
 
 @pytest.mark.parametrize("phase", ["hello", "reduce", "evaluate"])

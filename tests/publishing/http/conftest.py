@@ -153,7 +153,7 @@ def evil_status():
                     result=result,
                 )
             )
-    worker = WorkerStatus(EVIL, 1, EVIL, 3, 8)
+    worker = WorkerStatus(worker=EVIL, pid=1, state=EVIL, batches=3, total_batches=8)
     status = make_status(
         run=EVIL,
         node=EVIL,
@@ -164,7 +164,7 @@ def evil_status():
         state="draining",
         publisher=True,
         unready=EVIL,
-        newest=Newest(7, 1769860800.0),
+        newest=Newest(step=7, written_at=1769860800.0),
         members={EVIL: 1},
         workers=(worker,),
     )

@@ -11,8 +11,12 @@ def test_a_node_that_waits(run):
     """An idle worker process has no progress; the queue says how far evaluation is behind."""
     run.plan("ckpt-1", 100)
     run.succeed({"test": {"accuracy": value(0.5)}})
-    worker = WorkerStatus("worker-0.3f2a.1", 4711, "idle", 0, 16)
-    text = seen(run, workers=(worker,), newest=Newest(400, 1769860800.0, "ckpt-4", "d", "name"))
+    worker = WorkerStatus(worker="worker-0.3f2a.1", pid=4711, state="idle", batches=0, total_batches=16)
+    text = seen(
+        run,
+        workers=(worker,),
+        newest=Newest(step=400, written_at=1769860800.0, checkpoint="ckpt-4", digest="d", step_source="name"),
+    )
     assert "0 of 16" not in text
     assert "waiting" in text
     assert "300 steps behind" in text
@@ -28,7 +32,10 @@ def test_links_to_the_pages_of_other_nodes(run):
         "worker-4": "data:text/html,<b>",
         "worker-5": "http://[::1/",
     }
-    nodes = [NodeSummary(node, "worker", "", "ready", "1", page_url=url) for node, url in urls.items()]
+    nodes = [
+        NodeSummary(node=node, role="worker", role_source="", state="ready", version="1", page_url=url)
+        for node, url in urls.items()
+    ]
     run.tell(alive=tuple(nodes))
     found = Seen(page(run.published.status))
     assert found.links.keys() & urls.keys() == {"worker-1"}

@@ -44,9 +44,11 @@ def test_failures_are_at_the_top(run, count, words):
 def test_the_open_evaluation(run):
     """Each worker of each node, in words, also of nodes that have not reported."""
     run.plan("ckpt-1", 100, attempt=2, members=3)
-    known = MemberProgress(0, "worker-0", "worker-0.3f2a.1", "evaluate", 5, 9)
-    silent = MemberProgress(1, "worker-1", "worker-1.3f2a.2")
-    other = MemberProgress(2, "worker-2", "worker-2.3f2a.3", "a newer phase", 7, None)
+    known = MemberProgress(rank=0, node="worker-0", worker="worker-0.3f2a.1", phase="evaluate", batches=5, total=9)
+    silent = MemberProgress(rank=1, node="worker-1", worker="worker-1.3f2a.2")
+    other = MemberProgress(
+        rank=2, node="worker-2", worker="worker-2.3f2a.3", phase="a newer phase", batches=7, total=None
+    )
     text = seen(run, plan=1, progress=(known, silent, other))
     for words in (
         "Evaluating ckpt-1, step 100, attempt 2 with 3 workers",

@@ -54,7 +54,7 @@ def test_a_sink_that_is_away(deliver, sink, log):
     until(lambda: "sink_recovered" in log.names())
     assert log.names() == ["sink_failed", "sink_recovered"]
     assert sink.plans == [1, 2]
-    assert delivery.status == SinkStatus("notes")
+    assert delivery.status == SinkStatus(name="notes")
 
 
 def test_pauses_between_tries_have_a_longest_one(deliver, sink, monkeypatch):

@@ -46,4 +46,4 @@ def test_memory_is_bounded_for_one_that_is_away(deliver, storage, sink, journal_
     sink.hold.set()
     until(lambda: delivery.has_delivered)
     assert (sink.plans, len(journal_reads)) == (list(range(1, 13)), 2)
-    assert delivery.status == SinkStatus("notes")
+    assert delivery.status == SinkStatus(name="notes")

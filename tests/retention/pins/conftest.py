@@ -48,9 +48,9 @@ class Names:
         """As `PinPolicy`."""
         return False
 
-    def retains(self, checkpoint) -> bool:
+    def retains(self, key) -> bool:
         """As `PinPolicy`."""
-        return checkpoint.checkpoint.name in self.wanted
+        return key[0] in self.wanted
 
     def of_the_journal(self):
         """As `PinPolicy`."""
@@ -78,7 +78,9 @@ class Looks:
         """One visit with a look, after some time."""
         self.node.clock.seconds += seconds
         beat = make_heartbeat(run=self.storage_thread._membership.journal.run)
-        return self.storage_thread.answer(Sync(beat, True, Names(*wanted, settled=settled), CleanupRequest()))
+        return self.storage_thread.answer(
+            Sync(heartbeat=beat, scan=True, pin_policy=Names(*wanted, settled=settled), tidying=CleanupRequest())
+        )
 
     @property
     def root(self) -> Path:

@@ -1,28 +1,20 @@
-"""What becomes of checkpoints and worker processes on one node, as histories replayed through the real loop."""
+"""Replay what becomes of checkpoints and worker processes on one node through the real loop."""
 
 import shutil
 from dataclasses import replace
-from itertools import pairwise
 
 from fakes import Node, done, failed, outcomes, pass_time, restarted, save
 
-from sidecar.coordination.journal import outcome_path
 from sidecar.coordination.journal_state import Closed
 from sidecar.daemon.storage_thread import CreatePlan, JoinRun, Sync
-from sidecar.errors import StorageError, TaskError
-from sidecar.protocol.codec import dumps
-from sidecar.protocol.messages import Check, Checked, Evaluate, Join, Joined, Phase, Progress, Ready
-from sidecar.protocol.records import Outcome, Plan
+from sidecar.errors import TaskError
+from sidecar.protocol.messages import Check, Checked, Evaluate, Join, Joined, Phase, Ready
+from sidecar.protocol.records import Plan
 from sidecar.protocol.states import WorkerPhase
-from sidecar.retention.pins.executor import PinExecutor
-from sidecar.retention.pins.pin import pin
 
 
 def names(node, event):
     return [fields.get("worker") or fields.get("checkpoint") for fields in node.log.of(event)]
-
-
-# -- the way of a checkpoint -----------------------------------------------------------------------------------------
 
 
 def test_the_first_checkpoint_goes_all_the_way(node):
@@ -260,114 +252,6 @@ def test_a_new_run_into_the_same_directory(node):
     assert node.status.checkpoints.newest.step == 2
 
 
-def test_what_was_given_up_is_told_though_no_pin_can_be_written(node, monkeypatch):
-    """An error about one checkpoint is no word about another."""
-    save(node.checkpoint_dir, 5)
-    (node.checkpoint_dir / "ckpt-5.index").write_bytes(b"broken")
-    pass_time(58, node)
-
-    def full(*_, **__):
-        raise StorageError("cannot pin: No space left on device")
-
-    monkeypatch.setattr(node.storage_thread.reconciler.pinner, "make", full)
-    save(node.checkpoint_dir, 6, keep=[5])
-    (node.checkpoint_dir / "ckpt-5.index").write_bytes(b"broken")
-    pass_time(70, node)
-    assert outcomes(node.history) == [("corrupt", "ckpt-5")]
-    assert ["No space" in why for why in node.state.tracker._scan.failed.values()] == [True]
-    monkeypatch.undo()
-    pass_time(40, node)
-    assert outcomes(node.history) == [("corrupt", "ckpt-5"), ("succeeded", "ckpt-6")]
-
-
-def test_what_was_given_up_is_told_though_storage_fails_then(node, monkeypatch):
-    """The look that gives it up may fail in the end: the next one tells of it."""
-    save(node.checkpoint_dir, 5)
-    (node.checkpoint_dir / "ckpt-5.index").write_bytes(b"broken")
-    pass_time(58, node)
-
-    def fail(*_, **__):
-        raise StorageError("cannot list: Input/output error")
-
-    monkeypatch.setattr(PinExecutor, "pin", fail)
-    pass_time(70, node)
-    assert outcomes(node.history) == []
-    monkeypatch.undo()
-    pass_time(20, node)
-    assert outcomes(node.history) == [("corrupt", "ckpt-5")]
-
-
-def test_a_checkpoint_that_vanishes_before_it_is_pinned_is_settled_once(node, monkeypatch):
-    """It was complete and is gone: the journal says vanished, and it is not asked for again."""
-    save(node.checkpoint_dir, 5)
-    pass_time(5, node)
-    look = node.storage_thread.reconciler.checkpoints.catalog.scan
-
-    def look_and_delete():
-        seen = look()
-        for path in node.checkpoint_dir.glob("ckpt-6.*"):
-            path.unlink()
-        return seen
-
-    monkeypatch.setattr(node.storage_thread.reconciler.checkpoints.catalog, "scan", look_and_delete)
-    save(node.checkpoint_dir, 6, keep=[5])
-    pass_time(58, node)
-    assert outcomes(node.history) == [("succeeded", "ckpt-5")], "it may be seen again"
-    pass_time(20, node)
-    assert outcomes(node.history) == [("succeeded", "ckpt-5"), ("vanished", "ckpt-6")]
-    assert node.status.checkpoints.pending == 0
-
-
-def test_what_another_node_pinned_in_time_has_not_vanished(node, monkeypatch):
-    """A look that finds nothing is not enough: the pin of a node that was faster shows in the next one."""
-    save(node.checkpoint_dir, 5)
-    pass_time(5, node)
-    other = restarted(node, "i2")
-    look = node.storage_thread.reconciler.checkpoints.catalog.scan
-
-    def look_too_late():
-        seen = look()
-        monkeypatch.undo()
-        other.storage_thread.reconciler.checkpoints.catalog.scan()
-        other_pin(other)
-        for path in node.checkpoint_dir.glob("ckpt-6.*"):
-            path.unlink()
-        (pins,) = [path for path in (node.run_dir / "pins").iterdir() if path.name.startswith("ckpt-6@")]
-        pins.rename(pins.with_name(".tmp-away"))
-        return seen
-
-    monkeypatch.setattr(node.storage_thread.reconciler.checkpoints.catalog, "scan", look_too_late)
-    save(node.checkpoint_dir, 6, keep=[5])
-    for _ in range(20):
-        pass_time(1, node)
-        away = node.run_dir / "pins" / ".tmp-away"
-        if away.exists():
-            (pinned,) = {found.checkpoint.folder for found in other.found if found.checkpoint.name == "ckpt-6"}
-            away.rename(away.with_name(pinned))
-    assert outcomes(node.history) == [("succeeded", "ckpt-5"), ("succeeded", "ckpt-6")]
-
-
-def other_pin(other):
-    """The other node pins all that it finds."""
-    other.found = [
-        pin(found, other.run_dir / "pins") for found in other.storage_thread.reconciler.checkpoints.catalog.scan().found
-    ]
-
-
-def test_a_corrupt_checkpoint_is_told_once_and_settled(node):
-    """Named and broken for as long as storage may take to show it whole: then given up, and the queue goes on."""
-    save(node.checkpoint_dir, 5)
-    (node.checkpoint_dir / "ckpt-5.index").write_bytes(b"broken")
-    pass_time(50, node)
-    assert node.history.entries == []
-    pass_time(30, node)
-    assert outcomes(node.history) == [("corrupt", "ckpt-5")]
-    save(node.checkpoint_dir, 6, keep=[5])
-    (node.checkpoint_dir / "ckpt-5.index").write_bytes(b"broken")
-    pass_time(90, node)
-    assert outcomes(node.history) == [("corrupt", "ckpt-5"), ("succeeded", "ckpt-6")]
-
-
 def test_only_new_checkpoints_are_evaluated_with_start_new(tmp_path, clock):
     """What lay there is skipped in the journal, without being pinned; what comes later counts."""
     node = Node(tmp_path, clock, start_new=True)
@@ -409,137 +293,6 @@ def test_pins_stay_within_the_users_bound(tmp_path, clock):
     assert "pin_max_bytes" in node.history.entries[1].settlement.reason
 
 
-def test_what_found_no_room_and_was_deleted_has_vanished(tmp_path, clock):
-    """Nothing that was seen complete is left without an end."""
-    save(tmp_path / "checkpoints", 1)
-    node = Node(tmp_path, clock, pin_max_bytes=1)
-    node.silent = {"Evaluate"}
-    pass_time(5, node)
-    save(node.checkpoint_dir, 2)
-    pass_time(5, node)
-    save(node.checkpoint_dir, 3)
-    pass_time(5, node)
-    node.silent = set()
-    pass_time(70, node)
-    assert outcomes(node.history) == [("succeeded", "ckpt-1"), ("succeeded", "ckpt-3"), ("vanished", "ckpt-2")]
-
-
-# -- failures --------------------------------------------------------------------------------------------------------
-
-
-def test_an_exception_in_the_users_code_fails_that_checkpoint_and_no_other(node):
-    """The traceback is in the journal, the group is killed and formed anew, the queue goes on between the attempts."""
-    save(node.checkpoint_dir, 5)
-    reply, spent = node.reply, []
-
-    def raise_for_five(process, command):
-        if isinstance(command, Evaluate) and command.checkpoint.step == 5:
-            spent.append(process)
-            return failed("task_error", "Traceback: ValueError: no such label", command.plan, 0)
-        return reply(process, command)
-
-    node.reply = raise_for_five
-    pass_time(5, node)
-    save(node.checkpoint_dir, 6, keep=[5])
-    pass_time(60, node)
-    assert outcomes(node.history) == [
-        ("failed", "task_error"),
-        ("succeeded", "ckpt-6"),
-        *[("failed", "task_error")] * 2,
-        ("failed", "ckpt-5"),
-    ]
-    assert all(process.killed for process in spent)
-    assert len({process.worker for process in spent}) == 3
-    assert "no such label" in node.history.entries[0].outcome.message
-    assert node.history.verdicts.is_settled(next(iter(node.history.verdicts.settled)), "t1")
-    assert node.exited is None
-
-
-def test_retries_come_ever_later(tmp_path, clock):
-    """One second after the first loss, two after the second, then four: with what the group needs to settle between."""
-    node = Node(tmp_path, clock, max_losses=7)
-    save(node.checkpoint_dir, 5)
-    reply, tried = node.reply, []
-
-    def die(process, command):
-        if isinstance(command, Evaluate):
-            tried.append(node.clock.now())
-            return failed("out_of_memory")
-        return reply(process, command)
-
-    node.reply = die
-    pass_time(100, node)
-    pauses = [later - earlier for earlier, later in pairwise(tried)]
-    assert pauses == [3.0, 3.0, 4.0, 8.0, 16.0, 32.0]  # at first the time that a group needs to settle is longer
-    assert outcomes(node.history)[-1] == ("failed", "ckpt-5")
-
-
-def test_a_worker_that_is_killed_fails_the_plan_and_is_replaced(node):
-    """Exited without a report: the machines' fault, tried again with another process."""
-    save(node.checkpoint_dir, 5)
-    node.silent = {"Evaluate"}
-    pass_time(5, node)
-    first = node.active
-    node.end(first, -9)
-    node.silent = set()
-    pass_time(10, node)
-    assert outcomes(node.history) == [("failed", "worker_died"), ("succeeded", "ckpt-5")]
-    assert "SIGKILL" in node.history.entries[0].outcome.message
-    assert node.active is not first
-
-
-def test_a_worker_that_makes_no_progress_is_killed(node):
-    """After five times its slowest batch, but a minute at least."""
-    save(node.checkpoint_dir, 5)
-    node.silent = {"Evaluate"}
-    pass_time(5, node)
-    first = node.active
-    node.report(first, Phase(WorkerPhase.EVALUATE, 1))
-    node.report(first, Progress(1, 1, 100))
-    pass_time(59, node)
-    assert not first.killed
-    pass_time(2, node)
-    assert first.killed
-    node.silent = set()
-    pass_time(10, node)
-    assert outcomes(node.history) == [("failed", "stalled"), ("succeeded", "ckpt-5")]
-
-
-def test_a_group_that_does_not_form_is_given_up(node):
-    """The bound for joining is two minutes."""
-    save(node.checkpoint_dir, 5)
-    node.silent = {"Join"}
-    pass_time(100, node)
-    assert node.history.open.plan == 1
-    pass_time(25, node)
-    assert outcomes(node.history)[0] == ("failed", "join")
-
-
-def test_a_lost_member_waits_for_the_better_explanation(tmp_path, clock):
-    """A rank reports that a peer went; a moment later that peer says why, and this is what the journal keeps."""
-    node = Node(tmp_path, clock, replicas=2)
-    save(node.checkpoint_dir, 5)
-    node.silent = {"Evaluate"}
-    pass_time(5, node)
-    first, second = (node.processes[slot.worker] for slot in node.daemon.supervisor.workers.slots())
-    node.report(first, failed("member_lost", "rank 1 is gone", 1, 0))
-    node.settle()
-    assert node.history.entries == []
-    node.report(second, failed("task_error", "ValueError: bad label", 1, 1))
-    node.settle()
-    assert outcomes(node.history) == [("failed", "task_error")]
-
-
-def test_a_lost_member_that_nobody_explains_is_the_reason_after_a_beat(node):
-    """Waiting for a better one has an end."""
-    save(node.checkpoint_dir, 5)
-    node.silent = {"Evaluate"}
-    pass_time(5, node)
-    node.report(node.active, failed("member_lost", "a peer is gone", 1, 0))
-    pass_time(3, node)
-    assert outcomes(node.history) == [("failed", "member_lost")]
-
-
 def test_an_idle_worker_that_dies_makes_the_group_form_anew(tmp_path, clock):
     """What is left of a group without it cannot be used: both slots join again, and no plan fails for it."""
     node = Node(tmp_path, clock, replicas=2)
@@ -565,22 +318,6 @@ def test_without_standbys_an_idle_worker_that_dies_is_replaced_with_its_group(tm
     pass_time(10, node)
     assert node.history.newest.plan.checkpoint.name == "ckpt-6"
     assert node.history.newest.outcome.result.workers == 2
-
-
-def test_a_standby_that_dies_between_plan_and_start_fails_the_plan(node):
-    """It was alive when it was listed; the next attempt lists another."""
-    save(node.checkpoint_dir, 5)
-    node.settle()
-    standby = node.standby
-    pass_time(2, node)
-    node.clock.seconds += 1
-    node.hangs = True
-    node.settle()
-    assert isinstance(node.requests[0], CreatePlan)
-    node.end(standby, -9)
-    node.hangs = False
-    pass_time(20, node)
-    assert outcomes(node.history) == [("failed", "worker_died"), ("succeeded", "ckpt-5")]
 
 
 def test_standbys_that_die_at_import_are_started_ever_later(node):
@@ -610,80 +347,6 @@ def test_standbys_that_die_once_they_are_ready_are_started_ever_later_too(node):
     assert 7 <= len(node.processes) <= 10
 
 
-def test_a_late_result_does_not_make_a_busy_worker_look_idle(tmp_path, clock):
-    """Another node closed plan 1 before this rank said done; it has been told of plan 2 by then, and is held to it."""
-    node = Node(tmp_path, clock)
-    save(node.checkpoint_dir, 5)
-    node.silent = {"Evaluate"}
-    pass_time(5, node)
-    save(node.checkpoint_dir, 6, keep=[5])
-    late = done(1, node.active.told(Join)[0])
-    close_for_another(node, late)
-    pass_time(5, node)
-    worker = node.active
-    assert [command.plan for command in worker.told(Evaluate)] == [1, 2]
-    node.report(worker, late)
-    assert node.status.workers[0].state == "restore"
-    pass_time(1810, node, step=5)
-    assert worker.killed
-    assert outcomes(node.history)[:2] == [("succeeded", "ckpt-5"), ("failed", "deadline")]
-
-
-def close_for_another(node, report):
-    """The outcome of the open plan, with that rank's result, as another node writes it."""
-    plan = node.history.open
-    outcome = Outcome(
-        plan=plan.plan,
-        run=plan.run,
-        nonce="theirs",
-        status="succeeded",
-        closed_by="worker-0",
-        completed_at="now",
-        result=report.result,
-    )
-    node.storage.storage.create(outcome_path(plan.plan), dumps(outcome))
-
-
-def test_a_result_that_another_node_wrote_stands_and_its_view_is_rebuilt(node):
-    """Its writer died before it put result.json there; whoever reads the outcome does."""
-    save(node.checkpoint_dir, 5)
-    node.silent = {"Evaluate"}
-    pass_time(5, node)
-    close_for_another(node, done(1, node.active.told(Join)[0], accuracy=0.5))
-    pass_time(3, node)
-    assert node.history.newest.outcome.closed_by == "worker-0"
-    (view,) = node.run_dir.glob("evaluations/*/result.json")
-    assert b"0.5" in view.read_bytes()
-    assert not node.active.killed
-
-
-def test_a_worker_that_fails_after_its_plan_was_closed_is_not_used_again(node):
-    """It could not end plan 1, which another rank ended: the next plan gets another process, and no failure."""
-    save(node.checkpoint_dir, 5)
-    node.silent = {"Evaluate"}
-    pass_time(5, node)
-    worker = node.active
-    close_for_another(node, done(1, worker.told(Join)[0]))
-    pass_time(3, node)
-    node.report(worker, failed("task_error", "in result()", 1, 0))
-    node.silent = set()
-    save(node.checkpoint_dir, 6)
-    pass_time(10, node)
-    assert worker.killed
-    assert outcomes(node.history) == [("succeeded", "ckpt-5"), ("succeeded", "ckpt-6")]
-
-
-def test_the_changed_code_of_a_task_is_used_from_the_next_attempt_on(node):
-    """A worker that joins imports what lies there now: a mismatch; then the new digest is the task."""
-    save(node.checkpoint_dir, 5)
-    node.settle()
-    node.task = "t2"
-    pass_time(20, node)
-    assert outcomes(node.history) == [("failed", "mismatch"), ("succeeded", "ckpt-5")]
-    assert [entry.plan.task for entry in node.history.entries] == ["t1", "t2"]
-    assert node.log.names().count("task_changed") == 1
-
-
 def test_a_task_that_cannot_be_used_ends_the_daemon(node):
     """The user hears of it at the start, with what the task's import said."""
     node.checkpoint_dir.mkdir(parents=True)
@@ -702,9 +365,6 @@ def test_a_task_that_hangs_at_import_ends_the_daemon(node):
     node.report(probe, Phase(WorkerPhase.IMPORT))
     pass_time(122, node)
     assert isinstance(node.exited, TaskError)
-
-
-# -- restarts --------------------------------------------------------------------------------------------------------
 
 
 def test_a_restart_repeats_nothing_that_is_settled(node):
@@ -738,9 +398,6 @@ def test_a_restart_rebuilds_the_view_of_the_newest_result(node):
     view.unlink()
     restarted(node, "i2").settle()
     assert view.exists()
-
-
-# -- commands by hand ------------------------------------------------------------------------------------------------
 
 
 def test_reports_of_unknown_workers_change_nothing(node):

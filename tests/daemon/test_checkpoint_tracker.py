@@ -1,0 +1,122 @@
+"""Track checkpoints from scan to scan: what is new, what vanished, what may go."""
+
+from dataclasses import replace
+
+import pytest
+from daemon.worlds import found, given_up, holds, look, new_world, plan, scan_of, view
+
+from sidecar.policy.selection import Selection
+
+
+def test_what_vanished_is_given_up_when_no_look_finds_it_for_a_minute():
+    """Another node may have pinned it in time."""
+    state = new_world()
+    state.record_scan(look(), (given_up(1, "vanished"), given_up(2, "vanished")), 0.0, 0.0)
+    assert view(state, 0.0).checkpoints.given_up == []
+    assert view(state, 0.0).checkpoints.incomplete_since == 0.0
+    state.record_scan(look(2), (), 2.0, 0.0)
+    state.record_scan(look(2), (), 59.9, 0.0)
+    assert view(state, 59.9).checkpoints.given_up == []
+    state.record_scan(look(2), (), 60.0, 0.0)
+    assert [each.name for each in view(state, 60.0).checkpoints.given_up] == ["ckpt-1"]
+    assert view(state, 60.0).checkpoints.incomplete_since is not None, "the end waits for what this node alone gave up"
+    state.apply(plan(1, members=(), settles=(given_up(1, "vanished"),)), 61.0)
+    state.record_scan(look(2), (), 62.0, 0.0)
+    assert view(state, 62.0).checkpoints.incomplete_since is None
+
+
+AWAY, UNREADABLE = look(missing=True), replace(look(), unknown={found(1).checkpoint.folder: "Input/output error"})
+
+
+@pytest.mark.parametrize(
+    ("after", "vanished"),
+    [
+        ({2: look(), 62: look()}, True),
+        ({2: look(), 61: look()}, False),
+        ({2: look(), 62: look(), 64: look(1)}, False),
+        ({2: look(), 40: look(1), 42: look(), 62: look()}, False),
+        ({2: AWAY, 62: AWAY, 122: AWAY}, False),
+        ({2: look(), 4: AWAY, 62: AWAY, 64: look()}, False),
+        ({2: look(), 4: UNREADABLE, 64: UNREADABLE, 66: look()}, False),
+        ({2: look(), 62: look(), 64: UNREADABLE}, False),
+    ],
+    ids=[
+        *("gone", "gone for less than a minute", "it came back", "it flickered", "the directory is gone"),
+        *("the directory was gone meanwhile", "its pin could not be read", "its pin is there after all"),
+    ],
+)
+def test_what_was_there_and_is_gone_has_vanished(after, vanished):
+    """Unless it comes back, or the whole directory went: that may come back with all that was in it."""
+    state = new_world()
+    state.record_scan(look(1), (), 0.0, 0.0)
+    for now, seen in after.items():
+        state.record_scan(seen, (), float(now), 0.0)
+    assert [each.verdict for each in view(state, 200.0).checkpoints.given_up] == ["vanished"] * vanished
+
+
+def test_the_same_incomplete_things_are_timed_together():
+    """A new one begins anew."""
+    state = new_world()
+    state.record_scan(look(waiting=("ckpt-1",)), (), 10.0, 0.0)
+    state.record_scan(look(waiting=("ckpt-1",)), (), 20.0, 0.0)
+    assert view(state, 20.0).checkpoints.incomplete_since == 10.0
+    state.record_scan(look(waiting=("ckpt-1", "ckpt-2")), (), 30.0, 0.0)
+    assert view(state, 30.0).checkpoints.incomplete_since == 30.0
+
+
+def test_what_was_there_before_the_start_is_not_pinned_with_start_new():
+    """Not even for the first look; asked for again it is."""
+    state = new_world(start_new=True)
+    assert holds(state, 0.0, 1) == []
+    state.record_scan(look(1), (), 0.0, 0.0)
+    assert holds(state, 0.0, 1, 2) == [2]
+    state.apply(plan(1, members=(), settles=(given_up(1, "requeued"),)), 1.0)
+    assert holds(state, 0.0, 1, 2) == [1, 2]
+    assert view(state, 1.0).checkpoints.before_start == frozenset()
+
+
+def test_what_is_still_corrupt_when_a_person_wants_it_again_is_given_up_again():
+    """Its files are as they were, so no look tells of it a second time; without this nobody would."""
+    state, corrupt = new_world(), given_up(1, "corrupt")
+    state.record_scan(look(), (corrupt,), 0.0, 0.0)
+    assert view(state, 0.0).checkpoints.given_up == [corrupt]
+    state.apply(plan(1, members=(), settles=(corrupt,)), 1.0)
+    state.record_scan(look(), (), 1.0, 0.0)
+    assert view(state, 1.0).checkpoints.given_up == []
+    state.apply(plan(2, members=(), settles=(given_up(1, "requeued"),)), 2.0)
+    assert view(state, 2.0).checkpoints.given_up == [corrupt]
+    state.record_scan(look(1), (), 3.0, 0.0)
+    assert view(state, 3.0).checkpoints.given_up == []
+
+
+def test_detection_is_timed_for_what_was_seen_to_appear():
+    """What lay there at the first look was not watched."""
+    state = new_world()
+    state.record_scan(look(1), (), 0.0, 105.0)
+    state.record_scan(look(1, 2), (), 1.0, 103.5)
+    assert state.tracker.detected_after(found(1).checkpoint.key) is None
+    assert state.tracker.detected_after(found(2).checkpoint.key) == 3.5
+
+
+def test_only_what_is_new_and_unsettled_is_told():
+    """A restart does not tell of everything again."""
+    state = new_world()
+    state.apply(plan(1, members=(), settles=(given_up(1, "skipped"),)), 0.0)
+    assert [each.checkpoint.name for each in state.record_scan(look(1, 2), (), 0.0, 0.0)] == ["ckpt-2"]
+    assert state.record_scan(look(1, 2), (), 1.0, 0.0) == []
+
+
+def test_the_newer_of_two_contents_under_one_name_is_not_superseded_by_the_older():
+    """One look finds a pin of the older content and the newer one in the directory, which is then deleted."""
+    state = new_world()
+    state.tracker.choices.selection = Selection(queue="latest")
+    older, newer = found(5), found(5, pinned=False)
+    newer = replace(newer, checkpoint=replace(newer.checkpoint, digest="9" * 64), written_at=200.0)
+    for now, seen in (
+        (0.0, [older, newer]),
+        (10.0, [older]),
+        (11.0 + state.tracker.lost.vanished_after_seconds, [older]),
+    ):
+        state.record_scan(scan_of(*seen), (), now, now)
+    (lost,) = state.tracker.given_up.values()
+    assert (lost.digest[0], lost.verdict) == ("9", "vanished")

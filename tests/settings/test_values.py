@@ -1,0 +1,151 @@
+"""Check each value, and say what to write instead."""
+
+from pathlib import Path
+
+import pytest
+from settings.conftest import MINIMAL, problems
+
+from sidecar.settings import check_host, check_name, load
+
+
+@pytest.mark.parametrize("padding", range(0, 80, 7))
+def test_no_part_of_a_password_is_shown(write, padding):
+    """Also where a value that is not a text is cut before the end of the password."""
+    for line in (
+        f'remote_write = ["{padding * "x"}", "http://me:{30 * "secret"}@host/"]',
+        f'tensorboard_dir = {{{padding * "x"}a = "http://me:{30 * "secret"}@host/"}}',
+    ):
+        (told,) = problems(environ=MINIMAL | write(line))
+        assert "secret" not in told
+        assert "http://" in told or padding > 50
+
+
+def test_relative_paths_start_at_the_current_directory(tmp_path, monkeypatch):
+    """Paths are absolute once read, whichever source they came from."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", "/home/me")
+    settings = load({"checkpoint_dir": "ckpts"}, environ={"SIDECAR_STATE_DIR": "~/state"})
+    assert (settings.checkpoint_dir, settings.state_dir) == (tmp_path / "ckpts", Path("/home/me/state"))
+
+
+def test_the_run_is_named_after_what_a_link_points_to(tmp_path):
+    """A `current` link names the run that it points to."""
+    (tmp_path / "run-9").mkdir()
+    (tmp_path / "current").symlink_to("run-9")
+    assert load({"checkpoint_dir": tmp_path / "current"}, environ={}).run == "run-9"
+
+
+@pytest.mark.parametrize(("line", "remedy"), [("true", "write all, or first"), ("false", "write none")])
+def test_save_weights_was_a_boolean_once(write, line, remedy):
+    """A file of then is told what to write now."""
+    (told,) = problems(environ=MINIMAL | write(f"save_weights = {line}"))
+    assert told.endswith(f"says whose weights are saved: {remedy}")
+
+
+def test_http_may_be_an_ipv6_address():
+    """Brackets belong to the notation, not to the address to bind."""
+    settings = load({"http": "[::1]:0"}, environ=MINIMAL)
+    assert (settings.http_host, settings.http_port) == ("::1", 0)
+
+
+BAD = [
+    ("replicas", "two", "'two'", "valid integer"),
+    ("replicas", "0", "'0'", "greater than or equal to 1"),
+    ("min_workers", "0", "'0'", "greater than or equal to 1"),
+    ("max_workers", "0", "'0'", "greater than or equal to 1"),
+    ("keep_states", "1001", "'1001'", "less than or equal to 1000"),
+    ("replicas", "1.5", "'1.5'", "valid integer"),
+    ("beat_seconds", "0", "'0'", "greater than 0"),
+    ("plan_cap_seconds", "inf", "'inf'", "finite number"),
+    ("stall_factor", "0.5", "'0.5'", "greater than or equal to 1"),
+    ("role", "boss", "'boss'", "'worker' or 'chief'"),
+    ("queue", "newest", "'newest'", "'every' or 'latest'"),
+    ("start", "old", "'old'", "'all' or 'new'"),
+    ("save_weights", "true", "'true'", "says whose weights are saved: write all, or first"),
+    ("save_weights", "0", "'0'", "says whose weights are saved: write none"),
+    ("save_weights", "some", "'some'", "'all', 'first' or 'none'"),
+    ("saves_max_bytes", "0", "'0'", "greater than or equal to 1"),
+    ("best_metric", "accuracy", "'accuracy'", "write EVAL_SET/METRIC, such as test/accuracy"),
+    ("best_metric", "test/", "'test/'", "write EVAL_SET/METRIC, such as test/accuracy"),
+    ("export_best", 3, "3", "needs best_metric, by which checkpoints are best: write it, such as test/accuracy"),
+    ("export_best", 11, "11", "is more than 10: write a smaller number"),
+    ("log_format", "xml", "'xml'", "'console' or 'json'"),
+    ("every_steps", "0", "'0'", "greater than or equal to 1"),
+    ("keep_free_bytes", "-1", "'-1'", "greater than or equal to 0"),
+    ("done_marker", "../DONE", "'../DONE'", "write the name of a file in checkpoint_dir, such as DONE"),
+    ("collectives", "mpi", "'mpi'", "'auto', 'ring' or 'nccl'"),
+    ("framework", "my-jax", "'my-jax'", "torch"),
+    ("wait", "maybe", "'maybe'", "valid boolean"),
+    ("run", "my run", "'my run'", "use letters, digits"),
+    ("run", "..", "'..'", "use letters, digits"),
+    ("node", "a/b", "'a/b'", "use letters, digits"),
+    ("task", "my_eval.py", "'my_eval.py'", "module:attr or path/file.py:attr"),
+    ("task", ":task", "':task'", "module:attr or path/file.py:attr"),
+    ("host", "0.0.0.0", "'0.0.0.0'", "such as 10.0.0.7"),
+    ("host", "http://a", "'http://a'", "such as 10.0.0.7"),
+    ("host", "a:80", "'a:80'", "such as 10.0.0.7"),
+    ("port_range", "21000", "'21000'", "such as 21000-21999"),
+    ("port_range", "30000-21000", "'30000-21000'", "such as 21000-21999"),
+    ("port_range", "80-2000", "'80-2000'", "1024 <= FIRST"),
+    ("port_range", "21000-70000", "'21000-70000'", "LAST <= 65535"),
+    ("port_range", "21000-21000", "'21000-21000'", "has 1 ports"),
+    ("http", "19108", "'19108'", "such as 127.0.0.1:19108"),
+    ("http", "a:99999", "'a:99999'", "such as 127.0.0.1:19108"),
+    ("http", "::1:80", "'::1:80'", "[::1]:19108"),
+    ("http", "[a]:80", "'[a]:80'", "[::1]:19108"),
+    ("worker_python", "/no/python", "'/no/python'", "/opt/venv/bin/python"),
+    ("worker_env", "A=1", "'A=1'", "not JSON"),
+    ("worker_env", '["A"]', '["A"]', '{"OMP_NUM_THREADS": "1"'),
+    ("worker_env", '{"A": true}', '{"A": true}', '{"OMP_NUM_THREADS": "1"'),
+    ("devices", "tpu", "'tpu'", "cpu, gpu, or the GPUs"),
+    ("devices", "-1", "'-1'", "cpu, gpu, or the GPUs"),
+    ("devices", "0,0", "'0,0'", "list at least as many different ones"),
+    ("step_pattern", "(", "'('", "not a regular expression"),
+    ("step_pattern", r"\d+", r"'\\d+'", "has 0 groups: put exactly one"),
+    ("formats", "keras,hdf", "'keras,hdf'", "write some of tf_object, keras, hdf5"),
+    ("checkpoint_pattern", "models/*", "'models/*'", "such as model-*.joblib"),
+    ("checkpoint_pattern", "m.{pkl,ubj}", "'m.{pkl,ubj}'", "no braces"),
+    ("checkpoint_pattern", "model-* ", "'model-* '", "such as model-*.joblib"),
+    ("checkpoint_pattern", ".hidden*", "'.hidden*'", "such as model-*.joblib"),
+    ("complete_marker", "{name}", "'{name}'", "such as {name}.STABLE"),
+    ("complete_marker", "{name}/", "'{name}/'", "such as {name}.STABLE"),
+    ("complete_marker", "/data/DONE", "'/data/DONE'", "such as {name}.STABLE"),
+    ("complete_marker", "a/{name}", "'a/{name}'", "such as {name}.STABLE"),
+    ("complete_marker", "{name}/../x", "'{name}/../x'", "such as {name}.STABLE"),
+    ("complete_marker", "..", "'..'", "such as {name}.STABLE"),
+    ("file_events", "maybe", "'maybe'", "'auto', 'on' or 'off'"),
+    ("state_dir", "/data/run-7", "'/data/run-7'", "name a folder in or beside it"),
+    ("state_dir", "/data", "'/data'", "name a folder in or beside it"),
+    ("checkpoint_dir", "~nobody-here/x", "'~nobody-here/x'", "write the path in full"),
+    ("lease_seconds", "5", "'5'", "raise it to 6"),
+    ("backoff_last_seconds", "0.5", "'0.5'", "at least backoff_first_seconds (1)"),
+]
+
+
+@pytest.mark.parametrize(("name", "text", "shown", "remedy"), BAD, ids=[f"{name}={text}" for name, text, *_ in BAD])
+def test_a_bad_value_is_shown_with_its_origin_and_remedy(name, text, shown, remedy):
+    """One line says where it came from, what it is and what to write."""
+    (line,) = problems(environ=MINIMAL | {f"SIDECAR_{name.upper()}": text})
+    assert line.startswith(f"environment SIDECAR_{name.upper()}: ")
+    assert shown in line
+    assert remedy in line
+
+
+@pytest.mark.parametrize("name", ["a", "worker-1", "Node_2.local", "x" * 128])
+def test_names_that_any_storage_takes(name):
+    """Host names and TF_CONFIG tasks pass unchanged."""
+    assert check_name(name) == name
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", ".hidden", "-x", "a b", "a/b", "ä", "a\n", "x" * 129])
+def test_names_that_some_storage_does_not_take(name):
+    """A name becomes a file name, so it can neither leave its folder nor hide in it."""
+    with pytest.raises(ValueError, match="use letters, digits"):
+        check_name(name)
+
+
+@pytest.mark.parametrize("host", ["", "::", "0.0.0.0", "a b", "a\n", "-a", "[10.0.0.1]"])
+def test_hosts_that_nobody_can_dial(host):
+    """Others are told this host, so it must mean this machine to them."""
+    with pytest.raises(ValueError, match="cannot be dialled"):
+        check_host(host)
