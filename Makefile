@@ -113,7 +113,7 @@ dashboards: $(READY)  ## Write the Grafana dashboards anew from the code that ma
 reference: $(READY)  ## Write the pages of docs/reference/ that follow from the code.
 	$(BIN)/python docs/generate.py
 
-screenshots: $(READY) $(MLFLOW_READY)  ## Take the pictures of docs/img/ anew from a run of the demo (3 minutes; chromium, tmux).
+screenshots: $(READY) $(MLFLOW_READY)  ## Take the pictures of docs/img/ anew from a run of the demo (3 minutes; chromium, tmux, unshare).
 	$(BIN)/python docs/screenshots.py
 
 try-compose:  ## Build the images, start docker-compose.yml, let its end-to-end test judge it (Docker).
@@ -141,8 +141,8 @@ soak:  ## Run docker-compose.yml for ten minutes, restart a trainer meanwhile, c
 try-systemd: $(READY)  ## Try the unit under a real systemd in a container (10 minutes; Docker, root, debootstrap).
 	$(BIN)/python tests/deploy/systemd/try
 
-try-readme:  ## Type the commands of the README in a clean container and time them (Docker).
-	tests/deploy/readme/try
+try-readme: $(READY)  ## Type the README in two terminals of a chroot without anything else, and time each step (5 minutes; root, debootstrap).
+	$(BIN)/python tests/deploy/readme/try
 
 clean:  ## Remove the virtual environment and what tools left.
 	rm -rf $(if $(FOREIGN),,$(VENV)) $(MLFLOW_VENV) .venv-3.* build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .coverage .coverage.* sidecar-demo site

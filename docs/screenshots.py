@@ -1,25 +1,29 @@
 #!/usr/bin/env python3
 """Take the pictures in docs/img/ of a real demo run, in real programs. `make screenshots` runs this file.
 
-It starts the demo in a temporary folder, with a TensorBoard server and an MLflow server that get its results, waits
-until every checkpoint was evaluated, and writes the pictures while all of them still serve. It needs Debian's packages
-`chromium`, `tmux` and `fonts-dejavu-core`, and takes about two minutes. `make screenshots` first installs the MLflow
-server, whose pages need graphene; without that server its picture stays as it is.
+It starts the demo in an empty /srv of its own mount namespace, so that no picture shows a path of this machine, with a
+TensorBoard server and an MLflow server that get its results. It films the status page until every checkpoint was
+evaluated, and takes the other pictures while all of them still serve. It needs Debian's packages `chromium`, `tmux` and
+`fonts-dejavu-core`, and takes about two minutes. `make screenshots` first installs the MLflow server, whose pages need
+graphene; without that server its picture stays as it is.
 """
 
 import importlib
+import io
+import os
 import shutil
 import socket
 import subprocess
 import sys
-import tempfile
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
+from PIL import Image
 from playwright.sync_api import Browser, Page, sync_playwright
 from terminal import PATIENCE_SECONDS, svg, terminal, until
 
@@ -42,15 +46,28 @@ STATUS: Final[dict[str, dict[str, Any]]] = {
     },
 }
 EVALUATION: Final = "status-evaluation.png"
+LIVE: Final = "live.gif"
+LIVE_SECONDS: Final = 6.0
+"""The length of the moving picture, which is faster than the run that it shows."""
+
 TENSORBOARD: Final = "tensorboard.png"
 MLFLOW: Final = "mlflow.png"
 HISTORY: Final = "terminal-history.svg"
 WATCH: Final = "terminal-watch.svg"
-PICTURES: Final = (*STATUS, EVALUATION, TENSORBOARD, MLFLOW, HISTORY, WATCH)
+PICTURES: Final = (*STATUS, EVALUATION, LIVE, TENSORBOARD, MLFLOW, HISTORY, WATCH)
 """Every picture in docs/img/."""
 
+_PLACE: Final = Path("/srv")
+_APART: Final = ("unshare", "--map-root-user", "--mount")
+_MOUNTED: Final = f'mount -t tmpfs tmpfs {_PLACE} && exec "$@"'
+_INSIDE: Final = "--inside"  # the argument of this program in the namespace
+_FRAMES: Final = 60
+_LAST_FRAME_SECONDS: Final = 1.5
+_ENDS_SECONDS: Final = 3.0  # until the page shows the last evaluation
+_COLOURS: Final = 256  # the most common ones as they are, and the others by the nearest
 _CHECKPOINTS: Final = 12
 _SAVE_EVERY: Final = 120  # steps, as in `sidecar demo`
+_PAUSE_SECONDS: Final = 0.06  # per step: the first result comes well before the last checkpoint, also on a busy machine
 _POLL_SECONDS: Final = 0.25
 _STOP_SECONDS: Final = 30.0
 _MOVES_MILLISECONDS: Final = 2000  # until the curves of other programs do not move any more
@@ -78,22 +95,25 @@ def main() -> int:
     if missing := [name for name in ("chromium", "tmux") if shutil.which(name) is None]:
         sys.stderr.write(f"{' and '.join(missing)} must be installed: apt-get install {' '.join(missing)}\n")
         return 1
-    FOLDER.mkdir(exist_ok=True)
+    if sys.argv[1:] != [_INSIDE]:
+        os.execvp(_APART[0], [*_APART, "sh", "-c", _MOUNTED, "sh", sys.executable, __file__, _INSIDE])  # noqa: S606 - constants
+    root = _PLACE
     with ExitStack() as stack:
-        root = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="sidecar-screenshots-")))
         folder = stack.enter_context(claimed(root / "demo"))
         settings = {"SIDECAR_BEST_METRIC": "test/accuracy", "SIDECAR_EXPORT_BEST": "2"}
         settings["SIDECAR_TENSORBOARD_DIR"] = str(root / "tensorboard")
         if mlflow := stack.enter_context(mlflow_server(root)):
             settings["SIDECAR_MLFLOW_TRACKING_URI"] = mlflow
-        run = stack.enter_context(finished_demo(folder, settings))
+        playwright = stack.enter_context(sync_playwright())
+        browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+        film = Film(browser)
+        run = stack.enter_context(finished_demo(folder, settings, film))
+        film.write(FOLDER / LIVE)
         for name, screen, title in (
             (HISTORY, history(run), "sidecar history --plot"),
             (WATCH, run.watched, "sidecar status --watch"),
         ):
             (FOLDER / name).write_text(svg(screen, title=title, name=Path(name).stem))
-        playwright = stack.enter_context(sync_playwright())
-        browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
         status_pages(browser, run)
         with tensorboard_server(root) as url:
             tensorboard_page(browser, url)
@@ -103,29 +123,74 @@ def main() -> int:
     return 0
 
 
+@dataclass(slots=True)
+class Film:
+    """The status page, frame by frame, without the section *Now*, which comes and goes and would move the curves."""
+
+    browser: Browser
+    frames: list[bytes] = field(default_factory=list)
+    _page: Page | None = None
+
+    def shoot(self, url: str, *, is_first: bool) -> None:
+        """Take a frame of the page at `url`; the first one replaces all before it."""
+        if self._page is None:
+            context = self.browser.new_context(viewport={"width": 920, "height": 610}, bypass_csp=True)
+            self._page = context.new_page()
+            self._page.goto(url)
+            self._page.add_style_tag(content="#now { display: none }")
+        before = [] if is_first else self.frames
+        self.frames = [*before, self._page.screenshot()]
+
+    def write(self, path: Path) -> None:
+        """Write a loop of `LIVE_SECONDS`, in which the last frame stays for a while."""
+        count = min(_FRAMES, len(self.frames))
+        chosen = [self.frames[round(number * (len(self.frames) - 1) / (count - 1))] for number in range(count)]
+        images = [Image.open(io.BytesIO(frame)).convert("RGB") for frame in chosen]
+        pixels = images[-1].tobytes()
+        colours = Counter(pixels[place : place + 3] for place in range(0, len(pixels), 3))
+        palette = Image.new("P", (1, 1))  # one for all: else unchanged parts would differ from frame to frame
+        palette.putpalette(b"".join(colour for colour, _ in colours.most_common(_COLOURS)))
+        drawn = [image.quantize(palette=palette, dither=Image.Dither.NONE) for image in images]
+        each = round(1000 * (LIVE_SECONDS - _LAST_FRAME_SECONDS) / (count - 1))
+        durations = [*[each] * (count - 1), round(1000 * _LAST_FRAME_SECONDS)]
+        drawn[0].save(path, save_all=True, append_images=drawn[1:], duration=durations, loop=0, optimize=True)
+
+
 @contextmanager
-def finished_demo(folder: Folder, settings: Mapping[str, str]) -> Iterator[FinishedRun]:
-    """Run the demo with further settings to the end of its training, and yield it while its daemons serve."""
+def finished_demo(folder: Folder, settings: Mapping[str, str], film: Film) -> Iterator[FinishedRun]:
+    """Run the demo with further settings to the end of its training, and yield it while its daemons serve.
+
+    The film begins just before the first result.
+    """
     with Children() as children, terminal(folder.root) as screen:
         running = job.make(
-            children, folder, FRAMEWORKS["tensorflow"], steps=_CHECKPOINTS * _SAVE_EVERY, save_every=_SAVE_EVERY
+            children, folder, FRAMEWORKS["torch"], steps=_CHECKPOINTS * _SAVE_EVERY, save_every=_SAVE_EVERY
         )
         environments = {task: {**environment, **settings} for task, environment in running.environments.items()}
-        running = replace(running, environments=environments)
+        running = replace(running, environments=environments, pause_seconds=_PAUSE_SECONDS)
         demo = Demo(folder, running)
         running.start_daemons()
         watched = ""
         while not demo.is_over():
             demo.observe()
+            if running.trained() and not demo.rows:
+                raise TimeoutError(
+                    "training ended before the first result, so the film would be wrong: is this machine busy?"
+                )
             if not running.training and demo.is_ready():
                 running.start_training()
-                screen.type("sidecar status checkpoints --watch --every 0.5")
+                screen.type(f"sidecar status {folder.checkpoints.name} --watch --every 0.5")
+            elif running.training and (url := running.daemons[-1].url):
+                film.shoot(url, is_first=not demo.rows)
             if len(demo.rows) > _CHECKPOINTS // 2:
                 watched = better_watched(screen.read(), watched)
             time.sleep(_POLL_SECONDS)
         demo.sample()  # waits until the gauges, and so the page, show the last checkpoint
         daemon = running.daemons[-1]
         assert daemon.url is not None
+        for _ in range(round(_ENDS_SECONDS / _POLL_SECONDS)):
+            film.shoot(daemon.url, is_first=False)
+            time.sleep(_POLL_SECONDS)
         plan = max(row["plan"] for row in demo.rows)
         yield FinishedRun(folder.checkpoints, daemon.url.rstrip("/"), plan, watched)
         stop([each.child for each in running.daemons], _STOP_SECONDS)
@@ -139,7 +204,7 @@ def better_watched(screen: str, before: str) -> str:
 def history(run: FinishedRun) -> str:
     """Return the screen after `sidecar history --plot`."""
     with terminal(run.checkpoints.parent) as screen:
-        screen.type("sidecar history checkpoints --plot --metric accuracy")
+        screen.type(f"sidecar history {run.checkpoints.name} --plot --metric accuracy")
         return until(screen.read, lambda text: "(step)" in text and text.rstrip().endswith("$"))
 
 

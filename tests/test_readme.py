@@ -13,8 +13,11 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
+TUTORIAL = ROOT / "docs/tutorial.md"
+HOME = ROOT / "docs/index.md"
+RESULTS = ROOT / "tests/benchmarks/RESULTS.md"
 HOW_TO = ROOT / "docs/how-to"
-PAGES = (README, ROOT / "docs/tutorial.md", ROOT / "docs/scripts.md", *sorted(HOW_TO.glob("*.md")))
+PAGES = (README, TUTORIAL, ROOT / "docs/scripts.md", *sorted(HOW_TO.glob("*.md")))
 SIDECAR = Path(sys.executable).with_name("sidecar")
 ENVIRONMENT = {
     **os.environ,
@@ -26,7 +29,7 @@ ENVIRONMENT = {
 }
 
 
-def snippet(name, page=README):
+def snippet(name, page=TUTORIAL):
     """Return the code block of a page that is marked with the name of its file."""
     found = re.search(rf"<!-- {re.escape(name)} -->\n```python\n(.*?)```", page.read_text(), re.DOTALL)
     assert found, f"{page} has no snippet {name}"
@@ -44,7 +47,7 @@ def run(folder, *command, seconds=120):
 
 @pytest.fixture(scope="module")
 def trained_as_shown(tmp_path_factory):
-    """Return a folder with the README's task, and the checkpoints that its training script saved there."""
+    """Return a folder with the tutorial's task, and the checkpoints that its training script saved there."""
     folder = tmp_path_factory.mktemp("reader")
     (folder / "train.py").write_text(snippet("train.py"))
     (folder / "my_eval.py").write_text(snippet("my_eval.py"))
@@ -57,7 +60,7 @@ def trained_as_shown(tmp_path_factory):
     ("replicas", "told"), [("1", "1 worker"), pytest.param("2", "2 workers", marks=pytest.mark.nightly)]
 )
 def test_the_training_script_and_the_smallest_task_work(trained_as_shown, replicas, told):
-    """The script saves in a fresh folder, and the README's task evaluates the newest checkpoint."""
+    """The script saves in a fresh folder, and the tutorial's task evaluates the newest checkpoint."""
     shown = run(trained_as_shown, str(SIDECAR), "eval", "ckpts", "--task", "my_eval.py:task", "--replicas", replicas)
     assert re.search(rf"1003 examples of test; {told}\b", shown)
 
@@ -77,7 +80,7 @@ def test_the_evaluator_in_one_process_works(trained_as_shown, tmp_path):
 @pytest.mark.nightly
 @pytest.mark.tensorflow
 def test_the_script_of_a_custom_training_loop_works(tmp_path):
-    """The script of the page saves in a fresh folder, and the README's task evaluates the newest checkpoint."""
+    """The script of the page saves in a fresh folder, and the tutorial's task evaluates the newest checkpoint."""
     (tmp_path / "train.py").write_text(snippet("train.py", HOW_TO / "custom-training-loops.md"))
     (tmp_path / "my_eval.py").write_text(snippet("my_eval.py"))
     run(tmp_path, sys.executable, "train.py")
@@ -213,15 +216,43 @@ def test_every_kind_of_failure_is_explained():
     assert [kind for kind in FAILURE_CLASSES if f"`{kind}`" not in rows] == []
 
 
-def test_every_page_is_one_step_from_the_readme():
-    """The README links to each how-to, so that nobody searches for one."""
-    links = re.findall(r"\]\(([^)\s#]+)", README.read_text())
-    assert [page.name for page in PAGES[1:] if str(page.relative_to(ROOT)) not in links] == []
+def test_every_page_is_two_steps_from_the_readme():
+    """The README links to the home page, and the home page to each how-to, so that nobody searches for one."""
+    assert "docs/index.md#all-pages" in README.read_text()
+    links = re.findall(r"\]\(([^)\s#]+)", HOME.read_text())
+    assert [page.name for page in PAGES[1:] if str(page.relative_to(HOME.parent)) not in links] == []
 
 
-def test_the_readme_stays_short():
-    """It leads to the pages, and does not replace them."""
-    assert len(README.read_text().splitlines()) <= 180
+def test_the_home_page_begins_as_the_readme():
+    """All before the second heading is the same: a copy with links of its own."""
+    first_screen, home = (page.read_text().partition("\n## ")[0] for page in (README, HOME))
+    assert home == first_screen.replace("](docs/", "](")
+
+
+def test_the_readme_is_read_anywhere():
+    """It is short, and no line is too wide for a terminal. HTML is limited to sections that open and close."""
+    text = README.read_text()
+    lines = text.splitlines()
+    assert len(lines) <= 130
+    assert [line for line in lines if len(line) > 130] == []
+    assert set(re.findall(r"</?([a-z]+)", re.sub(r"```.*?```", "", text, flags=re.DOTALL))) <= {
+        "details",
+        "summary",
+        "b",
+    }
+
+
+@pytest.mark.parametrize("page", [README, ROOT / "docs/explanation/promises.md"], ids=lambda page: page.stem)
+def test_the_cost_for_training_is_what_was_measured(page):
+    """The slowdown by an evaluation, on cores of its own and on shared ones."""
+    table = RESULTS.read_text().partition("## Trainer")[2].partition("\n## ")[0]
+    rows = re.findall(r"^\| ([^|]+?) +\|[^|]+\|[^|]+\| ([\d.]+) ", table, re.MULTILINE)
+    beside = {name: float(slowdown) for name, slowdown in rows if "inline" not in name}
+    apart = [slowdown for name, slowdown in beside.items() if "unpinned" not in name]
+    shared = [slowdown for name, slowdown in beside.items() if "unpinned" in name]
+    assert len(apart) == len(shared) == 2
+    said = re.findall(r"\b[0-2]\.\d\d\b", page.read_text())
+    assert said == [f"{number:.2f}" for number in (min(apart), max(apart), max(shared))]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)

@@ -291,12 +291,14 @@ def test_what_the_settings_name_is_mounted(daemons, settings):
 
 
 def test_the_task_is_in_the_config_map(example):
-    """The example's settings name a file that its ConfigMap holds, and it is the task that the README explains."""
+    """The example's settings name a file that its ConfigMap holds, and it is the task that the tutorial explains."""
     data = config_map_at(example, "/etc/sidecar")
     path, attribute = tomllib.loads(data["sidecar.toml"])["task"].split(":")
     folder, _, name = path.rpartition("/")
     assert (folder, attribute) == ("/etc/sidecar", "task")
-    explained = re.search(r"<!-- my_eval\.py -->\n```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    explained = re.search(
+        r"<!-- my_eval\.py -->\n```python\n(.*?)```", (ROOT / "docs/tutorial.md").read_text(), re.DOTALL
+    )
     assert ast.dump(ast.parse(data[name])) == ast.dump(ast.parse(explained[1]))
 
 

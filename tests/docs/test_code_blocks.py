@@ -39,7 +39,9 @@ RUN_BY = {
     "restore_averaged.py": "tests/docs/test_code_blocks.py",
     "evaluate.py": "tests/test_readme.py",
     "train_ddp.py": "tests/docs/test_code_blocks.py",
+    "model.py": "tests/docs/test_code_blocks.py",
     "my_torch_eval.py": "tests/docs/test_code_blocks.py",
+    "sidecar_task.py": "tests/docs/test_code_blocks.py",
     "jsonl_sink.py": "tests/publishing/sinks/test_installed.py",
     "traits.py": "tests/evaluation/test_framework_traits.py",
     "backend.py": "tests/evaluation/test_framework_traits.py",
@@ -55,14 +57,14 @@ RUN_BY = {
 """Python blocks that are marked with the name of a file, and the test that runs them."""
 
 NOT_RUN = {
-    "git clone": "a clone has no address here; tests/deploy/readme/walk.py does it in a container",
-    "pip install": "downloads 700 MB; tests/deploy/readme/walk.py does the like in a container",
-    "python3 -m venv": "installs packages; tests/deploy/readme/walk.py does it in a container",
-    "export SIDECAR_WORKER_PYTHON": "this suite has one environment; tests/deploy/readme/walk.py has two",
-    "curl": "asks a daemon that stays; tests/deploy/readme/walk.py does it in a container",
+    "git clone": "a clone has no address here",
+    "pip install": "downloads 700 MB; tests/deploy/readme/walk.py does the like in a chroot",
+    "python3 -m venv": "installs packages; tests/deploy/readme/walk.py does it in a chroot",
+    "~/sidecar-env/bin/sidecar": "test_the_first_screen_works runs it, and tests/deploy/readme/walk.py in a chroot",
+    "curl": "asks a daemon that stays; tests/publishing/http asks for each of its pages",
     "~/sidecar-env/bin/pip install '.[mlflow]'": "downloads 60 MB",
     "export MLFLOW_RUN_ID": "needs a server; tests/publishing/sinks/test_mlflow.py creates such a run",
-    "make": "starts this suite, or takes minutes; .ci/run and tests/deploy/readme/walk.py run make",
+    "make": "starts this suite, or takes minutes; .ci/run does it",
     ".venv/bin/pytest": "starts this suite",
     "sidecar best": "needs a run with exports; tests/commands/test_best.py tries each form",
     'python -c "import keras, sys': "needs an export; tests/integration/test_exports.py loads one",
@@ -195,10 +197,10 @@ def test_every_yaml_block_is_what_the_deployed_prometheus_has():
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """Return a folder with the README's training script and task, and what the pages call other ones."""
+    """Return a folder with the tutorial's training script and task, and what the pages call other ones."""
     folder = tmp_path_factory.mktemp("reader")
     for page, file, code in blocks("python"):
-        if page.name == "README.md":
+        if page.name == "tutorial.md":
             (folder / file).write_text(code)
     shutil.copy(folder / "my_eval.py", folder / "other_eval.py")
     return folder
@@ -238,16 +240,46 @@ def test_the_commands_work_in_their_order(folder):
 
 @pytest.mark.torch
 @pytest.mark.seconds
-@pytest.mark.parametrize("source", ["pytorch.md", "README.md"])
-def test_the_pytorch_page_works(tmp_path, source):
-    """Two ranks under torchrun train; then each checkpoint is evaluated, by the page's commands and by either task."""
-    code_of = {(page.name, file): code for page, file, code in blocks("python") if file}
-    (tmp_path / "train_ddp.py").write_text(code_of["pytorch.md", "train_ddp.py"])
-    (tmp_path / "my_torch_eval.py").write_text(code_of[source, "my_torch_eval.py"])
-    train, evaluate = (command for page, command in commands() if page.name == "pytorch.md")
+def test_the_pytorch_page_works(ddp_folder):
+    """The page's command evaluates each checkpoint with the page's task."""
+    (ddp_folder / "my_torch_eval.py").write_text(code_of("pytorch.md", "my_torch_eval.py"))
+    (evaluate,) = (command for page, command in commands() if page.name == "pytorch.md" and "sidecar" in command)
+    run(ddp_folder, f"{evaluate} --once --http 127.0.0.1:0")
+    assert_all_were_evaluated(ddp_folder)
+
+
+@pytest.mark.torch
+@pytest.mark.seconds
+def test_the_first_screen_works(ddp_folder):
+    """`sidecar init` finds the checkpoints, and with the README's task `sidecar run` needs no argument."""
+    init, evaluate = (command for page, command in commands() if page.name == "README.md" and "bin/sidecar" in command)
+    said = run(ddp_folder, init.replace("~/sidecar-env/bin/", ""))
+    assert "complete checkpoints: 3" in said
+    assert "from sidecar.metrics" in (ddp_folder / "sidecar_task.py").read_text()
+    (ddp_folder / "sidecar_task.py").write_text(code_of("README.md", "sidecar_task.py"))
+    run(ddp_folder, f"{evaluate.replace('~/sidecar-env/bin/', '')} --once --http 127.0.0.1:0")
+    assert_all_were_evaluated(ddp_folder)
+
+
+@pytest.fixture
+def ddp_folder(tmp_path):
+    """Return a folder in which two ranks under torchrun have trained the page's model with the page's script."""
+    for name in ("model.py", "train_ddp.py"):
+        (tmp_path / name).write_text(code_of("pytorch.md", name))
+    (train,) = (command for page, command in commands() if page.name == "pytorch.md" and "torchrun" in command)
     run(tmp_path, f"OMP_NUM_THREADS=1 {train}")
-    run(tmp_path, f"{evaluate} --once --http 127.0.0.1:0")
-    rows = json.loads(run(tmp_path, "sidecar history ckpts --json"))
+    return tmp_path
+
+
+def code_of(page_name, file):
+    """Return the code of a page that is marked with the name of a file."""
+    (code,) = (code for page, name, code in blocks("python") if (page.name, name) == (page_name, file))
+    return code
+
+
+def assert_all_were_evaluated(folder):
+    """The three epochs of the script succeeded, with numbers that show that it has learnt."""
+    rows = json.loads(run(folder, "sidecar history ckpts --json"))
     assert [(row["step"], row["status"]) for row in rows] == [(20, "succeeded"), (40, "succeeded"), (60, "succeeded")]
     assert rows[-1]["examples"] == {"test": 1003}
     assert rows[-1]["metrics"]["test"]["accuracy"]["value"] > 0.8

@@ -12,6 +12,8 @@ DOCS = Path(__file__).parents[2] / "docs"
 IMAGES = DOCS / "img"
 SHOWN = re.compile(r"(?:\]\(|src=\")(?:\.\./)*img/([^)\"]+)")
 MOST_BYTES = 200_000
+MOST_BYTES_MOVING = 600_000
+FEWEST_FRAMES = 12  # one for each checkpoint
 FEWEST_COLOURS = 20  # in each quarter of a picture: a frame with a word and smoothed edges has more
 COUNT = """async (url) => {
     const image = new Image();
@@ -56,7 +58,22 @@ def test_each_picture_is_taken_and_shown(screenshots):
     """The program, the folder and the pages name the same pictures, and none is too large for a page."""
     shown = {name for page in DOCS.rglob("*.md") for name in SHOWN.findall(page.read_text())}
     assert shown == {path.name for path in IMAGES.iterdir()} == set(screenshots.PICTURES)
-    assert {path.name: path.stat().st_size for path in IMAGES.iterdir() if path.stat().st_size >= MOST_BYTES} == {}
+    most = {screenshots.LIVE: MOST_BYTES_MOVING}
+    sizes = {path.name: path.stat().st_size for path in IMAGES.iterdir()}
+    assert {name: size for name, size in sizes.items() if size >= most.get(name, MOST_BYTES)} == {}
+
+
+def test_the_moving_picture_is_a_short_loop(screenshots):
+    """It lasts about six seconds, repeats for ever, and hardly any frame is like the one before it."""
+    pil = pytest.importorskip("PIL.Image", reason="Pillow is not installed")
+    with pil.open(IMAGES / screenshots.LIVE) as moving:
+        assert moving.n_frames >= FEWEST_FRAMES
+        assert moving.info["loop"] == 0
+        milliseconds = 0
+        for number in range(moving.n_frames):
+            moving.seek(number)
+            milliseconds += moving.info["duration"]
+    assert milliseconds / 1000 == pytest.approx(screenshots.LIVE_SECONDS, abs=0.5)
 
 
 def test_the_page_of_all_places(screenshots):
@@ -84,5 +101,7 @@ def test_the_terminal_shows_its_run(screenshots):
     ):
         svg = (IMAGES / name).read_text()
         text = "".join(ET.fromstring(svg).itertext()).replace("\xa0", " ")
+        assert "digits" in text
+        assert "/tmp" not in text
         assert [word for word in words if word not in text] == []
         assert re.findall(r"url\((?!#)", svg) == []

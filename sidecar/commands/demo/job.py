@@ -70,6 +70,7 @@ class Job:
     steps: int
     save_every: int
     environments: Mapping[str, Mapping[str, str]]  # by task: the same for a training process and the daemon beside it
+    pause_seconds: float = _PAUSE_SECONDS
     daemons: tuple[Daemon, ...] = ()  # the chief's first
     training: tuple[Child, ...] = ()
 
@@ -95,7 +96,14 @@ class Job:
                 f"training, its {task},",
                 (
                     *(*self.framework.train, "--checkpoints", str(self.folder.checkpoints)),
-                    *("--steps", str(self.steps), "--save-every", str(self.save_every), "--pause", str(_PAUSE_SECONDS)),
+                    *(
+                        "--steps",
+                        str(self.steps),
+                        "--save-every",
+                        str(self.save_every),
+                        "--pause",
+                        str(self.pause_seconds),
+                    ),
                 ),
                 environment=environment,
                 log=self.folder.logs / f"train-{task}.log",

@@ -1,137 +1,152 @@
-"""Inside a clean container: runs every `$ command` of the README in order, as a person would, and times each.
+"""Inside a chroot: type the README in two terminals, as a reader who has a training job does, and time each step.
 
-Usage: walk.py README.md REPOSITORY.bundle. Exits non-zero if a command fails. A command that stays (`sidecar run`) goes
-to the background once it evaluated what is there, and is interrupted at the end. Needs the standard library only.
+Usage: walk.py README.md. Exit code 1 if a step fails. The reader's home holds the clone in `sidecar-evaluator`, and the
+training job in `job`. A package index is not needed: pip finds all in PIP_FIND_LINKS. Needs the standard library only.
 """
 
 import os
+import pty
 import re
-import shlex
-import signal
-import subprocess
+import select
 import sys
-import tempfile
 import time
 import urllib.error
 import urllib.request
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
-BOUND_SECONDS = 1200.0
-NOT_HERE = {
-    "docker compose": "needs a Docker engine: deploy/compose/try walks through it",
-    "xdg-open": "needs a screen",
-    "make test": "the whole suite: .ci/run calls it in a fresh clone",
-    "sudo": "needs systemd: tests/deploy/systemd/try walks through it",
-    "kubectl": "needs a cluster",
-}
+BOUND_SECONDS = 600.0
+HOME = Path.home()
+JOB = HOME / "job"
+STATUS = "http://127.0.0.1:19108/api/status"
+PROMPT = re.compile(rb"\[(\d+)\]typed> $")
+CHECKPOINTS = 3  # which the job saves
+
+
+class StepFailedError(Exception):
+    """A step of the README did not do what the README says."""
 
 
 @dataclass
-class Walk:
-    """Where the reader is, and what was found."""
+class Terminal:
+    """A terminal with a shell that nobody has configured."""
 
+    number: int
     folder: Path
-    environ: dict[str, str]
-    failed: bool = False
-    daemon: subprocess.Popen[bytes] | None = None
+    descriptor: int = field(init=False)
 
-    def do(self, command: str) -> None:
-        """Type one command."""
-        reason = next((why for start, why in NOT_HERE.items() if command.startswith(start)), None)
-        if reason is not None:
-            print(f"   ---    $ {command}    [{reason}]", flush=True)
-            return
+    def __post_init__(self) -> None:
+        child, self.descriptor = pty.fork()
+        if child == 0:
+            os.chdir(self.folder)
+            os.environ["PS1"] = "[$?]typed> "
+            os.execv("/bin/bash", ["bash", "--noprofile", "--norc", "--noediting", "-i"])
+        self._read()
+
+    def type(self, command: str) -> str:
+        """Type a command, and return what the terminal shows until its end, which must be a success."""
         started = time.monotonic()
-        ok = self._stay(command) if command.startswith("sidecar run") else self._run(command)
-        self.failed |= not ok
-        print(f"{time.monotonic() - started:6.1f} s  $ {command}    [{'ok' if ok else 'FAILED'}]", flush=True)
+        os.write(self.descriptor, command.encode() + b"\n")
+        code, shown = self._read()
+        tell(started, f"terminal {self.number}: {command}")
+        if code != 0:
+            raise StepFailedError(f"exit code {code}:\n{shown}")
+        return shown
 
-    def _run(self, command: str) -> bool:
-        with tempfile.TemporaryFile() as said:
-            done = subprocess.run(
-                command,
-                shell=True,
-                cwd=self.folder,
-                env=self.environ,
-                stdout=said,
-                stderr=said,
-                timeout=BOUND_SECONDS,
-                check=False,
-            )
-            if done.returncode != 0:
-                said.seek(0)
-                print(said.read().decode(errors="replace")[-4000:])
-        return done.returncode == 0
+    def begin(self, command: str) -> float:
+        """Type a command that stays, and return when."""
+        os.write(self.descriptor, command.encode() + b"\n")
+        return time.monotonic()
 
-    def _stay(self, command: str) -> bool:
-        log = self.folder / "daemon.log"
-        with log.open("wb") as said:
-            words = shlex.split(command)
-            self.daemon = subprocess.Popen(words, cwd=self.folder, env=self.environ, stdout=said, stderr=said)
-        end = time.monotonic() + BOUND_SECONDS
-        while time.monotonic() < end and self.daemon.poll() is None:
-            try:
-                status = urllib.request.urlopen("http://127.0.0.1:19108/api/status", timeout=5).read()
-                if b'"evaluated": 3' in status:
-                    return True
-            except (urllib.error.URLError, OSError):
-                pass
-            time.sleep(0.2)
-        print(log.read_text(errors="replace")[-4000:])
-        return False
-
-    def leave(self) -> None:
-        """Press Ctrl-C in the first terminal."""
-        if self.daemon is None:
-            return
+    def interrupt(self) -> None:
+        """Press Ctrl-C, and wait for a prompt after a success."""
         started = time.monotonic()
-        self.daemon.send_signal(signal.SIGINT)
-        code = self.daemon.wait(BOUND_SECONDS)
-        self.failed |= code != 0
-        print(f"{time.monotonic() - started:6.1f} s  Ctrl-C: the daemon ended with exit code {code}", flush=True)
+        os.write(self.descriptor, b"\x03")
+        code, shown = self._read()
+        tell(started, f"terminal {self.number}: Ctrl-C")
+        if code != 0:
+            raise StepFailedError(f"exit code {code} after Ctrl-C:\n{shown}")
+
+    def shown(self) -> str:
+        """Return what the terminal shows now, after what was read before."""
+        text = b""
+        while select.select([self.descriptor], [], [], 0.2)[0]:
+            text += os.read(self.descriptor, 65536)
+        return text.decode(errors="replace")
+
+    def _read(self) -> tuple[int, str]:
+        """Read to the next prompt, and return the exit code in it and the text before it."""
+        text, end = b"", time.monotonic() + BOUND_SECONDS
+        while not (prompt := PROMPT.search(text)):
+            if not select.select([self.descriptor], [], [], max(0.0, end - time.monotonic()))[0]:
+                raise StepFailedError(f"no prompt within {BOUND_SECONDS:.0f} s:\n{text.decode(errors='replace')}")
+            text += os.read(self.descriptor, 65536)
+        return int(prompt[1]), text.decode(errors="replace")
 
 
-def commands(readme: str) -> list[str]:
-    """The lines that a person types, without what the README says beside them."""
-    blocks = re.findall(r"```console\n(.*?)```", readme, re.DOTALL)
-    lines = [line.removeprefix("$ ") for block in blocks for line in block.splitlines() if line.startswith("$ ")]
-    return [re.sub(r"\s{2,}#.*", "", line) for line in lines]
+def tell(started: float, what: str) -> None:
+    """Print how long a step took."""
+    print(f"{time.monotonic() - started:6.1f} s  {what}", flush=True)
 
 
-def main(readme: Path, bundle: Path) -> int:
-    """Walk from an empty home directory."""
-    home = Path(tempfile.mkdtemp())
+def require(holds: bool, shown: str) -> None:
+    """Fail with what a terminal has shown, unless something holds."""
+    if not holds:
+        raise StepFailedError(f"this was not expected:\n{shown}")
+
+
+def wait(evaluated: int, terminal: Terminal, started: float, what: str) -> None:
+    """Wait until the page's server has counted so many evaluations, and print when that was."""
+    while time.monotonic() < started + BOUND_SECONDS:
+        try:
+            status = urllib.request.urlopen(STATUS, timeout=5).read().decode()
+        except (urllib.error.URLError, OSError):
+            status = ""
+        if (found := re.search(r'"evaluated": ?(\d+)', status)) and int(found[1]) >= evaluated:
+            tell(started, what)
+            return
+        time.sleep(0.05)
+    raise StepFailedError(f"{what}: not within {BOUND_SECONDS:.0f} s:\n{terminal.shown()}")
+
+
+def main(readme: Path) -> int:
+    """Prepare what a reader has already, then type."""
     text = readme.read_text()
-    own = home / "own"  # where a reader keeps the own training job, in a virtual environment
-    own.mkdir()
-    for name, source in re.findall(r"<!-- (\S+\.py) -->\n```python\n(.*?)```", text, re.DOTALL):
-        (own / name).write_text(source)
-    walk = Walk(
-        home, {**os.environ, "HOME": str(home), "PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_ROOT_USER_ACTION": "ignore"}
-    )
-    for command in commands(text):
-        if command.startswith("git clone"):
-            # The repository's address is the reader's; here it is a bundle.
-            walk.do(command.replace("<this repository>", str(bundle)).replace(" && cd sidecar-evaluator", ""))
-            walk.folder = home / "sidecar-evaluator"
-        elif command.startswith("python3 -m venv"):
-            # Before that a reader has an environment that trains, and it is active.
-            walk.do(
-                f"python3 -m venv {own}/venv && {own}/venv/bin/pip install -c tests/constraints.txt tensorflow keras"
-            )
-            walk.environ["PATH"] = f"{own}/venv/bin:{walk.environ['PATH']}"
-            walk.do(command)
-        elif command.startswith("export "):
-            shown = subprocess.run(f"{command}; env -0", shell=True, env=walk.environ, capture_output=True, check=True)
-            walk.environ = dict(line.split("=", 1) for line in shown.stdout.decode().split("\0") if line)
-            walk.folder = own
-        else:
-            walk.do(command)
-    walk.leave()
-    print("the README's commands FAILED" if walk.failed else "the README's commands work")
-    return int(walk.failed)
+    blocks = re.findall(r"```sh\n(.*?)```", text, re.DOTALL)
+    install, init, run = (line.partition("  #")[0].rstrip() for block in blocks for line in block.splitlines())
+    (task,) = re.findall(r"<!-- sidecar_task\.py -->\n```python\n(.*?)```", text, re.DOTALL)
+    program = run.removesuffix(" run")
+    try:
+        first = Terminal(1, HOME)
+        print("what a reader has already:", flush=True)
+        first.type("python3 -m venv train-env && train-env/bin/pip install torch numpy")
+        first.type(". train-env/bin/activate")
+        first.type("(cd job && torchrun --nproc-per-node 2 train_ddp.py)")
+        print("the README:", flush=True)
+        began = time.monotonic()
+        first.type(install)
+        first.type("cd job")
+        said = first.type(init)
+        require(f"complete checkpoints: {CHECKPOINTS}" in said and "train-env/bin/python" in said, said)
+        (JOB / "sidecar_task.py").write_text(task)
+        second = Terminal(2, JOB)
+        started = second.begin(run)
+        wait(1, second, started, f"terminal 2: {run}: the first number")
+        tell(began, "all from the first line to the first number")
+        wait(CHECKPOINTS, second, started, f"terminal 2: all {CHECKPOINTS} checkpoints")
+        first.type(f"{program} check")
+        first.type(f"{program} status")
+        shown = first.type(f"{program} history")
+        require(len(re.findall(r"^ *\d+ epoch-\d\.pt +ok ", shown, re.MULTILINE)) == CHECKPOINTS, shown)
+        first.type("torchrun --nproc-per-node 2 train_ddp.py")
+        wait(2 * CHECKPOINTS, second, time.monotonic(), "terminal 2: the checkpoints of a second training")
+        second.interrupt()
+    except StepFailedError as error:
+        print(f"FAILED: {error}")
+        return 1
+    print("the README works as it is typed")
+    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main(*map(Path, sys.argv[1:])))
+    sys.exit(main(Path(sys.argv[1])))
