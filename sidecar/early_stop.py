@@ -22,7 +22,10 @@ from typing import Final
 from sidecar.errors import RecordError
 from sidecar.protocol.codec import loads
 from sidecar.protocol.records import SCHEMA
+from sidecar.system.name_clash import require_own_package
 from sidecar.system.plain_text import one_line
+
+require_own_package()
 
 FILE: Final = "early_stop.json"
 """The name of the signal in the run's state directory. A person withdraws the signal by deleting the file."""

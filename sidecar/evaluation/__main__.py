@@ -4,6 +4,7 @@ The interpreter belongs to the user, and this package may not be installed there
 importable from its own folder, and nothing else of the daemon's environment. Standard library only.
 """
 
+import contextlib
 import importlib.util
 import sys
 from pathlib import Path
@@ -17,7 +18,8 @@ def _make_sidecar_importable(package: Path) -> None:
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules["sidecar"] = module
-    spec.loader.exec_module(module)
+    with contextlib.suppress(ImportError, FileNotFoundError):  # of another package: `sidecar.system.name_clash`
+        spec.loader.exec_module(module)
 
 
 if __name__ == "__main__":

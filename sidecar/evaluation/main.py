@@ -18,6 +18,7 @@ from sidecar.errors import RecordError
 from sidecar.evaluation.framework_traits import OURS, traits_of
 from sidecar.protocol.messages import MAX_LINE_BYTES, Failed, Ready, Report, decode, encode
 from sidecar.protocol.states import FailureKind, WorkerPhase
+from sidecar.system.name_clash import replaced
 from sidecar.system.process_guard import end_with_parent, leave_guard
 from sidecar.system.training_python import line_to_write
 
@@ -64,6 +65,9 @@ def main(arguments: Sequence[str]) -> None:
 
 def _serve(framework: str, commands: BinaryIO, report: Callable[[Report], None]) -> None:
     """Carry out commands until there are no more."""
+    if (why := replaced()) is not None:
+        report(Failed(kind=FailureKind.JOIN, message=why, phase=WorkerPhase.IMPORT))
+        return
     try:
         from sidecar.evaluation.backend import backend
         from sidecar.evaluation.data.opened_files import OpenedFiles

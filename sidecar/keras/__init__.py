@@ -7,10 +7,14 @@ daemon and the commands must not import this package.
 import importlib
 from typing import TYPE_CHECKING, Any, Final
 
+from sidecar.system.name_clash import require_own_package
+
 if TYPE_CHECKING:
     from sidecar.keras.early_stop import EarlyStop
     from sidecar.keras.model_export import SidecarEvaluatorModelExport
     from sidecar.keras.sidecar_evaluator import SidecarEvaluator
+
+require_own_package()
 
 __all__ = ["EarlyStop", "SidecarEvaluator", "SidecarEvaluatorModelExport"]
 

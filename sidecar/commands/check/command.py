@@ -50,6 +50,7 @@ from sidecar.protocol.messages import Check, Checked, Failed, Ready
 from sidecar.settings import Settings
 from sidecar.system.addresses import own_addresses, public, public_address
 from sidecar.system.clock import SystemClock
+from sidecar.system.name_clash import installed_beside, replaced
 from sidecar.version import version
 
 _TIMEOUT_CHECK_SECONDS: Final = 0.25
@@ -67,6 +68,8 @@ def findings(
 ) -> Iterator[Finding]:
     """Run all trials one after the other, the slow ones last. `quick`: the task is only imported."""
     role = yield from _role(settings, environ)
+    if (clash := replaced() or installed_beside()) is not None:
+        yield Finding(what="package", ok=replaced() is None, text=clash, doubtful=True)
     for text in ineffective(settings):
         yield Finding(what="settings", ok=False, text=text)
     yield from _checkpoints(settings, catalog, storage_timeout)
