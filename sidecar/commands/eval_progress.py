@@ -10,6 +10,7 @@ from rich.console import Console
 from sidecar.commands.interrupts import Interrupts
 from sidecar.commands.progress_rate import ProgressRate, duration
 from sidecar.commands.terminal import is_screen
+from sidecar.commands.waiting import busy_here
 from sidecar.protocol.states import WorkerPhase
 from sidecar.publishing.status import WorkerStatus
 from sidecar.system.clock import Clock, SystemClock
@@ -25,11 +26,20 @@ _LAST: Final = len(WorkerPhase)
 
 
 @contextmanager
-def shown_progress(framework: str, *, console: Console | None = None, clock: Clock | None = None) -> Iterator[Show]:
-    """Yield a function that shows the workers, with the rate of their batches and the time that is left."""
+def shown_progress(
+    framework: str,
+    *,
+    console: Console | None = None,
+    clock: Clock | None = None,
+    busy: Callable[[], str] = busy_here,
+) -> Iterator[Show]:
+    """Yield a function that shows the workers, with the rate of their batches and the time that is left.
+
+    `busy`: returns a sentence if this machine has too much to do.
+    """
     console, clock = console or Console(stderr=True), clock or SystemClock()
     if not is_screen(console):
-        yield ProgressLines(framework, clock, lambda line: typer.echo(line, err=True)).show
+        yield ProgressLines(framework, clock, lambda line: typer.echo(line, err=True), busy=busy).show
         return
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn  # noqa: PLC0415 - slow to import
 
@@ -37,19 +47,24 @@ def shown_progress(framework: str, *, console: Console | None = None, clock: Clo
     counts = (TextColumn("{task.fields[counts]:<24}"), TimeElapsedColumn())
     bars = Progress(*columns, *counts, console=console, transient=True)
     with Interrupts().received(), bars as bar:  # a signal gives the cursor back, too
-        yield ProgressBars(framework, clock, bar).show
+        yield ProgressBars(framework, clock, bar, busy=busy).show
 
 
 class ProgressBars:
     """Show one bar for each worker, with its elapsed time."""
 
-    def __init__(self, framework: str, clock: Clock, bar: "Progress") -> None:
+    def __init__(self, framework: str, clock: Clock, bar: "Progress", *, busy: Callable[[], str] = str) -> None:
         self._framework, self._clock, self._bar = framework, clock, bar
+        self._busy, self._look_at = busy, clock.now() + _LINE_SECONDS
         self._rates = WorkerRates()
         self._lines: dict[str, TaskID] = {}
 
     def show(self, workers: tuple[WorkerStatus, ...]) -> None:
-        """Update the bars."""
+        """Update the bars. Once, if it takes long, say that this machine is busy."""
+        if self._clock.now() >= self._look_at:
+            self._look_at = float("inf")
+            if sentence := self._busy():
+                self._bar.console.print(sentence)
         for index, worker in enumerate(workers):
             doing, total = phase_name(worker.state, self._framework), worker.total_batches
             if worker.worker not in self._lines:
@@ -67,8 +82,10 @@ class ProgressBars:
 class ProgressLines:
     """Write what the slowest worker does, every ten seconds. A quick evaluation writes nothing."""
 
-    def __init__(self, framework: str, clock: Clock, write: Callable[[str], None]) -> None:
-        self._framework, self._clock, self._write = framework, clock, write
+    def __init__(
+        self, framework: str, clock: Clock, write: Callable[[str], None], *, busy: Callable[[], str] = str
+    ) -> None:
+        self._framework, self._clock, self._write, self._busy = framework, clock, write, busy
         self._rates = WorkerRates()
         self._written_at = clock.now()
 
@@ -82,7 +99,8 @@ class ProgressLines:
         self._written_at = now
         done = f" {progress[slowest.worker]}" if progress[slowest.worker] else ""
         whose = f", the slowest of {len(workers)} workers" if len(workers) > 1 else ""
-        self._write(printable(f"progress: {phase_name(slowest.state, self._framework)}{done}{whose}"))
+        why = f"; {sentence}" if (sentence := self._busy()) else ""
+        self._write(printable(f"progress: {phase_name(slowest.state, self._framework)}{done}{whose}{why}"))
 
 
 class WorkerRates:

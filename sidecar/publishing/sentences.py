@@ -59,6 +59,13 @@ def _settled(event: Event) -> str:
     return f"{_name(event)}: {event['verdict']}: {event['reason']}"
 
 
+def _draining(event: Event) -> str:
+    if not event["evaluating"]:
+        return f"{event['signal']}: ending"
+    again = "Ctrl-C" if event["signal"] == "SIGINT" else "the signal"
+    return f"{event['signal']}: ending after this evaluation; {again} again ends at once; results are kept"
+
+
 def _worker_lost(event: Event) -> str:
     kind = f"{event['kind']}: " if event.get("kind") else ""
     logs = f"\n  log: {event['log']}" if event.get("log") else ""
@@ -113,7 +120,7 @@ _SENTENCES: Final[Mapping[str, Callable[[Event], str]]] = {
     "many_checkpoints": _said("{count} checkpoints are in the directory, {supported} are supported: {remedy}"),
     "checkpoints_in_subfolders": _said("no checkpoint was found: {remedy}"),
     "nothing_seen": _remedied("no checkpoint was seen in {seconds:g} s"),
-    "draining": lambda event: f"{event['signal']}: ending{' after this evaluation' * bool(event['evaluating'])}",
+    "draining": _draining,
     "stopped_at_once": _said("{signal} again: stopped at once"),
     "left_unheard": _said("ended before it could inform the other nodes: {unready}"),
     "loop_was_stopped": _said("this process was stopped for {seconds} s"),

@@ -7,7 +7,6 @@ import os
 import subprocess
 import sys
 import threading
-import tomllib
 from pathlib import Path
 
 import pytest
@@ -19,7 +18,6 @@ from sidecar.commands.options import FLAGS
 from sidecar.coordination.run import open_run
 from sidecar.coordination.storage import PosixStorage
 from sidecar.protocol.records import Checkpoint, Value
-from sidecar.settings import Settings
 
 COMMANDS = ("run", "eval", "history", "export", "status", "check", "requeue", "compact")
 
@@ -73,40 +71,6 @@ def test_words_that_people_try(type_):
     assert type_("version") == type_("--version")
     assert type_("help") == type_("--help")
     assert type_("help", "hooks", "test") == type_("hooks", "test", "--help")
-
-
-def test_all_settings_are_listed(type_):
-    """By topic, one in a line of the terminal."""
-    code, out, _ = type_("settings")
-    assert code == 0
-    assert [name for name in Settings.model_fields if f"\n  {name} " not in out] == []
-    assert max(map(len, out.splitlines())) <= 80
-    assert out.startswith("Directories\n")
-
-
-@pytest.mark.parametrize("word", ["replicas", "SIDECAR_REPLICAS", "replica"])
-def test_a_setting_is_shown(type_, word):
-    """Whichever of its names is typed."""
-    code, out, _ = type_("settings", word)
-    assert code == 0
-    for part in ("Worker processes on this node.", "`1`: one suits", "SIDECAR_REPLICAS", "--replicas"):
-        assert part in out
-    assert out.endswith("  in the file replicas = 1\n")
-
-
-def test_the_line_of_each_setting_is_toml(type_):
-    """It can be written as it is; `…` stands for what only the user knows."""
-    for name in Settings.model_fields:
-        out = type_("settings", name)[1]
-        line = out.partition("in the file ")[2].replace("\n" + 14 * " ", " ").replace("{ … }", "{}")
-        assert tomllib.loads(line).keys() == {name}
-
-
-def test_a_setting_that_is_not_there(type_):
-    """A part of a name finds several; a typo comes with the name."""
-    assert type_("settings", "gpu")[1].split()[0] == "share_gpu"
-    code, _, err = type_("settings", "replcas")
-    assert (code, "did you mean replicas?" in err) == (2, True)
 
 
 def test_the_package_runs_as_a_program(tmp_path):

@@ -70,7 +70,7 @@ def test_bars_fit_a_terminal(clock):
 
     file = Terminal()
     console = Console(file=file, width=80, force_terminal=True, color_system=None, legacy_windows=False, _environ={})
-    with shown_progress("tensorflow", console=console, clock=clock) as show:
+    with shown_progress("tensorflow", console=console, clock=clock, busy=str) as show:
         for batches in (0, 1, 11, 21):
             show((worker("a", "evaluate", batches, 1000), worker("b", "import")))
             clock.seconds += 2
@@ -86,7 +86,7 @@ def test_bars_fit_a_terminal(clock):
 def test_what_is_no_terminal_gets_lines(clock, capsys):
     """Whatever FORCE_COLOR says: a log file cannot be drawn over."""
     console = Console(file=io.StringIO(), force_terminal=True)
-    with shown_progress("torch", console=console, clock=clock) as show:
+    with shown_progress("torch", console=console, clock=clock, busy=lambda: "busy") as show:
         clock.seconds += 11
         show((worker("a", "import"),))
-    assert capsys.readouterr().err == "progress: imports torch\n"
+    assert capsys.readouterr().err == "progress: imports torch; busy\n"

@@ -1,6 +1,5 @@
 """The pages of docs/reference/ say what the code says, and leave nothing out."""
 
-import ast
 import functools
 import os
 import re
@@ -16,7 +15,7 @@ from sidecar.commands.options import FLAGS
 from sidecar.coordination.run import Run
 from sidecar.coordination.state_directory import RunMarker
 from sidecar.protocol import heartbeat, records
-from sidecar.settings import Settings, documented
+from sidecar.settings import Settings
 from sidecar.settings.outputs import OutputSettings
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -97,14 +96,6 @@ def test_no_topic_takes_the_anchor_of_a_setting():
     page = (REFERENCE / "settings.md").read_text()
     topics = {title.lower().replace(" ", "-") for title in re.findall(r"^## (.*)$", page, re.MULTILINE)}
     assert topics.isdisjoint(Settings.model_fields)
-
-
-@pytest.mark.parametrize("sentence", ["", '"""Meaning only."""', '"""No end. Default: no end"""'])
-def test_a_setting_without_its_sentences_is_refused(sentence):
-    """The meaning and the reason for the default must be there, as sentences."""
-    node, *after = ast.parse(f"replicas: Count = 1\n{sentence}").body
-    with pytest.raises(documented.MissingSentenceError, match="replicas"):
-        documented._setting("replicas", node, next(iter(after), None))
 
 
 @pytest.mark.parametrize("help_", [None, "", "no end", "No end \\[env: SIDECAR_RUN]"])

@@ -5,7 +5,7 @@
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
@@ -51,10 +51,14 @@ _RANKS: Final[Mapping[str, int]] = {phase: rank for rank, phase in enumerate(_IN
 
 @dataclass(frozen=True, slots=True)
 class Directory:
-    """Describe the checkpoint directory. `path`: for display."""
+    """Describe the checkpoint directory as this machine sees it.
+
+    `path`: for display. `busy`: a sentence, if this machine evaluates and has too much to do.
+    """
 
     path: str = ""
     missing: bool = False
+    busy: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,6 +143,7 @@ class RunObserver:
         lease_seconds: float,
         written_at: Callable[[str], float | None] = lambda _: None,
         no_run: Callable[[], str] = str,
+        busy: Callable[[Collection[str]], str] = lambda _: "",
         selection: Selection = Selection(),  # noqa: B008 - frozen
         min_workers: int = 1,
         beat_seconds: float = 2.0,
@@ -148,6 +153,7 @@ class RunObserver:
         self.storage = storage
         self.written_at = written_at
         self.no_run = no_run
+        self.busy = busy
         self.selection = selection
         self.min_workers = min_workers
         self.catalog = catalog
@@ -182,7 +188,7 @@ class RunObserver:
             incomplete=scan.waiting,
             unknown={**scan.unknown, **not_looked_for(scan, history, self._live(members))},
             min_workers=self.min_workers,
-            directory=Directory(self.place, scan.missing),
+            directory=Directory(self.place, scan.missing, self.busy(_nodes(history))),
             best_export=self.best_export(),
             lease_seconds=self.lease_seconds,
             beat=self.beat_seconds,
@@ -206,6 +212,11 @@ class RunObserver:
     def unknown_nodes(self) -> list[str]:
         """Return the nodes for which one more reading of the heartbeats may show whether they are alive."""
         return [] if self._reader is None else self._reader.nodes.unknown()
+
+
+def _nodes(history: JournalState) -> set[str]:
+    """Return the nodes of the open plan."""
+    return set() if history.open is None else {member.node for member in history.open.members or ()}
 
 
 def not_looked_for(scan: ScanResult, history: JournalState, live: Iterable[Heartbeat]) -> dict[str, str]:

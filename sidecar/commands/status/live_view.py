@@ -22,6 +22,7 @@ from sidecar.commands.status.render import (
     queue_lines,
     verdicts_line,
 )
+from sidecar.commands.waiting import usual_seconds
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -88,6 +89,8 @@ def _sections(run: str, status: RunStatus, workers: Sequence[WorkerLine], width:
     if status.best_export is not None:
         yield _texts([line_of(best_export_line(status.best_export))], least=0)
     yield _texts([line_of(_plan_text(status, workers), "bold" if status.history.open else "")], least=1, blank=True)
+    if status.directory.busy:
+        yield _texts([line_of(status.directory.busy, "yellow")], least=0)
     if workers:
         yield Section(len(workers), min(3, len(workers)), lambda count: worker_rows(workers, count, width))
     yield _texts(list(queue_lines(status)), least=1, blank=True)
@@ -123,11 +126,11 @@ def _plan_text(status: RunStatus, workers: Sequence[WorkerLine]) -> str:
     if plan is None or plan.checkpoint is None:
         return plan_line(status)
     step = f" (step {plan.checkpoint.shown_step})" if plan.checkpoint.shown_step else ""
-    left = plan_seconds_left(workers)
+    left, usual = plan_seconds_left(workers), usual_seconds(status.history)
     parts = [
         f"plan {plan.plan}: {cut(plan.checkpoint.name)}{step}",
         *([f"attempt {plan.attempt}"] if plan.attempt != 1 else []),
         f"open for {duration(open_seconds(status))}",
-        *([f"about {duration(left)} left"] if left is not None else []),
+        *([f"about {duration(left)} left"] if left is not None else [f"usually {duration(usual)}"] if usual else []),
     ]
     return ", ".join(parts)

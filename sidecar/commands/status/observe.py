@@ -9,6 +9,7 @@ from sidecar.commands.load import check_place, load_in_time
 from sidecar.commands.status.best_export import read_best_export
 from sidecar.commands.status.collect import RunObserver, file_times
 from sidecar.commands.storage_timeout import StorageTimeout
+from sidecar.commands.waiting import busy_among
 from sidecar.coordination.storage import PosixStorage
 from sidecar.settings import Settings
 from sidecar.system.clock import SystemClock
@@ -26,6 +27,7 @@ def observer_of(flags: dict[str, Any]) -> tuple[Settings, StorageTimeout, RunObs
         lease_seconds=settings.lease_seconds,
         written_at=file_times(settings.run_dir),
         no_run=partial(no_run, settings),
+        busy=partial(busy_among, settings),
         selection=make_rules(settings).selection,
         min_workers=settings.min_workers,
         beat_seconds=settings.beat_seconds,

@@ -7,8 +7,10 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final
 
 from sidecar.commands.observed_nodes import ObservedNode
+from sidecar.commands.progress_rate import duration
 from sidecar.commands.status.best_export import best_export_json, best_export_line
 from sidecar.commands.status.collect import RunStatus
+from sidecar.commands.waiting import usual_seconds
 from sidecar.protocol.heartbeat import Heartbeat, WorkerProgress
 from sidecar.publishing.report import bests, recent, run_json
 from sidecar.system.clock import local_time, seconds_of
@@ -103,6 +105,8 @@ def lines(run: str, status: RunStatus) -> "Iterator[RenderableType]":
     if status.best_export is not None:
         yield _text(best_export_line(status.best_export))
     yield _text(plan_line(status), "" if status.history.open is None else "bold")
+    if status.directory.busy:
+        yield _text(status.directory.busy, "yellow")
     yield from queue_lines(status)
     yield _text(verdicts_line(status))
     yield ""
@@ -226,7 +230,9 @@ def plan_line(status: RunStatus) -> str:
         f"plan {plan.plan}: {plan.checkpoint.name}{step}, attempt {plan.attempt}, {_workers(len(members))} on {nodes}"
     )
     phase = "phase unknown" if status.phase is None else f"in phase {status.phase}"
-    return f"{description}; open for {_duration(open_seconds(status))}, {phase}"
+    usual = usual_seconds(status.history)
+    usually = "" if not usual else f", usually {duration(usual)}"
+    return f"{description}; open for {_duration(open_seconds(status))}{usually}, {phase}"
 
 
 def verdicts_line(status: RunStatus) -> str:

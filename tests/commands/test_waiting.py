@@ -1,0 +1,28 @@
+import os
+
+import pytest
+
+from sidecar.commands.waiting import busy_among, busy_here, usual_seconds
+from sidecar.settings import Settings
+
+
+@pytest.mark.parametrize(("load", "told"), [(2.9, ""), (26.4, "(load 26 on 2 cores)")])
+def test_a_busy_machine(monkeypatch, tmp_path, load, told):
+    """More processes want to run than there are processors for; only a node that evaluates says so."""
+    monkeypatch.setattr(os, "getloadavg", lambda: (load, 0.0, 0.0))
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
+    assert told in busy_here()
+    assert bool(busy_here()) == bool(told)
+    settings = Settings(checkpoint_dir=tmp_path, node="node-0")
+    assert busy_among(settings, {"node-0", "node-1"}) == busy_here()
+    assert busy_among(settings, {"node-1"}) == ""
+
+
+def test_the_usual_time(journal):
+    """Of the newest evaluations; failures do not count."""
+    assert usual_seconds(journal.history) is None
+    journal.plan()
+    journal.fail()
+    assert usual_seconds(journal.history) is None
+    journal.evaluate("ckpt-6", 600)
+    assert usual_seconds(journal.history) == 1.5
