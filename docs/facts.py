@@ -6,13 +6,13 @@ of other projects are in `FOREIGN`. Numbers and lists that pages quote are in `f
 
 import functools
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
 import typer
 from blocks import ROOT, filled
-from facts_quoted import COUNTED, LISTED, NUMBERS, QUOTED
+from facts_quoted import COUNTED, EN_DASH, LISTED, NUMBERS, QUOTED
 
 from sidecar.commands import cli
 from sidecar.commands.options import FLAGS
@@ -25,32 +25,19 @@ GENERATED: Final = frozenset({"settings.md", "cli.md", "metrics.md", "exit-codes
 OTHER_PROJECTS: Final = frozenset({"docs/scripts.md"})
 """Pages about other projects, whose files and names are not those of this repository."""
 
-FOREIGN: Final = frozenset(
-    {
-        *("auth_basic", "proxy_pass", "ssl_certificate"),  # nginx
-        *("channel_timeout", "multihost_utils", "process_allgather"),  # waitress, JAX
-        *(
-            "get_file",
-            "pss_evaluation_shards",
-            "validation_data",
-            "evaluate_continuously",
-            "eval_actions",
-        ),  # TensorFlow
-        *("read_csv", "start_run", "stop_evaluating"),  # pandas, MLflow, Keras
-        *("huggingface_hub", "online_model", "sync_dist", "val_dataloader", "weight_norm"),  # Hugging Face, Lightning
-        *("hook_best", "accuracy_lower", "accuracy_upper"),  # made of a prefix and a name
-        *(
-            "aux_head",
-            "weight_g",
-            "model_1",
-            "model_5",
-            "model_final",
-            "global_step500",
-            "pytorch_model_fsdp_0",
-        ),  # values and files of users
-    }
-)
-"""Words of code in pages that are not those of this repository."""
+FOREIGN: Final[Mapping[str, tuple[str, ...]]] = {
+    "nginx": ("auth_basic", "proxy_pass", "ssl_certificate"),
+    "waitress": ("channel_timeout",),
+    "JAX": ("multihost_utils", "process_allgather"),
+    "TensorFlow": ("assign_add", "eval_actions", "evaluate_continuously", "get_file", "pss_evaluation_shards"),
+    "Keras": ("stop_evaluating", "validation_data"),
+    "PyTorch": ("aux_head", "exact_match", "huggingface_hub", "sync_dist", "val_dataloader", "weight_g", "weight_norm"),
+    "pandas, MLflow": ("read_csv", "start_run"),
+    "users' names": ("global_step500", "model_1", "model_5", "model_final", "name_of_the_variable", "online_model"),
+    "names with an end": ("accuracy_lower", "accuracy_upper", "f1_score_0", "f1_score_1", "precision_0"),
+    "names with more around them": ("hook_best", "pytorch_model_fsdp_0"),
+}
+"""Words of code in pages that are not those of this repository, by their origin."""
 
 FOREIGN_OPTIONS: Final = frozenset(
     {"--init", "--profile", "--overlap", "--relative", "--nodes", "--ntasks", "--pids-limit", "--purge"}
@@ -71,7 +58,8 @@ _QUOTED_DEFAULT: Final = re.compile(
 
 def pages() -> list[Path]:
     """Return the pages that people write, with those of the repository that name its parts."""
-    written = [path for path in sorted((ROOT / "docs").rglob("*.md")) if path.name not in GENERATED]
+    generated = {ROOT / "docs/reference" / name for name in GENERATED}
+    written = [path for path in sorted((ROOT / "docs").rglob("*.md")) if path not in generated]
     return [*written, *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md"))]
 
 
@@ -95,6 +83,7 @@ def stale(page: str, text: str) -> Iterator[str]:
     yield from _other_quotes(page, text)
     yield from _other_lists(page, text)
     yield from _other_times(text)
+    yield from _other_labels(text)
 
 
 def _lost_places(prose: str) -> Iterator[str]:
@@ -114,7 +103,7 @@ def _unknown_words(prose: str) -> Iterator[str]:
     """Yield settings, log events, fields and the like that no file of the product has."""
     for span in _SPAN.findall(prose):
         for word in _WORD.findall(re.sub(r"\S*\.(?:py|md|yml)\b", "", span)):
-            if not word.startswith("sidecar_") and word not in words() and word not in FOREIGN:
+            if not word.startswith("sidecar_") and word not in words() and word not in foreign():
                 yield f"`{word}` is not in the code: it was renamed, or belongs into FOREIGN in docs/facts.py"
 
 
@@ -162,6 +151,10 @@ def _other_defaults(text: str) -> Iterator[str]:
     for name, *amounts in _QUOTED_DEFAULT.findall(text):
         number, unit = next((amounts[i], amounts[i + 1]) for i in (0, 2, 4) if amounts[i])
         yield from _other_default(name, number, unit)
+    for name, said in re.findall(r"`(\w+)` \(([^)\s`]+)\)", text):
+        default = Settings.model_fields[name].default if name in Settings.model_fields else None
+        if isinstance(default, str) and said.replace(EN_DASH, "-") != default:
+            yield f"`{name}` is {default} by default, not {said}"
     for table in re.findall(r"^\|[^\n]*\| setting \| default \|\n\|[-|]+\n((?:\|[^\n]*\n)+)", text, re.MULTILINE):
         for names, values in re.findall(r"\| ([^|\n]+) \| ([^|\n]+) \|$", table, re.MULTILINE):
             found = re.findall(r"`(\w+)`", names)
@@ -213,11 +206,27 @@ def _other_times(text: str) -> Iterator[str]:
             yield f"`make {target}` takes {said[0]}, and the Makefile says: {helped[1]}"
 
 
+def _other_labels(text: str) -> Iterator[str]:
+    """Yield families whose labels a table of metrics gives otherwise; an ellipsis stands for any others."""
+    labels = {each.name: set(each.labels) for each in families()}
+    for row in _rows_below("| metric | labels | meaning |", text):
+        said = set(row[1].split(", "))
+        for name in re.findall(r"`(sidecar_[a-z_]+)`", row[0]):
+            if said - {"…"} - labels[name] or ("…" not in said and said != labels[name]):
+                yield f"`{name}` has the labels {', '.join(sorted(labels[name]))}"
+
+
 def _rows_below(head: str, text: str) -> list[list[str]]:
     """Return the cells of the rows of the table that begins with a line."""
     lines = [line.strip() for line in text.partition(head)[2].splitlines()][2:]
     end = next((n for n, line in enumerate(lines) if not line.startswith("|")), len(lines))
     return [[cell.strip() for cell in line.split(" | ")] for line in lines[:end]]
+
+
+@functools.cache
+def foreign() -> frozenset[str]:
+    """Return the words of other projects."""
+    return frozenset(word for words_ in FOREIGN.values() for word in words_)
 
 
 @functools.cache

@@ -11,7 +11,9 @@ from blocks import ROOT, SOURCES, texts
 
 from sidecar import EvalSet, Task
 from sidecar.protocol import record_limits
+from sidecar.protocol.records import PHASES
 from sidecar.protocol.states import FailureKind
+from sidecar.settings import Settings
 from sidecar.settings.hook_values import HOOK_NAMES
 
 
@@ -66,6 +68,8 @@ def _found_in(file: str, pattern: str, more: int) -> str:
 
 MIB: Final = 2**20
 
+EN_DASH: Final = "\N{EN DASH}"
+
 NUMBERS: Final = (
     "no",
     "one",
@@ -81,6 +85,15 @@ NUMBERS: Final = (
     "eleven",
     "twelve",
 )
+
+
+def _default(name: str, dash: str = "-") -> Callable[[], str]:
+    """Return what says the default of a setting; `dash` stands between the ends of a range."""
+    return lambda: f"{Settings.model_fields[name].default}".removesuffix(".0").replace("-", dash)
+
+
+def _default_in_words(name: str) -> Callable[[], str]:
+    return lambda: NUMBERS[int(Settings.model_fields[name].default)]
 
 
 def limits(kind: str) -> Callable[[], str]:
@@ -111,6 +124,15 @@ QUOTED: Final[Mapping[str, Mapping[str, Callable[[], str]]]] = {
     },
     "docs/how-to/data.md": {"of at most {} files": _counted("evaluation/data/opened_files.py", "_MOST_FILES")},
     "docs/how-to/docker-compose.md": {"builds {} images": images},
+    "docs/how-to/firewall.md": {
+        "| {} (`port_range`)": _default("port_range", EN_DASH),
+        "tcp dport {} accept": _default("port_range"),
+        "tcp dport {} drop": _default("port_range"),
+    },
+    "docs/how-to/gpus.md": {
+        "with {} threads each": _default_in_words("threads"),
+        "(nice {})": _counted("evaluation/main.py", "_NICENESS"),
+    },
     "docs/how-to/hooks.md": {
         "| {}: receivers answer in seconds": _counted("settings/hook_values.py", "TIMEOUT_SECONDS"),
         "hold at most {} MiB each": _counted("publishing/sinks/dead_letters.py", "_MOST_BYTES", MIB),
@@ -120,7 +142,12 @@ QUOTED: Final[Mapping[str, Mapping[str, Callable[[], str]]]] = {
         "{} at most)": _counted("evaluation/metrics/confusion_matrix.py", "_MOST_CLASSES"),
         "in the order of the data, {} MiB at most": _counted("evaluation/states/gathered_batches.py", "MAX_BYTES", MIB),
     },
-    "docs/how-to/monitoring.md": {"with up to {} classes": _counted("publishing/past/confusion.py", "_MOST_CLASSES")},
+    "docs/how-to/slurm.md": {"the ports {}:": _default("port_range", " to ")},
+    "docs/how-to/monitoring.md": {
+        "serves `/metrics` on `{}`": _default("http"),
+        "the time of each phase: {}": lambda: ", ".join(PHASES),
+        "with up to {} classes": _counted("publishing/past/confusion.py", "_MOST_CLASSES"),
+    },
     "docs/how-to/results.md": {
         "the first {} metrics are plotted": _counted("commands/history_plot.py", "PLOTS_SHOWN", words=True),
         "of its last {} evaluations": _counted("commands/status/live_tables.py", "_EVALUATIONS_SHOWN"),
@@ -132,6 +159,7 @@ QUOTED: Final[Mapping[str, Mapping[str, Callable[[], str]]]] = {
     },
     "docs/how-to/troubleshooting.md": {
         "each is cut to {} MiB": _counted("daemon/workers/logs.py", "LOG_BYTES", MIB),
+        "{} must be open": _default("port_range", EN_DASH),
         "the newest {} are kept": _counted("daemon/workers/logs.py", "LOGS_KEPT"),
     },
     "docs/how-to/write-a-sink.md": {
@@ -178,6 +206,15 @@ QUOTED: Final[Mapping[str, Mapping[str, Callable[[], str]]]] = {
         "none of {} scenarios": _found(_MUTATIONS, r"\nWITHIN = (\d+)"),
         "at least {} mutations": _found(_MUTATIONS, r"len\(AFTER\) >= (\d+)"),
     },
+    "docs/explanation/worker-processes.md": {
+        "runs at nice {}": _counted("evaluation/main.py", "_NICENESS"),
+        "computes with {} threads": _default("threads"),
+    },
+    "docs/tutorial.md": {
+        "without it after {} s": _default("lease_seconds"),
+        "open the ports {} between": _default("port_range", " to "),
+    },
+    "docs/reference/http.md": {"the default is `{}`": _default("http")},
     "docs/reference/state-directory.md": {
         "up to {} plans in each file": _counted("coordination/segments.py", "MOST_PLANS"),
         "or each {} MiB of records": _counted("coordination/segments.py", "MOST_BYTES", MIB),

@@ -57,6 +57,8 @@ def test_no_page_says_what_the_code_contradicts(facts):
         ("`quiet_seconds` is 4 s by default.", "quiet_seconds"),
         ("`plan_cap_seconds` (23 h)", "plan_cap_seconds"),
         ("| a | setting | default |\n|---|---|---|\n| b | `drain_seconds` | 26 s |\n", "drain_seconds"),
+        ("`port_range` (21000-21998)", "port_range"),
+        ("| metric | labels | meaning |\n|---|---|---|\n| `sidecar_ready` | run | x |\n", "sidecar_ready"),
         ("There are seven dashboards.", "dashboards"),
         ("There are 7 alerts.", "alerts"),
         ("| `make bench` | 36 minutes, root | x |", "make bench"),
@@ -83,6 +85,18 @@ def test_what_is_true_passes(facts, text):
     assert [*facts.stale("docs/new.md", text)] == []
 
 
+def test_no_foreign_word_is_left_over(facts):
+    """Of a page that does not say it any more, or whose word the code has now."""
+    said = {word for page in facts.pages() for word in re.findall(r"\w+", page.read_text())}
+    assert facts.foreign() - said == set()
+    assert facts.foreign() & facts.words() == set()
+
+
+def test_quoted_numbers_are_of_pages_that_exist(facts):
+    """A page that was renamed would be compared no more."""
+    assert {*facts.QUOTED, *facts.LISTED} <= {facts._named(page) for page in facts.pages()}
+
+
 def test_quoted_numbers_and_lists_are_compared(facts, monkeypatch):
     """A number that changes in the code, and a name that a table lacks or has in vain, are found."""
     monkeypatch.setattr(facts, "QUOTED", {"a.md": {"at most {} words": lambda: "8"}})
@@ -94,6 +108,15 @@ def test_quoted_numbers_and_lists_are_compared(facts, monkeypatch):
     first, second = facts.stale("a.md", table)
     assert "`three`" in first
     assert "`two`" in second
+
+
+def test_each_feature_of_the_comparison_has_a_test():
+    """The last column of the table leads to it; `make docs` fails if it is gone."""
+    page = (DOCS / "explanation/comparison.md").read_text()
+    table = page.partition("\n## Feature by feature\n")[2].partition("\n## ")[0]
+    rows = [line for line in table.splitlines() if line.startswith("| ")][1:]
+    assert len(rows) > 15
+    assert [row for row in rows if not re.search(r"\| \[test\]\(\.\./\.\./tests/[\w/]+/test_\w+\.py\) \|$", row)] == []
 
 
 def test_a_block_is_filled_and_a_broken_one_is_refused(blocks):
