@@ -31,7 +31,7 @@ from sidecar.commands.demo import job
 from sidecar.commands.demo.children import Children, stop
 from sidecar.commands.demo.folder import Folder, claimed
 from sidecar.commands.demo.frameworks import FRAMEWORKS, LOCAL
-from sidecar.commands.demo.run import Demo
+from sidecar.commands.demo.run import Demo, observer_of
 
 ROOT: Final = Path(__file__).parents[1]
 FOLDER: Final = ROOT / "docs" / "img"
@@ -168,7 +168,7 @@ def finished_demo(folder: Folder, settings: Mapping[str, str], film: Film) -> It
         )
         environments = {task: {**environment, **settings} for task, environment in running.environments.items()}
         running = replace(running, environments=environments, pause_seconds=_PAUSE_SECONDS)
-        demo = Demo(folder, running)
+        demo = Demo(folder, running, observer_of(folder))
         running.start_daemons()
         watched = ""
         while not demo.is_over():

@@ -2,5 +2,5 @@
 
 `digits.py` (the task) and `train.py` (the training job) are written to be read and copied; only they import
 frameworks, in processes of their own. `folder` prepares the directory, `children` and `job` start the processes,
-`table` and `screen` show the evaluations, and `run` puts these steps in order.
+`screen` shows the run, and `run` puts these steps in order.
 """

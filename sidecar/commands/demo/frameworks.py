@@ -29,8 +29,6 @@ class Framework:
         packages: The modules that it needs, by the names of their packages.
         extra: The extra of this package that installs them.
         environments: Returns the environments of a job, given two free ports.
-        pattern: A glob of the files whose last write completes a checkpoint.
-        ending: The end of such a file's name that is not part of the checkpoint's name.
     """
 
     title: str
@@ -40,8 +38,6 @@ class Framework:
     packages: Mapping[str, str]
     extra: str
     environments: Callable[[Sequence[int]], Environments]
-    pattern: str
-    ending: str = ""
 
 
 def _tf_configs(ports: Sequence[int]) -> Environments:
@@ -79,8 +75,6 @@ FRAMEWORKS: Final = {
         packages={"tensorflow": "tensorflow", "keras": "keras", "scikit-learn": "sklearn"},
         extra="demo",
         environments=_tf_configs,
-        pattern="*.index",
-        ending=".index",
     ),
     "torch": Framework(
         title="PyTorch",
@@ -93,7 +87,6 @@ FRAMEWORKS: Final = {
         packages={"torch": "torch", "scikit-learn": "sklearn"},
         extra="torch-demo",
         environments=_torchrun_options,
-        pattern="step-*.pt",
     ),
 }
 """The jobs by the value of `sidecar demo --framework`."""

@@ -1,6 +1,6 @@
 """`sidecar demo`: start a training job with its daemons, show the evaluations, end.
 
-It imports no framework. It reads the evaluations from the journal, as `sidecar history` does.
+It imports no framework. It reads the files of the run, as `sidecar status` does.
 """
 
 import importlib.util
@@ -16,16 +16,18 @@ from typing import Any, Final
 
 from rich.console import Console
 
+from sidecar.commands.catalog_and_rules import make_catalog
 from sidecar.commands.demo import job
 from sidecar.commands.demo.children import ChildFailedError, Children, stop
 from sidecar.commands.demo.folder import Folder, claimed
 from sidecar.commands.demo.frameworks import TASKS, Framework
 from sidecar.commands.demo.screen import Scene, activity, opened
-from sidecar.commands.demo.table import evaluations
-from sidecar.coordination.journal import read_history
+from sidecar.commands.status.collect import RunObserver, RunStatus
 from sidecar.coordination.storage import PosixStorage
 from sidecar.errors import SettingsError, StorageError
 from sidecar.publishing.report import rows
+from sidecar.settings import Settings
+from sidecar.system.clock import SystemClock
 
 _SAVE_EVERY: Final = 120  # steps
 _POLL_SECONDS: Final = 0.25
@@ -37,13 +39,14 @@ _SAMPLE: Final = ("sidecar_eval_metric{", "sidecar_eval_examples{", "sidecar_eva
 
 @dataclass(slots=True)
 class Demo:
-    """A running demo, observed from outside: its journal, its log files, its HTTP ports."""
+    """A running demo, observed from outside: its state directory, its log files, its HTTP ports."""
 
     folder: Folder
     job: job.Job
+    observer: RunObserver
     now: Callable[[], float] = time.monotonic
     _began_at: float | None = None
-    _written_at: dict[str, float] = field(default_factory=dict)
+    _status: RunStatus = field(default_factory=lambda: RunStatus(run_id=None))
     _rows: list[dict[str, Any]] = field(default_factory=list)
     _states: list[Mapping[str, Any]] = field(default_factory=list)
     _progress: tuple[Any, float] = (None, 0.0)  # signs of progress, and since when they are the same
@@ -64,9 +67,7 @@ class Demo:
         for daemon in self.job.daemons:
             if daemon.child.ended():
                 raise daemon.child.failure("ended early")
-        for path in self.folder.checkpoints.glob(self.job.framework.pattern):
-            self._note_time(path)
-        self._read_journal()
+        self._read_run()
         self._states = [daemon.status() for daemon in self.job.daemons]
         step = self.job.steps if trained else self.job.progress()
         self._require_progress(step)
@@ -77,7 +78,9 @@ class Demo:
         self._began_at = self.now() if self._began_at is None else self._began_at
         waited = "" if step else f" ({self.now() - self._began_at:.0f} s)"  # importing a framework looks like a hang
         return Scene(
-            evaluations=evaluations(self._rows, self._written_at),
+            run=self.folder.checkpoints.name,
+            status=self._status,
+            rows=self._rows,
             training=self.job.activity(step) + waited,
             step=step,
             steps=self.job.steps,
@@ -107,18 +110,12 @@ class Demo:
             time.sleep(_POLL_SECONDS)
         raise daemon.child.failure(f"does not show step {self.job.steps} at {daemon.url}/metrics")
 
-    def _note_time(self, file: Path) -> None:
+    def _read_run(self) -> None:
         try:
-            self._written_at[file.name.removesuffix(self.job.framework.ending)] = file.stat().st_mtime
-        except FileNotFoundError:  # training keeps only three
-            return
-
-    def _read_journal(self) -> None:
-        run = self.folder.checkpoints.name  # as a daemon names it by default
-        try:
-            self._rows = rows(read_history(PosixStorage(self.folder.checkpoints / ".sidecar" / run)))
+            self._status = self.observer.collect()
         except StorageError:  # the daemons are creating it
             return
+        self._rows = rows(self._status.history)
         for row in self._rows:
             if row["final"] and row["status"] != "succeeded":
                 raise ChildFailedError(f"checkpoint {row['checkpoint']} {row['status']}: {row['message']}")
@@ -145,7 +142,7 @@ def run(directory: Path, *, keep: bool, checkpoints: int, framework: Framework) 
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # SIGTERM cleans up as Ctrl-C does
     with claimed(directory) as folder, Children() as children:
         running = job.make(children, folder, framework, steps=checkpoints * _SAVE_EVERY, save_every=_SAVE_EVERY)
-        demo = Demo(folder, running)
+        demo = Demo(folder, running, observer_of(folder))
         _say(
             console,
             "A chief and a worker learn handwritten digits. Some labels are wrong, so they overfit. Beside each runs:",
@@ -167,16 +164,33 @@ def run(directory: Path, *, keep: bool, checkpoints: int, framework: Framework) 
     return 0
 
 
+def observer_of(folder: Folder) -> RunObserver:
+    """Return the observer of the demo's run."""
+    settings = Settings(checkpoint_dir=folder.checkpoints)
+    return RunObserver(
+        PosixStorage(settings.run_dir),
+        make_catalog(settings, once=True),
+        SystemClock(),
+        lease_seconds=settings.lease_seconds,
+        beat_seconds=settings.beat_seconds,
+        place=str(folder.checkpoints),
+    )
+
+
 def _conclude(console: Console, demo: Demo) -> None:
     """Print the best result, and where to find everything."""
     checkpoints = demo.folder.checkpoints
-    measured = [row for row in evaluations(demo.rows, {}) if row.accuracy is not None]
-    best = max(measured, key=lambda row: row.accuracy or 0.0)
+    accuracy = {
+        row["checkpoint"]: row["metrics"]["test"]["accuracy"]["value"]
+        for row in demo.rows
+        if row["status"] == "succeeded"
+    }
+    best, last = max(accuracy, key=lambda name: accuracy[name]), list(accuracy)[-1]
     _say(
         console,
         "",
-        f"Each of the {len(measured)} checkpoints was evaluated while training went on. The best one is "
-        f"{best.checkpoint}, with accuracy {best.accuracy:.4f}; the last one has {measured[-1].accuracy:.4f}.",
+        f"Each of the {len(accuracy)} checkpoints was evaluated while training went on. The best one is {best}, with "
+        f"accuracy {accuracy[best]:.4f}; the last one has {accuracy[last]:.4f}.",
         "",
         f"From {demo.job.daemons[-1].url}/metrics, as Prometheus would see it:",
         *(f"  {line}" for line in demo.sample()),

@@ -1,4 +1,4 @@
-"""Show the progress of a demo: live tables on a terminal, plain lines elsewhere. Reads nothing itself."""
+"""Show the progress of a demo: as `sidecar status --watch` on a terminal, and by plain lines elsewhere. No I/O."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -11,16 +11,21 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from sidecar.commands.demo.table import Evaluation, sentence, table
+from sidecar.commands.status.collect import RunStatus
+from sidecar.commands.status.live_view import live_view
+from sidecar.commands.status.plan_progress import PlanProgress
 
 _BAR_COLUMNS: Final = 30
+_HEADER_LINES: Final = 6  # bars, daemons, and an empty line after each
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scene:
-    """The state of a demo at one moment."""
+    """Hold the state of a demo at one moment."""
 
-    evaluations: Sequence[Evaluation]
+    run: str
+    status: RunStatus
+    rows: Sequence[Mapping[str, Any]]  # of `sidecar history`
     training: str  # what training is doing
     step: int
     steps: int
@@ -42,7 +47,6 @@ def opened(console: Console) -> Iterator[Screen]:
     if not console.is_terminal:
         yield _Lines(console)
         return
-    # Without Rich's own refresh thread, which would be running while children are forked.
     with Live(console=console, auto_refresh=False) as live:
         yield _Picture(console, live)
 
@@ -60,16 +64,29 @@ def activity(status: Mapping[str, Any]) -> str:
     return f"workers {workers or 'none'}; queue {status['pending']}"
 
 
+def sentence(row: Mapping[str, Any]) -> str:
+    """Return a row of `sidecar history` as a line of text: `step 120: accuracy 0.8111, …`."""
+    if row["status"] != "succeeded":
+        return f"step {row['step']}: {row['status']}" + (f": {row['kind']}" if row["kind"] else "")
+    numbers = ", ".join(f"{name} {_number(value['value'])}" for name, value in sorted(row["metrics"]["test"].items()))
+    seconds = ", ".join(f"{name} {value:.2f}" for name, value in row["phases"].items())
+    examples, took = sum(row["examples"].values()), sum(row["phases"].values())
+    return f"step {row['step']}: {numbers}, {examples} examples, {row['workers']} workers, {took:.2f} s ({seconds})"
+
+
 @dataclass(slots=True)
 class _Picture:
     """A terminal: the whole scene, drawn over the previous one."""
 
     console: Console
     live: Live
+    progress: PlanProgress = field(default_factory=PlanProgress)
 
     def show(self, scene: Scene) -> None:
-        picture = Group(table(scene.evaluations, self.console.width), Text(), _bars(scene), Text(), _daemons(scene))
-        self.live.update(picture, refresh=True)
+        width, height = self.console.size
+        workers = self.progress.note(scene.status)
+        view = live_view(scene.run, scene.status, workers, width=width, height=height - _HEADER_LINES)
+        self.live.update(Group(_bars(scene), Text(), _daemons(scene), Text(), *view), refresh=True)
 
 
 @dataclass(slots=True)
@@ -85,9 +102,9 @@ class _Lines:
             if url and task not in self.said:
                 self.said.add(task)
                 self._say(f"{task}'s daemon: {url}, {activity_text}")
-        for evaluation in scene.evaluations[self.evaluated :]:
-            self._say(sentence(evaluation))
-        self.evaluated = len(scene.evaluations)
+        for row in scene.rows[self.evaluated :]:
+            self._say(sentence(row))
+        self.evaluated = len(scene.rows)
         if scene.step == scene.steps and "trained" not in self.said:
             self.said.add("trained")
             self._say(f"training ended after {scene.steps} steps")
@@ -97,7 +114,7 @@ class _Lines:
 
 
 def _bars(scene: Scene) -> Table:
-    done = len({evaluation.checkpoint for evaluation in scene.evaluations if evaluation.succeeded})
+    done = len(scene.status.history.verdicts.succeeded)
     grid = Table.grid(padding=(0, 2))
     for name, part, whole, text in (
         ("training", scene.step, scene.steps, scene.training),
@@ -113,3 +130,7 @@ def _daemons(scene: Scene) -> Table:
     for task, (activity_text, url) in scene.daemons.items():
         grid.add_row(Text(f"{task}'s daemon", style="bold"), Text(url, style="cyan", no_wrap=True), Text(activity_text))
     return grid
+
+
+def _number(value: float | str | None) -> str:
+    return f"{value:.4f}" if isinstance(value, float) else str(value)
