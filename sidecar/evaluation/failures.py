@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from sidecar.errors import SidecarError
+from sidecar.evaluation.remedy import Remedy
 from sidecar.protocol.messages import Failed
 from sidecar.protocol.records import Lasting
 from sidecar.protocol.states import FailureKind, WorkerPhase
@@ -37,6 +38,7 @@ _KIND_BY_PHASE: Final = {
 }
 """The kind of a failure with an unknown cause, by phase. In other phases only code of this program runs."""
 
+_NO_REMEDY: Final = Remedy("", "")
 _CODE_ERRORS: Final = (TypeError, AttributeError, NameError, NotImplementedError)
 
 _WHILE: Final = {
@@ -109,13 +111,32 @@ class EvaluationError(Exception):
     """A failure whose cause is known.
 
     `kind` is the value of a `FailureKind`, `lost` a rank that does not answer, `sides` groups of ranks that disagree.
+    The text is the message and the remedy for the author of a task; `for_model` has that for a program with its own
+    model.
     """
 
     def __init__(
-        self, kind: str, message: str, *, lost: int | None = None, sides: Iterable[Iterable[int]] = ()
+        self,
+        kind: str,
+        message: str,
+        *,
+        remedy: Remedy = _NO_REMEDY,
+        lost: int | None = None,
+        sides: Iterable[Iterable[int]] = (),
     ) -> None:
-        super().__init__(message)
+        super().__init__(message + remedy.for_task)
         self.kind, self.lost, self.sides = FailureKind(kind), lost, tuple(map(tuple, sides))
+        self._message, self._remedy = message, remedy
+
+    @property
+    def for_model(self) -> str:
+        """Return the text for a program that evaluates a model of its own."""
+        return self._message + self._remedy.for_model
+
+    def with_path(self, path: str, name: str) -> "EvaluationError":
+        """Return the same error with another name in the place of a path."""
+        message, remedy = self._message.replace(path, name), self._remedy.replace(path, name)
+        return EvaluationError(self.kind, message, remedy=remedy, lost=self.lost, sides=self.sides)
 
 
 class CannotBeMergedError(EvaluationError):

@@ -40,9 +40,7 @@ def readable(path: str) -> Iterator[str]:
         try:
             yield str(plain)
         except EvaluationError as error:
-            raise EvaluationError(
-                error.kind, str(error).replace(str(plain), path), lost=error.lost, sides=error.sides
-            ) from error
+            raise error.with_path(str(plain), path) from error
 
 
 def require_present(path: str, error: Exception | None = None) -> None:

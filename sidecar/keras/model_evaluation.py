@@ -6,7 +6,6 @@ traced steps, the same sums. Only the callbacks of the user are added. The numbe
 """
 
 import os
-import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -35,37 +34,6 @@ _SET: Final = "validation"
 _MOST_CHARACTERS: Final = 500  # of an error of Keras, which may write the values of a batch into it
 _MIRRORED: Final = (tf.distribute.MirroredStrategy, tf.distribute.MultiWorkerMirroredStrategy)
 _CACHE_BYTES: Final = 1024**3  # of data that stay in memory, as in a worker process
-_BEFORE: Final = "before the model is given to SidecarEvaluator"
-_WORDS: Final = tuple(
-    (re.compile(pattern), text)
-    for pattern, text in (
-        # Only a task can say this, with the words around it: its user cannot write it here.
-        (r" If they do not matter, write Task\(ignore=\[[^\]]*\]\)", ""),
-        (r"; if (it is right as it is|only their names differ), write Task\(restore=.*\)", ""),
-        (r",? or write Task\(restore=.*\]\)(, with one name in the place of each 'one of …')?", ""),
-        (r",? or write Task\(restore=.*load_lora_weights\(path\)\), with .*? in build_model", ""),
-        (r",? or name its place with Task\(checkpoint=…\)", ""),
-        (r"(choose one|to evaluate it, write):? Task\(checkpoint=[^)]*\)\)", "save it as tf.train.Checkpoint(model=…)"),
-        (r",? or write `worker_env = [^`]*` into sidecar\.toml", ""),
-        (r"write `worker_env = [^`]*` into sidecar\.toml, and remove that name from .*? file", "unset that name"),
-        (r"\bif the task builds it with", "if it is built with"),
-        (r"\bIf the task builds it with", "If it is built with"),
-        (r"begin its file with", "begin the program with"),
-        (r" and Task\(batch_size=None\)", ""),
-        (r"give Task\(batch_size=None\) and batch them", "batch them"),
-        (r"Task\(batch_size=None\) means .*? give a batch_size", "batch the data"),
-        # The user can do this with the model itself.
-        (r"the model of build_model", "the model"),
-        (r"\blet build_model return", "give SidecarEvaluator"),
-        (r"\bLet build_model return", "Give SidecarEvaluator"),
-        (r"\blet build_model use (\w+)", r"make the model with \1"),
-        (r"\blet build_model make", "make"),
-        (r"\bLet build_model make", "Make"),
-        (r", and build_model gives none", ""),
-        (r" in build_model\b", f" {_BEFORE}"),
-    )
-)
-"""Advice for the author of a task, and the same for the user of `SidecarEvaluator`."""
 
 
 def open_evaluation(
@@ -226,7 +194,7 @@ def set_iterations(model: Any, found: DiscoveredCheckpoint) -> None:
 
 @contextmanager
 def _restoring() -> Iterator[None]:
-    """Write the advice in an `EvaluationError` for users of `SidecarEvaluator`, and hide a warning of Keras.
+    """Give the advice in an `EvaluationError` for a program with its own model, and hide a warning of Keras.
 
     Keras restores an optimizer next to the model. The one of an evaluator has no state yet, which does no harm.
     """
@@ -235,7 +203,7 @@ def _restoring() -> Iterator[None]:
             warnings.filterwarnings("ignore", message="Skipping variable loading for optimizer")
             yield
     except EvaluationError as error:
-        raise EvaluationError(error.kind, _reword(str(error))) from None
+        raise EvaluationError(error.kind, error.for_model) from None
     except (OSError, tf.errors.OpError) as error:
         raise EvaluationError("storage", f"it cannot be read: {error}") from error
 
@@ -247,11 +215,5 @@ def explained() -> Iterator[None]:
         yield
     except EvaluationError as error:
         if error.kind in (FailureKind.TASK_ERROR, FailureKind.STREAM_DIFFERS):
-            raise TaskError(f"{_reword(str(error))} (exact=False evaluates as model.evaluate does)") from error
-        raise EvaluationFailedError(_reword(str(error))) from error
-
-
-def _reword(text: str) -> str:
-    for of_task, of_evaluator in _WORDS:
-        text = of_task.sub(of_evaluator, text)
-    return text
+            raise TaskError(f"{error.for_model} (exact=False evaluates as model.evaluate does)") from error
+        raise EvaluationFailedError(error.for_model) from error

@@ -1,45 +1,57 @@
 """Messages of an evaluation name only what the user of `SidecarEvaluator` can write."""
 
+import ast
+from pathlib import Path
 from typing import Final
 
 import pytest
 
+from sidecar.evaluation import remedy
+from sidecar.evaluation.failures import EvaluationError
+
 TASK_WORDS: Final = ("Task(", "build_model", "sidecar.toml", "worker_env")
-QUANTISED: Final = """It has values. The saved model is quantised: call model.quantize("int8") in build_model. \
-If they do not matter, write Task(ignore=["hidden/", "out/"])"""
-DESCRIBED: Final = """x. Let build_model return the model that was saved; if it is right as it is, write \
-Task(restore=lambda model, path: model.load_weights(path))"""
-BY_NAMES: Final = """Give the layers the names that they have in training, or write Task(restore=lambda model, path: \
-[v.assign(tf.train.load_variable(path, {'a': 'one of b or c'}[v.path.removeprefix(model.name + '/')])) \
-for v in model.weights]), with one name in the place of each 'one of …'"""
-
-
-@pytest.mark.tensorflow
-@pytest.mark.parametrize(
-    ("of_task", "of_evaluator"),
-    [
-        (QUANTISED, 'call model.quantize("int8") before the model is given to SidecarEvaluator.'),
-        ("call layer.enable_lora(2) in build_model for the layers 'a', 'b', as training did.", "enable_lora(2) before"),
-        (DESCRIBED, "Give SidecarEvaluator the model that was saved"),
-        ("Let build_model return the model that was saved, or name its place with Task(checkpoint=…).", "was saved."),
-        (
-            "'a', 'b' all match the model; choose one: Task(checkpoint=lambda model: tf.train.Checkpoint(a=model))",
-            "save it as tf.train.Checkpoint(model=…)",
-        ),
-        (BY_NAMES, "Give the layers the names that they have in training"),
-        ("no vocabulary for 'a', and build_model gives none: call layer.adapt(…) in build_model, or", "for 'a': call"),
-        ("dataset.batch(4, drop_remainder=True) and Task(batch_size=None)", "dataset.batch(4, drop_remainder=True)"),
-        ("Task(batch_size=None) means that the data is batched: if it is not, give a batch_size", "batch the data"),
-        ("leave out enable_lora in build_model.", "leave out enable_lora before"),
-    ],
+BACKEND: Final = Path(remedy.__file__).parent / "backends" / "tensorflow"
+OF_TASKS: Final = (
+    "model.py",  # calls what the task gives, and opens graphs that are stored instead of a model
+    "saved_graph.py",
 )
-def test_words_of_a_task(of_task, of_evaluator):
-    """Lines for the author of a task are left out, or say what can be done with the model."""
-    from sidecar.keras.model_evaluation import _reword
+FILES: Final = [path for path in sorted(BACKEND.rglob("*.py")) if path.name not in OF_TASKS]
 
-    told = _reword(of_task)
-    assert of_evaluator in told
-    assert not any(word in told for word in TASK_WORDS)
+
+def texts_in(node):
+    """Return the text of all literals below a node."""
+    found = (part.value for part in ast.walk(node) if isinstance(part, ast.Constant))
+    return " ".join(text for text in found if isinstance(text, str))
+
+
+def calls_in(path, name):
+    """Return the calls of a name in a file."""
+    tree = ast.walk(ast.parse(path.read_text()))
+    return [node for node in tree if isinstance(node, ast.Call) and ast.unparse(node.func) == name]
+
+
+def test_each_front_end_has_its_own_words():
+    """The text is that for a task; the other one differs in the remedy alone, also after a path was replaced."""
+    error = EvaluationError("mismatch", "/pins/a does not fit: ", remedy=remedy.GIVE_SAVED_MODEL + " at /pins/a.")
+    for each, name in ((error, "/pins/a"), (error.with_path("/pins/a", "ckpt-5"), "ckpt-5")):
+        assert str(each) == f"{name} does not fit: let build_model return the model that was saved at {name}."
+        assert each.for_model == f"{name} does not fit: give SidecarEvaluator the model that was saved at {name}."
+
+
+def test_no_remedy_for_a_model_speaks_of_tasks():
+    """Every remedy of the backend has a second text for a program with its own model."""
+    remedies = [call for path in (*FILES, Path(remedy.__file__)) for call in calls_in(path, "Remedy")]
+    assert len(remedies) > 10
+    told = [texts_in(call.args[1]) for call in remedies]
+    assert not [text for text in told if any(word in text for word in TASK_WORDS)]
+
+
+@pytest.mark.parametrize("name", ["build_model return", "build_model use", "build_model make", " in build_model"])
+def test_advice_on_models_is_a_remedy(name):
+    """A message that both front ends show tells nobody what `build_model` should do."""
+    messages = [call.args[1] for path in FILES for call in calls_in(path, "EvaluationError") if len(call.args) > 1]
+    assert len(messages) > 50
+    assert not [text for text in map(texts_in, messages) if name in text]
 
 
 @pytest.mark.tensorflow
@@ -47,8 +59,25 @@ def test_words_of_a_task(of_task, of_evaluator):
 def test_advice_on_the_version_of_keras(saved_by, model_of):
     """The variable is that of the program, not of a worker."""
     from sidecar.evaluation.backends.tensorflow.saved_by import advice
-    from sidecar.keras.model_evaluation import _reword
 
-    told = _reword(advice(saved_by, model_of=model_of))
-    assert not any(word in told for word in TASK_WORDS)
-    assert "keras" in told
+    told = advice(saved_by, model_of=model_of)
+    assert not any(word in told.for_model for word in TASK_WORDS)
+    assert "TF_USE_LEGACY_KERAS" in told.for_model
+
+
+@pytest.mark.tensorflow
+@pytest.mark.parametrize(
+    ("values", "call"),
+    [
+        ([("hidden/lora_kernel_a", (8, 2))], "enable_lora(2) before"),
+        ([("hidden/kernel_scale", (3,))], 'model.quantize("int8") before'),
+        ([("hidden/quantized_kernel", (3, 3))], "GPTQ"),
+    ],
+)
+def test_advice_on_switches_of_training(values, call):
+    """The call has its place before the model is given to the evaluator."""
+    from sidecar.evaluation.backends.tensorflow.saved_switches import advice_for
+
+    told = advice_for(values)
+    assert call in told.for_model
+    assert not any(word in told.for_model for word in TASK_WORDS)

@@ -15,10 +15,10 @@ from sidecar.evaluation.data.batch_source import Batch
 from sidecar.evaluation.data.digest import is_plain_row
 from sidecar.evaluation.data.elements import placed
 from sidecar.evaluation.data.file_sources import RecordFiles
-from sidecar.evaluation.data.reader import unless_batched
 from sidecar.evaluation.data.shard import Shard, all_to_first
 from sidecar.evaluation.data.structure import as_arrays, copied, form_of, leaves, map_leaves
 from sidecar.evaluation.failures import EvaluationError
+from sidecar.evaluation.remedy import UNLESS_BATCHED
 from sidecar.evaluation.task import EvalSet, call
 from sidecar.protocol.records import Sharding
 
@@ -193,7 +193,7 @@ class ArraySource:
         if self._batch_size is not None:
             return str(form_of(element))
         if any(not array.ndim for array in leaves(element)):
-            raise self._refused(f"yields single examples, {form_of(element)}{unless_batched(None)}")
+            raise self._refused(f"yields single examples, {form_of(element)}{UNLESS_BATCHED.for_task}")
         self._require_equally_many(element)
         return str(form_of(map_leaves(lambda array: array[:0], element)))
 

@@ -417,10 +417,3 @@ class EvalSetReader:
             refuses_nonfinite=refuses,
             sharding=sharding,
         )
-
-
-def unless_batched(batch_size: int | None) -> str:
-    """Return advice for a batch that is not a batch, if the task gives no batch size; otherwise an empty text."""
-    if batch_size is not None:
-        return ""
-    return "; Task(batch_size=None) means that the data is already batched: if it is not, give a batch_size"

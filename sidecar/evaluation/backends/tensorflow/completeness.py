@@ -14,6 +14,7 @@ from sidecar.evaluation.backends.tensorflow.libraries import class_named, is_ker
 from sidecar.evaluation.backends.tensorflow.saved_switches import advice_for
 from sidecar.evaluation.failures import EvaluationError
 from sidecar.evaluation.name_patterns import matches, unused
+from sidecar.evaluation.remedy import GIVE_SAVED_MODEL, Remedy
 
 _MOST_PATTERNS: Final = 5  # in the line that a message proposes
 _NOT_RESTORED: Final = re.compile(
@@ -74,10 +75,15 @@ class Exceptions:
         """Return the values that the task does not allow to be left out."""
         return [] if self.is_placed else [value for value in values if not value.is_named_by(self.ignore)]
 
-    def require(self, path: str, values: Sequence[Unused], advice: str = "") -> None:
+    def require(self, path: str, values: Sequence[Unused], advice: Remedy | str = "") -> None:
         """Raise `EvaluationError` if a value is left out that the task does not name."""
         if refused := self.refused(values):
-            raise EvaluationError("mismatch", f"{_explain(path, refused)}{advice}")
+            raise EvaluationError(
+                "mismatch",
+                f"{path} holds {_count(refused, 'value')} of the saved model that this model has no variable for: "
+                f"{some([str(value) for value in refused])}. ",
+                remedy=_remedy(refused) + advice,
+            )
 
     def notes(self, values: Sequence[Unused], kept: Sequence[Any]) -> tuple[str, ...]:
         """Return notes on the values that were left out, on variables that were kept, and on unused patterns."""
@@ -171,8 +177,12 @@ def require_same_layers(model: Any, pairs: Iterable[tuple[str, str]], path: str)
         text = some([f"layer {name!r} of the model is in the place of {saved!r}" for name, saved in moved.items()])
         raise EvaluationError(
             "mismatch",
-            f"{path} holds the layers in another order: {text}. Let build_model make them in the order of training; "
-            f"if only their names differ, write Task(restore=lambda model, path: model.load_weights(path))",
+            f"{path} holds the layers in another order: {text}. ",
+            remedy=Remedy(
+                "Let build_model make them in the order of training; if only their names differ, write "
+                "Task(restore=lambda model, path: model.load_weights(path))",
+                "Make them in the order of training",
+            ),
         )
 
 
@@ -183,19 +193,12 @@ def _is_made_up(layer: Any) -> bool:
     return re.fullmatch(rf"{re.escape(snake)}(_\d+)?", layer.name) is not None
 
 
-def _explain(path: str, values: Sequence[Unused]) -> str:
-    names = some([str(value) for value in values])
-    patterns = ", ".join(f'"{pattern}"' for pattern in _patterns([value.name for value in values]))
-    return (
-        f"{path} holds {_count(values, 'value')} of the model that the model of build_model has no variable for: "
-        f"{names}. {_remedy(values)} If they do not matter, write Task(ignore=[{patterns}])"
-    )
-
-
-def _remedy(values: Sequence[Unused]) -> str:
-    """Return the likely reason for these values, as the line that `build_model` lacks."""
+def _remedy(values: Sequence[Unused]) -> Remedy:
+    """Return the likely reason for these values, as the line that the model lacks, and how to leave them out."""
     advice = advice_for((value.name, value.shape) for value in values)
-    return advice or "Let build_model return the model that was saved, with the switches that training set."
+    patterns = ", ".join(f'"{pattern}"' for pattern in _patterns([value.name for value in values]))
+    known = advice or GIVE_SAVED_MODEL.sentence() + ", with the switches that training set"
+    return known + "." + Remedy(f" If they do not matter, write Task(ignore=[{patterns}])", "")
 
 
 def _patterns(names: Sequence[str]) -> list[str]:

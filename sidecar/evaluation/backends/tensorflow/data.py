@@ -14,9 +14,10 @@ from sidecar.evaluation.backends.tensorflow.sources import Source
 from sidecar.evaluation.data.batch_source import Batch, Division
 from sidecar.evaluation.data.cache import CacheBudget
 from sidecar.evaluation.data.elements import parts_of, placed
-from sidecar.evaluation.data.reader import EvalSetReader, unless_batched
+from sidecar.evaluation.data.reader import EvalSetReader
 from sidecar.evaluation.data.shard import Shard
 from sidecar.evaluation.failures import EvaluationError
+from sidecar.evaluation.remedy import UNLESS_BATCHED, Remedy
 from sidecar.evaluation.task import EvalSet
 from sidecar.protocol.records import Sharding
 
@@ -68,7 +69,8 @@ class Batches(EvalSetReader):
                 "task_error",
                 f"eval set {self.name!r}: batch {number} (from 0) holds {size} examples, and the model's {recurrent} "
                 f"need {fixed}: give a multiple of {fixed} examples, or leave out the rest with "
-                f"dataset.batch({fixed}, drop_remainder=True) and Task(batch_size=None)",
+                f"dataset.batch({fixed}, drop_remainder=True)",
+                remedy=Remedy(" and Task(batch_size=None)", ""),
             )
 
 
@@ -104,7 +106,8 @@ class DatasetSource:
             raise EvaluationError(
                 "task_error",
                 f"eval set {self._name!r}: the parts of a batch (x, y, sample_weight) hold {sorted(sizes)} examples, "
-                f"they need equally many" + unless_batched(self._batch_size),
+                f"they need equally many",
+                remedy=UNLESS_BATCHED if self._batch_size is None else Remedy("", ""),
             )
         return prepared
 

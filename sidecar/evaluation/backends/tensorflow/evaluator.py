@@ -41,6 +41,7 @@ from sidecar.evaluation.hdf5 import require_readable, require_self_contained
 from sidecar.evaluation.metrics.metric import MetricResult
 from sidecar.evaluation.output_comparison import no_outputs
 from sidecar.evaluation.path_alias import readable, require_present
+from sidecar.evaluation.remedy import ON_THE_MODEL
 from sidecar.evaluation.repeatability import NOTE, refuse_drawn
 from sidecar.evaluation.states import ExactSum, SetStates, exact_sum
 from sidecar.evaluation.task import Task
@@ -117,7 +118,8 @@ class KerasEvaluator:
             raise EvaluationError(
                 "task_error",
                 "a layer that looks up words or numbers has no vocabulary yet: call layer.adapt(…) or "
-                "layer.set_vocabulary(…) in build_model; the vocabulary in a .keras file replaces it",
+                "layer.set_vocabulary(…)",
+                remedy=ON_THE_MODEL + "; the vocabulary in a .keras file replaces it",
             ) from error
 
     @property

@@ -20,6 +20,7 @@ from sidecar.evaluation.backends.tensorflow.layer_tables import is_of_keras
 from sidecar.evaluation.backends.tensorflow.libraries import is_keras_2, layers_of
 from sidecar.evaluation.failures import EvaluationError
 from sidecar.evaluation.hdf5 import read_failure
+from sidecar.evaluation.remedy import GIVE_SAVED_MODEL
 
 DAMAGE_ERRORS: Final = (OSError, zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, struct.error)
 """Exceptions that reading a damaged archive raises."""
@@ -100,8 +101,8 @@ def _pairs(model: Any, stored: list[tuple[str, dict[str, Any]]], path: str) -> I
         if len(layers) != len(configs):
             raise EvaluationError(
                 "mismatch",
-                f"{path} has {len(configs)} layers {kind}, the model has {len(layers)}: let build_model return the "
-                f"model that was saved",
+                f"{path} has {len(configs)} layers {kind}, the model has {len(layers)}: ",
+                remedy=GIVE_SAVED_MODEL,
             )
         if len(by_name) == len(configs) and {layer.name for layer in layers} == by_name.keys():
             yield from ((layer, by_name[layer.name]) for layer in layers)
@@ -124,8 +125,8 @@ def _configure(layer: Any, config: dict[str, Any], path: str) -> bool:
         names = ", ".join(stored)
         raise EvaluationError(
             "mismatch",
-            f"{path}: layer {layer.name!r} ({kind}) was saved with another {names} than the task builds it with: let "
-            f"build_model return the model that was saved",
+            f"{path}: layer {layer.name!r} ({kind}) was saved with another {names} than it is built with: ",
+            remedy=GIVE_SAVED_MODEL,
         )
     try:
         if kind == "Discretization":

@@ -24,8 +24,9 @@ from sidecar.evaluation.backends.tensorflow.saved_configuration import compare_c
 from sidecar.evaluation.backends.tensorflow.saved_switches import advice_against, advice_for_file
 from sidecar.evaluation.failures import EvaluationError
 from sidecar.evaluation.hdf5 import MAX_CHARACTERS, read_failure, require_readable, require_self_contained
+from sidecar.evaluation.remedy import GIVE_SAVED_MODEL
 
-_ADVICE: Final = "Let build_model return the model that was saved"
+_ADVICE: Final = GIVE_SAVED_MODEL.sentence()
 _ARCHIVE: Final = ".keras"
 _COMPILED: Final = ("optimizer", "compiled_loss", "compiled_metrics")
 _SUFFIXES: Final = (_ARCHIVE, ".weights.h5", ".weights.json", ".h5", ".hdf5")
@@ -89,8 +90,8 @@ def load(model: Any, variables: list[Any], path: str, *, model_of: int, exceptio
     hint = advice(by_file(path), model_of=model_of) or advice_against(names) or _ADVICE
     raise EvaluationError(
         "mismatch",
-        f"{path} does not hold the model: {len(missing)} of {len(variables)} variables are not in it: "
-        f"{some(names)}. {hint}.",
+        f"{path} does not hold the model: {len(missing)} of {len(variables)} variables are not in it: {some(names)}. ",
+        remedy=hint + ".",
     )
 
 
@@ -114,9 +115,9 @@ def _load(model: Any, path: str, model_of: int) -> None:
     if isinstance(failure, DAMAGE_ERRORS):
         raise read_failure(path, failure) from failure
     reason = some(differences(model, path)) or " ".join(str(failure).split())[:MAX_CHARACTERS] or type(failure).__name__
-    hint = (advice(by_file(path), model_of=model_of) or advice_for_file(path) or _ADVICE).rstrip(".")
+    hint = advice(by_file(path), model_of=model_of) or advice_for_file(path) or _ADVICE
     raise EvaluationError(
-        "mismatch", f"{path} does not fit the model: {reason.rstrip('.')}. {hint.rstrip('.')}."
+        "mismatch", f"{path} does not fit the model: {reason.rstrip('.')}. ", remedy=hint + "."
     ) from failure
 
 

@@ -11,6 +11,7 @@ import tensorflow as tf
 
 from sidecar.evaluation.backends.tensorflow.layer_tables import holders_in, is_of_keras
 from sidecar.evaluation.failures import EvaluationError
+from sidecar.evaluation.remedy import ON_THE_MODEL
 
 _WORD: Final = "no vocabulary yet"
 _NUMBER: Final = -(2**31) + 11
@@ -38,8 +39,9 @@ class ProvisionalVocabularies:
             names = ", ".join(map(repr, empty))
             raise EvaluationError(
                 "mismatch",
-                f"{path} has no vocabulary for {names}, and build_model gives none: call layer.adapt(…) or "
-                f"layer.set_vocabulary(…) in build_model, or save a .keras file, which holds it",
+                f"{path} has no vocabulary for {names}, and neither has the model: call layer.adapt(…) or "
+                f"layer.set_vocabulary(…)",
+                remedy=ON_THE_MODEL + ", or save a .keras file, which holds it",
             )
 
 

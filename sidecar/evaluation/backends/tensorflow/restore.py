@@ -42,8 +42,11 @@ from sidecar.evaluation.backends.tensorflow.saved_by import advice, by_graph, ho
 from sidecar.evaluation.backends.tensorflow.saved_switches import advice_against, advice_for
 from sidecar.evaluation.failures import EvaluationError
 from sidecar.evaluation.path_alias import readable
+from sidecar.evaluation.remedy import GIVE_SAVED_MODEL, Remedy
 
 GRAPH_KEY: Final = "_CHECKPOINTABLE_OBJECT_GRAPH"
+_NO_MODEL: Final = "It has no variables of a model: call the model once, or fit it, before it is saved"
+_SAVE_ONE: Final = "save it as tf.train.Checkpoint(model=…)"
 _VALUE: Final = "VARIABLE_VALUE"
 _CONFIG: Final = "OBJECT_CONFIG_JSON"  # where Keras 2 saves the configuration of a layer
 _VARIABLES: Final = ("variables", "variables")  # in a SavedModel's folder
@@ -183,7 +186,7 @@ def _restore_by_name(model: Any, variables: list[Any], path: str, reader: Any, e
     binding = _Binding(candidate=_Candidate("", model), keys=keys, has_more=False)
     missing = [variable for variable in binding.missing(variables) if not exceptions.keeps(variable)]
     if missing or len(set(keys.values())) < len(keys):
-        raise EvaluationError("mismatch", _explain_names(model, variables, missing, path, shapes))
+        raise _cannot_bind_names(model, variables, missing, path, shapes)
     unused = tuple(Unused(name, tuple(shapes[name]), "") for name in sorted(_others(shapes, set(keys.values()))))
     exceptions.require(path, unused)
     _check_types(variables, binding, reader)
@@ -226,7 +229,9 @@ def _others(names: Iterable[str], bound: set[str]) -> list[str]:
     ]
 
 
-def _explain_names(model: Any, variables: list[Any], missing: list[Any], path: str, shapes: dict[str, Any]) -> str:
+def _cannot_bind_names(
+    model: Any, variables: list[Any], missing: list[Any], path: str, shapes: dict[str, Any]
+) -> EvaluationError:
     """Name the variables without a value, and write the line that restores them by the names in the checkpoint."""
     names = some([plain_name(variable) for variable in missing])
     text = (
@@ -237,7 +242,7 @@ def _explain_names(model: Any, variables: list[Any], missing: list[Any], path: s
     weights = [weight for weight in model.weights if hasattr(weight, "assign")]
     own = [_own_name(model, weight) for weight in weights]
     if len(weights) < len(variables) or len(set(own)) < len(own):  # a line by names would leave some out
-        return f"{text}; the checkpoint has {some(others)}"
+        return EvaluationError("mismatch", f"{text}; the checkpoint has {some(others)}")
     fitting = {
         name: [each for each in others if list(shapes[each]) == list(weight.shape)]
         for name, weight in zip(own, weights, strict=True)
@@ -246,10 +251,11 @@ def _explain_names(model: Any, variables: list[Any], missing: list[Any], path: s
     is_known = all(len(each) == 1 for each in fitting.values())
     attribute = "v.name.removesuffix(':0')" if is_keras_2(model) else "v.path"
     told = "" if is_known else ", with one name in the place of each 'one of …'"
-    return (
-        f"{text}, or write Task(restore=lambda model, path: [v.assign(tf.train.load_variable(path, {chosen!r}"
+    line = (
+        f", or write Task(restore=lambda model, path: [v.assign(tf.train.load_variable(path, {chosen!r}"
         f"[{attribute}.removeprefix(model.name + '/')])) for v in model.weights]){told}"
     )
+    return EvaluationError("mismatch", text, remedy=Remedy(line, ""))
 
 
 def keys_of(model: Any, path: str) -> list[str] | None:
@@ -329,14 +335,16 @@ def _find(
             if len({tuple(each.keys.values()) for each in fitting}) > 1:  # equal keys: the same object
                 names = ", ".join(repr(each.candidate.name) for each in fitting)
                 raise EvaluationError(
-                    "mismatch", f"{path}: {names} all match the model; choose one: {_line(fitting[0].candidate)}"
+                    "mismatch",
+                    f"{path}: {names} all match the model; ",
+                    remedy=Remedy(f"choose one: {_line(fitting[0].candidate)}", _SAVE_ONE),
                 )
             if fitting is complete:
                 others = groups[number + 1] if number + 1 < len(groups) else []
                 exceptions.require(path, fitting[0].unbound, _elsewhere(others, model, variables, view, graph))
             return fitting[0], _choice(fitting[0], complete)
         tried += bindings
-    raise EvaluationError("mismatch", _explain(model, variables, path, graph, tried))
+    raise _does_not_hold(model, variables, path, graph, tried)
 
 
 def _is_complete(binding: _Binding, variables: list[Any], exceptions: Exceptions) -> bool:
@@ -353,12 +361,13 @@ def _choice(chosen: _Binding, complete: list[_Binding]) -> tuple[str, ...]:
     return (f"the model is {chosen.candidate.name!r} of the checkpoint; {', '.join(others)} would hold more values",)
 
 
-def _elsewhere(candidates: list[_Candidate], model: Any, variables: list[Any], view: Any, graph: Any) -> str:
+def _elsewhere(candidates: list[_Candidate], model: Any, variables: list[Any], view: Any, graph: Any) -> Remedy | str:
     """Return the line that chooses another place, which holds exactly the variables of the model; else nothing."""
     for candidate in candidates:
         binding = _bind(candidate, variables_of(model), view, graph, model, {})
         if not binding.missing(variables) and not binding.unbound:
-            return f". {candidate.name!r} of the checkpoint has no others: to evaluate it, write {_line(candidate)}"
+            found = f"{candidate.name!r} of the checkpoint has no others: to evaluate it, "
+            return Remedy(f". {found}write {_line(candidate)}", f" {found}{_SAVE_ONE}")
     return ""
 
 
@@ -418,10 +427,10 @@ def _by_name(
         lacking = [name for name in missing if _end(name) not in set(map(_end, saved))]
         further = [_unused(saved[name], shapes) for name in saved if _end(name) not in set(map(_end, own))]
         hint = advice_for((each.name, each.shape) for each in further) or advice_against(lacking)
-        hint = hint or "Let build_model return the model that was saved"
         raise EvaluationError(
             "mismatch",
-            f"the model has {counts[0]} variables, {counts[1]} were exported to {path}: it is another model. {hint}",
+            f"the model has {counts[0]} variables, {counts[1]} were exported to {path}: it is another model. ",
+            remedy=hint or GIVE_SAVED_MODEL.sentence(),
         )
     unbound = tuple(_unused(attribute, shapes) for name, attribute in saved.items() if name not in own)
     exceptions.require(path, unbound)
@@ -553,19 +562,21 @@ def _assign(variables: list[Any], binding: _Binding, path: str) -> None:
         variable.assign(value)
 
 
-def _explain(model: Any, variables: list[Any], path: str, graph: Any, tried: list[_Binding]) -> str:
+def _does_not_hold(model: Any, variables: list[Any], path: str, graph: Any, tried: list[_Binding]) -> EvaluationError:
     best = max(tried, key=lambda binding: len(binding.keys))
     missing = [name_of(variable) for variable in best.missing(variables)]
     children = [child.local_name for child in graph.nodes[0].children]
     hint = advice(by_graph(graph), model_of=2 if is_keras_2(model) else 3)
     if holds_no_model(graph):
-        hint = "It has no variables of a model: call the model once, or fit it, before it is saved"
+        hint = Remedy(_NO_MODEL, _NO_MODEL)
     elif hint is None:
         hint = advice_against(missing)
     if hint is None:
-        hint = "Let build_model return the model that was saved, or name its place with Task(checkpoint=…)"
+        hint = GIVE_SAVED_MODEL.sentence() + Remedy(", or name its place with Task(checkpoint=…)", "")
     where = f"its {best.candidate.name!r}" if best.candidate.name else "its root"
-    return (
+    return EvaluationError(
+        "mismatch",
         f"{path} does not hold the model: {len(missing)} of {len(variables)} variables are not in {where}: "
-        f"{some(missing)}. It was saved with {', '.join(children) or 'no children'}. {hint}."
+        f"{some(missing)}. It was saved with {', '.join(children) or 'no children'}. ",
+        remedy=hint + ".",
     )

@@ -7,6 +7,8 @@ from typing import Any, Final
 
 import h5py
 
+from sidecar.evaluation.remedy import Remedy
+
 _SIGNS: Final = {
     2: {"layer_with_weights-0", "layer-0", "keras_api"},
     3: {"_kernel", "_functional", "_trainable_variables", "_trainable_variables_indices", "_losses_override"},
@@ -52,18 +54,19 @@ def holds_no_model(graph: Any) -> bool:
     return True
 
 
-def advice(saved_by: int | None, *, model_of: int) -> str | None:
+def advice(saved_by: int | None, *, model_of: int) -> Remedy | None:
     """Return the remedy for a checkpoint of one version of Keras and a model of the other; None in any other case."""
     if saved_by == 2 and model_of == 3:  # noqa: PLR2004 - Keras 2, Keras 3
-        return (
-            "It was saved by Keras 2 (tf_keras), the model is of Keras 3. If the task builds it with tf.keras, begin "
-            'its file with `import os; os.environ["TF_USE_LEGACY_KERAS"] = "1"`, or write `worker_env = '
-            '{ TF_USE_LEGACY_KERAS = "1" }` into sidecar.toml; else let build_model use tf_keras'
+        legacy = '`import os; os.environ["TF_USE_LEGACY_KERAS"] = "1"`'
+        return "It was saved by Keras 2 (tf_keras), the model is of Keras 3. " + Remedy(
+            f"If the task builds it with tf.keras, begin its file with {legacy}, or write `worker_env = "
+            '{ TF_USE_LEGACY_KERAS = "1" }` into sidecar.toml; else let build_model use tf_keras',
+            f"If it is built with tf.keras, begin the program with {legacy}; else make the model with tf_keras",
         )
     if saved_by == 3 and model_of == 2:  # noqa: PLR2004 - as above
-        return (
-            "It was saved by Keras 3, the model is of Keras 2 (tf_keras). If the task builds it with tf.keras, write "
-            "`worker_env = { TF_USE_LEGACY_KERAS = false }` into sidecar.toml, and remove that name from the task's "
-            "file; else let build_model use keras"
+        return "It was saved by Keras 3, the model is of Keras 2 (tf_keras). " + Remedy(
+            "If the task builds it with tf.keras, write `worker_env = { TF_USE_LEGACY_KERAS = false }` into "
+            "sidecar.toml, and remove that name from the task's file; else let build_model use keras",
+            "If it is built with tf.keras, unset TF_USE_LEGACY_KERAS; else make the model with keras",
         )
     return None

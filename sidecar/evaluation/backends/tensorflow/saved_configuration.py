@@ -19,6 +19,7 @@ from sidecar.evaluation.backends.tensorflow.differences import some
 from sidecar.evaluation.backends.tensorflow.libraries import is_keras_2
 from sidecar.evaluation.backends.tensorflow.stored_code import Function, function_of, read_code
 from sidecar.evaluation.failures import EvaluationError
+from sidecar.evaluation.remedy import GIVE_SAVED_MODEL, Remedy
 
 _MAX_BYTES: Final = 1 << 30
 _CONFIG: Final = "config.json"
@@ -68,9 +69,8 @@ _NOT_COMPARED: Final = ("training", "mask", "name")  # an evaluation and Keras i
 _SHOWN: Final = 60  # characters of a value
 _ENDINGS: Final = ("_initializer", "_constraint", "_dropout")  # of more harmless settings
 _INNER: Final = ("layer", "forward_layer", "backward_layer", "cell")  # layers within the settings of a layer
-_REMEDY: Final = (
-    "Let build_model return the model that was saved; if it is right as it is, write "
-    "Task(restore=lambda model, path: model.load_weights(path))"
+_REMEDY: Final = GIVE_SAVED_MODEL.sentence() + Remedy(
+    "; if it is right as it is, write Task(restore=lambda model, path: model.load_weights(path))", ""
 )
 
 
@@ -87,7 +87,7 @@ def compare_configuration(model: Any, path: str) -> tuple[str, ...]:
     unsure: list[str] = []
     _compare_models(stored, own, refused, unsure)
     if refused:
-        raise EvaluationError("mismatch", f"{path} was saved by another model: {some(refused)}. {_REMEDY}")
+        raise EvaluationError("mismatch", f"{path} was saved by another model: {some(refused)}. ", remedy=_REMEDY)
     if unsure:
         return (f"the saved model is described otherwise than that of build_model: {some(unsure)}",)
     return ()

@@ -16,6 +16,7 @@ from typing import Any, Final
 import h5py
 
 from sidecar.evaluation.backends.tensorflow.differences import some
+from sidecar.evaluation.remedy import ON_THE_MODEL, Remedy
 
 _LORA: Final = re.compile(r"(?:^|/)lora_(kernel|embeddings)_a$")
 _SCALE: Final = re.compile(r"(?:^|/)(kernel|embeddings|inputs|outputs_grad)_scale$")
@@ -27,18 +28,23 @@ _GROUP: Final = "vars"  # of the values of one object
 _MAX_BYTES: Final = 1 << 30
 _ADAPTERS: Final = "lora/"  # the group of the only values that KerasHub's `save_lora_weights` saves
 _ADAPTERS_ALONE: Final = (
-    "It holds adapters of LoRA alone: save all weights with model.save_weights, which merges the adapters, or write "
-    "Task(restore=lambda model, path: model.backbone.load_lora_weights(path)), with the weights of training's backbone "
-    "in build_model."
+    "It holds adapters of LoRA alone: save all weights with model.save_weights, which merges the adapters"
+    + Remedy(
+        ", or write Task(restore=lambda model, path: model.backbone.load_lora_weights(path)), with the weights of "
+        "training's backbone in build_model",
+        "",
+    )
 )
 _MODES: Final = ("int8", "int4", "float8")
-_BY_DATA: Final = "It was quantised with data (GPTQ, AWQ): let build_model make its layers with the same types."
+_BY_DATA: Final = "It was quantised with data (GPTQ, AWQ): " + Remedy(
+    "let build_model make its layers with the same types", "make its layers with the same types"
+)
 
 Values = Iterable[tuple[str, tuple[int, ...]]]
 """Names and shapes of values."""
 
 
-def advice_for(values: Values) -> str | None:
+def advice_for(values: Values) -> Remedy | None:
     """Return the call that makes a model with these values, which a plain model lacks; None if none is known."""
     values = list(values)
     adapters = [(name, shape) for name, shape in values if _LORA.search(name) and shape]
@@ -52,20 +58,20 @@ def advice_for(values: Values) -> str | None:
     more = f" for the layers {some(list(map(repr, layers)))}" if len(layers) > 1 else ""
     then = "" if mode is None else f", and then model.quantize({mode!r})".replace("'", '"')
     told = "They are adapters of LoRA" if mode is None else "They are adapters of LoRA, and scales of quantised weights"
-    return f"{told}: call {target} in build_model{more}{then}, as training did."
+    return f"{told}: call {target}" + ON_THE_MODEL + f"{more}{then}, as training did"
 
 
-def advice_against(missing: Iterable[str]) -> str | None:
-    """Return what `build_model` must leave out, if a checkpoint lacks these variables of its model; else None."""
+def advice_against(missing: Iterable[str]) -> Remedy | None:
+    """Return what the model must be built without, if a checkpoint lacks these variables of its model; else None."""
     missing = list(missing)
     if missing and all("lora_" in name for name in missing):
-        return "They are adapters of LoRA, and the saved model has none: leave out enable_lora in build_model"
+        return "They are adapters of LoRA, and the saved model has none: leave out enable_lora" + ON_THE_MODEL
     if missing and _mode_of(missing) is not None:
-        return "The saved model is not quantised: leave out model.quantize in build_model"
+        return "The saved model is not quantised: leave out model.quantize" + ON_THE_MODEL
     return None
 
 
-def advice_for_file(path: str) -> str | None:
+def advice_for_file(path: str) -> Remedy | None:
     """Return the same for a file of Keras that does not fit a model."""
     with contextlib.suppress(OSError, KeyError, ValueError, RecursionError, zipfile.BadZipFile):
         if path.endswith(".keras"):
@@ -86,17 +92,17 @@ def advice_for_file(path: str) -> str | None:
     return None
 
 
-def _advice_for_values(values: list[tuple[str, tuple[int, ...]]]) -> str | None:
+def _advice_for_values(values: list[tuple[str, tuple[int, ...]]]) -> Remedy | None:
     if values and all(name.startswith(_ADAPTERS) for name, _ in values):
         return _ADAPTERS_ALONE
     return advice_for(values)
 
 
-def _quantised(mode: str) -> str:
+def _quantised(mode: str) -> Remedy:
     """Return the sentence about a model that was quantised in this mode."""
     if mode not in _MODES:
         return _BY_DATA
-    return f'The saved model is quantised: call model.quantize("{mode}") in build_model.'
+    return f'The saved model is quantised: call model.quantize("{mode}")' + ON_THE_MODEL
 
 
 def _mode_of(names: Iterable[str]) -> str | None:

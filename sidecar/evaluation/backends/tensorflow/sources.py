@@ -18,9 +18,9 @@ from sidecar.evaluation.backends.tensorflow.generator_source import GeneratorSou
 from sidecar.evaluation.data.file_sources import RecordFiles
 from sidecar.evaluation.data.opened_files import DATA_FILE
 from sidecar.evaluation.data.plain_arrays import MASKED, is_masked
-from sidecar.evaluation.data.reader import unless_batched
 from sidecar.evaluation.data.shard import Shard, all_to_first
 from sidecar.evaluation.failures import EvaluationError
+from sidecar.evaluation.remedy import UNLESS_BATCHED, Remedy
 from sidecar.evaluation.task import EvalSet, call
 from sidecar.protocol.records import Sharding
 
@@ -90,8 +90,9 @@ class Source:
                 raise EvaluationError(
                     "task_error",
                     f"eval set {self._name!r}: its examples have different shapes, so they cannot be batched: pad them "
-                    f"to one shape, or give Task(batch_size=None) and batch them with padded_batch or ragged_batch "
-                    f"({error.message[:200]})",
+                    f"to one shape, or ",
+                    remedy=Remedy("give Task(batch_size=None) and batch them", "batch them")
+                    + f" with padded_batch or ragged_batch ({error.message[:200]})",
                 ) from error
             if self._generated is not None and self._generated.problem is not None:
                 raise self._generated.problem from None
@@ -172,7 +173,8 @@ class Source:
         if any(getattr(spec, "shape", None) == () for spec in tf.nest.flatten(dataset.element_spec)):
             raise EvaluationError(
                 "task_error",
-                f"eval set {self._name!r} yields single examples, {dataset.element_spec}{unless_batched(None)}",
+                f"eval set {self._name!r} yields single examples, {dataset.element_spec}",
+                remedy=UNLESS_BATCHED,
             )
         return dataset
 

@@ -32,9 +32,9 @@ from sidecar.evaluation.backends.torch.tensors import bits_of, finite_rows, leav
 from sidecar.evaluation.batch_dependence import halves_of
 from sidecar.evaluation.data.array_source import ArraySource
 from sidecar.evaluation.data.batch_source import Batch, Division
-from sidecar.evaluation.data.reader import unless_batched
 from sidecar.evaluation.data.shard import Shard, all_to_first
 from sidecar.evaluation.failures import EvaluationError
+from sidecar.evaluation.remedy import UNLESS_BATCHED
 from sidecar.evaluation.task import EvalSet, call
 
 _ONE_PROCESS: Final = (
@@ -322,7 +322,7 @@ class DatasetSource:
         tensors = (leaf for leaf in leaves(content) if isinstance(leaf, torch.Tensor | np.ndarray) and leaf.ndim)
         rows = list(dict.fromkeys(map(rows_in, tensors)))
         if not rows:
-            raise self._refused(f"yields single examples{unless_batched(None)}")
+            raise self._refused(f"yields single examples{UNLESS_BATCHED.for_task}")
         if len(rows) > 1:
             raise self._refused(
                 f"its batches hold tensors of {' and '.join(map(str, rows[:_SHOWN]))} rows, so their number of "

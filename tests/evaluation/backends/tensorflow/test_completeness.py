@@ -116,7 +116,7 @@ def test_a_branch_that_the_task_does_not_build(library, tmp_path):
         if form == "m.h5":  # Keras compares the numbers of layers
             assert "2 layers, found 3 saved layers" in message
             continue
-        assert "holds 2 values of the model that the model of build_model has no variable for" in message, form
+        assert "holds 2 values of the saved model that this model has no variable for" in message, form
         assert "(3, 3)" in message, form
         plain = branched(of, branch=False)
         note, *described = restored(plain, path, ignore=line_of(message))
@@ -141,7 +141,7 @@ def test_a_switch_of_a_class(library, tmp_path):
         path = save(of, saved, tmp_path, form)
         message = refusal(subclassed(of, branch=False), path)
         if library == "keras" or form == "object":
-            assert "holds 2 values of the model" in message
+            assert "holds 2 values of the saved model" in message
             assert "branch" in message
         assert restored(subclassed(of), path) == ()
 

@@ -122,4 +122,4 @@ def test_an_odd_file_gives_no_advice(tmp_path):
     assert advice_for_file(str(path)) is None
     assert advice_for_file(str(tmp_path / "m.h5")) is None
     assert advice_for([("branch/kernel", (3, 3)), ("logit_scale", ())]) is None
-    assert "GPTQ" in advice_for([("hidden/quantized_kernel", (3, 3)), ("hidden/kernel_scale", (3,))])
+    assert "GPTQ" in advice_for([("hidden/quantized_kernel", (3, 3)), ("hidden/kernel_scale", (3,))]).for_task
