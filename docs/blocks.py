@@ -51,7 +51,8 @@ def levels() -> list[list[str]]:
 
 def importers(library: str) -> list[Path]:
     """Return the modules of the package that import a library or a module of the package, wherever they do."""
-    return [path for path in sorted(SOURCES.rglob("*.py")) if library in {*_imported(path)}]
+    named = (path for path in sorted(SOURCES.rglob("*.py")) if library in path.read_text(encoding="utf-8"))
+    return [path for path in named if library in {*_imported(path)}]
 
 
 def _imported(path: Path) -> Iterator[str]:
