@@ -3,11 +3,14 @@
 Tests of properties try fewer examples than in `make test`.
 """
 
+import re
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 from hypothesis import settings
 
+WHOLLY_MARKED = re.compile(r"^pytestmark = \[?pytest\.mark\.(tensorflow|torch)\b", re.MULTILINE)
 FRAMEWORKS = {"jax", "keras", "tensorflow", "tf_keras", "torch"}
 
 
@@ -18,6 +21,12 @@ class Refusing:
         """Refuse a framework; leave all else to the finders behind."""
         if name in FRAMEWORKS:
             raise ImportError(f"{name} is imported by a test that is not marked `tensorflow` or `torch`", name=name)
+
+
+def pytest_ignore_collect(collection_path: Path) -> bool | None:
+    """Pass over files in which every test is marked: they may import a framework at their beginning."""
+    is_marked = collection_path.suffix == ".py" and WHOLLY_MARKED.search(collection_path.read_text())
+    return True if is_marked else None
 
 
 sys.meta_path.insert(0, Refusing())

@@ -12,7 +12,8 @@ from sidecar import commands
 from sidecar.commands import cli
 
 for _module in pkgutil.walk_packages(commands.__path__, "sidecar.commands."):
-    importlib.import_module(_module.name)  # the other user may not be able to read where it is installed
+    if not _module.name.startswith("sidecar.commands.demo."):  # whose training imports a framework
+        importlib.import_module(_module.name)  # the other user may not be able to read where it is installed
 
 
 @only_root

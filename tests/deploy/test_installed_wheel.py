@@ -26,6 +26,7 @@ task = Task(
     load=np.load,
     predict=lambda model, x: x @ model,
     eval_sets={"test": lambda: (X, np.arange(10) % 2)},
+    batch_size=4,
     metrics=lambda: [Accuracy()],
 )
 """
@@ -101,7 +102,7 @@ def test_it_evaluates_and_shows_the_page(environment: Path, run: Path, daemon: "
         found = re.search(r"http://127\.0\.0\.1:\d+", (run / "log").read_text())
         return "" if found is None else urllib.request.urlopen(found[0] + path, timeout=10).read().decode()
 
-    wait_for(lambda: "sidecar_result{" in text("/metrics"))
+    wait_for(lambda: "sidecar_eval_metric{" in text("/metrics"))
     history = [environment / "bin/sidecar", "history", "ckpts", "--json"]
     listed = subprocess.run(history, cwd=run, env={}, check=True, capture_output=True, text=True).stdout
     assert json.loads(listed)[0]["status"] == "succeeded"
