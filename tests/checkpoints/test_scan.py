@@ -12,7 +12,7 @@ from sidecar.protocol.records import Checkpoint
 
 def found(name, pin=None):
     checkpoint = Checkpoint(name=name, digest=name * 8, step=1, format="tf", pin=pin)
-    return DiscoveredCheckpoint(checkpoint, Path("/ckpts"), 0.0, 0.0)
+    return DiscoveredCheckpoint(checkpoint=checkpoint, folder=Path("/ckpts"), written_at=0.0, seen_at=0.0)
 
 
 A, B, C = found("a"), found("b"), found("c")
