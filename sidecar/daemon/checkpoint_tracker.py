@@ -13,8 +13,6 @@ from typing import Final
 from sidecar.checkpoints.scan import DiscoveredCheckpoint, ScanResult
 from sidecar.coordination.checkpoint_verdicts import BEFORE_START
 from sidecar.coordination.journal_state import JournalState
-from sidecar.daemon.empty_directory import EmptyDirectory
-from sidecar.daemon.incomplete_entries import IncompleteEntries
 from sidecar.daemon.lost_checkpoints import LostCheckpoints, ScanChange
 from sidecar.daemon.scan_selection import ScanSelection, Selected
 from sidecar.policy.selection import Choice, Selection
@@ -24,6 +22,64 @@ from sidecar.protocol.states import Verdict
 from sidecar.publishing.status import Newest
 
 _MOST_NAMES: Final = 64  # of checkpoints in a heartbeat
+
+
+@dataclass(slots=True)
+class EmptyDirectory:
+    """Hold the time since when an existing directory has been empty, until anything is found.
+
+    Args:
+        since: The time of the first scan that found the directory empty; None: it was not found, or something was
+            found since.
+        hint: A sentence that says what a person should check because nothing was found for long.
+    """
+
+    since: float | None = None
+    hint: str | None = None
+    _is_over: bool = False  # something was found in the directory or the journal
+
+    def needs_hint(self, now: float, after_seconds: float) -> bool:
+        """Return whether nothing was found for so long, and nobody was told what to check."""
+        return self.since is not None and now >= self.since + after_seconds and self.hint is None
+
+    def note_hint(self, hint: str) -> None:
+        """Note the sentence that says what to check."""
+        self.hint = hint
+
+    def update(self, scan: ScanResult, *, anything: bool, now: float) -> None:
+        """Apply a scan. `anything`: whether the scan found an entry, or the journal has records of checkpoints."""
+        if anything:
+            self._is_over, self.since, self.hint = True, None, None
+        elif not scan.missing and not self._is_over and self.since is None:
+            self.since = now
+
+
+@dataclass(slots=True)
+class IncompleteEntries:
+    """Hold the entries that are not complete checkpoints, and since when these are the same.
+
+    While files are written, the entries or their reasons change. The run ends only after they have not changed for a
+    while.
+    """
+
+    _entries: frozenset[tuple[str, str] | Key] = frozenset()  # (name, reason), or the key of a lost checkpoint
+    _since: float = 0.0
+
+    @property
+    def since(self) -> float | None:
+        """Return since when the same entries are not complete checkpoints; None if there are none."""
+        return self._since if self._entries else None
+
+    def update(self, scan: ScanResult, lost: AbstractSet[Key], now: float) -> None:
+        """Apply a scan, and the checkpoints that are gone or given up and not settled.
+
+        A checkpoint that was given up counts until it is settled, because another node may find it whole. A copy that
+        grows restarts the time, because it ends as a pin, or is reported as lost.
+        """
+        unreadable = {("", name) for name in scan.unknown}
+        entries: frozenset[tuple[str, str] | Key] = frozenset(scan.waiting) | lost | unreadable
+        if entries != self._entries or scan.copied:
+            self._entries, self._since = entries, now
 
 
 @dataclass(slots=True, kw_only=True)

@@ -106,7 +106,7 @@ def _setting(name: str, node: ast.AnnAssign, after: ast.stmt | None) -> Document
     if not meaning.endswith(".") or not reason.endswith("."):
         raise MissingSentenceError(f"setting {name}: write its meaning and, after 'Default:', the reason, as sentences")
     parts = re.split(r" \| (?![^\[]*\])", ast.unparse(node.annotation))
-    types = [_type(part) for part in parts if part != "None"]
+    types = [_type(part.removeprefix("values.")) for part in parts if part != "None"]
     return Documented(name, ", or ".join(types), _default(name, node), meaning, reason)
 
 

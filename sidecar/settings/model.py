@@ -14,43 +14,9 @@ from pydantic import ConfigDict
 
 from sidecar.errors import SettingsError
 from sidecar.protocol.records import Role
+from sidecar.settings import values
 from sidecar.settings.outputs import OutputSettings
-from sidecar.settings.page_values import PageLinks, PageUrl
 from sidecar.settings.spelling import ways
-from sidecar.settings.values import (
-    Address,
-    BeatAndAHalf,
-    CheckpointDirectory,
-    CompleteMarker,
-    Count,
-    Factor,
-    FileName,
-    Formats,
-    FrameworkName,
-    Host,
-    HostGlobs,
-    Lease,
-    LogDirectory,
-    LongestBackoff,
-    MarkerName,
-    MostWorkers,
-    NamePattern,
-    NodeGlobs,
-    OneLease,
-    OneVisibility,
-    PathGlobs,
-    PortRange,
-    Program,
-    RetainedStates,
-    RunName,
-    SaveWeights,
-    Seconds,
-    StateDirectory,
-    StepPattern,
-    TaskReference,
-    Whole,
-)
-from sidecar.settings.worker_values import Devices, Environment
 
 _DERIVED: Final[Any] = None  # a default that `values` derives from other settings
 
@@ -61,62 +27,62 @@ class Settings(OutputSettings):
     model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
 
     # Directories. A relative path starts at the current directory, wherever it is written; it is made absolute.
-    checkpoint_dir: CheckpointDirectory
+    checkpoint_dir: values.CheckpointDirectory
     """Directory in which training saves its checkpoints. Default: none, since a guess helps nobody."""
-    state_dir: StateDirectory = _DERIVED
+    state_dir: values.StateDirectory = _DERIVED
     """Directory that the daemons of all nodes share, with one folder for each run. Default: `.sidecar` in
     `checkpoint_dir`, since all nodes share that storage already."""
-    run: RunName = _DERIVED
+    run: values.RunName = _DERIVED
     """Name of the training run, in file names and in the metrics' labels. Default: the name of `checkpoint_dir`, which
     is how people call the run."""
 
     # The task
-    task: TaskReference | None = None
+    task: values.TaskReference | None = None
     """Task to evaluate with, as `path/file.py:attr` or `package.module:attr`. Default: only the user knows it;
     every command that evaluates asks for it, and a daemon on the chief does without."""
-    framework: FrameworkName = "auto"
+    framework: values.FrameworkName = "auto"
     """Framework that the worker processes import: `tensorflow`, `torch`, `python` for a task that loads its models
     itself with any library, or a backend of your own, by its package or the name that its distribution gives it.
     Default: `auto`, since the imports in the task's file tell which one it needs."""
 
     # The node. Settings that are not set are found out from the environment of the training job.
-    node: FileName | None = None
+    node: values.FileName | None = None
     """Name of this node among the daemons of the run. Default: its task in TF_CONFIG, such as `worker-1`, else the host
     name: both are unique within a job."""
     role: Role | None = None
     """Whether this node may evaluate (`worker`) or not (`chief`). Default: the role that the training job's environment
     gives to this node, so that the chief is never slowed down."""
-    chief_nodes: NodeGlobs = ()
+    chief_nodes: values.NodeGlobs = ()
     """Names or globs of the nodes that must not evaluate, so that one file serves all nodes. Default: nobody
     can guess the names of nodes."""
-    host: Host | None = None
+    host: values.Host | None = None
     """Address or name at which the other nodes reach this one, without a port. Default: the address from TF_CONFIG,
     else the one that this machine sends from, since these are reachable in nearly every network."""
 
     # Group and ports
-    replicas: Count = 1
+    replicas: values.Count = 1
     """Worker processes on this node. Default: one suits a node without GPUs; a node with GPUs takes one for each."""
-    min_workers: Count = 1
+    min_workers: values.Count = 1
     """Smallest number of worker processes that forms a group and evaluates. Default: a result now, from one worker, is
     better than a wait for all of them."""
-    max_workers: MostWorkers = 64
+    max_workers: values.MostWorkers = 64
     """Largest number of worker processes that a group may have; the first ones in the order of the nodes' names. All
     numbers give the same results. Default: more of them wait longer for each other than they save, and the journal
     names each of them in every evaluation."""
-    port_range: PortRange = "21000-21999"
+    port_range: values.PortRange = "21000-21999"
     """Ports that the worker processes of this node may serve on, as FIRST-LAST. Default: below 32768, where Linux
     begins to take ports for outgoing connections."""
-    http: Address = "127.0.0.1:19108"
+    http: values.Address = "127.0.0.1:19108"
     """Address of the HTTP server, as HOST:PORT; port 0 takes a free port. Default: reachable from this machine only,
     since the metrics say how good a model is."""
-    http_hosts: HostGlobs = ()
+    http_hosts: values.HostGlobs = ()
     """Further names or globs that the HTTP server accepts in the `Host` header. Default: none are needed for addresses,
     names without a dot, this machine's own names and names of private networks. Any other name could belong to a page
     in a browser that attacks this daemon (DNS rebinding)."""
-    page_url: PageUrl | None = None
+    page_url: values.PageUrl | None = None
     """URL of this node's status page for people elsewhere; the pages of the other nodes link to it. Default: made of
     `http`, with the address of `host` in the place of 0.0.0.0; no link if only this machine reaches that."""
-    page_links: PageLinks = {}  # noqa: RUF012 - pydantic copies defaults
+    page_links: values.PageLinks = {}  # noqa: RUF012 - pydantic copies defaults
     """Links at the end of the status page, to your Grafana or documentation, say: a table `[page_links]` with
     NAME = URL, or a JSON object. Default: only the user knows where they are."""
 
@@ -124,18 +90,18 @@ class Settings(OutputSettings):
     queue: Literal["every", "latest"] = "every"
     """Waiting checkpoints that are evaluated: `every` one, or only the `latest` one. Default: no checkpoint is skipped
     unless the user asks for it."""
-    every_steps: Count | None = None
+    every_steps: values.Count | None = None
     """Interval of training steps: of the checkpoints between two multiples of it, the first one is evaluated, and so is
     the last one of a run that ends. Default: all checkpoints are evaluated, since none is skipped unless the user asks
     for it."""
     start: Literal["all", "new"] = "all"
     """Whether checkpoints that exist before the first start of the run are evaluated (`all`) or skipped (`new`).
     Default: a daemon that starts late evaluates the checkpoints that it missed."""
-    stop_after_step: Whole | None = None
+    stop_after_step: values.Whole | None = None
     """Training step after whose evaluation the daemon ends. Default: a daemon serves until it is stopped."""
-    stop_idle_seconds: Seconds | None = None
+    stop_idle_seconds: values.Seconds | None = None
     """Time without any work after which the daemon ends. Default: a daemon serves until it is stopped."""
-    done_marker: MarkerName | None = None
+    done_marker: values.MarkerName | None = None
     """Name of the file in `checkpoint_dir` by which training reports that its last checkpoint is saved; the daemon then
     evaluates the rest and ends. Default: a file that an earlier run left must not end the daemon at each start."""
     wait: bool = True
@@ -147,29 +113,29 @@ class Settings(OutputSettings):
     terminal, which a person reads, and `json` elsewhere, where a program does."""
 
     # Worker processes
-    worker_python: Program = Path(sys.executable)
+    worker_python: values.Program = Path(sys.executable)
     """Python interpreter of the worker processes. Default: the daemon's own interpreter; give the one of the training
     environment if the framework is installed only there."""
-    worker_logs: LogDirectory = _DERIVED
+    worker_logs: values.LogDirectory = _DERIVED
     """Directory for the logs of the worker processes. Default: a folder of this user in the system's temporary
     directory, since logs do not belong on shared storage."""
-    worker_env: Environment = {}  # noqa: RUF012 - pydantic copies defaults
+    worker_env: values.Environment = {}  # noqa: RUF012 - pydantic copies defaults
     """Environment variables that worker processes get in addition to the daemon's; `false` in TOML, or `null` in JSON,
     removes a variable. Default: workers run in the daemon's environment unless the user changes it."""
-    devices: Devices = "cpu"
+    devices: values.Devices = "cpu"
     """Devices of the worker processes: `cpu`, `gpu` for all GPUs that the daemon sees, or a list of GPUs by number or
     UUID. Default: the GPUs belong to training until the user says otherwise."""
     share_gpu: bool = False
     """Whether workers may use a GPU on which another process runs. Default: that process could run out of memory."""
-    gpu_memory_mb: Count | None = None
+    gpu_memory_mb: values.Count | None = None
     """Most memory in MB that a worker process takes of its GPU. Default: no limit; memory is taken as it is needed."""
-    release_idle_seconds: Seconds = 600.0
+    release_idle_seconds: values.Seconds = 600.0
     """Time without work after which worker processes end and free their GPUs; workers on the CPU stay. Default: longer
     than most intervals between checkpoints, so that a busy run stays warm and a paused one frees its GPUs."""
     standby: bool = True
     """Whether each worker process has a second one that has already imported the framework and can replace it. Default:
     540 MB of memory for a group that forms again in 0.4 s instead of 5 s."""
-    threads: Count = 2
+    threads: values.Count = 2
     """Threads that a worker process computes with. Default: a fixed number, since sums over other numbers of threads
     are rounded differently and nodes with other bits form no group; 2 gave the same bits as 1, where 3 and 8 did not,
     and leaves the other cores to training."""
@@ -185,24 +151,24 @@ class Settings(OutputSettings):
     step_key: str | None = None
     """Name of the variable of an object checkpoint that holds the training step. Default: the optimizer's iterations,
     or a variable with a usual name, hold it in nearly every checkpoint."""
-    step_pattern: StepPattern | None = None
+    step_pattern: values.StepPattern | None = None
     r"""Regular expression for a checkpoint's name, whose one group is the training step, such as `epoch_(\d+)`.
     Default: the step comes from the files, then from the usual ways to write a step in a name; `step_key` and
     `step_pattern` come before both."""
     verify: Literal["structure", "full"] = "structure"
     """Check of a checkpoint before it is pinned: its `structure`, or the checksums of its `full` content. Default:
     TensorFlow compares checksums when it restores anyway, and `full` reads every file one more time."""
-    checkpoint_glob: PathGlobs = ("*",)
+    checkpoint_glob: values.PathGlobs = ("*",)
     """Globs of the paths below `checkpoint_dir` that may be checkpoints, such as `epoch_*/*`. Default: the directory
     itself; sub-folders hold backups and exports as well, so only the user knows which of them count."""
-    formats: Formats = ()
+    formats: values.Formats = ()
     """Checkpoint formats to look for: some of `tf_object`, `keras`, `hdf5`, `keras_shards`, `orbax`, `saved_model`,
     `torch_zip`, `pretrained_folder`, `safetensors` and `dcp`. Default: all that the framework restores, so that a stray
     file of another one disturbs nothing."""
-    checkpoint_pattern: NamePattern | None = None
+    checkpoint_pattern: values.NamePattern | None = None
     """Glob of the names of files and folders that are checkpoints, whatever their format, such as `model-*.joblib`; it
     replaces `formats`. Default: only the user knows names whose format is not one of these."""
-    complete_marker: CompleteMarker | None = None
+    complete_marker: values.CompleteMarker | None = None
     """Name of the file without which no checkpoint is complete, such as `{name}.STABLE` or `_SUCCESS`. Default: the
     formats' own signs of completeness are enough; only the user knows of further ones."""
     file_events: Literal["auto", "on", "off"] = "auto"
@@ -210,121 +176,121 @@ class Settings(OutputSettings):
     events of other machines do not arrive; a scan every `sweep_seconds` finds all checkpoints anyway."""
 
     # Saves, retention and space
-    save_weights: SaveWeights = "all"
+    save_weights: values.SaveWeights = "all"
     """Workers that save the restored weights: `all`, the `first` one only, or `none`. Default: the folder of each
     worker is complete by itself; all of them hold the same weights, so `first` saves space."""
-    keep_saves: Count = 2
+    keep_saves: values.Count = 2
     """Number of newest evaluations whose saved weights and predictions are retained. Default: the newest one and the
     one before it can be compared; all of a run would fill the storage."""
-    keep_states: RetainedStates = 1000
+    keep_states: values.RetainedStates = 1000
     """Number of newest evaluations, at most 1000, whose metric states are retained; 0 retains all. The ten best ones
     are retained, too, and the journal keeps all numbers. Default: three days at one evaluation every 5 minutes, and
     some 6,000 files; metric states are read again only for details such as a confusion matrix."""
-    keep_states_every: Count | None = None
+    keep_states_every: values.Count | None = None
     """Every how many plans an older evaluation retains its metric states as well. Default: none of them, since the
     numbers and intervals of all evaluations are in the journal."""
-    saves_max_bytes: Count | None = None
+    saves_max_bytes: values.Count | None = None
     """Most bytes of storage for saved weights and predictions; the newest ones are retained in any case. Default: no
     limit, since only the user can say how much is too much."""
-    cache_bytes: Whole = 1024**3
+    cache_bytes: values.Whole = 1024**3
     """Most bytes of prepared data that a worker process keeps in memory for the next evaluation; 0 prepares the data
     anew each time. Default: 1 GiB, into which common test sets fit."""
-    pin_max_bytes: Count | None = None
+    pin_max_bytes: values.Count | None = None
     """Most bytes that pinned checkpoints may hold. Default: no limit, since every pinned checkpoint still has to be
     evaluated and only the user can say how much is too much."""
-    keep_free_bytes: Whole = 1024**3
+    keep_free_bytes: values.Whole = 1024**3
     """Free bytes of storage that pins must leave; a checkpoint smaller than a hundredth of the free space is pinned in
     any case. Default: 1 GiB, enough for training to save another checkpoint of 100 million weights with optimizer."""
 
     # Retries
-    max_attempts: Count = 3
+    max_attempts: values.Count = 3
     """Failures of the checkpoint or the task after which a checkpoint is given up. Default: one accident is excused, a
     repeated failure is not."""
-    max_losses: Count = 10
+    max_losses: values.Count = 10
     """Failures of machines, such as a lost worker, after which a checkpoint is given up. Default: with the backoff
     below ten of them take eight minutes, which outlasts a reboot."""
-    backoff_first_seconds: Seconds = 1.0
+    backoff_first_seconds: values.Seconds = 1.0
     """Pause after the first failure; each further one doubles it. Default: most losses are over when noticed."""
-    backoff_last_seconds: LongestBackoff = 300.0
+    backoff_last_seconds: values.LongestBackoff = 300.0
     """Longest pause after a failure. Default: an evaluation begins at most five minutes after the trouble is over."""
 
     # Intervals and time limits. No wait is without a limit.
-    beat_seconds: Seconds = 2.0
+    beat_seconds: values.Seconds = 2.0
     """Interval between two heartbeats of a node. Default: one small file for each node is cheap at this rate."""
-    lease_seconds: Lease = 10.0
+    lease_seconds: values.Lease = 10.0
     """Time without a heartbeat after which a node is gone. Default: five beats, so that a slow write is no death."""
-    visibility_seconds: Seconds = 60.0
+    visibility_seconds: values.Seconds = 60.0
     """Time after which a file of another node must be visible. Default: NFS caches a directory for 60 s (acdirmax)."""
-    run_lost_seconds: OneLease = _DERIVED
+    run_lost_seconds: values.OneLease = _DERIVED
     """Time for which the record of the run, `run.json`, must be missing before the daemons begin a new run. Default:
     `lease_seconds`, so that a deleted run ends as soon as a lost node."""
-    group_settle_seconds: BeatAndAHalf = _DERIVED
+    group_settle_seconds: values.BeatAndAHalf = _DERIVED
     """Time for which the ready workers must stay the same before they form a group. Default: a beat and a half, so that
     nodes that start together form one group."""
-    proposal_turn_seconds: OneLease = _DERIVED
+    proposal_turn_seconds: values.OneLease = _DERIVED
     """Time for which a node waits for each node before it in line to begin the next evaluation. Default:
     `lease_seconds`, after which the node before it has either begun or is gone."""
-    copy_turn_seconds: OneLease = _DERIVED
+    copy_turn_seconds: values.OneLease = _DERIVED
     """Time for which a node waits for each node before it in line to copy a checkpoint, where pins cannot be links, and
     for a copy that does not grow. Default: `lease_seconds`, after which the node before it has either begun or is
     gone."""
-    result_turn_seconds: OneLease = _DERIVED
+    result_turn_seconds: values.OneLease = _DERIVED
     """Time for which a node waits for each node before it in line to write the result of an evaluation. Default:
     `lease_seconds`, after which the node before it has either written it or is gone."""
-    quiet_seconds: Seconds = 3.0
+    quiet_seconds: values.Seconds = 3.0
     """Time for which the files of a checkpoint must stay unchanged if its format has no sign of completeness. Default:
     longer than a writer pauses between two writes, and short enough that nobody waits for a result."""
-    corrupt_after_seconds: OneVisibility = _DERIVED
+    corrupt_after_seconds: values.OneVisibility = _DERIVED
     """Time for which a broken checkpoint must stay unchanged before it is given up as corrupt. Default:
     `visibility_seconds`, after which the missing parts would be visible."""
-    vanished_after_seconds: OneVisibility = _DERIVED
+    vanished_after_seconds: values.OneVisibility = _DERIVED
     """Time for which a checkpoint must be missing from all scans before it is given up as vanished. Default:
     `visibility_seconds`, after which a new file would be visible."""
-    pin_wait_seconds: OneVisibility = _DERIVED
+    pin_wait_seconds: values.OneVisibility = _DERIVED
     """Time for which an evaluation waits for a pin: for its own checkpoint's pin to be visible on each node, and with
     `every_steps` for an earlier checkpoint to be pinned. Default: `visibility_seconds`, after which a pin is visible
     everywhere."""
-    storage_timeout_seconds: Seconds = 10.0
+    storage_timeout_seconds: values.Seconds = 10.0
     """Time that shared storage may take to answer before the node is not ready. Default: one lease, after which the
     other nodes count this node as gone anyway."""
-    join_timeout_seconds: Seconds = 120.0
+    join_timeout_seconds: values.Seconds = 120.0
     """Time that the worker processes may take to import the framework and form a group. The time for which a busy node
     keeps them waiting for a processor is not counted, here and in the next four settings, up to ten times the setting.
     Default: they take seconds, but the first import may read gigabytes from a slow disk."""
-    restore_timeout_seconds: Seconds = 1800.0
+    restore_timeout_seconds: values.Seconds = 1800.0
     """Time that a worker may take to restore a checkpoint or save results. Default: enough for 100 GB at 60 MB/s."""
-    first_batch_timeout_seconds: Seconds = 900.0
+    first_batch_timeout_seconds: values.Seconds = 900.0
     """Time for a worker's first batch. Default: it traces and compiles the model, and fills the input pipeline."""
-    stall_seconds: Seconds = 60.0
+    stall_seconds: values.Seconds = 60.0
     """Shortest time without a finished batch after which a worker counts as stalled. Default: a minute is longer than
     usual pauses of storage, however fast the batches are."""
-    stall_factor: Factor = 5.0
+    stall_factor: values.Factor = 5.0
     """Multiple of the slowest batch so far that a batch may take before its worker counts as stalled. Default: batches
     of one model differ by less than that."""
-    suspended_timeout_seconds: OneLease = _DERIVED
+    suspended_timeout_seconds: values.OneLease = _DERIVED
     """Time for which a signal such as SIGSTOP may suspend a worker process before it counts as stalled. Default:
     `lease_seconds`, the time after which a suspended node counts as gone, too."""
-    loop_timeout_seconds: OneLease = _DERIVED
+    loop_timeout_seconds: values.OneLease = _DERIVED
     """Time without a turn of the daemon's loop after which it counts as stopped, and `/healthz` reports that. Default:
     `lease_seconds`, after which the other nodes count this node as gone, too."""
-    collective_timeout_seconds: Seconds = 6.0
+    collective_timeout_seconds: values.Seconds = 6.0
     """Time for which all workers may wait for one another in a sum before the evaluation fails, counted from the second
     beat after the last worker came. Default: the sums take milliseconds, or seconds over a link that loses packets, and
     a lost link is noticed within a lease."""
-    plan_cap_seconds: Seconds = 86400.0
+    plan_cap_seconds: values.Seconds = 86400.0
     """Longest time that an attempt may take. Default: an attempt that still runs after a day will not end by itself."""
-    drain_seconds: Seconds = 25.0
+    drain_seconds: values.Seconds = 25.0
     """Time that a running evaluation has to end after a signal. Default: within the 30 s that Kubernetes grants."""
-    sweep_seconds: Seconds = 2.0
+    sweep_seconds: values.Seconds = 2.0
     """Interval between two scans of the checkpoint directory. Default: on NFS a scan is the only way to find a new
     checkpoint, and it costs only as much as has changed."""
-    full_sweep_seconds: Seconds = 300.0
+    full_sweep_seconds: values.Seconds = 300.0
     """Time within which every file of a large directory is compared again with its last state, in case it was rewritten
     under its name. Default: 100,000 files cost a thousandth of a core, and NFS 300 requests a second."""
-    nothing_seen_seconds: Seconds = 300.0
+    nothing_seen_seconds: values.Seconds = 300.0
     """Time without any checkpoint after which the log asks whether the path is right. Default: most runs have saved a
     checkpoint by then, and a user who mistyped the path still reads the log."""
-    progress_seconds: Seconds = 1.0
+    progress_seconds: values.Seconds = 1.0
     """Interval between two progress reports of a worker process. Default: often enough for a progress bar."""
 
     @property

@@ -5,6 +5,8 @@ from dataclasses import replace
 import pytest
 from daemon.worlds import found, given_up, holds, look, new_world, plan, scan_of, view
 
+from sidecar.checkpoints.scan import ScanResult
+from sidecar.daemon.checkpoint_tracker import EmptyDirectory, IncompleteEntries
 from sidecar.policy.selection import Selection
 
 
@@ -120,3 +122,58 @@ def test_the_newer_of_two_contents_under_one_name_is_not_superseded_by_the_older
         state.record_scan(scan_of(*seen), (), now, now)
     (lost,) = state.tracker.given_up.values()
     assert (lost.digest[0], lost.verdict) == ("9", "vanished")
+
+
+def test_the_time_counts_from_the_first_scan_of_an_existing_directory():
+    """Training has not begun while there is none."""
+    empty = EmptyDirectory()
+    empty.update(ScanResult(missing=True), anything=False, now=10.0)
+    assert empty.since is None
+    for now in (20.0, 30.0):
+        empty.update(ScanResult(), anything=False, now=now)
+    assert empty.since == 20.0
+
+
+def test_once_anything_was_seen_it_is_over():
+    """The hint goes, and does not come back when training deletes everything."""
+    empty = EmptyDirectory()
+    empty.update(ScanResult(), anything=False, now=10.0)
+    empty.hint = "no checkpoint was seen"
+    empty.update(ScanResult(), anything=True, now=20.0)
+    assert (empty.since, empty.hint) == (None, None)
+    empty.update(ScanResult(), anything=False, now=30.0)
+    assert empty.since is None
+
+
+WAITING = ScanResult(waiting=(("ckpt-1", "its data is not there"),))
+KEY = ("ckpt-2", "d" * 64)
+
+
+def test_the_time_counts_as_long_as_the_entries_are_the_same():
+    """Another entry, or another reason, means that training is writing."""
+    entries = IncompleteEntries()
+    assert entries.since is None
+    for now in (10.0, 20.0):
+        entries.update(WAITING, frozenset(), now)
+    assert entries.since == 10.0
+    entries.update(ScanResult(waiting=(("ckpt-1", "its index is not there"),)), frozenset(), 30.0)
+    assert entries.since == 30.0
+    entries.update(ScanResult(), frozenset(), 40.0)
+    assert entries.since is None
+
+
+def test_what_is_lost_or_cannot_be_read_counts():
+    """Another node may find it whole."""
+    entries = IncompleteEntries()
+    entries.update(ScanResult(), frozenset({KEY}), 10.0)
+    assert entries.since == 10.0
+    entries.update(ScanResult(unknown={"ckpt-3@dddddddddddd": "Input/output error"}), frozenset(), 20.0)
+    assert entries.since == 20.0
+
+
+def test_a_copy_that_grows_starts_the_time_anew():
+    """Nothing else of the copy changes while it is made."""
+    entries = IncompleteEntries()
+    for now in (10.0, 20.0):
+        entries.update(ScanResult(copied=frozenset({KEY})), frozenset({KEY}), now)
+    assert entries.since == 20.0

@@ -149,3 +149,52 @@ def test_hosts_that_nobody_can_dial(host):
     """Others are told this host, so it must mean this machine to them."""
     with pytest.raises(ValueError, match="cannot be dialled"):
         check_host(host)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "shown"),
+    [
+        ("page_links", "Grafana", "not JSON"),
+        ("page_links", "[]", "[page_links]"),
+        ("page_links", '{"Grafana": "grafana:3000"}', "'Grafana': write the URL"),
+        ("page_links", '{"x": "javascript:alert(1)"}', "'x': write the URL"),
+        ("page_links", '{"": "https://a"}', "[page_links]"),
+        ("page_links", '{"x": 5}', "[page_links]"),
+        ("page_url", "worker-0:19108", "write the URL"),
+        ("page_url", "http://[::1/", "IPv6"),
+        ("page_url", "http://a/\n", "write the URL"),
+    ],
+)
+def test_a_mistake_is_one_sentence(refusal, key, value, shown):
+    """Which setting, and what to write."""
+    assert shown in refusal(key, value)
+
+
+def test_links_are_a_table_or_json(tmp_path):
+    """In the order in which they are written."""
+    (tmp_path / "sidecar.toml").write_text('[page_links]\nGrafana = "https://g/"\n"Our docs" = "http://d:8000/x?y"\n')
+    flags = {"checkpoint_dir": tmp_path, "config": tmp_path / "sidecar.toml"}
+    links = [("Grafana", "https://g/"), ("Our docs", "http://d:8000/x?y")]
+    assert list(load(flags, environ={}).page_links.items()) == links
+    environ = {"SIDECAR_PAGE_LINKS": '{"Grafana": "https://g/"}'}
+    assert load(flags, environ=environ).page_links == {"Grafana": "https://g/"}
+
+
+@pytest.mark.parametrize(
+    ("replicas", "ports", "fits"), [(1, "21000-21001", True), (2, "21000-21003", True), (2, "21000-21002", False)]
+)
+def test_every_replica_needs_two_ports(replicas, ports, fits):
+    """An active worker and its standby hold a port each."""
+    flags = {"checkpoint_dir": "/data", "replicas": replicas, "port_range": ports}
+    if fits:
+        assert len(load(flags, environ={}).ports) == 2 * replicas
+    else:
+        (line,) = problems(flags)
+        assert line.startswith("option --port-range: '21000-21002': has 3 ports")
+        assert "widen it" in line
+
+
+def test_more_replicas_than_listed_gpus_are_refused():
+    """A GPU takes one process."""
+    (line,) = problems({"checkpoint_dir": "/data", "replicas": 3}, environ={"SIDECAR_DEVICES": "0,1"})
+    assert line.startswith("environment SIDECAR_DEVICES: '0,1': a GPU takes one process")

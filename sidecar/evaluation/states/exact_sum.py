@@ -11,13 +11,13 @@ necessary. One digit has the weight 2^0 and holds all counts. The other digits e
 """
 
 import math
+from dataclasses import dataclass
 from typing import Any, Final, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from sidecar.errors import RecordError
-from sidecar.evaluation.states.number_layout import FLOAT32, INT64, layout_of
 from sidecar.evaluation.states.state import SetStates, chosen_rows, matrix_of
 
 _DIGIT_BITS: Final = 44
@@ -33,6 +33,39 @@ _NEGATIVE: Final = 1 << 42
 _FIELD: Final = (1 << 21) - 1
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Layout:
+    """The bits of a kind of number, and the digits that hold its smallest value and 2^64 times its largest."""
+
+    kind: type[np.generic]
+    bits: type[np.signedinteger[Any]]
+    mantissa_bits: int  # without the implicit one
+    lowest: int  # exponent of the smallest subnormal
+    fraction_digits: int
+    digits: int
+    words: int  # rows of a pack: digits, then flags
+
+
+_FLOAT32: Final = _Layout(
+    kind=np.float32, bits=np.int32, mantissa_bits=23, lowest=-149, fraction_digits=4, digits=8, words=9
+)
+_FLOAT64: Final = _Layout(
+    kind=np.float64, bits=np.int64, mantissa_bits=52, lowest=-1074, fraction_digits=25, digits=50, words=51
+)
+_INT64: Final = _Layout(kind=np.int64, bits=np.int64, mantissa_bits=63, lowest=0, fraction_digits=0, digits=1, words=1)
+
+
+def _layout_of(dtype: str) -> _Layout:
+    """Return the layout for values of a dtype; raises `TypeError` for one that cannot be summed exactly."""
+    if dtype in {"float16", "bfloat16", "float32"}:
+        return _FLOAT32
+    if dtype == "float64":
+        return _FLOAT64
+    if np.dtype(dtype).kind in "biu":
+        return _INT64
+    raise TypeError(f"a state of dtype {dtype} cannot be summed exactly: use floats of 16 to 64 bits, integers or bool")
+
+
 class ExactSum:
     """Sum exactly, per element of an array of any shape. A new sum is zero, the identity of `merge`.
 
@@ -43,7 +76,7 @@ class ExactSum:
     def __init__(self, shape: tuple[int, ...] = (), dtype: str = "float32") -> None:
         self.shape = shape
         self.dtype = dtype
-        self._layout = layout_of(dtype)
+        self._layout = _layout_of(dtype)
         self._size = math.prod(shape)
         self._digits: NDArray[np.int64] = np.zeros((1, self._size), np.int64)  # (digits, size), or only the units
         self._flags: NDArray[np.int64] = np.zeros(self._size, np.int64)
@@ -52,7 +85,7 @@ class ExactSum:
     @property
     def is_integral(self) -> bool:
         """Whether this is a sum of integers, so that `integers` can return it."""
-        return self._layout is INT64
+        return self._layout is _INT64
 
     @property
     def rows(self) -> int:
@@ -272,7 +305,7 @@ class ExactSum:
         # Shifts and masks floor, so they divide a negative mantissa as exactly as a positive one.
         low = (mantissa & ((1 << fitting) - 1)) << (_DIGIT_BITS - fitting)
         high = mantissa >> fitting
-        parts = (low, high) if layout is FLOAT32 else (low, high & (_BASE - 1), high >> _DIGIT_BITS)
+        parts = (low, high) if layout is _FLOAT32 else (low, high & (_BASE - 1), high >> _DIGIT_BITS)
         for offset, part in enumerate(parts):
             np.add.at(self._digits.reshape(-1), (row + offset) * self._size + elements, part)
 

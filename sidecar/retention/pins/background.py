@@ -17,7 +17,6 @@ from sidecar.errors import StorageError
 from sidecar.protocol.records import Checkpoint, Key
 from sidecar.retention.exports.exports import Exports
 from sidecar.retention.pins.pin import pin, remove, unpin
-from sidecar.retention.pins.thread_progress import turns_of
 from sidecar.retention.pins.unfinished import UnfinishedPins
 from sidecar.retention.pins.usage import bytes_copied, in_the_making, pins_bytes, pins_bytes_alone
 from sidecar.system.bounded_calls import Calls, call_directly
@@ -152,3 +151,16 @@ class BackgroundPinner:
         """Forget finished pins that nobody asks for, because the checkpoint vanished or was settled."""
         for key in [key for key, work in self._work.items() if not work.thread.is_alive()]:
             del self._work[key]
+
+
+def turns_of(thread: threading.Thread) -> int | None:
+    """Return the context switches of a thread, which grow as long as it makes progress; None if they are unknown.
+
+    A thread that copies or compares checksums sleeps and wakes, or is interrupted, again and again. A thread that hangs
+    in a single request to storage is not. Linux only: on other systems every thread seems to hang.
+    """
+    try:
+        status = Path(f"/proc/self/task/{thread.native_id}/status").read_text()
+    except OSError:
+        return None
+    return sum(int(line.split()[1]) for line in status.splitlines() if "ctxt_switches" in line)

@@ -5,20 +5,29 @@ The default process group of `torch.distributed` is never made: see `collective`
 
 import os
 from collections import Counter
+from dataclasses import dataclass
+from typing import Final
 
 import torch
 
 from sidecar.evaluation.backend import Backend, Collective, Evaluator
 from sidecar.evaluation.backends.torch.collective import GlooCollective
 from sidecar.evaluation.backends.torch.evaluator import TorchEvaluator
-from sidecar.evaluation.backends.torch.options import options_of
 from sidecar.evaluation.data.shard import Shard
 from sidecar.evaluation.instruction_set import instruction_set
 from sidecar.evaluation.reduction import LocalCollective
 from sidecar.evaluation.task import Task
+from sidecar.protocol.codec import from_json
 from sidecar.protocol.messages import Check, Join
 
-_BYTES_IN_MB = 1_000_000
+_BYTES_IN_MB: Final = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class _Options:
+    """Hold the settings that only this backend uses. A setting that the message lacks has its default."""
+
+    gpu_memory_mb: int | None = None  # None: take memory as it is needed
 
 
 class TorchBackend:
@@ -34,7 +43,7 @@ class TorchBackend:
         torch.use_deterministic_algorithms(mode=True, warn_only=True)
         torch.backends.cudnn.benchmark = False  # it would choose kernels by measuring times
         torch.backends.cudnn.deterministic = True
-        megabytes = options_of(join).gpu_memory_mb
+        megabytes = from_json(_Options, join.options).gpu_memory_mb
         if megabytes is not None and torch.cuda.is_available():
             total = torch.cuda.get_device_properties(0).total_memory
             torch.cuda.set_per_process_memory_fraction(min(1.0, megabytes * _BYTES_IN_MB / total))
