@@ -12,6 +12,7 @@ from typing import ClassVar, Final
 from sidecar.coordination.checkpoint_verdicts import CheckpointVerdicts
 from sidecar.coordination.comparability import SeenData, seen_data
 from sidecar.coordination.exclusions import Exclusions
+from sidecar.coordination.key_set import KeySet
 from sidecar.coordination.newest_task import NewestTask
 from sidecar.coordination.totals import Totals
 from sidecar.errors import RecordError
@@ -86,6 +87,10 @@ class JournalState:
     folders: list[str] = field(default_factory=list)  # folders of saves of the newest evaluations, the newest last
     last_planned_step: int | None = None  # the step of the last checkpoint that was planned for the first time
     ordinals: dict[Key, int] = field(default_factory=dict)  # numbers of checkpoints without a step, in order
+
+    def __post_init__(self) -> None:
+        if not self.verdicts.succeeded:  # nearly all that were evaluated ever are in both sets
+            self.verdicts.succeeded = KeySet(beside=self.totals.checkpoints["evaluated"])
 
     @property
     def entries(self) -> list[Entry]:

@@ -6,7 +6,6 @@ digest of 64 digits, and takes 250 bytes as two texts in a tuple. In bytes it ta
 
 import re
 from collections.abc import Collection, Iterable, Iterator, MutableSet
-from functools import lru_cache
 from typing import Any, Final
 
 from sidecar.protocol.records import Key, folder_name
@@ -20,24 +19,34 @@ _Packed = bytes | Key  # a key whose digest is not one, as no daemon writes it, 
 
 
 class KeySet(MutableSet[Key]):
-    """Be a set of keys. It equals every set with the same keys."""
+    """Be a set of keys. It equals every set with the same keys.
 
-    __slots__ = ("_packed",)
+    A set that is made `beside` another one shares its `table`, so a key that is in both takes its memory once. The
+    table has a `bit` for each of these sets. It is a dict, because a set reserves four times as many places.
+    """
 
-    def __init__(self, keys: Iterable[Key] = ()) -> None:
-        self._packed: set[_Packed] = set(map(_pack, keys))
+    __slots__ = ("_count", "bit", "bits", "table")
+
+    def __init__(self, keys: Iterable[Key] = (), *, beside: "KeySet | None" = None) -> None:
+        self.table: dict[_Packed, int] = {} if beside is None else beside.table
+        self.bits: list[int] = [] if beside is None else beside.bits
+        self.bit: int = 1 << len(self.bits)
+        self.bits.append(self.bit)
+        self._count = 0
+        for key in keys:
+            self.add(key)
 
     def __contains__(self, key: object) -> bool:
         """Return whether a key is in the set."""
-        return _pack(key) in self._packed
+        return self.table.get(_pack(key), 0) & self.bit != 0
 
     def __iter__(self) -> Iterator[Key]:
         """Yield the keys, in no order."""
-        return map(_unpack, self._packed)
+        return map(_unpack, self._packed())
 
     def __len__(self) -> int:
         """Return the number of keys."""
-        return len(self._packed)
+        return self._count
 
     def __repr__(self) -> str:
         """Return the keys as text."""
@@ -45,23 +54,40 @@ class KeySet(MutableSet[Key]):
 
     def add(self, value: Key) -> None:
         """Add a key."""
-        self._packed.add(_shared(value))
+        self._add(_pack(value))
 
     def discard(self, value: Key) -> None:
         """Remove a key if it is there."""
-        self._packed.discard(_pack(value))
+        packed = _pack(value)
+        bits = self.table.get(packed, 0)
+        if bits & self.bit:
+            self._count -= 1
+            self.table[packed] = bits ^ self.bit
+            if bits == self.bit:
+                del self.table[packed]
 
-    def difference(self, others: "KeySet") -> "KeySet":
-        """Return the keys that are not in another set."""
-        found = KeySet()
-        found._packed = self._packed - others._packed  # noqa: SLF001 - of the same class
+    def without(self, others: "KeySet") -> "KeySet":
+        """Return the keys that are not in another set, as a set beside this one."""
+        found = KeySet(beside=self)
+        for packed in list(self._packed()):
+            if not others.table.get(packed, 0) & others.bit:
+                found._add(packed)
         return found
+
+    def _add(self, packed: _Packed) -> None:
+        bits = self.table.get(packed, 0)
+        if not bits & self.bit:
+            self._count += 1
+            self.table[packed] = bits | self.bit
+
+    def _packed(self) -> Iterator[_Packed]:
+        return (packed for packed, bits in self.table.items() if bits & self.bit)
 
     def in_folders(self, folders: Collection[str]) -> Iterator[Key]:
         """Yield the keys of checkpoints with these folder names (`folder_name`), without unpacking all others."""
         ends = {folder.rpartition("@")[2] for folder in folders}
         starts = {bytes.fromhex(end) for end in ends if _FOLDER_DIGITS.fullmatch(end)}
-        for packed in self._packed:
+        for packed in self._packed():
             if (packed[:_FOLDER_BYTES] in starts) if isinstance(packed, bytes) else (packed[1][:12] in ends):
                 key = _unpack(packed)
                 if folder_name(key) in folders:
@@ -80,12 +106,6 @@ def _pack(key: Any) -> _Packed:
         if packed.hex() == digest:  # `fromhex` also takes capital letters and blanks
             return packed + name.encode(errors="surrogatepass")
     return name, digest
-
-
-@lru_cache(maxsize=2)
-def _shared(key: Key) -> _Packed:
-    """Return the packed key. Sets to which the same key is added one after the other share its bytes."""
-    return _pack(key)
 
 
 def _unpack(packed: _Packed) -> Key:

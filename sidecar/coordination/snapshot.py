@@ -119,13 +119,13 @@ class SavedVerdicts:
             ),
             requeued=_sorted(verdicts.requeued),
             before_start=_sorted(verdicts.before_start),
-            reopened=_sorted(evaluated.difference(verdicts.succeeded)),
+            reopened=_sorted(key for key in evaluated if key not in verdicts.succeeded),
         )
 
     def restore(self, evaluated: KeySet) -> CheckpointVerdicts:
         """Return the verdicts that were saved."""
         verdicts = CheckpointVerdicts(
-            succeeded=evaluated.difference(KeySet(_keys(self.reopened))),
+            succeeded=evaluated.without(KeySet(_keys(self.reopened))),
             failed_tasks={_split(failed.key): set(failed.tasks) for failed in self.failed_tasks},
             requeued=_keys(self.requeued),
             before_start=_keys(self.before_start),

@@ -83,7 +83,7 @@ class Checkpoint:
         return folder_name(self.key)
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=1024)
 def folder_name(key: Key) -> str:
     """Return a file name for a checkpoint, unique and safe on any filesystem: `ckpt-5@0123456789ab`."""
     name, digest = quote(key[0], safe="-_.+=,", errors="surrogatepass"), key[1]

@@ -18,11 +18,16 @@ def test_it_is_a_set(keys, others, one):
     found, expected = KeySet(keys), set(keys)
     assert (found, len(found), set(found)) == (expected, len(expected), expected)
     assert (one in found) == (one in expected)
-    assert found.difference(KeySet(others)) == expected - set(others)
+    beside, left = found.without(KeySet(others)), expected - set(others)
+    assert beside == left
     for change in ("add", "discard"):
         getattr(found, change)(one)
         getattr(expected, change)(one)
-        assert found == expected
+        assert (found, len(found), beside) == (expected, len(expected), left)
+    for change in ("discard", "add"):
+        getattr(beside, change)(one)
+        getattr(left, change)(one)
+        assert (found, beside, len(beside)) == (expected, left, len(left))
     found |= others
     assert found == expected | set(others)
 
