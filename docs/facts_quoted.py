@@ -146,7 +146,7 @@ QUOTED: Final[Mapping[str, Mapping[str, Callable[[], str]]]] = {
     "docs/how-to/monitoring.md": {
         "serves `/metrics` on `{}`": _default("http"),
         "the time of each phase: {}": lambda: ", ".join(PHASES),
-        "with up to {} classes": _counted("publishing/past/confusion.py", "_MOST_CLASSES"),
+        "with up to {} classes": _counted("publishing/evaluation_archive/confusion.py", "_MOST_CLASSES"),
     },
     "docs/how-to/results.md": {
         "the first {} metrics are plotted": _counted("commands/history_plot.py", "PLOTS_SHOWN", words=True),

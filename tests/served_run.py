@@ -14,8 +14,8 @@ from sidecar.coordination.snapshot import RECENT
 from sidecar.coordination.storage import PosixStorage
 from sidecar.protocol.codec import dumps
 from sidecar.protocol.records import Checkpoint, EvalData, Member, Outcome, Plan, Result, Value, group_id
+from sidecar.publishing.evaluation_archive import ArchiveReader
 from sidecar.publishing.http import Server
-from sidecar.publishing.past import PastReader
 from sidecar.publishing.prometheus import Exporter
 from sidecar.publishing.publisher import Published, Publisher
 from sidecar.publishing.status import NodeSummary
@@ -39,16 +39,16 @@ class ServedRun:
         self.run_id = open_run(self.storage, 0.0)
         self.history = JournalState(log=EntryLog(keep=RECENT))
         self.published = Published({})
-        self.past = PastReader(self.storage, log_of=lambda _: "/var/tmp/sidecar-logs/worker-1.7.log")
+        self.archive = ArchiveReader(self.storage, log_of=lambda _: "/var/tmp/sidecar-logs/worker-1.7.log")
         self.registry = CollectorRegistry()
         facts = {"checkpoint_dir": "/data/ckpts"}
         self.publisher = Publisher(
             published=self.published,
             exporter=Exporter(self.registry, sinks=list),
             notify=lambda *_: None,
-            deliver=[self.past.update],
+            deliver=[self.archive.update],
             facts=facts,
-            log_of=self.past.log_of,
+            log_of=self.archive.log_of,
         )
         self.status = {}
         for each in ("plans", "outcomes"):
@@ -159,7 +159,7 @@ class ServedRun:
             health=lambda: None,
             ready=lambda: self.published.unready,
             status=lambda: self.published.status,
-            past=self.past,
+            archive=self.archive,
         )
         server.start()
         try:

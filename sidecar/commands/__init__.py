@@ -1,4 +1,4 @@
 """The commands, one module or folder each. Imported by the command line alone.
 
-Their parts are built from the settings by `catalog_and_rules`, `worker_pool` and, for a daemon, `bootstrap`.
+Their parts are built from the settings by `from_settings`, `worker_pool` and, for a daemon, `bootstrap`.
 """

@@ -13,7 +13,7 @@ from sidecar.checkpoints.files import is_there
 from sidecar.checkpoints.filesystem import why_no_events
 from sidecar.checkpoints.watch import Watch
 from sidecar.checkpoints.watched_catalog import WatchedCatalog
-from sidecar.commands.catalog_and_rules import export_rule, make_catalog, make_rules, record_of
+from sidecar.commands.from_settings import export_rule, make_catalog, make_rules, record_of
 from sidecar.commands.worker_pool import make_task_spec, make_workers
 from sidecar.coordination.dormant_heartbeats import DORMANT_SECONDS
 from sidecar.coordination.heartbeats import ReadLimits

@@ -146,10 +146,10 @@ def history(
 ) -> None:
     """List all results of a run, oldest first."""
     from sidecar.commands.history import form_of, print_history_of
-    from sidecar.publishing.narrowing import narrowing
+    from sidecar.publishing.history_filter import filter_of_options
 
-    narrowed = narrowing(eval_sets, metrics, from_step, to_step, newest)
-    print_history_of(flags, narrowed, form_of({"plot": as_plot, "csv": as_csv, "json": as_json}))
+    wanted = filter_of_options(eval_sets, metrics, from_step, to_step, newest)
+    print_history_of(flags, wanted, form_of({"plot": as_plot, "csv": as_csv, "json": as_json}))
 
 
 @app.command(
@@ -175,9 +175,9 @@ def export(
 ) -> None:
     """Print every number of every evaluation for other programs."""
     from sidecar.commands.history import print_export
-    from sidecar.publishing.narrowing import narrowing
+    from sidecar.publishing.history_filter import filter_of_options
 
-    print_export(flags, narrowing(eval_sets, metrics, from_step, to_step), form)
+    print_export(flags, filter_of_options(eval_sets, metrics, from_step, to_step), form)
 
 
 @app.command(

@@ -17,10 +17,10 @@ from sidecar.checkpoints.formats import orbax, saved_model
 from sidecar.checkpoints.inspect import check, inspect_one
 from sidecar.checkpoints.several_models import remedy_for_several_models
 from sidecar.checkpoints.subfolder_hint import names_in, similar_folder
-from sidecar.commands.catalog_and_rules import make_catalog, record_of
 from sidecar.commands.checkpoint_alone import alone
 from sidecar.commands.eval_progress import shown_progress
 from sidecar.commands.framework import with_framework
+from sidecar.commands.from_settings import make_catalog, record_of
 from sidecar.commands.load import load_settings
 from sidecar.commands.one_shot import Inbox, OneShot, evaluate_once, result_of
 from sidecar.commands.task_file import check_before_import

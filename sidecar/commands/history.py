@@ -19,7 +19,7 @@ from sidecar.coordination.journal_state import Closed, Entry
 from sidecar.coordination.run import find_run
 from sidecar.errors import SettingsError
 from sidecar.publishing.export import ExportFormat, as_csv, as_json_lines, as_openmetrics
-from sidecar.publishing.narrowing import Narrowing
+from sidecar.publishing.history_filter import HistoryFilter
 from sidecar.publishing.report import entry_rows
 from sidecar.publishing.stretches import breaks
 from sidecar.settings import Settings
@@ -67,13 +67,13 @@ def _there_is(entries: Iterable[Entry]) -> str:
     return f"metrics: {', '.join(metrics) or 'none'}; eval sets: {', '.join(eval_sets) or 'none'}{span}"
 
 
-def print_history_of(flags: dict[str, Any], narrowing: Narrowing, form: HistoryForm) -> None:
+def print_history_of(flags: dict[str, Any], wanted: HistoryFilter, form: HistoryForm) -> None:
     """Print the results that were asked for, oldest first: a table or plots for people, CSV, or a list of objects."""
     if form == "csv":
-        print_export(flags, narrowing, form)
+        print_export(flags, wanted, form)
         return
     settings, history = history_of(flags, Console(stderr=True))
-    found = list(history.chosen(narrowing))
+    found = list(history.chosen(wanted))
     if form == "json":
         typer.echo(json.dumps(entry_rows(found), indent=1, allow_nan=False))
     elif why := none_yet(settings, history):
@@ -94,14 +94,14 @@ def print_history_of(flags: dict[str, Any], narrowing: Narrowing, form: HistoryF
         print_history(console, drawn, shown, [*below, *courses(shown, best, broken)])
 
 
-def print_export(flags: dict[str, Any], narrowing: Narrowing, form: ExportFormat) -> None:
+def print_export(flags: dict[str, Any], wanted: HistoryFilter, form: ExportFormat) -> None:
     """Print the numbers that were asked for, as they are read.
 
     Without any print an empty document, and the reason as an error.
     """
     here = Console(stderr=True, force_terminal=False) if sys.stdout.isatty() else Console(stderr=True)
     settings, history = history_of(flags, here)  # on a terminal, the document itself is the progress
-    entries = history.chosen(narrowing)
+    entries = history.chosen(wanted)
     if form == "csv":
         parts = as_csv(entries)
     elif form == "jsonl":

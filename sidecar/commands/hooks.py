@@ -49,7 +49,7 @@ def make_noise_rule(settings: Settings) -> ExceedsNoise | None:
     """Return what must hold in addition for a new best evaluation by `best_metric`; None if `best_by` is `value`."""
     if settings.best_by != "significant":
         return None
-    from sidecar.publishing.sinks.noise import RecordedComparisons  # noqa: PLC0415 - most daemons compare nothing
+    from sidecar.publishing.sinks.recorded_comparisons import RecordedComparisons  # noqa: PLC0415 - most daemons compare nothing
 
     return RecordedComparisons(PosixStorage(settings.run_dir), settings.run_dir)
 

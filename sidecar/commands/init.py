@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from sidecar.commands.catalog_and_rules import make_catalog
 from sidecar.commands.framework import framework_of_files
+from sidecar.commands.from_settings import make_catalog
 from sidecar.commands.hints import short
 from sidecar.errors import SettingsError, StorageError
 from sidecar.evaluation.framework_traits import OURS, traits_of

@@ -17,7 +17,7 @@ import typer
 
 from sidecar.checkpoints.catalog import Catalog
 from sidecar.checkpoints.scan import ScanResult
-from sidecar.commands.catalog_and_rules import export_rule
+from sidecar.commands.from_settings import export_rule
 from sidecar.commands.hints import evaluates_again
 from sidecar.commands.load import configured_directory
 from sidecar.commands.status.collect import OBSERVED_BEATS, RunStatus, observe_for

@@ -18,7 +18,7 @@ from sidecar.coordination.run import read_run
 from sidecar.coordination.snapshot import RECENT
 from sidecar.coordination.storage import Storage
 from sidecar.protocol.records import Outcome, Plan
-from sidecar.publishing.narrowing import Narrowing
+from sidecar.publishing.history_filter import HistoryFilter
 
 Progress = Callable[[], AbstractContextManager[Callable[[int, int], None]]]
 """Show people how far the journal was read: the number of a plan, and that of the last one, or 0 if none is known."""
@@ -39,12 +39,12 @@ class RunHistory:
         self.progress = progress
         self.state = JournalState()
 
-    def chosen(self, narrowing: Narrowing) -> Iterator[Entry]:
+    def chosen(self, wanted: HistoryFilter) -> Iterator[Entry]:
         """Yield the entries that were asked for, oldest first. `state` is complete once they end."""
-        if narrowing.newest is None:
-            yield from narrowing.of(self.oldest_first())
+        if wanted.newest is None:
+            yield from wanted.apply(self.oldest_first())
             return
-        yield from reversed(list(islice(narrowing.of(self.newest_first()), narrowing.newest)))
+        yield from reversed(list(islice(wanted.apply(self.newest_first()), wanted.newest)))
 
     def oldest_first(self) -> Iterator[Entry]:
         """Yield all entries in the order of the journal, and fold it meanwhile."""

@@ -30,8 +30,8 @@ from sidecar.daemon.workers.ports import OPEN_PORTS_REMEDY
 from sidecar.errors import NodeNameTakenError, RunReplacedError, SettingsError, StorageError
 from sidecar.policy.node_identity import advertised_host, node_name
 from sidecar.policy.roles import RoleDecision, decide_role
+from sidecar.publishing.evaluation_archive import ArchiveReader
 from sidecar.publishing.http import Server
-from sidecar.publishing.past import PastReader
 from sidecar.publishing.plain_structlog import structlog
 from sidecar.publishing.prometheus import Exporter
 from sidecar.publishing.publisher import Published, Publisher, failed_worker_log
@@ -69,10 +69,10 @@ def serve(settings: Settings, environ: Mapping[str, str], *, settings_file: Path
     deliveries = start_deliveries(settings, log)
     exporter = Exporter(registry, sinks=partial(statuses, deliveries))
     uploads = start_uploads(settings, deliveries, log)
-    past = PastReader(
+    archive = ArchiveReader(
         PosixStorage(settings.run_dir), log_of=lambda closed: failed_worker_log(closed, life.daemon.worker_log)
     )
-    updates = [*(delivery.update for delivery in deliveries), past.update]
+    updates = [*(delivery.update for delivery in deliveries), archive.update]
     delivered = partial(all_delivered, deliveries) if deliveries else None
     clock, facts = SystemClock(), {"checkpoint_dir": str(settings.checkpoint_dir), "page_links": settings.page_links}
     publisher = Publisher(
@@ -82,7 +82,7 @@ def serve(settings: Settings, environ: Mapping[str, str], *, settings_file: Path
         deliver=updates,
         delivered=delivered,
         facts=facts,
-        log_of=past.log_of,
+        log_of=archive.log_of,
     )
 
     def begin() -> _Life:
@@ -111,7 +111,7 @@ def serve(settings: Settings, environ: Mapping[str, str], *, settings_file: Path
         health=lambda: life.daemon.healthy(),  # noqa: PLW0108 - the daemon may be another one by then
         ready=lambda: published.unready,
         status=lambda: published.status,
-        past=past,
+        archive=archive,
     )
     _listen(server, settings, node)
     if settings_file is not None:

@@ -3,8 +3,8 @@
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from sidecar.commands.catalog_and_rules import record_of
 from sidecar.commands.framework import backend_options
+from sidecar.commands.from_settings import record_of
 from sidecar.daemon.workers.command_specs import TaskSpec
 from sidecar.daemon.workers.devices import check_idle, visible
 from sidecar.daemon.workers.environment import thread_variables

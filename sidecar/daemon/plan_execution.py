@@ -74,7 +74,7 @@ class PlanExecution:
         """Return the folder in which the ranks of this plan save, relative to the run's state directory."""
         return self.plan.folder
 
-    def doing(self) -> tuple[WorkerProgress, ...]:
+    def progress(self) -> tuple[WorkerProgress, ...]:
         """Return the progress of this node's workers."""
         workers = [worker for member in self.own if (worker := self.workers.find(member.worker)) is not None]
         return tuple(

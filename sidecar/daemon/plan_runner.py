@@ -44,7 +44,7 @@ class PlanRunner:
     @property
     def progress(self) -> tuple[WorkerProgress, ...] | None:
         """Return the progress of this node's workers; None if it has no part in a plan."""
-        return self.execution.doing() if self.execution is not None else None
+        return self.execution.progress() if self.execution is not None else None
 
     def note_proposal(self, plan: int, now: float) -> None:
         """Remember when this node proposed a plan, to measure how long agreement takes."""

@@ -5,8 +5,8 @@ import pytest
 from fakes import save
 
 from sidecar.checkpoints import file_group_reader
-from sidecar.commands.catalog_and_rules import make_catalog
 from sidecar.commands.check.command import _checkpoints
+from sidecar.commands.from_settings import make_catalog
 from sidecar.commands.storage_timeout import StorageTimeout
 from sidecar.protocol.records import Checkpoint
 from sidecar.settings import Settings

@@ -17,7 +17,7 @@ from sidecar.coordination.compaction import Compaction
 from sidecar.coordination.journal import Journal, read_history
 from sidecar.coordination.journal_state import EntryLog, JournalState
 from sidecar.coordination.snapshot import RECENT, take
-from sidecar.publishing.narrowing import Narrowing
+from sidecar.publishing.history_filter import HistoryFilter
 
 PLANS = 60
 
@@ -90,16 +90,16 @@ def test_all_entries_without_a_snapshot(long):
 def test_the_newest_entries(long, newest):
     """They come in the order of the journal; more than there are is no mistake."""
     expected = [entry for entry in read_history(long).entries if entry.plan.task == "t1"]
-    assert list(reader(long).chosen(Narrowing(newest=newest))) == expected[-newest:]
-    chosen = list(reader(long).chosen(Narrowing(newest=newest, last_step=30)))
-    below = list(Narrowing(last_step=30).of(expected))
+    assert list(reader(long).chosen(HistoryFilter(newest=newest))) == expected[-newest:]
+    chosen = list(reader(long).chosen(HistoryFilter(newest=newest, last_step=30)))
+    below = list(HistoryFilter(last_step=30).apply(expected))
     assert chosen == below[-newest:]
 
 
 def test_the_newest_entries_do_not_read_the_oldest(long):
     """Only what is behind the snapshot is read, and the plan with which that ends."""
     counted = Counted(long)
-    assert len(list(reader(counted).chosen(Narrowing(newest=20)))) == 20
+    assert len(list(reader(counted).chosen(HistoryFilter(newest=20)))) == 20
     plans = {path for path in counted.read_paths if path.startswith("plans/")}
     assert plans <= {f"plans/{number:012d}.json" for number in (1, *range(PLANS - 20, PLANS + 2))}
 

@@ -8,7 +8,7 @@ from fakes import Node as FakeNode
 from fakes import pass_time, save
 from statuses import make_status
 
-from sidecar.commands.catalog_and_rules import make_catalog
+from sidecar.commands.from_settings import make_catalog
 from sidecar.commands.hints import no_run
 from sidecar.commands.load import check_place
 from sidecar.commands.status.collect import RunObserver, observe_for

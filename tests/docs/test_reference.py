@@ -177,7 +177,7 @@ def test_the_http_page_has_every_path_and_limit():
     from sidecar.publishing.http import hosts, server, views
 
     page = (REFERENCE / "http.md").read_text()
-    known = views.Views(hosts.Hosts([]), CollectorRegistry(), lambda: None, lambda: None, dict, past=None)._views
+    known = views.Views(hosts.Hosts([]), CollectorRegistry(), lambda: None, lambda: None, dict, archive=None)._views
     assert {*re.findall(r"^\| `(/\S*)` \|", page, re.MULTILINE)} == {*known}
     assert f"| {server.REQUEST_BYTES // 1024} KiB |" in page
     assert f"| connections at once | {server.CONNECTIONS} |" in page

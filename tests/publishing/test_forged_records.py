@@ -36,9 +36,9 @@ from sidecar.protocol.records import (
     group_id,
 )
 from sidecar.publishing import export, report
+from sidecar.publishing.evaluation_archive.details import details_json
+from sidecar.publishing.evaluation_archive.evaluations import ArchivedEvaluations
 from sidecar.publishing.page.document import page
-from sidecar.publishing.past.details import details_json
-from sidecar.publishing.past.evaluations import PastEvaluations
 from sidecar.publishing.prometheus import Exporter
 from sidecar.publishing.sinks.progress import Progress
 from sidecar.retention.exports.export_manifest import Manifest
@@ -184,7 +184,7 @@ def show(*records):
     registry = CollectorRegistry()
     Exporter(registry, sinks=list).update(status, history)
     generate_latest(registry)
-    past = PastEvaluations()
+    past = ArchivedEvaluations()
     for entry in entries:
         past.add(entry)
         if isinstance(entry, Closed):

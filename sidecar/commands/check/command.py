@@ -22,12 +22,12 @@ from sidecar.checkpoints.scan import DiscoveredCheckpoint, ScanResult
 from sidecar.checkpoints.step_sources import REMEDY, StepSources
 from sidecar.checkpoints.subfolder_hint import of_several_runs, similar_folder
 from sidecar.checkpoints.watch import Watch
-from sidecar.commands.catalog_and_rules import export_rule
 from sidecar.commands.check.finding import Finding
 from sidecar.commands.check.peers import Here, exports, group, visibility, watch
 from sidecar.commands.check.sinks import hooks, sinks
 from sidecar.commands.check.trial import try_task
 from sidecar.commands.framework import backend_options, with_framework, workers_listen
+from sidecar.commands.from_settings import export_rule
 from sidecar.commands.ineffective_settings import ineffective
 from sidecar.commands.observed_nodes import ObservedNodes
 from sidecar.commands.port_owner import node_serving

@@ -12,9 +12,9 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from sidecar.commands.catalog_and_rules import make_catalog
 from sidecar.commands.check.command import findings
 from sidecar.commands.check.finding import Finding
+from sidecar.commands.from_settings import make_catalog
 from sidecar.commands.interrupts import Interrupts
 from sidecar.commands.load import load_in_time, warn
 from sidecar.commands.terminal import elapsed

@@ -16,12 +16,12 @@ from typing import Any, Final
 
 from rich.console import Console
 
-from sidecar.commands.catalog_and_rules import make_catalog
 from sidecar.commands.demo import job
 from sidecar.commands.demo.children import ChildFailedError, Children, stop
 from sidecar.commands.demo.folder import Folder, claimed
 from sidecar.commands.demo.frameworks import TASKS, Framework
 from sidecar.commands.demo.screen import Scene, activity, opened
+from sidecar.commands.from_settings import make_catalog
 from sidecar.commands.status.collect import RunObserver, RunStatus
 from sidecar.coordination.storage import PosixStorage
 from sidecar.errors import SettingsError, StorageError

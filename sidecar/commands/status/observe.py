@@ -3,7 +3,7 @@
 from functools import partial
 from typing import Any
 
-from sidecar.commands.catalog_and_rules import make_catalog, make_rules
+from sidecar.commands.from_settings import make_catalog, make_rules
 from sidecar.commands.hints import no_run
 from sidecar.commands.load import check_place, load_in_time
 from sidecar.commands.status.best_export import read_best_export

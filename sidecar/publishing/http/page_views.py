@@ -1,6 +1,6 @@
 """Answer the requests of the status page: the page, its files, and the data of its curves. Imported at the first one.
 
-Everything comes from values that exist already. `Past` answers at once, and its own thread reads shared storage.
+Everything comes from values that exist already. `EvaluationArchive` answers at once; its thread reads shared storage.
 """
 
 from collections.abc import Callable, Mapping
@@ -8,13 +8,13 @@ from http import HTTPStatus
 from typing import Any, Final, Protocol
 from urllib.parse import parse_qs, quote
 
+from sidecar.publishing.evaluation_archive.curve import LEAST_POINTS, MOST_POINTS, curve_json
+from sidecar.publishing.evaluation_archive.evaluations import ArchivedEvaluations
+from sidecar.publishing.evaluation_archive.reader import EvaluationArchive
 from sidecar.publishing.http.response import HTML, Response, json_response, response, tagged
 from sidecar.publishing.page.document import Files, page
 from sidecar.publishing.page.evaluation import evaluation_page, evaluations_page, reading_page
 from sidecar.publishing.page.static_files import static_base, static_files
-from sidecar.publishing.past.curve import LEAST_POINTS, MOST_POINTS, curve_json
-from sidecar.publishing.past.evaluations import PastEvaluations
-from sidecar.publishing.past.reader import Past
 
 MOST_ROWS: Final = 100
 """The most rows of one answer of /api/evaluations."""
@@ -41,11 +41,11 @@ class PageViews:
 
     Args:
         status: Returns the content of /api/status. The value is replaced as a whole, and never changed in place.
-        past: Answers questions about all evaluations.
+        archive: Answers questions about all evaluations.
     """
 
-    def __init__(self, status: Callable[[], dict[str, Any]], past: Past) -> None:
-        self._status, self._past = status, past
+    def __init__(self, status: Callable[[], dict[str, Any]], archive: EvaluationArchive) -> None:
+        self._status, self._archive = status, archive
         self._made: dict[str, tuple[dict[str, Any], Response]] = {}  # the newest answer made of a status, by path
         self.views: Mapping[str, Callable[[_Asked], Response]] = {
             "/": lambda _: self._once("/", lambda status: response(HTTPStatus.OK, page(status, self._files), HTML)),
@@ -95,7 +95,7 @@ class PageViews:
 
     def _curves(self) -> dict[str, Any]:
         """Return the names of all curves, each with the address of its points."""
-        progress = self._past.progress()
+        progress = self._archive.progress()
         return {
             "progress": progress,
             "series": [
@@ -106,7 +106,7 @@ class PageViews:
                     "evaluations": series.points,
                     "url": f"/api/curve?set={_quoted(series.eval_set)}&metric={_quoted(series.metric)}",
                 }
-                for series in self._past.read(PastEvaluations.series)
+                for series in self._archive.read(ArchivedEvaluations.series)
             ],
         }
 
@@ -115,21 +115,21 @@ class PageViews:
         points = asked.whole("points", _POINTS, LEAST_POINTS, MOST_POINTS)
         smoothing = asked.number("smoothing", 0.0, 0.0, _MOST_SMOOTHING)
         best = (self._status().get("best") or {}).get(f"{eval_set}/{metric}", {}).get("plan")
-        found = self._past.read(
-            lambda past: curve_json(past, eval_set, metric, points=points, smoothing=smoothing, best=best)
+        found = self._archive.read(
+            lambda archive: curve_json(archive, eval_set, metric, points=points, smoothing=smoothing, best=best)
         )
         if found is None:
-            progress = self._past.progress()
+            progress = self._archive.progress()
             if progress["state"] != "read":
                 return json_response({"progress": progress}, HTTPStatus.ACCEPTED)
             raise LookupError("no evaluation has this metric on this eval set; /api/curves lists all")
         return tagged(json_response(found))
 
     def _evaluations(self, asked: "_Parameters") -> Response:
-        return tagged(json_response({"progress": self._past.progress(), "rows": self._rows(asked)}))
+        return tagged(json_response({"progress": self._archive.progress(), "rows": self._rows(asked)}))
 
     def _evaluations_page(self, asked: "_Parameters") -> Response:
-        progress = self._past.progress()
+        progress = self._archive.progress()
         note = "" if progress["state"] == "read" else f"The journal is being read: {progress['share']:.0%}."
         return response(HTTPStatus.OK, evaluations_page(self._rows(asked), self._run, self._files, note), HTML)
 
@@ -137,18 +137,18 @@ class PageViews:
         """Return rows before a plan, newest first."""
         before = asked.whole("before", _LARGEST_PLAN, 0, _LARGEST_PLAN)
         count = asked.whole("count", _ROWS, 1, MOST_ROWS)
-        return self._past.read(lambda past: [past.json_of(row) for row in past.before(before, count)])
+        return self._archive.read(lambda archive: [archive.json_of(row) for row in archive.before(before, count)])
 
     def _evaluation(self, asked: "_Parameters") -> Response:
         plan = asked.whole("plan", None, 1, _LARGEST_PLAN)
-        found = self._past.details(plan)
+        found = self._archive.details(plan)
         if found is None:
-            return json_response({"progress": self._past.progress()}, HTTPStatus.ACCEPTED)
+            return json_response({"progress": self._archive.progress()}, HTTPStatus.ACCEPTED)
         return tagged(json_response(found))
 
     def _evaluation_page(self, asked: "_Parameters") -> Response:
         plan = asked.whole("plan", None, 1, _LARGEST_PLAN)
-        found = self._past.details(plan)
+        found = self._archive.details(plan)
         if found is None:
             waiting = response(HTTPStatus.ACCEPTED, reading_page(plan, self._run, self._files), HTML)
             return waiting._replace(headers=(("Refresh", "1"),))

@@ -20,9 +20,9 @@ from typing import Any, Final
 from prometheus_client import CollectorRegistry
 
 from sidecar.errors import SettingsError
+from sidecar.publishing.evaluation_archive.reader import EvaluationArchive
 from sidecar.publishing.http.hosts import Hosts
 from sidecar.publishing.http.views import Request, Views
-from sidecar.publishing.past.reader import Past
 from sidecar.publishing.plain_structlog import structlog
 from sidecar.system.addresses import dialled
 
@@ -56,7 +56,7 @@ class Server:
         health: Returns why the daemon is not alive, or None.
         ready: Returns why the daemon is not ready, or None.
         status: Returns the content of /api/status and of the page, made by `publishing.report.status_json`.
-        past: Answers questions about all evaluations, for the curves of the page.
+        archive: Answers questions about all evaluations, for the curves of the page.
         request_seconds: The time in which a client must send its request, and again to receive the answer.
     """
 
@@ -70,13 +70,13 @@ class Server:
         health: Callable[[], str | None],
         ready: Callable[[], str | None],
         status: Callable[[], dict[str, Any]],
-        past: Past,
+        archive: EvaluationArchive,
         request_seconds: float = 10.0,
     ) -> None:
         self._host = host.strip("[]")
         self._port = port
         self._hosts = Hosts([self._host, *names])
-        self._views = Views(self._hosts, registry, health, ready, status, past)
+        self._views = Views(self._hosts, registry, health, ready, status, archive)
         self._request_seconds = request_seconds
         self._closed = threading.Event()
         self._running: tuple[asyncio.AbstractEventLoop, asyncio.Event, threading.Thread] | None = None

@@ -15,9 +15,9 @@ from urllib.parse import unquote
 
 from prometheus_client import CollectorRegistry, make_wsgi_app
 
+from sidecar.publishing.evaluation_archive.reader import EvaluationArchive
 from sidecar.publishing.http.hosts import Hosts
 from sidecar.publishing.http.response import TEXT, Response, response, unless_known
-from sidecar.publishing.past.reader import Past
 from sidecar.publishing.plain_structlog import structlog
 
 if TYPE_CHECKING:
@@ -128,7 +128,7 @@ class Views:
         health: Returns why the daemon is not alive, or None.
         ready: Returns why the daemon is not ready, or None.
         status: Returns the content of /api/status and of the page.
-        past: Answers questions about all evaluations.
+        archive: Answers questions about all evaluations.
     """
 
     def __init__(
@@ -138,11 +138,11 @@ class Views:
         health: Callable[[], str | None],
         ready: Callable[[], str | None],
         status: Callable[[], dict[str, Any]],
-        past: Past,
+        archive: EvaluationArchive,
     ) -> None:
         self._hosts = hosts
         self._exporter = make_wsgi_app(registry)
-        self._status, self._past = status, past
+        self._status, self._archive = status, archive
         self._logged_again_at: dict[str, float] = {}
         self._views: dict[str, Callable[[Request], Response]] = {
             "/metrics": self._metrics,
@@ -156,7 +156,7 @@ class Views:
         """Import the page when somebody looks at it: half a megabyte."""
         from sidecar.publishing.http.page_views import PageViews  # noqa: PLC0415
 
-        return PageViews(self._status, self._past)
+        return PageViews(self._status, self._archive)
 
     def answer(self, request: Request) -> bytes:
         """Return the whole answer; empty if there is no request line."""

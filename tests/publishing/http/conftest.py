@@ -13,8 +13,8 @@ from statuses import make_status
 from sidecar.coordination.journal_state import JournalState
 from sidecar.coordination.storage import PosixStorage
 from sidecar.protocol.records import Checkpoint, Member, Outcome, Plan, Result, Value
+from sidecar.publishing.evaluation_archive import ArchiveReader
 from sidecar.publishing.http import Server
-from sidecar.publishing.past import PastReader
 from sidecar.publishing.report import status_json
 from sidecar.publishing.status import Newest, WorkerStatus
 
@@ -29,7 +29,7 @@ class Daemon:
         Gauge("sidecar_example", "An example.", ["run"], registry=self.registry).labels('a "b"\n').set(1.5)
         self.reasons = {"health": None, "ready": None}
         self.status = {"run": "mnist"}
-        self.past = PastReader(PosixStorage(Path("/nonexistent")))
+        self.archive = ArchiveReader(PosixStorage(Path("/nonexistent")))
 
     def serve(self, host="127.0.0.1", port=0, **settings):
         """A server that is not started."""
@@ -40,7 +40,7 @@ class Daemon:
             health=lambda: self.reasons["health"],
             ready=lambda: self.reasons["ready"],
             status=lambda: self.status,
-            past=self.past,
+            archive=self.archive,
             **settings,
         )
 

@@ -128,7 +128,7 @@ def test_details_of_any_evaluation(server):
 
 def test_a_page_that_waits_loads_again(server, run):
     """Without scripts the browser asks again after a second."""
-    run.past._details.clear()
+    run.archive._details.clear()
     status, headers, body = ask(server, "/evaluation?plan=4")
     assert (status, headers["Refresh"]) == (202, "1")
     assert "being read" in body

@@ -3,8 +3,8 @@
 from publishing.page.conftest import FILES, Seen
 from served_run import value
 
+from sidecar.publishing.evaluation_archive.details import details_json
 from sidecar.publishing.page.evaluation import evaluation_page
-from sidecar.publishing.past.details import details_json
 
 
 def test_the_page_of_an_evaluation(run):

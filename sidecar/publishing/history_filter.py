@@ -1,4 +1,4 @@
-"""Narrow a run's history to some steps, eval sets and metrics, before it is shown or exported. Pure."""
+"""Filter a run's history by steps, eval sets and metrics, before it is shown or exported. Pure."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -12,7 +12,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Narrowing:
+class HistoryFilter:
     """Choose what of a history is shown.
 
     Args:
@@ -29,7 +29,7 @@ class Narrowing:
     last_step: int | None = None
     newest: int | None = None
 
-    def of(self, entries: Iterable[Entry]) -> Iterator[Entry]:
+    def apply(self, entries: Iterable[Entry]) -> Iterator[Entry]:
         """Yield the entries that were chosen, of any age, with the numbers that were chosen.
 
         With eval sets or metrics, only evaluations that have such a number stay. Entries without a step, such as those
@@ -62,15 +62,15 @@ class Narrowing:
         )
 
 
-def narrowing(
+def filter_of_options(
     eval_sets: Sequence[str] | None,
     metrics: Sequence[str] | None,
     first_step: int | None,
     last_step: int | None,
     newest: int | None = None,
-) -> Narrowing:
+) -> HistoryFilter:
     """Return what the options of a command ask for; None stands for an option that was not given."""
-    return Narrowing(
+    return HistoryFilter(
         eval_sets=tuple(eval_sets or ()),
         metrics=tuple(metrics or ()),
         first_step=first_step,

@@ -5,7 +5,7 @@ from dataclasses import asdict
 from typing import Any
 
 from sidecar.coordination.journal_state import Closed
-from sidecar.publishing.past.confusion import matrices
+from sidecar.publishing.evaluation_archive.confusion import matrices
 from sidecar.publishing.report import closed_row, numbers
 
 

@@ -17,7 +17,7 @@ from sidecar.publishing.sinks.best_so_far import BestSoFar
 from sidecar.publishing.sinks.early_stop import EarlyStop
 from sidecar.publishing.sinks.hook import Hook
 from sidecar.publishing.sinks.journal_events import event_of, placed
-from sidecar.publishing.sinks.noise import RecordedComparisons
+from sidecar.publishing.sinks.recorded_comparisons import RecordedComparisons
 from sidecar.retention.saves.comparison import Difference
 from sidecar.retention.saves.comparison_store import ComparisonStore
 from sidecar.settings import Settings

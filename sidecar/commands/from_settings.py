@@ -1,4 +1,4 @@
-"""Build the catalog of a run and the rules of the policy from the settings.
+"""Build the catalog of a run, the rules of the policy and other records from the settings.
 
 Commands that only read a run need no more than these, so this module must not import the daemon: its imports would
 double the time in which such a command starts.

@@ -19,8 +19,8 @@ from sidecar.coordination.run import read_run
 from sidecar.coordination.storage import Storage
 from sidecar.errors import RecordError, SidecarError, StorageLostError
 from sidecar.protocol.records import Outcome
-from sidecar.publishing.past.details import details_json
-from sidecar.publishing.past.evaluations import PastEvaluations
+from sidecar.publishing.evaluation_archive.details import details_json
+from sidecar.publishing.evaluation_archive.evaluations import ArchivedEvaluations
 from sidecar.publishing.status import Status
 
 T = TypeVar("T")
@@ -49,14 +49,14 @@ class _Known:
         return self.entries[-1].plan.run if self.entries else None
 
 
-class Past(Protocol):
+class EvaluationArchive(Protocol):
     """Answer questions about the past of a run. Every method returns at once, in any thread."""
 
     def progress(self) -> dict[str, Any]:
         """Return how much of the journal was read: `state`, `share` from 0 to 1, and `reason` of a failure."""
         ...
 
-    def read(self, question: Callable[[PastEvaluations], T]) -> T:
+    def read(self, question: Callable[[ArchivedEvaluations], T]) -> T:
         """Return the answer to a question about the evaluations that were read so far."""
         ...
 
@@ -65,7 +65,7 @@ class Past(Protocol):
         ...
 
 
-class PastReader:
+class ArchiveReader:
     """Read the past of a run when somebody asks for it. The daemon's loop calls `update`.
 
     Args:
@@ -84,7 +84,7 @@ class PastReader:
         self._storage, self.log_of, self._now = storage, log_of, now
         self._changed = threading.Condition()  # guards all fields below; nobody holds it while storage is read
         self._known = self._followed = _Known()  # the latter: what the thread has added
-        self._past: PastEvaluations | None = None  # None: nobody asked
+        self._archive: ArchivedEvaluations | None = None  # None: nobody asked
         self._run: str | None = None
         self._through = 0
         self._whole = False  # the journal was read to its end once
@@ -111,7 +111,7 @@ class PastReader:
             share = 1.0 if self._whole else min(1.0, self._through / max(1, self._known.through))
             return {"state": state, "share": round(share, 3), "reason": self._failing}
 
-    def read(self, question: Callable[[PastEvaluations], T]) -> T:
+    def read(self, question: Callable[[ArchivedEvaluations], T]) -> T:
         """Return the answer to a question about the evaluations that were read so far."""
         with self._changed:
             return question(self._begin())
@@ -119,9 +119,9 @@ class PastReader:
     def details(self, plan: int) -> dict[str, Any] | None:
         """Return everything about an evaluation, or None until it was read. Raises `LookupError` if there is none."""
         with self._changed:
-            past = self._begin()
+            archive = self._begin()
             if plan not in self._details:
-                if self._whole and not any(row.attempt is not None for row in past.of_plan(plan)):
+                if self._whole and not any(row.attempt is not None for row in archive.of_plan(plan)):
                     raise LookupError(f"plan {plan} evaluated nothing, or has not ended")
                 self._wanted[plan] = None
                 while len(self._wanted) > DETAILS_KEPT:
@@ -133,18 +133,18 @@ class PastReader:
                 raise LookupError(f"the records of plan {plan} cannot be read")
             return found
 
-    def _begin(self) -> PastEvaluations:
+    def _begin(self) -> ArchivedEvaluations:
         """Return the evaluations that were read, and start the thread unless it runs. The caller holds the lock."""
         self._asked_at = self._now()
-        if self._past is None:
+        if self._archive is None:
             # The thread reads these at once. Before they are set, it would take what was forgotten for read.
-            self._past, self._through, self._whole, self._failing = PastEvaluations(), 0, False, None
+            self._archive, self._through, self._whole, self._failing = ArchivedEvaluations(), 0, False, None
             try:
-                threading.Thread(target=self._work, name="past", daemon=True).start()
+                threading.Thread(target=self._work, name="archive", daemon=True).start()
             except RuntimeError:  # there are too many: the next question tries again
-                self._past = None
+                self._archive = None
                 raise
-        return self._past
+        return self._archive
 
     # -- the thread --------------------------------------------------------------------------------------------------
 
@@ -175,7 +175,7 @@ class PastReader:
         """Forget everything if nobody asked for long; return whether it did. The caller holds the lock."""
         if self._now() - self._asked_at < _IDLE_SECONDS:
             return False
-        self._past = None
+        self._archive = None
         self._details.clear()
         return True
 
@@ -184,16 +184,16 @@ class PastReader:
 
     def _read_all(self) -> None:
         """Read the journal to its end, in steps."""
-        past, history = PastEvaluations(), JournalState(log=EntryLog(keep=1))
+        archive, history = ArchivedEvaluations(), JournalState(log=EntryLog(keep=1))
         with self._changed:
-            self._past, self._through, self._run = past, 0, None
+            self._archive, self._through, self._run = archive, 0, None
         if (run := read_run(self._storage)) is not None:
             self._run, journal = run, Journal(self._storage, run)
             while records := journal.read_new(_RECORDS):
                 entries = [entry for record in records for entry in history.apply(record)]
                 with self._changed:
                     for entry in entries:
-                        past.add(entry)
+                        archive.add(entry)
                     self._through = history.through
         with self._changed:
             self._whole = True
@@ -201,12 +201,12 @@ class PastReader:
     def _follow(self) -> None:
         """Add the entries that the loop reported since. Read all anew if some are missing, or if the run is another."""
         with self._changed:
-            past, known = self._past, self._known
-            assert past is not None
-            missing, same_run = known.count - past.count, known.run in (None, self._run)
+            archive, known = self._archive, self._known
+            assert archive is not None
+            missing, same_run = known.count - archive.count, known.run in (None, self._run)
             if same_run and missing <= len(known.entries):
                 for entry in known.entries[len(known.entries) - missing :] if missing > 0 else ():
-                    past.add(entry)
+                    archive.add(entry)
                 self._through, self._followed = max(self._through, known.through), known
                 return
             self._whole = False
@@ -238,8 +238,8 @@ class PastReader:
             return None
         with self._changed:
             row = (
-                next((row for row in self._past.of_plan(number) if row.attempt is not None), None)
-                if self._past
+                next((row for row in self._archive.of_plan(number) if row.attempt is not None), None)
+                if self._archive
                 else None
             )
         try:

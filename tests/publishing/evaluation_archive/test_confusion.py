@@ -10,7 +10,7 @@ from sidecar.evaluation.artifact_writer import ArtifactWriter
 from sidecar.evaluation.metrics.tally import Tally
 from sidecar.evaluation.states import ExactSum, named
 from sidecar.protocol.records import Value
-from sidecar.publishing.past.confusion import matrices
+from sidecar.publishing.evaluation_archive.confusion import matrices
 
 CLASSES = ("cat", "dog", 'a "b"', "\u202eevil")
 

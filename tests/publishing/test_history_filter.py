@@ -3,7 +3,7 @@
 import pytest
 
 from sidecar.protocol.records import Value
-from sidecar.publishing.narrowing import Narrowing
+from sidecar.publishing.history_filter import HistoryFilter
 from sidecar.publishing.report import entry_rows
 
 LOSS = Value(value=0.5, hex=(0.5).hex(), goal="min")
@@ -29,7 +29,7 @@ def steps(history):
 
 def test_all_of_it(history):
     """Nothing was asked for."""
-    assert entry_rows(Narrowing().of(history)) == entry_rows(history)
+    assert entry_rows(HistoryFilter().apply(history)) == entry_rows(history)
 
 
 @pytest.mark.parametrize(
@@ -43,30 +43,30 @@ def test_all_of_it(history):
 )
 def test_a_range_of_steps(history, asked, expected):
     """Both ends are in it; what has no step is in no range."""
-    assert steps(Narrowing(**asked).of(history)) == expected
+    assert steps(HistoryFilter(**asked).apply(history)) == expected
 
 
 def test_some_metrics(history):
     """Of all eval sets, with their classes; what has no such number is left out."""
-    narrowed = list(Narrowing(metrics=("top*",)).of(history))
-    assert steps(narrowed) == [100, 200, 400, 500]
-    assert {eval_set: list(values) for eval_set, values in entry_rows(narrowed)[0]["metrics"].items()} == {
+    left = list(HistoryFilter(metrics=("top*",)).apply(history))
+    assert steps(left) == [100, 200, 400, 500]
+    assert {eval_set: list(values) for eval_set, values in entry_rows(left)[0]["metrics"].items()} == {
         "test": ["top_5"],
         "hard": ["top_5"],
     }
-    assert narrowed[0].outcome.result.classes == {"test": {"top_5": {"cat": TOP}}}
-    assert steps(Narrowing(metrics=("recall",)).of(history)) == []
+    assert left[0].outcome.result.classes == {"test": {"top_5": {"cat": TOP}}}
+    assert steps(HistoryFilter(metrics=("recall",)).apply(history)) == []
 
 
 def test_some_eval_sets(history):
     """Their numbers, and the counts of their examples."""
-    narrowed = list(Narrowing(eval_sets=("h*", "none"), metrics=("loss",)).of(history))
-    assert entry_rows(narrowed)[-1]["metrics"] == {"hard": {"loss": entry_rows(history)[0]["metrics"]["hard"]["loss"]}}
-    assert entry_rows(narrowed)[-1]["examples"] == {"hard": 1003}
+    left = list(HistoryFilter(eval_sets=("h*", "none"), metrics=("loss",)).apply(history))
+    assert entry_rows(left)[-1]["metrics"] == {"hard": {"loss": entry_rows(history)[0]["metrics"]["hard"]["loss"]}}
+    assert entry_rows(left)[-1]["examples"] == {"hard": 1003}
 
 
 def test_the_history_stays_as_it_was(history):
     """It may be shown in another way afterwards."""
     before = entry_rows(history)
-    assert list(Narrowing(metrics=("loss",), first_step=200).of(history))
+    assert list(HistoryFilter(metrics=("loss",), first_step=200).apply(history))
     assert entry_rows(history) == before

@@ -1,4 +1,4 @@
-"""The past is read when somebody asks for it, once, and no request waits for storage."""
+"""The archive is read when somebody asks for it, once, and no request waits for storage."""
 
 import threading
 import time
@@ -9,9 +9,9 @@ from served_run import ServedRun, value
 from sidecar.coordination.storage import PosixStorage
 from sidecar.errors import StorageError
 from sidecar.publishing import report
-from sidecar.publishing.past import reader as module
-from sidecar.publishing.past.evaluations import PastEvaluations
-from sidecar.publishing.past.reader import PastReader
+from sidecar.publishing.evaluation_archive import reader as module
+from sidecar.publishing.evaluation_archive.evaluations import ArchivedEvaluations
+from sidecar.publishing.evaluation_archive.reader import ArchiveReader
 
 PATIENCE_SECONDS = 60.0
 
@@ -44,9 +44,9 @@ def run(tmp_path):
     """A run with five evaluations, whose reader watches storage."""
     run = ServedRun(tmp_path)
     run.storage = Watched(tmp_path)
-    run.past = run.publisher.deliver = None
-    run.past = PastReader(run.storage)
-    run.publisher.deliver = [run.past.update]
+    run.archive = run.publisher.deliver = None
+    run.archive = ArchiveReader(run.storage)
+    run.publisher.deliver = [run.archive.update]
     for number in range(1, 6):
         evaluate(run, number)
     run.tell()
@@ -68,12 +68,12 @@ def until(condition):
     return found
 
 
-def is_read(past):
-    return past.progress()["state"] == "read"
+def is_read(archive):
+    return archive.progress()["state"] == "read"
 
 
 def plans(run):
-    return run.past.read(lambda past: [row.plan for row in past.rows])
+    return run.archive.read(lambda archive: [row.plan for row in archive.rows])
 
 
 def test_a_daemon_that_nobody_looks_at_reads_nothing(run):
@@ -81,13 +81,13 @@ def test_a_daemon_that_nobody_looks_at_reads_nothing(run):
     evaluate(run, 6)
     run.tell()
     assert run.storage.paths == []
-    assert run.past._past is None
+    assert run.archive._archive is None
 
 
 def test_everything_is_read_once(run):
     """The first question starts it; later ones cost nothing, and new entries come from the loop."""
     assert plans(run) == []
-    until(lambda: is_read(run.past))
+    until(lambda: is_read(run.archive))
     assert plans(run) == [1, 2, 3, 4, 5]
     read = len(run.storage.paths)
     evaluate(run, 6)
@@ -98,13 +98,13 @@ def test_everything_is_read_once(run):
 
 def test_the_rows_are_those_of_the_history(run):
     """Whether they were read from storage or came from the loop."""
-    until(lambda: is_read(run.past))
+    until(lambda: is_read(run.archive))
     evaluate(run, 6)
     run.plan("ckpt-7", 70)
     run.fail()
     run.tell()
     until(lambda: len(plans(run)) == 7)
-    rows = run.past.read(lambda past: [row.as_json() for row in past.rows])
+    rows = run.archive.read(lambda archive: [row.as_json() for row in archive.rows])
     expected = [{key: row[key] for key in rows[0]} for row in report.rows(run.history)]
     assert rows == expected
 
@@ -113,9 +113,9 @@ def test_no_request_waits_for_storage(run):
     """While storage hangs, every question is answered at once, and the answer says how far the journal was read."""
     run.storage.go_on.clear()
     before = time.monotonic()
-    assert run.past.progress() == {"state": "reading", "share": 0.0, "reason": None}
-    assert run.past.read(PastEvaluations.series) == []
-    assert run.past.details(3) is None
+    assert run.archive.progress() == {"state": "reading", "share": 0.0, "reason": None}
+    assert run.archive.read(ArchivedEvaluations.series) == []
+    assert run.archive.details(3) is None
     evaluate(run, 6)
     run.tell()
     assert time.monotonic() - before < 5
@@ -126,24 +126,24 @@ def test_no_request_waits_for_storage(run):
 def test_storage_that_fails(run):
     """The reason is shown, and it is tried again."""
     run.storage.error = StorageError("the disk is away")
-    until(lambda: run.past.progress()["state"] == "failing")
-    assert "the disk is away" in run.past.progress()["reason"]
+    until(lambda: run.archive.progress()["state"] == "failing")
+    assert "the disk is away" in run.archive.progress()["reason"]
     run.storage.error = None
-    until(lambda: is_read(run.past))
+    until(lambda: is_read(run.archive))
     assert plans(run) == [1, 2, 3, 4, 5]
 
 
 def test_storage_that_fails_is_not_asked_for_ever(run, monkeypatch):
     """Without requests the thread ends, although it could not read the journal."""
     run.storage.error = StorageError("the disk is away")
-    until(lambda: run.past.progress()["state"] == "failing")
+    until(lambda: run.archive.progress()["state"] == "failing")
     monkeypatch.setattr(module, "_IDLE_SECONDS", 0.0)
-    until(lambda: run.past._past is None)
+    until(lambda: run.archive._archive is None)
 
 
 def test_entries_that_the_loop_no_longer_has(run, monkeypatch):
     """A gap between what was read and what the loop still holds is read from storage."""
-    until(lambda: is_read(run.past))
+    until(lambda: is_read(run.archive))
     monkeypatch.setattr(run.history.log, "keep", 2)
     for number in range(6, 20):
         evaluate(run, number)
@@ -153,34 +153,34 @@ def test_entries_that_the_loop_no_longer_has(run, monkeypatch):
 
 def test_a_run_that_began_anew(run, tmp_path):
     """Its entries replace those of the run before."""
-    until(lambda: is_read(run.past))
+    until(lambda: is_read(run.archive))
     for path in [*tmp_path.glob("*/*.json"), tmp_path / "run.json"]:
         path.unlink()
     other = ServedRun(tmp_path)
-    other.past, other.publisher.deliver = run.past, [run.past.update]
+    other.archive, other.publisher.deliver = run.archive, [run.archive.update]
     evaluate(other, 9)
     other.tell()
-    until(lambda: run.past.read(lambda past: [row.checkpoint for row in past.rows]) == ["ckpt-9"])
+    until(lambda: run.archive.read(lambda archive: [row.checkpoint for row in archive.rows]) == ["ckpt-9"])
 
 
 def test_details(run):
     """Everything about one evaluation, read on demand and held for the next question."""
-    found = until(lambda: run.past.details(3))
+    found = until(lambda: run.archive.details(3))
     assert found["metrics"]["test"]["accuracy"]["hex"] == (0.3).hex()
     assert [member["node"] for member in found["members"]] == ["worker-0", "worker-1"]
     assert found["data"]["test"]["fingerprint"] == "9" * 64
     assert found["profile"]["tensorflow"] == "2.20.0"
     assert found["log"] is None
     read = len(run.storage.paths)
-    assert run.past.details(3) is found
+    assert run.archive.details(3) is found
     assert len(run.storage.paths) == read
 
 
 def test_saves_that_retention_removed_are_named_as_such(run, tmp_path):
     """The page of an old evaluation shows its numbers, and says that its saves are gone."""
     (tmp_path / run.history.entries[1].plan.folder / "worker-0-of-2").mkdir(parents=True)
-    assert until(lambda: run.past.details(3))["states_removed"]
-    assert not until(lambda: run.past.details(2))["states_removed"]
+    assert until(lambda: run.archive.details(3))["states_removed"]
+    assert not until(lambda: run.archive.details(2))["states_removed"]
 
 
 def test_details_are_bounded(run):
@@ -189,31 +189,31 @@ def test_details_are_bounded(run):
         evaluate(run, number)
     run.tell()
     for number in range(1, module.DETAILS_KEPT + 6):
-        until(lambda number=number: run.past.details(number))
-    assert len(run.past._details) == module.DETAILS_KEPT
+        until(lambda number=number: run.archive.details(number))
+    assert len(run.archive._details) == module.DETAILS_KEPT
 
 
 def test_no_such_evaluation(run):
     """A plan that does not exist, or has not ended, is not waited for."""
-    until(lambda: is_read(run.past))
+    until(lambda: is_read(run.archive))
     run.plan("ckpt-6", 60)
     run.tell()
     for plan in (6, 99, 10**17):
         with pytest.raises(LookupError):
-            run.past.details(plan)
+            run.archive.details(plan)
 
 
 def test_records_that_are_damaged(run, tmp_path):
     """The details of that evaluation cannot be shown; the others can."""
-    until(lambda: is_read(run.past))
+    until(lambda: is_read(run.archive))
     (tmp_path / "outcomes/000000000002.json").write_text("{")
     assert until(lambda: refusal(run, 2)).startswith("the records of plan 2")
-    assert until(lambda: run.past.details(1))
+    assert until(lambda: run.archive.details(1))
 
 
 def refusal(run, plan):
     try:
-        run.past.details(plan)
+        run.archive.details(plan)
     except LookupError as error:
         return str(error)
     return None
@@ -230,14 +230,14 @@ def test_a_link_among_the_saves_is_not_followed(run, tmp_path):
         (folder / f"worker-{rank}-of-2/states.json").symlink_to(secret)
     run.succeed({"test": {"accuracy": value(0.5)}}, classes={"test": {"recall": {"a": value(0.5), "b": value(0.5)}}})
     run.tell()
-    assert until(lambda: run.past.details(6))["confusion"] == []
+    assert until(lambda: run.archive.details(6))["confusion"] == []
 
 
 def test_it_forgets_everything_when_nobody_looks(run, monkeypatch):
     """The thread ends; the next question starts anew."""
     monkeypatch.setattr(module, "_IDLE_SECONDS", 0.05)
-    until(lambda: is_read(run.past))
-    until(lambda: run.past._past is None)
+    until(lambda: is_read(run.archive))
+    until(lambda: run.archive._archive is None)
     monkeypatch.setattr(module, "_IDLE_SECONDS", 600.0)
-    until(lambda: is_read(run.past))
+    until(lambda: is_read(run.archive))
     assert plans(run) == [1, 2, 3, 4, 5]

@@ -10,13 +10,13 @@ from hypothesis import strategies as some
 from journals import Journal
 
 from sidecar.protocol.records import Value
-from sidecar.publishing.past.curve import curve_json, smoothed, thinned
-from sidecar.publishing.past.evaluations import PastEvaluations
+from sidecar.publishing.evaluation_archive.curve import curve_json, smoothed, thinned
+from sidecar.publishing.evaluation_archive.evaluations import ArchivedEvaluations
 
 
 def past_of(numbers, goal="max", steps=None, data=None):
     """Evaluations with these numbers of test/accuracy."""
-    journal, past = Journal(), PastEvaluations()
+    journal, archive = Journal(), ArchivedEvaluations()
     for place, number in enumerate(numbers):
         step = place * 10 if steps is None else steps[place]
         value = Value(
@@ -28,12 +28,12 @@ def past_of(numbers, goal="max", steps=None, data=None):
         )
         journal.evaluate(f"ckpt-{place}", step, {"accuracy": value}, data=None if data is None else data[place])
     for entry in journal.history.entries:
-        past.add(entry)
-    return past
+        archive.add(entry)
+    return archive
 
 
-def curve(past, points=500, smoothing=0.0, best=None):
-    found = curve_json(past, "test", "accuracy", points=points, smoothing=smoothing, best=best)
+def curve(archive, points=500, smoothing=0.0, best=None):
+    found = curve_json(archive, "test", "accuracy", points=points, smoothing=smoothing, best=best)
     return json.loads(json.dumps(found, allow_nan=False))
 
 
@@ -46,8 +46,8 @@ def test_a_curve_is_broken_where_the_data_changed():
     assert found["smoothed"][:3] == pytest.approx(smoothed(numbers[:3], 0.9))
     many = curve(past_of([0.5] * 300, data="a" * 150 + "b" * 150), points=20)
     assert many["breaks"].count(True) == 1
-    past = past_of(numbers, data="aaabbb")
-    found = [past.json_of(row)["data_changed"] for row in past.rows]
+    archive = past_of(numbers, data="aaabbb")
+    found = [archive.json_of(row)["data_changed"] for row in archive.rows]
     assert [each for each in found if each] == [{"test": "the data of 'test' changed"}]
 
 
@@ -151,7 +151,7 @@ def test_smoothed_values_are_weighted_means(values, weight):
 def test_smoothing_does_not_depend_on_the_points_that_are_shown():
     """It comes before thinning out."""
     random.seed(2)
-    past = past_of([random.random() for _ in range(900)])
-    whole, thin = curve(past, 2000, 0.9), curve(past, 50, 0.9)
+    archive = past_of([random.random() for _ in range(900)])
+    whole, thin = curve(archive, 2000, 0.9), curve(archive, 50, 0.9)
     by_plan = dict(zip(whole["plans"], whole["smoothed"], strict=True))
     assert all(by_plan[plan] == value for plan, value in zip(thin["plans"], thin["smoothed"], strict=True))

@@ -4,6 +4,6 @@
 and `reader` is the thread that reads shared storage for them.
 """
 
-from sidecar.publishing.past.reader import Past, PastReader
+from sidecar.publishing.evaluation_archive.reader import ArchiveReader, EvaluationArchive
 
-__all__ = ["Past", "PastReader"]
+__all__ = ["ArchiveReader", "EvaluationArchive"]

@@ -44,7 +44,7 @@ class Number(NamedTuple):
 
 
 @dataclass(slots=True, kw_only=True)
-class PastEvaluation:
+class ArchivedEvaluation:
     """Hold one row of `sidecar history`: an attempt at an evaluation, or the settlement of a checkpoint."""
 
     plan: int
@@ -103,7 +103,7 @@ class Series(NamedTuple):
     points: int
 
 
-class PastEvaluations:
+class ArchivedEvaluations:
     """Hold a record for each row of `sidecar history`, oldest first. The owner guards it with a lock.
 
     Attributes:
@@ -113,8 +113,8 @@ class PastEvaluations:
 
     def __init__(self) -> None:
         self.count = 0
-        self.rows: list[PastEvaluation] = []
-        self._failed: dict[Key, tuple[str | None, PastEvaluation]] = {}  # the last failed attempt at each checkpoint
+        self.rows: list[ArchivedEvaluation] = []
+        self._failed: dict[Key, tuple[str | None, ArchivedEvaluation]] = {}  # the newest attempt at each one
         self._shared: dict[Any, Any] = {}  # equal values are stored once
         self._series: dict[tuple[str, str], Series] = {}
         self._stretches = Stretches()
@@ -132,7 +132,7 @@ class PastEvaluations:
         """Return all curves, in the order in which the journal names them first."""
         return list(self._series.values())
 
-    def points(self, eval_set: str, metric: str) -> Iterator[tuple[PastEvaluation, Number]]:
+    def points(self, eval_set: str, metric: str) -> Iterator[tuple[ArchivedEvaluation, Number]]:
         """Yield every evaluation that has a metric, with its number, oldest first."""
         places: dict[int, int | None] = {}  # by the identity of `names`, which evaluations share
         for row in self.rows:
@@ -143,7 +143,7 @@ class PastEvaluations:
             if (place := places[key]) is not None:
                 yield row, row.number(place)
 
-    def of_plan(self, plan: int) -> list[PastEvaluation]:
+    def of_plan(self, plan: int) -> list[ArchivedEvaluation]:
         """Return the rows of a plan: one attempt, and the settlements that it holds."""
         return [row for row in self.rows if row.plan == plan]
 
@@ -151,12 +151,12 @@ class PastEvaluations:
         """Return the plans, in order, from which on numbers of an eval set cannot be compared with those before."""
         return [plan for plan, broken in self._breaks.items() if eval_set in broken]
 
-    def json_of(self, row: PastEvaluation) -> dict[str, Any]:
+    def json_of(self, row: ArchivedEvaluation) -> dict[str, Any]:
         """Return a row as JSON, and why older numbers cannot be compared with it, by eval set."""
         is_evaluated = row.status == OutcomeStatus.SUCCEEDED
         return row.as_json() | {"data_changed": self._breaks.get(row.plan, {}) if is_evaluated else {}}
 
-    def before(self, plan: int, count: int) -> list[PastEvaluation]:
+    def before(self, plan: int, count: int) -> list[ArchivedEvaluation]:
         """Return the newest rows of plans before this one, newest first; all rows of a plan, or none of them."""
         end = bisect_left(self.rows, plan, key=lambda row: row.plan)
         start = max(0, end - count)
@@ -168,7 +168,7 @@ class PastEvaluations:
         plan, outcome, result = closed.plan, closed.outcome, closed.outcome.result
         checkpoint = plan.checkpoint
         assert checkpoint is not None  # `JournalState` closes only plans that have a checkpoint
-        row = PastEvaluation(
+        row = ArchivedEvaluation(
             plan=plan.plan,
             attempt=plan.attempt,
             checkpoint=checkpoint.name,
@@ -191,7 +191,7 @@ class PastEvaluations:
             self._failed[checkpoint.key] = plan.task, row
         self.rows.append(row)
 
-    def _note_numbers(self, row: PastEvaluation, result: Result) -> None:
+    def _note_numbers(self, row: ArchivedEvaluation, result: Result) -> None:
         values = [
             ((eval_set, metric, value.goal), value)
             for eval_set, by_metric in result.metrics.items()
@@ -214,7 +214,7 @@ class PastEvaluations:
             del self._failed[settlement.key]
             return
         self.rows.append(
-            PastEvaluation(
+            ArchivedEvaluation(
                 plan=plan.plan,
                 attempt=None,
                 checkpoint=settlement.name,

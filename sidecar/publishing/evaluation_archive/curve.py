@@ -10,18 +10,18 @@ from itertools import groupby, pairwise
 from typing import Any, Final
 
 from sidecar.protocol.records import shown_step
-from sidecar.publishing.past.evaluations import Number, PastEvaluation, PastEvaluations, finite
+from sidecar.publishing.evaluation_archive.evaluations import ArchivedEvaluation, ArchivedEvaluations, Number, finite
 
 MOST_POINTS: Final = 2000
 """The most points of an answer: more than a screen has columns."""
 
 LEAST_POINTS: Final = 10
 
-Point = tuple[PastEvaluation, Number]
+Point = tuple[ArchivedEvaluation, Number]
 
 
 def curve_json(
-    past: PastEvaluations, eval_set: str, metric: str, *, points: int, smoothing: float, best: int | None = None
+    archive: ArchivedEvaluations, eval_set: str, metric: str, *, points: int, smoothing: float, best: int | None = None
 ) -> dict[str, Any] | None:
     """Return a curve as columns of equal length, ordered by step; None if no evaluation has this metric.
 
@@ -31,7 +31,7 @@ def curve_json(
     them, as in `sidecar history --plot`.
 
     Args:
-        past: All evaluations.
+        archive: All evaluations.
         eval_set: Name of the eval set.
         metric: Name of the metric.
         points: The most points to return. With more evaluations, each interval of steps keeps its lowest and its
@@ -39,16 +39,16 @@ def curve_json(
         smoothing: See `smoothed`.
         best: The plan that reached the best value. A requeued evaluation does not count, so the journal decides it.
     """
-    found = list(past.points(eval_set, metric))
+    found = list(archive.points(eval_set, metric))
     if not found:
         return None
     newest = found[-1][0]
-    goal = next(series.goal for series in past.series() if (series.eval_set, series.metric) == (eval_set, metric))
+    goal = next(series.goal for series in archive.series() if (series.eval_set, series.metric) == (eval_set, metric))
     is_mixed = len({row.step is None or row.step_source == "order" for row, _ in found}) > 1
     if not is_mixed:  # else the number of a checkpoint in order would be taken for a step
         found.sort(key=lambda point: (point[0].step or 0, point[0].plan))
     values = [number.value for _, number in found]
-    starts = past.starts(eval_set)
+    starts = archive.starts(eval_set)
     stretches = [bisect_right(starts, row.plan) for row, _ in found]
     smooth = _smoothed_apart(values, stretches, smoothing) if smoothing > 0 else None
     keep = {place for place, (row, _) in enumerate(found) if row is newest or row.plan == best}

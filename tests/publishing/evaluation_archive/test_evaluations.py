@@ -7,15 +7,15 @@ from journals import ACCURACY, Journal, settlement
 
 from sidecar.protocol.records import Value
 from sidecar.publishing import report
-from sidecar.publishing.past.evaluations import MESSAGE_CHARACTERS, PastEvaluations
+from sidecar.publishing.evaluation_archive.evaluations import MESSAGE_CHARACTERS, ArchivedEvaluations
 
 
 def fold(journal):
     """Add all entries of a journal, one by one."""
-    past = PastEvaluations()
+    archive = ArchivedEvaluations()
     for entry in journal.history.entries:
-        past.add(entry)
-    return past
+        archive.add(entry)
+    return archive
 
 
 @pytest.fixture
@@ -82,12 +82,12 @@ def test_pages_of_rows_leave_out_nothing():
             f"ckpt-{number}", step=number, settles=[settlement(f"old-{number}-{each}", "skipped") for each in range(3)]
         )
         journal.succeed()
-    past = fold(journal)
+    archive = fold(journal)
     listed, before = [], 10**6
-    while rows := past.before(before, 2):
+    while rows := archive.before(before, 2):
         listed += rows
         before = rows[-1].plan
-    assert listed == past.rows[::-1]
+    assert listed == archive.rows[::-1]
 
 
 def test_thousands_of_evaluations_are_small():
@@ -96,6 +96,6 @@ def test_thousands_of_evaluations_are_small():
     journal = Journal()
     for number in range(50):
         journal.evaluate(f"ckpt-{number}", number, metrics)
-    past = fold(journal)
-    assert len({id(row.names) for row in past.rows}) == len({id(row.examples) for row in past.rows}) == 1
-    assert all(row.numbers.itemsize * len(row.numbers) == 20 * 3 * 8 for row in past.rows)
+    archive = fold(journal)
+    assert len({id(row.names) for row in archive.rows}) == len({id(row.examples) for row in archive.rows}) == 1
+    assert all(row.numbers.itemsize * len(row.numbers) == 20 * 3 * 8 for row in archive.rows)
