@@ -64,11 +64,15 @@ def _resume(storage: Storage, journal: Journal, calls: Calls, path: str) -> Jour
             return None
         if path == PATH:
             data = _unpacked(data)
-        end = loads(_End, data)
-        if end.run != journal.run:
+        try:
+            snapshot = loads(Snapshot, data)
+        except RecordError:
+            if (end := loads(_End, data)).run == journal.run:
+                journal.expect(end.through, path)  # records are durable before they are folded
             return None
-        journal.expect(end.through, path)  # records are durable before they are folded
-        snapshot = loads(Snapshot, data)
+        if snapshot.run != journal.run:
+            return None
+        journal.expect(snapshot.end.through, path)
         history = restore(snapshot)
         known = journal.resume(snapshot.end.through, snapshot.end.plan_nonce, snapshot.end.outcome_nonce)
     except StorageLostError:
