@@ -99,7 +99,8 @@ class ProgressLines:
         self._written_at = now
         done = f" {progress[slowest.worker]}" if progress[slowest.worker] else ""
         whose = f", the slowest of {len(workers)} workers" if len(workers) > 1 else ""
-        why = f"; {sentence}" if (sentence := self._busy()) else ""
+        if why := self._busy():
+            why, self._busy = f"; {why}", str  # once is enough
         self._write(printable(f"progress: {phase_name(slowest.state, self._framework)}{done}{whose}{why}"))
 
 

@@ -89,4 +89,6 @@ def test_what_is_no_terminal_gets_lines(clock, capsys):
     with shown_progress("torch", console=console, clock=clock, busy=lambda: "busy") as show:
         clock.seconds += 11
         show((worker("a", "import"),))
-    assert capsys.readouterr().err == "progress: imports torch; busy\n"
+        clock.seconds += 11
+        show((worker("a", "build"),))
+    assert capsys.readouterr().err == "progress: imports torch; busy\nprogress: build\n"
