@@ -146,7 +146,7 @@ def test_what_was_evaluated_is_evaluated_again(moody, sidecar):
     refused = sidecar.command("requeue", name, "--checkpoint-dir", daemon.run_dir.parents[1], **NUMPY)
     assert refused.code == 2
     _, *words = shlex.split(refused.sentence.split("`")[1])
-    assert words[:2] == ["requeue", "--again"]
+    assert (words[0], words[2:4]) == ("requeue", [name, "--again"])
     dry = sidecar.command(*words, "--dry-run", **NUMPY)
     assert dry.out.startswith(f"{name} would be requeued (by ")
     assert daemon.status()["evaluated"] == count

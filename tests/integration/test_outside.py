@@ -46,14 +46,15 @@ def test_a_mistyped_directory(sidecar, tmp_path, command):
     done = sidecar.command(*command, "--checkpoint-dir", tmp_path / "ckpst")
     assert done.code == SETTINGS
     assert f"{tmp_path / 'ckpst'}' does not exist" in done.sentence
-    assert "--checkpoint-dir" in done.sentence
+    assert "name the directory" in done.sentence
     assert not (tmp_path / "ckpst").exists()
 
 
 def test_a_directory_without_a_run(sidecar, place):
     """Training may have just begun: that is no mistake."""
     done = sidecar.command("status", "--checkpoint-dir", place)
-    assert (done.code, done.out) == (0, "run ckpts: no daemon has started yet\n")
+    assert done.code == 0
+    assert done.out.startswith("run ckpts: no daemon has started yet; `")
     assert json.loads(sidecar.command("status", "--checkpoint-dir", place, "--json").out)["run_id"] is None
     assert "no daemon has started yet; `" in sidecar.command("history", "--checkpoint-dir", place).out
     assert list(place.iterdir()) == []
