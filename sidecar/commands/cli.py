@@ -94,16 +94,16 @@ def run(
 
 @app.command(
     name="eval",
-    epilog=examples("sidecar eval ckpts -t my_eval.py:task", "sidecar eval ckpts/ckpt-5 -t my_eval.py:task -r 2"),
+    epilog=examples("sidecar eval ckpts -t my_eval.py:task", "sidecar eval ckpts ckpt-5 -t my_eval.py:task -r 2"),
 )
 @takes_settings(*_EVAL_OPTIONS, directory=False)
 def evaluate(
     flags: dict[str, Any],
-    checkpoint: Annotated[
-        Path | None,
+    words: Annotated[
+        list[Path] | None,
         typer.Argument(
-            metavar="CHECKPOINT",
-            help="A file, a SavedModel's folder, a prefix such as ckpts/ckpt-5; or a directory: its newest one.",
+            metavar="[DIR] [CHECKPOINT]",
+            help="A checkpoint, by its name in DIR or by a path such as ckpts/ckpt-5; else the newest one in DIR.",
             show_default=False,
         ),
     ] = None,
@@ -117,7 +117,10 @@ def evaluate(
     from sidecar.commands.evaluate import evaluate as evaluate_one
     from sidecar.commands.evaluate import find_checkpoint
 
-    settings, path = find_checkpoint(flags, checkpoint, warn)
+    typed = words or []
+    if len(typed) > 2:  # noqa: PLR2004 - DIR and CHECKPOINT
+        raise SettingsError(f"{' '.join(map(str, typed))}: one checkpoint at a time, as in `sidecar eval ckpts ckpt-5`")
+    settings, path = find_checkpoint(flags, Path(*typed) if typed else None, warn)
     evaluate_one(settings, os.environ, path, save_dir=save_dir, as_json=as_json, warn=warn)
 
 

@@ -260,6 +260,16 @@ def test_eval_of_an_empty_directory(type_, here):
     assert (code, err) == (2, f"sidecar: there is no complete checkpoint in {here / 'ckpts'}\n")
 
 
+def test_eval_takes_the_directory_first(type_, here):
+    """As all commands do; several checkpoints are several commands."""
+    (here / "ckpts").mkdir()
+    (here / "my_eval.py").write_text("import torch\n\n\ndef task():\n    pass\n")
+    for words in (["ckpts", "ckpt-5"], ["ckpts/ckpt-5"]):
+        code, _, err = type_("eval", *words, "-t", "my_eval.py:task")
+        assert (code, f"there is no checkpoint ckpt-5 in {here / 'ckpts'}" in err) == (2, True)
+    assert "one checkpoint at a time" in type_("eval", "ckpts", "ckpt-5", "ckpt-6", "-t", "my_eval.py:task")[2]
+
+
 def test_requeue_takes_paths(type_, here):
     """As `eval` does; their directory is that of the run."""
     (here / "ckpts").mkdir()

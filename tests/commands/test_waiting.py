@@ -2,6 +2,8 @@ import os
 
 import pytest
 
+from sidecar.commands.status.collect import RunStatus
+from sidecar.commands.status.render import plan_line
 from sidecar.commands.waiting import busy_among, busy_here, usual_seconds
 from sidecar.settings import Settings
 
@@ -26,3 +28,5 @@ def test_the_usual_time(journal):
     assert usual_seconds(journal.history) is None
     journal.evaluate("ckpt-6", 600)
     assert usual_seconds(journal.history) == 1.5
+    journal.plan("ckpt-7", step=700)
+    assert ", usually 2 s, " in plan_line(RunStatus(run_id="r", history=journal.history))
