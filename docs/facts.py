@@ -96,7 +96,7 @@ def _lost_places(prose: str) -> Iterator[str]:
                 yield f"`{place}` does not exist"
         for name in re.findall(r"(?<![\w/])(?:\w+/)?test_\w+\.py\b", span):
             if not any((ROOT / "tests").rglob(name)):
-                yield f"`{name}` is no file below tests/"
+                yield f"`{name}` is not a file below tests/"
 
 
 def _unknown_words(prose: str) -> Iterator[str]:

@@ -36,7 +36,7 @@ def _number(node: ast.expr) -> int | float:
             return float(_number(left)) ** _number(right)
         case ast.BinOp(left=left, op=ast.LShift(), right=right):
             return int(_number(left)) << int(_number(right))
-    raise LookupError(f"{ast.unparse(node)} is no number")
+    raise LookupError(f"{ast.unparse(node)} is not a number")
 
 
 def _counted(module: str, name: str, unit: int = 1, words: bool = False) -> Callable[[], str]:

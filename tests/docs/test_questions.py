@@ -18,7 +18,7 @@ DOCS = ROOT / "docs"
 FAQ = "how-to/faq.md"
 
 QUESTIONS = {
-    "share the GPU": (FAQ, "Share the GPU with training"),
+    "share the GPU": (FAQ, "Share the GPU with training, multi-GPU"),
     "several eval sets": ("how-to/write-a-task.md", "Several eval sets"),
     "slurm": ("how-to/slurm.md", "Run with Slurm"),
     "kubernetes": ("how-to/kubernetes.md", "Run on Kubernetes"),
@@ -34,7 +34,7 @@ QUESTIONS = {
     "s3 gcs": (FAQ, "S3, GCS and other buckets"),
     "llm": (FAQ, "Language models, LLM"),
     "lora": (FAQ, "LoRA, peft, adapters"),
-    "slack": (FAQ, "Slack, Discord, Teams, mail"),
+    "slack": (FAQ, "Slack, Discord, Teams, email"),
     "pandas dataframe": (FAQ, "pandas: results as a DataFrame"),
     "compare two runs": (FAQ, "Compare two runs"),
     "custom plot": (FAQ, "matplotlib: a custom plot of a metric"),
@@ -46,6 +46,12 @@ QUESTIONS = {
     "best checkpoint": ("how-to/best-checkpoint.md", "Keep and deploy the best checkpoint"),
     "helm": (FAQ, "Kubernetes, Helm"),
     "uninstall": (FAQ, "Uninstall"),
+    "email": (FAQ, "Slack, Discord, Teams, email"),
+    "debug": (FAQ, "Debug a task"),
+    "overfitting": (FAQ, "Overfitting: curves of train and test"),
+    "parquet": (FAQ, "Parquet, WebDataset, streaming data sets"),
+    "optuna": (FAQ, "Hyperparameter search: Optuna, Hydra, Ray Tune"),
+    "apptainer": (FAQ, "Podman, Apptainer, Singularity"),
 }
 """What people type, with the page and the heading that answer it."""
 
