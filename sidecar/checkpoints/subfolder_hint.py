@@ -23,6 +23,7 @@ from sidecar.checkpoints.formats import FORMATS, Format, file_group
 from sidecar.checkpoints.scan import in_folder
 from sidecar.system.bounded_calls import Calls, HangingError
 from sidecar.system.clock import Clock
+from sidecar.system.plain_text import listed
 
 _SEARCH_SECONDS: Final = 30.0  # between two searches
 _SEARCH_SHARE: Final = 1000  # a search may take one part in 1,000 of the time: 100,000 names take 0.2 s
@@ -77,11 +78,8 @@ def of_several_runs(root: Path, names_by_folder: Mapping[str, Sequence[str]]) ->
     runs = sorted({folder for folders in folders_of.values() if len(folders) > 1 for folder in folders})
     if not runs:
         return None
-    more = f" and {len(runs) - _RUNS_NAMED} more" if len(runs) > _RUNS_NAMED else ""
     command = f"sidecar run {shlex.quote(str(root / runs[0]))}"
-    return (
-        f"{', '.join(runs[:_RUNS_NAMED])}{more} look like {len(runs)} runs: give each one its own daemon, `{command}`"
-    )
+    return f"{listed(runs, _RUNS_NAMED)} look like {len(runs)} runs: give each one its own daemon, `{command}`"
 
 
 def similar_folder(path: Path) -> str:

@@ -15,7 +15,7 @@ from sidecar.coordination.journal_state import Closed, Entry
 from sidecar.coordination.totals import number_of
 from sidecar.protocol.records import Key, Value, shown_step
 from sidecar.publishing.stretches import stretch_numbers
-from sidecar.system.plain_text import number, one_line, shortened
+from sidecar.system.plain_text import listed, number, one_line, shortened
 
 PLOTS_SHOWN: Final = 6
 """The most plots of one command: more would scroll away."""
@@ -119,14 +119,12 @@ def _plot(series: Series, best: int | None, columns: int, *, colors: bool) -> It
         yield from _canvas(series, marked, columns, colors=colors).splitlines()
     changes = [after for before, after in pairwise(series.points) if after.stretch != before.stretch]
     if changes:
-        few = ", ".join(one_line(point.where) for point in changes[:_GAPS_NAMED])
-        more = f" and {len(changes) - _GAPS_NAMED} more" if len(changes) > _GAPS_NAMED else ""
-        yield f"data or task changed at {few}{more}: numbers on both sides cannot be compared"
+        few = listed([one_line(point.where) for point in changes], _GAPS_NAMED)
+        yield f"data or task changed at {few}: numbers on both sides cannot be compared"
     left_out = [point for point in series.points if abs(point.number) > _LARGEST or math.isnan(point.number)]
     if left_out:
-        few = ", ".join(f"{number(point.value.number)} at {one_line(point.where)}" for point in left_out[:_GAPS_NAMED])
-        more = f" and {len(left_out) - _GAPS_NAMED} more" if len(left_out) > _GAPS_NAMED else ""
-        yield f"gaps: {few}{more}: not finite, or too large to draw"
+        few = listed([f"{number(point.value.number)} at {one_line(point.where)}" for point in left_out], _GAPS_NAMED)
+        yield f"gaps: {few}: not finite, or too large to draw"
     yield ""
 
 

@@ -10,7 +10,7 @@ from sidecar.protocol.records import shown_step
 from sidecar.publishing.report import bests, plan_of
 from sidecar.publishing.stretches import mark
 from sidecar.system.clock import local_time, seconds_between
-from sidecar.system.plain_text import aligned, broken_at_signs, number, one_line
+from sidecar.system.plain_text import aligned, broken_at_signs, listed, number, one_line
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -115,8 +115,7 @@ def _empty(columns: Sequence[_Column], widths: Sequence[int], *, with_heading: b
 
 def left_out_line(names: Sequence[str]) -> str:
     """Return a sentence about the columns that have no room."""
-    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-    return f"no room for: {', '.join(map(one_line, names[:_NAMED]))}{more}; --metric and --set choose, --csv has all"
+    return f"no room for: {listed([*map(one_line, names)], _NAMED)}; --metric and --set choose, --csv has all"
 
 
 def _columns(rows: Sequence[Row], best: Mapping[Metric, int]) -> list[_Column]:

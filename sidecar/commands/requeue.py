@@ -35,7 +35,7 @@ from sidecar.protocol.states import OutcomeStatus, Verdict
 from sidecar.retention.exports.export_folder import names_in, opened_exports
 from sidecar.settings import Settings
 from sidecar.system.clock import Clock, timestamp
-from sidecar.system.plain_text import printable
+from sidecar.system.plain_text import listed, printable
 
 # A daemon with a queue proposes a few milliseconds after an outcome. A slower requeue waits for one more plan.
 _SHORTEST_PAUSE_SECONDS: Final = 0.005
@@ -316,8 +316,7 @@ class _Choice:
         evaluated = [ended for ended in reversed([*self._ended(again=True)]) if ended.key in succeeded]
         gone = [ended.key[0] for ended in evaluated if ended.key not in self.keys]
         if gone:
-            more = f" and {len(gone) - _NAMES_SHOWN} more" if len(gone) > _NAMES_SHOWN else ""
-            names = f"{', '.join(gone[:_NAMES_SHOWN])}{more}"
+            names = listed(gone, _NAMES_SHOWN)
             self.report(f"not requeued, as their files are gone: {names}{_subfolder_hint(gone)}")
         if not evaluated:
             self.report("no checkpoint was evaluated that is not waiting already: nothing to requeue")

@@ -45,12 +45,14 @@ class NpyTable:
         """
         columns = {name: _plain(name, array) for name, array in rows.columns.items()}
         if PLACE in columns:
-            raise _refused(PLACE, "has a name that is reserved: choose another name")
+            raise refused_column(PLACE, "has a name that is reserved: choose another name")
         if rows.first is not None:
             columns = {PLACE: np.arange(rows.first, rows.first + rows.examples, dtype=np.int64)} | columns
         for name, array in columns.items():
             if array.ndim == 0 or len(array) != rows.examples:
-                raise _refused(name, f"has shape {array.shape} for {rows.examples} examples: save one row for each")
+                raise refused_column(
+                    name, f"has shape {array.shape} for {rows.examples} examples: save one row for each"
+                )
         if not self._columns:
             self._folder.mkdir(parents=True)
             for name, array in columns.items():
@@ -90,7 +92,7 @@ class _Column:
 
     def add(self, name: str, array: NDArray[Any]) -> None:
         if (array.dtype, array.shape[1:]) != (self._dtype, self._row):
-            raise _refused(
+            raise refused_column(
                 name,
                 f"has rows of {array.dtype} {array.shape[1:]} after rows of {self._dtype} {self._row}: save "
                 f"rows of one shape, or pad them in Task(predictions=lambda x, y, predictions: …)",
@@ -126,7 +128,7 @@ def columns_of(name: str, structure: Any) -> dict[str, Any]:
     for key, part in parts:
         for column, array in columns_of(f"{name}_{key}", part).items():
             if column in columns:
-                raise _refused(column, "is the name of two parts: give them different names")
+                raise refused_column(column, "is the name of two parts: give them different names")
             columns[column] = array
     return columns
 
@@ -136,9 +138,12 @@ def _plain(name: str, array: NDArray[Any]) -> NDArray[Any]:
     if array.dtype.kind == "V":  # bfloat16 and float8, which are not types of NumPy; float32 holds them exactly
         return array.astype(np.float32)
     if array.dtype.kind not in "biufc":
-        raise _refused(name, f"holds {array.dtype}, which is not a type of numbers: save numbers, such as an index")
+        raise refused_column(
+            name, f"holds {array.dtype}, which is not a type of numbers: save numbers, such as an index"
+        )
     return array
 
 
-def _refused(column: str, complaint: str) -> EvaluationError:
+def refused_column(column: str, complaint: str) -> EvaluationError:
+    """Return the error about a column that cannot be saved."""
     return EvaluationError("task_error", f"Task(predictions=…): column {column!r} {complaint}")

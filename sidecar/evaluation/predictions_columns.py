@@ -4,7 +4,6 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from sidecar.evaluation.data.elements import parts_of
-from sidecar.evaluation.failures import EvaluationError
 from sidecar.evaluation.npy_table import columns_of
 from sidecar.evaluation.task import call
 
@@ -37,8 +36,3 @@ class PredictionsColumns:
             columns = columns_of("y", y) | columns_of("predictions", predictions)
             columns |= columns_of("weights", weights) | columns_of("mask", self._mask_of(predictions))
         return {str(name): self._as_column(str(name), column) for name, column in columns.items() if column is not None}
-
-
-def refused_column(column: str, complaint: str) -> EvaluationError:
-    """Return the error about a column that cannot be saved."""
-    return EvaluationError("task_error", f"Task(predictions=…): column {column!r} {complaint}")

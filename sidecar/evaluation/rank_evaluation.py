@@ -33,6 +33,7 @@ from sidecar.evaluation.task import MAX_EVAL_SETS
 from sidecar.protocol.messages import Done, Evaluate, Join, Progress, Report
 from sidecar.protocol.records import EvalData, Goal, Result, Value
 from sidecar.protocol.states import WorkerPhase
+from sidecar.system.plain_text import listed
 
 _HELLO: Final = {
     "plan": "are not in the same plan",
@@ -334,8 +335,7 @@ def _name_parts(collective: Collective, join: Join, outside: Mapping[str, str]) 
     rows = _gather(collective, join, row)
     numbers = [number for number in range(_MAX_PARTS) if differing(rows[:, number])]
     names = [parts[number][0] for number in numbers if number < len(parts)]
-    more = f" and {len(names) - _MAX_NAMED_PARTS} more" if len(names) > _MAX_NAMED_PARTS else ""
-    return (", ".join(names[:_MAX_NAMED_PARTS]) or "some layers") + more
+    return listed(names, _MAX_NAMED_PARTS) or "some layers"
 
 
 def _describe_profiles(rows: Int64s, join: Join) -> str:

@@ -14,6 +14,7 @@ from sidecar.coordination.journal_state import JournalState
 from sidecar.protocol.heartbeat import Heartbeat, NumericProfiles
 from sidecar.protocol.records import Checkpoint
 from sidecar.protocol.states import FailureClass, NodeState
+from sidecar.system.plain_text import listed
 
 Reason = Literal["version", "task", "profile", "losses", "unreadable"]
 
@@ -148,7 +149,7 @@ def left_out(
             lost = "the last plan" if count == 1 else f"{count} plans in a row"
             reasons[heartbeat.node] = LeftOut("losses", f"it lost {lost}: the next goes without it")
         elif heartbeat.checkpoints.unreadable:
-            unreadable = _first_names(heartbeat.checkpoints.unreadable)
+            unreadable = listed(heartbeat.checkpoints.unreadable, _NAMES_SHOWN)
             reasons[heartbeat.node] = LeftOut("unreadable", f"it cannot read {unreadable}")
     return reasons
 
@@ -195,9 +196,3 @@ def _difference(heartbeat: Heartbeat, compatible: Sequence[Heartbeat]) -> LeftOu
     profile = next((other.numerics.shown for other in compatible if other.numerics.shown), "")
     profiles = f"{heartbeat.numerics.shown}, most {profile}"
     return LeftOut("profile", f"it computes with other versions, devices or settings (numeric profile {profiles})")
-
-
-def _first_names(names: Sequence[str]) -> str:
-    """Return the first few names for a sentence, and the number of the others."""
-    more = f" and {len(names) - _NAMES_SHOWN} more" if len(names) > _NAMES_SHOWN else ""
-    return ", ".join(names[:_NAMES_SHOWN]) + more

@@ -7,27 +7,19 @@ from typing import Literal
 
 from pydantic import BaseModel
 
+from sidecar.settings import values
 from sidecar.settings.hook_values import Hooks
 from sidecar.settings.sink_values import InstalledSinks, TrackingUri
-from sidecar.settings.values import (
-    Count,
-    Difference,
-    ExportCount,
-    MetricName,
-    OptionalDirectory,
-    ReceiverUrl,
-    Seconds,
-)
 
 
 class OutputSettings(BaseModel):
     """Hold the settings of results. Only `Settings`, which has all others as well, is ever made."""
 
     # Sinks of results
-    remote_write: ReceiverUrl | None = None
+    remote_write: values.ReceiverUrl | None = None
     """URL to which every result is sent by Prometheus remote write, with its time, such as
     `http://prometheus:9090/api/v1/write`; it may hold `user:password@`. Default: only the user knows a receiver."""
-    tensorboard_dir: OptionalDirectory = None
+    tensorboard_dir: values.OptionalDirectory = None
     """Log directory of TensorBoard to which every result is written. Default: nothing is written unless asked for."""
     tensorboard_tags: Literal["metric", "keras"] = "metric"
     """Names of TensorBoard's series: those of the metrics, or those of tf_keras' `SidecarEvaluator` (`keras`). Default:
@@ -45,7 +37,7 @@ class OutputSettings(BaseModel):
     sinks: InstalledSinks = {}
     """Sinks that other installed packages provide, as tables `[sinks.NAME]` with their options, or a JSON object.
     Default: no code of others is loaded unless it is named."""
-    sink_timeout_seconds: Seconds = 10.0
+    sink_timeout_seconds: values.Seconds = 10.0
     """Time that a sink, such as `remote_write`, may take for each step of a request, and for the last results when the
     daemon ends. Default: a receiver answers in milliseconds, and one that hangs delays its own results only."""
 
@@ -53,21 +45,21 @@ class OutputSettings(BaseModel):
     hooks: Hooks = {}
     """Commands or URLs that are called after each `result`, on a new `best` one, on a `failure`, on a result with
     `nan`, and at the `end` of the run. Default: only the user knows whom to call."""
-    early_stop_patience: Count | None = None
+    early_stop_patience: values.Count | None = None
     """Evaluations in a row without an improvement after which the daemon writes the signal to stop training. Default:
     no signal, since only the user knows how long a plateau of the metric may last."""
-    early_stop_metric: MetricName | None = None
+    early_stop_metric: values.MetricName | None = None
     """Metric, as EVAL_SET/METRIC, that must improve. Default: `best_metric`, else the first metric of the task that has
     a direction, since a task lists its main metric first."""
-    early_stop_min_delta: Difference = 0.0
+    early_stop_min_delta: values.Difference = 0.0
     """Difference by more than which a value must be better to count as an improvement. Default: any better value
     counts, since only the user knows how much the metric varies."""
 
     # The best checkpoints
-    best_metric: MetricName | None = None
+    best_metric: values.MetricName | None = None
     """Metric, as EVAL_SET/METRIC, by which the best evaluations are chosen, whose saves are retained, too. Default: the
     first metric of the task that has a direction, since a task lists its main metric first."""
-    export_best: ExportCount = 0
+    export_best: values.ExportCount = 0
     """Number of best checkpoints that are kept whole in the state directory, in the folder `exports`, also when
     training deletes them: at most 10, and all nodes must have the same number. Default: they take as much space as
     checkpoints do, and only the user knows whether training keeps them anyway."""

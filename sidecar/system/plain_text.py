@@ -56,6 +56,12 @@ def broken_at_signs(name: str, width: int) -> list[str]:
     return [line if len(line) <= width else f"{line[: width - 1]}…" for line in lines]
 
 
+def listed(names: Sequence[str], most: int = 5, *, separator: str = ", ") -> str:
+    """Return at most so many names for a sentence, and the number of the others."""
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return separator.join(names[:most]) + more
+
+
 def encodable(text: str) -> str:
     """Return a text that UTF-8 can encode: bytes of the name of a file that are not UTF-8 are escaped."""
     return text.encode(errors="backslashreplace").decode()

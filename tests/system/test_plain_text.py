@@ -2,7 +2,16 @@
 
 import pytest
 
-from sidecar.system.plain_text import aligned, interval, number, one_line, printable, shortened, without_password
+from sidecar.system.plain_text import (
+    aligned,
+    interval,
+    listed,
+    number,
+    one_line,
+    printable,
+    shortened,
+    without_password,
+)
 
 
 def test_numbers_have_five_digits_and_texts_stay():
@@ -48,3 +57,10 @@ def test_long_values_are_cut():
 def test_passwords_in_urls_are_not_shown(text, shown):
     """Messages go into logs that others read."""
     assert without_password(text) == shown
+
+
+def test_few_names_are_listed_and_many_counted():
+    """The sentence has the first names, and the number of the others."""
+    assert listed(["a", "b"], 2) == "a, b"
+    assert listed(["a", "b", "c", "d"], 2, separator="; ") == "a; b and 2 more"
+    assert listed([]) == ""

@@ -19,12 +19,12 @@ from sidecar.protocol.export_rule import ExportRule
 from sidecar.protocol.heartbeat import AboutNode, Heartbeat, JournalPosition
 from sidecar.protocol.states import NodeState
 from sidecar.system.clock import Clock
+from sidecar.system.plain_text import listed
 
 OBSERVED_BEATS: Final = 4.25  # enough for four changes of a heartbeat, so for three gaps, and some delay
 _FIRST_BEATS: Final = 2.25  # a node whose heartbeat has not changed by then is not alive
 _READING_SECONDS: Final = 0.03  # between two readings: the resolution of the measurement
 _MOST_WATCHED: Final = 16  # nodes; with more, the time of the reading itself would distort the measurement
-_NAMES_SHOWN: Final = 5
 _RULES_SHOWN: Final = 5
 _DIGEST_CHARACTERS: Final = 8
 
@@ -138,7 +138,7 @@ def exports(
             nodes_of_rule.setdefault(its_rule, []).append(other)
     if len(nodes_of_rule) > 1:
         found = "; ".join(
-            f"export_best = {rule.count}, best_metric = {rule.metric}, best_by = {rule.by} on {_shortened(nodes)}"
+            f"export_best = {rule.count}, best_metric = {rule.metric}, best_by = {rule.by} on {listed(nodes)}"
             for rule, nodes in list(nodes_of_rule.items())[:_RULES_SHOWN]
         )
         more = f"; and {len(nodes_of_rule) - _RULES_SHOWN} more" if len(nodes_of_rule) > _RULES_SHOWN else ""
@@ -200,9 +200,4 @@ def _lease_for(late: float) -> float:
 
 
 def _names(observed_nodes: list[ObservedNode]) -> str:
-    return _shortened([observed.heartbeat.node for observed in observed_nodes])
-
-
-def _shortened(names: list[str]) -> str:
-    more = f" and {len(names) - _NAMES_SHOWN} more" if len(names) > _NAMES_SHOWN else ""
-    return ", ".join(names[:_NAMES_SHOWN]) + more
+    return listed([observed.heartbeat.node for observed in observed_nodes])

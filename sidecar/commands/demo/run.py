@@ -5,7 +5,6 @@ It imports no framework. It reads the files of the run, as `sidecar status` does
 
 import importlib.util
 import shlex
-import shutil
 import signal
 import sys
 import time
@@ -22,6 +21,7 @@ from sidecar.commands.demo.folder import Folder, claimed
 from sidecar.commands.demo.frameworks import TASKS, Framework
 from sidecar.commands.demo.screen import Scene, activity, opened
 from sidecar.commands.from_settings import make_catalog
+from sidecar.commands.hints import program, short
 from sidecar.commands.status.collect import RunObserver, RunStatus
 from sidecar.coordination.storage import PosixStorage
 from sidecar.errors import SettingsError, StorageError
@@ -146,7 +146,7 @@ def run(directory: Path, *, keep: bool, checkpoints: int, framework: Framework) 
         _say(
             console,
             "A chief and a worker learn handwritten digits. Some labels are wrong, so they overfit. Beside each runs:",
-            f"  sidecar run --checkpoint-dir {_short(folder.checkpoints)} --replicas 2 \\",
+            f"  sidecar run --checkpoint-dir {short(folder.checkpoints)} --replicas 2 \\",
             f"    --task {framework.task_file}:task",
             "",
         )
@@ -195,20 +195,12 @@ def _conclude(console: Console, demo: Demo) -> None:
         f"From {demo.job.daemons[-1].url}/metrics, as Prometheus would see it:",
         *(f"  {line}" for line in demo.sample()),
         "",
-        f"Saves:      {_short(checkpoints / '.sidecar' / checkpoints.name / 'evaluations')}",
-        f"Logs:       {_short(demo.folder.logs)}",
-        f"Look again: {_program()} history --checkpoint-dir {shlex.quote(_short(checkpoints))}",
-        f"Status page and metrics: {_program()} demo --keep leaves them there until Ctrl-C",
-        f"Your own model: {_program()} init DIR, where DIR is what your training saves checkpoints in",
+        f"Saves:      {short(checkpoints / '.sidecar' / checkpoints.name / 'evaluations')}",
+        f"Logs:       {short(demo.folder.logs)}",
+        f"Look again: {program()} history --checkpoint-dir {shlex.quote(short(checkpoints))}",
+        f"Status page and metrics: {program()} demo --keep leaves them there until Ctrl-C",
+        f"Your own model: {program()} init DIR, where DIR is what your training saves checkpoints in",
     )
-
-
-def _program() -> str:
-    """Return how this user types `sidecar`: with its path if its virtual environment is not activated."""
-    on_path = shutil.which("sidecar")
-    program = Path(sys.argv[0])
-    same = on_path is not None and program.exists() and Path(on_path).samefile(program)
-    return "sidecar" if same else shlex.quote(_short(program))
 
 
 def _serve(console: Console, demo: Demo) -> None:
@@ -236,9 +228,3 @@ def _require_packages(framework: Framework) -> None:
 
 def _say(console: Console, *lines: str) -> None:
     console.print("\n".join(lines), markup=False, soft_wrap=True)
-
-
-def _short(path: Path) -> str:
-    """Return a path as a person would type it in the current directory."""
-    here = Path.cwd()
-    return str(path.relative_to(here) if path.is_relative_to(here) else path)

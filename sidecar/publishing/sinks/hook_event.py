@@ -5,11 +5,11 @@ The schema is docs/reference/hook-event.schema.json. Fields may be added to a ve
 
 import json
 import math
-from collections.abc import Mapping
 from typing import Any, Final, Literal
 
 from sidecar.coordination.totals import Best
-from sidecar.protocol.records import Checkpoint, Nonfinite, Result, Value, shown_step
+from sidecar.protocol.records import Checkpoint, Nonfinite, Result, shown_step
+from sidecar.publishing.report import numbers
 from sidecar.publishing.sinks.best_so_far import BestSoFar, value_of
 from sidecar.publishing.sinks.sink import Evaluation, Event, Failure, RunEnd
 from sidecar.system.clock import timestamp
@@ -112,7 +112,7 @@ def _details(event: Event, best: BestSoFar) -> dict[str, Any]:
     result = event.result
     return {
         "checkpoint": _checkpoint(event.checkpoint),
-        "metrics": {eval_set: _numbers(values) for eval_set, values in result.metrics.items()},
+        "metrics": {eval_set: numbers(values) for eval_set, values in result.metrics.items()},
         "examples": result.counted(),
         "workers": result.workers,
         "changed": list(result.changed),
@@ -130,14 +130,6 @@ def _checkpoint(checkpoint: Checkpoint) -> dict[str, Any]:
         "digest": checkpoint.digest,
         "step": checkpoint.step,
         "step_source": checkpoint.step_source,
-    }
-
-
-def _numbers(values: Mapping[str, Value]) -> dict[str, dict[str, Any]]:
-    """Return the numbers as `sidecar history --json` has them."""
-    return {
-        name: {"value": value.value, "hex": value.hex, "lower": value.lower, "upper": value.upper}
-        for name, value in values.items()
     }
 
 

@@ -39,9 +39,10 @@ from sidecar.evaluation.first_batch import FirstBatch
 from sidecar.evaluation.measurement import Measurement, chosen
 from sidecar.evaluation.metrics.in_turn import ResultsInTurn
 from sidecar.evaluation.metrics.metric import MetricResult
+from sidecar.evaluation.npy_table import refused_column
 from sidecar.evaluation.output_comparison import no_outputs, summary
 from sidecar.evaluation.path_alias import require_present
-from sidecar.evaluation.predictions_columns import PredictionsColumns, refused_column
+from sidecar.evaluation.predictions_columns import PredictionsColumns
 from sidecar.evaluation.repeatability import RandomDraws
 from sidecar.evaluation.states import SetStates
 from sidecar.evaluation.task import EvalSet, Task, call

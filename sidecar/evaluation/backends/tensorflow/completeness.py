@@ -9,12 +9,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from sidecar.evaluation.backends.tensorflow.differences import name_of, some
+from sidecar.evaluation.backends.tensorflow.differences import name_of
 from sidecar.evaluation.backends.tensorflow.libraries import class_named, is_keras_2, layers_of
 from sidecar.evaluation.backends.tensorflow.saved_switches import advice_for
 from sidecar.evaluation.failures import EvaluationError
 from sidecar.evaluation.name_patterns import matches, unused
 from sidecar.evaluation.remedy import GIVE_SAVED_MODEL, Remedy
+from sidecar.system.plain_text import listed
 
 _MOST_PATTERNS: Final = 5  # in the line that a message proposes
 _NOT_RESTORED: Final = re.compile(
@@ -81,7 +82,7 @@ class Exceptions:
             raise EvaluationError(
                 "mismatch",
                 f"{path} holds {_count(refused, 'value')} of the saved model that this model has no variable for: "
-                f"{some([str(value) for value in refused])}. ",
+                f"{listed([str(value) for value in refused])}. ",
                 remedy=_remedy(refused) + advice,
             )
 
@@ -93,15 +94,15 @@ class Exceptions:
         ignored = [value for value in values if value.is_named_by(self.ignore)]
         others = [value.name for value in values if value not in ignored]
         if ignored:
-            names = some([value.name for value in ignored])
+            names = listed([value.name for value in ignored])
             notes.append(f"{_count(ignored, 'value')} of the checkpoint left out, as Task(ignore=…) says: {names}")
         if others:
             notes.append(
                 f"{_count(others, 'value')} of the checkpoint left out, as Task(checkpoint=…) names the place: "
-                f"{some(others)}"
+                f"{listed(others)}"
             )
         if kept:
-            names = some([plain_name(variable) for variable in kept])
+            names = listed([plain_name(variable) for variable in kept])
             notes.append(
                 f"{_count(kept, 'variable')} not in the checkpoint with the value of build_model, as "
                 f"Task(from_build_model=…) says: {names}"
@@ -112,7 +113,7 @@ class Exceptions:
             ("from_build_model", self.from_build_model, [plain_name(variable) for variable in kept]),
         ):
             if without := unused(patterns, names_of_it):
-                notes.append(f"Task({argument}=…): nothing in this checkpoint needs {some(list(map(repr, without)))}")
+                notes.append(f"Task({argument}=…): nothing in this checkpoint needs {listed(list(map(repr, without)))}")
         return tuple(notes)
 
 
@@ -174,7 +175,7 @@ def require_same_layers(model: Any, pairs: Iterable[tuple[str, str]], path: str)
     own = {layer.name for layer in layers_of(model) if not _is_made_up(layer)}
     moved = {name: saved for name, saved in pairs if name != saved and name.rpartition("/")[2] in own}
     if moved and set(moved) == set(moved.values()):
-        text = some([f"layer {name!r} of the model is in the place of {saved!r}" for name, saved in moved.items()])
+        text = listed([f"layer {name!r} of the model is in the place of {saved!r}" for name, saved in moved.items()])
         raise EvaluationError(
             "mismatch",
             f"{path} holds the layers in another order: {text}. ",

@@ -4,12 +4,10 @@ Keras itself stops at the first layer that differs, and its message contains all
 """
 
 import contextlib
-from collections.abc import Sequence
 from functools import partial
 from typing import Any, Final
 
 _HOOK: Final = "load_own_variables"  # public in Keras 3 and tf_keras: receives the contents of the file for one layer
-_NAMED: Final = 5  # number of variables that an error lists by name
 
 
 def differences(model: Any, path: str) -> list[str]:
@@ -34,12 +32,6 @@ def differences(model: Any, path: str) -> list[str]:
 def name_of(variable: Any) -> str:
     """Return the name of a variable as messages show it."""
     return str(getattr(variable, "path", None) or variable.name)
-
-
-def some(names: Sequence[str]) -> str:
-    """Return the first few names, and how many more there are."""
-    more = len(names) - _NAMED
-    return ", ".join(names[:_NAMED]) + (f" and {more} more" if more > 0 else "")
 
 
 def _compare(layer: Any, messages: list[str], store: Any) -> None:

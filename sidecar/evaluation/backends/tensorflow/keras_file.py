@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sidecar.evaluation.backends.tensorflow.completeness import NONE, Exceptions, Restored, require_same_layers
-from sidecar.evaluation.backends.tensorflow.differences import differences, name_of, some
+from sidecar.evaluation.backends.tensorflow.differences import differences, name_of
 from sidecar.evaluation.backends.tensorflow.file_contents import recorded
 from sidecar.evaluation.backends.tensorflow.keras_assets import DAMAGE_ERRORS, load_assets
 from sidecar.evaluation.backends.tensorflow.libraries import is_keras_2
@@ -25,6 +25,7 @@ from sidecar.evaluation.backends.tensorflow.saved_switches import advice_against
 from sidecar.evaluation.failures import EvaluationError
 from sidecar.evaluation.hdf5 import MAX_CHARACTERS, read_failure, require_readable, require_self_contained
 from sidecar.evaluation.remedy import GIVE_SAVED_MODEL
+from sidecar.system.plain_text import listed
 
 _ADVICE: Final = GIVE_SAVED_MODEL.sentence()
 _ARCHIVE: Final = ".keras"
@@ -90,7 +91,8 @@ def load(model: Any, variables: list[Any], path: str, *, model_of: int, exceptio
     hint = advice(by_file(path), model_of=model_of) or advice_against(names) or _ADVICE
     raise EvaluationError(
         "mismatch",
-        f"{path} does not hold the model: {len(missing)} of {len(variables)} variables are not in it: {some(names)}. ",
+        f"{path} does not hold the model: {len(missing)} of {len(variables)} variables are not in it: "
+        f"{listed(names)}. ",
         remedy=hint + ".",
     )
 
@@ -114,7 +116,9 @@ def _load(model: Any, path: str, model_of: int) -> None:
     require_readable(path)
     if isinstance(failure, DAMAGE_ERRORS):
         raise read_failure(path, failure) from failure
-    reason = some(differences(model, path)) or " ".join(str(failure).split())[:MAX_CHARACTERS] or type(failure).__name__
+    reason = (
+        listed(differences(model, path)) or " ".join(str(failure).split())[:MAX_CHARACTERS] or type(failure).__name__
+    )
     hint = advice(by_file(path), model_of=model_of) or advice_for_file(path) or _ADVICE
     raise EvaluationError(
         "mismatch", f"{path} does not fit the model: {reason.rstrip('.')}. ", remedy=hint + "."

@@ -7,7 +7,8 @@ import tensorflow as tf
 
 from sidecar.evaluation.data.batch_source import Batch
 from sidecar.evaluation.data.elements import parts_of
-from sidecar.evaluation.predictions_columns import PredictionsColumns, refused_column
+from sidecar.evaluation.npy_table import refused_column
+from sidecar.evaluation.predictions_columns import PredictionsColumns
 
 
 class ModelPredictions:

@@ -32,7 +32,7 @@ from sidecar.evaluation.backends.tensorflow.completeness import (
     require_same_layers,
     takes_no_part,
 )
-from sidecar.evaluation.backends.tensorflow.differences import name_of, some
+from sidecar.evaluation.backends.tensorflow.differences import name_of
 from sidecar.evaluation.backends.tensorflow.keras_file import has_index, is_keras_file, load
 from sidecar.evaluation.backends.tensorflow.layer_tables import finalize, has_tables_in_checkpoints
 from sidecar.evaluation.backends.tensorflow.libraries import is_keras_2, layers_of
@@ -43,6 +43,7 @@ from sidecar.evaluation.backends.tensorflow.saved_switches import advice_against
 from sidecar.evaluation.failures import EvaluationError
 from sidecar.evaluation.path_alias import readable
 from sidecar.evaluation.remedy import GIVE_SAVED_MODEL, Remedy
+from sidecar.system.plain_text import listed
 
 GRAPH_KEY: Final = "_CHECKPOINTABLE_OBJECT_GRAPH"
 _NO_MODEL: Final = "It has no variables of a model: call the model once, or fit it, before it is saved"
@@ -233,7 +234,7 @@ def _cannot_bind_names(
     model: Any, variables: list[Any], missing: list[Any], path: str, shapes: dict[str, Any]
 ) -> EvaluationError:
     """Name the variables without a value, and write the line that restores them by the names in the checkpoint."""
-    names = some([plain_name(variable) for variable in missing])
+    names = listed([plain_name(variable) for variable in missing])
     text = (
         f"{path} was saved by names, as TensorFlow 1 does, and has none for {len(missing)} of {len(variables)} "
         f"variables of the model: {names}. Give the layers the names that they have in training"
@@ -242,7 +243,7 @@ def _cannot_bind_names(
     weights = [weight for weight in model.weights if hasattr(weight, "assign")]
     own = [_own_name(model, weight) for weight in weights]
     if len(weights) < len(variables) or len(set(own)) < len(own):  # a line by names would leave some out
-        return EvaluationError("mismatch", f"{text}; the checkpoint has {some(others)}")
+        return EvaluationError("mismatch", f"{text}; the checkpoint has {listed(others)}")
     fitting = {
         name: [each for each in others if list(shapes[each]) == list(weight.shape)]
         for name, weight in zip(own, weights, strict=True)
@@ -549,7 +550,7 @@ def _check_types(variables: list[Any], binding: _Binding, reader: Any) -> None:
             in_checkpoint = f"{dtypes[key].name} {tuple(shapes[key])}"
             wrong.append(f"{name_of(variables[index])} is {in_model} in the model, {in_checkpoint} in the checkpoint")
     if wrong:
-        raise EvaluationError("mismatch", f"the model is not the one that was saved: {some(wrong)}")
+        raise EvaluationError("mismatch", f"the model is not the one that was saved: {listed(wrong)}")
 
 
 def _assign(variables: list[Any], binding: _Binding, path: str) -> None:
@@ -577,6 +578,6 @@ def _does_not_hold(model: Any, variables: list[Any], path: str, graph: Any, trie
     return EvaluationError(
         "mismatch",
         f"{path} does not hold the model: {len(missing)} of {len(variables)} variables are not in {where}: "
-        f"{some(missing)}. It was saved with {', '.join(children) or 'no children'}. ",
+        f"{listed(missing)}. It was saved with {', '.join(children) or 'no children'}. ",
         remedy=hint + ".",
     )

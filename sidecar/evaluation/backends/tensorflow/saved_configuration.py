@@ -15,11 +15,11 @@ from typing import Any, Final
 
 import h5py
 
-from sidecar.evaluation.backends.tensorflow.differences import some
 from sidecar.evaluation.backends.tensorflow.libraries import is_keras_2
 from sidecar.evaluation.backends.tensorflow.stored_code import Function, function_of, read_code
 from sidecar.evaluation.failures import EvaluationError
 from sidecar.evaluation.remedy import GIVE_SAVED_MODEL, Remedy
+from sidecar.system.plain_text import listed
 
 _MAX_BYTES: Final = 1 << 30
 _CONFIG: Final = "config.json"
@@ -87,9 +87,9 @@ def compare_configuration(model: Any, path: str) -> tuple[str, ...]:
     unsure: list[str] = []
     _compare_models(stored, own, refused, unsure)
     if refused:
-        raise EvaluationError("mismatch", f"{path} was saved by another model: {some(refused)}. ", remedy=_REMEDY)
+        raise EvaluationError("mismatch", f"{path} was saved by another model: {listed(refused)}. ", remedy=_REMEDY)
     if unsure:
-        return (f"the saved model is described otherwise than that of build_model: {some(unsure)}",)
+        return (f"the saved model is described otherwise than that of build_model: {listed(unsure)}",)
     return ()
 
 
@@ -241,7 +241,7 @@ def _name(layer: Any) -> str:
 
 
 def _shown(layers: list[Any]) -> str:
-    return some([_class(layer) for layer in layers]) or "none"
+    return listed([_class(layer) for layer in layers]) or "none"
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,8 +15,8 @@ from typing import Any, Final
 
 import h5py
 
-from sidecar.evaluation.backends.tensorflow.differences import some
 from sidecar.evaluation.remedy import ON_THE_MODEL, Remedy
+from sidecar.system.plain_text import listed
 
 _LORA: Final = re.compile(r"(?:^|/)lora_(kernel|embeddings)_a$")
 _SCALE: Final = re.compile(r"(?:^|/)(kernel|embeddings|inputs|outputs_grad)_scale$")
@@ -55,7 +55,7 @@ def advice_for(values: Values) -> Remedy | None:
     layers = list(dict.fromkeys(name.split("/")[-2] for name, _ in adapters if "/" in name))
     call = f"enable_lora({rank})"
     target = f"model.get_layer({layers[0]!r}).{call}" if len(layers) == 1 else f"layer.{call}"
-    more = f" for the layers {some(list(map(repr, layers)))}" if len(layers) > 1 else ""
+    more = f" for the layers {listed(list(map(repr, layers)))}" if len(layers) > 1 else ""
     then = "" if mode is None else f", and then model.quantize({mode!r})".replace("'", '"')
     told = "They are adapters of LoRA" if mode is None else "They are adapters of LoRA, and scales of quantised weights"
     return f"{told}: call {target}" + ON_THE_MODEL + f"{more}{then}, as training did"

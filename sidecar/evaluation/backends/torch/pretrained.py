@@ -17,10 +17,10 @@ from typing import Any, Final
 import torch
 from torch import nn
 
-from sidecar.evaluation.backends.torch.weight_files import listed
 from sidecar.evaluation.failures import EvaluationError, without_advice
 from sidecar.evaluation.name_patterns import matches
 from sidecar.protocol.weight_names import main_weights
+from sidecar.system.plain_text import listed
 
 _PROBLEMS: Final = ("missing_keys", "unexpected_keys", "mismatched_keys", "error_msgs")
 _ADAPTER: Final = ("adapter_model.safetensors", "adapter_model.bin")

@@ -15,6 +15,7 @@ from sidecar.evaluation import repeatability
 from sidecar.evaluation.backends.torch.tensors import bits_of
 from sidecar.evaluation.data.digest import digest_of
 from sidecar.evaluation.failures import EvaluationError
+from sidecar.system.plain_text import listed
 
 COMPILED: Final = (
     "torch.compile is switched off: the kernels that it chooses depend on the shapes that a process saw before"
@@ -67,10 +68,9 @@ def require_unchanged(model: nn.Module, before: dict[str, bytes | int]) -> None:
     now = versions(model)
     changed = [name for name in now if now[name] != before.get(name)]
     if changed:
-        more = f" and {len(changed) - _NAMES_SHOWN} more" if len(changed) > _NAMES_SHOWN else ""
         raise EvaluationError(
             "task_error",
-            f"the model changes its own variables while it is evaluated: {', '.join(changed[:_NAMES_SHOWN])}{more}. "
+            f"the model changes its own variables while it is evaluated: {listed(changed, _NAMES_SHOWN)}. "
             f"The result would depend on the order of batches: do not call train() in forward or step, and give "
             f"normalisation layers track_running_stats as in training",
         )

@@ -24,9 +24,10 @@ import torch
 from torch import nn
 
 from sidecar.evaluation.backends.torch.tensors import bits_of
-from sidecar.evaluation.backends.torch.weight_files import DIVIDED, Stored, listed
+from sidecar.evaluation.backends.torch.weight_files import DIVIDED, Stored
 from sidecar.evaluation.failures import EvaluationError, without_advice
 from sidecar.evaluation.name_patterns import matches, unused
+from sidecar.system.plain_text import listed
 
 _WRAPPERS: Final = frozenset(
     {"module", "_orig_mod", "_checkpoint_wrapped_module", "_fsdp_wrapped_module", "_forward_module", "_fpw_module"}
@@ -196,7 +197,7 @@ def restore(
     elif (converted := _load_by_conversion(model, stored, entries, fitting, own, kept, ignore)) is not None:
         fit = converted
     elif fitting:
-        raise EvaluationError("mismatch", f"shapes differ: {listed(wrong, '; ')}")
+        raise EvaluationError("mismatch", f"shapes differ: {listed(wrong, separator='; ')}")
     else:
         raise EvaluationError("mismatch", _difference(entries, model, own, kept, ignore))
     notes = _type_notes(fit, own) + _kept_notes(fit, kept, ignore)

@@ -53,8 +53,9 @@ from sidecar.evaluation.failures import EvaluationError
 from sidecar.evaluation.measurement import Measurement, chosen, is_list_of_rows, rows_note
 from sidecar.evaluation.metrics.in_turn import ResultsInTurn
 from sidecar.evaluation.metrics.metric import EvalSetInfo, MetricResult
+from sidecar.evaluation.npy_table import refused_column
 from sidecar.evaluation.outputs import join_results
-from sidecar.evaluation.predictions_columns import PredictionsColumns, refused_column
+from sidecar.evaluation.predictions_columns import PredictionsColumns
 from sidecar.evaluation.states import ExactSum, SetStates, exact_sum, named, within
 from sidecar.evaluation.task import Task, call
 

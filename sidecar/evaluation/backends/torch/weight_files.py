@@ -22,6 +22,7 @@ from torch import _weights_only_unpickler
 from sidecar.evaluation.backends.torch.plain_objects import allowed_by_task, plain_objects, substitute
 from sidecar.evaluation.failures import EvaluationError, without_advice
 from sidecar.protocol.weight_names import DCP_METADATA, INDEX, SAFETENSORS, main_weights
+from sidecar.system.plain_text import listed
 
 _LENGTH_BYTES: Final = 8
 _METADATA: Final = "__metadata__"
@@ -45,7 +46,6 @@ _TYPES: Final = {
 }
 """Types of safetensors, as its bindings for PyTorch name them."""
 
-_NAMES_SHOWN: Final = 5
 _RUNNING_MODULES: Final = frozenset(
     {"os", "posix", "nt", "sys", "subprocess", "shutil", "importlib", "runpy", "pty", "ctypes", "socket", "pickle"}
 )
@@ -344,9 +344,3 @@ def _reason(error: Exception) -> str:
 def _runs_code(name: str) -> bool:
     """Return whether a global, such as `posix.system`, runs code or commands that the file names."""
     return name.partition(".")[0] in _RUNNING_MODULES or name in _RUNNING_BUILTINS
-
-
-def listed(names: list[str], separator: str = ", ") -> str:
-    """Return the first names for a message, and how many more there are."""
-    more = f"{separator}and {len(names) - _NAMES_SHOWN} more" if len(names) > _NAMES_SHOWN else ""
-    return separator.join(names[:_NAMES_SHOWN]) + more
