@@ -58,10 +58,23 @@ class BatchRunner:
         """Run the new model on a first batch of each eval set, given with its number of examples."""
         before = repeatability.attributes(self.model)
         for batch, examples in batches:
-            self.step.try_out(batch, examples)
+            self._try_out(batch, examples)
         self._suspects = repeatability.changed_attributes(self.model, before)
         self.model.requires_grad_(requires_grad=False)
         self._first_batch = FirstBatch(BatchDependence(self.step.names), self._require_equal, self.step.contents)
+
+    def _try_out(self, batch: Batch, examples: int) -> None:
+        """Run the step on a first batch, and choose its mode.
+
+        The model may still make variables, which must not be tensors of the inference mode.
+        """
+        chosen, self.step.mode = self.step.mode, torch.no_grad
+        self.step.run(batch, examples, 0)
+        try:
+            self.step.mode = chosen
+            self.step.run(batch, examples, 0)
+        except RuntimeError:
+            self.step.mode = torch.no_grad  # gradients of inputs cannot be computed in the inference mode
 
     def note_restored(self) -> None:
         """Prepare the restored model, before its values are hashed and saved in other threads."""

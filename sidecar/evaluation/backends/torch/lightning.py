@@ -133,16 +133,6 @@ class LightningStep:
         self._following: dict[str, TorchMetric] = {}  # copies of the metrics in turn, which keep all batches
         self.mode: type[torch.inference_mode | torch.no_grad] = torch.inference_mode
 
-    def try_out(self, batch: Batch, examples: int) -> None:
-        """Run a first batch, and find out what is logged."""
-        chosen, self.mode = self.mode, torch.no_grad
-        self.run(batch, examples, 0)
-        try:
-            self.mode = chosen
-            self.run(batch, examples, 0)
-        except RuntimeError:
-            self.mode = torch.no_grad
-
     @property
     def names(self) -> tuple[str, ...]:
         """Return the names of everything that is measured here and may depend on batches."""

@@ -88,19 +88,6 @@ class Step:
         """Mode in which batches are evaluated. A step that computes gradients needs that of `no_grad`."""
         self._remedy = ""  # what to write if the third part of a batch is no weight; empty without a third part
 
-    def try_out(self, batch: Batch, examples: int) -> None:
-        """Run the model on a first batch, and choose the mode.
-
-        The model may still make variables, which must not be tensors of the inference mode.
-        """
-        chosen, self.mode = self.mode, torch.no_grad
-        self.run(batch, examples, 0)
-        try:
-            self.mode = chosen
-            self.run(batch, examples, 0)
-        except RuntimeError:
-            self.mode = torch.no_grad  # gradients of inputs cannot be computed in the inference mode
-
     @property
     def names(self) -> tuple[str, ...]:
         """Return the names of everything that is measured here and may depend on batches."""
