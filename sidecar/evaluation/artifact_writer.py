@@ -14,7 +14,7 @@ import json
 import os
 import stat
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import Executor, Future, wait
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final, Self
@@ -28,9 +28,6 @@ from sidecar.system.durable import sync_below, write_new
 
 SCHEMA: Final = 1
 STATES: Final = "states.json"
-
-_IN_PARALLEL: Final = ThreadPoolExecutor(1, thread_name_prefix="weights")
-"""One thread for all evaluations. A new thread each time would leave its buffers in another arena of the C library."""
 
 _REMEDIES: Final = {
     errno.ENOSPC: "free some space there, or keep less: keep_saves, saves_max_bytes, save_weights",
@@ -49,11 +46,13 @@ class ArtifactWriter:
     Args:
         folder: Path of the folder. Missing folders of the path are created.
         root: The trusted part of the path: links in it are followed, links below it are not. None: all above `folder`.
+        in_parallel: Writes weights while batches are evaluated.
     """
 
-    def __init__(self, folder: Path, root: Path | None = None) -> None:
+    def __init__(self, folder: Path, root: Path | None = None, *, in_parallel: Executor) -> None:
         self.folder = folder
         self._root = folder.parent if root is None else root
+        self._in_parallel = in_parallel
         self._name = f".{folder.name}.part"
         self._open = ExitStack()
         self._above: list[Folder] = []  # from the root to the parent of this folder
@@ -89,7 +88,7 @@ class ArtifactWriter:
             self._part = self._open.enter_context(above.folder(self._name))
             self._make_private(self._part)
         if save_weights is not None:
-            self._weights = _IN_PARALLEL.submit(_write, save_weights, self._path)
+            self._weights = self._in_parallel.submit(_write, save_weights, self._path)
 
     @property
     def _path(self) -> Path:

@@ -8,6 +8,7 @@ import ctypes
 import gc
 import os
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import fields, replace
 from typing import Final
 
@@ -17,7 +18,7 @@ from sidecar.evaluation.data.shard import Shard
 from sidecar.evaluation.evaluate_functions import EvaluateFunctions
 from sidecar.evaluation.failures import EvaluationError, as_failed
 from sidecar.evaluation.framework_traits import traits_of
-from sidecar.evaluation.rank_evaluation import evaluate
+from sidecar.evaluation.rank_evaluation import RankEvaluation
 from sidecar.evaluation.set_order import globals_of, notes_on_sets
 from sidecar.evaluation.task_loader import LoadedTask, load
 from sidecar.protocol.messages import Check, Checked, Command, Done, Evaluate, Join, Joined, Phase, Report
@@ -50,6 +51,8 @@ class Dispatcher:
         self._phase = WorkerPhase.IMPORT
         self._frozen = False
         self._notes: tuple[str, ...] | None = None  # about the task's code
+        # One thread for all evaluations: a new one each time would leave its buffers in another arena of the C library.
+        self._writing = ThreadPoolExecutor(1, thread_name_prefix="weights")
 
     def run(self, command: Command | Report) -> None:
         """Carry out one command; a failure is reported, never raised."""
@@ -127,8 +130,8 @@ class Dispatcher:
             self._build_anew(self._loaded, self._join)
         evaluator = self._evaluator
         with self._files.reading(command.path, command.save_root or command.save_to):
-            done = evaluate(
-                command,
+            done = RankEvaluation(
+                command=command,
                 join=self._join,
                 collective=self._collective,
                 evaluator=evaluator,
@@ -136,9 +139,10 @@ class Dispatcher:
                 profile=self._backend.profile(self._join),
                 enter=lambda phase: self._enter(phase, command.plan),
                 report=self._report,
+                in_parallel=self._writing,
                 functions=EvaluateFunctions(self._loaded.task, self._shard) if self._loaded.task.evaluate else None,
                 goals=self._loaded.task.goals,
-            )
+            ).run()
         done = self._with_notes(done, evaluator)
         self._report(done)
         self._note_data(done, changed)

@@ -9,16 +9,16 @@ rank enters the last two only after its own saves are durable, so the result of 
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from types import MappingProxyType
 from typing import Final
 
 import numpy as np
 
 from sidecar.evaluation.artifact_writer import ArtifactWriter
-from sidecar.evaluation.backend import TIMED, Collective, Evaluator, Int64s, RankReport, States, Stream
+from sidecar.evaluation.backend import TIMED, Collective, Evaluator, Int64s, RankReport, Reduced, States, Stream
 from sidecar.evaluation.data import nonfinite
 from sidecar.evaluation.data.reader import order_advice
 from sidecar.evaluation.eval_loop import EXAMPLES, LEFT_OUT
@@ -59,106 +59,145 @@ _MAX_PARTS: Final = 4096
 _MAX_NAMED_PARTS: Final = 5
 
 
-def evaluate(
-    command: Evaluate,
-    *,
-    join: Join,
-    collective: Collective,
-    evaluator: Evaluator,
-    task_digest: str,
-    profile: dict[str, str],
-    enter: Callable[[WorkerPhase], None],
-    report: Callable[[Report], None],
-    now: Callable[[], float] = time.monotonic,
-    functions: EvaluateFunctions | None = None,
-    goals: Mapping[str, Goal] = MappingProxyType({}),
-    code: Callable[[], str] = source_digest,
-) -> Done:
-    """Evaluate one checkpoint together with the other ranks; raises `EvaluationError` with the kind of the failure.
+@dataclass(slots=True, kw_only=True)
+class RankEvaluation:
+    """Evaluate one checkpoint together with the other ranks.
 
-    All of it is done again if it shows that a metric has to be updated in turn.
+    Args:
+        command: The checkpoint, and where this rank saves.
+        join: The group.
+        collective: Exchanges data with the other ranks.
+        evaluator: Has the task's model and data.
+        task_digest: Digest of the task's code.
+        profile: The versions, devices and settings with which this rank computes.
+        enter: Called with each phase that begins.
+        report: Called with progress.
+        in_parallel: Writes weights during the evaluation.
+        now: Returns seconds of a monotonic clock.
+        functions: The task's own functions on the model, if there are any.
+        goals: The goals that the task gives, by EVAL_SET/METRIC.
+        code: Returns the digest of this program's code.
     """
-    functions = functions if command.most_batches is None else None
-    seconds: dict[str, float] = {}
+
+    command: Evaluate
+    join: Join
+    collective: Collective
+    evaluator: Evaluator
+    task_digest: str
+    profile: dict[str, str]
+    enter: Callable[[WorkerPhase], None]
+    report: Callable[[Report], None]
+    in_parallel: Executor
+    now: Callable[[], float] = time.monotonic
+    functions: EvaluateFunctions | None = None
+    goals: Mapping[str, Goal] = field(default_factory=dict)
+    code: Callable[[], str] = source_digest
+    _seconds: dict[str, float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.command.most_batches is not None:
+            self.functions = None
+
+    def run(self) -> Done:
+        """Return the result. Raises `EvaluationError` with the kind of the failure.
+
+        All of it is done again if it shows that a metric has to be updated in turn.
+        """
+        evaluator, is_to_begin_again = self.evaluator, True
+        while is_to_begin_again:
+            streams, variables, total = self._evaluate_once()
+            self.enter(WorkerPhase.CONCLUDE)
+            is_to_begin_again = evaluator.begins_again(total.states)
+        return Done(
+            plan=self.command.plan,
+            rank=self.join.rank,
+            result=self._result(streams, variables, total),
+            traces=evaluator.traces,
+            builds=evaluator.builds,
+        )
 
     @contextmanager
-    def phase(name: WorkerPhase, counted_as: str) -> Iterator[None]:
-        enter(name)
-        start = now()
+    def _phase(self, name: WorkerPhase, counted_as: str) -> Iterator[None]:
+        self.enter(name)
+        start = self.now()
         yield
-        seconds[counted_as] += now() - start
+        self._seconds[counted_as] += self.now() - start
 
-    is_to_begin_again = True
-    while is_to_begin_again:
-        seconds.update(dict.fromkeys(TIMED, 0.0))
-        progress = _Progress(command, report, now)
-        collective.begin(command)
+    def _evaluate_once(self) -> tuple[Sequence[Stream], str, Reduced]:
+        """Return the data as this rank read it, the digest of the restored values, and the sums of all ranks."""
+        command, evaluator = self.command, self.evaluator
+        self._seconds = dict.fromkeys(TIMED, 0.0)
+        progress = _Progress(command, self.report, self.now)
+        self.collective.begin(command)
         restored = evaluator.restore(command.path) if command.attempt == 1 else None
-        with phase(WorkerPhase.READ, "evaluate"):
+        with self._phase(WorkerPhase.READ, "evaluate"):
             streams = evaluator.read(progress.tick, command.evaluated, command.most_batches)
         is_known = all(stream.is_counted for stream in streams)
         progress.start_over(sum(stream.own_batches for stream in streams) if is_known else None)
-        with phase(WorkerPhase.RESTORE, "restore"):
+        with self._phase(WorkerPhase.RESTORE, "restore"):
             (restored or evaluator.restore(command.path))()
             hashed = evaluator.digest()
             outside = evaluator.outside()
-        with phase(WorkerPhase.HELLO, "reduce"):
-            _exchange_hello(
-                collective,
-                join,
-                streams,
-                {
-                    "plan": str(command.plan),
-                    "code": code(),
-                    "checkpoint": command.checkpoint.digest,
-                    "task": task_digest,
-                    "profile": _lines(profile),
-                    "eval sets": repr([stream.eval_set for stream in streams] + (functions.names if functions else [])),
-                    "metrics": evaluator.layout(),
-                    "outside": _lines(outside),
-                },
-                outside,
-                evaluator,
-            )
-        with ArtifactWriter(Path(command.save_to), Path(command.save_root) if command.save_root else None) as saves:
-            with phase(WorkerPhase.EVALUATE, "evaluate"):
-                saves.begin(evaluator.save_weights if _saves_weights(command, join) else None)
+        with self._phase(WorkerPhase.HELLO, "reduce"):
+            hello = self._hello(streams, outside)
+            _exchange_hello(self.collective, self.join, streams, hello, outside, evaluator)
+        root = Path(command.save_root) if command.save_root else None
+        with ArtifactWriter(Path(command.save_to), root, in_parallel=self.in_parallel) as saves:
+            with self._phase(WorkerPhase.EVALUATE, "evaluate"):
+                saves.begin(evaluator.save_weights if _saves_weights(command, self.join) else None)
                 states = evaluator.evaluate(progress.tick, saves.keep)
-                if functions is not None:
-                    states |= functions.run(evaluator.restored_model(), hashed, progress.alive)
-            with phase(WorkerPhase.SAVE, "save"):
+                if self.functions is not None:
+                    states |= self.functions.run(evaluator.restored_model(), hashed, progress.alive)
+            with self._phase(WorkerPhase.SAVE, "save"):
                 variables = hashed()
-                saves.finish(states, variables, {"group": join.group, "plan": command.plan, "seconds": seconds})
-        with phase(WorkerPhase.adding_up(_bytes(states)), "reduce"):
-            total = collective.reduce(join, RankReport(states, variables, seconds))
-        reduced = total.states
-        enter(WorkerPhase.CONCLUDE)
-        is_to_begin_again = evaluator.begins_again(reduced)
-    examples = _count(streams, reduced)
-    found_nonfinite = nonfinite.totals(streams, reduced)
-    numbers = dict(evaluator.compute(reduced))
-    data = {stream.eval_set: _data(stream) for stream in streams}
-    if functions is not None:
-        numbers |= functions.compute(reduced)
-        examples |= functions.examples(reduced)
-        data |= {name: EvalData(None, None, "own") for name in functions.names}
-    numbers = {name: _with_goals(name, result, goals) for name, result in numbers.items()}
-    result = Result(
-        group=join.group,
-        workers=len(join.members),
-        examples=examples,
-        metrics={name: dict(metric.values) for name, metric in numbers.items()},
-        phases=total.slowest,
-        variables=variables,
-        task=task_digest,
-        profile=profile,
-        saves=(),
-        classes={name: few for name, metric in numbers.items() if (few := _few_classes(metric))},
-        data=data,
-        nonfinite=found_nonfinite,
-        notes=_notes(numbers),
-    )
-    return Done(plan=command.plan, rank=join.rank, result=result, traces=evaluator.traces, builds=evaluator.builds)
+                origin = {"group": self.join.group, "plan": command.plan, "seconds": self._seconds}
+                saves.finish(states, variables, origin)
+        with self._phase(WorkerPhase.adding_up(_bytes(states)), "reduce"):
+            total = self.collective.reduce(self.join, RankReport(states, variables, self._seconds))
+        return streams, variables, total
+
+    def _hello(self, streams: Sequence[Stream], outside: Mapping[str, str]) -> dict[str, str]:
+        """Return what this rank is about to do, by the names in `_HELLO`."""
+        return {
+            "plan": str(self.command.plan),
+            "code": self.code(),
+            "checkpoint": self.command.checkpoint.digest,
+            "task": self.task_digest,
+            "profile": _lines(self.profile),
+            "eval sets": repr([*(stream.eval_set for stream in streams), *self._names_of_functions]),
+            "metrics": self.evaluator.layout(),
+            "outside": _lines(outside),
+        }
+
+    @property
+    def _names_of_functions(self) -> list[str]:
+        return self.functions.names if self.functions is not None else []
+
+    def _result(self, streams: Sequence[Stream], variables: str, total: Reduced) -> Result:
+        """Return the numbers of all ranks. Raises `count` if examples are missing."""
+        examples = _count(streams, total.states)
+        found_nonfinite = nonfinite.totals(streams, total.states)
+        numbers = dict(self.evaluator.compute(total.states))
+        if self.functions is not None:
+            numbers |= self.functions.compute(total.states)
+            examples |= self.functions.examples(total.states)
+        numbers = {name: _with_goals(name, result, self.goals) for name, result in numbers.items()}
+        return Result(
+            group=self.join.group,
+            workers=len(self.join.members),
+            examples=examples,
+            metrics={name: dict(metric.values) for name, metric in numbers.items()},
+            phases=total.slowest,
+            variables=variables,
+            task=self.task_digest,
+            profile=self.profile,
+            saves=(),
+            classes={name: few for name, metric in numbers.items() if (few := _few_classes(metric))},
+            data={stream.eval_set: _data(stream) for stream in streams}
+            | {name: EvalData(None, None, "own") for name in self._names_of_functions},
+            nonfinite=found_nonfinite,
+            notes=_notes(numbers),
+        )
 
 
 def _bytes(states: States) -> int:

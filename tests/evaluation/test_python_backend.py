@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 import zlib
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,7 +21,7 @@ from sidecar.evaluation.backends.python.evaluator import PythonEvaluator
 from sidecar.evaluation.data.shard import Shard
 from sidecar.evaluation.failures import EvaluationError, as_failed
 from sidecar.evaluation.framework_traits import traits_of
-from sidecar.evaluation.rank_evaluation import evaluate as evaluate_rank
+from sidecar.evaluation.rank_evaluation import RankEvaluation
 from sidecar.evaluation.reduction import LocalCollective
 from sidecar.evaluation.shared_folder import SharedFolderCollective
 from sidecar.metrics import MAE, Accuracy, ExactSum, InTurn, Mean, MetricResult, Sums, value
@@ -72,8 +73,8 @@ def run(task, checkpoint, folder, ranks=1):
             progress_seconds=10.0,
         )
         try:
-            ends[rank] = evaluate_rank(
-                command,
+            ends[rank] = RankEvaluation(
+                command=command,
                 join=join,
                 collective=LocalCollective() if ranks == 1 else SharedFolderCollective(join),
                 evaluator=PythonEvaluator(task, Shard(rank, ranks), cache_bytes=1 << 20),
@@ -81,7 +82,8 @@ def run(task, checkpoint, folder, ranks=1):
                 profile={},
                 enter=lambda _: None,
                 report=lambda _: None,
-            )
+                in_parallel=ThreadPoolExecutor(1),
+            ).run()
         except (EvaluationError, TaskError) as error:
             ends[rank] = error
 

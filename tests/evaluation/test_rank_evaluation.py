@@ -5,6 +5,7 @@ import gc
 import json
 import math
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import ClassVar
@@ -22,7 +23,7 @@ from sidecar.evaluation.failures import EvaluationError, as_failed
 from sidecar.evaluation.metrics.metric import MetricResult
 from sidecar.evaluation.npy_table import NpyTable
 from sidecar.evaluation.output_comparison import no_outputs, summary
-from sidecar.evaluation.rank_evaluation import evaluate
+from sidecar.evaluation.rank_evaluation import RankEvaluation
 from sidecar.evaluation.states import ExactSum
 from sidecar.protocol import states
 from sidecar.protocol.messages import Check, Done, Evaluate, Failed, Join, Joined, Phase, Progress, Ready
@@ -181,8 +182,8 @@ def run(tmp_path, evaluators, **differing):
         )
         phases, reports = [], []
         try:
-            end = evaluate(
-                command,
+            end = RankEvaluation(
+                command=command,
                 join=Join(
                     group="g", members=members, rank=rank, task="t", framework="tensorflow", search_path="/", threads=1
                 ),
@@ -194,7 +195,8 @@ def run(tmp_path, evaluators, **differing):
                 report=reports.append,
                 goals=told.get("goals", {}),
                 code=lambda: told.get("code", "code"),
-            )
+                in_parallel=ThreadPoolExecutor(1),
+            ).run()
         except Exception as error:  # noqa: BLE001 - told to the test
             end = error
         found[rank] = (end, phases, reports)
@@ -650,6 +652,20 @@ def test_a_task_whose_data_changed_is_built_anew(tmp_path):
     commands.run(replace(command, save_to=str(tmp_path / "s9")))
     assert isinstance(reports[-1], Failed)
     assert (reports[-1].kind, reports[-1].lasting) == ("task_error", None)
+
+
+def test_all_evaluations_write_weights_in_one_thread(tmp_path):
+    """A C library keeps an arena for each thread that ever wrote, with the buffers it freed there: 8 MB each time."""
+    (tmp_path / "a_task.py").write_text("from sidecar import Task\ntask = Task(print, {'test': print})\n")
+    evaluator, reports, threads = FakeEvaluator((STREAM,), [1.0] * 5), [], []
+    evaluator.save_weights = lambda _: threads.append(threading.get_native_id())
+    commands = Dispatcher(FakeBackend(evaluator), reports.append)
+    commands.run(join_of(tmp_path))
+    for number in range(3):
+        save_to = str(tmp_path / f"plan-{number}")
+        commands.run(replace(evaluation_of(tmp_path), save_to=save_to, save_weights="all"))
+        assert isinstance(reports[-1], Done)
+    assert (len(threads), len(set(threads))) == (3, 1)
 
 
 def test_life_of_a_worker(commanded, tmp_path):

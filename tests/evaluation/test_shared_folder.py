@@ -3,6 +3,7 @@
 import json
 import os
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -66,7 +67,7 @@ def saved(folder, rank, ranks, number, *, plan=1, group="g", variables="v"):
     """Save the state of one rank; its report."""
     states = {"test": {"sum": ExactSum((), "float64")}}
     states["test"]["sum"].add(np.float64(number))
-    with ArtifactWriter(folder / f"worker-{rank}-of-{ranks}") as writer:
+    with ArtifactWriter(folder / f"worker-{rank}-of-{ranks}", in_parallel=ThreadPoolExecutor(1)) as writer:
         writer.begin(None)
         writer.finish(states, variables, {"group": group, "plan": plan, "seconds": SECONDS | {"evaluate": rank + 1.0}})
     return RankReport(states, variables, SECONDS)

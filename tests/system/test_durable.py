@@ -3,6 +3,7 @@
 import ast
 import errno
 import os
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import faulty
@@ -86,7 +87,7 @@ def test_artifacts_are_saved_where_folders_cannot_be_fsynced(mount):
         (folder / "weights" / "shard").write_bytes(b"weights")
 
     folder = mount / "state" / "evaluations" / "c" / "plan-1" / "worker-0-of-1"
-    with ArtifactWriter(folder, mount) as saves:
+    with ArtifactWriter(folder, mount, in_parallel=ThreadPoolExecutor(1)) as saves:
         saves.begin(save_weights)
         saves.keep("test", Rows(0, 2, {"predictions": np.array([1.0, 2.0])}))
         saves.finish({}, "v")

@@ -1,6 +1,7 @@
 """The picture has the counts that `ConfusionMatrix` itself reads, whoever divided the examples."""
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -145,7 +146,7 @@ def test_bytes_that_are_no_text():
 def test_what_workers_save(tmp_path):
     """The file is that of the real writer, with the states of a metric under the name that evaluations give it."""
     tally, states = counted([(0, 0), (0, 1), (2, 2)], [1.0, 0.5, 1.0])
-    with ArtifactWriter(tmp_path / "worker-0-of-1") as writer:
+    with ArtifactWriter(tmp_path / "worker-0-of-1", in_parallel=ThreadPoolExecutor(1)) as writer:
         writer.begin(None)
         writer.finish({"test": named("confusion_matrix", states)}, "v")
     content = (tmp_path / "worker-0-of-1" / "states.json").read_bytes()

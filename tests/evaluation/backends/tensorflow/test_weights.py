@@ -1,5 +1,7 @@
 """What a worker saves of the model: written in one go after the first time, and always the same to a reader."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 import pytest
 
@@ -91,7 +93,9 @@ def test_what_writes_by_path_writes_into_the_open_folder_and_nowhere_else(tmp_pa
             model.save_weights(folder / "model.weights.h5")
             model.save(folder / "model.keras")
 
-        with ArtifactWriter(root / "evaluations/ckpt-5@0/plan-1/worker-0-of-1", root) as saves:
+        with ArtifactWriter(
+            root / "evaluations/ckpt-5@0/plan-1/worker-0-of-1", root, in_parallel=ThreadPoolExecutor(1)
+        ) as saves:
             saves.begin(write)
             saves.finish({}, "v")
         place = root / ("moved" if number == 3 else "evaluations") / "ckpt-5@0/plan-1/worker-0-of-1"

@@ -1,4 +1,5 @@
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -8,7 +9,7 @@ from sidecar.errors import TaskError
 from sidecar.evaluation.data.shard import Shard
 from sidecar.evaluation.evaluate_functions import EvaluateFunctions
 from sidecar.evaluation.failures import EvaluationError
-from sidecar.evaluation.rank_evaluation import evaluate as evaluate_rank
+from sidecar.evaluation.rank_evaluation import RankEvaluation
 from sidecar.evaluation.reduction import LocalCollective
 from sidecar.evaluation.task import Task
 from sidecar.protocol.messages import Done, Evaluate, Join
@@ -32,8 +33,8 @@ def evaluated(tmp_path) -> Callable[..., Done | Exception]:
             progress_seconds=10.0,
         )
         try:
-            return evaluate_rank(
-                command,
+            return RankEvaluation(
+                command=command,
                 join=Join(
                     group="group", members=members, rank=0, task="t", framework="torch", search_path="/", threads=1
                 ),
@@ -44,7 +45,8 @@ def evaluated(tmp_path) -> Callable[..., Done | Exception]:
                 enter=lambda _: None,
                 report=lambda _: None,
                 functions=EvaluateFunctions(task, Shard(0, 1)) if task.evaluate else None,
-            )
+                in_parallel=ThreadPoolExecutor(1),
+            ).run()
         except (EvaluationError, TaskError) as error:
             return error
 
