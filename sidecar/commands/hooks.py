@@ -73,14 +73,12 @@ def directory_and_event(words: Sequence[str]) -> tuple[Path | None, str | None]:
     Raises `SettingsError` if there are several of one of them, or if neither a hook nor a folder has such a name.
     """
     events, others = [word for word in words if word in HOOKS], [word for word in words if word not in HOOKS]
-    if len(events) > 1 or len(others) > 1:
-        raise SettingsError(
-            f"{' '.join(words)}: give one directory and one hook, as in `sidecar hooks test ckpts best`"
-        )
-    if others and not Path(others[0]).is_dir():
-        close = difflib.get_close_matches(others[0], HOOKS, n=1)
+    if unknown := next((word for word in others if not Path(word).is_dir()), None):
+        close = difflib.get_close_matches(unknown, HOOKS, n=1)
         remedy = f"did you mean {close[0]}?" if close else f"hooks are {', '.join(HOOKS)}"
-        raise SettingsError(f"{others[0]!r} is neither a hook nor a directory: {remedy}")
+        raise SettingsError(f"{unknown!r} is neither a hook nor a directory: {remedy}")
+    if len(events) > 1 or len(others) > 1:
+        raise SettingsError(f"{' '.join(words)}: give one directory and one hook: `sidecar hooks test ckpts best`")
     return (Path(others[0]) if others else None), (events[0] if events else None)
 
 

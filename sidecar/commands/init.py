@@ -16,6 +16,7 @@ from typing import Any, Final
 from sidecar.commands.framework import framework_of_files
 from sidecar.commands.from_settings import make_catalog
 from sidecar.commands.hints import short
+from sidecar.commands.task_file import is_installed
 from sidecar.errors import SettingsError, StorageError
 from sidecar.evaluation.framework_traits import OURS, traits_of
 from sidecar.settings import Settings
@@ -106,7 +107,8 @@ def write(here: Path, proposal: Proposal, report: Callable[[str], None]) -> None
         imported, builder = f"from {proposal.builder} import {_BUILDER}\n", ""
     task = f"{TASK_FILE}:task"
     traits = traits_of(proposal.framework)
-    found = training_python(traits.detected_alone or "numpy")
+    package = traits.detected_alone or "numpy"
+    found = training_python(package)
     line = _NO_PYTHON if found is None else f"worker_python = {json.dumps(str(found[0]))}"
     settings = _SETTINGS.format(directory=json.dumps(short(proposal.directory)), task=json.dumps(task), python=line)
     is_new = _create(here / SETTINGS_FILE, settings, report)
@@ -118,6 +120,9 @@ def write(here: Path, proposal: Proposal, report: Callable[[str], None]) -> None
         report(f"model: {_BUILDER} of {proposal.builder}.py")
     if found is not None:
         _report_python(here / SETTINGS_FILE, found, line, report, is_new=is_new)
+    elif is_new and not is_installed(package):
+        example = 'worker_python = "/path/to/train/bin/python"'
+        report(f"no Python with {package} was found: write the one that trains into {SETTINGS_FILE}, as in {example}")
     missing = "test_set()" if proposal.builder is not None else "build_model() and test_set()"
     report(f"Now fill in {missing} in {TASK_FILE}. Then: sidecar check")
 

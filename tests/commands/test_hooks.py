@@ -57,7 +57,11 @@ def test_the_directory_comes_first(tmp_path):
     assert directory_and_event(["best"]) == (None, "best")
     assert directory_and_event([place]) == (tmp_path, None)
     assert directory_and_event([place, "best"]) == directory_and_event(["best", place]) == (tmp_path, "best")
-    for words, said in ((["bset"], "did you mean best?"), (["best", "nan"], "one hook"), ([place, place], "one dir")):
+    for words, said in (
+        ([place, "bset"], "did you mean best?"),
+        (["best", "nan"], "one hook"),
+        ([place, place], "one dir"),
+    ):
         with pytest.raises(SettingsError, match=said.replace("?", "[?]")):
             directory_and_event(words)
 

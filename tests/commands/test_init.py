@@ -123,6 +123,15 @@ def test_an_environment_without_the_framework_does_not_evaluate(here, monkeypatc
     assert load({}, environ={}).worker_python == Path(sys.executable)
 
 
+def test_no_python_with_the_framework_at_all(here, monkeypatch):
+    """That is said at once, with the line to write, and not only by the first evaluation."""
+    monkeypatch.setitem(sys.modules, "torch", None)
+    told = []
+    write(here, propose(here, here, "torch"), told.append)
+    (line,) = [each for each in told if each.startswith("no Python with torch was found")]
+    assert 'worker_python = "/' in line
+
+
 def test_no_directory_at_all_is_told(here):
     """Guessing what to watch helps nobody."""
     (here / "src").mkdir()
