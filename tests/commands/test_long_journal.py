@@ -1,6 +1,7 @@
 """What commands need to read a run does not grow with the run, but for what they name of every checkpoint."""
 
 import os
+import signal
 import subprocess
 import sys
 
@@ -49,3 +50,13 @@ def test_an_export_holds_no_run(runs, form):
     short, long = (used(folder, "export", "--format", form) for folder in runs)
     assert long[2] - short[2] == (LONG - SHORT) * (32 if form == "openmetrics" else 10)
     assert long[1] < short[1] + MOST_MB
+
+
+def test_ctrl_c_ends_an_export_that_is_read_slowly(runs):
+    """At once, and without a traceback. It writes while it reads, so that the pipe is full long before the end."""
+    arguments = [sys.executable, "-m", "sidecar", "export", "--checkpoint-dir", str(runs[1])]
+    with subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout.readline().startswith(b"plan,")
+        process.send_signal(signal.SIGINT)
+        assert process.wait(30) == 130
+        assert process.stderr.read() == b""
