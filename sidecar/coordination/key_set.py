@@ -5,17 +5,17 @@ digest of 64 digits, and takes 250 bytes as two texts in a tuple. In bytes it ta
 """
 
 import re
+from binascii import unhexlify
 from collections.abc import Collection, Iterable, Iterator, MutableSet
 from typing import Any, Final
 
 from sidecar.protocol.records import Key, folder_name
 
-_DIGITS: Final = 64
-_BYTES: Final = _DIGITS // 2
+_BYTES: Final = 32  # of a digest
 _FOLDER_DIGITS: Final = re.compile("[0-9a-f]{12}")  # at the end of the name of a folder
 _FOLDER_BYTES: Final = 6
 
-_Packed = bytes | Key  # a key whose digest is not one, as no daemon writes it, stays as it is
+_Packed = bytes | Key  # a key whose digest is not one, or whose name is not UTF-8, stays as it is
 
 
 class KeySet(MutableSet[Key]):
@@ -98,17 +98,16 @@ def _pack(key: Any) -> _Packed:
     name: str
     digest: str
     name, digest = key
-    if len(digest) == _DIGITS:
-        try:
-            packed = bytes.fromhex(digest)
-        except ValueError:
-            return name, digest
-        if packed.hex() == digest:  # `fromhex` also takes capital letters and blanks
-            return packed + name.encode(errors="surrogatepass")
+    try:
+        packed = unhexlify(digest)
+        if len(packed) == _BYTES and packed.hex() == digest:  # capital letters are not
+            return packed + name.encode()
+    except ValueError:  # it has other characters, or the name is not UTF-8
+        pass
     return name, digest
 
 
 def _unpack(packed: _Packed) -> Key:
     if isinstance(packed, tuple):
         return packed
-    return packed[_BYTES:].decode(errors="surrogatepass"), packed[:_BYTES].hex()
+    return packed[_BYTES:].decode(), packed[:_BYTES].hex()
