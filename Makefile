@@ -113,7 +113,7 @@ dashboards: $(READY)  ## Write the Grafana dashboards anew from the code that ma
 reference: $(READY)  ## Write the pages of docs/reference/ that follow from the code.
 	$(BIN)/python docs/generate.py
 
-screenshots: $(READY) $(MLFLOW_READY)  ## Take the pictures of docs/img/ anew from a run of the demo (3 minutes; chromium, tmux, unshare).
+screenshots: $(READY) $(MLFLOW_READY)  ## Take the pictures of docs/img/ anew from a run of the demo (5 minutes; chromium, tmux, unshare).
 	$(BIN)/python docs/screenshots.py
 
 try-compose:  ## Build the images, start docker-compose.yml, let its end-to-end test judge it (Docker).

@@ -4,7 +4,7 @@
 It starts the demo in an empty /srv of its own mount namespace, so that no picture shows a path of this machine, with a
 TensorBoard server and an MLflow server that get its results. It films the status page until every checkpoint was
 evaluated, and takes the other pictures while all of them still serve. It needs Debian's packages `chromium`, `tmux` and
-`fonts-dejavu-core`, and takes about two minutes. `make screenshots` first installs the MLflow server, whose pages need
+`fonts-dejavu-core`, and takes about four minutes. `make screenshots` first installs the MLflow server, whose pages need
 graphene; without that server its picture stays as it is.
 """
 
@@ -67,7 +67,7 @@ _ENDS_SECONDS: Final = 3.0  # until the page shows the last evaluation
 _COLOURS: Final = 256  # the most common ones as they are, and the others by the nearest
 _CHECKPOINTS: Final = 12
 _SAVE_EVERY: Final = 120  # steps, as in `sidecar demo`
-_PAUSE_SECONDS: Final = 0.06  # per step: the first result comes well before the last checkpoint, also on a busy machine
+_PAUSE_SECONDS: Final = 0.12  # per step: the first result comes well before the last checkpoint, also on a busy machine
 _POLL_SECONDS: Final = 0.25
 _STOP_SECONDS: Final = 30.0
 _MOVES_MILLISECONDS: Final = 2000  # until the curves of other programs do not move any more
@@ -134,7 +134,7 @@ class Film:
     def shoot(self, url: str, *, is_first: bool) -> None:
         """Take a frame of the page at `url`; the first one replaces all before it."""
         if self._page is None:
-            context = self.browser.new_context(viewport={"width": 920, "height": 610}, bypass_csp=True)
+            context = self.browser.new_context(viewport={"width": 920, "height": 625}, bypass_csp=True)
             self._page = context.new_page()
             self._page.goto(url)
             self._page.add_style_tag(content="#now { display: none }")

@@ -86,7 +86,9 @@ def svg(screen: str, *, title: str, name: str) -> str:
     drawn = console.export_svg(title=title, unique_id=name)
     without_fonts = re.sub(r"@font-face \{.*?\}\s*", "", drawn, flags=re.DOTALL)  # they are on the Web
     local = without_fonts.replace("Fira Code", "DejaVu Sans Mono, Menlo, Consolas")
-    return "\n".join(line.rstrip() for line in local.splitlines()) + "\n"
+    # Without a width, a picture in a table of a page is as small as a thumb.
+    sized = re.sub(r'viewBox="0 0 ([\d.]+) ([\d.]+)"', r'width="\1" height="\2" \g<0>', local, count=1)
+    return "\n".join(line.rstrip() for line in sized.splitlines()) + "\n"
 
 
 def until(ask: Callable[[], str], is_wanted: Callable[[str], bool]) -> str:

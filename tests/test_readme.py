@@ -235,6 +235,8 @@ def test_the_readme_is_read_anywhere():
     lines = text.splitlines()
     assert len(lines) <= 130
     assert [line for line in lines if len(line) > 130] == []
+    code = "".join(re.findall(r"```.*?\n(.*?)```", text, re.DOTALL)).splitlines()
+    assert [line for line in code if len(line) > 97] == []  # what 830 pixels show without scrolling
     assert set(re.findall(r"</?([a-z]+)", re.sub(r"```.*?```", "", text, flags=re.DOTALL))) <= {
         "details",
         "summary",
