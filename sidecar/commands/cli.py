@@ -15,7 +15,6 @@ from typing import Annotated, Any, Final, Literal
 import typer
 
 from sidecar.commands.character_fallback import use_fallback
-from sidecar.commands.hooks_command import app as hooks
 from sidecar.commands.load import settings_file, warn
 from sidecar.commands.options import EvalSets, FromStep, Metrics, ToStep, examples, takes_settings
 from sidecar.errors import SettingsError, SidecarError, StorageError
@@ -27,6 +26,8 @@ _A_BUG: Final = 70
 _FAILED: Final = 1
 _OUTPUT_ERRORS: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
 _COMPLETE: Final = "_SIDECAR_COMPLETE"  # set by the shell's completion
+# A ~/.zshrc without any other completion has not loaded the function that defines `compdef`.
+_ZSH_BEGINS: Final = "(( $+functions[compdef] )) || { autoload -Uz compinit && compinit -i }"
 
 _NODE_OPTIONS: Final = ("task", "replicas", "min_workers", "port_range", "role", "node", "host", "http")
 _RUN_OPTIONS: Final = (
@@ -56,7 +57,35 @@ app = typer.Typer(
         "sidecar history        # lists the results",
     ),
 )
+hooks = typer.Typer(no_args_is_help=True, help="Try the commands and URLs that are called after a result.")
 app.add_typer(hooks, name="hooks")
+
+
+@hooks.callback()
+def hooks_root() -> None:
+    """Try the commands and URLs that are called after a result."""
+
+
+@hooks.command(name="test", epilog=examples("sidecar hooks test", "sidecar hooks test ckpts best"))
+@takes_settings(directory=False)
+def hooks_test(
+    flags: dict[str, Any],
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[DIR] [EVENT]",
+            help="The directory of the checkpoints, and one of the hooks: result, best, failure, nan or end.",
+            show_default=False,
+        ),
+    ] = None,
+) -> None:
+    """Send a sample event to each hook now, and print whether it was taken."""
+    from sidecar.commands.hooks import directory_and_event, try_hooks
+    from sidecar.commands.load import load_settings
+
+    directory, event = directory_and_event(words or [])
+    settings = load_settings(flags | {"checkpoint_dir": flags["checkpoint_dir"] or directory})
+    raise typer.Exit(0 if try_hooks(settings, event) else _FAILED)
 
 
 @app.callback(invoke_without_command=True)
@@ -366,9 +395,13 @@ def completion(
     shell: Annotated[Literal["bash", "zsh", "fish"], typer.Argument(help="Shell to complete commands in.")],
 ) -> None:
     """Print the script that completes commands and options in your shell."""
-    from sidecar.commands.completion import script
+    from typer._completion_shared import get_completion_script
 
-    typer.echo(script(shell, _COMPLETE))
+    script = get_completion_script(prog_name="sidecar", complete_var=_COMPLETE, shell=shell)
+    if shell == "zsh":
+        first, rest = script.split("\n", 1)
+        script = f"{first}\n{_ZSH_BEGINS}\n{rest}"
+    typer.echo(script)
 
 
 @app.command(epilog=examples("sidecar demo", "sidecar demo --keep"))
