@@ -15,10 +15,11 @@ from rich.text import Text
 
 from sidecar.protocol.records import Checkpoint, Result
 from sidecar.system.clock import Clock
-from sidecar.system.plain_text import interval, number, one_line, printable
+from sidecar.system.plain_text import broken_at_signs, interval, number, one_line, printable
 
 _QUIET_SECONDS: Final = 2.0  # before something is said about a command that takes long
 _REPORT_SECONDS: Final = 0.2
+_METRIC: Final = 30  # columns of a terminal that the name of a metric takes
 _REASONS_SHOWN: Final = 3  # a wrong task fails every checkpoint in the same way; --json has all messages
 
 
@@ -79,9 +80,8 @@ def print_result(checkpoint: Checkpoint, result: Result, saves: Path, *, as_json
     table = Table("eval set", "metric", "value", "95 % interval", title=title, title_justify="left")
     for eval_set, metrics in result.metrics.items():
         for name, value in metrics.items():
-            table.add_row(
-                Text(one_line(eval_set)), Text(one_line(name)), number(value.number), interval(value.lower, value.upper)
-            )
+            metric = Text("\n".join(broken_at_signs(one_line(name), _METRIC)))
+            table.add_row(Text(one_line(eval_set)), metric, number(value.number), interval(value.lower, value.upper))
     console = Console()
     console.print(table)
     examples = ", ".join(f"{count} examples of {name}" for name, count in result.counted().items())

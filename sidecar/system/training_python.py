@@ -15,7 +15,11 @@ from sidecar.system.child import output_of
 
 _SECONDS: Final = 10.0  # the start of an interpreter takes 0.02 s; one on a silent share must not hold up a message
 _ENVIRONMENTS: Final = ("VIRTUAL_ENV", "CONDA_PREFIX")
-_HAS_ALL: Final = "import importlib.util as u, sys; sys.exit(not all(map(u.find_spec, sys.argv[1:])))"
+_TELL: Final = """\
+import importlib.util, sys
+print(sys.executable)
+sys.exit(not all(map(importlib.util.find_spec, sys.argv[1:])))
+"""
 
 
 def training_python(
@@ -25,12 +29,12 @@ def training_python(
 
     The interpreter of an active environment comes first, then `python3` on the PATH, unless `own` has the modules.
     """
-    own_has = _has(own, modules)
-    for python, source in _active(environ):
-        if _is_same(python, own):
-            if own_has:
-                return None  # the environment that is active is its own
-        elif (source in environ or not own_has) and _has(python, modules):
+    own_has = _with(own, modules) is not None
+    for path, source in _active(environ):
+        python = _with(path, modules)  # where it is itself: the path may be that of a script which chooses one
+        if own_has and _is_same(python or path, own):
+            return None  # the environment that is active is its own
+        if python is not None and (source in environ or not own_has):
             return python, source
     return None
 
@@ -63,6 +67,7 @@ def _is_same(python: Path, own: str) -> bool:
         return False
 
 
-def _has(python: str | Path, modules: tuple[str, ...]) -> bool:
-    """Return whether an interpreter can evaluate with these modules. Python before 3.11 does not know the option -P."""
-    return output_of((str(python), "-P", "-c", _HAS_ALL, *modules), seconds=_SECONDS) is not None
+def _with(python: str | Path, modules: tuple[str, ...]) -> Path | None:
+    """Return an interpreter's own path if it can evaluate with these modules; Python before 3.11 knows no option -P."""
+    told = output_of((str(python), "-P", "-c", _TELL, *modules), seconds=_SECONDS)
+    return None if told is None else Path(told.strip())

@@ -4,6 +4,7 @@ import pytest
 
 from sidecar.system.plain_text import (
     aligned,
+    broken_at_signs,
     interval,
     listed,
     number,
@@ -64,3 +65,18 @@ def test_few_names_are_listed_and_many_counted():
     assert listed(["a", "b"], 2) == "a, b"
     assert listed(["a", "b", "c", "d"], 2, separator="; ") == "a; b and 2 more"
     assert listed([]) == ""
+
+
+@pytest.mark.parametrize(
+    ("name", "lines"),
+    [
+        ("accuracy", ["accuracy"]),
+        ("val_mean_absolute_error", ["val_mean_", "absolute_error"]),
+        ("validation/accuracy", ["validation/", "accuracy"]),
+        ("MulticlassF1Score_x", ["MulticlassF1S…", "x"]),
+        ("", [""]),
+    ],
+)
+def test_a_long_name_breaks_at_its_signs(name, lines):
+    """A part that is too long is cut, so that the column keeps its width."""
+    assert broken_at_signs(name, 14) == lines

@@ -57,6 +57,19 @@ def test_the_python_on_the_path_is_found_if_it_is_needed(environment):
     assert training_python("frame", environ=environ, own=str(python_of(own))) is None
 
 
+def test_a_script_that_chooses_an_interpreter_is_looked_through(environment, tmp_path):
+    """What pyenv puts into the PATH chooses by the current directory, which is another one for a daemon."""
+    train, own = environment("train", "frame"), environment("own")
+    script = tmp_path / "shims" / "python3"
+    script.parent.mkdir()
+    script.write_text(f'#!/bin/sh\nexec {python_of(train)} "$@"\n')
+    script.chmod(0o755)
+    environ = {"PATH": f"{script.parent}:/usr/bin:/bin"}
+    found = training_python("frame", environ=environ, own=str(python_of(own)))
+    assert found == (python_of(train), "python3 on the PATH")
+    assert training_python("frame", environ=environ, own=str(python_of(train))) is None
+
+
 def test_the_line_to_write(environment):
     """With the Python that has the module, or else with a place for it, before any advice to install something."""
     train, own = environment("train", "frame"), environment("own")
