@@ -14,7 +14,7 @@ def torch_evaluator(task: Task, rank: int = 0, ranks: int = 1, cache_bytes: int 
 
     from sidecar.evaluation.backends.torch.evaluator import TorchEvaluator
 
-    return TorchEvaluator(task, Shard(rank, ranks), cache_bytes=cache_bytes, device=torch.device("cpu"))
+    return TorchEvaluator.build(task, Shard(rank, ranks), cache_bytes=cache_bytes, device=torch.device("cpu"))
 
 
 def result_of_ranks(task: Task, checkpoint: Any, ranks: int, **options: Any) -> Mapping[str, MetricResult]:

@@ -52,7 +52,7 @@ def evaluate(digits):
 
     def run(task, *paths, ranks=1, cache_bytes=1 << 30, trust=False):
         evaluators = [
-            KerasEvaluator(task, Shard(rank, ranks), threads=2, cache_bytes=cache_bytes, trust_saved_graph=trust)
+            KerasEvaluator.build(task, Shard(rank, ranks), threads=2, cache_bytes=cache_bytes, trust_saved_graph=trust)
             for rank in range(ranks)
         ]
         found = []

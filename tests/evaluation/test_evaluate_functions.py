@@ -321,7 +321,7 @@ def test_a_model_of_keras(tmp_path):
             threads=1,
         ),
         collective=LocalCollective(),
-        evaluator=KerasEvaluator(given, Shard(0, 1), threads=1, cache_bytes=0),
+        evaluator=KerasEvaluator.build(given, Shard(0, 1), threads=1, cache_bytes=0),
         task_digest="t",
         profile={},
         enter=lambda _: None,

@@ -253,7 +253,7 @@ def test_a_set_of_its_own_rhythm(trained, digits):
 
     few = EvalSet(lambda: digits.held_out().take(digits.BATCH + 1), every_nth=2)
     task = digits.make(eval_sets={"few": few, "test": digits.held_out})
-    evaluator = KerasEvaluator(task, Shard(0, 1), threads=2, cache_bytes=0)
+    evaluator = KerasEvaluator.build(task, Shard(0, 1), threads=2, cache_bytes=0)
     whole = -(-digits.HELD_OUT // digits.BATCH)
     evaluator.restore(trained.path("model"))()
     found = []

@@ -134,7 +134,7 @@ def test_names_that_no_metric_has():
 
     for how in ("listed", "traced"):
         with pytest.raises(TaskError, match=r"'acuracy'.*'accuracy'"):
-            KerasEvaluator(task(keras, list, how, in_turn=["acuracy"]), Shard(0, 1), threads=1, cache_bytes=0)
+            KerasEvaluator.build(task(keras, list, how, in_turn=["acuracy"]), Shard(0, 1), threads=1, cache_bytes=0)
 
 
 def test_sets_that_divide_themselves(evaluate):

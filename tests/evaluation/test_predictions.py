@@ -21,7 +21,9 @@ def evaluated(digits, evaluate, tmp_path):
 
     def run(task, path, ranks):
         folder = tmp_path / f"{ranks}"
-        evaluators = [KerasEvaluator(task, Shard(rank, ranks), threads=2, cache_bytes=1 << 30) for rank in range(ranks)]
+        evaluators = [
+            KerasEvaluator.build(task, Shard(rank, ranks), threads=2, cache_bytes=1 << 30) for rank in range(ranks)
+        ]
         for rank, each in enumerate(evaluators):
             each.read(lambda: None)
             each.restore(path)()

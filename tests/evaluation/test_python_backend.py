@@ -77,7 +77,7 @@ def run(task, checkpoint, folder, ranks=1):
                 command=command,
                 join=join,
                 collective=LocalCollective() if ranks == 1 else SharedFolderCollective(join),
-                evaluator=PythonEvaluator(task, Shard(rank, ranks), cache_bytes=1 << 20),
+                evaluator=PythonEvaluator.build(task, Shard(rank, ranks), cache_bytes=1 << 20),
                 task_digest="t",
                 profile={},
                 enter=lambda _: None,
@@ -97,7 +97,7 @@ def run(task, checkpoint, folder, ranks=1):
 
 def evaluate_alone(task, checkpoint):
     """Evaluate on one rank, in this thread, so that whatever is raised is seen."""
-    evaluator = PythonEvaluator(task, Shard(0, 1), cache_bytes=1 << 20)
+    evaluator = PythonEvaluator.build(task, Shard(0, 1), cache_bytes=1 << 20)
     evaluator.read(lambda: None)
     evaluator.restore(str(checkpoint))()
     return evaluator.evaluate(lambda: None)
@@ -222,7 +222,7 @@ def test_arrays_that_are_reused_or_changed_in_place_change_no_number(checkpoint,
 
 def test_batches_that_stay_in_memory_do_not_change(checkpoint):
     """One worker process evaluates many checkpoints with them."""
-    evaluator = PythonEvaluator(task(predict=changed_input), Shard(0, 1), cache_bytes=1 << 20)
+    evaluator = PythonEvaluator.build(task(predict=changed_input), Shard(0, 1), cache_bytes=1 << 20)
     evaluator.read(lambda: None)
     evaluator.restore(str(checkpoint))()
     found = [evaluator.compute(evaluator.evaluate(lambda: None))["test"] for _ in range(2)]
@@ -557,7 +557,7 @@ def test_a_file_of_another_library_is_named_with_its_loader(tmp_path, monkeypatc
     trees = importlib.import_module("trees")
     path = tmp_path / "model-1.bin"
     path.write_bytes(content)
-    evaluator = PythonEvaluator(task(load=trees.load_model), Shard(0, 1), cache_bytes=1 << 20)
+    evaluator = PythonEvaluator.build(task(load=trees.load_model), Shard(0, 1), cache_bytes=1 << 20)
     with pytest.raises(RuntimeError) as caught:
         evaluator.restore(str(path))()
     sentence = as_failed(caught.value, phase="restore", plan=1, rank=0).message.splitlines()[0]
@@ -628,7 +628,7 @@ def test_a_file_that_load_adds_to_a_folder_changes_nothing(tmp_path):
         (folder / "weights.npy").unlink(missing_ok=True)
         return x @ model
 
-    evaluator = PythonEvaluator(task(load=load, predict=predict_and_delete), Shard(0, 1), cache_bytes=1 << 20)
+    evaluator = PythonEvaluator.build(task(load=load, predict=predict_and_delete), Shard(0, 1), cache_bytes=1 << 20)
     evaluator.read(lambda: None)
     evaluator.restore(str(folder))()
     hashed = evaluator.digest()
@@ -755,7 +755,7 @@ def test_a_task_asks_for_its_metrics_in_turn(checkpoint, tmp_path):
     for done in ends:
         assert done.result.metrics == expected
         assert "accuracy: worker 0 evaluates this set alone" in done.result.notes[0]
-    evaluator = PythonEvaluator(task(in_turn=True), Shard(1, 2), cache_bytes=0)
+    evaluator = PythonEvaluator.build(task(in_turn=True), Shard(1, 2), cache_bytes=0)
     assert evaluator.read(lambda: None)[0].own_batches == 0
     with pytest.raises(TaskError, match=r"'acuracy'.*'accuracy'"):
-        PythonEvaluator(task(in_turn=["acuracy"]), Shard(0, 1), cache_bytes=0)
+        PythonEvaluator.build(task(in_turn=["acuracy"]), Shard(0, 1), cache_bytes=0)

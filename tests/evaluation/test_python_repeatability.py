@@ -36,7 +36,7 @@ def checkpoint(tmp_path):
 
 
 def evaluators_of(given, ranks):
-    return [PythonEvaluator(given, Shard(rank, ranks), cache_bytes=1 << 20) for rank in range(ranks)]
+    return [PythonEvaluator.build(given, Shard(rank, ranks), cache_bytes=1 << 20) for rank in range(ranks)]
 
 
 def evaluate_with(evaluators, checkpoint):
@@ -147,7 +147,7 @@ def test_what_changes_after_some_batches_is_refused_with_any_number_of_workers(c
 
     for rank in range(ranks):
         calls.clear()
-        evaluator = PythonEvaluator(task(late, **more), Shard(rank, ranks), cache_bytes=1 << 20)
+        evaluator = PythonEvaluator.build(task(late, **more), Shard(rank, ranks), cache_bytes=1 << 20)
         evaluator.read(lambda: None)
         evaluator.restore(str(checkpoint))()
         evaluator.digest()
@@ -170,7 +170,7 @@ def test_what_changes_late_is_found_in_sets_that_divide_themselves(checkpoint, r
             part = x[shard.rank :: shard.world_size]
             return part, part[:, 0]
 
-        evaluator = PythonEvaluator(
+        evaluator = PythonEvaluator.build(
             task(late, eval_sets={"test": source}, metrics=lambda: [Mean(lambda _, p: p[:, 0])], batch_size=1),
             Shard(rank, ranks),
             cache_bytes=1 << 20,

@@ -344,7 +344,7 @@ def refusal(digits):
 
     def run(task):
         with pytest.raises(EvaluationError) as caught:
-            KerasEvaluator(task, Shard(0, 1), threads=2, cache_bytes=1 << 20)
+            KerasEvaluator.build(task, Shard(0, 1), threads=2, cache_bytes=1 << 20)
         return caught.value.kind, str(caught.value)
 
     return run

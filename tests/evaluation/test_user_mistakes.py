@@ -18,7 +18,7 @@ def refusal(digits, trained):
     def run(task):
         phase = "build"
         try:
-            evaluator = KerasEvaluator(task, Shard(0, 1), threads=2, cache_bytes=1 << 20)
+            evaluator = KerasEvaluator.build(task, Shard(0, 1), threads=2, cache_bytes=1 << 20)
             phase = "read"
             evaluator.read(lambda: None)
             evaluator.restore(trained.path("model"))()

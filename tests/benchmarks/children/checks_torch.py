@@ -17,7 +17,7 @@ def evaluate(checks):
     """Seconds of the first and of a later evaluation of a process."""
     FirstBatchOfSet.see = see if checks else lambda *_, **__: None
     FirstBatchOfSet.finish = finish if checks else lambda self, states: self._known.dependence.add_to(states, "")
-    evaluator = TorchEvaluator(conv_torch.task(), Shard(0, 1), cache_bytes=1 << 30, device=torch.device("cpu"))
+    evaluator = TorchEvaluator.build(conv_torch.task(), Shard(0, 1), cache_bytes=1 << 30, device=torch.device("cpu"))
     evaluator.read(lambda: None)
     evaluator.digest()
     seconds = []

@@ -10,7 +10,7 @@ from answers import serve
 from sidecar.evaluation.backends.tensorflow.evaluator import KerasEvaluator
 from sidecar.evaluation.data.shard import Shard
 
-evaluator = KerasEvaluator(conv.task(), Shard(0, 1), threads=2, cache_bytes=1 << 30)
+evaluator = KerasEvaluator.build(conv.task(), Shard(0, 1), threads=2, cache_bytes=1 << 30)
 evaluator.read(lambda: None)
 (batches,) = evaluator._batches
 step = evaluator._step_of(batches)

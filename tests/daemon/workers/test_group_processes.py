@@ -140,7 +140,7 @@ def test_every_worker_saves_to_its_own_path(trio, evaluated, trained, digits):
     from sidecar.evaluation.data.shard import Shard
 
     result = evaluated[0][0].result
-    evaluator = KerasEvaluator(digits.task(), Shard(0, 1), threads=2, cache_bytes=0)
+    evaluator = KerasEvaluator.build(digits.task(), Shard(0, 1), threads=2, cache_bytes=0)
     merged = {}
     for rank in range(3):
         folder = trio.folder / "plan-1" / f"worker-{rank}-of-3"

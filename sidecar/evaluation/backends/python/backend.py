@@ -53,7 +53,7 @@ class PythonBackend:
 
     def build(self, task: Task, shard: Shard, join: Join) -> Evaluator:
         """Open the data of the task and create its metrics. The model is loaded with each checkpoint."""
-        return PythonEvaluator(task, shard, cache_bytes=join.cache_bytes)
+        return PythonEvaluator.build(task, shard, cache_bytes=join.cache_bytes)
 
     def profile(self, command: Join | Check) -> dict[str, str]:
         """Return versions, threads and instruction set, all of which can change the bits of predictions."""

@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -63,25 +63,37 @@ class PythonEvaluator:
     loads_graphs = False
     outputs_are_new = True
 
-    def __init__(self, task: Task, shard: Shard, *, cache_bytes: int) -> None:
-        assert task.load is not None, "the dispatcher checks it"
-        self._task, self._shard = task, shard
-        self._load, self._predict = task.load, task.predict
-        self._sources: dict[str, ArraySource] = {}
+    @classmethod
+    def build(cls, task: Task, shard: Shard, *, cache_bytes: int) -> Self:
+        """Open the data, and read the first batch of each eval set."""
+        sources: dict[str, ArraySource] = {}
 
         def open_source(name: str, eval_set: EvalSet) -> ArraySource:
             source = ArraySource(name, eval_set, batch_size=task.batch_size, shard=shard, takes_objects=True)
-            self._sources[name] = source
+            sources[name] = source
             return source
 
         readers = open_readers(task, shard, open_source, cache_bytes=cache_bytes, nonfinite="allow")
-        self._sets = EvalSets(task, shard, readers)
+        sets = EvalSets(task, shard, readers)
         with following_from_code():
-            self._sets.expect_weights(_REMEDY, _first_prepared(task, self._sources))
+            sets.expect_weights(_REMEDY, _first_prepared(task, sources))
         with following_from_code():
-            self._measurement = Measurement(chosen(task))
-            task.require_in_turn(self._measurement.names)
-            self._sets.leave_to_first(self._in_turn)
+            evaluator = cls(task, shard, sets, sources, Measurement(chosen(task)))
+            evaluator.choose_in_turn()
+        return evaluator
+
+    def __init__(
+        self,
+        task: Task,
+        shard: Shard,
+        sets: EvalSets[EvalSetReader],
+        sources: Mapping[str, ArraySource],
+        measurement: Measurement,
+    ) -> None:
+        assert task.load is not None, "the dispatcher checks it"
+        self._load, self._predict = task.load, task.predict
+        self._task, self._shard, self._sets = task, shard, sets
+        self._sources, self._measurement = sources, measurement
         self._columns = PredictionsColumns(task.predictions, _column) if task.predictions else None
         self._draws = RandomDraws(repeatability.seed, repeatability.generators)
         dependence = BatchDependence(self._measurement.names)
@@ -90,6 +102,11 @@ class PythonEvaluator:
         self._model: Any = None
         self._files = LoadedFiles(Path(), {})
         self.builds = 0
+
+    def choose_in_turn(self) -> None:
+        """Let worker 0 evaluate the sets whose metrics are updated in turn. It is the first call of any method."""
+        self._task.require_in_turn(self._measurement.names)
+        self._sets.leave_to_first(self._in_turn)
 
     def read(self, tick: Tick, evaluated: int = 0, most: int | None = None) -> tuple[Stream, ...]:
         """Choose the eval sets that take part, and read those that have not been read yet."""

@@ -54,7 +54,7 @@ class TensorFlowBackend:
     def build(self, task: Task, shard: Shard, join: Join) -> Evaluator:
         """Build the task: read a first batch and call the model on it, without tracing anything yet."""
         with explained(other_backend()):
-            return KerasEvaluator(
+            return KerasEvaluator.build(
                 task,
                 shard,
                 threads=join.threads,

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Self
 
 import numpy as np
 import tensorflow as tf
@@ -65,20 +65,30 @@ class KerasEvaluator:
     outputs_are_new = False
     """False: numbers that a model holds outside its variables are constants of its graph, which `outside` has."""
 
-    def __init__(
-        self, task: Task, shard: Shard, *, threads: int, cache_bytes: int, trust_saved_graph: bool = False
-    ) -> None:
-        self._task, self._shard = task, shard
-        self.loads_graphs = trust_saved_graph
-        """Whether `restore` may load a graph that a SavedModel stores."""
+    @classmethod
+    def build(
+        cls, task: Task, shard: Shard, *, threads: int, cache_bytes: int, trust_saved_graph: bool = False
+    ) -> Self:
+        """Open the data, build the model, and call it on the first batch of each eval set, without tracing anything."""
         budget = CacheBudget(cache_bytes)
         readers = [
             Batches(name, eval_set, batch_size=task.batch_size, shard=shard, threads=threads, budget=budget)
             for name, eval_set in task.sets().items()
         ]
-        self._sets = EvalSets(task, shard, readers)
         with following_from_code():
-            self.model: Any = make_model(task, trusts=trust_saved_graph)
+            model = make_model(task, trusts=trust_saved_graph)
+        evaluator = cls(task, shard, readers, model, trust_saved_graph=trust_saved_graph)
+        evaluator.try_out(readers)
+        return evaluator
+
+    def __init__(
+        self, task: Task, shard: Shard, readers: Sequence[Batches], model: Any, *, trust_saved_graph: bool
+    ) -> None:
+        self._task, self._shard = task, shard
+        self.loads_graphs = trust_saved_graph
+        """Whether `restore` may load a graph that a SavedModel stores."""
+        self._sets = EvalSets(task, shard, readers)
+        self.model: Any = model
         self._weights = Weights(
             self.model, Exceptions(task.ignore, task.from_build_model, of_metrics=states_of_metrics(self.model))
         )
@@ -88,6 +98,10 @@ class KerasEvaluator:
         self._checks: dict[str, SetChecks] = {}
         self._weights_digest: Callable[[], str] | None = None
         self._steps = TracedSteps(task, self.model)
+
+    def try_out(self, readers: Sequence[Batches]) -> None:
+        """Call the model on the first batch of each eval set. It is the first call of any other method."""
+        task = self._task
         for batches in readers:
             spec, first = batches.spec, batches.first()
             self._checks[batches.name] = SetChecks(batches.name, first)
@@ -106,7 +120,7 @@ class KerasEvaluator:
         if self.model is not None:
             self._leave_to_first()
         self._non_variable = NonVariableState(self.model)
-        if not trust_saved_graph and not self._non_variable.has_tables:
+        if not self.loads_graphs and not self._non_variable.has_tables:
             self._steps.forget_first_batches()
 
     def _add_step(self, first: Any, spec: Any) -> None:

@@ -52,7 +52,7 @@ class TorchBackend:
     def build(self, task: Task, shard: Shard, join: Join) -> Evaluator:
         """Build the task: open its data, make its model, and try it on a first batch."""
         device = torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
-        return TorchEvaluator(task, shard, cache_bytes=join.cache_bytes, device=device)
+        return TorchEvaluator.build(task, shard, cache_bytes=join.cache_bytes, device=device)
 
     def profile(self, command: Join | Check) -> dict[str, str]:
         """Return versions, device, instruction set and every setting that may change the bits of a result."""

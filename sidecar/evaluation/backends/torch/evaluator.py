@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Self
 
 import numpy as np
 import torch
@@ -52,17 +52,40 @@ class TorchEvaluator:
     before the first checkpoint. Batches are evaluated in the mode of `eval()`, without gradients.
     """
 
-    def __init__(self, task: Task, shard: Shard, *, cache_bytes: int, device: torch.device) -> None:
-        self._task, self._shard = task, shard
-        self._sources: dict[str, ArraySource | DatasetSource] = {}
-        self._sets = EvalSets(task, shard, open_readers(task, shard, self._open, cache_bytes=cache_bytes))
+    @classmethod
+    def build(cls, task: Task, shard: Shard, *, cache_bytes: int, device: torch.device) -> Self:
+        """Open the data, build the model, and try it on the first batch of each eval set."""
+        sources: dict[str, ArraySource | DatasetSource] = {}
+
+        def opened(name: str, eval_set: EvalSet) -> ArraySource | DatasetSource:
+            sources[name] = open_source(name, eval_set, batch_size=task.batch_size, shard=shard)
+            return sources[name]
+
+        readers = open_readers(task, shard, opened, cache_bytes=cache_bytes)
         with following_from_code():
-            self._runner = BatchRunner(task, device)
-        self.model = self._runner.model
+            runner = BatchRunner(task, device)
+        evaluator = cls(task, shard, EvalSets(task, shard, readers), sources, runner)
+        evaluator.try_out()
+        return evaluator
+
+    def __init__(
+        self,
+        task: Task,
+        shard: Shard,
+        sets: EvalSets[EvalSetReader],
+        sources: Mapping[str, ArraySource | DatasetSource],
+        runner: BatchRunner,
+    ) -> None:
+        self._task, self._shard, self._sets, self._sources, self._runner = task, shard, sets, sources, runner
+        self.model = runner.model
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="in-parallel")  # for work that needs no data
         self._notes: tuple[str, ...] = ()
         self.traces, self.builds, self.loads_graphs = 0, 1, False
         self.outputs_are_new = True
+
+    def try_out(self) -> None:
+        """Try the model on the first batch of each eval set. It is the first call of any other method."""
+        task = self._task
         with following_from_code(RuntimeError):
             first = self._first_batches()
             if takes_weights(task):
@@ -169,11 +192,6 @@ class TorchEvaluator:
     def compute(self, reduced: States) -> Mapping[str, MetricResult]:
         """Return the final numbers, by eval set."""
         return {reader.name: self._compute(reader, reduced[reader.name]) for reader in self._sets.chosen}
-
-    def _open(self, name: str, eval_set: EvalSet) -> ArraySource | DatasetSource:
-        source = open_source(name, eval_set, batch_size=self._task.batch_size, shard=self._shard)
-        self._sources[name] = source
-        return source
 
     def _first_batches(self) -> dict[str, tuple[Batch, int]]:
         """Return the first batch of each eval set by name, with its number of examples.

@@ -279,7 +279,7 @@ def test_variables_of_build_model_are_compared_between_ranks(tmp_path):
     task = Task(lambda: branched(keras), {"test": data}, batch_size=10, from_build_model=["branch/"])
     digests = set()
     for rank in (0, 1):
-        evaluator = KerasEvaluator(task, Shard(rank, 2), threads=1, cache_bytes=1 << 20)
+        evaluator = KerasEvaluator.build(task, Shard(rank, 2), threads=1, cache_bytes=1 << 20)
         evaluator.restore(path)()
         digests.add(evaluator.digest()())
     assert len(digests) == 2

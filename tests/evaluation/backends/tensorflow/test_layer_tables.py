@@ -220,7 +220,7 @@ def test_ranks_that_adapted_to_other_data_are_told_apart(digits):
 
     def outside(adapted):
         made = task(lambda: of_amounts(keras, adapted), AMOUNTS)
-        return list(KerasEvaluator(made, Shard(0, 1), threads=2, cache_bytes=0).outside().items())
+        return list(KerasEvaluator.build(made, Shard(0, 1), threads=2, cache_bytes=0).outside().items())
 
     one, same, other = outside(SAVED), outside(SAVED), outside(OTHER)
     assert [digest for _, digest in one] == [digest for _, digest in same]

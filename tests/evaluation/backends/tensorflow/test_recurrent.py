@@ -439,4 +439,4 @@ def evaluator(digits):
     from sidecar.evaluation.backends.tensorflow.evaluator import KerasEvaluator
     from sidecar.evaluation.data.shard import Shard
 
-    return lambda task: KerasEvaluator(task, Shard(0, 1), threads=2, cache_bytes=1 << 20)
+    return lambda task: KerasEvaluator.build(task, Shard(0, 1), threads=2, cache_bytes=1 << 20)

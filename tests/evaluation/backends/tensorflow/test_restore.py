@@ -322,7 +322,7 @@ def test_own_restore_reads_a_path_that_is_a_pattern(copied, digits, tmp_path):
 
     for file in copied[1:]:
         file.rename(tmp_path / file.name.replace("ckpt-1", ODD_NAMES[0]))
-    evaluator = KerasEvaluator(digits.make(restore=restore), Shard(0, 1), threads=1, cache_bytes=0)
+    evaluator = KerasEvaluator.build(digits.make(restore=restore), Shard(0, 1), threads=1, cache_bytes=0)
     before = evaluator.digest()()
     evaluator.restore(str(tmp_path / ODD_NAMES[0]))()
     assert evaluator.digest()() != before
@@ -340,7 +340,7 @@ def test_own_restore_that_fails(copied, digits, tmp_path):
         del model
         raise ValueError(f"no averaged weights in {Path(path).name}")
 
-    evaluator = KerasEvaluator(digits.make(restore=restore), Shard(0, 1), threads=1, cache_bytes=0)
+    evaluator = KerasEvaluator.build(digits.make(restore=restore), Shard(0, 1), threads=1, cache_bytes=0)
     with pytest.raises(ValueError, match="no averaged weights") as caught:
         evaluator.restore(str(copied[0]))()
     assert as_failed(caught.value, phase="restore", plan=1, rank=0).kind == "task_error"

@@ -411,7 +411,7 @@ def test_saved_weights_are_those_of_the_graph(digits, evaluate, tmp_path):
 
     model = varied(digits.conv())
     model.export(tmp_path / "m", verbose=False)
-    evaluator = KerasEvaluator(digits.make(), Shard(0, 1), threads=2, cache_bytes=0, trust_saved_graph=True)
+    evaluator = KerasEvaluator.build(digits.make(), Shard(0, 1), threads=2, cache_bytes=0, trust_saved_graph=True)
     evaluator.read(lambda: None)
     evaluator.restore(str(tmp_path / "m"))()
     evaluator.save_weights(tmp_path)
@@ -443,7 +443,7 @@ def test_graphs_that_are_gone_leave_no_memory(digits, tmp_path, record_property)
         model.set_weights([each + 1 for each in model.get_weights()])
         model.export(path, verbose=False)
     task = digits.make(None, {"test": lambda: digits.held_out().take(digits.BATCH)})
-    evaluator = KerasEvaluator(task, Shard(0, 1), threads=2, cache_bytes=1 << 20, trust_saved_graph=True)
+    evaluator = KerasEvaluator.build(task, Shard(0, 1), threads=2, cache_bytes=1 << 20, trust_saved_graph=True)
     process, sizes, graphs = psutil.Process(), [], []
     for number in range(GRAPHS):
         evaluator.read(lambda: None)
