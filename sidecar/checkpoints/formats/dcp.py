@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import BinaryIO, Final
 
 from sidecar.checkpoints.files import MOST_ENTRIES, Listing, list_files, open_file, update_from_content
-from sidecar.checkpoints.formats.format import Candidate, Inspection
+from sidecar.checkpoints.formats.format import Candidate, FolderFormat, Inspection
 from sidecar.checkpoints.formats.torch_zip import check_archives
 from sidecar.checkpoints.work_budget import SAMPLE, WorkBudget
 from sidecar.errors import CorruptError, IncompleteError, VanishedError
@@ -62,16 +62,10 @@ _FEW_PIECES: Final = 64
 """CPython closes a frame at 64 KiB or before a larger value, so a real pickle has far fewer pieces than these allow."""
 
 
-class Dcp:
+class Dcp(FolderFormat):
     """Read folders of `torch.distributed.checkpoint`."""
 
     name: Final = "dcp"
-    suffixes: Final = ()
-    endings: Final = ""
-
-    def file_group(self, name: str) -> None:
-        """Return None: a checkpoint of this format is a folder."""
-        del name
 
     def candidates(self, folder: Path, listing: Listing) -> Iterator[Candidate]:
         """Yield every sub-folder with `.metadata`. It counts as committed if no data file is newer."""

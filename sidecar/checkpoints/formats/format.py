@@ -132,3 +132,14 @@ class Format(Protocol):
     def written_in_place(self, file: str) -> bool:
         """Return whether writers rewrite this file under its final name, which would change a hard link to it, too."""
         ...
+
+
+class FolderFormat:
+    """Give a format whose checkpoints are folders what all of these have in common."""
+
+    suffixes: Final = ()
+    endings: Final = ""
+
+    def file_group(self, name: str) -> None:
+        """Return None: each sub-folder is a group of its own."""
+        del name

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from sidecar.checkpoints.files import File, Listing, as_file, open_file, update_from_content
-from sidecar.checkpoints.formats.format import Candidate, Inspection, shown
+from sidecar.checkpoints.formats.format import Candidate, FolderFormat, Inspection, shown
 from sidecar.checkpoints.work_budget import WorkBudget
 from sidecar.errors import CorruptError, IncompleteError, VanishedError
 
@@ -78,19 +78,13 @@ class MatchingFiles:
         return True
 
 
-class MatchingFolders:
+class MatchingFolders(FolderFormat):
     """Read folders that match a glob. Without a glob there are no candidates, and `inspect` accepts any name."""
 
     name: Final = "matching_folder"
-    suffixes: Final = ()
-    endings: Final = ""
 
     def __init__(self, pattern: str | None = None) -> None:
         self._pattern = pattern
-
-    def file_group(self, name: str) -> None:
-        """Return None: a checkpoint of this format is a folder."""
-        del name
 
     def candidates(self, folder: Path, listing: Listing) -> Iterator[Candidate]:
         """Yield every folder that matches, with all files below it. A folder with a link in it cannot be used."""

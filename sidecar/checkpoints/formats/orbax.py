@@ -20,7 +20,7 @@ from typing import Final
 
 from sidecar.checkpoints.files import MOST_ENTRIES, File, Listing, list_files, open_file, read_file, update_from_content
 from sidecar.checkpoints.formats.crc32c import crc32c
-from sidecar.checkpoints.formats.format import Candidate, Inspection
+from sidecar.checkpoints.formats.format import Candidate, FolderFormat, Inspection
 from sidecar.checkpoints.work_budget import WorkBudget
 from sidecar.errors import CorruptError, IncompleteError, VanishedError
 
@@ -39,16 +39,10 @@ _HEAD_BYTES: Final = 12  # the magic number and the length
 _CRC_BYTES: Final = 4
 
 
-class Orbax:
+class Orbax(FolderFormat):
     """Read Orbax checkpoints: folders with a commit marker."""
 
     name: Final = "orbax"
-    suffixes: Final = ()
-    endings: Final = ""
-
-    def file_group(self, name: str) -> None:
-        """Return None: a checkpoint of this format is a folder."""
-        del name
 
     def candidates(self, folder: Path, listing: Listing) -> Iterator[Candidate]:
         """Yield every sub-folder with the marker. It counts as committed if nothing in it changed after the commit."""

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Final
 
 from sidecar.checkpoints.files import MOST_ENTRIES, File, Listing, list_files, open_file, read_file, size_of
-from sidecar.checkpoints.formats.format import Candidate, Inspection, about
+from sidecar.checkpoints.formats.format import Candidate, FolderFormat, Inspection, about
 from sidecar.checkpoints.formats.json_members import has_many_containers
 from sidecar.checkpoints.formats.safetensors import Safetensors
 from sidecar.checkpoints.formats.shards import as_shard, doubt_about, is_unfinished, read_index, shards_of
@@ -49,16 +49,10 @@ _MAX_CONFIG_BYTES: Final = 4 * 1024 * 1024
 _SAFETENSORS: Final = Safetensors()
 
 
-class PretrainedFolder:
+class PretrainedFolder(FolderFormat):
     """Read folders with the weights of one model, as Hugging Face's libraries write them."""
 
     name: Final = "pretrained_folder"
-    suffixes: Final = ()
-    endings: Final = ""
-
-    def file_group(self, name: str) -> None:
-        """Return None: a checkpoint of this format is a folder."""
-        del name
 
     def candidates(self, folder: Path, listing: Listing) -> Iterator[Candidate]:
         """Yield every sub-folder with weights, or with the Trainer's state.

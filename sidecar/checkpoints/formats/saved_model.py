@@ -24,7 +24,7 @@ from sidecar.checkpoints.files import (
     resolve,
     update_from_content,
 )
-from sidecar.checkpoints.formats.format import Candidate, Inspection, about
+from sidecar.checkpoints.formats.format import Candidate, FolderFormat, Inspection, about
 from sidecar.checkpoints.formats.protobuf import BYTES, VARINT, fields, read_varint
 from sidecar.checkpoints.formats.tf_object import TfObject
 from sidecar.checkpoints.work_budget import SAMPLE, WorkBudget
@@ -43,16 +43,10 @@ _HEAD_BYTES: Final = 20  # tag and length, both as the longest varints
 _BUNDLE: Final = TfObject()
 
 
-class SavedModel:
+class SavedModel(FolderFormat):
     """Read SavedModels: a marker file, variables and assets in one folder."""
 
     name: Final = "saved_model"
-    suffixes: Final = ()
-    endings: Final = ""
-
-    def file_group(self, name: str) -> None:
-        """Return None: a checkpoint of this format is a folder."""
-        del name
 
     def candidates(self, folder: Path, listing: Listing) -> Iterator[Candidate]:
         """Yield every sub-folder with the marker. It counts as committed unless a file in it is newer."""
