@@ -17,10 +17,10 @@ JOBS ?= 3
 PYTEST := $(BIN)/pytest --numprocesses $(JOBS) --durations 10
 # Many images set this one. Each of the hundreds of processes of the tests would then compile the package again.
 unexport PYTHONDONTWRITEBYTECODE
-# What the tests of `make coverage` and `make coverage-fast` reach, in percent, rounded down. That of all tests is a
-# lower bound until the whole suite was measured.
-COVERAGE_FLOOR ?= 80
-COVERAGE_FAST_FLOOR ?= 80
+# What the fast tests reach, in percent, rounded down: they import no backend of TensorFlow or PyTorch. The whole suite was
+# not measured, so that the same number is a lower bound for it. Worker processes end by SIGKILL, and count nothing.
+COVERAGE_FAST_FLOOR ?= 71
+COVERAGE_FLOOR ?= $(COVERAGE_FAST_FLOOR)
 SECONDS := tests/commands/demo tests/deploy tests/integration tests/simulation tests/daemon/workers
 
 # An environment that VENV names may belong to another clone. Unless this clone made it, nothing is installed into it and it
