@@ -74,6 +74,7 @@ class NodeCatalog:
             self._look_at_pins(seen, now)
         found, waiting = seen.found, seen.waiting
         self._discovery.add(found.values(), self._before, lying, now)
+        self._discovery.forget_gone(found)
         self._before = found
         ordered = sorted(found.values(), key=lambda each: self._discovery.places[each.checkpoint.key])
         copies = () if away else self._disk.copies
