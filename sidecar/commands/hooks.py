@@ -14,6 +14,7 @@ from typing import Final
 
 import typer
 
+from sidecar.checkpoints.subfolder_hint import similar_folder
 from sidecar.coordination.storage import PosixStorage
 from sidecar.coordination.totals import Best
 from sidecar.errors import SettingsError, SidecarError
@@ -75,7 +76,8 @@ def directory_and_event(words: Sequence[str]) -> tuple[Path | None, str | None]:
     events, others = [word for word in words if word in HOOKS], [word for word in words if word not in HOOKS]
     if unknown := next((word for word in others if not Path(word).is_dir()), None):
         close = difflib.get_close_matches(unknown, HOOKS, n=1)
-        remedy = f"did you mean {close[0]}?" if close else f"hooks are {', '.join(HOOKS)}"
+        similar = f"did you mean {close[0]}?" if close else similar_folder(Path(unknown).absolute())
+        remedy = similar or f"hooks are {', '.join(HOOKS)}"
         raise SettingsError(f"{unknown!r} is neither a hook nor a directory: {remedy}")
     if len(events) > 1 or len(others) > 1:
         raise SettingsError(f"{' '.join(words)}: give one directory and one hook: `sidecar hooks test ckpts best`")

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from sidecar.checkpoints.subfolder_hint import similar_folder
 from sidecar.commands.framework import framework_of_files
 from sidecar.commands.from_settings import make_catalog
 from sidecar.commands.hints import short
@@ -114,7 +115,9 @@ def write(here: Path, proposal: Proposal, report: Callable[[str], None]) -> None
     is_new = _create(here / SETTINGS_FILE, settings, report)
     template = traits.template or ""
     _create(here / TASK_FILE, template.format(imported=imported, builder=builder, file=TASK_FILE), report)
-    count = "no checkpoint yet" if not proposal.checkpoints else f"complete checkpoints: {proposal.checkpoints}"
+    similar = similar_folder(proposal.directory)
+    none = f"no checkpoint yet; {similar}" if similar else "no checkpoint yet"
+    count = none if not proposal.checkpoints else f"complete checkpoints: {proposal.checkpoints}"
     report(f"checkpoints: {short(proposal.directory)} ({count})")
     if proposal.builder is not None:
         report(f"model: {_BUILDER} of {proposal.builder}.py")

@@ -17,6 +17,7 @@ import typer
 
 from sidecar.checkpoints.catalog import Catalog
 from sidecar.checkpoints.scan import ScanResult
+from sidecar.checkpoints.subfolder_hint import similar_folder
 from sidecar.commands.from_settings import export_rule
 from sidecar.commands.hints import evaluates_again
 from sidecar.commands.load import configured_directory
@@ -162,11 +163,15 @@ def folder_and_names(
 
 
 def _is_checkpoint_dir(typed: Sequence[str]) -> bool:
-    """Return whether the first word is a checkpoint directory. A checkpoint that is a folder holds no run's state."""
+    """Return whether the first word is a checkpoint directory, or a typo of one before names of checkpoints.
+
+    A checkpoint that is a folder holds no run's state.
+    """
     place = Path(typed[0])
+    before_names = len(typed) > 1 and not any(map(os.path.dirname, typed[1:]))
     if not place.is_dir():
-        return False
-    return any(place.glob(".sidecar*")) or (len(typed) > 1 and not any(map(os.path.dirname, typed[1:])))
+        return before_names and bool(similar_folder(place.absolute()))
+    return before_names or any(place.glob(".sidecar*"))
 
 
 def _lies_outside(typed: str, directory: Path) -> bool:

@@ -120,13 +120,15 @@ def test_the_directory_is_an_argument_or_an_option(type_, here, words):
     assert "no daemon has started yet; `sidecar run ckpts` starts one" in out
 
 
-@pytest.mark.parametrize("words", [["run", "--once"], ["history"], ["status"], ["eval"], ["best"]])
-def test_a_typo_of_the_directory(type_, here, words):
+@pytest.mark.parametrize("command", ["run --once", "history", "status", "eval", "best", "requeue {} ckpt-5"])
+def test_a_typo_of_the_directory(type_, here, command):
     """It is named, as other typos are."""
     (here / "ckpts").mkdir()
     (here / "my_eval.py").write_text("import torch\n\n\ndef task():\n    pass\n")
-    _, _, err = type_(words[0], "ckpt", *words[1:], "--task", "my_eval.py:task")
-    assert "did you mean ckpts?" in err
+    words = command.format("ckpt").split() if "{}" in command else [*command.split(), "ckpt"]
+    assert "did you mean ckpts?" in type_(*words, "--task", "my_eval.py:task")[2]
+    assert "did you mean ckpts?" in type_("hooks", "test", "ckpt")[2]
+    assert "checkpoints: ckpt (no checkpoint yet; did you mean ckpts?)" in type_("init", "ckpt")[1]
 
 
 def test_an_export_of_nothing(type_, here):
