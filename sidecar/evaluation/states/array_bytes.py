@@ -40,7 +40,7 @@ def decode(content: NDArray[np.uint8]) -> list[list[NDArray[Any]]]:
             arrays = []
             for _ in range(next(header)):
                 dtype, axes = _TYPES[next(header)], next(header)
-                shape = tuple(next(header) for _ in range(axes))
+                shape = [next(header) for _ in range(axes)]
                 arrays.append(np.frombuffer(raw, dtype, math.prod(shape), place).reshape(shape))
                 place += arrays[-1].nbytes
             lists.append(arrays)
