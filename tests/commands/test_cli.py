@@ -7,14 +7,12 @@ import os
 import subprocess
 import sys
 import threading
-from pathlib import Path
 
 import pytest
 from journal_files import Writers
 from users import MALLORY, acting_as
 
 from sidecar.commands import cli
-from sidecar.commands.options import FLAGS
 from sidecar.coordination.run import open_run
 from sidecar.coordination.storage import PosixStorage
 from sidecar.protocol.records import Checkpoint, Value
@@ -94,19 +92,6 @@ def test_help_shows_what_matters_to_the_command(type_):
     for option in ("--port-range", "--replicas", "--queue", "--no-wait"):
         assert option not in out
     assert "--no-observe" in out
-
-
-@pytest.mark.parametrize("command", COMMANDS)
-def test_all_commands_accept_the_same_options(type_, here, command):
-    """Scripts pass the same ones to all, also those that the help of a command does not show."""
-    (here / "ckpts").mkdir()
-    given = {"--checkpoint-dir": "ckpts", "--role": "chief", "--node": "a", "--replicas": "2", "--http": "x"}
-    assert given.keys() <= FLAGS.keys()
-    words = [word for pair in given.items() for word in pair]
-    _, _, err = type_(command, *words, "--no-wait", *(["ckpt-1"] if command in ("eval", "requeue") else []))
-    assert (
-        err == "sidecar: option --http: 'x': write HOST:PORT, such as 127.0.0.1:19108, 0.0.0.0:19108 or [::1]:19108\n"
-    )
 
 
 @pytest.mark.parametrize(
@@ -361,75 +346,6 @@ def test_results_are_plotted_and_cut(type_, here):
     assert type_("history", "ckpts", "--run", "oops")[1].endswith("; runs in ckpts/.sidecar: ckpts\n")
     other = type_("history", "ckpts", "--state-dir", "elsewhere")[1]
     assert other.endswith("its state lies in ckpts/.sidecar: leave --state-dir out\n")
-
-
-@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_completion_prints_a_script(type_, shell):
-    """It goes where the shell looks for it."""
-    code, out, _ = type_("completion", shell)
-    assert code == 0
-    assert "_SIDECAR_COMPLETE" in out
-
-
-def test_bash_completes_commands_and_options(type_, tmp_path):
-    """What bash would offer, asked of a real bash with the printed script."""
-    program = Path(sys.executable).with_name("sidecar")
-    printed = tmp_path / "completion"
-    printed.write_text(type_("completion", "bash")[1])
-    script = (
-        f". {printed}; PATH={program.parent}:$PATH; "
-        'COMP_WORDS=(sidecar "$1"); COMP_CWORD=1; '
-        '[ -z "$2" ] || { COMP_WORDS=(sidecar "$1" "$2"); COMP_CWORD=2; }; '
-        '_sidecar_completion sidecar; echo "${COMPREPLY[@]}"'
-    )
-
-    def offered(*words):
-        done = subprocess.run(
-            ["bash", "-c", script, "bash", *words], capture_output=True, text=True, cwd=tmp_path, timeout=60, check=True
-        )
-        return done.stdout.split()
-
-    assert offered("st") == ["status"]
-    assert "--once" in offered("run", "--o")
-
-
-def test_zsh_completes_without_any_other_completion(type_, needs, tmp_path):
-    """The script defines what it needs; a real zsh evaluates what the program offers for a word."""
-    zsh = needs("zsh")
-    printed = tmp_path / "completion"
-    printed.write_text(type_("completion", "zsh")[1])
-    program = Path(sys.executable).with_name("sidecar")
-    script = (
-        f"export PATH={program.parent}:$PATH; . {printed}; print -r -- $_comps[sidecar]; "
-        "_arguments() { print -r -- $* }; words=(sidecar st); CURRENT=2; _sidecar_completion"
-    )
-    done = subprocess.run(
-        [zsh, "-f", "-c", script], capture_output=True, text=True, timeout=60, env={"HOME": str(tmp_path)}, check=True
-    )
-    assert done.stderr == ""
-    name, offered = done.stdout.split(maxsplit=1)
-    assert name == "_sidecar_completion"
-    assert "status" in offered
-
-
-def test_fish_completes_commands_options_and_folders(type_, here, needs):
-    """Asked of a real fish with the printed script."""
-    fish = needs("fish")
-    (here / "ckpts").mkdir()
-    printed = here / "completion"
-    printed.write_text(type_("completion", "fish")[1])
-    program = Path(sys.executable).with_name("sidecar")
-
-    def offered(words):
-        script = f"set -x PATH {program.parent} $PATH; source {printed}; complete -C '{words}'"
-        done = subprocess.run(
-            [fish, "-c", script], capture_output=True, text=True, timeout=60, env={"HOME": str(here)}, cwd=here
-        )
-        return [line.split("\t")[0] for line in done.stdout.splitlines()]
-
-    assert offered("sidecar st") == ["status"]
-    assert "--once" in offered("sidecar run --o")
-    assert "ckpts/" in offered("sidecar status ck")
 
 
 @pytest.mark.parametrize(

@@ -1,14 +1,29 @@
 """TensorFlow inside the test process, imported once; and evaluations by any number of ranks without processes."""
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
 import pytest
+from evaluation.data.sources_of_files import COUNTS
+from evaluation.fake_framework import (
+    STREAM,
+    FakeBackend,
+    FakeEvaluator,
+)
+
+from sidecar import results
+from sidecar.evaluation.data.shard import Shard
+from sidecar.evaluation.dispatcher import Dispatcher
+from sidecar.evaluation.eval_loop import EXAMPLES
+from sidecar.evaluation.failures import EvaluationError
 
 _NAMES = (
-    *("batch_means", "layer_tables", "nonfinite", "recurrent", "replay", "restore_files", "saved_graph", "scripts"),
-    *("several_numbers", "structures", "told_apart"),
+    *("compiled", "differences", "file_contents", "finite", "isolation", "keras_2", "keras_assets", "keras_file"),
+    *("layer_tables", "measured_metric", "model", "non_variable_state", "nonfinite", "recurrent", "replay"),
+    *("saved_graph", "step", "structure", "told_apart"),
 )
+
 BOTH_KERASES = {f"test_{name}.py" for name in _NAMES}
 """Files whose tests run with Keras 3 and with tf_keras: the latter in `make test-all` alone."""
 
@@ -45,8 +60,6 @@ def evaluate(digits):
     """Evaluates paths one after the other with some ranks in this process; one `Evaluated` for each path."""
     from sidecar.evaluation.backends.tensorflow.evaluator import KerasEvaluator
     from sidecar.evaluation.data import nonfinite
-    from sidecar.evaluation.data.shard import Shard
-    from sidecar.evaluation.eval_loop import EXAMPLES
 
     del digits
 
@@ -92,7 +105,6 @@ def batches(digits):
     del digits
     from sidecar.evaluation.backends.tensorflow.data import Batches
     from sidecar.evaluation.data.cache import CacheBudget
-    from sidecar.evaluation.data.shard import Shard
     from sidecar.evaluation.task import EvalSet
 
     def make(source, *, batch_size=4, rank=0, ranks=1, cache=1 << 20, budget=None):
@@ -106,7 +118,6 @@ def batches(digits):
 @pytest.fixture
 def refusal(batches):
     """Kind and message of what is raised by making and reading a source."""
-    from sidecar.evaluation.failures import EvaluationError
 
     def use(source, **changes):
         made = batches(source, **changes)
@@ -119,5 +130,114 @@ def refusal(batches):
         with pytest.raises(EvaluationError) as caught:
             use(source, **changes)
         return caught.value.kind, str(caught.value)
+
+    return run
+
+
+@pytest.fixture
+def commanded(tmp_path):
+    """Runs commands; returns their reports."""
+    (tmp_path / "a_task.py").write_text("from sidecar import Task\ntask = Task(print, {'test': print})\n")
+    reports = []
+    commands = Dispatcher(FakeBackend(FakeEvaluator((STREAM,), [1.0] * 5)), reports.append)
+
+    def run(command):
+        reports.clear()
+        commands.run(command)
+        return list(reports)
+
+    return run
+
+
+@pytest.fixture
+def model_text(tmp_path):
+    path = tmp_path / "model-1.txt"
+    path.write_text("1")
+    return path
+
+
+@pytest.fixture
+def checkpoint(tmp_path):
+    path = tmp_path / "model-1.npy"
+    np.save(path, np.random.default_rng(4).normal(size=(5, 3)))
+    return path
+
+
+@pytest.fixture
+def numbers(digits):
+    """A source of (0, 0), (1, 1) and so on."""
+    del digits
+    import tensorflow as tf
+
+    def make(count=10):
+        return lambda: tf.data.Dataset.range(count).map(lambda each: (each, each))
+
+    return make
+
+
+@pytest.fixture
+def records(digits, tmp_path):
+    """Writes files of records "f0", "f1", … and returns the pattern of their names."""
+    del digits
+    import tensorflow as tf
+
+    def write(counts=COUNTS, folder="data", compression=None):
+        (tmp_path / folder).mkdir()
+        for number, count in enumerate(counts):
+            with tf.io.TFRecordWriter(str(tmp_path / folder / f"test-{number}.tfrecord"), compression) as file:
+                for record in range(count):
+                    file.write(f"{number}{record}".encode())
+        return str(tmp_path / folder / "test-*.tfrecord")
+
+    return write
+
+
+@pytest.fixture
+def digit_files(digits, tmp_path):
+    """The held-out digits in two files of records, and how to parse one."""
+    import tensorflow as tf
+
+    x, y = digits.held_out_arrays()
+    for number, part in enumerate(np.array_split(np.arange(len(y)), 2)):
+        with tf.io.TFRecordWriter(str(tmp_path / f"digits-{number}.tfrecord")) as file:
+            for index in part:
+                file.write(x[index].tobytes() + y[index].tobytes())
+
+    def parse_digit(record):
+        image = tf.io.decode_raw(tf.strings.substr(record, 0, 256), tf.float32)
+        label = tf.io.decode_raw(tf.strings.substr(record, 256, 8), tf.int64)
+        return tf.reshape(image, (8, 8, 1)), tf.reshape(label, ())
+
+    return str(tmp_path / "digits-*.tfrecord"), parse_digit
+
+
+@pytest.fixture
+def evaluated(digits, evaluate, tmp_path):
+    """Evaluates with some ranks, each of which saves; what was published, and what was saved."""
+    from sidecar.evaluation.artifact_writer import ArtifactWriter
+    from sidecar.evaluation.backends.tensorflow.evaluator import KerasEvaluator
+    from sidecar.evaluation.data.shard import Shard
+
+    del digits
+
+    def run(task, path, ranks):
+        folder = tmp_path / f"{ranks}"
+        evaluators = [
+            KerasEvaluator.build(task, Shard(rank, ranks), threads=2, cache_bytes=1 << 30) for rank in range(ranks)
+        ]
+        for rank, each in enumerate(evaluators):
+            each.read(lambda: None)
+            each.restore(path)()
+            with ArtifactWriter(folder / f"worker-{rank}-of-{ranks}", in_parallel=ThreadPoolExecutor(1)) as made:
+                made.begin(each.save_weights)
+                states = each.evaluate(lambda: None, made.keep)
+                made.finish(states, each.digest()())
+        found = results.read(folder)
+        merged = evaluators[-1].compute(found.states)
+        published = evaluate(task, path)  # the same bits as by any number of ranks
+        assert {name: {key: value.hex for key, value in each.values.items()} for name, each in merged.items()} == {
+            name: {key: value.hex for key, value in each.items()} for name, each in published.values.items()
+        }
+        return published, found
 
     return run

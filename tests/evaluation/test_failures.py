@@ -1,12 +1,20 @@
 """Which failures are said to last: those that follow from code and shapes, in which no machine takes part."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
+from evaluation.fake_framework import (
+    STREAM,
+    FakeEvaluator,
+    run,
+)
 
 from sidecar.errors import TaskError
+from sidecar.evaluation import failures
 from sidecar.evaluation.failures import EvaluationError, as_failed, following_from_code
 from sidecar.evaluation.states import ExactSum
-from sidecar.protocol.states import WorkerPhase
+from sidecar.protocol.states import FAILURE_CLASSES, WorkerPhase
 
 
 def lasting(error, phase="build", also=()):
@@ -113,6 +121,7 @@ OF_TORCH = (
     "`torch.load` with `weights_only` set to `False` will likely succeed, but it can result in arbitrary code "
     "execution. Do it only if you got the file from a trusted source.\n\tUnsupported global: GLOBAL my.Net"
 )
+
 OF_KERAS = "Lambda layer my.Net. You may pass `safe_mode=False`, or call keras.config.enable_unsafe_deserialization()."
 
 
@@ -125,3 +134,81 @@ def test_advice_to_run_the_code_of_a_file_is_not_repeated(text):
     for advice in ("weights_only", "arbitrary", "safe_mode", "enable_unsafe"):
         assert advice not in message
     assert message.count("my.Net") == 3
+
+
+@pytest.mark.parametrize(
+    ("phase", "kind"),
+    [
+        ("read", "task_error"),
+        ("restore", "task_error"),
+        ("evaluate", "task_error"),
+        ("save", "storage"),
+        ("conclude", "task_error"),
+    ],
+)
+def test_kind_of_an_exception(tmp_path, phase, kind):
+    """Whose fault it is when something unknown is raised, by where it was raised."""
+    evaluator = FakeEvaluator((STREAM,), [1.0] * 5, raises={phase: OSError("no space left on device")})
+    ((end, phases, _),) = run(tmp_path, [evaluator])
+    failed = as_failed(end, phase=phases[-1], plan=7, rank=0)
+    assert phases[-1] == phase
+    assert failed.kind == kind
+    assert "OSError: no space left on device" in failed.message
+
+
+def test_every_kind_is_on_the_list():
+    """What failures are called is what records know."""
+    assert set(failures._KIND_BY_PHASE.values()) <= set(FAILURE_CLASSES)
+
+
+def test_endless_messages_are_cut():
+    """The end of a traceback says most."""
+    failed = as_failed(ValueError("x" * 100_000 + "the end"), phase="read", plan=None, rank=None)
+    assert len(failed.message) == 20_000
+    assert failed.message.endswith("the end")
+
+
+def test_causes_lose_our_frames_too():
+    """An exception with a cause shows both, each from the user's first frame on."""
+    script = "def user():\n  try:\n    1 / 0\n  except ZeroDivisionError as e:\n    raise ValueError('v') from e\n"
+    names = {}
+    exec(compile(script, "/home/me/my_eval.py", "exec"), names)
+
+    def ours():
+        names["user"]()
+
+    ours_in_worker = ours.__code__.replace(co_filename=str(Path(failures.__file__).with_name("flow.py")))
+    try:
+        type(ours)(ours_in_worker, globals(), closure=ours.__closure__)()
+    except ValueError as error:
+        message = as_failed(error, phase="read", plan=None, rank=None).message
+    assert 'File "/home/me/my_eval.py", line 5, in user' in message
+    assert 'File "/home/me/my_eval.py", line 3, in user' in message
+    assert "sidecar/evaluation" not in message
+
+
+def test_the_demos_frames_are_the_users():
+    """The demo is a task like any other: its frames are shown."""
+    names = {}
+    demo = Path(failures.__file__).parents[1] / "demo" / "digits.py"
+    exec(compile("def build(): raise ValueError('v')", str(demo), "exec"), names)
+    with pytest.raises(ValueError, match="v") as caught:
+        names["build"]()
+    assert str(demo) in as_failed(caught.value, phase="build", plan=None, rank=None).message
+
+
+def test_graph_text_loses_our_frames():
+    """AutoGraph and graph errors list frames in words."""
+    ours = Path(failures.__file__).parent / "tensorflow" / "measure.py"
+    text = (
+        "in user code:\n\n"
+        f'    File "{ours}", line 85, in step  *\n        predictions = self._model(x)\n'
+        '    File "/home/me/my_eval.py", line 3, in call  *\n        return x + "a"\n\n'
+        "Detected at node 'x' defined at (most recent call last):\n"
+        f'  File "{ours}", line 85, in step\n\n  File "/home/me/my_eval.py", line 3, in call\n\n'
+    )
+    message = as_failed(TypeError(text), phase="read", plan=None, rank=None).message
+    assert "measure.py" not in message
+    assert "predictions" not in message
+    assert message.count('File "/home/me/my_eval.py", line 3, in call') == 2
+    assert 'return x + "a"' in message

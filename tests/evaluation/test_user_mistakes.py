@@ -1,9 +1,10 @@
-# ruff: noqa: ARG001, ARG002, ARG005 - the signatures are Keras'
+# ruff: noqa: ARG001, ARG005 - the signatures are Keras'
 """Mistakes in a task are told before anything is evaluated, or with the user's own traceback and none of our frames."""
 
 import re
 
 import pytest
+from evaluation.backends.tensorflow.mistakes import examples, metric, raise_in_data, raise_in_metric
 
 pytestmark = pytest.mark.tensorflow
 
@@ -32,42 +33,6 @@ def refusal(digits, trained):
 
     del digits
     return run
-
-
-def examples(y):
-    """How many there are, also within a trace."""
-    import tensorflow as tf
-
-    return tf.cast(tf.shape(y)[0], "float32")
-
-
-def metric(of=None, **methods):
-    """A function that returns one metric made of these methods."""
-    import keras
-
-    of = of or keras.metrics.Metric
-
-    def init(self, name="mine", **kwargs):
-        of.__init__(self, name=name, **kwargs)
-        self.total = self.add_weight(name="total", initializer=methods.get("initializer", "zeros"))
-
-    usual = {
-        "__init__": init,
-        "update_state": lambda self, y, y_pred, sample_weight=None: self.total.assign_add(examples(y)),
-        "result": lambda self: self.total + 0.0,
-    }
-    made = type("Mine", (of,), usual | methods)
-    return lambda: [made()]
-
-
-def raise_in_metric(self, y, y_pred, sample_weight=None):
-    raise ZeroDivisionError("no examples of class 7")
-
-
-def raise_in_data(number):
-    if number == 40:
-        raise OSError("cannot read image-40.png")
-    return number
 
 
 def test_exception_in_the_data(digits, refusal):
@@ -134,20 +99,6 @@ def test_exception_in_a_metric(digits, refusal):
     assert "sidecar/evaluation" not in failed.message
 
 
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_metric_that_changes_the_predictions_of_others(digits, refusal):
-    """All metrics see the same arrays."""
-    from sidecar.metrics import Accuracy, Mean
-
-    def change(y, predictions):
-        predictions *= -1
-        return predictions[:, 0]
-
-    failed = refusal(digits.make(metrics=lambda: [Mean(change), Accuracy()]))
-    assert failed.kind == "task_error"
-    assert "read-only" in failed.message
-
-
 def test_exception_within_a_keras_2_trace(digits, refusal):
     """AutoGraph's own account of a traceback, as tf_keras needs it, loses our frames too."""
     import tensorflow as tf
@@ -207,93 +158,6 @@ def test_exception_in_the_result(digits, refusal):
     assert (failed.kind, failed.phase) == ("task_error", "conclude")
     assert failed.message.endswith("ValueError: too many")
     assert "sidecar/evaluation" not in failed.message
-
-
-def test_metrics_with_too_many_results(digits, refusal):
-    """A result that is not a number or a few of them is refused before anything is evaluated."""
-    failed = refusal(digits.make(metrics=metric(result=lambda self: [1.0] * 51)))
-    assert (failed.kind, failed.phase) == ("task_error", "build")
-    assert "metric 'mine' (Mine) has 51 results, 1 to 50 can be published" in failed.message
-
-
-def test_metric_with_plain_variables(digits, refusal):
-    """A Keras 3 metric whose state Keras does not know of."""
-    import keras
-    import tensorflow as tf
-
-    class Mine(keras.metrics.Metric):
-        def __init__(self):
-            super().__init__(name="mine")
-            self.total = tf.Variable(0.0)
-
-        def update_state(self, y, y_pred, sample_weight=None):
-            self.total.assign_add(1.0)
-
-        def result(self):
-            return self.total + 0.0
-
-    failed = refusal(digits.make(metrics=lambda: [Mine()]))
-    assert failed.kind == "task_error"
-    assert "metric 'mine' (Mine) keeps 'total' when it is reset" in failed.message
-    assert "reset_state()" in failed.message
-
-
-def test_metric_that_knows_no_weights(trained, digits, evaluate):
-    """A metric without a sample_weight parameter is fine where there are none."""
-
-    def update(self, y, y_pred):
-        self.total.assign_add(examples(y))
-
-    found = evaluate(digits.make(metrics=metric(update_state=update)), trained.path("model"), ranks=2)
-    assert found["mine"].value == found.examples["test"]
-
-
-def test_metrics_of_the_same_name(digits, refusal):
-    """Two metrics under one name would hide each other."""
-    failed = refusal(digits.make(metrics=lambda: digits.accuracy() + digits.accuracy()))
-    assert "metrics need different names, none of them 'loss': found 'accuracy' again" in failed.message
-
-
-def test_nothing_to_measure(digits, refusal):
-    """Neither metrics nor loss nor a compiled model."""
-    failed = refusal(digits.make(metrics=None, loss=None))
-    assert failed.kind == "task_error"
-    assert "there is nothing to measure: give Task(metrics=…) or Task(loss=…), or compile the model" in failed.message
-
-
-@pytest.mark.parametrize(
-    ("source", "found"),
-    [(lambda x, y: x, "x alone"), (lambda x, y: {"x": x}, "a dict"), (lambda x, y: (x,), "a tuple of 1")],
-)
-def test_elements_without_labels(digits, refusal, source, found):
-    """Metrics and losses that the task names need (x, y) or (x, y, sample_weight)."""
-    failed = refusal(digits.make(eval_sets={"test": lambda: digits.held_out().map(source)}))
-    assert failed.kind == "task_error"
-    assert f"must be (x, y) or (x, y, sample_weight), found {found}." in failed.message
-    assert "Traceback" not in failed.message
-
-
-def test_loss_that_is_no_loss(digits, refusal):
-    """A text, which only Keras' compile understands."""
-    failed = refusal(digits.make(loss="mse"))
-    assert "Task(loss='mse') must be a loss object or a function of (y, y_pred)" in failed.message
-
-
-def test_test_step_with_results_of_its_own(digits, refusal):
-    """A test_step that returns numbers which follow from no metric."""
-    import tensorflow as tf
-
-    class Loose(digits.OwnStep):
-        def test_step(self, data):
-            return super().test_step(data) | {"batch": tf.constant(1.0)}
-
-    def build():
-        model = Loose()
-        model.compile()
-        return model
-
-    failed = refusal(digits.make(build, metrics=None, loss=None))
-    assert "test_step returns 'batch', which does not follow from the metrics of the model" in failed.message
 
 
 def test_out_of_memory():

@@ -10,11 +10,14 @@ from sidecar.evaluation import remedy
 from sidecar.evaluation.failures import EvaluationError
 
 TASK_WORDS: Final = ("Task(", "build_model", "sidecar.toml", "worker_env")
+
 BACKEND: Final = Path(remedy.__file__).parent / "backends" / "tensorflow"
+
 OF_TASKS: Final = (
     "model.py",  # calls what the task gives, and opens graphs that are stored instead of a model
     "saved_graph.py",
 )
+
 FILES: Final = [path for path in sorted(BACKEND.rglob("*.py")) if path.name not in OF_TASKS]
 
 
@@ -52,17 +55,6 @@ def test_advice_on_models_is_a_remedy(name):
     messages = [call.args[1] for path in FILES for call in calls_in(path, "EvaluationError") if len(call.args) > 1]
     assert len(messages) > 50
     assert not [text for text in map(texts_in, messages) if name in text]
-
-
-@pytest.mark.tensorflow
-@pytest.mark.parametrize(("saved_by", "model_of"), [(2, 3), (3, 2)])
-def test_advice_on_the_version_of_keras(saved_by, model_of):
-    """The variable is that of the program, not of a worker."""
-    from sidecar.evaluation.backends.tensorflow.saved_by import advice
-
-    told = advice(saved_by, model_of=model_of)
-    assert not any(word in told.for_model for word in TASK_WORDS)
-    assert "TF_USE_LEGACY_KERAS" in told.for_model
 
 
 @pytest.mark.tensorflow

@@ -4,12 +4,10 @@ import contextlib
 import os
 import signal
 import subprocess
-import sys
 from types import SimpleNamespace
 
-import psutil
 import pytest
-from processes import children, gone, written
+from processes import children
 
 from sidecar.system.child import ChildProcess, output_of, start
 
@@ -27,50 +25,6 @@ def started():
             return child
 
         yield begin
-
-
-def family(place):
-    """Return a command with a child in its process group and one in a session of its own, which writes their ids."""
-    code = "import os, subprocess, sys, time\nkinds = (False, True)\n"
-    code += "made = [subprocess.Popen(['sleep', '600'], start_new_session=kind) for kind in kinds]\n"
-    code += "print(os.getpid(), *(each.pid for each in made), file=open(sys.argv[1], 'w'))\ntime.sleep(600)"
-    return (sys.executable, "-I", "-c", code, str(place))
-
-
-@pytest.mark.parametrize("guarded", ["group", "descendants"])
-def test_children_end_with_a_program_that_gets_sigkill(tmp_path, guarded):
-    """Only the guard can do it: nothing else is left of the program. A session of its own is spared on demand."""
-    command = family(tmp_path / "pids")
-    code = f"from sidecar.system.child import start; start({command!r}, guarded={guarded!r}).wait()"
-    with subprocess.Popen([sys.executable, "-c", code]) as program:
-        leader, member, apart = written(tmp_path / "pids", 3)
-        program.kill()
-    try:
-        assert gone(leader)
-        assert gone(member)
-        assert guarded == "group" or gone(apart)
-        assert guarded == "descendants" or psutil.pid_exists(apart)
-    finally:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(apart, signal.SIGKILL)
-
-
-@pytest.mark.parametrize("guarded", ["group", "descendants"])
-def test_children_end_with_their_leader(started, tmp_path, guarded):
-    """The child was killed by somebody: nothing of its group is left, and on demand no descendant at all."""
-    before = children()
-    child = started(family(tmp_path / "pids"), guarded=guarded)
-    leader, member, apart = written(tmp_path / "pids", 3)
-    assert leader == child.pid
-    os.kill(leader, signal.SIGKILL)
-    try:
-        assert child.wait() == -signal.SIGKILL
-        assert gone(member)
-        assert guarded == "group" or gone(apart)
-        assert children() == before
-    finally:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(apart, signal.SIGKILL)
 
 
 def test_a_wait_has_a_deadline(started):
@@ -112,39 +66,6 @@ def test_streams_directory_variables_and_open_files(started, tmp_path):
     child.stdin.close()
     assert child.stdout.read().decode() == f"input\na  b $HOME `id`\n{tmp_path}\ncontent"
     assert child.wait() == 0
-
-
-def test_a_program_that_cannot_be_started_leaves_no_guard():
-    """The error is raised as it came."""
-
-    def refuse(*_, **__):
-        raise OSError(11, "no process")
-
-    before = children()
-    with pytest.raises(OSError, match="no process"):
-        start(SLEEP, guarded="descendants", starter=refuse)
-    with pytest.raises(FileNotFoundError, match="/no/program"):
-        start(("/no/program",), guarded=None)
-    assert children() == before
-
-
-def test_a_guard_that_cannot_be_replaced_yet_costs_nothing(started, monkeypatch, tmp_path):
-    """Its id and its pipe belong to others by then, and it is replaced as soon as there is room for a process."""
-    before = children()
-    child = started(SLEEP, guarded="group")
-    (guard,) = children() - before - {child.pid}
-    os.kill(guard, signal.SIGKILL)
-    with monkeypatch.context() as patch:
-        patch.setattr(sys, "executable", "/no/python")
-        assert gone(guard)
-        child.renew_guard()
-        with (tmp_path / "file").open("w") as takes_the_number_of_the_pipe:
-            child.renew_guard()
-            os.fstat(takes_the_number_of_the_pipe.fileno())
-    child.renew_guard()
-    assert len(children() - before - {child.pid}) == 1
-    child.close()
-    assert children() == before
 
 
 def test_output_of_a_program():

@@ -6,7 +6,6 @@ import pytest
 from fakes import save
 
 from sidecar.commands.check import trial
-from sidecar.commands.check.report import summary
 from sidecar.errors import EvaluationFailedError, StorageError
 from sidecar.protocol.messages import Failed, Joined, Ready
 from sidecar.protocol.records import MOST_METRICS, Result, Value
@@ -50,12 +49,6 @@ def try_task(place, catalog, monkeypatch):
     return run
 
 
-def lose(place, checkpoint):
-    for path in place.glob(f"{checkpoint.name}.*"):
-        path.unlink()
-    raise EvaluationFailedError(f"vanished: {checkpoint.name} is gone")
-
-
 def test_files_of_several_models_get_the_line_that_chooses_one(try_task, place, monkeypatch):
     """A checkpoint that does not match may be that of the other model in the folder."""
     save(place, 1)
@@ -70,26 +63,6 @@ def test_files_of_several_models_get_the_line_that_chooses_one(try_task, place, 
     assert 'checkpoint_glob = "other-*"' in found.text
 
 
-def test_the_next_checkpoint_is_tried_if_training_deletes_one(place, try_task):
-    """Its failure is nobody's fault; the notes of an evaluation are told."""
-    save(place, 1)
-    asked = []
-
-    def evaluate(checkpoint, _):
-        asked.append(checkpoint.name)
-        if len(asked) == 1:
-            save(place, 2)
-            lose(place, checkpoint)
-        return result()
-
-    found = try_task(evaluate)
-    assert asked == ["ckpt-1", "ckpt-2"]
-    assert [finding.ok for finding in found] == [True, True]
-    assert "ckpt-2 (step 2) was restored" in found[0].text
-    assert found[1].text == "note: the model draws random numbers"
-    assert summary(found) == "No problem found."
-
-
 def test_a_result_that_no_record_holds_is_told_before_the_run(place, try_task):
     """With the limit and what to write; every evaluation would fail."""
     save(place, 1)
@@ -99,19 +72,6 @@ def test_a_result_that_no_record_holds_is_told_before_the_run(place, try_task):
     assert [finding.ok for finding in found] == [False, True, True]
     assert f"more than {MOST_METRICS} metrics" in found[0].text
     assert "Task(metrics=…)" in found[0].text
-
-
-def test_training_that_deletes_each_of_them_is_no_failure(place, try_task):
-    """What was not tried is told in the last line."""
-    save(place, 1)
-
-    def evaluate(checkpoint, _):
-        save(place, checkpoint.step + 1)
-        lose(place, checkpoint)
-
-    (finding,) = try_task(evaluate)
-    assert (finding.ok, finding.tried) == (True, False)
-    assert "ckpt-3" in summary([finding])
 
 
 def test_a_failure_with_an_unchanged_checkpoint_is_the_tasks(place, try_task):

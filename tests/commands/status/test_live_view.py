@@ -1,60 +1,7 @@
-import io
-import math
-import re
-from dataclasses import replace
-
 import pytest
-from rich.cells import cell_len
-from rich.console import Console, Group
+from commands.status.screens import screen
 
-from sidecar.commands.status.live_view import fit, live_view
-from sidecar.commands.status.plan_progress import PlanProgress, plan_seconds_left
-from sidecar.protocol.heartbeat import WorkerProgress
-from sidecar.protocol.records import Value
-
-HOSTILE = "\x1b[2J\x1b]0;x\x07[red]\u202eabc\n\tx" + "y" * 300
-
-
-@pytest.fixture
-def progress():
-    return PlanProgress()
-
-
-def screen(status, workers, width=80, height=24, *, encoding="utf-8"):
-    """The lines of a terminal of this size."""
-    file = io.TextIOWrapper(io.BytesIO(), encoding=encoding)
-    console = Console(width=width, height=height, color_system=None, file=file)
-    with console.capture() as captured:
-        console.print(Group(*live_view("mnist", status, workers, width=width, height=height)))
-    shown = captured.get().splitlines()
-    assert len(shown) <= height
-    assert max(map(cell_len, shown)) <= width
-    return shown
-
-
-def measured(number, goal):
-    return Value(value=number if math.isfinite(number) else None, hex=number.hex(), goal=goal)
-
-
-def evaluate(writers, checkpoint, step, **metrics):
-    writers.propose(checkpoint=checkpoint(step))
-    writers.close(metrics=metrics)
-
-
-@pytest.fixture
-def halfway(observer, writers, clock, checkpoint, progress):
-    """A run with three results, whose fourth checkpoint two nodes evaluate; four seconds were observed."""
-    for step, accuracy, loss in ((100, 0.5, 0.75), (200, 0.75, 0.25), (300, 0.625, 0.5)):
-        evaluate(writers, checkpoint, step, accuracy=measured(accuracy, "max"), loss=measured(loss, "min"))
-    writers.propose(checkpoint=checkpoint(400), nodes=("node-0", "node-1"))
-    for beat, batches in ((1, 0), (2, 1), (3, 9)):
-        for node, done in (("node-0", batches), ("node-1", batches // 2)):
-            doing = (WorkerProgress(f"{node}.a.1", "evaluate", done, 33),)
-            writers.beat(node, beat, plan=4, doing=doing)
-        clock.seconds += 2
-        status = observer.collect()
-        workers = progress.note(status)
-    return status, workers
+from sidecar.commands.status.live_view import fit
 
 
 def test_everything_important_is_on_the_screen(halfway):
@@ -86,23 +33,6 @@ def test_everything_important_is_on_the_screen(halfway):
     ]
 
 
-def test_the_time_that_is_left_is_that_of_the_slowest(observer, writers, clock, halfway, progress):
-    """It is known once it is known of all, and there is none of a node that is silent."""
-    assert plan_seconds_left(halfway[1]) is None
-    for node, done in (("node-0", 33), ("node-1", 8)):
-        writers.beat(node, 4, plan=4, doing=(WorkerProgress(f"{node}.a.1", "evaluate", done, 33),))
-    clock.seconds += 2
-    status = observer.collect()
-    workers = progress.note(status)
-    assert [line.seconds_left for line in workers] == [0.0, pytest.approx(12.5)]
-    assert "plan 4: ckpt-400 (step 400), open for 18 s, about 12 s left" in screen(status, workers)
-    clock.seconds += 20
-    status = observer.collect()
-    workers = progress.note(status)
-    assert plan_seconds_left(workers) is None
-    assert any(line.startswith("0 node-0 silent for 20 s ") for line in screen(status, workers))
-
-
 @pytest.mark.usefixtures("halfway")
 def test_a_new_plan_begins_anew(observer, writers, clock, checkpoint, progress):
     """The rate of the former one says nothing of it; who has not read it yet reports nothing of it."""
@@ -121,37 +51,6 @@ def test_every_size_has_room_for_the_most_important(halfway, size):
     status, workers = halfway
     shown = screen(status, workers, *size)
     assert shown[0].startswith("run mnist"[: max(1, size[0] - 1)].strip()[:7]) or size[0] == 1
-
-
-def test_thirty_workers_do_not_hide_the_rest(observer, writers, checkpoint, progress):
-    """The slowest are shown, with a sentence about the others."""
-    nodes = tuple(f"node-{number}" for number in range(30))
-    writers.propose(checkpoint=checkpoint(400), nodes=nodes)
-    for number, node in enumerate(nodes):
-        writers.beat(node, 1, plan=1, doing=(WorkerProgress(f"{node}.a.1", "evaluate", 99 - number, 100),))
-    status = observer.collect()
-    text = "\n".join(screen(status, progress.note(status)))
-    more = re.search(r"and (\d+) more workers, further on", text)
-    assert "29 node-29 evaluate" in text
-    assert "0 node-0 evaluate" not in text.replace("10 node-10", "")
-    assert int(more[1]) + len(re.findall(" evaluate ", text)) == 30
-    assert "waiting 0" in text
-    assert "node (8 of 30)  state" in text
-
-
-def test_names_cannot_control_the_terminal(observer, writers, checkpoint, progress):
-    """Those of checkpoints, nodes, metrics, eval sets and messages come from files that others write."""
-    evaluate(writers, checkpoint, 100, **{HOSTILE: measured(0.5, "max")})
-    writers.propose(checkpoint=checkpoint(200))
-    writers.close("task_error", HOSTILE)
-    writers.propose(checkpoint=replace(checkpoint(300), name=HOSTILE), nodes=("node-0",))
-    doing = (WorkerProgress("node-0.a.1", HOSTILE, 10**400, 10**500),)
-    writers.beat("node-0", 1, plan=3, version=HOSTILE, task=HOSTILE, doing=doing)
-    writers.beat("node-1", 1, plan=3)
-    status = observer.collect()
-    for size in ((80, 24), (40, 10)):
-        text = "\n".join(screen(status, progress.note(status), *size))
-        assert all(character.isprintable() or character == "\n" for character in text), size
 
 
 def test_a_run_that_never_was(observer):

@@ -1,16 +1,7 @@
 """The environment of a worker: the daemon's own, without the training job's."""
 
 import pytest
-
-from sidecar.daemon.workers.environment import thread_variables, worker_environment
-from sidecar.evaluation.backends.tensorflow.traits import KERAS_BACKEND_OF_TRAINING
-from sidecar.evaluation.framework_traits import OURS, FrameworkTraits, traits_of
-
-
-def made(base=None, changes=None, devices="-1", hosts=("10.0.0.7",), framework="tensorflow"):
-    traits = traits_of(framework) if framework in OURS else FrameworkTraits(name=framework)
-    return worker_environment(base or {}, traits=traits, devices=devices, hosts=hosts, changes=changes or {})
-
+from daemon.workers.environments import made
 
 OF_THE_JOB = """
 TF_CONFIG MASTER_ADDR MASTER_PORT RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE GROUP_RANK ROLE_RANK NODE_RANK
@@ -39,16 +30,6 @@ def test_what_we_promise():
     assert environment["KERAS_BACKEND"] == "tensorflow"
 
 
-@pytest.mark.parametrize("where", ["of the daemon", "worker_env"])
-def test_keras_computes_with_the_framework_of_the_worker(where):
-    """A worker of TensorFlow learns what training computes with; one of Python computes with it, too."""
-    base, changes = ({"KERAS_BACKEND": "jax"}, {}) if where == "of the daemon" else ({}, {"KERAS_BACKEND": "jax"})
-    environment = made(base, changes=changes)
-    assert (environment["KERAS_BACKEND"], environment[KERAS_BACKEND_OF_TRAINING]) == ("tensorflow", "jax")
-    assert KERAS_BACKEND_OF_TRAINING not in made({"KERAS_BACKEND": "tensorflow"})
-    assert made(base, framework="python", changes=changes)["KERAS_BACKEND"] == "jax"
-
-
 @pytest.mark.parametrize("framework", ["tensorflow", "torch", "python"])
 def test_texts_have_the_same_hash_in_all_workers(framework):
     """Models may depend on it: Doc2Vec begins with vectors made of hashes."""
@@ -65,14 +46,6 @@ def test_another_framework_gets_no_variables_of_tensorflow():
     assert environment["PYTHONUNBUFFERED"] == "1"
 
 
-def test_torch_keeps_freed_memory_and_lets_threads_sleep():
-    """Both make an evaluation faster; a user who sets them otherwise knows why."""
-    environment = made(framework="torch")
-    assert int(environment["MALLOC_MMAP_THRESHOLD_"]) == int(environment["MALLOC_TRIM_THRESHOLD_"]) == 2**30
-    assert int(environment["GOMP_SPINCOUNT"]) > 0
-    assert made({"GOMP_SPINCOUNT": "1"}, framework="torch")["GOMP_SPINCOUNT"] == "1"
-
-
 def test_no_proxy_before_the_group():
     """Addresses of the group are added to both spellings, once, behind what was there."""
     environment = made({"no_proxy": "a,10.0.0.7", "NO_PROXY": ""}, hosts=["10.0.0.7", "node-2"])
@@ -85,10 +58,3 @@ def test_the_user_has_the_last_word():
     environment = made({"A": "1", "B": "2"}, {"A": None, "B": "3", "C": "4", "TF_CONFIG": "{}", "NONE": None})
     assert {name: environment.get(name) for name in "ABC"} == {"A": None, "B": "3", "C": "4"}
     assert environment["TF_CONFIG"] == "{}"
-
-
-def test_numpy_computes_with_as_many_threads_as_the_settings_say():
-    """Before it is imported; the user's own variables are stronger than that."""
-    variables = thread_variables(3)
-    assert set(variables.values()) == {"3"}
-    assert {"OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"} <= variables.keys()

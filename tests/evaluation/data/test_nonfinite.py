@@ -11,7 +11,9 @@ from sidecar.evaluation.failures import EvaluationError
 from sidecar.protocol.records import Nonfinite
 
 EXAMPLES, BATCH = 21, 4
+
 FOUND = {"input": Nonfinite(3, 1, 6), "label": Nonfinite(1, 2, 9), "weight": Nonfinite(1, 5, 20)}
+
 PREDICTED = FOUND | {"prediction": Nonfinite(3, 1, 6)}
 
 
@@ -189,24 +191,3 @@ def test_types_of_floats(digits, evaluate, dtype):
     loss = lambda y, _: tf.zeros(tf.shape(y)[0])  # noqa: E731
     found = evaluate(task(build, source, loss=loss), "a", ranks=2)
     assert found.nonfinite["test"] == {"input": Nonfinite(1, 1, 6), "prediction": Nonfinite(1, 1, 6)}
-
-
-@pytest.mark.tensorflow
-def test_rows_of_all_kinds_of_tensors(digits):
-    """Nested, ragged and sparse ones have a row for each example; what holds no floats has nothing to look at."""
-    import tensorflow as tf
-
-    from sidecar.evaluation.backends.tensorflow.finite import finite_rows
-
-    del digits
-    nan = np.nan
-    ragged = tf.RaggedTensor.from_row_lengths([[1.0, nan], [0.0, 1.0], [nan, nan]], [1, 0, 2])
-    deeper = tf.RaggedTensor.from_row_lengths(ragged, [1, 0, 2])
-    sparse = tf.SparseTensor([[1, 0], [1, 3]], [nan, 1.0], [3, 4])
-    structure = {"a": (ragged, deeper), "b": [sparse, None, tf.constant(["x"] * 3), tf.constant(nan)]}
-    found = tf.function(lambda: finite_rows(structure))()
-    assert [each.numpy().tolist() for each in found] == [
-        [False, True, False],
-        [False, True, False],
-        [True, False, True],
-    ]

@@ -105,3 +105,22 @@ def plain_numbers(measure):
 
 def plain(value):
     return float(value.hex) if value.value is None else value.value
+
+
+@pytest.fixture(scope="session")
+def both(plain_numbers):
+    """ROC-AUC and average precision."""
+
+    def run(metric, *arrays, **options):
+        numbers, classes = plain_numbers(metric, *arrays, **options)
+        assert list(numbers) == [f"roc_{metric.name}", f"pr_{metric.name}"]
+        assert not classes
+        return list(numbers.values())
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def odd(numerals):
+    """Which numerals are odd, and the probability that the model gives to it."""
+    return numerals.y % 2, numerals.predictions[:, 1::2].sum(axis=1), numerals.weights

@@ -5,9 +5,7 @@ import pytest
 from sklearn.metrics import accuracy_score, top_k_accuracy_score
 
 from sidecar.errors import TaskError
-from sidecar.evaluation.data.shard import Shard
-from sidecar.evaluation.intervals import wilson
-from sidecar.metrics import Accuracy, ConfusionMatrix, EvalBatch, EvalSetInfo, TopK
+from sidecar.metrics import Accuracy, ConfusionMatrix, TopK
 
 NAN = math.nan
 
@@ -19,45 +17,6 @@ def test_accuracy_is_that_of_scikit_learn(numerals, number):
     assert number(Accuracy(), numerals.y, numerals.predictions, numerals.weights) == pytest.approx(
         accuracy_score(numerals.y, guessed, sample_weight=numerals.weights), rel=1e-12
     )
-
-
-@pytest.mark.parametrize("dtype", ["uint8", "int64", "float32"])
-def test_labels_of_any_kind_are_the_same(numerals, number, dtype):
-    """Numbers of classes as integers or floats, in a column of their own, or one-hot."""
-    expected = number(Accuracy(), numerals.y, numerals.predictions)
-    assert number(Accuracy(), numerals.y.astype(dtype), numerals.predictions) == expected
-    assert number(Accuracy(), numerals.y.astype(dtype)[:, None], numerals.predictions) == expected
-    assert number(Accuracy("one_hot"), np.eye(10, dtype=dtype)[numerals.y], numerals.predictions) == expected
-
-
-@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
-@pytest.mark.parametrize("column", [False, True])
-def test_binary_accuracy_is_by_threshold(number, dtype, column):
-    """One probability is a class if it is above the threshold, as in Keras; logits have a threshold of 0."""
-    y, p = np.array([True, False, False, False, True]), np.array([0.75, 0.5, 0.5, 0.75, 0.625], dtype)
-    p = p[:, None] if column else p
-    assert number(Accuracy("binary"), y, p) == 4 / 5
-    assert number(Accuracy("binary", threshold=0.7), y, p) == 3 / 5
-    assert number(Accuracy("binary", threshold=0), y, p - 0.5) == 4 / 5
-
-
-def test_bfloat16_is_widened(number):
-    """The short floats of accelerators are numbers like others."""
-    import ml_dtypes
-
-    p = np.array([[0.25, 0.75], [0.75, 0.25]], ml_dtypes.bfloat16)
-    assert number(Accuracy(), [1, 1], p) == 0.5
-
-
-def test_integer_scores_are_scores(number):
-    """A model may count votes."""
-    assert number(Accuracy(), [1, 1], np.array([[1, 2], [2, 1]])) == 0.5
-    assert number(Accuracy("binary"), [1, 1], np.array([True, False])) == 0.5
-
-
-def test_of_equal_scores_the_first_class_wins(number):
-    """As argmax of numpy and of Keras."""
-    assert number(Accuracy(), [0, 0, 1], np.full((3, 2), 0.5)) == 2 / 3
 
 
 def test_positions_of_sequences_count_one_by_one(numerals, number):
@@ -93,39 +52,6 @@ def test_top_k_is_that_of_scikit_learn(numerals, number, k):
         assert number(TopK(k), numerals.y, numerals.predictions, numerals.weights) == pytest.approx(expected, rel=1e-12)
 
 
-@pytest.mark.parametrize("metric", [Accuracy(), TopK(2)])
-def test_intervals_are_wilsons(numerals, measure, metric):
-    """Where one value per example is unweighted; a mask leaves fewer examples, other weights no interval."""
-    kept = np.arange(397) % 3 > 0
-    for weights, count in ((None, 397), (kept, int(kept.sum()))):
-        found = measure(metric, numerals.y, numerals.predictions, weights).values[metric.name]
-        right = round(found.value * count)
-        assert (found.lower, found.upper) == wilson(right, count)
-        assert found.goal == "max"
-    sequences = numerals.y[:396].reshape(-1, 2), numerals.predictions[:396].reshape(-1, 2, 10)
-    assert measure(metric, numerals.y, numerals.predictions, numerals.weights).values[metric.name].lower is None
-    assert measure(metric, *sequences).values[metric.name].lower is None
-    assert measure(metric, *sequences, np.ones((198, 2))).values[metric.name].lower is None
-
-
-def test_another_interval_is_an_argument(numerals, measure):
-    """It is told counts, and only where there is something to tell."""
-    told = []
-
-    def interval(sample):
-        told.append(sample)
-        return 0.25, 0.75
-
-    for metric in (Accuracy(interval=interval), TopK(1, interval=interval)):
-        found = measure(metric, numerals.y, numerals.predictions).values[metric.name]
-        assert (found.lower, found.upper) == (0.25, 0.75)
-        assert told[-1].count == told[-1].binary == 397
-        assert told[-1].total == told[-1].squares == round(found.value * 397)
-    told.clear()
-    assert measure(Accuracy(interval=interval), [0], [[0.5, 0.25]], [0.0]).values["accuracy"].lower is None
-    assert not told
-
-
 @pytest.mark.parametrize(
     ("metric", "good"),
     [(Accuracy(), np.eye(2, 3)), (TopK(2), np.eye(2, 3)), (Accuracy("binary"), np.array([0.25, 0.75]))],
@@ -145,16 +71,6 @@ def test_nan_among_scores_that_count_is_nan(number, measure, metric, good):
 def test_one_nan_among_many_scores_is_enough(number, metric):
     """Also where another score is the largest."""
     assert math.isnan(number(metric, [0], [[0.75, NAN, 0.0]]))
-
-
-@pytest.mark.parametrize("metric", [Accuracy(), TopK(1)])
-def test_no_weight_is_nan(number, metric):
-    """No example, an empty batch, or a weight of 0 for each."""
-    assert math.isnan(number(metric, np.zeros(0, int), np.zeros((0, 3))))
-    assert math.isnan(number(metric, [0, 1], np.eye(2), [0.0, 0.0]))
-    states = metric.states(EvalSetInfo(0, Shard(0, 1)))
-    metric.add(states, EvalBatch(np.zeros(0, int), np.zeros((0, 3), np.float32), np.zeros(0, np.float32), 0))
-    assert metric.compute(states).values[metric.name].hex == "nan"
 
 
 @pytest.mark.parametrize(

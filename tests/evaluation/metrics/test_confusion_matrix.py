@@ -3,11 +3,10 @@ import warnings
 
 import numpy as np
 import pytest
-from sklearn.metrics import confusion_matrix, precision_recall_fscore_support
+from sklearn.metrics import precision_recall_fscore_support
 
 from sidecar.errors import TaskError
-from sidecar.evaluation.data.shard import Shard
-from sidecar.metrics import ConfusionMatrix, EvalBatch, EvalSetInfo
+from sidecar.metrics import ConfusionMatrix
 
 NAMES = ("precision", "recall", "f1")
 
@@ -40,16 +39,6 @@ def test_all_numbers_are_those_of_scikit_learn(numerals, plain_numbers):
     for weights in (None, numerals.weights):
         found = plain_numbers(ConfusionMatrix(10), numerals.y, numerals.predictions, weights)
         check(found, expected(numerals.y, guessed, 10, weights), rel=1e-12)
-
-
-def test_the_matrix_itself_is_counted_exactly(numerals):
-    """It is a state, so whoever reads saved states has it; a row for each actual class."""
-    metric = ConfusionMatrix(10)
-    states = metric.states(EvalSetInfo(397, Shard(0, 1)))
-    metric.add(states, EvalBatch(numerals.y, numerals.predictions))
-    guessed = numerals.predictions.argmax(axis=1)
-    assert np.array_equal(states["counts"].integers(), confusion_matrix(numerals.y, guessed))
-    assert not states["weights"].used().any()
 
 
 @pytest.mark.parametrize("zero_division", [0.0, 1.0, math.nan])

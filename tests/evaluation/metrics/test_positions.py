@@ -1,3 +1,5 @@
+"""Select the positions that count by their weights."""
+
 import re
 
 import numpy as np

@@ -5,10 +5,10 @@ import pytest
 from sklearn.metrics import mean_absolute_error, mean_squared_error, r2_score, root_mean_squared_error
 
 from sidecar.errors import TaskError
-from sidecar.evaluation.intervals import normal
 from sidecar.metrics import MAE, MSE, R2, RMSE
 
 NAN = math.nan
+
 THEIRS = [
     (MSE(), mean_squared_error),
     (MAE(), mean_absolute_error),
@@ -51,52 +51,6 @@ def test_targets_are_averaged_alike(diabetes, number):
     for metric, theirs in THEIRS[:2]:
         wanted = theirs(y, p, sample_weight=diabetes.weights)
         assert number(metric, y, p, diabetes.weights) == pytest.approx(wanted, rel=1e-12)
-
-
-@pytest.mark.parametrize("offset", [1e6, -1e9])
-@pytest.mark.parametrize("weighted", [False, True])
-def test_r2_keeps_what_a_large_mean_would_swallow(diabetes, number, offset, weighted):
-    """Labels far from 0: the sum of squares and the square of the sum agree in nearly all their digits."""
-    y, p = diabetes.y + offset, diabetes.predictions + offset
-    weights = diabetes.weights if weighted else None
-    assert number(R2(), y, p, weights) == pytest.approx(r2_score(y, p, sample_weight=weights), rel=1e-12)
-
-
-def test_r2_of_predictions_worse_than_the_mean_is_negative(diabetes, number):
-    """As far as it may go; a perfect one is 1."""
-    assert number(R2(), diabetes.y, -diabetes.y) == pytest.approx(r2_score(diabetes.y, -diabetes.y), rel=1e-12)
-    assert number(R2(), diabetes.y, diabetes.y) == 1
-    assert number(R2(), [0.0, 1.0], [0.0, math.inf]) == -math.inf
-    assert number(R2(), [0.0, 1.0], [0.0, 1e200]) == -math.inf
-    assert number(R2(), [0.0, 1e-150], [0.0, 1e150]) == -math.inf
-
-
-@pytest.mark.parametrize(("y", "weights"), [([2.0, 2.0], None), ([1.0], None), ([1.0, 2.0], [0.0, 0.5])])
-def test_r2_of_equal_labels_is_nan(number, y, weights):
-    """There is nothing to explain: scikit-learn says 0 or 1 by convention, or warns."""
-    assert math.isnan(number(R2(), y, np.array(y) + 1, weights))
-
-
-@pytest.mark.parametrize("metric", [MSE(), MAE()])
-def test_intervals_are_the_normal_ones(diabetes, measure, metric):
-    """Of one unweighted error per example; a mask leaves fewer of them."""
-    errors = np.abs(diabetes.predictions - diabetes.y) ** (2 if metric.name == "mse" else 1)
-    kept = np.arange(len(errors)) % 4 > 0
-    for weights, own in ((None, errors), (kept, errors[kept])):
-        found = measure(metric, diabetes.y, diabetes.predictions, weights).values[metric.name]
-        wanted = normal(math.fsum(own), math.fsum(own * own), len(own))
-        assert (found.lower, found.upper) == pytest.approx(wanted, rel=1e-12)
-        assert found.goal == "min"
-    pairs = diabetes.y.reshape(-1, 2), diabetes.predictions.reshape(-1, 2)
-    for arrays in ((diabetes.y, diabetes.predictions, diabetes.weights), pairs):
-        assert measure(metric, *arrays).values[metric.name].lower is None
-
-
-@pytest.mark.parametrize(("metric", "goal"), [(RMSE(), "min"), (R2(), "max")])
-def test_others_have_none(diabetes, measure, metric, goal):
-    """A root or a quotient of means is no mean."""
-    found = measure(metric, diabetes.y, diabetes.predictions).values[metric.name]
-    assert (found.goal, found.lower, found.upper) == (goal, None, None)
 
 
 @pytest.mark.parametrize("metric", [each for each, _ in THEIRS])

@@ -1,9 +1,12 @@
+"""Checkpoints of small networks, and evaluations of them as worker processes make them."""
+
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from tests_torch import torch_evaluator
+from evaluation.backends.torch import batch_models, models, small_nets
+from tests_torch import result_of_ranks, torch_evaluator
 
 from sidecar.errors import TaskError
 from sidecar.evaluation.data.shard import Shard
@@ -51,3 +54,39 @@ def evaluated(tmp_path) -> Callable[..., Done | Exception]:
             return error
 
     return evaluate
+
+
+@pytest.fixture
+def checkpoint(tmp_path):
+    models.saved(models.net, tmp_path / "step-1.pt")
+    return tmp_path / "step-1.pt"
+
+
+@pytest.fixture
+def trained():
+    import torch
+
+    torch.manual_seed(4)
+    model = small_nets.net()
+    x, y = small_nets.tensors()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(5):
+        optimizer.zero_grad()
+        torch.nn.functional.cross_entropy(model(x), y).backward()
+        optimizer.step()
+    return model.eval()
+
+
+@pytest.fixture
+def evaluate(tmp_path):
+    """Evaluates a task with 1, 2 and 3 ranks, whose results must be equal with their notes."""
+    import torch
+
+    def run(given, ranks=(1, 2, 3)):
+        torch.manual_seed(4)
+        path = batch_models.saved(given.build_model(), tmp_path / "step-1.pt")
+        results = [result_of_ranks(given, path, count)["test"] for count in ranks]
+        assert all(result == results[0] for result in results[1:])
+        return results[0]
+
+    return run

@@ -5,7 +5,7 @@ import sys
 import types
 
 import pytest
-from test_torch_restore import same, save_file, vit
+from evaluation.backends.torch.weights import same, save_file, vit
 from tests_torch import result_of_ranks, torch_evaluator
 
 from sidecar import Task

@@ -5,7 +5,7 @@ import copy
 import re
 
 import pytest
-from test_torch_restore import net, restored, same
+from evaluation.backends.torch.weights import net, restored, same
 from tests_torch import result_of_ranks, torch_evaluator
 
 from sidecar import Task

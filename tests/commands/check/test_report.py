@@ -1,0 +1,87 @@
+"""Report a trial of the newest checkpoint while training deletes it."""
+
+import pytest
+from fakes import save
+
+from sidecar.commands.check import trial
+from sidecar.commands.check.report import summary
+from sidecar.errors import EvaluationFailedError
+from sidecar.protocol.messages import Joined, Ready
+from sidecar.protocol.records import Result, Value
+from sidecar.settings import Settings
+
+
+def result():
+    return Result(
+        group="g",
+        workers=1,
+        examples={"test": 8},
+        metrics={"test": {"a": Value(value=0.5, hex=(0.5).hex())}},
+        phases={},
+        variables="v",
+        task="t",
+        profile={},
+        saves=(),
+        notes=("the model draws random numbers",),
+    )
+
+
+@pytest.fixture
+def try_task(place, catalog, monkeypatch):
+    """Tries a task whose worker does for each checkpoint what the function does; returns the findings."""
+    settings = Settings(checkpoint_dir=place, task="my_eval.py:task", framework="python")
+
+    def run(evaluate):
+        def evaluated(_settings, checkpoint, _path, _make_workers, seen):
+            for event in (Ready("python", "3"), Joined("g", "digest", {}, ("test",))):
+                seen.note(event)
+            return evaluate(checkpoint, seen)
+
+        monkeypatch.setattr(trial, "_evaluate", evaluated)
+
+        def newest():
+            found = catalog.scan().found
+            return found[-1] if found else None
+
+        return list(trial.try_task(settings, None, newest))
+
+    return run
+
+
+def lose(place, checkpoint):
+    for path in place.glob(f"{checkpoint.name}.*"):
+        path.unlink()
+    raise EvaluationFailedError(f"vanished: {checkpoint.name} is gone")
+
+
+def test_the_next_checkpoint_is_tried_if_training_deletes_one(place, try_task):
+    """Its failure is nobody's fault; the notes of an evaluation are told."""
+    save(place, 1)
+    asked = []
+
+    def evaluate(checkpoint, _):
+        asked.append(checkpoint.name)
+        if len(asked) == 1:
+            save(place, 2)
+            lose(place, checkpoint)
+        return result()
+
+    found = try_task(evaluate)
+    assert asked == ["ckpt-1", "ckpt-2"]
+    assert [finding.ok for finding in found] == [True, True]
+    assert "ckpt-2 (step 2) was restored" in found[0].text
+    assert found[1].text == "note: the model draws random numbers"
+    assert summary(found) == "No problem found."
+
+
+def test_training_that_deletes_each_of_them_is_no_failure(place, try_task):
+    """What was not tried is told in the last line."""
+    save(place, 1)
+
+    def evaluate(checkpoint, _):
+        save(place, checkpoint.step + 1)
+        lose(place, checkpoint)
+
+    (finding,) = try_task(evaluate)
+    assert (finding.ok, finding.tried) == (True, False)
+    assert "ckpt-3" in summary([finding])

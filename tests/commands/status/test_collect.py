@@ -1,0 +1,189 @@
+"""Observe a run in storage twice, and tell who beats."""
+
+import json
+from functools import partial
+
+import pytest
+from fakes import Node as FakeNode
+from fakes import pass_time, save
+
+from sidecar.commands.hints import no_run
+from sidecar.commands.load import check_place
+from sidecar.commands.status.collect import RunObserver, observe_for
+from sidecar.commands.status.render import as_json, lines
+from sidecar.coordination.run import open_run
+from sidecar.coordination.storage import PosixStorage
+from sidecar.errors import SettingsError
+from sidecar.protocol.states import WorkerPhase
+from sidecar.settings import Settings
+
+
+def shown(found, width=100):
+    """What a person sees."""
+    from rich.console import Console, Group
+
+    console = Console(width=width, color_system=None)
+    with console.capture() as captured:
+        console.print(Group(*lines("mnist", found)))
+    return captured.get()
+
+
+def strict(found):
+    return json.loads(json.dumps(as_json("mnist", found), allow_nan=False))
+
+
+def test_a_run_of_another_name_is_told(catalog, clock, place):
+    """Most likely `--run` was mistyped."""
+    settings = Settings(checkpoint_dir=place, run="statf")
+    open_run(PosixStorage(settings.state_dir / "state"), 0.0)
+    observer = RunObserver(
+        PosixStorage(settings.run_dir), catalog, clock, lease_seconds=10.0, no_run=partial(no_run, settings)
+    )
+    told = " ".join(shown(observer.collect()).split())
+    assert told.startswith("run statf: no daemon has started yet; runs in ")
+    assert told.endswith(": state")
+
+
+def test_a_place_that_does_not_exist_is_a_mistake(tmp_path):
+    """Neither checkpoints nor a run: the sentence names the path. Either of them is enough."""
+    ckpts, run_dir = tmp_path / "ckpst", tmp_path / "state" / "ckpst"
+    with pytest.raises(SettingsError, match=rf"'{ckpts}'.*{run_dir}"):
+        check_place(ckpts, run_dir)
+    run_dir.mkdir(parents=True)
+    check_place(ckpts, run_dir)
+
+
+def test_who_beats_is_found_out_by_looking_twice(observer, writers, clock):
+    """A change proves life, on the looker's own clock; who does not change is silent for as long as was looked."""
+    writers.beat("node-0", 1)
+    writers.beat("node-1", 1)
+    writers.beat("node-2", 9, state="left")
+    beats = iter(range(2, 100))
+
+    def pause(seconds):
+        clock.seconds += seconds
+        if clock.seconds > 1001.0:
+            writers.beat("node-0", next(beats))
+
+    observe_for(observer, 4.5, pause)
+    found = observer.collect()
+    assert clock.seconds == pytest.approx(1004.5, abs=0.2)
+    members = {each["node"]: each for each in strict(found)["nodes"]}
+    assert [members[f"node-{index}"]["fresh"] for index in range(3)] == [True, None, False]
+    assert members["node-1"]["silent_seconds"] == pytest.approx(4.5, abs=0.2)
+    assert members["node-0"]["silent_seconds"] < 0.2
+    assert found.proposer == strict(found)["proposer"] == "node-0"
+    told = shown(found)
+    assert "node-0 proposes plans and publishes" in told
+    assert "over 4.5 s ago" in told or "over 4.6 s ago" in told
+
+
+def test_the_look_ends_once_all_are_known(observer, writers, clock):
+    """A person does not wait longer than needed."""
+    writers.beat("node-0", 1)
+    writers.beat("node-1", 3, state="left")
+
+    def pause(seconds):
+        clock.seconds += seconds
+        writers.beat("node-0", 2)
+
+    observe_for(observer, 4.5, pause)
+    assert clock.seconds < 1000.5
+    assert observer.collect().proposer == "node-0"
+
+
+def test_who_did_not_observe_concludes_nothing(observer, writers, clock):
+    """Without a second look, and in the first moment of --watch: no daemon is said to be down."""
+    writers.beat("node-0", 1)
+    observer.collect()
+    clock.seconds += 0.01
+    told = shown(observer.collect())
+    assert "seem to be down" not in told
+    assert "not observed" in told
+    clock.seconds += 4.0
+    assert "no heartbeat changed for 4.0 s: the daemons seem to be down" in shown(observer.collect())
+
+
+def test_silence_of_a_lease_means_gone(observer, writers, clock):
+    """As with --watch: what changed once may end."""
+    writers.beat("node-0", 1)
+    observer.collect()
+    writers.beat("node-0", 2)
+    clock.seconds += 2
+    assert observer.collect().members[0].fresh(10.0)
+    clock.seconds += 10
+    found = observer.collect()
+    assert found.members[0].fresh(10.0) is False
+    assert found.proposer is None
+    assert "no heartbeat changed for 10.0 s" in shown(found)
+
+
+def test_a_beat_of_the_past_is_no_sign_of_life(observer, writers, clock):
+    """Storage may show an old version of the file once more."""
+    writers.beat("node-0", 5)
+    observer.collect()
+    writers.beat("node-0", 4)
+    clock.seconds += 2
+    assert not observer.collect().members[0].changed
+
+
+def test_each_record_is_read_once(observer, writers, checkpoint, storage):
+    """With --watch a long journal costs its new end only."""
+    for step in range(5):
+        writers.propose(checkpoint=checkpoint(step))
+        writers.close()
+    assert observer.collect().verdicts["evaluated"] == 5
+    asked = []
+    observer._reader._journal.storage = Recording(storage, asked)
+    writers.propose(checkpoint=checkpoint(9))
+    assert observer.collect().history.open.checkpoint.name == "ckpt-9"
+    plan, outcome = "plans/000000000006.json", "outcomes/000000000006.json"
+    assert asked == [plan, outcome, plan]  # again once it is durable
+
+
+class Recording:
+    """Storage that notes what is read."""
+
+    def __init__(self, storage, asked):
+        self.storage, self.asked = storage, asked
+
+    def read(self, path, limit=None):
+        """Note it."""
+        self.asked.append(path)
+        return self.storage.read(path, limit)
+
+    def sync(self, folder):
+        """As it is."""
+        self.storage.sync(folder)
+
+
+def test_another_run_in_the_same_place_is_looked_at_anew(observer, writers, storage, checkpoint):
+    """Somebody deleted the state directory while --watch looked on."""
+    import shutil
+
+    writers.propose(checkpoint=checkpoint(1))
+    assert observer.collect().history.open is not None
+    shutil.rmtree(storage.root)
+    assert observer.collect().run_id is None
+
+
+def test_real_daemons_tell_what_their_workers_do(tmp_path, clock):
+    """What a worker does rides along with the next beat, and makes none of its own."""
+    node = FakeNode(tmp_path, clock)
+    node.silent = {"Join"}
+    save(node.checkpoint_dir, 1)
+    pass_time(20, node)
+    assert node.history.open is not None
+    observer = RunObserver(
+        node.storage.storage, node.storage_thread.reconciler.checkpoints.catalog, clock, lease_seconds=10.0
+    )
+    (member,) = observer.collect().members
+    (doing,) = member.heartbeat.doing
+    assert (doing.phase, doing.worker) == ("join", node.history.open.members[0].worker)
+    assert observer.collect().phase == "join"
+    beats = member.heartbeat.beat
+    node.daemon.supervisor.workers.find(doing.worker).progress.enter(WorkerPhase.RESTORE, clock.now())
+    node.settle()
+    assert observer.collect().members[0].heartbeat.beat == beats
+    pass_time(2, node)
+    assert observer.collect().phase == "restore"

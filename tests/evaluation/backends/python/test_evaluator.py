@@ -1,0 +1,212 @@
+"""The python backend without processes: any data that numpy can hold, any model, and the same bits for all ranks."""
+
+import numpy as np
+import pytest
+from evaluation.backends.python.tasks import (
+    GENERATOR,
+    Confident,
+    X,
+    Y,
+    _with_nan,
+    evaluate_alone,
+    examples,
+    predict_anyway,
+    refused,
+    run,
+    task,
+)
+
+from sidecar import EvalSet, data
+from sidecar.metrics import Accuracy, Mean
+
+WEIGHTS = GENERATOR.random(103).astype(np.float32)
+
+SOURCES = {
+    "arrays": lambda: (X, Y),
+    "lists": lambda: [X, Y],
+    "examples": examples,
+    "weights": lambda: (X, Y, np.ones(len(X))),
+    "prepared": EvalSet(lambda: (np.arange(103), Y), prepare=lambda number, y: (X[number], y)),
+    "divided": EvalSet(
+        lambda shard: (each for at, each in enumerate(examples()) if at % shard.world_size == shard.rank)
+    ),
+}
+
+
+@pytest.mark.parametrize("source", SOURCES.values(), ids=SOURCES)
+def test_every_source_gives_the_numbers_of_a_plain_loop(checkpoint, tmp_path, source):
+    """For one, two and three ranks, the same bits."""
+    scores = X @ np.load(checkpoint)
+    found = []
+    for ranks in (1, 2, 3):
+        ends = run(task(source), checkpoint, tmp_path / f"of-{ranks}", ranks)
+        metrics = [end.result.metrics["test"] for end in ends]
+        assert all(each == metrics[0] for each in metrics)
+        assert all(end.result.examples == {"test": 103} for end in ends)
+        assert metrics[0]["accuracy"].value == np.mean(scores.argmax(axis=1) == Y)
+        assert metrics[0]["mean"].value == pytest.approx(scores.max(axis=1).mean(), rel=1e-12)
+        found.append({name: value.hex for name, value in metrics[0].items()})
+    if source is not SOURCES["divided"]:  # whose batches depend on the ranks, and so does how BLAS rounds
+        assert found[0] == found[1] == found[2]
+
+
+def test_batches_of_the_tasks_own(checkpoint, tmp_path):
+    """`batch_size=None`: the iterator yields batches, of which the last may be short."""
+
+    def batches():
+        for start in range(0, 103, 16):
+            yield X[start : start + 16], Y[start : start + 16]
+
+    whole, own = (
+        run(each, checkpoint, tmp_path / name)[0].result.metrics
+        for name, each in (("a", task()), ("b", task(batches, batch_size=None)))
+    )
+    assert whole == own
+
+
+@pytest.mark.parametrize("metric", ["Mean", "own", "predictions"])
+def test_a_function_that_changes_what_others_see_is_refused(checkpoint, metric):
+    """Labels and predictions are shared by all metrics, so nobody may write to them."""
+
+    def change(_, scores):
+        scores *= -1
+        return scores[:, 0]
+
+    class Own(Confident):
+        """A metric that sorts in place."""
+
+        def add(self, states, batch):
+            """Change the scores of others."""
+            batch.predictions.sort()
+            super().add(states, batch)
+
+    changes = {
+        "Mean": {"metrics": lambda: [Mean(change), Accuracy()]},
+        "own": {"metrics": lambda: [Own(), Accuracy()]},
+        "predictions": {"predictions": lambda _x, y, scores: change(y, scores)},
+    }[metric]
+    with pytest.raises(ValueError, match="read-only"):
+        evaluate_alone(task(**changes), checkpoint)
+
+
+def test_none_keeps_its_place(checkpoint, tmp_path):
+    """Weights are not labels, and the second output is not the first; at the end None is what is not given."""
+    (plain,) = run(task(), checkpoint, tmp_path / "a")
+    (end,) = run(task(lambda: (X, Y, None)), checkpoint, tmp_path / "b")
+    assert end.result.metrics == plain.result.metrics
+    without = task(lambda: (X, None, WEIGHTS), metrics=lambda: [Mean(lambda _, scores: scores[:, 0])])
+    assert "compare predictions with labels" in refused(without, checkpoint, tmp_path / "c")
+    several = task(
+        lambda: (X, (Y, Y, Y)),
+        predict=lambda model, x: (None, x @ model, -(x @ model)),
+        metrics=lambda: {1: [Accuracy()]},
+    )
+    (end,) = run(several, checkpoint, tmp_path / "d")
+    assert end.result.metrics["test"]["1_accuracy"] == plain.result.metrics["test"]["accuracy"]
+
+
+@pytest.mark.parametrize("policy", [None, "allow"])
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_inputs_may_be_missing(checkpoint, tmp_path, policy, ranks):
+    """Models of trees know what NaN means there; in predictions it is still counted."""
+    given = task(EvalSet(_with_nan, nonfinite=policy), predict=predict_anyway)
+    for done in run(given, checkpoint, tmp_path / "a", ranks):
+        assert {place: each.examples for place, each in done.result.nonfinite["test"].items()} == {"prediction": 1}
+
+
+def test_missing_inputs_are_refused_where_the_set_says_so(checkpoint, tmp_path):
+    """The message names the value that allows them."""
+    (error,) = run(task(EvalSet(_with_nan, nonfinite="refuse"), predict=predict_anyway), checkpoint, tmp_path / "a")
+    assert "nonfinite='allow'" in str(error)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"predict": lambda *_: None}, "Task(predict=…) must return predictions, found None"),
+        ({"predict": lambda model, x: (x @ model)[:3]}, "one row for each of 16 examples, found float64 (3, 3)"),
+        ({"predict": lambda _, x: [object()] * len(x)}, "must return numbers"),
+        (
+            {"predict": lambda _, x: np.array([["yes"]] * len(x), object)},
+            "returns texts, such as 'yes': return their numbers, np.searchsorted(model.classes_, texts)[:, 0]",
+        ),
+        ({"predict": lambda _: 1}, "Task(predict=…) is called with ndarray and ndarray"),
+        ({"load": lambda _: None}, "Task(load=…) must return a model"),
+        ({"metrics": Accuracy}, "Task(metrics=…) must return a list"),
+        ({"metrics": lambda: ["accuracy"]}, "must list metrics of sidecar.metrics"),
+        ({"metrics": lambda: [np.mean]}, "InTurn(lambda y, predictions: mean(y, predictions), name='mean')"),
+        ({"metrics": lambda: [Accuracy(), Accuracy()]}, "different names, found 'accuracy'"),
+        ({"batch_size": None}, "give Task(batch_size=…)"),
+        ({"eval_sets": {"test": lambda: (X, Y[:5])}}, "equally many examples, found 103, 5"),
+        ({"eval_sets": {"test": lambda: iter([])}}, "is empty"),
+        ({"eval_sets": {"test": lambda: list(zip(X, Y, strict=True))}}, "found 5, no, 5, no, 5, no and 200 more"),
+        ({"eval_sets": {"test": lambda: iter([(X, Y[:9])])}, "batch_size": None}, "found 103, 9"),
+        ({"eval_sets": {"test": lambda: iter([(X[0], 1), (X[0, :2], 1)])}}, "element 1 of its iterator"),
+        ({"eval_sets": {"test": lambda: 5}}, "expected arrays"),
+        ({"eval_sets": {"test": lambda: (np.array([object()]), [1])}}, "neither numbers nor text"),
+        ({"eval_sets": {"test": data.tfrecords("x")}}, "TFRecord files need framework = 'tensorflow'"),
+        ({"eval_sets": {"test": lambda: X}}, "found x alone. Let the source return both, such as lambda: (x, y)"),
+    ],
+)
+def test_mistakes_are_told_in_one_sentence(checkpoint, tmp_path, changes, words):
+    assert words in refused(task(**changes), checkpoint, tmp_path / "a")
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+def test_a_model_with_numbers_of_its_own_process_is_refused(checkpoint, tmp_path, ranks):
+    """No checkpoint holds the projection that `load` draws without a seed; with one, all workers have the same."""
+
+    def load(path, seed):
+        return np.load(path), np.random.default_rng(seed).normal(size=(5, 5))
+
+    def projected(model, x):
+        return x @ model[1] @ model[0]
+
+    seeds = iter(range(1, 99))
+    unseeded = task(load=lambda path: load(path, next(seeds)), predict=projected)
+    ends = run(unseeded, checkpoint, tmp_path / "a", ranks)
+    assert [getattr(end, "kind", None) for end in ends] == ([None] if ranks == 1 else ["mismatch"] * ranks)
+    seeded = task(load=lambda path: load(path, 3), predict=projected)
+    ends = run(seeded, checkpoint, tmp_path / "b", ranks)
+    assert len({str(end.result.metrics) for end in ends}) == 1
+
+
+def test_a_split_at_random_is_refused_with_the_remedy(checkpoint, tmp_path):
+    """It would evaluate examples that training has seen, and others in each process."""
+    from sklearn.model_selection import train_test_split
+
+    drawn = lambda: train_test_split(X, Y)[1::2]  # noqa: E731 - as users write it
+    assert "train_test_split(…, random_state=0)" in refused(task(drawn), checkpoint, tmp_path / "a")
+    seeded = lambda: train_test_split(X, Y, random_state=0)[1::2]  # noqa: E731
+    assert run(task(seeded), checkpoint, tmp_path / "b")[0].result.examples == {"test": 26}
+
+    def scratch():
+        np.random.random()  # noqa: NPY002 - draws, but not the data
+        return X, Y
+
+    assert run(task(scratch), checkpoint, tmp_path / "c")[0].result.examples == {"test": 103}
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+@pytest.mark.parametrize("form", ["arrays", "iterator", "prepared"])
+def test_numbers_of_examples_are_no_weights(checkpoint, tmp_path, form, ranks):
+    """A third part that counts the examples is refused with the remedy; masks are weights, and a note says so."""
+
+    def source(third):
+        examples = lambda: zip(X, Y, third, strict=True)  # noqa: E731
+        return {
+            "arrays": lambda: (X, Y, third),
+            "iterator": examples,
+            "prepared": EvalSet(lambda: np.arange(len(X)), prepare=lambda at: (X[at], Y[at], third[at])),
+        }[form]
+
+    for end in run(task(source(np.arange(len(X)))), checkpoint, tmp_path / "refused", ranks):
+        assert "(x, y) alone" in str(end)
+    for end in run(task(source(np.arange(len(X)) % 2)), checkpoint, tmp_path / "taken", ranks):
+        assert any("third part of each batch" in note for note in end.result.notes)
+
+
+def test_a_label_that_is_taken_for_a_weight(checkpoint, tmp_path):
+    """Two inputs and a label give an error about shapes, which names what was taken for the weight."""
+    (end,) = run(task(lambda: (X, X, Y)), checkpoint, tmp_path / "states")
+    assert "((x1, x2), y)" in str(end)

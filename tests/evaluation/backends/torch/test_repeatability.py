@@ -1,0 +1,131 @@
+"""Find models that keep something from earlier weights or batches."""
+
+import numpy as np
+import pytest
+from evaluation.backends.torch.models import (
+    EXAMPLES,
+    cached,
+    evaluate,
+    loss_of,
+    net,
+    one_by_one,
+    saved,
+    task,
+    tensors,
+)
+
+from sidecar.evaluation.failures import EvaluationError
+
+pytestmark = pytest.mark.torch
+
+
+def test_a_cache_that_does_not_depend_on_weights(tmp_path):
+    """Such as that of rotary positions."""
+    paths = [tmp_path / "step-1.pt", tmp_path / "step-2.pt"]
+    models = [saved(lambda: cached("positions"), path, seed) for seed, path in enumerate(paths)]
+    given = task(build_model=lambda: cached("positions"))
+    assert one_by_one(given, *paths) == pytest.approx([loss_of(model) for model in models], rel=1e-6)
+    evaluate(given, paths[0])
+
+
+def test_a_cache_of_earlier_weights(tmp_path):
+    """A forward pass before the restore, or of an earlier checkpoint, has filled it: all numbers would be wrong."""
+    saved(lambda: cached("weights"), tmp_path / "step-1.pt")
+    with pytest.raises(EvaluationError, match="earlier weights") as caught:
+        evaluate(task(build_model=lambda: cached("weights")), tmp_path / "step-1.pt", ranks=(1,))
+    assert " cache" in str(caught.value)
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+def test_a_cache_of_earlier_batches(tmp_path, ranks):
+    """The first worker's first batch is the one on which the model was tried, so another one must show the cache."""
+    saved(lambda: cached("batches"), tmp_path / "step-1.pt")
+    with pytest.raises(EvaluationError, match="earlier weights or batches") as caught:
+        evaluate(task(build_model=lambda: cached("batches")), tmp_path / "step-1.pt", ranks=(ranks,))
+    assert " cache" in str(caught.value)
+
+
+def test_weights_that_are_merged_in_the_mode_of_evaluation(tmp_path):
+    """As `loralib` does in `train(False)`, and undoes in `train()`."""
+    import torch
+    from torch import nn
+
+    class Lora(nn.Linear):
+        def __init__(self, *sizes):
+            self.merged = False
+            super().__init__(*sizes)
+            self.a, self.b = nn.Parameter(torch.randn(2, sizes[0])), nn.Parameter(torch.randn(sizes[1], 2))
+
+        def train(self, mode=True):
+            super().train(mode)
+            if self.merged == mode:
+                self.weight.data += (-1 if mode else 1) * (self.b @ self.a)
+                self.merged = not mode
+            return self
+
+        def forward(self, x):
+            return super().forward(x) + (0 if self.merged else x @ self.a.T @ self.b.T)
+
+    def build():
+        return nn.Sequential(Lora(4, 8), nn.Tanh(), nn.Linear(8, 3))
+
+    models = []
+    for seed in (1, 2):
+        torch.manual_seed(seed)
+        models.append(build())
+        torch.save(models[-1].state_dict(), tmp_path / f"step-{seed}.pt")
+    losses = one_by_one(task(build_model=build), tmp_path / "step-1.pt", tmp_path / "step-2.pt")
+    assert losses == pytest.approx([loss_of(model) for model in models], rel=1e-5)
+
+
+def test_outputs_in_the_same_buffer_each_time(tmp_path):
+    """Outputs of several batches are added at once: those of the first would have the values of the last."""
+    import torch
+    from torch import nn
+
+    class Buffered(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.net = net()
+            self.out = torch.zeros(8, 3)
+
+        def forward(self, x):
+            self.out[: len(x)] = self.net(x)
+            return self.out[: len(x)]
+
+    model = saved(Buffered, tmp_path / "step-1.pt")
+    numbers = evaluate(task(build_model=Buffered), tmp_path / "step-1.pt").values
+    x, y = tensors()
+    with torch.no_grad():
+        right = sum((model(a).argmax(1) == b).sum().item() for a, b in zip(x.split(8), y.split(8), strict=True))
+    assert numbers["accuracy"].value == right / EXAMPLES
+
+
+@pytest.mark.parametrize("kind", ["torch", "numpy"])
+def test_a_generator_of_the_task_is_refused(checkpoint, kind):
+    """It cannot be seeded from outside, so a result would depend on how the batches are divided."""
+    import torch
+
+    own = {"torch": torch.Generator().manual_seed(3), "numpy": np.random.default_rng(3)}[kind]
+
+    def step(model, batch):
+        x, y = batch
+        noise = torch.rand(x.shape, generator=own) if kind == "torch" else torch.from_numpy(own.random(x.shape)).float()
+        return y, model(x + noise)
+
+    with pytest.raises(EvaluationError, match="cannot be seeded"):
+        evaluate(task(step=step), checkpoint)
+
+
+def test_a_generator_that_a_step_seeds_each_time(checkpoint):
+    """The same noise for each batch of one size: repeatable, and a note says that the size matters."""
+    import torch
+
+    own = torch.Generator()
+
+    def step(model, batch):
+        x, y = batch
+        return y, model(x + torch.rand(x.shape, generator=own.manual_seed(len(x))))
+
+    (note,) = evaluate(task(step=step), checkpoint).notes
+    assert "another batch size" in note

@@ -1,0 +1,101 @@
+"""Find the metrics of torchmetrics that a task lists, alone and in collections."""
+
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+from evaluation.backends.torch.torchmetrics_tasks import (
+    BATCH,
+    EXAMPLES,
+    task,
+)
+from tests_torch import result_of_ranks, torch_evaluator
+
+from sidecar.errors import TaskError
+from sidecar.evaluation.failures import EvaluationError
+from sidecar.metrics import Accuracy
+
+pytestmark = [
+    pytest.mark.torch,
+    pytest.mark.filterwarnings("ignore:Metric .* will save all:UserWarning"),
+]
+
+
+@pytest.fixture
+def checkpoint(tmp_path):
+    import torch
+    from torch import nn
+
+    torch.save(nn.Sequential(nn.Identity(), nn.Linear(1, 1)).state_dict(), tmp_path / "step-1.pt")
+    return tmp_path / "step-1.pt"
+
+
+def test_a_collection_names_its_numbers_and_mixes_with_other_metrics(checkpoint):
+    """Prefixes stay; a metric of torchmetrics and one of this package measure the same."""
+    import torchmetrics
+
+    def metrics():
+        accuracy = torchmetrics.Accuracy(task="multiclass", num_classes=3, average="micro")
+        error = torchmetrics.MeanSquaredError()
+        collection = torchmetrics.MetricCollection({"share": accuracy}, prefix="test_")
+        return [collection, Accuracy(), torchmetrics.MultitaskWrapper({"rows": error})]
+
+    with pytest.raises(EvaluationError, match="rows"):
+        torch_evaluator(task(metrics))
+    given = task(lambda: metrics()[:2])
+    values = result_of_ranks(given, checkpoint, 2)["test"].values
+    assert values["test_share"].value == pytest.approx(values["accuracy"].value, rel=1e-7)
+    assert values["test_share"].goal == "max"
+
+
+def test_outputs_and_tasks_have_their_own_metrics(checkpoint):
+    """By output of the task, and by task of a MultitaskWrapper."""
+    import torchmetrics
+
+    data = {
+        "predict": lambda x: {"digit": x.softmax(1), "size": x[:, 0]},
+        "labels": lambda y, x: {"digit": y, "size": x[:, 1]},
+    }
+
+    def of_digit():
+        return torchmetrics.Accuracy(task="multiclass", num_classes=3)
+
+    by_output = task(lambda: {"digit": [of_digit()], "size": [torchmetrics.MeanAbsoluteError()]}, **data)
+    by_task = task(
+        lambda: torchmetrics.MultitaskWrapper({"digit": of_digit(), "size": torchmetrics.MeanAbsoluteError()}), **data
+    )
+    first = result_of_ranks(by_output, checkpoint, 2)["test"].values
+    second = result_of_ranks(by_task, checkpoint, 3)["test"].values
+    assert list(first) == ["digit_multiclassaccuracy", "size_meanabsoluteerror"]
+    assert list(second) == ["digit", "size"]
+    assert list(first.values()) == list(second.values())
+    assert second["size"].goal == "min"
+
+
+def test_a_task_names_metrics_in_turn(checkpoint):
+    """Metrics that could be merged are updated in turn if the task asks for it; other names are refused."""
+    import torchmetrics
+
+    def metrics():
+        return [torchmetrics.Accuracy(task="multiclass", num_classes=3, average="micro"), Accuracy()]
+
+    for names in (True, ["multiclassaccuracy"], ["accuracy"]):
+        evaluator = torch_evaluator(replace(task(metrics), in_turn=names), 0, 2)
+        assert evaluator.read(lambda: None)[0].own_batches == -(-EXAMPLES // BATCH)
+        results = [result_of_ranks(replace(task(metrics), in_turn=names), checkpoint, n)["test"] for n in (1, 2)]
+        assert results[0] == results[1]
+        values = results[0].values
+        assert values["multiclassaccuracy"].value == pytest.approx(values["accuracy"].value, rel=1e-7)
+    with pytest.raises(TaskError, match=r"'acuracy'.*'accuracy'"):
+        torch_evaluator(replace(task(metrics), in_turn=["acuracy"]))
+
+
+def test_torchmetrics_is_imported_by_the_task_alone():
+    """The package is optional, and takes seconds to import."""
+    code = (
+        "import sys, sidecar.evaluation.backends.torch.torchmetrics_members as members\n"
+        "assert not members.is_torchmetric(object())\n"
+        "assert 'torchmetrics' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

@@ -1,0 +1,35 @@
+"""Pair each label with its own prediction."""
+
+import numpy as np
+import pytest
+
+from sidecar.errors import TaskError
+from sidecar.metrics import Mean
+
+
+@pytest.mark.parametrize("function", [lambda y, p: y == p, lambda y, p: np.abs(y - p), lambda y, p: (y - p)[..., None]])
+def test_each_label_is_compared_with_its_own_prediction(number, function):
+    """Of (n,) and (n, 1), as CatBoost returns its classes, numpy makes (n, n)."""
+    y, p = np.arange(3), np.arange(3)[:, None]
+    with pytest.raises(TaskError, match=r"predictions\[:, 0\]"):
+        number(Mean(function), y, p)
+    with pytest.raises(TaskError, match=r"y\[:, 0\]"):
+        number(Mean(function), p, y)
+    assert number(Mean(lambda y, p: y == p[:, 0]), y, p) == 1
+    assert number(Mean(lambda y, p: y == p), y, p, batch=1) == 1
+    assert number(Mean(lambda _, p: p), y, np.eye(3)) == 1 / 3  # three examples of three values
+
+
+@pytest.mark.parametrize("kind", [str, object])
+def test_texts_are_no_numbers(number, kind):
+    """To numpy they are never equal, so the accuracy would be 0. A function may convert them, and all may be wrong."""
+    numbers, texts, names = np.array([0, 1, 0]), np.array(["no", "yes", "no"], kind), np.array(["no", "yes"])
+    for function in (lambda y, p: y == p, lambda y, p: y != p):
+        with pytest.raises(TaskError, match="searchsorted"):
+            number(Mean(function), numbers, texts)
+        with pytest.raises(TaskError, match=r"texts \(y\)"):
+            number(Mean(function), texts, numbers)
+    assert number(Mean(lambda y, p: names[y] == p), numbers, texts) == 1
+    assert number(Mean(lambda y, p: names[1 - y] == p), numbers, texts) == 0
+    assert number(Mean(lambda y, p: [names[a] != b for a, b in zip(y, p, strict=True)]), numbers, texts) == 0
+    assert number(Mean(lambda y, p: y == p), texts, texts) == 1

@@ -1,0 +1,57 @@
+"""Evaluate one set on one rank: count, progress, and files that ranks divide."""
+
+from dataclasses import replace
+
+from evaluation.fake_framework import (
+    STREAM,
+    FakeEvaluator,
+    ranks,
+    run,
+)
+
+from sidecar.evaluation.backend import Stream
+from sidecar.protocol.messages import Progress
+from sidecar.protocol.records import EvalData
+
+
+def test_progress_is_not_told_too_often(tmp_path):
+    """The first and the last batch always, others once per interval."""
+    ((_, _, reports),) = run(tmp_path, ranks([[1.0] * 5]), progress_seconds=[1000.0])
+    assert reports == [Progress(7, 1, None), Progress(7, 1, 1)]
+
+
+def test_a_set_divided_by_file(tmp_path):
+    """Its list of files is compared; how many examples it has only the sum tells, and the result says how it was."""
+    by_file = replace(STREAM, batches=0, examples=0, own_batches=0, own_examples=0, sharding="files")
+    evaluators = ranks(streams=(by_file,))
+    for end, _, reports in run(tmp_path, evaluators):
+        assert end.result.data == {"test": EvalData("abc", None, "files")}
+        assert end.result.examples == {"test": 5}
+        assert reports[-1] == Progress(7, 1, None)
+    for changed in (replace(by_file, fingerprint="xyz"), replace(by_file, sharding="batches")):
+        evaluators[1].streams = (changed,)
+        assert "eval set 'test': ranks read different data" in str(run(tmp_path, evaluators)[0][0])
+    for each in evaluators:
+        each.streams = (replace(by_file, expected=6),)
+    error = run(tmp_path, evaluators)[0][0]
+    assert (error.kind, str(error)) == ("count", "eval set 'test': 5 examples were evaluated, EvalSet says 6")
+
+
+def test_count_is_checked(tmp_path):
+    """Examples evaluated against those read, and against those that the task expects."""
+    error = run(tmp_path, ranks([[1.0], [2.0]]))[0][0]
+    assert (error.kind, str(error)) == ("count", "eval set 'test': 2 of 5 examples were evaluated")
+    by_itself = Stream(
+        eval_set="test",
+        fingerprint="",
+        batches=0,
+        examples=0,
+        own_batches=0,
+        own_examples=0,
+        expected=4,
+        sharding="own",
+    )
+    error = run(tmp_path, [FakeEvaluator((by_itself,), [1.0]), FakeEvaluator((by_itself,), [2.0])])[1][0]
+    assert (error.kind, str(error)) == ("count", "eval set 'test': 2 examples were evaluated, EvalSet says 4")
+    error = run(tmp_path, [FakeEvaluator((replace(by_itself, expected=None),), [])])[0][0]
+    assert (error.kind, "is empty" in str(error)) == ("task_error", True)

@@ -1,0 +1,71 @@
+"""Evaluate the first batches several times, to find what is not repeatable."""
+
+import numpy as np
+import pytest
+from evaluation.plain_tasks import (
+    FirstHundred,
+    evaluate_with,
+    evaluators_of,
+    task,
+)
+
+from sidecar.evaluation.backends.python.evaluator import PythonEvaluator
+from sidecar.evaluation.data.shard import Shard
+from sidecar.evaluation.failures import EvaluationError
+from sidecar.metrics import Mean
+
+
+@pytest.mark.parametrize(("limit", "batch_size"), [(7, None), (40, 1)])
+@pytest.mark.parametrize("ranks", [1, 2, 3, 5])
+def test_what_changes_after_some_batches_is_refused_with_any_number_of_workers(model_text, ranks, limit, batch_size):
+    """Although each of many workers has only few of the batches."""
+    calls = []
+
+    def late(_, x):
+        calls.append(0)
+        return x + (len(calls) > limit)
+
+    more = {} if batch_size is None else {"batch_size": batch_size}
+
+    for rank in range(ranks):
+        calls.clear()
+        evaluator = PythonEvaluator.build(task(late, **more), Shard(rank, ranks), cache_bytes=1 << 20)
+        evaluator.read(lambda: None)
+        evaluator.restore(str(model_text))()
+        evaluator.digest()
+        with pytest.raises(EvaluationError, match="after all others"):
+            evaluator.evaluate(lambda: None)
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+def test_what_changes_late_is_found_in_sets_that_divide_themselves(model_text, ranks):
+    """Each worker takes the others to have as many batches as itself."""
+    x = np.arange(40.0)[:, None]
+    for rank in range(ranks):
+        calls = []
+
+        def late(_, x, calls=calls):
+            calls.append(0)
+            return x + (len(calls) > 30)
+
+        def source(shard):
+            part = x[shard.rank :: shard.world_size]
+            return part, part[:, 0]
+
+        evaluator = PythonEvaluator.build(
+            task(late, eval_sets={"test": source}, metrics=lambda: [Mean(lambda _, p: p[:, 0])], batch_size=1),
+            Shard(rank, ranks),
+            cache_bytes=1 << 20,
+        )
+        evaluator.read(lambda: None)
+        evaluator.restore(str(model_text))()
+        evaluator.digest()
+        with pytest.raises(EvaluationError, match="after all others"):
+            evaluator.evaluate(lambda: None)
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3, 5])
+def test_a_metric_that_keeps_something_is_refused(model_text, ranks):
+    given = task(lambda _, x: x, metrics=lambda: [FirstHundred()])
+    with pytest.raises(EvaluationError, match="'first'"):
+        evaluate_with(evaluators_of(given, ranks), model_text)

@@ -1,0 +1,76 @@
+"""Measure with the metrics that a task lists, whatever kind they are."""
+
+import numpy as np
+import pytest
+from evaluation.backends.python.tasks import (
+    GENERATOR,
+    Confident,
+    X,
+    Y,
+    predict,
+    run,
+    task,
+)
+
+from sidecar import EvalSet, Task
+from sidecar.metrics import Accuracy, InTurn
+
+WEIGHTS = GENERATOR.random(103).astype(np.float32)
+
+
+def test_a_metric_of_ones_own_is_merged_over_ranks(checkpoint, tmp_path):
+    """As the docstring of `Metric` shows it."""
+    ends = run(task(metrics=lambda: [Confident()]), checkpoint, tmp_path / "a", ranks=2)
+    expected = np.mean((X @ np.load(checkpoint)).max(axis=1) > 0.9)
+    assert [end.result.metrics["test"]["confident"].value for end in ends] == [expected] * 2
+
+
+def test_numbers_that_are_not_finite_are_counted_and_located(checkpoint, tmp_path):
+    """As with TensorFlow, by where they are."""
+    x = X.copy()
+    x[20, 1] = np.nan
+    (done,) = run(task(EvalSet(lambda: (x, Y), nonfinite="count")), checkpoint, tmp_path / "a")
+    found = done.result.nonfinite["test"]
+    assert {place: (each.examples, each.first_example) for place, each in found.items()} == {
+        "input": (1, 20),
+        "prediction": (1, 20),
+    }
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+def test_functions_of_other_libraries_get_all_examples(checkpoint, tmp_path, ranks):
+    """The area under the curve of scikit-learn for several classes, next to a metric that adds up."""
+    from sklearn.metrics import cohen_kappa_score
+
+    kappa = InTurn(lambda y, scores: cohen_kappa_score(y, scores.argmax(1)), name="kappa", goal="max")
+    ends = run(task(metrics=lambda: [Accuracy(), kappa]), checkpoint, tmp_path / "a", ranks)
+    right = cohen_kappa_score(Y, predict(np.load(checkpoint), X).argmax(1))
+    assert [end.result.metrics["test"]["kappa"].value for end in ends] == [right] * ranks
+    assert all("kappa is a function of all examples" in note for end in ends for note in end.result.notes)
+
+
+@pytest.mark.tensorflow
+def test_counts_are_those_of_tensorflow(checkpoint, tmp_path, evaluate):
+    """The same examples and predictions: every state that counts is equal, and so are the numbers made of them."""
+    import keras
+
+    from sidecar import results
+
+    model = np.load(checkpoint).astype(np.float32)
+    x = X.astype(np.float32)
+    scores = x @ model  # computed once: frameworks may round a product differently
+
+    def build():
+        return keras.Sequential([keras.Input((3,)), keras.layers.Activation("linear")])
+
+    chosen = {"metrics": lambda: [Accuracy()], "batch_size": 16}
+    theirs = evaluate(
+        Task(build, {"test": lambda: (scores, Y, WEIGHTS)}, restore=lambda *_: None, **chosen), str(checkpoint), ranks=2
+    )
+    ours = run(
+        task(lambda: (scores, Y, WEIGHTS), predict=lambda _, x: x, **chosen), checkpoint, tmp_path / "a", ranks=2
+    )
+    assert ours[0].result.metrics["test"]["accuracy"] == theirs["accuracy"]
+    states = results.read(tmp_path / "a").states["test"]
+    assert int(states["examples"].integers()) == theirs.examples["test"]
+    assert ours[0].result.data["test"].fingerprint == theirs.streams[0][0].fingerprint
