@@ -50,19 +50,23 @@ def shown_progress(
         yield ProgressBars(framework, clock, bar, busy=busy).show
 
 
+def _never_busy() -> str:
+    return ""
+
+
 class ProgressBars:
     """Show one bar for each worker, with its elapsed time."""
 
-    def __init__(self, framework: str, clock: Clock, bar: "Progress", *, busy: Callable[[], str] = str) -> None:
+    def __init__(self, framework: str, clock: Clock, bar: "Progress", *, busy: Callable[[], str] = _never_busy) -> None:
         self._framework, self._clock, self._bar = framework, clock, bar
-        self._busy, self._look_at = busy, clock.now() + _LINE_SECONDS
+        self._busy, self._check_busy_at = busy, clock.now() + _LINE_SECONDS
         self._rates = WorkerRates()
         self._lines: dict[str, TaskID] = {}
 
     def show(self, workers: tuple[WorkerStatus, ...]) -> None:
         """Update the bars. Once, if it takes long, say that this machine is busy."""
-        if self._clock.now() >= self._look_at:
-            self._look_at = float("inf")
+        if self._clock.now() >= self._check_busy_at:
+            self._check_busy_at = float("inf")
             if sentence := self._busy():
                 self._bar.console.print(sentence)
         for index, worker in enumerate(workers):
@@ -100,7 +104,7 @@ class ProgressLines:
         done = f" {progress[slowest.worker]}" if progress[slowest.worker] else ""
         whose = f", the slowest of {len(workers)} workers" if len(workers) > 1 else ""
         if why := self._busy():
-            why, self._busy = f"; {why}", str  # once is enough
+            why, self._busy = f"; {why}", _never_busy  # once is enough
         self._write(printable(f"progress: {phase_name(slowest.state, self._framework)}{done}{whose}{why}"))
 
 
@@ -108,18 +112,18 @@ class WorkerRates:
     """Hold the rate of each worker in its phase."""
 
     def __init__(self) -> None:
-        self._of: dict[tuple[str, str], ProgressRate] = {}
+        self._by_phase: dict[tuple[str, str], ProgressRate] = {}
 
     def progress(self, worker: WorkerStatus, now: float) -> str:
         """Note a status, and return its batches, their rate, and the time that is left, as far as they are known."""
         if not worker.batches:
             return ""
-        rate = self._of.setdefault((worker.worker, worker.state), ProgressRate())
+        rate = self._by_phase.setdefault((worker.worker, worker.state), ProgressRate())
         rate.note(worker.batches, now)
-        of = "" if worker.total_batches is None else f"/{worker.total_batches}"
+        total = "" if worker.total_batches is None else f"/{worker.total_batches}"
         per_second, left = rate.per_second(now), rate.seconds_left(worker.total_batches, now)
         speed = "" if per_second is None else f" {number(round(per_second, 2))}/s"
-        return f"{worker.batches}{of}{speed}" + ("" if left is None else f" {duration(left)} left")
+        return f"{worker.batches}{total}{speed}" + ("" if left is None else f" {duration(left)} left")
 
 
 def phase_name(state: str, framework: str) -> str:

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from sidecar.commands.hints import no_run, typed
 from sidecar.commands.history_plot import plots
-from sidecar.commands.history_table import best_plans, courses, left_out_line, table
+from sidecar.commands.history_table import best_plans, left_out_line, sparklines, table
 from sidecar.commands.run_history import RunHistory
 from sidecar.commands.status.observe import observer_of
 from sidecar.commands.terminal import print_history, reading_progress
@@ -91,7 +91,7 @@ def print_history_of(flags: dict[str, Any], wanted: HistoryFilter, form: History
         broken = breaks(found)
         drawn, left_out = table(shown, best, console.width, broken)
         below = [left_out_line(left_out)] if left_out else []
-        print_history(console, drawn, shown, [*below, *courses(shown, best, broken)])
+        print_history(console, drawn, shown, [*below, *sparklines(shown, best, broken)])
 
 
 def print_export(flags: dict[str, Any], wanted: HistoryFilter, form: ExportFormat) -> None:

@@ -1,4 +1,7 @@
-"""Render the table of `sidecar history`, and below it the course of each metric. Pure, but for the zone."""
+"""Render the table of `sidecar history`, and below it a sparkline of each metric.
+
+Pure, except that times are shown in the time zone of this machine.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -35,9 +38,9 @@ _LEAST_WANTED: Final = ("workers", "examples", "lag", "took", "time")
 """The columns that are left out first, where there is no room for all."""
 
 _NAMED: Final = 4
-_COURSES_SHOWN: Final = 8
+_SPARKLINES_SHOWN: Final = 8
 _EVALUATIONS_SHOWN: Final = 40
-_FEWEST_SHOWN: Final = 3  # two values have no course
+_FEWEST_SHOWN: Final = 3  # a sparkline of two values shows nothing
 
 
 def best_plans(history: JournalState) -> dict[Metric, int]:
@@ -75,7 +78,7 @@ def table(
     """Return the rows as a table for people, and the names of the columns for which it has no room.
 
     There is one column per metric, whose best value is marked. Numbers, and names of checkpoints of a usual length, are
-    whole as long as one metric has room beside them: the columns that say least are left out. A line stands between
+    whole as long as one metric has room next to them: the least useful columns are left out. A line stands between
     rows whose numbers cannot be compared: see `breaks`.
     """
     from rich.console import Group  # noqa: PLC0415 - only people need it
@@ -87,17 +90,17 @@ def table(
         spare -= more
         widths.append(column.least + more)
     parts: list[RenderableType] = []
-    part = _empty(columns, widths, with_heading=True)
+    part = _new_table(columns, widths, with_heading=True)
     for row, cells in zip(rows, zip(*(column.cells for column in columns), strict=True), strict=True):
         at = {} if broken is None or row["status"] != "succeeded" else broken.get(row["plan"], {})
         if at:
-            parts += [part, _text(mark(at))]
-            part = _empty(columns, widths, with_heading=False)
-        part.add_row(*map(_text, cells))
+            parts += [part, _safe_text(mark(at))]
+            part = _new_table(columns, widths, with_heading=False)
+        part.add_row(*map(_safe_text, cells))
     return Group(*parts, part) if parts else part, left_out
 
 
-def _empty(columns: Sequence[_Column], widths: Sequence[int], *, with_heading: bool) -> "Table":
+def _new_table(columns: Sequence[_Column], widths: Sequence[int], *, with_heading: bool) -> "Table":
     """Return a table with these columns and no rows."""
     from rich.box import SIMPLE_HEAD  # noqa: PLC0415 - only people need it
     from rich.table import Table  # noqa: PLC0415
@@ -105,9 +108,9 @@ def _empty(columns: Sequence[_Column], widths: Sequence[int], *, with_heading: b
     result = Table(box=SIMPLE_HEAD, show_edge=False, padding=0, show_header=with_heading)  # as narrow as possible
     for column, width in zip(columns, widths, strict=True):
         first, *others = [part for line in column.heading for part in broken_at_signs(one_line(line), width)]
-        heading = _text(first)
+        heading = _safe_text(first)
         for line in others:
-            heading = heading.append("\n").append_text(_text(line))
+            heading = heading.append("\n").append_text(_safe_text(line))
         justify: Literal["left", "right"] = "right" if column.is_number else "left"
         result.add_column(heading, justify=justify, overflow="fold", width=width)
     return result
@@ -121,8 +124,8 @@ def left_out_line(names: Sequence[str]) -> str:
 def _columns(rows: Sequence[Row], best: Mapping[Metric, int]) -> list[_Column]:
     """Return all columns. Those of the metrics are between `status` and `examples`."""
     steps = [shown_step(row["step"], row["step_source"]) for row in rows]
-    names, verdicts = [str(row["checkpoint"]) for row in rows], [_verdict(row) for row in rows]
-    words = [word for verdict in verdicts for word in verdict.split()]
+    names, outcomes = [str(row["checkpoint"]) for row in rows], [_outcome(row) for row in rows]
+    words = [word for outcome in outcomes for word in outcome.split()]
     found = [
         _Column(name="step", heading=("step",), cells=steps, least=_width(("step", *steps))),
         _Column(
@@ -135,19 +138,19 @@ def _columns(rows: Sequence[Row], best: Mapping[Metric, int]) -> list[_Column]:
         _Column(
             name="status",
             heading=("status",),
-            cells=verdicts,
+            cells=outcomes,
             least=min(_NAME, _width(("status", *words))),
             is_number=False,
         ),
     ]
     for metric in _metrics(rows):
-        cells = _column(rows, metric, best.get(metric))
+        cells = _metric_cells(rows, metric, best.get(metric))
         least = max(_width(cells), min(_HEADING, _width(metric)))
         found.append(_Column(name="/".join(metric), heading=metric, cells=cells, least=least))
     others = {
         "examples": [str(sum(row["examples"].values())) if row["examples"] else "" for row in rows],
         "workers": [str(row["workers"] or "") for row in rows],
-        "took\ns": [_took(row) for row in rows],
+        "took\ns": [_seconds_taken(row) for row in rows],
         "lag\ns": [_seconds(row["lag_seconds"]) for row in rows],
     }
     for name, cells in others.items():
@@ -157,7 +160,7 @@ def _columns(rows: Sequence[Row], best: Mapping[Metric, int]) -> list[_Column]:
     return [*found, _Column(name="time", heading=(zone,), cells=times, least=_width((zone, *times)), is_number=False)]
 
 
-def _took(row: Row) -> str:
+def _seconds_taken(row: Row) -> str:
     return "" if row["attempt"] is None else _seconds(seconds_between(row["proposed_at"], row["completed_at"]))
 
 
@@ -199,7 +202,7 @@ def _width(texts: Sequence[str]) -> int:
     return max(cell_len(one_line(text)) for text in texts)
 
 
-def courses(rows: Sequence[Row], best: Mapping[Metric, int], broken: Breaks | None = None) -> list[str]:
+def sparklines(rows: Sequence[Row], best: Mapping[Metric, int], broken: Breaks | None = None) -> list[str]:
     """Return lines below the table: the meaning of the mark, and a sparkline of each metric with three values.
 
     A sparkline shows the newest values that can be compared.
@@ -208,8 +211,8 @@ def courses(rows: Sequence[Row], best: Mapping[Metric, int], broken: Breaks | No
     since = " of the newest data and task" if shown & places.keys() else " of the run"
     lines = [f"{STAR} best{since}"] if shown & set(best.values()) else []
     by_metric = {metric: _numbers(_since(rows, metric[0], places), metric) for metric in _metrics(rows)}
-    with_course = {metric: values for metric, values in by_metric.items() if len(values) >= _FEWEST_SHOWN}
-    for (eval_set, name), values in list(with_course.items())[:_COURSES_SHOWN]:
+    long_enough = {metric: values for metric, values in by_metric.items() if len(values) >= _FEWEST_SHOWN}
+    for (eval_set, name), values in list(long_enough.items())[:_SPARKLINES_SHOWN]:
         newest = values[-_EVALUATIONS_SHOWN:]
         finite = [value for value in newest if abs(value) < float("inf")]
         span = f"  {number(min(finite))} to {number(max(finite))}" if finite else "  no finite number"
@@ -228,7 +231,7 @@ def _metrics(rows: Sequence[Row]) -> list[Metric]:
     return list(dict.fromkeys(names))
 
 
-def _column(rows: Sequence[Row], metric: Metric, best: int | None) -> list[str]:
+def _metric_cells(rows: Sequence[Row], metric: Metric, best: int | None) -> list[str]:
     """Return the cells of a metric. Those of a column with a mark have room for it."""
     eval_set, name = metric
     values = [_printed(row["metrics"].get(eval_set, {}).get(name)) for row in rows]
@@ -245,7 +248,7 @@ def _numbers(rows: Sequence[Row], metric: Metric) -> list[float]:
     return [float("nan") if value["value"] is None else value["value"] for value in values if value is not None]
 
 
-def _verdict(row: Row) -> str:
+def _outcome(row: Row) -> str:
     if row["status"] == "succeeded":
         return "ok"
     return str(row["status"] if row["kind"] is None else f"{row['status']}: {row['kind']}")
@@ -258,7 +261,7 @@ def _printed(value: Mapping[str, Any] | None) -> float | str | None:
     return shown
 
 
-def _text(words: str) -> "Text":
+def _safe_text(words: str) -> "Text":
     """Return text that cannot control the terminal."""
     from rich.text import Text  # noqa: PLC0415 - only people need it
 

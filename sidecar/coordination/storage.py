@@ -27,6 +27,21 @@ TEMPORARY: Final = ".tmp-"
 """The prefix of the names of unfinished writes. No program reads them; a killed daemon may leave one."""
 
 _STALE_TRIES: Final = 3
+"""Tries to read a file that another node replaces, on NFS."""
+
+_NO_HARD_LINKS: Final = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS})
+"""Errors of link(2) on filesystems without hard links. They differ between kernels and FUSE servers."""
+
+_REMEDIES: Final = {
+    errno.ENOSPC: "free some space there; the daemon then continues by itself",
+    errno.EDQUOT: "free some of the quota or raise it; the daemon then continues by itself",
+    errno.EROFS: "remount it writable, or name another state_dir (under systemd: add it to ReadWritePaths of the unit)",
+    errno.ENOTDIR: "there is a file where a folder is expected: move it away",
+    errno.ELOOP: "no link inside the state directory is followed: move it away (state_dir itself may be behind a link)",
+    errno.EISDIR: "there is a folder where a file is expected: move it away",
+    errno.ESTALE: "the mount has lost its server's files: mount it again",
+    errno.EOPNOTSUPP: "the filesystem has no hard links, which agreement needs: let state_dir lie on one that has",
+}
 
 
 class Storage(Protocol):
@@ -48,7 +63,8 @@ class Storage(Protocol):
     def read(self, path: str, limit: int | None = None) -> bytes | None:
         """Return the whole content of a file; `None` if it does not exist.
 
-        Of a file of more than `limit` bytes, it has the first `limit` + 1. Without a limit, such a file is an error.
+        A file of more than `limit` bytes is cut to the first `limit` + 1. If `limit` is None, a file of more than
+        `MAX_RECORD_BYTES` is an error.
         """
         ...
 
@@ -236,21 +252,6 @@ class PosixStorage:
             raise StorageError(f"cannot {verb} {target}: {reason}; {remedy}") from error
 
 
-_NO_HARD_LINKS: Final = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS})
-"""Errors of link(2) on filesystems without hard links. They differ between kernels and FUSE servers."""
-
-_REMEDIES: Final = {
-    errno.ENOSPC: "free some space there; the daemon then continues by itself",
-    errno.EDQUOT: "free some of the quota or raise it; the daemon then continues by itself",
-    errno.EROFS: "remount it writable, or name another state_dir (under systemd: add it to ReadWritePaths of the unit)",
-    errno.ENOTDIR: "there is a file where a folder is expected: move it away",
-    errno.ELOOP: "no link inside the state directory is followed: move it away (state_dir itself may be behind a link)",
-    errno.EISDIR: "there is a folder where a file is expected: move it away",
-    errno.ESTALE: "the mount has lost its server's files: mount it again",
-    errno.EOPNOTSUPP: "the filesystem has no hard links, which agreement needs: let state_dir lie on one that has",
-}
-
-
 def _reject_long(path: str, length: int) -> None:
     """Raise `RecordError` if a record is too long."""
     if length > MAX_RECORD_BYTES:
@@ -258,7 +259,7 @@ def _reject_long(path: str, length: int) -> None:
 
 
 def _holds(folder: Folder, name: str, data: bytes) -> bool:
-    """Return whether a file begins with this content: of a record that is too long, no more was read."""
+    """Return whether a file begins with this content. Content from `Storage.read` with a limit may be cut."""
     return folder.read(name, len(data))[: len(data)] == data
 
 

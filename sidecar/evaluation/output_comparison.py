@@ -16,7 +16,8 @@ from sidecar.evaluation.batch_dependence import tolerance_for
 from sidecar.evaluation.task import MAX_EVAL_SETS
 
 _SIGNS: Final = 2  # sums with other signs, so that differences of two predictions do not cancel each other
-_NUMBERS: Final = 2 + _SIGNS  # the length of the vector of predictions, its tolerance, and the sums
+_LENGTH, _TOLERANCE, _FIRST_SUM = 0, 1, 2  # places in a summary: length of the vector of predictions, tolerance, sums
+_NUMBERS: Final = _FIRST_SUM + _SIGNS
 _NOT_A_NUMBER: Final = 3.0  # stands for NaN and infinities, which cannot be added up
 _BLOCK: Final = 1 << 20
 
@@ -29,7 +30,7 @@ def no_outputs() -> Outputs:
 
 
 def summary(arrays: Iterable[NDArray[Any]]) -> NDArray[np.float64]:
-    """Return a few numbers for the predictions of a batch. Arrays of anything but numbers are left out."""
+    """Return the summary of the predictions of a batch: `_NUMBERS` numbers. Arrays without numbers are left out."""
     generator, square, sums, types = np.random.Generator(np.random.PCG64(0)), 0.0, np.zeros(_SIGNS), []
     for array in arrays:
         if array.dtype.kind not in "biufc" or array.dtype == np.uint8:  # texts, and digests
@@ -72,5 +73,7 @@ def what_differs(eval_set: str) -> str:
 
 
 def _are_near(one: NDArray[np.float64], other: NDArray[np.float64]) -> bool:
-    tolerance = max(one[1], other[1]) * max(one[0], other[0])
-    return bool((np.abs(one[2:] - other[2:]) <= tolerance).all()) and bool(abs(one[0] - other[0]) <= tolerance)
+    """Return whether two summaries differ by rounding only."""
+    tolerance = max(one[_TOLERANCE], other[_TOLERANCE]) * max(one[_LENGTH], other[_LENGTH])
+    have_near_sums = bool((np.abs(one[_FIRST_SUM:] - other[_FIRST_SUM:]) <= tolerance).all())
+    return have_near_sums and bool(abs(one[_LENGTH] - other[_LENGTH]) <= tolerance)

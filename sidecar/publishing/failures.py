@@ -12,7 +12,7 @@ from sidecar.protocol.codec import cut_text
 from sidecar.protocol.states import FailureKind, OutcomeStatus
 
 MOST_SHOWN: Final = 4096
-"""The most characters of a message in a document about the present. `sidecar history --json` has all of them."""
+"""The most characters of a message in the status. `sidecar history --json` prints whole messages."""
 
 
 class Advice(NamedTuple):
@@ -70,7 +70,7 @@ ADVICE: Final[Mapping[str, Advice]] = {
     FailureKind.CHIEF_LISTED: Advice("The chief of the training job moved to this node.", _TRIED_AGAIN),
     FailureKind.VOID: Advice(
         "Another program wrote the record of the result.",
-        "Look who may write to the state directory. It is tried again.",
+        "Find out who may write to the state directory. It is tried again.",
     ),
     FailureKind.CORRUPT: Advice("The files of the checkpoint contradict each other.", _FILES),
     FailureKind.CRASHED: Advice("A process crashed while it read the checkpoint.", _FILES),
@@ -82,7 +82,7 @@ ADVICE: Final[Mapping[str, Advice]] = {
 
 
 def failing(history: JournalState) -> dict[str, Any] | None:
-    """Return the newest failed attempt, and how many there were since the last success; None if that is the newest.
+    """Return the newest failed attempt, and the number of failures since the last success; None without a failure.
 
     Only attempts that are in memory are counted.
     """

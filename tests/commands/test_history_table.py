@@ -7,7 +7,7 @@ import pytest
 from journals import settlement
 from rich.console import Console
 
-from sidecar.commands.history_table import best_plans, courses, left_out_line, table
+from sidecar.commands.history_table import best_plans, left_out_line, sparklines, table
 from sidecar.coordination.journal_state import Closed
 from sidecar.protocol.records import Value
 from sidecar.publishing.report import rows
@@ -157,8 +157,8 @@ def test_the_best_is_that_of_the_run(journal):
         journal.evaluate(f"ckpt-{step}", step, {"accuracy": measured(accuracy)})
     everything, best = rows(journal.history), best_plans(journal.history)
     assert best == {("test", "accuracy"): 2}
-    assert courses(everything, best) == ["★ best of the run", "▁█▅  test/accuracy  0.5 to 0.75"]
-    assert courses(everything[-1:], best) == []
+    assert sparklines(everything, best) == ["★ best of the run", "▁█▅  test/accuracy  0.5 to 0.75"]
+    assert sparklines(everything[-1:], best) == []
 
 
 def test_courses_have_gaps(journal):
@@ -166,4 +166,4 @@ def test_courses_have_gaps(journal):
     for step in (1, 2, 3):
         odd = {"loss": measured(math.nan if step == 2 else float(step), "none"), "o\x1b": measured(math.inf, "none")}
         journal.evaluate(f"ckpt-{step}", step, odd)
-    assert courses(rows(journal.history), {}) == ["▁ █  test/loss  1 to 3", "     test/o\\x1b  no finite number"]
+    assert sparklines(rows(journal.history), {}) == ["▁ █  test/loss  1 to 3", "     test/o\\x1b  no finite number"]

@@ -6,7 +6,7 @@ import math
 import pytest
 from rich.console import Console
 
-from sidecar.commands.history_table import best_plans, courses, table
+from sidecar.commands.history_table import best_plans, sparklines, table
 from sidecar.protocol.records import Value
 from sidecar.publishing.report import rows
 from sidecar.publishing.stretches import breaks
@@ -44,5 +44,5 @@ def test_a_line_stands_where_numbers_stop_being_comparable(journal, how, why):
     assert "ckpt-3" in lines[place + 1]
     assert [line.split()[1] for line in lines if "★" in line] == ["ckpt-4"]
     assert lines[place - 1].index("1003") == lines[place + 1].index("1003")  # the columns go on
-    below = courses(rows(history), best_plans(history), breaks(history.entries))
+    below = sparklines(rows(history), best_plans(history), breaks(history.entries))
     assert below == ["★ best of the newest data and task"]

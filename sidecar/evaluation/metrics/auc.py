@@ -85,13 +85,14 @@ class AUC:
         return MetricResult({f"roc_{self.name}": value(roc, "max"), f"pr_{self.name}": value(precision, "max")})
 
 
-def _areas(scores: np.typing.NDArray[np.float64], signed: np.typing.NDArray[np.float64]) -> tuple[float, float]:
-    scores, signed = scores[signed != 0], signed[signed != 0]
+def _areas(scores: np.typing.NDArray[np.float64], weights: np.typing.NDArray[np.float64]) -> tuple[float, float]:
+    """Return the area under the ROC curve and the average precision. Weights of negative examples are below 0."""
+    scores, weights = scores[weights != 0], weights[weights != 0]
     if not scores.size or np.isnan(scores).any():
         return math.nan, math.nan
     order = np.argsort(scores, kind="stable")[::-1]
-    scores, signed = scores[order], signed[order]
+    scores, weights = scores[order], weights[order]
     starts = np.flatnonzero(np.concatenate([[True], scores[1:] != scores[:-1]]))
-    positives = np.add.reduceat(np.maximum(signed, 0), starts)
-    negatives = np.add.reduceat(np.maximum(-signed, 0), starts)
+    positives = np.add.reduceat(np.maximum(weights, 0), starts)
+    negatives = np.add.reduceat(np.maximum(-weights, 0), starts)
     return roc_auc(positives, negatives), average_precision(positives, negatives)

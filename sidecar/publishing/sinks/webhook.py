@@ -26,7 +26,7 @@ from sidecar.publishing.sinks.sink import SinkRefusedError, SinkUnavailableError
 from sidecar.version import version
 
 _RECEIVED_BYTES: Final = 1 << 15
-_AGAIN: Final = frozenset({HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.TOO_EARLY, HTTPStatus.TOO_MANY_REQUESTS})
+_RETRYABLE: Final = frozenset({HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.TOO_EARLY, HTTPStatus.TOO_MANY_REQUESTS})
 
 
 @dataclass(slots=True)
@@ -70,7 +70,7 @@ class Webhook:
         limit.start()
         try:
             with opener.open(request, timeout=self.timeout_seconds):
-                self._reject_aborted()
+                self._require_complete()
         except urllib.error.HTTPError as error:
             self._raise_for(error)
         except (OSError, http.client.HTTPException, ValueError) as error:  # ValueError: bytes that are not HTTP
@@ -86,20 +86,21 @@ class Webhook:
         for connection in self._connections:
             connection.abort()
 
-    def _reject_aborted(self) -> None:
+    def _require_complete(self) -> None:
         """Raise if the exchange was broken off: http.client takes the end of a connection for that of the headers."""
         if any(connection.aborted for connection in self._connections):
             raise TimeoutError
 
     def _raise_for(self, error: urllib.error.HTTPError) -> None:
+        """Raise the error of a sink for an answer other than 2xx: `SinkUnavailableError` if a later try may succeed."""
         with error:
             text = first_line(error)
-        told = f"{self.shown} answered {error.code}" + (f": {text}" if text else "")
-        if error.code >= HTTPStatus.INTERNAL_SERVER_ERROR or error.code in _AGAIN:
-            raise SinkUnavailableError(told) from error
+        answer = f"{self.shown} answered {error.code}" + (f": {text}" if text else "")
+        if error.code >= HTTPStatus.INTERNAL_SERVER_ERROR or error.code in _RETRYABLE:
+            raise SinkUnavailableError(answer) from error
         if HTTPStatus.MULTIPLE_CHOICES <= error.code < HTTPStatus.BAD_REQUEST:
-            told += "; redirections are not followed: give the URL that it leads to"
-        raise SinkRefusedError(told) from error
+            answer += "; redirections are not followed: give the URL that it leads to"
+        raise SinkRefusedError(answer) from error
 
 
 def signed_headers(body: bytes, id_: str, timestamp: int, secret: bytes | None) -> dict[str, str]:
@@ -136,7 +137,7 @@ class _Abortable(http.client.HTTPConnection):
 
 
 class _AbortableTls(_Abortable, http.client.HTTPSConnection):
-    """Do the same with TLS. The certificate and the name are verified, which is urllib's default."""
+    """Let another thread break off a TLS connection. urllib verifies certificate and host name by default."""
 
 
 class _Http(urllib.request.HTTPHandler):
@@ -146,7 +147,7 @@ class _Http(urllib.request.HTTPHandler):
 
     def http_open(self, request: urllib.request.Request) -> Any:
         """Open a connection that can be aborted."""
-        return self.do_open(_noted(_Abortable, self._connections), request)
+        return self.do_open(_registering(_Abortable, self._connections), request)
 
 
 class _Https(urllib.request.HTTPSHandler):
@@ -156,10 +157,12 @@ class _Https(urllib.request.HTTPSHandler):
 
     def https_open(self, request: urllib.request.Request) -> Any:
         """Open a connection that can be aborted."""
-        return self.do_open(_noted(_AbortableTls, self._connections), request)
+        return self.do_open(_registering(_AbortableTls, self._connections), request)
 
 
-def _noted(kind: type[_Abortable], connections: list[_Abortable]) -> Any:
+def _registering(kind: type[_Abortable], connections: list[_Abortable]) -> Any:
+    """Return a function that makes a connection and adds it to the list, from which `Webhook.close` aborts it."""
+
     def make(*arguments: Any, **named: Any) -> _Abortable:
         connections.append(made := kind(*arguments, **named))
         return made

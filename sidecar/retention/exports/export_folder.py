@@ -14,7 +14,7 @@ from typing import Final
 from sidecar.checkpoints.inspect import verify
 from sidecar.errors import CheckpointError, StorageError
 from sidecar.protocol.records import Checkpoint
-from sidecar.retention.pins.names import is_temporary, removing_name
+from sidecar.retention.pins.names import is_temporary, removed_name
 from sidecar.system.confined import Folder, open_folder
 
 EXPORTS: Final = "exports"
@@ -59,7 +59,7 @@ def take_pin(root: Path, checkpoint: Checkpoint) -> bool:
             if _is_whole(exports, checkpoint):
                 _remove(pins, name)
                 return False
-            exports.rename(name, removing_name())
+            exports.rename(name, removed_name())
             pins.rename(name, name, exports)
         exports.sync()
         pins.sync()
@@ -112,7 +112,7 @@ def link_best(exports: Folder, name: str) -> None:
         if not stat.S_ISLNK(exports.stat(BEST).st_mode):
             path = str(exports.path / BEST)
             raise FileExistsError(errno.EEXIST, "it is not a link: move it away", path)
-    temporary = removing_name()
+    temporary = removed_name()
     exports.symlink(temporary, name)
     try:
         exports.rename(temporary, BEST)
@@ -139,7 +139,7 @@ def _entries(exports: Folder) -> Iterator[tuple[str, bool]]:
 
 
 def _remove(folder: Folder, name: str) -> None:
-    temporary = removing_name()
+    temporary = removed_name()
     with contextlib.suppress(FileNotFoundError):
         folder.rename(name, temporary)
     with contextlib.suppress(OSError):

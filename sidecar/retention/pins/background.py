@@ -16,7 +16,7 @@ from sidecar.checkpoints.scan import DiscoveredCheckpoint
 from sidecar.errors import StorageError
 from sidecar.protocol.records import Checkpoint, Key
 from sidecar.retention.exports.exports import Exports
-from sidecar.retention.pins.pin import pin, remove, unpin
+from sidecar.retention.pins.pin import pin, remove_rest, unpin
 from sidecar.retention.pins.unfinished import UnfinishedPins
 from sidecar.retention.pins.usage import bytes_copied, in_the_making, pins_bytes, pins_bytes_alone
 from sidecar.system.bounded_calls import Calls, call_directly
@@ -131,7 +131,7 @@ class BackgroundPinner:
         self._idle = self._leftovers.idle(now, turn_seconds)
         for name in self._leftovers.abandoned(now, turn_seconds):
             with contextlib.suppress(OSError):
-                remove(name, self.pins)
+                remove_rest(name, self.pins)
 
     def _begin(self, discovered: DiscoveredCheckpoint, *, copies: bool) -> _Work:
         """Start a thread that pins a checkpoint."""

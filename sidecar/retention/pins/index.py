@@ -13,7 +13,7 @@ from sidecar.checkpoints.discovery_rules import DiscoveryRules
 from sidecar.checkpoints.pin_scan import PinScan
 from sidecar.checkpoints.scan import BrokenPin
 from sidecar.errors import StorageError
-from sidecar.retention.pins.names import being_made, is_pin
+from sidecar.retention.pins.names import digest_in_name, is_pin
 from sidecar.retention.pins.reader import Known, PinReader, PinReading, PinState
 from sidecar.system.bounded_calls import Calls, HangingError, call_directly
 from sidecar.system.confined import Folder, open_folder
@@ -51,7 +51,7 @@ class PinIndex:
         with ExitStack() as stack:
             pins = self._open(stack)
             names = self._names(pins)
-            making = frozenset(digest for name in names if (digest := being_made(name)) is not None)
+            making = frozenset(digest for name in names if (digest := digest_in_name(name)) is not None)
             # A known pin that is not listed is read by name: a listing without it does not prove that it is gone.
             asked = {*filter(is_pin, names), *self._known, *self._broken, *self._unknown}
             readings = {}

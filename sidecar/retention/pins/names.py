@@ -13,8 +13,8 @@ PIN_RECORD: Final = ".checkpoint.json"
 TEMPORARY: Final = ".tmp-"
 """The prefix of unfinished pins and of pins that are being removed."""
 
-_MAKING: Final = re.compile(r"\.tmp-([0-9a-f]{12})-")
-_LIFE: Final = secrets.token_hex(4)  # distinguishes this process from others of the same node
+_UNFINISHED: Final = re.compile(r"\.tmp-([0-9a-f]{12})-")
+_PROCESS: Final = secrets.token_hex(4)  # distinguishes this process from others of the same node
 
 
 def is_pin(name: str) -> bool:
@@ -27,24 +27,24 @@ def is_temporary(name: str) -> bool:
     return name.startswith(TEMPORARY)
 
 
-def being_made(name: str) -> str | None:
+def digest_in_name(name: str) -> str | None:
     """Return the first 12 digits of the digest in the name of an unfinished pin; None for any other name."""
-    match = _MAKING.match(name)
+    match = _UNFINISHED.match(name)
     return match[1] if match else None
 
 
-def making_name(checkpoint: Checkpoint, owner: str) -> str:
+def unfinished_name(checkpoint: Checkpoint, owner: str) -> str:
     """Return a new name for an unfinished pin, which shows other nodes its checkpoint and its owner."""
-    return f"{TEMPORARY}{checkpoint.digest[:12]}-{_tag(owner)}-{_LIFE}{secrets.token_hex(4)}"
+    return f"{TEMPORARY}{checkpoint.digest[:12]}-{_tag(owner)}-{_PROCESS}{secrets.token_hex(4)}"
 
 
-def removing_name() -> str:
+def removed_name() -> str:
     """Return a new name for a pin that is being removed."""
     return f"{TEMPORARY}{secrets.token_hex(8)}"
 
 
-def is_of(name: str, owner: str) -> bool:
-    """Return whether the unfinished pin of that name was begun by this owner, in this life or a former one."""
+def is_owned_by(name: str, owner: str) -> bool:
+    """Return whether this node began the unfinished pin of that name, by this process or by an earlier one."""
     return f"-{_tag(owner)}-" in name
 
 

@@ -24,7 +24,7 @@ from sidecar.protocol.codec import dumps
 from sidecar.protocol.records import Checkpoint
 from sidecar.retention.pins.disk_budget import DiskBudget
 from sidecar.retention.pins.link_or_copy import gather, reading
-from sidecar.retention.pins.names import PIN_RECORD, making_name, removing_name
+from sidecar.retention.pins.names import PIN_RECORD, removed_name, unfinished_name
 from sidecar.system.confined import Folder, open_folder
 from sidecar.system.durable import write_new
 from sidecar.system.entry_errors import Entry, Meaning, meaning
@@ -67,7 +67,7 @@ def pin(
     checkpoint, pins_dir = discovered.checkpoint, pins_dir.absolute()
     folder = pins_dir / checkpoint.folder
     pinned = replace(discovered, checkpoint=replace(checkpoint, pin=f"{pins_dir.name}/{folder.name}"), folder=folder)
-    again = False
+    is_second_try = False
     while True:
         try:
             with _opened(pins_dir, discovered) as pins:
@@ -79,9 +79,9 @@ def pin(
         except CorruptError as error:
             raise IncompleteError(f"{checkpoint.name} changed while it was pinned: {error}") from error
         except OSError as error:
-            match meaning(Entry.CHECKPOINT, error, again=again):
+            match meaning(Entry.CHECKPOINT, error, again=is_second_try):
                 case Meaning.RETRY:  # NFS: another client replaced or removed a file, so its name is opened again
-                    again = True
+                    is_second_try = True
                     continue
                 case Meaning.GONE:
                     raise VanishedError(f"{checkpoint.name} was deleted before it could be pinned") from error
@@ -92,7 +92,7 @@ def pin(
 
 def unpin(checkpoint: Checkpoint, pins_dir: Path) -> None:
     """Remove the pin of a checkpoint, if there is one. Raises `StorageError`."""
-    temporary = removing_name()
+    temporary = removed_name()
     try:
         with open_folder(pins_dir.parent) as state, state.folder(pins_dir.name) as pins:
             try:
@@ -112,7 +112,7 @@ def unpin(checkpoint: Checkpoint, pins_dir: Path) -> None:
         raise StorageError(f"cannot unpin {checkpoint.name} in {pins_dir}: {_reason(checkpoint, error)}") from error
 
 
-def remove(name: str, pins_dir: Path) -> None:
+def remove_rest(name: str, pins_dir: Path) -> None:
     """Remove the rest of an unfinished pin, or of a pin that was being removed. Raises OSError."""
     with open_folder(pins_dir.parent) as state, state.folder(pins_dir.name) as pins:
         pins.remove(name)
@@ -172,12 +172,12 @@ def _make(
 @contextlib.contextmanager
 def _temporary_folder(pins: Folder, checkpoint: Checkpoint, owner: str) -> Iterator[Folder]:
     """Create a folder that is removed at the end unless it was renamed. Its name shows other nodes the checkpoint."""
-    name = making_name(checkpoint, owner)
+    name = unfinished_name(checkpoint, owner)
     with contextlib.ExitStack() as stack:
         try:
             with contextlib.suppress(FileExistsError):  # nobody else uses this name: NFS sent the request twice
                 pins.make_folder(name)
-            stack.callback(_remove, name, pins)
+            stack.callback(_try_to_remove, name, pins)
             temporary = stack.enter_context(pins.folder(name))
         except OSError as error:  # not about a file of the checkpoint, so the caller must not take it as vanished
             raise StorageError(f"cannot create {pins.path / name}: {error.strerror}") from error
@@ -185,18 +185,18 @@ def _temporary_folder(pins: Folder, checkpoint: Checkpoint, owner: str) -> Itera
             try:
                 yield temporary
             except (FileNotFoundError, VanishedError) as error:
-                if _stands(name, pins):
+                if _exists(name, pins):
                     raise
                 raise StorageError(f"{temporary.path} was removed before it was finished: it is made again") from error
 
 
-def _remove(name: str, pins: Folder) -> None:
+def _try_to_remove(name: str, pins: Folder) -> None:
     """Remove a temporary folder. A later cleanup removes it if this fails."""
     with contextlib.suppress(OSError):
         pins.remove(name)
 
 
-def _stands(name: str, pins: Folder) -> bool:
+def _exists(name: str, pins: Folder) -> bool:
     """Return whether a folder of that name exists. Raises OSError."""
     try:
         pins.stat(name)
@@ -207,11 +207,11 @@ def _stands(name: str, pins: Folder) -> bool:
 
 @contextlib.contextmanager
 def _touched(folder: Folder) -> Iterator[None]:
-    """Touch a folder now and then, because it does not grow while it is made durable or checked by a live maker."""
-    over, descriptor = threading.Event(), os.dup(folder.descriptor)
+    """Touch a folder regularly: while its maker fsyncs or checks it, it does not grow, and would look abandoned."""
+    is_finished, descriptor = threading.Event(), os.dup(folder.descriptor)
 
     def touch() -> None:
-        while not over.wait(TOUCH_SECONDS):
+        while not is_finished.wait(TOUCH_SECONDS):
             with contextlib.suppress(OSError):
                 os.utime(descriptor)
         os.close(descriptor)
@@ -224,16 +224,16 @@ def _touched(folder: Folder) -> Iterator[None]:
     try:
         yield
     finally:
-        over.set()
+        is_finished.set()
 
 
 def _require_unchanged(discovered: DiscoveredCheckpoint, temporary: Path, files: tuple[File, ...]) -> None:
     """Raise an error if the gathered files are not the checkpoint that was found, as after a change by the trainer."""
     checkpoint = discovered.checkpoint
-    then = {file.name: file for file in discovered.files}
+    found = {file.name: file for file in discovered.files}
     for file in files:
         # The digest relies on the index for the tensors, so only this shows a new shard with the old index.
-        if file.name in then and then[file.name].content != file.content:
+        if file.name in found and found[file.name].content != file.content:
             raise IncompleteError(f"{checkpoint.name}: {file.name} was replaced while it was pinned")
     try:
         digest = verify(temporary, checkpoint.name, checkpoint.format)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from sidecar.retention.pins.names import is_of
+from sidecar.retention.pins.names import is_owned_by
 from sidecar.retention.pins.pin import TOUCH_SECONDS
 from sidecar.retention.pins.usage import Progress
 
@@ -52,7 +52,7 @@ class UnfinishedPins:
 
     def _bound(self, name: str, turn_seconds: float) -> float:
         """Return the seconds without a change after which an unfinished pin is abandoned."""
-        return _OWN_SECONDS if is_of(name, self.owner) else max(_OTHERS_SECONDS, _TURNS * turn_seconds)
+        return _OWN_SECONDS if is_owned_by(name, self.owner) else max(_OTHERS_SECONDS, _TURNS * turn_seconds)
 
     def _follow(self, name: str, progress: Progress, now: float) -> _Unfinished:
         """Return the new state of an unfinished pin, by its state in the last scan."""

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from sidecar.errors import StorageError
-from sidecar.retention.pins.names import PIN_RECORD, being_made, is_temporary
+from sidecar.retention.pins.names import PIN_RECORD, digest_in_name, is_temporary
 from sidecar.system.confined import DEEPEST, Folder, open_folder
 
 
@@ -40,7 +40,7 @@ def bytes_copied(pins_dir: Path) -> dict[str, int]:
     """Return the bytes of unfinished pins, by the first 12 digits of the checkpoints' digests."""
     copied: dict[str, int] = {}
     for name, (size, _) in in_the_making(pins_dir).items():
-        if (digest := being_made(name)) is not None:
+        if (digest := digest_in_name(name)) is not None:
             copied[digest] = max(copied.get(digest, 0), size)
     return copied
 

@@ -24,7 +24,7 @@ from sidecar.evaluation.backends.tensorflow.keras_metric import KerasMetric
 from sidecar.evaluation.failures import CannotBeMergedError
 from sidecar.evaluation.states import SetStates, within
 
-_ENOUGH: Final = 3
+_CHANGES_CHECKED: Final = 3
 """Number of replayed batches that must change a state before its check is complete."""
 
 Changes = dict[str, list[Any]]
@@ -42,7 +42,7 @@ class Replay:
         self._metrics = metrics
         self._seen = 0
         self._changed = {name: [0] * len(metric.identity) for name, metric in metrics.items()}
-        self._in_turn: Changes | None = None
+        self._replayed: Changes | None = None
         self._changes: list[Changes] = []
         self._is_over = False
 
@@ -54,7 +54,7 @@ class Replay:
             changes: The states of the metrics after this batch alone.
             run: Evaluates a batch from the given states, and returns the states after it. None: from their identity.
         """
-        if not self._metrics or not self._is_needed(changes):
+        if not self._metrics or not self._count_and_choose(changes):
             return
         times = 1
         for name, arrays in changes.items():
@@ -63,28 +63,29 @@ class Replay:
                     times = 2 if self._changed[name][index] == 0 else times
                     self._changed[name][index] += 1
         for _ in range(times):
-            self._in_turn = run(batch, self._in_turn)
+            self._replayed = run(batch, self._replayed)
             self._changes.append(changes)
 
     def finish(self) -> set[str]:
         """Return the names of the metrics whose states differ from the sum of their changes."""
         found = set()
-        if self._in_turn is not None:
+        if self._replayed is not None:
             for name, metric in self._metrics.items():
                 try:
-                    metric.require_additive(self._in_turn[name], [changes[name] for changes in self._changes])
+                    metric.require_additive(self._replayed[name], [changes[name] for changes in self._changes])
                 except CannotBeMergedError:
                     found.add(name)
-        self._in_turn, self._changes = None, []
+        self._replayed, self._changes = None, []
         self._is_over = True
         return found
 
-    def _is_needed(self, changes: Changes) -> bool:
+    def _count_and_choose(self, changes: Changes) -> bool:
+        """Count a batch, and return whether the check needs to replay it."""
         number, self._seen = self._seen, self._seen + 1
         if not self._is_over and number & (number - 1) == 0:  # 0 and powers of two
             return True
         return any(
-            self._changed[name][index] < _ENOUGH and self._has_changed(name, index, array)
+            self._changed[name][index] < _CHANGES_CHECKED and self._has_changed(name, index, array)
             for name, arrays in changes.items()
             for index, array in enumerate(arrays)
         )
