@@ -5,11 +5,11 @@ as the storage does, so the storage thread calls it. It does not decide which ch
 """
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 from typing import Final
 
+from sidecar.checkpoints.candidate_decision import CandidateDecider
 from sidecar.checkpoints.checkpoint_directory import CheckpointDirectory
 from sidecar.checkpoints.discovery_rules import DiscoveryRules
 from sidecar.checkpoints.file_group_reader import FileGroupReader
@@ -62,11 +62,11 @@ class Catalog:
         self._calls = calls
         state = self._pins_dir.parent.parent  # the state of all runs, which contains no checkpoints
         never = str(state.relative_to(self._root)) if state.is_relative_to(self._root) else None
-        reader = FileGroupReader(top=self._root, root=self._root, rules=rules, clock=clock)
 
         def directory(below: str) -> CheckpointDirectory:
+            decider = CandidateDecider(root=self._root / below, below=below, rules=rules)
             return CheckpointDirectory(
-                replace(reader, below=below, root=self._root / below),
+                FileGroupReader(top=self._root, decider=decider, clock=clock),
                 self._corrupt.append,
                 clock=clock,
                 calls=calls,

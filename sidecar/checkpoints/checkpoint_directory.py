@@ -79,7 +79,7 @@ class _Readings:
         So it does for a group that takes longer, which then gets its turn by `read_at_length`.
         """
         try:
-            reading = self.calls(self.brief.named(asked.group), partial(self._read, self.brief, asked))
+            reading = self.calls(self.brief.decider.named(asked.group), partial(self._read, self.brief, asked))
         except TakesLongerError:
             self.long[asked.group] = None
             return self.brief.postponed(asked.group, asked.before)
@@ -94,7 +94,7 @@ class _Readings:
     def read_at_length(self, asked: _Asked) -> FileGroupReading | None:
         """Read a group within the whole budget; return None as long as that goes on, or another one is being read."""
         try:
-            reading = self.longer(self.thorough.named(asked.group), partial(self._read, self.thorough, asked))
+            reading = self.longer(self.thorough.decider.named(asked.group), partial(self._read, self.thorough, asked))
         except HangingError:
             return None
         except OSError as error:
@@ -132,19 +132,19 @@ class CheckpointDirectory:
         rest: Callable[[], object],
         progress: Callable[[], None],
     ) -> None:
-        self._reader = reader
+        self._decider = reader.decider
         self._give_up = give_up
         self._calls = calls
         self._progress = progress
         self._index = DirectoryIndex(
             reader.top,
-            partial(group_of, marker=reader.rules.marker, formats=reader.rules.looked_for),
-            below=reader.below,
-            full_sweep_seconds=reader.rules.full_sweep_seconds,
+            partial(group_of, marker=self._decider.rules.marker, formats=self._decider.rules.looked_for),
+            below=self._decider.below,
+            full_sweep_seconds=self._decider.rules.full_sweep_seconds,
             clock=clock,
         )
-        self._comparison = FileComparison(self._index.open, reader.below, calls)
-        self._state_file = StateFile(reader.root)
+        self._comparison = FileComparison(self._index.open, self._decider.below, calls)
+        self._state_file = StateFile(self._decider.root)
         self._to_read: set[str] = set()  # groups; some are left if the storage failed meanwhile
         self._readings = _Readings(
             brief=replace(reader, work=partial(WorkBudget, is_brief=True)),
@@ -174,7 +174,7 @@ class CheckpointDirectory:
                 return named.union(*map(self._concerned_by, groups))
 
         # Other files do not depend on a sub-folder, which may be a mount of its own.
-        self._to_read |= changed() if not self._reader.below else self._calls(f"/list {self._reader.below}", changed)
+        self._to_read |= changed() if not self._decider.below else self._calls(f"/list {self._decider.below}", changed)
         self._is_gone = False
         self._to_read.update(group for group, due in self._due.items() if now >= due.at or (sweep and now < due.until))
         if sweep:
@@ -200,7 +200,7 @@ class CheckpointDirectory:
     def forget(self) -> None:
         """Note that the directory is gone. If it comes back, checkpoints with unchanged files are complete at once."""
         self._index.forget()
-        self._state_file = StateFile(self._reader.root)
+        self._state_file = StateFile(self._decider.root)
         self._is_gone = True
         self._reasons.clear()
         self._unknown.clear()
@@ -211,7 +211,7 @@ class CheckpointDirectory:
     def retain(self, error: OSError) -> None:
         """Retain the known candidates, because the directory cannot be read now."""
         for group, candidates in self._candidates.items():
-            _note(self._unknown, group, self._reader.unread(group, candidates, error).unknown)
+            _note(self._unknown, group, self._readings.brief.unread(group, candidates, error).unknown)
         self._to_read |= self._candidates.keys()
 
     def found(self) -> list[DiscoveredCheckpoint]:
@@ -229,7 +229,7 @@ class CheckpointDirectory:
         """Return (name, reason) of each checkpoint that is left out."""
         for candidate in chain.from_iterable(self._candidates.values()):
             if candidate.left_out is not None:
-                yield self._reader.named(candidate.name), candidate.left_out
+                yield self._decider.named(candidate.name), candidate.left_out
 
     def unknown(self) -> Iterator[tuple[str, str]]:
         """Return (folder name, reason) of checkpoints that were found before and cannot be read now."""
@@ -280,7 +280,7 @@ class CheckpointDirectory:
         """Note whether a group is a sub-folder that may contain checkpoints. A checkpoint is not entered."""
         assert reading.listing is not None
         is_entered = group in reading.listing.folders and group not in NOT_ENTERED and not reading.candidates
-        if is_entered and self._reader.rules.glob.enters(self._reader.named(group)):
+        if is_entered and self._decider.rules.glob.enters(self._decider.named(group)):
             self.folders.add(group)
         else:
             self.folders.discard(group)
@@ -293,7 +293,7 @@ class CheckpointDirectory:
         at, until = _NEVER.at, _NEVER.until
         for candidate in candidates:
             if not candidate.is_over:
-                accepted_at, given_up_at = self._reader.ends(candidate)
+                accepted_at, given_up_at = self._decider.ends(candidate)
                 until = max(until, given_up_at)
                 if isinstance(candidate.verdict, CheckpointError):
                     at = min([at, *(end for end in (accepted_at, given_up_at) if now < end)])
@@ -301,7 +301,7 @@ class CheckpointDirectory:
                     at = min(at, accepted_at)
         if is_young:
             until = (
-                now + self._reader.rules.corrupt_after_seconds
+                now + self._decider.rules.corrupt_after_seconds
             )  # a model's marker is written last, inside its folder
         elif not candidates and group in self._due:
             until = self._due[group].until

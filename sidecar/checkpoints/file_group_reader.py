@@ -1,33 +1,27 @@
 """Read the files of one group, and return its complete checkpoints, with a reason for every other candidate.
 
 `FileGroupReader.read` reads all files of a group. The reader is stateless: the caller passes the candidates of the last
-scan and gets those of this scan. Reading blocks for as long as the storage does. `completeness` decides when files
-count as complete.
+scan and gets those of this scan. Reading blocks for as long as the storage does. `candidate_decision` decides what a
+candidate is once it was inspected.
 """
 
-import os
-import re
 from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
-from sidecar.checkpoints.completeness import Complete, Corrupt, Wait, completeness
-from sidecar.checkpoints.discovery_rules import DiscoveryRules
-from sidecar.checkpoints.files import File, Listing, contents, is_temporary, sampled_digest, stat_files
-from sidecar.checkpoints.formats import Candidate, Format, Inspection, file_group
-from sidecar.checkpoints.inspect import as_checkpoint, step_in
+from sidecar.checkpoints.candidate_decision import CandidateDecider, CandidateDecision
+from sidecar.checkpoints.files import File, Listing, contents, stat_files
+from sidecar.checkpoints.formats import Candidate, Format, Inspection
 from sidecar.checkpoints.known_candidate import KnownCandidate
-from sidecar.checkpoints.scan import DiscoveredCheckpoint, in_folder, written_at
+from sidecar.checkpoints.scan import written_at
 from sidecar.checkpoints.work_budget import TakesLongerError, WorkBudget
 from sidecar.errors import CheckpointError, ChecksumError, CorruptError, VanishedError
 from sidecar.protocol.records import Settlement
-from sidecar.protocol.states import Verdict
 from sidecar.system.clock import Clock
 from sidecar.system.entry_errors import Entry, Meaning, meaning
 
 _TAKES_LONG: Final = "its structure takes long to read; other checkpoints are read meanwhile"
-_NUMBERS: Final = re.compile("[0-9]+")
 _JUST_SECONDS: Final = 60.0  # old files need no haste: a first scan may find thousands
 _QUICKLY_CHECKED_BYTES: Final = 128 * 1024 * 1024  # a CRC-32 of so much takes 0.1 to 0.2 s
 _OLD_SECONDS: Final = 3600.0  # far more than the difference between the clocks of two machines that share storage
@@ -56,27 +50,19 @@ class FileGroupReading:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileGroupReader:
-    """Read groups of files by the settings of the catalog.
+    """Read groups of files in one directory.
 
     Args:
         top: The checkpoint directory.
-        root: The directory whose groups are read: `top` itself, or its sub-folder `below`.
-        rules: The settings by which checkpoints are found.
+        decider: Decides about candidates in the directory whose groups are read: `top` itself, or a sub-folder.
         clock: The clock of this node, to compare with the times of files.
-        below: The sub-folder of `top` that is read; empty: `top` itself.
         work: Makes the budget for each inspection.
     """
 
     top: Path
-    root: Path
-    rules: DiscoveryRules
+    decider: CandidateDecider
     clock: Clock
-    below: str = ""
     work: Callable[[], WorkBudget] = WorkBudget
-
-    def named(self, name: str) -> str:
-        """Return the full name of a checkpoint in the directory: its path from the checkpoint directory."""
-        return in_folder(self.below, name)
 
     def read(
         self,
@@ -94,35 +80,35 @@ class FileGroupReader:
         """
         reading = FileGroupReading()
         try:
-            reading.listing = stat_files(self.root, directory, members)._replace(named=named)
+            reading.listing = stat_files(self.decider.root, directory, members)._replace(named=named)
         except OSError as error:
             return self.unread(name, before, error)
-        for format_ in self.rules.looked_for:
+        for format_ in self.decider.rules.looked_for:
             known = {candidate.name: candidate for candidate in before if candidate.format.name == format_.name}
             try:
-                candidates = list(format_.candidates(self.root, reading.listing))
+                candidates = list(format_.candidates(self.decider.root, reading.listing))
             except OSError as error:
                 for former in known.values():
                     self._retain(former, error, reading)
-                reading.reasons.append((self.named(name), _unreadable(error)))
+                reading.reasons.append((self.decider.named(name), _unreadable(error)))
                 reading.again = True
                 continue
             except CheckpointError as error:
-                reading.reasons.append((self.named(name), str(error)))
+                reading.reasons.append((self.decider.named(name), str(error)))
                 continue
             except Exception as error:  # noqa: BLE001 - files are untrusted, and must not end the daemon
-                reading.reasons.append((self.named(name), _failed(error)))
+                reading.reasons.append((self.decider.named(name), _failed(error)))
                 reading.again = True
                 continue
             for candidate in candidates:
-                if self.rules.glob.accepts(self.named(candidate.name)):
+                if self.decider.rules.glob.accepts(self.decider.named(candidate.name)):
                     self._read(format_, candidate, known.get(candidate.name), reading, now)
         return reading
 
     def postponed(self, name: str, before: Sequence[KnownCandidate]) -> FileGroupReading:
         """Return the reading of a group that waits for its turn to be read at length: its candidates stay as before."""
         reading = FileGroupReading(candidates=list(before), again=True)
-        reading.reasons.append((self.named(name), _TAKES_LONG))
+        reading.reasons.append((self.decider.named(name), _TAKES_LONG))
         return reading
 
     def unread(self, name: str, before: Sequence[KnownCandidate], error: OSError) -> FileGroupReading:
@@ -130,15 +116,8 @@ class FileGroupReader:
         reading = FileGroupReading(again=True)
         for candidate in before:
             self._retain(candidate, error, reading)
-        reading.reasons.append((self.named(name), _unreadable(error)))
+        reading.reasons.append((self.decider.named(name), _unreadable(error)))
         return reading
-
-    def ends(self, candidate: KnownCandidate) -> tuple[float, float]:
-        """Return the times at which a candidate is accepted, and given up, if its files do not change any more."""
-        since, verdict = candidate.unchanged_since, candidate.verdict
-        is_doubtful = isinstance(verdict, Inspection) and verdict.doubt is not None
-        wait = self.rules.corrupt_after_seconds if is_doubtful else self.rules.quiet_seconds
-        return since + wait, since + self.rules.corrupt_after_seconds
 
     def _read(
         self,
@@ -150,13 +129,15 @@ class FileGroupReader:
     ) -> None:
         """Read one candidate. An error of the storage affects this candidate only."""
         if candidate.leaving is not None:
-            reading.reasons.append((self.named(candidate.name), f"{candidate.leaving} is a link out of the directory"))
+            reading.reasons.append(
+                (self.decider.named(candidate.name), f"{candidate.leaving} is a link out of the directory")
+            )
             return
         again = False
         while True:
             try:
                 inspected = self._inspect(format_, candidate, known, now)
-                reading.candidates.append(self._decide(candidate, inspected, reading, now))
+                self._note(self.decider.decide(candidate, inspected, now), reading)
             except VanishedError:  # a file was deleted during the reading, or is not visible on NFS yet
                 reading.again = True
             except OSError as error:
@@ -166,10 +147,18 @@ class FileGroupReader:
                     continue
                 reading.again = True
                 if meant is Meaning.UNKNOWN:
-                    reading.reasons.append((self.named(candidate.name), _unreadable(error)))
+                    reading.reasons.append((self.decider.named(candidate.name), _unreadable(error)))
                     if known is not None and contents(known.files) == contents(_among(known, candidate)):
                         self._retain(known, error, reading)
             return
+
+    def _note(self, decision: CandidateDecision, reading: FileGroupReading) -> None:
+        """Note what was decided about a candidate."""
+        reading.candidates.append(decision.candidate)
+        if decision.waiting is not None:
+            reading.reasons.append((self.decider.named(decision.candidate.name), decision.waiting))
+        if decision.given_up is not None:
+            reading.given_up.append(decision.given_up)
 
     def _retain(self, known: KnownCandidate, error: OSError, reading: FileGroupReading) -> None:
         """Retain a candidate as it was, because its files cannot be read now."""
@@ -186,7 +175,9 @@ class FileGroupReader:
         verdict: Inspection | CheckpointError
         proven = False
         try:
-            verdict = format_.inspect(self.root, candidate.name, step_key=self.rules.step_key, work=self.work())
+            verdict = format_.inspect(
+                self.decider.root, candidate.name, step_key=self.decider.rules.step_key, work=self.work()
+            )
             if not format_.endings:
                 self._require_same_files(format_, candidate)
             doubtful = known is not None and isinstance(known.verdict, ChecksumError)
@@ -220,7 +211,7 @@ class FileGroupReader:
 
     def _require_same_files(self, format_: Format, candidate: Candidate) -> None:
         """Raise `VanishedError` if files of a folder were deleted meanwhile: the inspection may have missed some."""
-        now = format_.candidates(self.root, Listing({}, folders=(candidate.name,)))
+        now = format_.candidates(self.decider.root, Listing({}, folders=(candidate.name,)))
         names = {file.name for other in now for file in other.files}
         if any(file.name not in names for file in candidate.files):
             raise VanishedError(f"{candidate.name} is being deleted")
@@ -232,52 +223,11 @@ class FileGroupReader:
         scan may change neither size nor time, such as that of the flag that closes an HDF5 file. Files with an old time
         were not written during the last scan.
         """
-        if known.is_over or now < min(self.ends(known)):
+        if known.is_over or now < min(self.decider.ends(known)):
             return False
         if self.clock.wall() - written_at(known.files) > _OLD_SECONDS:
             return False
-        return known.inspected_at < max(end for end in self.ends(known) if now >= end)
-
-    def _decide(
-        self, candidate: Candidate, inspected: KnownCandidate, reading: FileGroupReading, now: float
-    ) -> KnownCandidate:
-        """Return the candidate as a complete checkpoint, given up, left out, or as it was with the reason noted."""
-        if inspected.is_over or inspected.verdict is None:
-            return inspected
-        decision = self._completeness(candidate, inspected, None, now)
-        if isinstance(decision, Complete):  # the marker is only searched if nothing else is missing
-            inspected = replace(inspected, accepted=True)
-            decision = self._completeness(candidate, inspected, self._missing_marker(inspected), now)
-        if isinstance(decision, Wait):
-            reading.reasons.append((self.named(inspected.name), decision.reason))
-            return inspected
-        if isinstance(decision, Corrupt):
-            reading.given_up.append(self._settlement(inspected, decision.error))
-            return replace(inspected, given_up=True)
-        assert isinstance(inspected.verdict, Inspection)
-        if inspected.verdict.aside is not None and self._is_beside_others(inspected):
-            return replace(inspected, left_out=f"it is {inspected.verdict.aside}", verdict=None)
-        for other in inspected.verdict.same_as:
-            if self.rules.glob.accepts(self.named(other)):
-                why = f"it has the training state of {self.named(other)}"
-                return replace(inspected, left_out=why, verdict=None)
-        return replace(inspected, found=self._found(candidate, inspected, inspected.verdict, now), verdict=None)
-
-    def _is_beside_others(self, candidate: KnownCandidate) -> bool:
-        """Return whether files that are set aside lie beside checkpoints, instead of being what the user watches.
-
-        They do in a sub-folder that the user did not name, and in a folder with files of checkpoints of other names.
-        Raises OSError.
-        """
-        if self.below and not self.rules.glob.names(self.below):
-            return True
-        groups = {file_group(file.name, self.rules.looked_for) for file in candidate.files}
-        own = {_NUMBERS.sub("#", group) for group in groups if group is not None}
-        with os.scandir(self.root) as entries:
-            others = (
-                file_group(entry.name, self.rules.looked_for) for entry in entries if not is_temporary(entry.name)
-            )
-            return any(_NUMBERS.sub("#", other) not in own for other in others if other is not None)
+        return known.inspected_at < max(end for end in self.decider.ends(known) if now >= end)
 
     def _is_proven(self, format_: Format, candidate: Candidate, inspection: Inspection, *, doubtful: bool) -> bool:
         """Return whether checksums prove that a checkpoint is whole.
@@ -289,53 +239,8 @@ class FileGroupReader:
         size = inspection.proof_bytes
         if size is None or size > _QUICKLY_CHECKED_BYTES or not (just_written or doubtful):
             return False
-        format_.check(self.root, candidate.name)
+        format_.check(self.decider.root, candidate.name)
         return True
-
-    def _completeness(
-        self, candidate: Candidate, inspected: KnownCandidate, missing_marker: str | None, now: float
-    ) -> Complete | Wait | Corrupt:
-        """Decide by the settings whether the candidate is complete. `missing_marker`: as for `completeness`."""
-        assert inspected.verdict is not None
-        return completeness(
-            inspected.verdict,
-            now - inspected.unchanged_since,
-            committed=candidate.committed or inspected.accepted,
-            missing_marker=missing_marker,
-            quiet_seconds=self.rules.quiet_seconds,
-            corrupt_after_seconds=self.rules.corrupt_after_seconds,
-        )
-
-    def _missing_marker(self, candidate: KnownCandidate) -> str | None:
-        """Return the path of the user's marker if it is required and missing. Raises OSError."""
-        is_folder = not candidate.format.endings
-        if self.rules.marker is None or self.rules.marker.is_there(self.root, candidate.name, is_folder=is_folder):
-            return None
-        return self.rules.marker.path(self.named(candidate.name), is_folder=is_folder)
-
-    def _found(
-        self, candidate: Candidate, inspected: KnownCandidate, inspection: Inspection, now: float
-    ) -> DiscoveredCheckpoint:
-        """Return the complete checkpoint that a candidate is, with only the files that it needs."""
-        needed = set(inspection.files)
-        files = tuple(file for file in candidate.files if file.name in needed)
-        files = inspected.files if files == inspected.files else files  # one copy in memory: there may be thousands
-        checkpoint = as_checkpoint(inspected.format, self.named(inspected.name), inspection, self.rules.step_expression)
-        return DiscoveredCheckpoint(
-            checkpoint=checkpoint, folder=self.root, written_at=written_at(files), seen_at=now, files=files
-        )
-
-    def _settlement(self, candidate: KnownCandidate, error: CheckpointError) -> Settlement:
-        """Return the record that settles a candidate as corrupt. The digest samples its files."""
-        digest = sampled_digest(self.root, (file.name for file in candidate.files))
-        name = self.named(candidate.name)
-        return Settlement(
-            name=name,
-            digest=digest,
-            step=step_in(name, candidate.format, self.rules.step_expression),
-            verdict=Verdict.CORRUPT,
-            reason=str(error),
-        )
 
 
 def _among(known: KnownCandidate, candidate: Candidate) -> list[File]:

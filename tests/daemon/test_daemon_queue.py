@@ -8,7 +8,7 @@ import pytest
 from fakes import Node, failed, outcomes, pass_time, restarted, save
 from prometheus_client import CollectorRegistry
 
-from sidecar.checkpoints import file_group_reader
+from sidecar.checkpoints import candidate_decision
 from sidecar.errors import IncompleteError
 from sidecar.protocol.messages import Evaluate
 from sidecar.protocol.records import Checkpoint
@@ -104,7 +104,7 @@ def test_a_step_that_nobody_knows_is_evaluated_and_that_is_said(new_node, monkey
     def nameless(format_, name, inspection, _):
         return Checkpoint(name=name, digest=inspection.digest, step=None, format=format_.name)
 
-    monkeypatch.setattr(file_group_reader, "as_checkpoint", nameless)
+    monkeypatch.setattr(candidate_decision, "as_checkpoint", nameless)
     monkeypatch.setattr(reader, "as_checkpoint", nameless)
     storm(node, 1, 2, 3)
     pass_time(10, node)

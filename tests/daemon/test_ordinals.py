@@ -4,7 +4,7 @@ import pytest
 from fakes import Node, failed, pass_time, restarted, save
 from prometheus_client import CollectorRegistry
 
-from sidecar.checkpoints import file_group_reader
+from sidecar.checkpoints import candidate_decision
 from sidecar.protocol.messages import Evaluate
 from sidecar.protocol.records import Checkpoint
 from sidecar.publishing.prometheus import Exporter
@@ -19,7 +19,7 @@ def _nameless(monkeypatch):
     def nameless(format_, name, inspection, _):
         return Checkpoint(name=name, digest=inspection.digest, step=None, format=format_.name)
 
-    monkeypatch.setattr(file_group_reader, "as_checkpoint", nameless)
+    monkeypatch.setattr(candidate_decision, "as_checkpoint", nameless)
     monkeypatch.setattr(reader, "as_checkpoint", nameless)
 
 

@@ -4,7 +4,7 @@ import zipfile
 import pytest
 from fakes import save
 
-from sidecar.checkpoints import file_group_reader
+from sidecar.checkpoints import candidate_decision
 from sidecar.commands.check.command import _checkpoints
 from sidecar.commands.from_settings import make_catalog
 from sidecar.commands.storage_timeout import StorageTimeout
@@ -108,7 +108,7 @@ def test_how_steps_were_found_and_what_to_set(place, catalog, monkeypatch):
     def nameless(_format, name, inspection, _pattern):
         return Checkpoint(name=name, digest=inspection.digest, step=None, format="tf_object")
 
-    monkeypatch.setattr(file_group_reader, "as_checkpoint", nameless)
+    monkeypatch.setattr(candidate_decision, "as_checkpoint", nameless)
     save(place, 3, keep=[1, 2])
     (text,) = told()
     assert "a number in order of writing for 1 (ckpt-3), of 3: set step_pattern" in text
