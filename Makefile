@@ -68,10 +68,10 @@ test: lint $(MLFLOW_READY)  ## Run every check and the tests of every part, with
 test-fast: $(READY)  ## Run the tests that import no framework and start no process for seconds (1 minute).
 	PYTHONPATH=tests$(if $(PYTHONPATH),:$(PYTHONPATH)) $(PYTEST) -p no_framework $(COVERAGE) -m 'not tensorflow and not torch and not seconds and not nightly' $(SECONDS:%=--ignore=%) $(ARGS)
 
-coverage: $(READY) $(MLFLOW_READY)  ## Run the tests of `make test`; fail if they reach less of the package than they did (20 minutes on two cores).
+coverage: $(READY) $(MLFLOW_READY)  ## Run the tests of `make test`; fail if they reach less of the package than they did.
 	$(PYTEST) --cov --cov-report=term:skip-covered --cov-fail-under=$(COVERAGE_FLOOR) -m 'not nightly' $(ARGS)
 
-coverage-fast: $(READY)  ## Run `make test-fast`; fail if it reaches less of the package than it did (2 minutes).
+coverage-fast: $(READY)  ## Run `make test-fast`; fail if it reaches less of the package than it did.
 	$(MAKE) test-fast COVERAGE='--cov --cov-report= --cov-fail-under=$(COVERAGE_FAST_FLOOR)'
 
 test-all: lint $(MLFLOW_READY)  ## Run the whole suite: all metric classes, 2,000 schedules, mutations, recordings made again (35 minutes).
@@ -119,7 +119,7 @@ screenshots: $(READY) $(MLFLOW_READY)  ## Take the pictures of docs/img/ anew fr
 try-compose:  ## Build the images, start docker-compose.yml, let its end-to-end test judge it (Docker).
 	deploy/compose/try
 
-matrix: $(READY)  ## Run the fast tests under each other Python, and one evaluation with the oldest and newest frameworks (8 minutes).
+matrix: $(READY)  ## Run the fast tests under each other Python, and one evaluation with the oldest and newest frameworks.
 	.ci/matrix $(ARGS)
 
 dist: $(READY)  ## Build the wheel and the sdist into dist/: the same bytes from the same commit.
