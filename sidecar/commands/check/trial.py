@@ -1,9 +1,9 @@
 """Try the task with the newest checkpoint in a worker process, and report what a daemon would meet.
 
-`command` calls this. The worker process carries out the commands of a daemon: it builds
-the task, restores the checkpoint and evaluates with all checks, but only the first batch of each eval set. The
-checkpoint is loaded from a folder of its own, as from a pin. That folder and the saves are temporary, and no journal is
-written.
+`command` calls this. The worker process carries out the commands of a daemon: it builds the task, restores the
+checkpoint and evaluates with all checks, but only the first batch of each eval set. The checkpoint is loaded from a
+folder of its own, as from a pin. That folder and the saves are temporary, and no journal is written. With `--quick` the
+worker process only imports the task.
 """
 
 import contextlib
@@ -23,19 +23,22 @@ from sidecar.checkpoints.subfolder_hint import names_in
 from sidecar.commands.check.finding import Finding
 from sidecar.commands.check.metric_settings import metric_settings
 from sidecar.commands.checkpoint_alone import alone
+from sidecar.commands.framework import backend_options
 from sidecar.commands.one_shot import Inbox, OneShot, evaluate_once
 from sidecar.commands.worker_pool import make_task_spec
 from sidecar.coordination.journal_records import too_large
 from sidecar.daemon.workers.command_specs import cannot_be_used
 from sidecar.daemon.workers.pool import WorkerPool
-from sidecar.daemon.workers.process import Event, Post
-from sidecar.errors import CheckpointError, SidecarError, StorageError
+from sidecar.daemon.workers.process import Event, Exited, Post
+from sidecar.errors import CheckpointError, SidecarError, StorageError, TaskError
 from sidecar.protocol.column_names import PREDICTIONS, file_name
-from sidecar.protocol.messages import Failed, Joined, Ready
+from sidecar.protocol.messages import Check, Checked, Failed, Joined, Ready
 from sidecar.protocol.records import Checkpoint, Result
 from sidecar.protocol.states import FailureKind, WorkerPhase
 from sidecar.settings import Settings
+from sidecar.system.clock import SystemClock
 
+_PAUSE_SECONDS: Final = 0.25  # between two looks at the time limits of a worker process
 _TRIES: Final = 3  # training may delete the newest checkpoint, or overwrite it, while it is restored
 _NO_FAILURE: Final = "That is no failure: run `sidecar check` again"
 _UNTRIED: Final = (
@@ -201,3 +204,70 @@ def _is_unchanged(found: DiscoveredCheckpoint) -> bool:
         return True  # it is unknown: the first failure is reported
     except CheckpointError:
         return False
+
+
+def import_task(
+    settings: Settings, make_workers: Callable[[Post], WorkerPool], search_path: str
+) -> Generator[Finding, None, str | None]:
+    """Import the task in a worker process, and return the digest of its code."""
+    try:
+        imported = _imported(settings, make_workers, search_path)
+    except SidecarError as error:
+        yield Finding(what="task", ok=False, text=str(error))
+        return None
+    about = f"{settings.task} evaluates {', '.join(imported.eval_sets)} with {settings.framework} {imported.version}"
+    text = f"{about}. Not tried (--quick): to build its model, to restore a checkpoint and to evaluate a batch"
+    yield Finding(what="task", ok=True, text=text, tried=False)
+    return imported.digest
+
+
+@dataclass(frozen=True, slots=True)
+class _Imported:
+    """Describe a task that a worker process imported."""
+
+    digest: str  # of its code
+    eval_sets: tuple[str, ...]
+    version: str  # of the framework
+
+
+def _imported(settings: Settings, make_workers: Callable[[Post], WorkerPool], search_path: str) -> _Imported:
+    """Import the task in a worker process, as the daemon does at its start. Raises `TaskError`."""
+    assert settings.task is not None
+    inbox: queue.SimpleQueue[tuple[str, Event]] = queue.SimpleQueue()
+    clock = SystemClock()
+    workers = make_workers(lambda *report: inbox.put(report))
+    version = ""
+    try:
+        workers.probe(clock.now())
+        while True:
+            for overrun in workers.overruns(clock.now()):
+                raise TaskError(f"task {settings.task!r} cannot be checked: the process {overrun.message}")
+            try:
+                name, report = inbox.get(timeout=_PAUSE_SECONDS)
+            except queue.Empty:
+                continue
+            worker = workers.find(name)
+            workers.observe(name, report, clock.now())
+            if isinstance(report, Ready) and worker is not None:
+                version = report.version
+                options = backend_options(settings)
+                check = Check(
+                    task=settings.task,
+                    framework=settings.framework,
+                    search_path=search_path,
+                    threads=settings.threads,
+                    options=options,
+                )
+                worker.process.send(check)
+            elif isinstance(report, Checked):
+                if not (report.builds_model or settings.trust_saved_graph):
+                    raise TaskError(
+                        f"{settings.task} has no build_model, so trust_saved_graph must be true; or give build_model"
+                    )
+                return _Imported(report.task, report.eval_sets, version)
+            elif isinstance(report, Failed):
+                raise TaskError(cannot_be_used(settings.task, report.message))
+            elif isinstance(report, Exited):
+                raise TaskError(f"task {settings.task!r} cannot be checked: {report}")
+    finally:
+        workers.kill_all()

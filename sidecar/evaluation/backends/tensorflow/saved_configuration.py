@@ -10,12 +10,20 @@ import contextlib
 import json
 import zipfile
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any, Final
 
 import h5py
 
 from sidecar.evaluation.backends.tensorflow.libraries import is_keras_2
+from sidecar.evaluation.backends.tensorflow.saved_layers import (
+    Source,
+    Wiring,
+    active,
+    class_of,
+    is_history,
+    layers_of,
+    name_of,
+)
 from sidecar.evaluation.backends.tensorflow.stored_code import Function, function_of, read_code
 from sidecar.evaluation.failures import EvaluationError
 from sidecar.evaluation.remedy import GIVE_SAVED_MODEL, Remedy
@@ -23,13 +31,6 @@ from sidecar.system.plain_text import listed
 
 _MAX_BYTES: Final = 1 << 30
 _CONFIG: Final = "config.json"
-_NEUTRAL: Final = frozenset(
-    (
-        *("InputLayer", "Dropout", "GaussianNoise", "GaussianDropout", "AlphaDropout", "SpatialDropout1D"),
-        *("SpatialDropout2D", "SpatialDropout3D", "ActivityRegularization", "Identity"),
-    )
-)
-"""Layers that pass their inputs on unchanged in an evaluation; so do those whose names begin with `Random`."""
 
 _NUMERIC: Final = frozenset(
     (
@@ -94,6 +95,7 @@ def compare_configuration(model: Any, path: str) -> tuple[str, ...]:
 
 
 def _stored(path: str) -> Any:
+    """Return the configuration in a file, as JSON; None if the file has none that can be read."""
     with contextlib.suppress(OSError, KeyError, ValueError, RecursionError, zipfile.BadZipFile):
         if path.endswith(".keras"):
             with zipfile.ZipFile(path) as archive:
@@ -122,29 +124,33 @@ def _serialized(model: Any) -> Any:
 
 
 def _compare_models(stored: Any, own: Any, refused: list[str], unsure: list[str]) -> None:
-    """Compare two models, or two nested models, if both describe their layers."""
-    saved_layers, own_layers = _layers_of(stored), _layers_of(own)
+    """Compare two models, or two nested models, if both describe their layers.
+
+    `refused` gets the sentences about differences that surely change numbers, `unsure` those about others. All
+    comparisons below take both lists.
+    """
+    saved_layers, own_layers = layers_of(stored), layers_of(own)
     if saved_layers is None or own_layers is None:
         return
-    saved, mine = [_active(layers) for layers in (saved_layers, own_layers)]
-    has_same_names = {_name(layer) for layer in saved} == {_name(layer) for layer in mine} != set()
+    saved, mine = [active(layers) for layers in (saved_layers, own_layers)]
+    has_same_names = {name_of(layer) for layer in saved} == {name_of(layer) for layer in mine} != set()
     if has_same_names:
-        by_name = {_name(layer): layer for layer in mine}
-        pairs = [(layer, by_name[_name(layer)]) for layer in saved]
-    elif [_class(layer) for layer in saved] == [_class(layer) for layer in mine]:
+        by_name = {name_of(layer): layer for layer in mine}
+        pairs = [(layer, by_name[name_of(layer)]) for layer in saved]
+    elif [class_of(layer) for layer in saved] == [class_of(layer) for layer in mine]:
         pairs = list(zip(saved, mine, strict=True))
     else:
         unsure.append(f"its layers are {_shown(saved)}, those of build_model are {_shown(mine)}")
         return
     for one, other in pairs:
-        _compare_layers(_name(other), one, other, refused, unsure)
-    names = {_name(one): _name(other) for one, other in pairs}
-    wiring, own_wiring = [_Wiring(item, layers) for item, layers in ((stored, saved_layers), (own, own_layers))]
+        _compare_layers(name_of(other), one, other, refused, unsure)
+    names = {name_of(one): name_of(other) for one, other in pairs}
+    wiring, own_wiring = [Wiring(item, layers) for item, layers in ((stored, saved_layers), (own, own_layers))]
     translated = {name: name for name in names.values()}
     for one, other in pairs:
-        before, after = wiring.sources(_name(one), names), own_wiring.sources(_name(other), translated)
+        before, after = wiring.sources(name_of(one), names), own_wiring.sources(name_of(other), translated)
         if before != after:
-            text = f"layer {_name(other)!r} follows {_listed(before)} in the file, {_listed(after)} in the model"
+            text = f"layer {name_of(other)!r} follows {_listed(before)} in the file, {_listed(after)} in the model"
             is_certain = has_same_names and [each.certain for each in before] != [each.certain for each in after]
             (refused if is_certain else unsure).append(text)
     before, after = wiring.outputs(names), own_wiring.outputs(translated)
@@ -154,47 +160,58 @@ def _compare_models(stored: Any, own: Any, refused: list[str], unsure: list[str]
         (refused if is_certain else unsure).append(text)
 
 
-def _listed(sources: list["_Source"]) -> str:
+def _listed(sources: list["Source"]) -> str:
     return ", ".join(map(str, sources)) or "nothing"
 
 
-def _compare_layers(name: str, one: Any, other: Any, refused: list[str], unsure: list[str]) -> None:
-    if _class(one) != _class(other):
-        unsure.append(f"layer {name!r} is {_class(one)} in the file, {_class(other)} in the model")
+def _compare_layers(name: str, saved: Any, built: Any, refused: list[str], unsure: list[str]) -> None:
+    """Compare two layers of one name, and the layers in them: their classes, types, calls, functions and settings."""
+    if class_of(saved) != class_of(built):
+        unsure.append(f"layer {name!r} is {class_of(saved)} in the file, {class_of(built)} in the model")
         return
-    if _layers_of(one) is not None:
-        _compare_models(one, other, refused, unsure)
+    if layers_of(saved) is not None:
+        _compare_models(saved, built, refused, unsure)
         return
-    config, own = one.get("config"), other.get("config")
-    if not isinstance(config, Mapping) or not isinstance(own, Mapping):
+    settings, built_settings = saved.get("config"), built.get("config")
+    if not isinstance(settings, Mapping) or not isinstance(built_settings, Mapping):
         return
-    is_of_keras = str(other.get("module", "keras")).partition(".")[0] in ("keras", "tf_keras")
-    _compare_calls(name, one, other, refused if is_of_keras else unsure, unsure)
-    policies = [_policy(each.get("dtype")) for each in (config, own)]
+    is_of_keras = str(built.get("module", "keras")).partition(".")[0] in ("keras", "tf_keras")
+    _compare_calls(name, saved, built, refused if is_of_keras else unsure, unsure)
+    policies = [_policy(each.get("dtype")) for each in (settings, built_settings)]
     if all(policies) and policies[0] != policies[1]:
         unsure.append(f"layer {name!r} computes in {policies[0]} in the file, in {policies[1]} in the model")
-    for key in config.keys() & own.keys():
-        if key in _INNER and isinstance(config[key], Mapping) and isinstance(own[key], Mapping):
-            _compare_layers(f"{name}.{key}", config[key], own[key], refused, unsure)
+    for key in settings.keys() & built_settings.keys():
+        if key in _INNER and isinstance(settings[key], Mapping) and isinstance(built_settings[key], Mapping):
+            _compare_layers(f"{name}.{key}", settings[key], built_settings[key], refused, unsure)
             continue
-        if (differences := _differences_of(name, function_of(config[key]), function_of(own[key]))) is not None:
+        functions = function_of(settings[key]), function_of(built_settings[key])
+        if (differences := _differences_of(name, *functions)) is not None:
             unsure += differences
             continue
-        before, after = _plain(config[key]), _plain(own[key])
-        of_hashing = (key, _class(one)) == ("num_bins", "Hashing")  # elsewhere a file restores the bins
-        if (
-            (key in _HARMLESS and not of_hashing)
-            or key.endswith(_ENDINGS)
-            or before == after
-            or _is_code(before)
-            or _is_code(after)
-            or (key == "axis" and _are_one_axis(before, after, one))
-        ):
-            continue
-        if key in _TABLES and not (before and after and isinstance(before, list) and isinstance(after, list)):
-            continue  # learned from data, or read from a file
-        text = f"layer {name!r} has {key}={before!r} in the file, {after!r} in the model"
-        (refused if is_of_keras and (key in _NUMERIC or of_hashing) else unsure).append(text)
+        before, after = _plain(settings[key]), _plain(built_settings[key])
+        if not _is_ignored(key, before, after, saved):
+            is_numeric = key in _NUMERIC or _is_bins_of_hashing(key, saved)
+            text = f"layer {name!r} has {key}={before!r} in the file, {after!r} in the model"
+            (refused if is_of_keras and is_numeric else unsure).append(text)
+
+
+def _is_ignored(key: str, before: Any, after: Any, layer: Any) -> bool:
+    """Return whether a setting of a layer is equal, changes no number, or cannot be compared."""
+    if key in _TABLES and not (before and after and isinstance(before, list) and isinstance(after, list)):
+        return True  # learned from data, or read from a file
+    return (
+        (key in _HARMLESS and not _is_bins_of_hashing(key, layer))
+        or key.endswith(_ENDINGS)
+        or before == after
+        or _is_code(before)
+        or _is_code(after)
+        or (key == "axis" and _are_one_axis(before, after, layer))
+    )
+
+
+def _is_bins_of_hashing(key: str, layer: Any) -> bool:
+    """Return whether a setting is the number of bins of `Hashing`. A file restores the bins of other layers."""
+    return (key, class_of(layer)) == ("num_bins", "Hashing")
 
 
 def _differences_of(name: str, one: Function | None, other: Function | None) -> list[str] | None:
@@ -214,119 +231,13 @@ def _differences_of(name: str, one: Function | None, other: Function | None) -> 
     return []
 
 
-def _layers_of(item: Any) -> list[Any] | None:
-    config = item.get("config") if isinstance(item, Mapping) else None
-    layers = config.get("layers") if isinstance(config, Mapping) else None
-    if not isinstance(layers, list) or not all(isinstance(layer, Mapping) for layer in layers):
-        return None
-    return layers
-
-
-def _active(layers: list[Any]) -> list[Any]:
-    """Return the layers that change their inputs in an evaluation."""
-    return [layer for layer in layers if not _is_neutral(layer)]
-
-
-def _is_neutral(layer: Any) -> bool:
-    return _class(layer) in _NEUTRAL or _class(layer).startswith("Random")
-
-
-def _class(layer: Any) -> str:
-    return str(layer.get("class_name"))
-
-
-def _name(layer: Any) -> str:
-    config = layer.get("config")
-    return str(layer.get("name") or (config.get("name") if isinstance(config, Mapping) else ""))
-
-
 def _shown(layers: list[Any]) -> str:
-    return listed([_class(layer) for layer in layers]) or "none"
+    return listed([class_of(layer) for layer in layers]) or "none"
 
 
-@dataclass(frozen=True, slots=True)
-class _Source:
-    """Describe a tensor that a layer takes, or that a model returns."""
-
-    layer: str  # empty for an input of the model
-    output: int = 0  # of the layer, which may return several tensors
-    call: int = 0  # of the layer, which may be called several times
-    place: str = ""  # of one of several inputs
-
-    @property
-    def certain(self) -> tuple[str, int]:
-        """Return the part that two models must share: they may count calls otherwise, and find inputs by name."""
-        return self.layer, self.output
-
-    def __str__(self) -> str:
-        if not self.layer:
-            return f"input {self.place}" if self.place else "an input"
-        told = f"output {self.output} of {self.layer}" if self.output else self.layer
-        return f"{told} (call {self.call})" if self.call else told
-
-
-class _Wiring:
-    """Find where the tensors of a serialized model come from, without layers that pass their inputs on."""
-
-    def __init__(self, item: Any, layers: list[Any]) -> None:
-        self._direct: dict[str, list[tuple[str, int, int]]] = {}
-        previous: list[tuple[str, int, int]] = []
-        for layer in layers:
-            nodes = layer.get("inbound_nodes")
-            self._direct[_name(layer)] = previous if nodes is None else list(_histories(nodes))  # None: a Sequential
-            previous = [(_name(layer), 0, 0)]
-        self._neutral = {_name(layer) for layer in layers if _is_neutral(layer)}
-        inputs = item["config"].get("input_layers")
-        keys = list(inputs) if isinstance(inputs, Mapping) else None
-        names = [name for name, _, _ in _histories(inputs)]
-        several = len(names) > 1
-        self._places = {name: str(keys[index] if keys else index) for index, name in enumerate(names) if several}
-        self._outputs = list(_histories(item["config"].get("output_layers")))
-
-    def sources(self, name: str, names: Mapping[str, str]) -> list[_Source]:
-        """Return what a layer takes; `names` maps the names of layers to those that are compared."""
-        return [self._source(each, names) for each in self._direct.get(name, [])]
-
-    def outputs(self, names: Mapping[str, str]) -> list[_Source]:
-        """Return what the model returns."""
-        return [self._source(each, names) for each in self._outputs]
-
-    def _source(self, history: tuple[str, int, int], names: Mapping[str, str]) -> _Source:
-        seen: set[str] = set()
-        while (name := history[0]) in self._neutral and self._direct.get(name) and name not in seen:
-            seen.add(name)
-            history = self._direct[name][0]
-        name, call, output = history
-        return _Source(names[name], output, call) if name in names else _Source("", place=self._places.get(name, ""))
-
-
-def _histories(node: Any) -> Iterator[tuple[str, int, int]]:
-    """Yield layer, call and output of the tensors in a serialized call, in the forms of Keras 3 and tf_keras."""
-    if isinstance(node, Mapping):
-        if node.get("class_name") == "__keras_tensor__":
-            name, call, output = node["config"]["keras_history"]
-            yield str(name), call, output
-        else:
-            for value in node.values():
-                yield from _histories(value)
-    elif isinstance(node, list):
-        if _is_history(node):
-            yield node[0], node[1], node[2]
-            yield from _histories(node[3:])
-        else:
-            for value in node:
-                yield from _histories(value)
-
-
-def _is_history(node: list[Any]) -> bool:
-    """Return whether a list describes a tensor: layer, call, output, and perhaps further arguments of the call."""
-    is_long_enough = len(node) >= 3  # noqa: PLR2004 - layer, call, output
-    return is_long_enough and isinstance(node[0], str) and all(isinstance(part, int) for part in node[1:3])
-
-
-def _compare_calls(name: str, one: Any, other: Any, refused: list[str], unsure: list[str]) -> None:
+def _compare_calls(name: str, saved: Any, built: Any, refused: list[str], unsure: list[str]) -> None:
     """Compare the arguments of calls that are no tensors, such as `use_causal_mask`, and constants of operators."""
-    before, after = [dict(_arguments(layer.get("inbound_nodes") or [], "")) for layer in (one, other)]
+    before, after = [dict(_arguments(layer.get("inbound_nodes") or [], "")) for layer in (saved, built)]
     is_comparable = before.keys() <= after.keys() or after.keys() <= before.keys()
     for key in [*before, *(key for key in after if key not in before)]:
         first, second = before.get(key), after.get(key)
@@ -350,7 +261,7 @@ def _arguments(value: Any, path: str) -> Iterator[tuple[str, Any]]:
                 if key not in _NOT_COMPARED:
                     yield from _arguments(item, f"{path}.{key}")
     elif isinstance(value, list):
-        if _is_history(value):
+        if is_history(value):
             yield path, _TENSOR if value[0] != "_CONSTANT_VALUE" else value[2]
             yield from _arguments(value[3:], path)
         else:

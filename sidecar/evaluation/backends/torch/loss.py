@@ -5,21 +5,17 @@ torch divides by: the sum of class weights for `CrossEntropyLoss(weight=…)`, a
 count. The order of arguments is that of torch: (predictions, y).
 """
 
-import copy
-import inspect
 import math
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
-from types import FunctionType
 from typing import Any, Final
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import nn
-from torch.nn import functional
 
 from sidecar.evaluation.backends.torch.tensors import leaves, part_of, to_numpy
+from sidecar.evaluation.backends.torch.unreduced_loss import unreduced
 from sidecar.evaluation.batch_dependence import TOLERANCE, are_near, rows_differ
 from sidecar.evaluation.failures import EvaluationError
 from sidecar.evaluation.metrics.average import Average
@@ -42,24 +38,6 @@ _BY_ELEMENT: Final = (
     nn.SmoothL1Loss,
     nn.SoftMarginLoss,
 )
-_AS_MODULES: Final[dict[Any, Callable[..., nn.Module]]] = {
-    functional.binary_cross_entropy: nn.BCELoss,
-    functional.binary_cross_entropy_with_logits: nn.BCEWithLogitsLoss,
-    functional.cross_entropy: nn.CrossEntropyLoss,
-    functional.hinge_embedding_loss: nn.HingeEmbeddingLoss,
-    functional.huber_loss: nn.HuberLoss,
-    functional.kl_div: nn.KLDivLoss,
-    functional.l1_loss: nn.L1Loss,
-    functional.mse_loss: nn.MSELoss,
-    functional.multi_margin_loss: nn.MultiMarginLoss,
-    functional.multilabel_margin_loss: nn.MultiLabelMarginLoss,
-    functional.multilabel_soft_margin_loss: nn.MultiLabelSoftMarginLoss,
-    functional.nll_loss: nn.NLLLoss,
-    functional.poisson_nll_loss: nn.PoissonNLLLoss,
-    functional.smooth_l1_loss: nn.SmoothL1Loss,
-    functional.soft_margin_loss: nn.SoftMarginLoss,
-}
-_MODULES_OF_TORCH: Final = "torch.nn.modules."
 _PADDING: Final = -100  # the label that marks padding, by torch's default and in Hugging Face's collators
 _TOLERANCE: Final = 1e-4  # between a float32 mean and the mean of its items, relative to the mean of their magnitudes
 LOSS_ARRAYS: Final = 6
@@ -67,8 +45,6 @@ LOSS_ARRAYS: Final = 6
 
 NO_MEMORY: Final = "can't allocate memory"
 """Part of an error of torch's allocator for the CPU, which has no error type of its own."""
-
-_REDUCTIONS: Final = ("none", "mean", "sum", "batchmean")
 
 
 class TorchLoss:
@@ -81,7 +57,7 @@ class TorchLoss:
     """
 
     def __init__(self, loss: Any, device: torch.device) -> None:
-        self._single, self._whole, reduction = _unreduced(loss)
+        self._single, self._whole, reduction = unreduced(loss)
         for function in (self._single, self._whole):
             if isinstance(function, nn.Module):
                 function.to(device)  # it may have class weights
@@ -315,66 +291,6 @@ class TorchLoss:
         if y.is_floating_point():
             return np.ones(losses.numel())
         return to_numpy(class_weights[torch.where(y == self._ignored, 0, y)]).astype(np.float64).reshape(-1)
-
-
-def _unreduced(loss: Any) -> tuple[Callable[..., Any], Callable[..., Any] | None, str]:
-    """Return a function that returns the losses of single items, and the reduction that the user chose.
-
-    Between them is the loss as it was given, if torch does not define what it divides by.
-    """
-    if isinstance(loss, type):
-        raise EvaluationError("task_error", f"Task(loss={loss.__name__}) is a class: write loss={loss.__name__}()")
-    if not callable(loss):
-        raise EvaluationError("task_error", f"Task(loss={loss!r:.80}) must be a loss of torch, or a function")
-    loss = _as_module(loss)
-    if isinstance(loss, nn.Module):
-        if isinstance(loss, nn.KLDivLoss) and loss.reduction == "mean":
-            raise EvaluationError(
-                "task_error",
-                "KLDivLoss(reduction='mean') divides by the number of elements, which is not the KL divergence: give "
-                "reduction='batchmean'",
-            )
-        if any(True for _ in loss.parameters()):
-            raise EvaluationError(
-                "task_error",
-                f"Task(loss={type(loss).__name__}(…)) has parameters of its own, which no checkpoint restores: make it "
-                f"a part of the model, and let Task(step=…) return its outputs",
-            )
-        single = copy.deepcopy(loss)
-        reduction = getattr(single, "reduction", "none")
-        if hasattr(single, "reduction"):
-            single.reduction = "none"
-        is_of_torch = str(getattr(type(loss).forward, "__module__", "")).startswith(_MODULES_OF_TORCH)
-        whole = None if is_of_torch or reduction == "none" else copy.deepcopy(loss).eval()
-        return single.eval(), whole, str(reduction)
-    reduction = _parameters_of(loss).get("reduction")
-    if reduction is None:
-        return loss, None, "none"
-    chosen = reduction.default if reduction.default in _REDUCTIONS else "mean"
-    return lambda predictions, y: loss(predictions, y, reduction="none"), loss, chosen
-
-
-def _as_module(loss: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the module of `torch.nn` for a function of `torch.nn.functional`, or for a `partial` of one."""
-    function, options = (loss.func, loss.keywords) if isinstance(loss, partial) and not loss.args else (loss, {})
-    module = _AS_MODULES.get(function) if isinstance(function, FunctionType) else None
-    if module is None:
-        return loss
-    try:
-        return module(**options)
-    except TypeError as error:
-        raise EvaluationError(
-            "task_error",
-            f"Task(loss=partial({function.__name__}, …)): {module.__name__} does not take these arguments ({error}): "
-            f"weights of examples or elements are returned by Task(step=…)",
-        ) from error
-
-
-def _parameters_of(function: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
-    try:
-        return inspect.signature(function).parameters
-    except (TypeError, ValueError):  # a builtin
-        return {}
 
 
 def _mismatched(predictions: torch.Tensor, y: torch.Tensor) -> EvaluationError:

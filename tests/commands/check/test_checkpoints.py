@@ -5,7 +5,7 @@ import pytest
 from fakes import save
 
 from sidecar.checkpoints import candidate_decision
-from sidecar.commands.check.command import _checkpoints
+from sidecar.commands.check.checkpoints import checkpoints
 from sidecar.commands.from_settings import make_catalog
 from sidecar.commands.storage_timeout import StorageTimeout
 from sidecar.protocol.records import Checkpoint
@@ -29,7 +29,7 @@ def test_how_new_checkpoints_are_seen(place, catalog, tmp_path, monkeypatch, fil
     monkeypatch.setattr("sidecar.checkpoints.filesystem.MOUNTINFO", tmp_path / "mountinfo")
     (tmp_path / "mountinfo").write_text(TABLE.format(type=filesystem))
     settings = Settings(checkpoint_dir=place, sweep_seconds=7.0, file_events=file_events)
-    findings = list(_checkpoints(settings, catalog, StorageTimeout(10.0, "here")))
+    findings = list(checkpoints(settings, catalog, StorageTimeout(10.0, "here")))
     assert all(each.ok for each in findings)
     assert any(each.text.startswith(told) for each in findings)
 
@@ -37,7 +37,7 @@ def test_how_new_checkpoints_are_seen(place, catalog, tmp_path, monkeypatch, fil
 def test_checkpoints_in_sub_folders_are_told_of(place, catalog):
     """Nothing is found, and one sentence says what to set; as long as nothing is, that is no failure."""
     save(place / "epoch_1", 5)
-    findings = list(_checkpoints(Settings(checkpoint_dir=place), catalog, StorageTimeout(10.0, "here")))
+    findings = list(checkpoints(Settings(checkpoint_dir=place), catalog, StorageTimeout(10.0, "here")))
     assert all(each.ok for each in findings)
     (told,) = [each.text for each in findings if "sub-folders" in each.text]
     assert "epoch_1/ckpt-5" in told
@@ -54,7 +54,7 @@ def test_two_runs_that_a_glob_makes_one_are_doubtful(tmp_path, place):
     def doubtful(**given):
         settings = Settings(**{"checkpoint_dir": place, **given})
         return [
-            each.text for each in _checkpoints(settings, make_catalog(settings, once=True), timeout) if each.doubtful
+            each.text for each in checkpoints(settings, make_catalog(settings, once=True), timeout) if each.doubtful
         ]
 
     (told,) = doubtful(checkpoint_glob="exp*/*")
@@ -72,7 +72,7 @@ def test_a_last_ckpt_that_is_not_evaluated_is_named(place, catalog, clock):
             archive.writestr("m/data/0", b"weights")
     catalog.scan()
     clock.seconds += 10
-    findings = list(_checkpoints(Settings(checkpoint_dir=place), catalog, StorageTimeout(10.0, "here")))
+    findings = list(checkpoints(Settings(checkpoint_dir=place), catalog, StorageTimeout(10.0, "here")))
     (text,) = [each.text for each in findings if "last.ckpt" in each.text]
     assert "epoch=0-step=5.ckpt" in text
 
@@ -82,7 +82,7 @@ def test_a_pattern_that_matches_nothing_is_told_of(place, catalog):
 
     def told(pattern):
         settings = Settings(checkpoint_dir=place, checkpoint_pattern=pattern)
-        return [each.text for each in _checkpoints(settings, catalog, StorageTimeout(10.0, "here"))]
+        return [each.text for each in checkpoints(settings, catalog, StorageTimeout(10.0, "here"))]
 
     place.mkdir(exist_ok=True)
     assert not any("checkpoint_pattern" in text for text in told("model_*"))
@@ -100,7 +100,7 @@ def test_how_steps_were_found_and_what_to_set(place, catalog, monkeypatch):
     settings = Settings(checkpoint_dir=place)
 
     def told():
-        texts = [each.text for each in _checkpoints(settings, catalog, StorageTimeout(10.0, "here"))]
+        texts = [each.text for each in checkpoints(settings, catalog, StorageTimeout(10.0, "here"))]
         return [text for text in texts if text.startswith("step = ")]
 
     assert told() == ["step = a variable of the checkpoint for 2, of 2"]
