@@ -17,12 +17,12 @@ from sidecar.checkpoints.formats import orbax, saved_model
 from sidecar.checkpoints.inspect import check, inspect_one
 from sidecar.checkpoints.several_models import remedy_for_several_models
 from sidecar.checkpoints.subfolder_hint import names_in, similar_folder
-from sidecar.commands.checkpoint_alone import alone
 from sidecar.commands.eval_progress import shown_progress
 from sidecar.commands.framework import with_framework
 from sidecar.commands.from_settings import make_catalog, record_of
 from sidecar.commands.load import load_settings
 from sidecar.commands.one_shot import Inbox, OneShot, evaluate_once, result_of
+from sidecar.commands.own_folder import in_own_folder
 from sidecar.commands.task_file import check_before_import
 from sidecar.commands.terminal import print_result
 from sidecar.commands.worker_pool import make_task_spec, make_workers
@@ -147,7 +147,7 @@ def evaluate(
     save_root = (save_dir or settings.run_dir).absolute()
     workers = make_workers(settings, environ, f"{node}.{incarnation}", lambda *report: inbox.put(report), warn=warn)
     try:
-        with shown_progress(settings.framework) as show, alone(path, found, save_root) as folder_of_its_own:
+        with shown_progress(settings.framework) as show, in_own_folder(path, found, save_root) as folder_of_its_own:
             once = OneShot(
                 task=make_task_spec(settings),
                 checkpoint=shown,

@@ -26,20 +26,21 @@ _MOST_FILES: Final = 100
 
 @dataclass(slots=True)
 class _Imports:
-    """The packages of frameworks that files import, by framework, and whether a task loads its models itself."""
+    """Hold the packages of frameworks that files import, by framework, and whether a task gives `Task(load=…)`."""
 
     packages: dict[str, set[str]] = field(default_factory=dict)
-    loads: bool = False
+    gives_load: bool = False
 
     def decide(self, *, of_task: bool) -> str | None:
         """Return the framework if there is evidence for exactly one.
 
-        `of_task`: these are the imports of the task's own file, where a framework may be what `load` loads with.
+        `of_task`: these are the imports of the task's own file. If the file gives `Task(load=…)`, a framework that it
+        imports serves `load`, and does not evaluate.
         """
-        if self.loads and (of_task or not self.packages):
+        if self.gives_load and (of_task or not self.packages):
             by_task = [name for name in self.packages if traits_of(name).loads_by_task]
             return by_task[0] if len(by_task) == 1 else next(name for name in OURS if traits_of(name).loads_by_task)
-        return next(iter(self.packages)) if len(self.packages) == 1 and not self.loads else None
+        return next(iter(self.packages)) if len(self.packages) == 1 and not self.gives_load else None
 
 
 def framework_of_files(paths: Iterable[Path]) -> str | None:
@@ -93,24 +94,29 @@ def _installed(framework: str) -> str:
     return named[framework] if framework in named else package_of(framework)
 
 
-def _known() -> list[FrameworkTraits]:
+def _all_traits() -> list[FrameworkTraits]:
     """Return the traits of our frameworks, and of those whose backends other distributions name."""
     others = [entry.value for entry in entry_points(group=ENTRY_POINTS)]
     return [traits_of(name) for name in (*OURS, *others)]
 
 
 def _by_package(known: Iterable[FrameworkTraits]) -> dict[str, str]:
+    """Return the frameworks by the packages whose import tells that a task needs them."""
     return {package: traits.name for traits in known for package in traits.detected_by}
 
 
 def _framework_of(settings: Settings, search_path: Path) -> str:
+    """Return the framework by the imports nearest to the task, or the only one that is installed alone.
+
+    Raises `SettingsError` if neither decides.
+    """
     assert settings.task is not None
-    known, found, distance = _known(), _Imports(), 0
+    known, found, distance = _all_traits(), _Imports(), 0
     path = file_of_task(settings.task, search_path)
     if path is not None:
         for distance, imports in enumerate(_by_distance(path, search_path, _by_package(known))):  # noqa: B007 - below
             found = imports
-            if found.packages or found.loads:
+            if found.packages or found.gives_load:
                 break
     if (decided := found.decide(of_task=distance == 0)) is not None:
         return decided
@@ -145,7 +151,10 @@ def _by_distance(path: Path, search_path: Path, by_package: Mapping[str, str]) -
 
 
 def _names(path: Path, imports: _Imports) -> list[str]:
-    """Return the modules that a file imports; none if it cannot be read. The worker process will report that."""
+    """Return the modules that a file imports, and note in `imports` whether it gives `Task(load=…)`.
+
+    Return none if the file cannot be read: the worker process will report that.
+    """
     try:
         tree = ast.parse(path.read_bytes(), str(path))
     except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
@@ -160,5 +169,5 @@ def _names(path: Path, imports: _Imports) -> list[str]:
             case ast.ImportFrom(module=None, names=aliases):
                 names += [alias.name for alias in aliases]
             case ast.Call(func=ast.Name(id="Task") | ast.Attribute(attr="Task"), keywords=keywords):
-                imports.loads |= any(keyword.arg == "load" for keyword in keywords)
+                imports.gives_load |= any(keyword.arg == "load" for keyword in keywords)
     return names

@@ -113,11 +113,11 @@ class Rows:
     columns: Mapping[str, NDArray[Any]]
 
 
-Keep = Callable[[str, Rows], None]
+SaveRows = Callable[[str, Rows], None]
 """A function that takes the name of an eval set and rows to save, in the order of the data."""
 
 
-def forget(eval_set: str, rows: Rows) -> None:
+def discard_rows(eval_set: str, rows: Rows) -> None:
     """Discard the rows."""
 
 
@@ -188,7 +188,7 @@ class Evaluator(Protocol):
         """Describe the states that `evaluate` will return. They can be added up only if this is equal on all ranks."""
         ...
 
-    def evaluate(self, tick: Tick, keep: Keep = forget) -> States:
+    def evaluate(self, tick: Tick, keep: SaveRows = discard_rows) -> States:
         """Sum metric states over the batches of this rank; the states are neutral if it has none."""
         ...
 
@@ -197,8 +197,9 @@ class Evaluator(Protocol):
         ...
 
     def begins_again(self, reduced: States) -> bool:
-        """Return whether the evaluation must be done again, as it has shown that a metric has to be updated in turn.
+        """Return whether the evaluation must be repeated, because a metric proved to depend on the order of batches.
 
+        In the repetition the metric is updated batch by batch, from the first to the last.
         The answer is the same on all ranks, since they all have the states of all batches.
         """
         ...

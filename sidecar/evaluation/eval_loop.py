@@ -11,7 +11,7 @@ from typing import Any, Final, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from sidecar.evaluation.backend import Keep, Rows, Tick
+from sidecar.evaluation.backend import Rows, SaveRows, Tick
 from sidecar.evaluation.batch_buffer import Add, BatchBuffer
 from sidecar.evaluation.data import nonfinite
 from sidecar.evaluation.data.batch_source import Batch
@@ -70,7 +70,7 @@ def evaluate_set(
     finish: Callable[[], None],
     shard: Shard,
     tick: Tick,
-    keep: Keep,
+    keep: SaveRows,
     observer: BatchObserver | None = None,
     update_in_turn: Callable[[Any], None] | None = None,
 ) -> SetStates:

@@ -19,7 +19,7 @@ _PLAIN: Final = frozenset(
     | {"BINUNICODE", "SHORT_BINUNICODE", "BINUNICODE8", "UNICODE"}
 )
 _FILLING: Final = frozenset({"SETITEM", "SETITEMS", "APPEND", "APPENDS", "ADDITEMS"})  # the container stays
-_OF_LISTS: Final = frozenset({"APPENDS", "ADDITEMS"})
+_FILLING_LISTS: Final = frozenset({"APPENDS", "ADDITEMS"})
 _LONGEST_KEY: Final = 255
 _LARGEST: Final = 2**63 - 1
 _OPCODE: Final = 1  # units of work
@@ -55,7 +55,7 @@ def numbers_at_top(data: bytes, work: WorkBudget) -> dict[str, int]:
                 if not stack.values or stack.values[0] is not stack.outermost:
                     return {}
     except (ValueError, OverflowError, IndexError, KeyError, Warning):
-        pass  # the rest is cut off, or damaged: what came before counts
+        pass  # the rest is cut off or damaged, and the items before it count
     stack.take_open_items()
     return stack.numbers
 
@@ -74,8 +74,9 @@ def number_at_end(data: bytes, key: str, work: WorkBudget) -> int | None:
     text = key.encode(errors="surrogatepass")
     if len(text) > _LONGEST_KEY:
         return None
-    written = (b"X" + len(text).to_bytes(4, "little") + text, b"\x8c" + len(text).to_bytes(1, "little") + text)
-    start = max(data.rfind(each) for each in written)
+    # BINUNICODE or SHORT_BINUNICODE, with the length in 4 bytes or in 1
+    as_opcodes = (b"X" + len(text).to_bytes(4, "little") + text, b"\x8c" + len(text).to_bytes(1, "little") + text)
+    start = max(data.rfind(each) for each in as_opcodes)
     if start < 0:
         return None
     stack = _Stack(is_end=True)
@@ -85,7 +86,7 @@ def number_at_end(data: bytes, key: str, work: WorkBudget) -> int | None:
             work.add(_OPCODE)
             if opcode.name == "STOP":
                 return stack.numbers.get(key) if stack.values == [stack.outermost] else None
-            if opcode.name in _OF_LISTS and _MARK not in stack.values[2:]:
+            if opcode.name in _FILLING_LISTS and _MARK not in stack.values[2:]:
                 return None  # what is open is a list
             stack.apply(opcode, argument)
             if stack.values[0] is not stack.outermost:
@@ -126,7 +127,7 @@ class _Stack:
         elif name == "EMPTY_DICT" and not self.values:
             self.values.append(self.outermost)
         else:
-            self._replace(opcode)
+            self._apply_effect(opcode)
 
     def take_open_items(self) -> None:
         """Add the items that wait on the stack to be put into the outermost mapping, up to the last text."""
@@ -138,8 +139,11 @@ class _Stack:
             waiting.pop()
         self._add(waiting)
 
-    def _replace(self, opcode: pickletools.OpcodeInfo) -> None:
-        """Take the values that an opcode takes, and put those that it makes."""
+    def _apply_effect(self, opcode: pickletools.OpcodeInfo) -> None:
+        """Take the values that an opcode takes from the stack, and put those that it makes.
+
+        An opcode that fills a container, the first value that it takes, puts this container back.
+        """
         name, taken = opcode.name, opcode.stack_before
         items: list[object] = []
         if pickletools.markobject in taken:

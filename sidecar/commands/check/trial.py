@@ -22,9 +22,9 @@ from sidecar.checkpoints.several_models import remedy_for_several_models
 from sidecar.checkpoints.subfolder_hint import names_in
 from sidecar.commands.check.finding import Finding
 from sidecar.commands.check.metric_settings import metric_settings
-from sidecar.commands.checkpoint_alone import alone
 from sidecar.commands.framework import backend_options
 from sidecar.commands.one_shot import Inbox, OneShot, evaluate_once
+from sidecar.commands.own_folder import in_own_folder
 from sidecar.commands.worker_pool import make_task_spec
 from sidecar.coordination.journal_records import too_large
 from sidecar.daemon.workers.command_specs import cannot_be_used
@@ -180,7 +180,7 @@ def _evaluate(
     workers = make_workers(lambda *report: inbox.put(report))
     with contextlib.ExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="sidecar-check-", ignore_cleanup_errors=True))
-        own = stack.enter_context(alone(path, checkpoint, Path(folder))) if path and checkpoint else ""
+        own = stack.enter_context(in_own_folder(path, checkpoint, Path(folder))) if path and checkpoint else ""
         once = OneShot(
             task=make_task_spec(settings),
             checkpoint=checkpoint,

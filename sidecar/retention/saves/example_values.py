@@ -85,6 +85,21 @@ class _Column:
                 yield numbers
 
 
+@dataclass(frozen=True, slots=True)
+class _Values:
+    """Hold the values of all examples by their places in the data."""
+
+    values: "array[float]"
+    is_set: bytearray  # 1 for each place that has its value
+
+    def put(self, place: float, number: float) -> None:
+        """Set the value of a place. Raises `UnusableError` for a place that is set already or does not exist."""
+        is_free = isinstance(place, int) and 0 <= place < len(self.is_set) and not self.is_set[place]
+        if not is_free or not math.isfinite(number):
+            raise UnusableError("a place is impossible, or a value is not finite")
+        self.is_set[int(place)], self.values[int(place)] = 1, number
+
+
 def values_of(root: Folder, closed: Closed, eval_set: str, metric: str) -> "array[float]":
     """Return the values of a metric by the place of the example in the data. Raises `UnusableError` with the reason.
 
@@ -99,25 +114,25 @@ def values_of(root: Folder, closed: Closed, eval_set: str, metric: str) -> "arra
         raise UnusableError(
             f"only sets of at most {MOST_EXAMPLES} examples are paired, and {eval_set!r} has {examples}"
         )
-    values, seen = array("d", bytes(8 * examples)), bytearray(examples)
+    found = _Values(array("d", bytes(8 * examples)), bytearray(examples))
     try:
         left = MOST_BYTES
         for saves in result.saves:
-            left = _add(root, saves, (eval_set, metric), (values, seen), left)
+            left = _add(root, saves, eval_set, metric, found, left)
     except (OSError, OverflowError, ValueError) as error:
         raise UnusableError(f"the saved values of plan {plan} cannot be read: {error}") from error
-    if not any(seen):
+    if not any(found.is_set):
         raise UnusableError(
             f"plan {plan} has no saved predictions: {remedy(metric)}, or raise keep_saves if they were removed"
         )
-    if not all(seen):
+    if not all(found.is_set):
         raise UnusableError(f"plan {plan} has not saved a value for every example of {eval_set!r}")
-    mean, number = math.fsum(values) / len(values), number_of(value)
+    mean, number = math.fsum(found.values) / len(found.values), number_of(value)
     if not is_rounded(mean, number, number):
         raise UnusableError(
             f"the mean of the values that plan {plan} saved is {mean:.6g}, and {metric} is {number:.6g}"
         )
-    return values
+    return found.values
 
 
 def is_paired_by(metric: str, columns: Collection[str]) -> bool:
@@ -137,10 +152,11 @@ def _is_accuracy(metric: str) -> bool:
     return _ACCURACY.fullmatch(metric) is not None
 
 
-def _add(root: Folder, saves: str, what: tuple[str, str], into: "tuple[array[float], bytearray]", left: int) -> int:
-    """Put the values of one worker in their places, and return how many bytes may still be read."""
-    eval_set, metric = what
-    values, seen = into
+def _add(root: Folder, saves: str, eval_set: str, metric: str, found: _Values, left: int) -> int:
+    """Put the values of one worker in their places.
+
+    `left`: how many bytes may be read. Return how many may be read after this.
+    """
     with contextlib.ExitStack() as stack:
         try:
             folder = stack.enter_context(root.folder(f"{saves}/{PREDICTIONS}/{file_name(eval_set)}"))
@@ -158,12 +174,10 @@ def _add(root: Folder, saves: str, what: tuple[str, str], into: "tuple[array[flo
         left -= sum(column.rows * column.width * struct.calcsize(column.code) for column in columns)
         if left < 0 or columns[0].width != 1 or len({column.rows for column in columns}) != 1:
             raise UnusableError("the columns are too large, or do not match")
-        numbers = _scores(columns[1]) if len(columns) == 2 else _right(*columns[1:])  # noqa: PLR2004
+        numbers = _numbers_of(columns[1]) if len(columns) == 2 else _is_right(*columns[1:])  # noqa: PLR2004
         places = (place for part in columns[0].parts() for place in part)
         for place, number in zip(places, numbers, strict=True):
-            if not isinstance(place, int) or not 0 <= place < len(seen) or seen[place] or not math.isfinite(number):
-                raise UnusableError("a place is impossible, or a value is not finite")
-            seen[place], values[place] = 1, number
+            found.put(place, number)
     return left
 
 
@@ -187,7 +201,7 @@ def _opened(folder: Folder, name: str) -> Iterator[_Column]:
         yield _Column(file, code, rows, int(match[3] or 1) or 1)
 
 
-def _scores(column: _Column) -> Iterator[float]:
+def _numbers_of(column: _Column) -> Iterator[float]:
     """Yield the numbers of a column with one number for each example."""
     if column.width != 1:
         raise UnusableError("several values for each example")
@@ -195,7 +209,7 @@ def _scores(column: _Column) -> Iterator[float]:
         yield from part
 
 
-def _right(labels: _Column, predictions: _Column) -> Iterator[float]:
+def _is_right(labels: _Column, predictions: _Column) -> Iterator[float]:
     """Yield 1 for each example whose prediction is the label, else 0."""
     for label, guess in zip(_classes(labels, labels=True), _classes(predictions, labels=False), strict=True):
         yield float(label == guess)

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sidecar.evaluation import repeatability
-from sidecar.evaluation.backend import Keep, States, Stream, Tick, forget
+from sidecar.evaluation.backend import SaveRows, States, Stream, Tick, discard_rows
 from sidecar.evaluation.backends.python.file_kinds import remedy_for
 from sidecar.evaluation.backends.python.loaded_files import LoadedFiles
 from sidecar.evaluation.batch_dependence import (
@@ -167,7 +167,7 @@ class PythonEvaluator:
         """Return names, kinds and sizes of all states."""
         return self._sets.layout(self._states)
 
-    def evaluate(self, tick: Tick, keep: Keep = forget) -> States:
+    def evaluate(self, tick: Tick, keep: SaveRows = discard_rows) -> States:
         """Sum metric states over the batches of this rank, and pass on the rows that the task saves."""
         return {reader.name: self._evaluate(reader, tick, keep) for reader in self._sets.chosen}
 
@@ -210,7 +210,7 @@ class PythonEvaluator:
         notes = *numbers.notes, *dependence.notes(states), *self._draws.notes(states), *in_turn, *third_part
         return replace(numbers, notes=notes)
 
-    def _evaluate(self, reader: EvalSetReader, tick: Tick, keep: Keep) -> SetStates:
+    def _evaluate(self, reader: EvalSetReader, tick: Tick, keep: SaveRows) -> SetStates:
         states = self._states(reader)
         first_batch = self._first_batch.of(reader.name, reader.batches, self._shard.world_size)
 

@@ -13,7 +13,7 @@ import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
-from sidecar.evaluation.backend import Keep, States, Stream, Tick, forget
+from sidecar.evaluation.backend import SaveRows, States, Stream, Tick, discard_rows
 from sidecar.evaluation.backends.tensorflow.completeness import Exceptions, states_of_metrics
 from sidecar.evaluation.backends.tensorflow.data import Batches, array_of
 from sidecar.evaluation.backends.tensorflow.keras_backend import notes_on
@@ -244,13 +244,13 @@ class KerasEvaluator:
         """Return names, kinds and sizes of all states."""
         return self._sets.layout(self._states)
 
-    def evaluate(self, tick: Tick, keep: Keep = forget, observer: BatchObserver | None = None) -> States:
+    def evaluate(self, tick: Tick, keep: SaveRows = discard_rows, observer: BatchObserver | None = None) -> States:
         """Sum metric states over the batches of this rank, and pass the predictions that the task saves to `keep`."""
         with self._recurrent.preserved() as begin:
             return {batches.name: self._evaluate(batches, begin, tick, keep, observer) for batches in self._sets.chosen}
 
     def _evaluate(
-        self, batches: Batches, begin: list[Any], tick: Tick, keep: Keep, observer: BatchObserver | None
+        self, batches: Batches, begin: list[Any], tick: Tick, keep: SaveRows, observer: BatchObserver | None
     ) -> SetStates:
         """Evaluate one eval set; recurrent layers begin with the states `begin`."""
         step = self._step_of(batches)

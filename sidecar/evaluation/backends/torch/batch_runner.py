@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from sidecar.evaluation.backend import Keep, Tick
+from sidecar.evaluation.backend import SaveRows, Tick
 from sidecar.evaluation.backends.torch import repeatability
 from sidecar.evaluation.backends.torch.dataset_source import LoadedBatch
 from sidecar.evaluation.backends.torch.lightning import LightningStep, is_lightning
@@ -126,7 +126,7 @@ class BatchRunner:
         states: SetStates,
         shard: Shard,
         tick: Tick,
-        keep: Keep,
+        keep: SaveRows,
         halves: Halves,
     ) -> SetStates:
         """Add the batches of this rank to new states.

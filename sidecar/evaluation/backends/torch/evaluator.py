@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from sidecar.evaluation.backend import Keep, States, Stream, Tick, forget
+from sidecar.evaluation.backend import SaveRows, States, Stream, Tick, discard_rows
 from sidecar.evaluation.backends.torch.batch_runner import BatchRunner
 from sidecar.evaluation.backends.torch.dataset_source import DatasetSource, LoadedBatch, open_source
 from sidecar.evaluation.backends.torch.pretrained import (
@@ -165,7 +165,7 @@ class TorchEvaluator:
         """Return names, kinds and sizes of all states."""
         return self._sets.layout(self._states)
 
-    def evaluate(self, tick: Tick, keep: Keep = forget) -> States:
+    def evaluate(self, tick: Tick, keep: SaveRows = discard_rows) -> States:
         """Sum metric states over the batches of this rank, and pass on the rows that the task saves."""
         return {
             reader.name: self._runner.evaluate(

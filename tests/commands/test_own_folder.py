@@ -7,8 +7,8 @@ import pytest
 from fakes import save
 
 from sidecar.checkpoints.inspect import inspect_one
-from sidecar.commands import checkpoint_alone
-from sidecar.commands.checkpoint_alone import alone
+from sidecar.commands import own_folder
+from sidecar.commands.own_folder import in_own_folder
 from sidecar.errors import EvaluationFailedError, StorageError, VanishedError
 
 
@@ -23,7 +23,7 @@ def path(tmp_path):
 
 def test_its_files_are_there_and_no_others(path, tmp_path):
     """As links to the same content. The folder is removed at the end."""
-    with alone(path, inspect_one(path), tmp_path / "run" / "saves") as own:
+    with in_own_folder(path, inspect_one(path), tmp_path / "run" / "saves") as own:
         assert own.name == "ckpt-2"
         assert sorted(file.name for file in own.parent.iterdir()) == ["ckpt-2.data-00000-of-00001", "ckpt-2.index"]
         assert own.with_suffix(".index").samefile(path.with_suffix(".index"))
@@ -39,8 +39,8 @@ def test_files_that_cannot_be_linked(path, tmp_path, monkeypatch, small):
         raise PermissionError(1, "Operation not permitted")
 
     monkeypatch.setattr(os, "link", refuse)
-    monkeypatch.setattr(checkpoint_alone, "_SMALL_BYTES", 1 << 20 if small else -1)
-    with alone(path, inspect_one(path), tmp_path) as own:
+    monkeypatch.setattr(own_folder, "_SMALL_BYTES", 1 << 20 if small else -1)
+    with in_own_folder(path, inspect_one(path), tmp_path) as own:
         index = own.with_suffix(".index")
         assert index.read_bytes() == path.with_suffix(".index").read_bytes()
         assert index.is_symlink() is not small
@@ -52,10 +52,10 @@ def test_a_checkpoint_that_was_replaced_or_deleted(path, tmp_path):
     save(tmp_path / "other", 3)
     for suffix in (".index", ".data-00000-of-00001"):
         Path(f"{tmp_path}/other/ckpt-3{suffix}").replace(f"{path}{suffix}")
-    with pytest.raises(EvaluationFailedError, match="ckpt-2"), alone(path, found, tmp_path / "run"):
+    with pytest.raises(EvaluationFailedError, match="ckpt-2"), in_own_folder(path, found, tmp_path / "run"):
         pass
     path.with_suffix(".index").unlink()
-    with pytest.raises(VanishedError, match="ckpt-2"), alone(path, found, tmp_path / "run"):
+    with pytest.raises(VanishedError, match="ckpt-2"), in_own_folder(path, found, tmp_path / "run"):
         pass
     assert list((tmp_path / "run").iterdir()) == []
 
@@ -63,7 +63,10 @@ def test_a_checkpoint_that_was_replaced_or_deleted(path, tmp_path):
 def test_a_folder_that_cannot_be_written(path, tmp_path):
     """It is named."""
     (tmp_path / "file").write_text("")
-    with pytest.raises(StorageError, match="file/run"), alone(path, inspect_one(path), tmp_path / "file" / "run"):
+    with (
+        pytest.raises(StorageError, match="file/run"),
+        in_own_folder(path, inspect_one(path), tmp_path / "file" / "run"),
+    ):
         pass
 
 
@@ -74,5 +77,5 @@ def test_folders_of_killed_commands_are_removed(path, tmp_path):
         folder.mkdir()
         (folder / "ckpt-1.index").write_text("")
     os.utime(old, (0, 0))
-    with alone(path, inspect_one(path), tmp_path):
+    with in_own_folder(path, inspect_one(path), tmp_path):
         assert (old.exists(), new.exists()) == (False, True)

@@ -28,7 +28,7 @@ _SMALL_BYTES: Final = 16 * 1024 * 1024
 
 
 @contextlib.contextmanager
-def alone(path: Path, checkpoint: Checkpoint, inside: Path) -> Iterator[Path]:
+def in_own_folder(path: Path, checkpoint: Checkpoint, inside: Path) -> Iterator[Path]:
     """Yield the path of the checkpoint in a new folder in `inside`, which is removed at the end.
 
     Nothing protects the files against changes: the caller inspects the checkpoint again after the evaluation.
@@ -67,17 +67,17 @@ def _gather(path: Path, checkpoint: Checkpoint, folder: Path) -> None:
     """Give each file of the checkpoint a name in the folder, by a hard link if that is possible."""
     try:
         for name in FORMATS[checkpoint.format].inspect(path.parent, path.name).files:
-            original, own = resolve(path.parent, name), folder / name
-            own.parent.mkdir(parents=True, exist_ok=True)
+            original, linked = resolve(path.parent, name), folder / name
+            linked.parent.mkdir(parents=True, exist_ok=True)
             try:
-                os.link(original, own, follow_symlinks=False)
+                os.link(original, linked, follow_symlinks=False)
             except FileNotFoundError:
                 raise
             except OSError:  # another filesystem, or another user's file
                 if original.stat().st_size <= _SMALL_BYTES:
-                    shutil.copy2(original, own)
+                    shutil.copy2(original, linked)
                 else:
-                    own.symlink_to(original)
+                    linked.symlink_to(original)
     except FileNotFoundError as error:
         raise VanishedError(f"{path} was deleted before it could be evaluated") from error
     except OSError as error:
