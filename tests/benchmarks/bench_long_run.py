@@ -1,11 +1,9 @@
 """What a journal of many evaluations costs a daemon and the commands that read it."""
 
-import os
-import subprocess
-import sys
 import time
 
 import psutil
+from command_costs import costs
 from long_journal import write_long_journal
 from programs import Daemon, environ, scratch, wait_until
 from table import Figure, Table
@@ -78,13 +76,5 @@ def _started(name, checkpoints, plans, snapshot, idle_seconds):
 
 def _command(*arguments):
     begin = time.monotonic()
-    process = subprocess.Popen(
-        [sys.executable, "-m", "sidecar", *map(str, arguments)], stdout=subprocess.PIPE, env=environ()
-    )
-    for _ in iter(lambda: process.stdout.read(65536), b""):
-        pass
-    _, status, usage = os.wait4(process.pid, 0)
-    process.returncode = os.waitstatus_to_exitcode(status)
-    if process.returncode != 0:
-        raise subprocess.CalledProcessError(process.returncode, process.args)
-    return time.monotonic() - begin, usage.ru_utime + usage.ru_stime, usage.ru_maxrss * 1024 / 1e6
+    seconds, resident, _ = costs(*arguments, env=environ())
+    return time.monotonic() - begin, seconds, resident * 2**20 / 1e6

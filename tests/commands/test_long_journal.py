@@ -1,11 +1,11 @@
 """What commands need to read a run does not grow with the run, but for what they name of every checkpoint."""
 
-import os
 import signal
 import subprocess
 import sys
 
 import pytest
+from command_costs import costs
 from long_journal import write_long_journal
 
 from sidecar.coordination.storage import PosixStorage
@@ -26,14 +26,8 @@ def runs(tmp_path_factory):
 
 
 def used(folder, *arguments):
-    """The processor seconds of a command, the most megabytes that were resident, and the lines it wrote."""
-    command = [sys.executable, "-m", "sidecar", *arguments, "--checkpoint-dir", str(folder)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
-        lines = sum(1 for _ in process.stdout)
-        _, status, usage = os.wait4(process.pid, 0)
-        process.returncode = os.waitstatus_to_exitcode(status)
-    assert process.returncode == 0
-    return usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1024, lines
+    """The processor seconds of a command, the most MiB that were resident, and the lines it wrote."""
+    return costs(*arguments, "--checkpoint-dir", folder)
 
 
 @pytest.mark.parametrize("command", [("status", "--no-observe"), ("history", "--last", "50")])
