@@ -174,7 +174,7 @@ QUOTED: Final[Mapping[str, Mapping[str, Callable[[], str]]]] = {
         "each cut to {} MiB": _counted("daemon/workers/logs.py", "LOG_BYTES", MIB),
         "never for the newest {}": _counted("coordination/segments.py", "KEPT_PLANS"),
         "and the {} best ones": _counted("coordination/totals.py", "RANKED", words=True),
-        "After {} times the bound": _counted("daemon/workers/timeouts.py", "MOST_WAITING", words=True),
+        "After {} times the bound": _counted("daemon/workers/timeouts.py", "_MOST_WAITING", words=True),
     },
     "docs/explanation/glossary.md": {"up to {} closed plans": _counted("coordination/segments.py", "MOST_PLANS")},
     "docs/explanation/pins.md": {

@@ -11,10 +11,9 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from sidecar.daemon.workers.environment import worker_environment
-from sidecar.daemon.workers.phase_progress import PhaseProgress
 from sidecar.daemon.workers.ports import Port, Ports
 from sidecar.daemon.workers.process import Event, Exited, Halted, Post, Process, start
-from sidecar.daemon.workers.timeouts import PhaseTimeouts, TimedOut
+from sidecar.daemon.workers.timeouts import PhaseProgress, PhaseTimeouts, TimedOut
 from sidecar.evaluation.framework_traits import FrameworkTraits
 from sidecar.protocol.heartbeat import Slot
 from sidecar.protocol.messages import Checked, Done, Evaluate, Failed, Join, Joined, Phase, Progress, Ready
