@@ -42,7 +42,7 @@ _NEVER: Final = _Due(float("inf"), float("-inf"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Asked:
+class _ReadArguments:
     """Hold what is known of a group before it is read: the arguments of `FileGroupReader.read`."""
 
     group: str
@@ -53,7 +53,7 @@ class _Asked:
 
 
 @dataclass(slots=True, kw_only=True)
-class _Readings:
+class _GroupReadings:
     """Read groups, so that no group waits for another one.
 
     Args:
@@ -73,39 +73,43 @@ class _Readings:
     long: dict[str, None] = field(default_factory=dict)
     _late: set[str] = field(default_factory=set)  # groups whose reading did not come to an end in the last scan
 
-    def read(self, asked: _Asked) -> FileGroupReading:
-        """Read a group briefly. If the storage hangs, return a reading that retains the known candidates.
+    def read(self, arguments: _ReadArguments) -> FileGroupReading:
+        """Read a group briefly. Return a reading that retains the known candidates if the storage hangs.
 
-        So it does for a group that takes longer, which then gets its turn by `read_at_length`.
+        Return such a reading for a group that takes longer, too. `read_at_length` reads that group in its turn.
         """
         try:
-            reading = self.calls(self.brief.decider.named(asked.group), partial(self._read, self.brief, asked))
+            reading = self.calls(self.brief.decider.named(arguments.group), partial(self._read, self.brief, arguments))
         except TakesLongerError:
-            self.long[asked.group] = None
-            return self.brief.postponed(asked.group, asked.before)
+            self.long[arguments.group] = None
+            return self.brief.postponed(arguments.group, arguments.before)
         except HangingError as error:
-            self._late.add(asked.group)
-            return self.brief.unread(asked.group, asked.before, error)
-        if asked.group in self._late:  # the reading may be outdated
-            self._late.discard(asked.group)
+            self._late.add(arguments.group)
+            return self.brief.unread(arguments.group, arguments.before, error)
+        if arguments.group in self._late:  # the reading may be outdated
+            self._late.discard(arguments.group)
             reading.again = True
         return reading
 
-    def read_at_length(self, asked: _Asked) -> FileGroupReading | None:
+    def read_at_length(self, arguments: _ReadArguments) -> FileGroupReading | None:
         """Read a group within the whole budget; return None as long as that goes on, or another one is being read."""
         try:
-            reading = self.longer(self.thorough.decider.named(asked.group), partial(self._read, self.thorough, asked))
+            reading = self.longer(
+                self.thorough.decider.named(arguments.group), partial(self._read, self.thorough, arguments)
+            )
         except HangingError:
             return None
         except OSError as error:
-            reading = self.thorough.unread(asked.group, asked.before, error)
+            reading = self.thorough.unread(arguments.group, arguments.before, error)
         reading.again = True  # the files may have changed meanwhile
-        del self.long[asked.group]
+        del self.long[arguments.group]
         return reading
 
-    def _read(self, reader: FileGroupReader, asked: _Asked) -> FileGroupReading:
+    def _read(self, reader: FileGroupReader, arguments: _ReadArguments) -> FileGroupReading:
         with self.open() as directory:
-            return reader.read(directory, asked.group, asked.names, asked.named, asked.before, asked.now)
+            return reader.read(
+                directory, arguments.group, arguments.names, arguments.named, arguments.before, arguments.now
+            )
 
 
 class CheckpointDirectory:
@@ -146,7 +150,7 @@ class CheckpointDirectory:
         self._comparison = FileComparison(self._index.open, self._decider.below, calls)
         self._state_file = StateFile(self._decider.root)
         self._to_read: set[str] = set()  # groups; some are left if the storage failed meanwhile
-        self._readings = _Readings(
+        self._readings = _GroupReadings(
             brief=replace(reader, work=partial(WorkBudget, is_brief=True)),
             thorough=replace(reader, work=partial(WorkBudget, rest=rest)),
             open=self._index.open,
@@ -183,11 +187,11 @@ class CheckpointDirectory:
         for group in sorted(self._to_read):
             if group not in self._readings.long:
                 self._progress()
-                self._update(group, self._readings.read(self._asked(group, now)), now)
+                self._update(group, self._readings.read(self._arguments_of(group, now)), now)
             self._to_read.discard(group)
         for group in list(self._readings.long):
             self._progress()
-            reading = self._readings.read_at_length(self._asked(group, now))
+            reading = self._readings.read_at_length(self._arguments_of(group, now))
             if reading is None:
                 break
             self._update(group, reading, now)
@@ -211,7 +215,7 @@ class CheckpointDirectory:
     def retain(self, error: OSError) -> None:
         """Retain the known candidates, because the directory cannot be read now."""
         for group, candidates in self._candidates.items():
-            _note(self._unknown, group, self._readings.brief.unread(group, candidates, error).unknown)
+            _set_or_remove(self._unknown, group, self._readings.brief.unread(group, candidates, error).unknown)
         self._to_read |= self._candidates.keys()
 
     def found(self) -> list[DiscoveredCheckpoint]:
@@ -248,10 +252,10 @@ class CheckpointDirectory:
         files = [group for group in groups if not isinstance(group, MarkerGroup) and group not in self._to_read]
         return self._comparison.changed({group: self._candidates.get(group) for group in files})
 
-    def _asked(self, group: str, now: float) -> _Asked:
+    def _arguments_of(self, group: str, now: float) -> _ReadArguments:
         """Return what is known of a group before it is read."""
         before, names, named = self._candidates.get(group, ()), self._index.names(group), self._state_file.named
-        return _Asked(group=group, names=names, named=named, before=before, now=now)
+        return _ReadArguments(group=group, names=names, named=named, before=before, now=now)
 
     def _update(self, group: str, reading: FileGroupReading, now: float) -> None:
         """Remember what was read of a group, and decide when to read it again."""
@@ -261,8 +265,8 @@ class CheckpointDirectory:
             self._note_folder(group, reading)
         for settlement in reading.given_up:
             self._give_up(settlement)
-        _note(self._reasons, group, tuple(reading.reasons))
-        _note(self._unknown, group, reading.unknown)
+        _set_or_remove(self._reasons, group, tuple(reading.reasons))
+        _set_or_remove(self._unknown, group, reading.unknown)
         self._candidates[group] = tuple(reading.candidates)
         if group not in self._index.groups():
             del self._candidates[group]
@@ -308,7 +312,7 @@ class CheckpointDirectory:
         return _Due(at, until) if at < _NEVER.at or now < until else _NEVER
 
 
-def _note(by_group: dict[str, T], group: str, value: T) -> None:
+def _set_or_remove(by_group: dict[str, T], group: str, value: T) -> None:
     """Set the value of a group, or remove it if the value is empty."""
     if value:
         by_group[group] = value

@@ -62,8 +62,8 @@ class BestExport:
 
     def as_json(self) -> dict[str, Any]:
         """Return the manifest, with the paths on this machine."""
-        said: dict[str, Any] = json.loads(dumps(self.manifest))
-        return said | {"folder": str(self.folder), "path": str(self.path)}
+        document: dict[str, Any] = json.loads(dumps(self.manifest))
+        return document | {"folder": str(self.folder), "path": str(self.path)}
 
 
 def print_best(flags: dict[str, Any], *, as_json: bool, copy_to: Path | None) -> None:
@@ -85,6 +85,7 @@ def print_best(flags: dict[str, Any], *, as_json: bool, copy_to: Path | None) ->
 
 
 def _print(path: Path, document: dict[str, Any], *, as_json: bool) -> None:
+    """Print the document, or else the path alone, for a script."""
     if as_json:
         typer.echo(json.dumps(document, indent=1, allow_nan=False))
     else:  # a script needs the bytes of the path, and a terminal must not obey a checkpoint's name
@@ -92,7 +93,7 @@ def _print(path: Path, document: dict[str, Any], *, as_json: bool) -> None:
 
 
 def _saved_best(settings: Settings, storage: Storage) -> tuple[Path, dict[str, Any]]:
-    """Return the path of the best checkpoint where training saved it, and what is known of it; say that on stderr, too.
+    """Return the path of the best checkpoint where training saved it, and its facts. Warn that it is not exported.
 
     Raises `NoExportError` if no number has a direction, or the files are gone or other ones by now.
     """
@@ -117,8 +118,8 @@ def _saved_best(settings: Settings, storage: Storage) -> tuple[Path, dict[str, A
     if checkpoint is None or not is_there:
         raise NoExportError(f"{about}; it is gone, and was not exported: {_remedy(settings)}")
     warn(f"{about}; it is not exported, so training may delete it: {_remedy(settings)}")
-    known = {"checkpoint": checkpoint.name, "digest": checkpoint.digest, "step": checkpoint.step, "exported": False}
-    return path, known | {"metric": metric, "value": best.number, "path": str(path)}
+    facts = {"checkpoint": checkpoint.name, "digest": checkpoint.digest, "step": checkpoint.step, "exported": False}
+    return path, facts | {"metric": metric, "value": best.number, "path": str(path)}
 
 
 def find_best(settings: Settings, storage: Storage) -> BestExport:
@@ -162,8 +163,8 @@ def read_best(settings: Settings, storage: Storage) -> BestExport:
 def copy_best(best: BestExport, target: Path, answered: Callable[[], None]) -> Path:
     """Copy an export, with its original names and its manifest, to a new folder that appears by one rename; return it.
 
-    Only the files are copied that the format of the checkpoint names: others may be planted. So may the manifest, which
-    is written anew from what the journal says.
+    Only files that the format of the checkpoint names are copied, because another user may have added others. The
+    manifest is written anew from the journal, because another user may have changed it.
 
     `answered`: called while the copy goes on.
 

@@ -33,13 +33,13 @@ Breaks = Mapping[int, Mapping[str, str]]
 
 _NAME: Final = 20  # columns in which a name is not folded: `model.ckpt-12000`, `epoch-03.keras`
 _HEADING: Final = 12  # columns in which the name of a metric is not folded
-_BEFORE_METRICS: Final = 3
+_BEFORE_METRICS: Final = 3  # columns: step, checkpoint, status
 _LEAST_WANTED: Final = ("workers", "examples", "lag", "took", "time")
 """The columns that are left out first, where there is no room for all."""
 
-_NAMED: Final = 4
-_SPARKLINES_SHOWN: Final = 8
-_EVALUATIONS_SHOWN: Final = 40
+_NAMED: Final = 4  # columns without room that a line below the table names
+_SPARKLINES_SHOWN: Final = 8  # metrics
+_EVALUATIONS_SHOWN: Final = 40  # in a sparkline
 _FEWEST_SHOWN: Final = 3  # a sparkline of two values shows nothing
 
 

@@ -11,7 +11,7 @@ import struct
 import zipfile
 import zlib
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import BinaryIO, Final
 
 from sidecar.checkpoints.formats.format import shown
@@ -25,15 +25,21 @@ MAX_MEMBERS: Final = 65_000
 """One member takes up to 1 KB of memory while the table is read."""
 
 _ENTRY: Final = b"PK\x01\x02"
-_MEMBER: Final = 15  # units of work
+_WORK_PER_MEMBER: Final = 15
 _END: Final = b"PK\x05\x06"
-_END_BYTES: Final = 22
+_END_RECORD: Final = struct.Struct("<4s4H2LH")
+"""Signature, this disk, disk of the table, entries here, entries, length and offset of the table, comment length."""
+
 _END_64: Final = b"PK\x06\x06"
-_END_64_BYTES: Final = 56
+_END_RECORD_64: Final = struct.Struct("<4sQ2H2L4Q")
+"""Signature, own length, two versions, then the same as in the smaller record, without a comment."""
+
 _LOCATOR: Final = b"PK\x06\x07"
 _LOCATOR_BYTES: Final = 20
 _LOCAL: Final = b"PK\x03\x04"
-_LOCAL_BYTES: Final = 30
+_LOCAL_HEADER: Final = struct.Struct("<4s5H3L2H")
+"""Signature, version, flags, method, time, date, CRC-32, stored size, size, lengths of the name and of more fields."""
+
 _FULL_16: Final = 0xFFFF
 _FULL_32: Final = 0xFFFFFFFF
 _UTF_8: Final = 0x800  # flag: the name is in UTF-8, not in cp437
@@ -63,9 +69,9 @@ def archives_in(file: BinaryIO, name: str) -> Iterator[range]:
     """
     end = os.fstat(file.fileno()).st_size
     while end:
-        start = max(0, end - _END_64_BYTES - _LOCATOR_BYTES - _END_BYTES)
+        start = max(0, end - _END_RECORD_64.size - _LOCATOR_BYTES - _END_RECORD.size)
         record = os.pread(file.fileno(), end - start, start)
-        if record[:4] != _END_64 or record[-_END_BYTES:][:4] != _END:
+        if record[:4] != _END_64 or record[-_END_RECORD.size :][:4] != _END:
             raise CorruptError(f"{name}: there is no end of an archive at {end}")
         length = len(record) + _number(record, 40, 8) + _number(record, 48, 8)  # and the table, and what lies before it
         if length > end:
@@ -90,7 +96,7 @@ def read_members(file: BinaryIO, name: str, work: WorkBudget, place: range | Non
     entries = sorted(_entries(os.pread(file.fileno(), length, offset), count, name), key=lambda entry: entry[1])
     members, end = [], place.start
     for entry, inside, flags in entries:
-        work.add(_MEMBER)
+        work.add(_WORK_PER_MEMBER)
         at = place.start + inside
         if not end <= at < offset:
             raise CorruptError(f"{name}: {shown(entry.name)} at {at} overlaps another member or the table")
@@ -110,27 +116,24 @@ def _find_table(file: BinaryIO, place: range, name: str) -> tuple[int, int, int]
 
     Raises `CorruptError` if the table does not end where its end record begins.
     """
-    window = min(len(place), _END_BYTES + _FULL_16)
+    window = min(len(place), _END_RECORD.size + _FULL_16)
     tail = os.pread(file.fileno(), window, place.stop - window)
     at = tail.rfind(_END)
-    while at >= 0 and at + _END_BYTES + _number(tail, at + 20, 2) != len(tail):  # a comment follows the record
+    while at >= 0 and not _ends_with(tail, at):
         at = tail.rfind(_END, 0, at)
     if at < 0:
         raise IncompleteError(f"{name} does not end with its zip table: it is being written, or its writer died")
-    disk, first_disk, count, length, offset = (
-        _number(tail, at + i, n) for i, n in ((4, 2), (6, 2), (10, 2), (12, 4), (16, 4))
-    )
-    counted, end = _number(tail, at + 8, 2), place.stop - window + at
+    _, disk, first_disk, counted, count, length, offset, _ = _END_RECORD.unpack_from(tail, at)
+    end = place.stop - window + at
     locator = os.pread(file.fileno(), _LOCATOR_BYTES, max(place.start, end - _LOCATOR_BYTES))
     is_full = _FULL_16 in (count, counted) or _FULL_32 in (length, offset)
     if is_full or locator[:4] == _LOCATOR:  # PyTorch's writer, miniz, writes the large record for small files, too
         end = min(place.start + _number(locator, 8, 8), place.stop)
-        record = os.pread(file.fileno(), _END_64_BYTES, end)
-        if locator[:4] != _LOCATOR or record[:4] != _END_64 or len(record) < _END_64_BYTES:
+        record = os.pread(file.fileno(), _END_RECORD_64.size, end)
+        if locator[:4] != _LOCATOR or record[:4] != _END_64 or len(record) < _END_RECORD_64.size:
             raise CorruptError(f"{name}: the zip table of a large file is damaged")
-        disk, first_disk = _number(record, 16, 4), _number(record, 20, 4)
         small = ((counted, _FULL_16), (count, _FULL_16), (length, _FULL_32), (offset, _FULL_32))
-        counted, count, length, offset = (_number(record, i, 8) for i in (24, 32, 40, 48))
+        *_, disk, first_disk, counted, count, length, offset = _END_RECORD_64.unpack(record)
         for (value, full), large in zip(small, (counted, count, length, offset), strict=True):
             if value not in (full, large):
                 raise CorruptError(f"{name}: its two end records contradict each other, {value} and {large}")
@@ -142,9 +145,17 @@ def _find_table(file: BinaryIO, place: range, name: str) -> tuple[int, int, int]
     return offset, length, count
 
 
+def _ends_with(tail: bytes, at: int) -> bool:
+    """Return whether the end record at `at`, with the comment behind it, reaches to the end of the file."""
+    if len(tail) - at < _END_RECORD.size:
+        return False
+    *_, comment_bytes = _END_RECORD.unpack_from(tail, at)
+    return bool(at + _END_RECORD.size + comment_bytes == len(tail))
+
+
 def _entries(table: bytes, count: int, name: str) -> Iterator[tuple[Member, int, int]]:
     """Yield (entry, offset of its local header, flags) for each entry of the table."""
-    end = struct.pack("<4s4H2LH", _END, 0, 0, 0, 0, len(table), 0, 0)  # here the table begins at 0
+    end = _END_RECORD.pack(_END, 0, 0, 0, 0, len(table), 0, 0)  # here the table begins at 0
     if table.count(_ENTRY) > MAX_MEMBERS:
         raise CorruptError(f"{name} has a zip table of more than {MAX_MEMBERS} members, more than any model needs")
     try:
@@ -195,28 +206,19 @@ def _located(file: BinaryIO, member: Member, at: int, flags: int, name: str) -> 
 
     Raises `CorruptError` if the local header contradicts the table.
     """
-    header = os.pread(file.fileno(), _LOCAL_BYTES, at)
-    if header[:4] != _LOCAL or len(header) < _LOCAL_BYTES:
+    header = os.pread(file.fileno(), _LOCAL_HEADER.size, at)
+    if header[:4] != _LOCAL or len(header) < _LOCAL_HEADER.size:
         raise CorruptError(f"{name}: {shown(member.name)} is not where the zip table says")
-    name_bytes, extra_bytes = _number(header, 26, 2), _number(header, 28, 2)
-    if os.fsdecode(os.pread(file.fileno(), name_bytes, at + _LOCAL_BYTES)) != member.name:
+    _, _, _, method, _, _, crc, stored_size, size, name_bytes, extra_bytes = _LOCAL_HEADER.unpack(header)
+    if os.fsdecode(os.pread(file.fileno(), name_bytes, at + _LOCAL_HEADER.size)) != member.name:
         raise CorruptError(f"{name}: {shown(member.name)} has another name in its own header")
-    header_says = _number(header, 8, 2), _number(header, 14, 4), _number(header, 18, 4), _number(header, 22, 4)
-    small = tuple(min(size, _FULL_32) for size in (member.stored_size, member.size))
-    known = (small, (_FULL_32, _FULL_32))  # a writer that reserved room for large sizes writes them elsewhere
-    if header_says[0] != member.method or (
-        not flags & _STREAMED and (header_says[1] != member.crc or header_says[2:] not in known)
-    ):
+    in_table = (min(member.stored_size, _FULL_32), min(member.size, _FULL_32))
+    elsewhere = (_FULL_32, _FULL_32)  # a writer that reserved room for large sizes writes them into more fields
+    has_equal_content = crc == member.crc and (stored_size, size) in (in_table, elsewhere)
+    if method != member.method or not (flags & _STREAMED or has_equal_content):
         raise CorruptError(f"{name}: {shown(member.name)} has another size or checksum in its own header")
-    start = at + _LOCAL_BYTES + name_bytes + extra_bytes
-    return Member(
-        name=member.name,
-        method=member.method,
-        crc=member.crc,
-        stored_size=member.stored_size,
-        size=member.size,
-        start=start,
-    )
+    start = at + _LOCAL_HEADER.size + name_bytes + extra_bytes
+    return replace(member, start=start)
 
 
 def compare_checksum(file: BinaryIO, member: Member, name: str) -> None:
