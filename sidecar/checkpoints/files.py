@@ -27,8 +27,8 @@ _NEVER_FOLDERS: Final = re.compile("|".join(map(translate, (*NEVER, "*_temp", "t
 _SAMPLE_BYTES: Final = 64 * 1024
 _ALL_BYTES: Final = 16 * 1024 * 1024  # a file up to this size is hashed as a whole: that takes less than a scan may
 _ABSENT: Final = (errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG)  # such a path does not exist
-_STRIDE_BYTES: Final = 1024 * 1024
-_PROBE_BYTES: Final = 4096
+_STRIDE_BYTES: Final = 1024 * 1024  # from one probe to the next
+_PROBE_BYTES: Final = 4096  # read at each stride of a large file
 _MOST_PROBES: Final = 16 * 1024
 
 MOST_ENTRIES: Final = 120_000
@@ -229,8 +229,8 @@ def update_from_content(digest: "hashlib._Hash", file: BinaryIO, work: WorkBudge
     """Update a digest with a file that has no checksums: its size and its content, of a large file a part of each MiB.
 
     These parts are 64 KiB at the head and at the tail, where formats have their tables, and 4 KiB of each MiB between
-    them, so that changed weights change the digest wherever they lie. Above 16 GiB the parts lie further apart, because
-    a scan must end. So they do once the files of one checkpoint have used up the samples of its `work`.
+    them, so that changed weights change the digest wherever they lie. Because a scan must end, the parts lie further
+    apart above 16 GiB, and when the files of one checkpoint have used up the samples of its `work`.
     """
     descriptor = file.fileno()
     size = os.fstat(descriptor).st_size

@@ -1,4 +1,4 @@
-"""The commands, one module or folder each. Imported by the command line alone.
+"""Implement the commands, one module or folder each. Only the command line imports them.
 
 Their parts are built from the settings by `from_settings`, `worker_pool` and, for a daemon, `bootstrap`.
 """

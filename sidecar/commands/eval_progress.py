@@ -51,6 +51,7 @@ def shown_progress(
 
 
 def _never_busy() -> str:
+    """Return no sentence, as if this machine had little to do."""
     return ""
 
 
@@ -87,7 +88,7 @@ class ProgressLines:
     """Write what the slowest worker does, every ten seconds. A quick evaluation writes nothing."""
 
     def __init__(
-        self, framework: str, clock: Clock, write: Callable[[str], None], *, busy: Callable[[], str] = str
+        self, framework: str, clock: Clock, write: Callable[[str], None], *, busy: Callable[[], str] = _never_busy
     ) -> None:
         self._framework, self._clock, self._write, self._busy = framework, clock, write, busy
         self._rates = WorkerRates()

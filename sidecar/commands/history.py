@@ -38,14 +38,14 @@ def form_of(asked: Mapping[HistoryForm, bool]) -> HistoryForm:
 
 
 def history_of(flags: dict[str, Any], console: Console) -> tuple[Settings, RunHistory]:
-    """Return the settings, and what reads the history of the run. Its progress is shown on a console."""
+    """Return the settings, and the reader of the run's history, which shows its progress on a console."""
     settings, timeout, observer = observer_of(flags)
     progress = partial(reading_progress, console, timeout.clock)
     return settings, RunHistory(observer.storage, timeout, progress)
 
 
-def none_yet(settings: Settings, history: RunHistory) -> str:
-    """Return a sentence for a person if a history that was read is empty, or an empty text."""
+def why_empty(settings: Settings, history: RunHistory) -> str:
+    """Return why the history that was read has no result, as a sentence; an empty text if it has some."""
     if history.state.log.count:
         return ""
     if history.timeout.call(lambda: find_run(history.storage)) is None:
@@ -53,8 +53,8 @@ def none_yet(settings: Settings, history: RunHistory) -> str:
     return f"run {settings.run}: no result yet; `{typed(settings, 'status')}` shows what is going on"
 
 
-def _there_is(entries: Iterable[Entry]) -> str:
-    """Return the metrics, eval sets and steps of a history, for a person who asked for others."""
+def _contents_of(entries: Iterable[Entry]) -> str:
+    """Return the metrics, eval sets and steps of a history, for a message to a person who asked for others."""
     metrics, eval_sets, steps = dict[str, None](), dict[str, None](), set[int]()
     for each in entries:
         if isinstance(each, Closed) and each.outcome.result is not None:
@@ -76,11 +76,11 @@ def print_history_of(flags: dict[str, Any], wanted: HistoryFilter, form: History
     found = list(history.chosen(wanted))
     if form == "json":
         typer.echo(json.dumps(entry_rows(found), indent=1, allow_nan=False))
-    elif why := none_yet(settings, history):
+    elif why := why_empty(settings, history):
         typer.echo(why)
     elif not found:
         none = f"none of the {history.state.log.count} results is what the options ask for"
-        typer.echo(printable(f"{none}; {_there_is(history.oldest_first())}"))
+        typer.echo(printable(f"{none}; {_contents_of(history.oldest_first())}"))
     elif form == "plot":
         console = Console()
         colors = console.is_terminal and not console.no_color and console.color_system is not None
@@ -95,9 +95,9 @@ def print_history_of(flags: dict[str, Any], wanted: HistoryFilter, form: History
 
 
 def print_export(flags: dict[str, Any], wanted: HistoryFilter, form: ExportFormat) -> None:
-    """Print the numbers that were asked for, as they are read.
+    """Print the chosen numbers while they are read.
 
-    Without any print an empty document, and the reason as an error.
+    If there are no results, print an empty document, and the reason on standard error.
     """
     here = Console(stderr=True, force_terminal=False) if sys.stdout.isatty() else Console(stderr=True)
     settings, history = history_of(flags, here)  # on a terminal, the document itself is the progress
@@ -110,5 +110,5 @@ def print_export(flags: dict[str, Any], wanted: HistoryFilter, form: ExportForma
         parts = as_openmetrics(entries, settings.run)
     for part in parts:
         typer.echo(part, nl=False)
-    if why := none_yet(settings, history):
+    if why := why_empty(settings, history):
         typer.echo(why, err=True)

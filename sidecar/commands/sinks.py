@@ -33,9 +33,9 @@ class Closing(Protocol):
 
 
 def make_sinks(settings: Settings, environ: Mapping[str, str] = os.environ) -> list[Sink]:
-    """Return the sinks of the settings. What a sink needs is imported only if there is one.
+    """Return the sinks of the settings. The module of a sink is imported only if the settings name the sink.
 
-    Raises `SettingsError` if one cannot be made: a daemon without it would lose its results without a word.
+    Raises `SettingsError` if one cannot be made, because a daemon without it would lose results silently.
     """
     sinks: list[Sink] = []
     if settings.remote_write is not None:
@@ -59,7 +59,7 @@ def make_sinks(settings: Settings, environ: Mapping[str, str] = os.environ) -> l
 def start_deliveries(settings: Settings, log: EventLog) -> list[Delivery]:
     """Return a delivery to each sink of the settings. Raises `SettingsError` if one cannot be made."""
     storage = PosixStorage(settings.run_dir)
-    sinks: list[Sink | EventSink] = [*make_sinks(settings), *_acts(settings, log)]
+    sinks: list[Sink | EventSink] = [*make_sinks(settings), *_acting_sinks(settings, log)]
     deliveries = [Delivery(sink, storage, settings.run, log, run_dir=settings.run_dir) for sink in sinks]
     for delivery in deliveries:
         delivery.start()
@@ -67,7 +67,7 @@ def start_deliveries(settings: Settings, log: EventLog) -> list[Delivery]:
 
 
 def start_uploads(settings: Settings, deliveries: Sequence[Delivery], log: EventLog) -> list[Closing]:
-    """Return what uploads the best checkpoints, if the settings ask for it."""
+    """Start the upload of the best checkpoints, if the settings ask for it, and return it."""
     if not settings.mlflow_log_best or not _logs_to_mlflow(settings):
         return []
     from sidecar.publishing.sinks.mlflow_best import BestUpload  # noqa: PLC0415 - likewise
@@ -80,8 +80,8 @@ def start_uploads(settings: Settings, deliveries: Sequence[Delivery], log: Event
     return [upload]
 
 
-def _acts(settings: Settings, log: EventLog) -> Iterator[EventSink]:
-    """Yield the sinks that act on what happened."""
+def _acting_sinks(settings: Settings, log: EventLog) -> Iterator[EventSink]:
+    """Yield the sinks that act on results instead of showing them: hooks and the early stop."""
     if settings.hooks:
         from sidecar.commands.hooks import make_hooks  # noqa: PLC0415 - likewise
 

@@ -31,8 +31,8 @@ from sidecar.protocol.records import StepSource
 
 _PICKLE: Final = "data.pkl"
 _LEGACY: Final = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."  # a pickle of torch's magic number
-_SCRIPT: Final = "constants.pkl"
-_EXPORTED: Final = "archive_format"
+_TORCHSCRIPT_MEMBER: Final = "constants.pkl"
+_EXPORT_MEMBER: Final = "archive_format"
 _TENSORS: Final = "data/"
 _READ_BYTES: Final = 16 * 1024
 _MOST_BYTES: Final = 1024 * 1024
@@ -53,16 +53,16 @@ class TorchZip:
 
     def file_group(self, name: str) -> str | None:
         """Return the file itself: it is a group of its own."""
-        return name if _is_named_so(name) else None
+        return name if _has_known_name(name) else None
 
     def candidates(self, folder: Path, listing: Listing) -> Iterator[Candidate]:
         """Yield every file with a suffix of the format."""
         del folder
         for file in listing.files.values():
-            if _is_named_so(file.name):
+            if _has_known_name(file.name):
                 yield Candidate(name=file.name, files=(file,))
         for name in sorted(listing.escaping):
-            if _is_named_so(name):
+            if _has_known_name(name):
                 yield Candidate(name=name, files=(), leaving=name)
 
     def inspect(
@@ -73,12 +73,12 @@ class TorchZip:
         `step_key`: a key of the saved mapping. Content without checksums is sampled.
         """
         work = WorkBudget() if work is None else work
-        with open_file(folder, _require_named_so(name)) as file:
+        with open_file(folder, _require_known_name(name)) as file:
             members = _members(file, name, work)
             digest = hashlib.sha256(f"{self.name}\0".encode())
-            has_checksums = _update(digest, members, file, work)
+            has_checksums = _add_members(digest, members, file, work)
             step = _step(file, members[_PICKLE], (step_key,) if step_key else STEP_KEYS, work)
-            state = _state(file, members, work) if has_checksums and LAST.fullmatch(name) else None
+            state = _training_state_digest(file, members, work) if has_checksums and LAST.fullmatch(name) else None
             size = sum(member.size for member in members.values())
             members.clear()  # so that there are never two large tables in memory
         source: StepSource = "step_key" if step_key else "variable"
@@ -90,7 +90,7 @@ class TorchZip:
 
     def check(self, folder: Path, name: str) -> None:
         """Compare every member that has a CRC-32 with it. `torch.load` does not."""
-        check_archive(folder, _require_named_so(name))
+        check_archive(folder, _require_known_name(name))
 
     def written_in_place(self, file: str) -> bool:
         """Return True: `torch.save` writes under the final name."""
@@ -98,16 +98,17 @@ class TorchZip:
         return True
 
 
-def _is_named_so(name: str) -> bool:
+def _has_known_name(name: str) -> bool:
+    """Return whether a file may be a checkpoint of this format by its name."""
     is_weights = name.startswith("pytorch_model") and name.endswith(".bin")  # other .bin files hold anything
     return (is_weights or name.endswith(TorchZip.suffixes)) and _NO_MODEL.fullmatch(name) is None
 
 
-def _require_named_so(name: str) -> str:
+def _require_known_name(name: str) -> str:
     """Return the name unchanged. Raises `VanishedError` if no checkpoint of this format has such a name."""
     if _NO_MODEL.fullmatch(name):
         raise VanishedError(f"{name} is not a checkpoint by its name, but a part of one without the whole model")
-    return name if _is_named_so(name) else require_suffix(name, TorchZip.suffixes)
+    return name if _has_known_name(name) else require_suffix(name, TorchZip.suffixes)
 
 
 def _members(file: BinaryIO, name: str, work: WorkBudget) -> dict[str, Member]:
@@ -127,9 +128,9 @@ def _members(file: BinaryIO, name: str, work: WorkBudget) -> dict[str, Member]:
         folder, _, inner = member.name.partition("/")
         folders.add(folder)
         members[inner] = member
-    if _SCRIPT in members:
+    if _TORCHSCRIPT_MEMBER in members:
         raise CorruptError(f"{name} is a program of TorchScript, not a checkpoint: save model.state_dict()")
-    if _EXPORTED in members:
+    if _EXPORT_MEMBER in members:
         raise CorruptError(f"{name} is a program of torch.export, not a checkpoint: save model.state_dict()")
     if len(folders) != 1 or _PICKLE not in members:
         raise CorruptError(f"{name} is a zip archive, but not one of torch.save: it has no {_PICKLE}")
@@ -141,7 +142,7 @@ def _members(file: BinaryIO, name: str, work: WorkBudget) -> dict[str, Member]:
 def update_from_archive(digest: "hashlib._Hash", folder: Path, name: str, work: WorkBudget) -> None:
     """Check that a file of `torch.save` is whole, whatever its name, and add its content to a digest."""
     with open_file(folder, name) as file:
-        _update(digest, _members(file, name, work), file, work)
+        _add_members(digest, _members(file, name, work), file, work)
 
 
 def check_archive(folder: Path, name: str) -> None:
@@ -161,7 +162,7 @@ def check_archives(folder: Path, name: str) -> None:
                     compare_checksum(file, member, name)
 
 
-def _update(digest: "hashlib._Hash", members: Mapping[str, Member], file: BinaryIO, work: WorkBudget) -> bool:
+def _add_members(digest: "hashlib._Hash", members: Mapping[str, Member], file: BinaryIO, work: WorkBudget) -> bool:
     """Add the content of an archive to a digest, and return whether all of it has checksums."""
     for inner, member in sorted(members.items()):
         digest.update(f"{inner}\0{member.size}\0{member.crc}\0".encode("utf-8", "surrogateescape"))
@@ -191,20 +192,20 @@ def _step(file: BinaryIO, pickled: Member, keys: tuple[str, ...], work: WorkBudg
 def _same_as(folder: Path, name: str, state: str | None, work: WorkBudget) -> tuple[str, ...]:
     """Return the other checkpoints in the folder with the same training state, if this name is an additional one.
 
-    `state`: of a `last.ckpt`, as `_state` returns it; None: no other file is compared.
+    `state`: of a `last.ckpt`, as `_training_state_digest` returns it; None: no other file is compared.
     """
     target = target_of_link(folder, name)
     if target is not None:
-        return (target,) if _is_named_so(target) else ()
+        return (target,) if _has_known_name(target) else ()
     same = []
     for other in saved_before(folder, name) if state is not None else ():
         with contextlib.suppress(CheckpointError, OSError), open_file(folder, other) as opened:
-            if _state(opened, _members(opened, other, work), work) == state:
+            if _training_state_digest(opened, _members(opened, other, work), work) == state:
                 same.append(other)
     return tuple(same)
 
 
-def _state(file: BinaryIO, members: Mapping[str, Member], work: WorkBudget) -> str:
+def _training_state_digest(file: BinaryIO, members: Mapping[str, Member], work: WorkBudget) -> str:
     """Return a digest of the training state: the step, and the size and checksum of each tensor by its name."""
     digest = hashlib.sha256(f"{_step(file, members[_PICKLE], STEP_KEYS, work)}\0".encode())
     for inner, member in sorted(members.items()):

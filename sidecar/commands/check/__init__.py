@@ -1,1 +1,1 @@
-"""Implement `sidecar check`: `command` tries on this node what a daemon needs, and `peers` checks the other nodes."""
+"""Implement `sidecar check`: `command` runs all trials, the other modules have one subject each, `report` prints."""

@@ -11,10 +11,10 @@ from typing import Final
 
 from sidecar.errors import NoRoomError, StorageError
 
-_SMALL: Final = 100
-"""A pin that takes less than one part in this many of the free bytes is always allowed. Such pins never take all of it.
+_SMALL_PART: Final = 100
+"""A pin of less than a hundredth of the free bytes is always allowed. Such pins never fill the disk.
 
-Otherwise a small disk with small checkpoints, with less than `keep_free` from the start, would never see an evaluation.
+Without this rule, a small disk that has less than `keep_free` bytes from the start would never get an evaluation.
 """
 
 
@@ -37,7 +37,7 @@ class DiskBudget:
         free = self.free()
         if free is None or free >= self.keep_free:
             return
-        if (alone := held_alone()) > 0 and (alone + size) * _SMALL > free:
+        if (alone := held_alone()) > 0 and (alone + size) * _SMALL_PART > free:
             raise NoRoomError(
                 f"{free} bytes are free, less than keep_free_bytes = {self.keep_free}, "
                 f"and removing pins would free {alone} bytes"
@@ -46,7 +46,7 @@ class DiskBudget:
     def require_copy(self, size: int) -> None:
         """Raise `NoRoomError` unless a copy of that size leaves enough free."""
         free = self.free()
-        if free is not None and free - size < self.keep_free and size * _SMALL > free:
+        if free is not None and free - size < self.keep_free and size * _SMALL_PART > free:
             raise NoRoomError(
                 f"a copy of {size} bytes would leave less than {self.keep_free} of {free} bytes free (keep_free_bytes)"
             )
