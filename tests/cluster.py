@@ -86,7 +86,7 @@ class Cluster:
         return {node: daemon for node, daemon in self.daemons.items() if daemon.process.poll() is None}
 
     def phases(self):
-        """What the worker processes are doing."""
+        """Return what the worker processes are doing."""
         return {each["state"] for daemon in self.living().values() for each in daemon.status().get("workers", [])}
 
     def is_whole(self):
@@ -205,7 +205,7 @@ class Cluster:
         return self.daemons[node].log()[self._read[node] :]
 
     def words(self):
-        """What every daemon said last."""
+        """Return what every daemon said last."""
         return "\n".join(f"{node}: {daemon.err[-1500:]}" for node, daemon in self.daemons.items())
 
     def _strays(self):

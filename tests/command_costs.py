@@ -1,4 +1,4 @@
-"""What a command costs: processor seconds, and the most memory that was resident."""
+"""Measure the cost of a command: processor seconds, and the most memory that was resident."""
 
 import json
 import subprocess

@@ -102,7 +102,7 @@ def _unconfigured_log():
 
 @dataclass(frozen=True)
 class Trained:
-    """What the trainer left behind: one folder per kind of checkpoint, and what plain Keras says about each."""
+    """Hold what the trainer left behind: one folder per kind of checkpoint, and what plain Keras says about each."""
 
     folder: Path
     expected: dict

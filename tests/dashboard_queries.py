@@ -82,7 +82,7 @@ def panel(name, identity):
 
 
 def joined(prometheus, name, identity, metric=".*"):
-    """What a panel makes of its samples, as {time: {column: value}}: the samples of one evaluation have one time."""
+    """Return the rows of a panel, as {time: {column: value}}: the samples of one evaluation have one time."""
     (shown,) = (each for each in panels_of(load(name)) if each["id"] == identity)
     names = {}
     for step in shown["transformations"]:

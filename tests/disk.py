@@ -28,7 +28,7 @@ class Disk:
 
     @contextlib.contextmanager
     def frozen(self):
-        """Whoever writes waits until this ends; reading goes on."""
+        """Writers wait until this ends; reading goes on."""
         _run("fsfreeze", "--freeze", self.path)
         try:
             yield

@@ -160,7 +160,7 @@ class FaultyStorage:
 
 @dataclass
 class ListLog:
-    """What was told."""
+    """Hold what was told."""
 
     events: list[tuple[str, dict]] = field(default_factory=list)
     entries: list = field(default_factory=list)
@@ -406,7 +406,7 @@ class Node:
         return worked
 
     def reply(self, process: FakeProcess, command):
-        """What a worker that finds nothing wrong answers."""
+        """Return what a worker that finds nothing wrong answers."""
         if isinstance(command, Check):
             return Checked(self.task, ("test",), {})
         if isinstance(command, Join):
@@ -448,7 +448,7 @@ class Node:
 
     @property
     def status(self) -> Status:
-        """What it showed last."""
+        """Return what it showed last."""
         return self.statuses[-1]
 
     @property
@@ -486,12 +486,12 @@ def pass_time(seconds: float, *nodes: Node, step: float = 1.0) -> None:
 
 
 def failed(kind: str, message: str = "because", plan: int | None = None, rank: int | None = None) -> Failed:
-    """What a worker says that met a problem."""
+    """Return what a worker says that met a problem."""
     return Failed(kind=kind, message=message, plan=plan, rank=rank)
 
 
 def done(plan: int, join: Join, accuracy: float = 0.75, examples: int = 1003, number: Value | None = None) -> Done:
-    """What a rank says that found the result."""
+    """Return what a rank says that found the result."""
     values = {"test": {"accuracy": number or Value(value=accuracy, hex=accuracy.hex())}}
     phases = {"restore": 0.1, "evaluate": 0.5, "reduce": 0.01, "save": 0.05}
     result = Result(

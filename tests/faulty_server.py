@@ -1,6 +1,6 @@
 """Serves a folder as a filesystem in user space but for what rules refuse: `faulty_server.py SOURCE AT RULES FLUSHES`.
 
-RULES is a JSON file, read at each operation: see faulty.py, which writes it. What is made, named and flushed goes into
+RULES is a JSON file, read at each operation: see faulty.py, which writes it. Made, named and flushed files go into
 FLUSHES, a line of JSON each, from which faulty.py knows what a machine without power still has.
 """
 

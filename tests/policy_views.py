@@ -1,4 +1,4 @@
-"""What the policy is asked about in tests: views, nodes, checkpoints and journals with defaults."""
+"""Build views, nodes, checkpoints and journals with defaults for the policy."""
 
 from dataclasses import fields
 

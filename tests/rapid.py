@@ -14,7 +14,7 @@ START_SECONDS = 60.0  # for TensorFlow, on a busy machine
 
 @dataclass(frozen=True)
 class Rapid:
-    """What the trainer saved, how the daemon's run ended, and what it said on the way."""
+    """Hold what the trainer saved, how the daemon's run ended, and what it said on the way."""
 
     saved: list
     ended: object

@@ -95,7 +95,7 @@ def test_only_a_regular_file_counts(place, file, tmp_path):
 
 
 def test_storage_trouble_disturbs_no_training(place, file, monkeypatch):
-    """Whatever error the system gives."""
+    """Take any error of the system."""
     file.write_text(json.dumps(SIGNAL))
     for name in ("lstat", "open"):
         with monkeypatch.context() as patch:

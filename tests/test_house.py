@@ -10,6 +10,9 @@ ROOT = TESTS.parent
 SOURCES = ROOT / "sidecar"
 MOST_WORDS = 5
 MOST_FIELDS = 15
+MOST_PATCHES = 279  # calls of setattr in tests; it only falls
+MOST_PRIVATE_READS = 194  # reads of `_name` of objects in tests; it only falls
+RIDDLES = ("What", "Whatever", "Who", "Whoever", "Whose", "Of")  # no sentence of a docstring begins with them
 UNTESTED = {
     "checkpoints/known_candidate.py": "a record with one property; test_file_group_reader.py",
     "commands/bootstrap.py": "puts a daemon together; tests/integration starts it",
@@ -240,3 +243,55 @@ def test_what_is_tested_elsewhere_is_tested_there():
     """Every file and folder that a reason names exists."""
     named = {path for reason in UNTESTED.values() for path in re.findall(r"tests/[\w/]+(?:\.py)?", reason)}
     assert [path for path in sorted(named) if not (ROOT / path).exists()] == []
+
+
+def trees_of_tests():
+    """Yield each Python file of the tests as a tree."""
+    return (ast.parse(path.read_text()) for path in sorted(TESTS.rglob("*.py")))
+
+
+def is_patch(node):
+    """Tell whether a node calls `setattr` or `monkeypatch.setattr`."""
+    return isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] == "setattr"
+
+
+def is_private_read(node):
+    """Tell whether a node reads `_name` of anything but `self`, `cls` or a module of the system."""
+    if not isinstance(node, ast.Attribute) or not re.match(r"_[a-z]", node.attr):
+        return False
+    return ast.unparse(node.value) not in {"self", "cls", "os", "sys", "np"}
+
+
+def riddles_in(text):
+    """Return the sentences of a docstring that begin with one of RIDDLES."""
+    sentences = re.split(r"(?<=[.!?])\s+", " ".join(text.split()))
+    return [each for each in sentences if each.startswith(tuple(f"{word} " for word in RIDDLES))]
+
+
+def test_patches_private_reads_and_riddles_are_recognised():
+    """The rules below find each of them, and nothing that only looks alike."""
+    nodes = list(
+        ast.walk(ast.parse("patch.setattr(os, 'x', 1)\nsetattr(a, 'b', c)\na.set(b)\na.b._c(self._d)\nos._exit(0)"))
+    )
+    assert (sum(map(is_patch, nodes)), sum(map(is_private_read, nodes))) == (2, 1)
+    assert riddles_in("Whatever it is. Offer it.\nOf all. What?") == ["Whatever it is.", "Of all."]
+
+
+def test_tests_patch_and_look_inside_ever_less():
+    """The product takes clocks, storage and starters as arguments."""
+    nodes = [node for tree in trees_of_tests() for node in ast.walk(tree)]
+    assert sum(map(is_patch, nodes)) <= MOST_PATCHES
+    assert sum(map(is_private_read, nodes)) <= MOST_PRIVATE_READS
+
+
+def test_docstrings_of_tests_are_sentences_of_nouns_and_verbs():
+    """A sentence has a noun or an imperative as its subject."""
+    kinds = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+    found = [
+        sentence
+        for tree in trees_of_tests()
+        for node in ast.walk(tree)
+        if isinstance(node, kinds)
+        for sentence in riddles_in(ast.get_docstring(node) or "")
+    ]
+    assert found == [], "\n".join(found)

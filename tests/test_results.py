@@ -1,3 +1,5 @@
+"""Read the results of a run from Python."""
+
 import subprocess
 import sys
 

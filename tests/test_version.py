@@ -128,7 +128,7 @@ def test_what_git_wrote_into_an_archive_is_read(written, told):
 
 
 def test_sources_alone_have_a_version(clone, tmp_path):
-    """Of a copy without git's data, and of a clone without commits or with a `.git` that is none."""
+    """Version a copy without git's data, and a clone without commits or with a `.git` that is none."""
     assert of_clone(clone.folder) == FALLBACK
     (tmp_path / "copy").mkdir()
     shutil.copytree(clone.folder / "sidecar", tmp_path / "copy/sidecar")

@@ -1,4 +1,4 @@
-"""What tests of the PyTorch backend share."""
+"""Evaluate tasks of PyTorch with any number of ranks in this process."""
 
 from collections.abc import Mapping
 from typing import Any

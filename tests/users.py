@@ -53,6 +53,6 @@ def private_folder(root: Path) -> Path:
 
 
 def is_untouched(folder: Path) -> bool:
-    """Whether nothing of the victim's own folder was changed, and nothing was added."""
+    """Return whether nothing of the victim's own folder was changed, and nothing was added."""
     files = {str(path.relative_to(folder)): path.read_text() for path in folder.rglob("*") if path.is_file()}
     return files == dict.fromkeys(("thesis/chapter-1", "states", "n1.json"), "mine")

@@ -1,4 +1,4 @@
-"""What exactness costs: exact states against float32 sums."""
+"""Measure what exactness costs: exact states against float32 sums."""
 
 import statistics
 

@@ -1,4 +1,4 @@
-"""What a far link costs an evaluation, and what it costs a loop that meets in every step."""
+"""Measure what a far link costs an evaluation, and what it costs a loop that meets in every step."""
 
 import contextlib
 import os

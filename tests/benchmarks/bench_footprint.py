@@ -1,4 +1,4 @@
-"""What a daemon costs while nothing happens: time until it answers, memory, and work per second."""
+"""Measure what a daemon costs while nothing happens: time until it answers, memory, and work per second."""
 
 import socket
 import sys

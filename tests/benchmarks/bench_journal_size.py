@@ -1,4 +1,4 @@
-"""What the journal of a year takes on disk: as single files, and with segments."""
+"""Measure what the journal of a year takes on disk: as single files, and with segments."""
 
 import time
 

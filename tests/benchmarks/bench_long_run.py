@@ -1,4 +1,4 @@
-"""What a journal of many evaluations costs a daemon and the commands that read it."""
+"""Measure what a journal of many evaluations costs a daemon and the commands that read it."""
 
 import time
 

@@ -1,4 +1,4 @@
-"""What a run of many nodes asks of the storage, and how soon a node that died is noticed. All nodes are simulated."""
+"""Measure requests of many nodes to the storage, and how soon a dead node is noticed. All nodes are simulated."""
 
 from dataclasses import dataclass, replace
 

@@ -1,4 +1,4 @@
-"""What a year of evaluations leaves in the folder `evaluations`, with and without retention of metric states."""
+"""Measure a year of evaluations in the folder `evaluations`, with and without retention of metric states."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""What training pays for being evaluated."""
+"""Measure what training pays for being evaluated."""
 
 import contextlib
 import statistics

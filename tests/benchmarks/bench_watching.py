@@ -1,4 +1,4 @@
-"""What it costs to watch a directory that holds much: to notice a new checkpoint, and to notice none.
+"""Measure what it costs to watch a directory that holds much: to notice a new checkpoint, and to notice none.
 
 The supported limit is 5,000 checkpoints in one directory, and any number of other files. One row shows 20,000.
 """

@@ -102,7 +102,7 @@ class Crew:
         return [each.process.pid for each in self._started]
 
     def logs(self):
-        """What the workers printed, by rank."""
+        """Return what the workers printed, by rank."""
         return [(self.folder / "logs" / f"{each.worker}.log").read_text(errors="replace") for each in self._started]
 
     def evaluate(self, path):

@@ -46,7 +46,7 @@ def scratch():
 
 
 def wait_until(condition, what, seconds=PATIENCE_SECONDS, pause=0.05, sleep=time.sleep):
-    """What the condition returns once that is true."""
+    """Return what the condition returns once that is true."""
     end = time.monotonic() + seconds
     while not (found := condition()):
         if time.monotonic() > end:

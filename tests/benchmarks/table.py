@@ -1,4 +1,4 @@
-"""What a benchmark found: a table, the figures that are required, and notes. Rendered as text and JSON."""
+"""Measure what a benchmark found: a table, the figures that are required, and notes. Rendered as text and JSON."""
 
 import dataclasses
 import json
@@ -19,7 +19,7 @@ class Figure:
 
     @property
     def reached(self):
-        """Whether the number is as good as required."""
+        """Return whether the number is as good as required."""
         return self.value <= self.required if self.sense == "at most" else self.value >= self.required
 
     def __str__(self):
@@ -57,7 +57,7 @@ class Table:
 
     @classmethod
     def from_json(cls, body):
-        """What `to_json` wrote."""
+        """Return what `to_json` wrote."""
         fields = [each.name for each in dataclasses.fields(Figure)]
         figures = [Figure(**{name: figure[name] for name in fields}) for figure in body["figures"]]
         rows = [tuple(row) for row in body["rows"]]

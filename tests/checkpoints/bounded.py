@@ -70,7 +70,7 @@ def of_memory(name: str) -> int:
 
 
 def bytes_read() -> int:
-    """What this process asked the kernel for."""
+    """Return what this process asked the kernel for."""
     return int(Path("/proc/self/io").read_text().splitlines()[0].split()[1])
 
 

@@ -17,7 +17,7 @@ from sidecar.retention.pins.pin import pin
 
 
 class Tally:
-    """What tests tried, summed up at the end of the run: a number that nobody sees may as well be zero."""
+    """Hold what tests tried, summed up at the end of the run: a number that nobody sees may as well be zero."""
 
     def __init__(self) -> None:
         self.cases: dict[str, list[int]] = {}
@@ -30,7 +30,7 @@ class Tally:
         total[1] += caught
 
     def measured(self, what: str, answer: dict) -> None:
-        """What bounded.py measured of one file."""
+        """Return what bounded.py measured of one file."""
         self.costs.append((answer["seconds"], answer["memory"], what.replace("_", " ")))
 
     def lines(self) -> Iterator[str]:

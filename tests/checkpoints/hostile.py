@@ -699,6 +699,6 @@ def a_data_file_of_a_terabyte(folder: Path) -> Asked:
 
 @hostile
 def an_archive_that_states_no_length(folder: Path) -> Asked:
-    """Whoever walks from its end to its start by that length never arrives."""
+    """A reader that walks from its end to its start by that length never arrives."""
     end = b"PK\6\6" + bytes(52) + b"PK\6\7" + bytes(16) + b"PK\5\6" + bytes(18)
     return metadata_of(folder, frame(b"__0_0.distcp."), "whole", end * 20_000)

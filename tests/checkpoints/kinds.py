@@ -1,4 +1,4 @@
-"""What keras_writers.py and torch_writer.py can write, for those who may not import a framework."""
+"""List what keras_writers.py and torch_writer.py can write, for those who may not import a framework."""
 
 KINDS = (
     "keras",

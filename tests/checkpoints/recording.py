@@ -56,7 +56,7 @@ class Recorder:
 
 
 def operations(calls: list["Call"], source: Path, after: Path) -> Iterator[tuple[str, Callable[[Path], None]]]:
-    """What was done under `source`, call by call: a word for it, and how to do it under another folder.
+    """Return what was done under `source`, call by call: a word for it, and how to do it under another folder.
 
     `after`: the folder as it was afterwards, for content that came from outside. A long write is two operations: half
     of it, then all.
@@ -118,7 +118,7 @@ def _on_names(
 
 
 def read_calls(log: str) -> list["Call"]:
-    """What `Recorder.stop` returned, taken apart."""
+    """Return what `Recorder.stop` returned, taken apart."""
     return list(_calls(log))
 
 

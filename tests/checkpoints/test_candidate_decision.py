@@ -1,4 +1,4 @@
-"""What an inspected candidate is: complete, waiting, given up or left out, by the rules alone."""
+"""Decide whether an inspected candidate is complete, waiting, given up or left out, by the rules alone."""
 
 from dataclasses import replace
 

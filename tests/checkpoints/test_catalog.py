@@ -1,3 +1,5 @@
+"""Find checkpoints in a directory and in pins, and order them."""
+
 import os
 import shutil
 from dataclasses import replace
@@ -30,7 +32,7 @@ def inspections(monkeypatch) -> list[str]:
 
 
 def test_named_checkpoints_are_found_at_once(put, new_catalog, clock):
-    """What the manager committed needs no second scan, and comes in order of steps."""
+    """Show that what the manager committed needs no second scan, and comes in order of steps."""
     root = put("keras")
     scan = new_catalog().scan()
     assert [(found.checkpoint.name, found.checkpoint.step) for found in scan.found] == [
@@ -123,7 +125,7 @@ def test_the_directory_is_missing(root, new_catalog, put):
 
 
 def test_the_directory_is_a_file(root, new_catalog):
-    """What cannot be listed is a storage error that names the path."""
+    """Show that what cannot be listed is a storage error that names the path."""
     root.rmdir()
     root.write_text("")
     with pytest.raises(StorageError, match="checkpoints"):
@@ -168,7 +170,7 @@ def test_what_was_met_as_a_pin_only_comes_before_what_was_written_later(put, new
 
 @pytest.mark.parametrize("age_seconds", [-100, 100])
 def test_of_two_contents_under_one_name_the_newer_comes_last(recorded, root, new_catalog, pins, age_seconds):
-    """Whoever starts now sees them all at once, and what is the last of a run must be the same for all."""
+    """A daemon that starts now sees them all at once, and what is the last of a run must be the same for all."""
     (root / "checkpoint").write_text('model_checkpoint_path: "best"\n')
     shutil.copytree(recorded.objects / "overwritten/before", root, dirs_exist_ok=True)
     (pinned,) = new_catalog(step_key="none").scan().found

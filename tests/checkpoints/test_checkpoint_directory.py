@@ -62,7 +62,7 @@ def test_a_path_that_somebody_names(root):
 
 
 def test_events_of_sub_folders(root, catalog):
-    """Of a folder that was there before, of one that comes, and of one that comes in such a one."""
+    """Notice events of old folders, of new ones, and of new ones inside those."""
     put(root / "run" / "epoch_1", 1)
     changed = threading.Event()
     watch, seen = Watch(root, changed.set, folders=True, depth=2), catalog("run/*/*")
@@ -136,7 +136,7 @@ def test_a_file_that_events_tell_of_is_not_gone_if_it_cannot_be_asked_for(lying,
 
 @pytest.mark.parametrize("after", range(1, 6))
 def test_a_listing_that_breaks_off_loses_nothing(lying, monkeypatch, after):
-    """What it brought before is found by the next scan, though nothing changes any more."""
+    """Show that what it brought before is found by the next scan, though nothing changes any more."""
     catalog, original = lying.catalog(), os.scandir
     catalog.scan()
     lying.clock.seconds += 10

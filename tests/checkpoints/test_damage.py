@@ -108,7 +108,7 @@ def test_the_digest_is_of_content(checkpoint, root, tmp_path, kind):
 
 
 def test_one_value_in_a_large_file(written, tmp_path):
-    """Of files above 16 MiB only samples are read: 4 KiB of each MiB, so a layer that changed shows."""
+    """Samples of files above 16 MiB are read: 4 KiB of each MiB, so a layer that changed shows."""
     content = bytearray((written / "weights" / "m-5.weights.h5").read_bytes())
     length = 40 * 1024 * 1024
     content[40:48] = length.to_bytes(8, "little")  # the superblock's end of file
@@ -290,7 +290,7 @@ def answers(root: Path, format_name: str, name: str) -> None:
     )
 )
 def test_arbitrary_bytes_have_an_answer(tmp_path, format_name, name, data):
-    """Whatever the bytes."""
+    """Answer for any bytes."""
     put(tmp_path, name, data)
     answers(tmp_path, format_name, name)
 

@@ -1,4 +1,4 @@
-"""What scans cost, counted in requests to storage, and what they notice although they ask for so little."""
+"""Show what scans cost, counted in requests to storage, and what they notice although they ask for so little."""
 
 import collections
 import os
@@ -95,7 +95,7 @@ def test_a_look_that_events_wake_asks_for_what_they_told_of(settled, root, asked
 
 
 def test_nothing_new_is_the_same_look(settled, clock):
-    """What was parsed once is not parsed again."""
+    """Show that what was parsed once is not parsed again."""
     catalog = settled(MANY)
     before = catalog.scan()
     clock.seconds += 2
@@ -232,7 +232,7 @@ def test_a_file_where_a_folder_was(root, new_catalog):
 
 
 def test_storage_that_fails_in_between_loses_nothing(settled, root, monkeypatch):
-    """What was about to be looked at is looked at when storage is back."""
+    """Show that what was about to be looked at is looked at when storage is back."""
     catalog = settled(MANY)
     save(root, 7, keep=[0])
     update = type(catalog._directory)._update

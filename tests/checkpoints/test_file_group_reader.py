@@ -49,7 +49,7 @@ def test_nodes_that_saw_other_names_agree_about_a_pin(put, root, pins, new_catal
 
 
 def test_a_step_stays_what_it_was(put, root, new_catalog):
-    """What was found before there was something to compare with keeps its step: it may be in the journal by now."""
+    """A checkpoint keeps the step that it was found with: the journal may hold it by now."""
     put("step", "none-1*")
     for entry in list(root.glob("none-1*")):
         entry.rename(root / entry.name.replace("none-1", "m-12-75"))
@@ -202,7 +202,7 @@ def told(catalog, clock):
 
 
 def test_corrupt_becomes_whole(put, new_catalog, clock):
-    """What was given up and is then written again is found."""
+    """Show that what was given up and is then written again is found."""
     root = put("keras")
     whole = (root / "ckpt-2.index").read_bytes()
     (root / "ckpt-2.index").write_bytes(whole[:50])
@@ -250,7 +250,7 @@ def test_a_torn_file_of_keras_is_given_up_and_found_once_it_is_whole(written, ro
 
 
 def hdf5_file(content=b"0" * 100) -> bytes:
-    """What counts as one: a first superblock of version 0 that tells its length, and something behind it."""
+    """Return what counts as one: a first superblock of version 0 that tells its length, and something behind it."""
     head = bytearray(128)
     head[:8], head[13] = SIGNATURE, 8
     head[40:48] = (len(head) + len(content)).to_bytes(8, "little")
@@ -296,7 +296,7 @@ def test_a_last_write_within_the_tick_of_the_one_before_is_seen(root, new_catalo
 
 @pytest.mark.usefixtures("coarse")
 def test_content_that_was_rewritten_within_a_tick_is_not_what_was_read_before(root, new_catalog, clock):
-    """What is pinned must be what was found, or it would be given up."""
+    """Show that what is pinned must be what was found, or it would be given up."""
     path, at = root / "m-5.h5", clock.wall()
     frozen(path, hdf5_file(b"1" * 100), at)
     catalog = new_catalog(quiet_seconds=3.0)

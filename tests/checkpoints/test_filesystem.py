@@ -1,3 +1,5 @@
+"""Find the file system that holds a path, and warn of mount options that hide changes."""
+
 from pathlib import Path
 
 import pytest

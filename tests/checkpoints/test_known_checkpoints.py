@@ -1,4 +1,4 @@
-"""What is known of checkpoints that lie in the directory, in a pin, or in both."""
+"""Show what is known of checkpoints that lie in the directory, in a pin, or in both."""
 
 from dataclasses import replace
 from pathlib import Path

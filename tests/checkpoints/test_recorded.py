@@ -56,7 +56,7 @@ def test_a_kind_has_the_same_structure(recorded, again, kind):
 
 
 def test_object_checkpoints_and_steps_have_the_same_structure(recorded, again):
-    """Of every function of the writer, and of every optimizer."""
+    """Compare every function of the writer and every optimizer."""
     for name in recorded.wrote:
         assert inspected(again.objects / name) == inspected(recorded.objects / name)
     assert inspected(again.optimizers) == inspected(recorded.optimizers)

@@ -87,7 +87,7 @@ def test_a_name_alone(name):
     ids=lambda steps: next(iter(steps)),
 )
 def test_names_compared(steps):
-    """What is the same in all names of one shape is not the step; what differs may be, a model's number too."""
+    """A number that all names of one shape share is not the step; one that differs may be."""
     names = NamedSteps()
     for each in steps:
         names.add(each)

@@ -1,4 +1,4 @@
-"""What PyTorch and Lightning really do, system call by system call: nothing on the way counts as complete."""
+"""Show what PyTorch and Lightning really do, system call by system call: nothing on the way counts as complete."""
 
 import shutil
 import time

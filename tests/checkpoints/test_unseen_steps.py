@@ -81,7 +81,7 @@ def test_what_training_deleted_while_the_node_stood_still_is_counted(history):
 
 @pytest.mark.parametrize("name", ["ckpt-{}", "m-{}.keras", "epoch{}.weights.h5", "2024-run/ckpt-{}", "ckpt-{:04}"])
 def test_numbers_count_in_names_of_every_format(name):
-    """What follows the number is the format's."""
+    """Show that what follows the number is the format's."""
     history = History(name)
     history.settle(stopped(history))
     assert history.missing == list(range(25, 33))
@@ -197,7 +197,7 @@ def test_what_lay_there_at_the_first_look_is_no_news(history):
 
 
 def test_names_are_bounded():
-    """Whatever names there are, little is remembered and nothing is raised."""
+    """For any names, little is remembered and nothing is raised."""
     gaps = UnseenSteps()
     for number in range(2000):
         for name in (f"run{number}x-1", f"ckpt-{10**14 * number}", "-", "", "7", "٣", f"ckpt-{number % 7}"):

@@ -1,3 +1,5 @@
+"""Wait for file events, and notice where there are none."""
+
 import subprocess
 import sys
 import threading
@@ -217,7 +219,7 @@ def test_events_say_which_names_changed(watch, root, woken):
 
 
 def test_after_a_break_events_say_nothing(watch, root):
-    """What happened while nobody watched is to be found by looking."""
+    """Show that what happened while nobody watched is to be found by looking."""
     watch.start()
     watch.changed()
     root.rename(root.with_name("old"))

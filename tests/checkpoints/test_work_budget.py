@@ -30,7 +30,7 @@ def test_a_brief_budget_ends_early():
 
 
 def test_the_whole_budget_ends_with_the_limit_and_a_remedy():
-    """Whatever the pieces were."""
+    """The pieces do not matter."""
     work = WorkBudget()
     with pytest.raises(CorruptError, match=rf"{MOST_UNITS}.*fewer files"):
         deque((work.add(1000) for _ in range(MOST_UNITS)), maxlen=0)

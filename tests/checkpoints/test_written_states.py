@@ -1,4 +1,4 @@
-"""What writers really do, system call by system call: nothing on the way counts as complete."""
+"""Show what writers really do, system call by system call: nothing on the way counts as complete."""
 
 import pytest
 from checkpoints.kinds import CALLBACKS, KINDS, NEVER_WHOLE

@@ -27,7 +27,7 @@ def model(dtype: torch.dtype = torch.float32) -> nn.Module:
 
 
 def training() -> dict[str, Any]:
-    """What many training loops save: a model after some steps, its optimizer, and the step."""
+    """Return what many training loops save: a model after some steps, its optimizer, and the step."""
     trained = model()
     optimizer = torch.optim.AdamW(trained.parameters())
     trained(torch.randn(8, 30)).sum().backward()

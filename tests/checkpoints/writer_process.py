@@ -23,7 +23,7 @@ class WriterProcess:
 
     @property
     def pid(self) -> int:
-        """Of the process."""
+        """Return the id of the process."""
         return self._process.pid
 
     def write(self, kind: str, folder: Path) -> Any:

@@ -35,7 +35,7 @@ def node(tmp_path, monkeypatch):
 
 
 def run(node, *options, command="best"):
-    """What the command prints, or the error that it raises."""
+    """Return what the command prints, or the error that it raises."""
     result = CliRunner().invoke(cli.app, [command, str(node.checkpoint_dir), "--run", "run", *options])
     if result.exception is not None and not isinstance(result.exception, SystemExit):
         raise result.exception
@@ -89,7 +89,7 @@ def test_a_copy_has_the_original_names(node, tmp_path):
 
 
 def test_a_copy_has_no_file_that_the_format_does_not_name(node, tmp_path):
-    """Whatever another user plants in the export, code or a sparse file of terabytes, is left there."""
+    """Leave planted entries in an export, be they code or a sparse file of terabytes."""
     best = node.run_dir / "exports" / "best"
     (best / ".config").mkdir()
     for name in ("sitecustomize.py", "__init__.py", ".config/x", "ckpt-1.data-00001-of-00002"):

@@ -1,3 +1,5 @@
+"""Replace characters that a terminal cannot show."""
+
 import io
 
 import pytest

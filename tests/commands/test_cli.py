@@ -320,7 +320,7 @@ def test_init_writes_what_the_other_commands_find(type_, here, words):
 
 
 def test_results_are_plotted_and_cut(type_, here):
-    """Of a real journal; without a terminal there are no colors."""
+    """Plot a real journal; without a terminal there are no colors."""
     (here / "ckpts").mkdir()
     storage = PosixStorage(here / "ckpts" / ".sidecar" / "ckpts")
     writers = Writers(storage, open_run(storage, 0.0))

@@ -44,7 +44,7 @@ def test_completion_prints_a_script(type_, shell):
 
 
 def test_bash_completes_commands_and_options(type_, tmp_path):
-    """What bash would offer, asked of a real bash with the printed script."""
+    """Ask a real bash for the words that it offers with the printed script."""
     program = Path(sys.executable).with_name("sidecar")
     printed = tmp_path / "completion"
     printed.write_text(type_("completion", "bash")[1])

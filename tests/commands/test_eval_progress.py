@@ -1,3 +1,5 @@
+"""Show the progress of one evaluation on terminals and in files."""
+
 import io
 
 import pytest
@@ -84,7 +86,7 @@ def test_bars_fit_a_terminal(clock):
 
 
 def test_what_is_no_terminal_gets_lines(clock, capsys):
-    """Whatever FORCE_COLOR says: a log file cannot be drawn over."""
+    """A log file cannot be drawn over, whatever FORCE_COLOR says."""
     console = Console(file=io.StringIO(), force_terminal=True)
     with shown_progress("torch", console=console, clock=clock, busy=lambda: "busy") as show:
         clock.seconds += 11

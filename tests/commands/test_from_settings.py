@@ -9,7 +9,7 @@ from sidecar.settings import Settings
 
 
 def shown(found, width=100):
-    """What a person sees."""
+    """Return what a person sees."""
     from rich.console import Console, Group
 
     console = Console(width=width, color_system=None)

@@ -1,3 +1,5 @@
+"""Plot results in a terminal."""
+
 import math
 
 import pytest

@@ -1,3 +1,5 @@
+"""Show a history as a table that fits a terminal."""
+
 import io
 import math
 import time

@@ -67,7 +67,7 @@ def test_the_directory_comes_first(tmp_path):
 
 
 def test_each_hook_has_its_line(settings):
-    """What it said or why it failed; the others are tried nevertheless."""
+    """Print the words of each hook or why it failed, and try the others nevertheless."""
     with receiver() as server:
         server.answers = [503, 204]
         hooks = {

@@ -1,3 +1,5 @@
+"""Write settings and a task for a directory of checkpoints."""
+
 import ast
 import json
 import re

@@ -1,3 +1,5 @@
+"""Hold signals back while something must be finished."""
+
 import signal
 
 import pytest

@@ -1,4 +1,4 @@
-"""What commands need to read a run does not grow with the run, but for what they name of every checkpoint."""
+"""Show that what commands need to read a run does not grow with the run, but for what they name of every checkpoint."""
 
 import signal
 import subprocess

@@ -136,7 +136,7 @@ def test_the_cause_is_told_not_its_consequence(evaluate):
 
 
 def test_what_killed_ranks_left_unfinished_goes(evaluate, tmp_path):
-    """Weights of a rank whose peer failed: nobody would ever look at them. What was finished stays."""
+    """Weights of a rank whose peer failed: nobody would ever look at them. Finished weights stay."""
 
     def answer(worker, command):
         if isinstance(command, Join):

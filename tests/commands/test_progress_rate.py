@@ -1,3 +1,5 @@
+"""Measure how fast batches are evaluated now."""
+
 import pytest
 
 from sidecar.commands.progress_rate import ProgressRate, duration
@@ -38,7 +40,7 @@ def test_a_stalled_worker_gets_slower():
 
 
 def test_the_rate_follows_a_change_of_speed():
-    """What happened before the last half minute does not count, unless batches take longer than that."""
+    """Show that what happened before the last half minute does not count, unless batches take longer than that."""
     rate = noted(
         *((float(second), second + 1) for second in range(100)), *((100.0 + 4 * n, 100 + n) for n in range(12))
     )

@@ -1,3 +1,5 @@
+"""Ask for checkpoints to be evaluated again."""
+
 import json
 import shlex
 import sys
@@ -94,7 +96,7 @@ def test_several_names_are_one_record(storage, writers, saved, ask):
 
 
 def test_all_failed_are_those_that_failed_for_good(storage, writers, saved, checkpoint, ask):
-    """What was skipped or evaluated since stays as it is; what is gone is told and left."""
+    """Show that what was skipped or evaluated since stays as it is; what is gone is told and left."""
     there = saved(5, 6, 7)
     writers.propose(given_up(there["ckpt-5"]), given_up(there["ckpt-6"], "skipped"), given_up(checkpoint(9)))
     written, told = ask(all_failed=True)

@@ -1,4 +1,4 @@
-"""What a person is told by each command where the system refuses to look."""
+"""Show what a person is told by each command where the system refuses to look."""
 
 import encodings.idna  # noqa: F401 - see below
 import importlib

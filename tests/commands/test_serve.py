@@ -15,7 +15,7 @@ from sidecar.settings import Settings
 
 
 def test_the_first_status_has_all_of_its_fields(tmp_path, monkeypatch):
-    """Whoever asks as soon as the port is known asks before the loop has turned."""
+    """A client that asks as soon as the port is known asks before the loop has turned."""
     answers = []
 
     def ask(daemon, _):
@@ -37,7 +37,7 @@ def test_the_first_status_has_all_of_its_fields(tmp_path, monkeypatch):
 
 
 def test_a_signal_as_soon_as_the_port_is_open_ends_the_daemon_in_order(tmp_path, monkeypatch):
-    """Whoever sees that it runs may stop it at once; a signal without a handler would kill it."""
+    """A person who sees that it runs may stop it at once; a signal without a handler would kill it."""
     start = Server.start
 
     def start_and_stop(server):

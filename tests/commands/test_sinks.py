@@ -69,7 +69,7 @@ def test_the_server_of_mlflow(settings, given, uri):
     ],
 )
 def test_no_server_of_mlflow(settings, environ, shown):
-    """What is set, and what to set."""
+    """Name the setting and the value to set."""
     with pytest.raises(SettingsError) as raised:
         make_sinks(settings(mlflow=True), environ)
     assert shown in str(raised.value)

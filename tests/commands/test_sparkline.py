@@ -1,3 +1,5 @@
+"""Draw the course of a metric in one line."""
+
 import math
 
 import pytest

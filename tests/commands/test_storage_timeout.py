@@ -1,3 +1,5 @@
+"""End a command whose storage does not answer."""
+
 import threading
 
 import pytest

@@ -1,3 +1,5 @@
+"""Find mistakes in the text of a task before anything is imported."""
+
 from pathlib import Path
 
 import pytest

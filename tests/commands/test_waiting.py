@@ -1,3 +1,5 @@
+"""Say how long an evaluation usually takes, and that a machine is busy."""
+
 import os
 
 import pytest
@@ -21,7 +23,7 @@ def test_a_busy_machine(monkeypatch, tmp_path, load, told):
 
 
 def test_the_usual_time(journal):
-    """Of the newest evaluations; failures do not count."""
+    """Take the newest evaluations; failures do not count."""
     assert usual_seconds(journal.history) is None
     journal.plan()
     journal.fail()

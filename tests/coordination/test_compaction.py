@@ -165,7 +165,7 @@ def test_a_removal_never_touches_another_run(storage):
 
 
 def test_a_record_that_was_set_aside_moves_as_well(storage, run, write, compact, put, new_plan):
-    """Of one that is too long, as much as readers read, so that it is set aside in the same way."""
+    """A record that is too long moves as far as readers read it, so that it is set aside in the same way."""
     write(1)
     put(plan_path(2), dumps(new_plan(2, "forged")) + b" " * 3_000_000)
     reader = Journal(storage, run)

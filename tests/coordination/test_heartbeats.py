@@ -1,3 +1,5 @@
+"""Write and read heartbeats, also of thousands of nodes."""
+
 import os
 from itertools import pairwise
 
@@ -61,7 +63,7 @@ def test_a_broken_file_is_reported_and_stops_nobody(members, put, new_heartbeat,
 
 
 def test_leftovers_of_others_are_not_members(members, put, new_heartbeat):
-    """Of another run, copied by hand, no heartbeat at all, or not renamed yet."""
+    """Ignore files of another run, copies by hand, other files, and files that are not renamed yet."""
     put("members/old.json", new_heartbeat("old", run="run-before"))
     put("members/copy.json", new_heartbeat("original"))
     put("members/notes.txt", b"hello")
@@ -76,7 +78,7 @@ def test_leftovers_of_others_are_not_members(members, put, new_heartbeat):
 
 
 def test_some_members_can_be_read_without_the_others(members, put, new_heartbeat):
-    """Who is asked for and absent is reported as absent."""
+    """Report a node as absent that was asked for and has no file."""
     put("members/a.json", new_heartbeat("a"))
     put("members/b.json", new_heartbeat("b"))
     reading = members.read(["z", "b", "b"])
@@ -86,7 +88,7 @@ def test_some_members_can_be_read_without_the_others(members, put, new_heartbeat
 
 
 def test_a_folder_that_cannot_be_listed_is_no_empty_reading(members, put, new_heartbeat):
-    """Who cannot look must not conclude that nobody is there."""
+    """A node that cannot look must not conclude that nobody is there."""
     put("members", b"in the way")
     for use in (members.read_all, lambda: members.read_due(0.0), lambda: members.write(new_heartbeat("a"))):
         with pytest.raises(StorageError):
@@ -190,7 +192,7 @@ def test_a_restarted_daemon_takes_over_its_file(storage, new_heartbeat):
 @pytest.mark.parametrize(("earlier", "later"), [("a", "b"), ("b", "a")])
 @pytest.mark.parametrize("beats_between", [1, 3])
 def test_of_two_daemons_under_one_name_the_later_goes(storage, new_heartbeat, earlier, later, beats_between):
-    """Whatever their incarnations, who found the other's heartbeat at its start stops soon, and the other stays."""
+    """The daemon that found the other's heartbeat at its start stops soon, whatever their incarnations are."""
     first, second = Heartbeats(storage, "run-a"), Heartbeats(storage, "run-a")
     first.write(new_heartbeat(incarnation=earlier, beat=1))
     for beat in range(2, 4):

@@ -1,3 +1,5 @@
+"""Propose and close plans by creating files, whatever storage answers."""
+
 import json
 import subprocess
 import sys
@@ -64,7 +66,7 @@ def test_a_command_folds_a_long_journal_between_reads(journal, storage, run, new
 
 
 def test_a_plan_without_outcome_stays_open(journal, put, new_plan):
-    """What stands behind an open plan is not read, even if it is there."""
+    """Show that what stands behind an open plan is not read, even if it is there."""
     put("plans/000000000001.json", new_plan(1))
     put("plans/000000000002.json", new_plan(2))
     assert [plan.plan for plan in journal.read_new()] == [1]
@@ -261,14 +263,14 @@ def test_a_renamed_record_is_noticed(journal, put, new_plan):
 
 
 def test_temporary_files_in_the_journal_are_not_there(journal, put, new_plan):
-    """What a killed daemon left unlinked takes no number."""
+    """Show that what a killed daemon left unlinked takes no number."""
     put("plans/.tmp-00", b'{"plan":')
     assert journal.read_new() == []
     assert journal.propose(new_plan(1))
 
 
 def test_a_garbage_file_under_the_next_number_fails_the_proposal(journal, put, new_plan):
-    """Who stands there cannot be known, so nothing is claimed, and whoever reads on is told."""
+    """The record there is unknown, so nothing is claimed, and a reader is told."""
     put("plans/000000000001.json", b"{")
     assert not journal.propose(new_plan(1))
     with pytest.raises(RecordError, match="plans/000000000001"):
@@ -342,7 +344,7 @@ def test_under_any_schedule_of_faults_there_is_one_journal(new_plan, new_outcome
 
 
 def test_a_record_that_its_creator_had_not_made_durable_is_not_believed(storage, journal, new_plan, new_outcome):
-    """Whoever reads it makes it durable first: else, after a crash, it would have acted on what never was."""
+    """A reader makes it durable first: else, after a crash, it would have acted on what never was."""
     journal.propose(new_plan())
     journal.read_new()
     journal.close(new_outcome())

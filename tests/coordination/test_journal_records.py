@@ -227,7 +227,7 @@ def test_one_evaluation_is_read_as_the_journal_has_it(journal, storage, put, new
     ],
 )
 def test_paths_stay_inside(path, inside):
-    """Whatever a record says."""
+    """Paths of any record stay inside."""
     assert is_inside(path, "evaluations") is inside
 
 

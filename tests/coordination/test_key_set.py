@@ -14,7 +14,7 @@ KEYS = st.tuples(st.text(st.characters(exclude_categories=())), DIGESTS)
 
 @given(st.lists(KEYS), st.lists(KEYS), KEYS)
 def test_it_is_a_set(keys, others, one):
-    """Whatever the names and digests are: also those that no daemon writes."""
+    """Hold any names and digests, also those that no daemon writes."""
     found, expected = KeySet(keys), set(keys)
     assert (found, len(found), set(found)) == (expected, len(expected), expected)
     assert (one in found) == (one in expected)

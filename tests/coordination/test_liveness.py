@@ -170,7 +170,7 @@ def test_at_the_start_a_node_gets_to_know_the_others_before_it_proposes(freshnes
 
 
 def test_a_look_at_some_is_no_look_at_all(freshness, new_heartbeat):
-    """Who read only those before it does not know yet who else is there."""
+    """A node that read only some does not know yet who else is there."""
     view = freshness()
     view.observe(HeartbeatReadings(heartbeats=(new_heartbeat("a", beat=1),), complete=False), 0.0)
     view.observe(HeartbeatReadings(heartbeats=(new_heartbeat("a", beat=2),), complete=False), 1.0)

@@ -23,7 +23,7 @@ def test_the_first_daemon_names_the_run_and_the_others_join_it(storage):
 
 
 def test_daemons_that_start_together_join_one_run(storage):
-    """Whoever creates the run first, all carry its id."""
+    """All carry the id of the run that was created first."""
     barrier = threading.Barrier(8)
     runs = []
 

@@ -113,7 +113,7 @@ def test_before_the_directory_is_there_nobody_can_tell(elsewhere):
 
 
 def test_a_run_that_was_deleted_is_given_up_after_a_lease(inside, clock):
-    """What comes back before that was only gone for a moment."""
+    """Show that what comes back before that was only gone for a moment."""
     shutil.rmtree(inside.run_dir)
     assert isinstance(inside.lost("r1", None), StateUnavailableError)
     clock.seconds += 9.5
@@ -146,7 +146,7 @@ def test_another_run_is_joined_after_a_lease_unless_the_marker_says_that_it_is_n
 
 @pytest.mark.parametrize("name", ["ckpts", "x.weights", "x.h5", "x.keras"])
 def test_a_marker_is_no_checkpoint(elsewhere, clock, name):
-    """Whatever the run is called: names of sharded weights end alike."""
+    """Take no marker for a checkpoint, also where names of sharded weights end alike."""
     place = StateDirectory(elsewhere.checkpoint_dir, elsewhere.run_dir.with_name(name), 10.0, clock)
     place.run_dir.mkdir(exist_ok=True)
     place.join(RUN)

@@ -1,3 +1,5 @@
+"""Create, replace and read files of shared storage durably and within bounds."""
+
 import errno
 import os
 import re
@@ -210,7 +212,7 @@ def test_a_file_replaced_while_it_is_read_is_read_again(storage, monkeypatch, st
 
 
 def test_a_file_in_the_place_of_a_folder_is_explained(storage, put):
-    """What stands in the way is named, with the remedy."""
+    """Show that what stands in the way is named, with the remedy."""
     put("plans", b"")
     for use in (storage.read, lambda path: storage.create(path, b"")):
         with pytest.raises(StorageError, match=r"plans/1\b.*Not a directory.*/plans\)"):
@@ -227,7 +229,7 @@ def test_a_folder_in_the_place_of_a_file_is_explained(storage):
 
 
 def test_a_daemon_killed_before_the_link_leaves_no_record(storage):
-    """What is written but not yet linked is invisible, and the name is free."""
+    """Show that what is written but not yet linked is invisible, and the name is free."""
     run_until_killed(storage.root, "link", "create('plans/1', b'dead')")
     assert [name.startswith("plans/.tmp-") for name in files(storage)] == [True]
     assert storage.names("plans") == []
@@ -348,7 +350,7 @@ def test_what_this_user_may_not_read_is_said_so():
 
 @only_root
 def test_a_folder_that_another_user_replaces_by_a_link_makes_nobody_write_behind_it():
-    """What the user of this daemon may write to, and that one may not even look into."""
+    """Use a folder that the daemon's user may write to and the other user may not look into."""
     with shared_folder() as shared:
         private, storage = private_folder(shared), PosixStorage(shared / "run")
         with acting_as(VICTIM):
@@ -372,7 +374,7 @@ def test_files_tell_when_they_were_written_and_nothing_else_does(storage, put):
 
 
 def test_a_file_is_removed_and_a_folder_stays(storage, put):
-    """What is gone already is no error."""
+    """Show that what is gone already is no error."""
     put("members/a.json", b"")
     put("members/b.json/in_it", b"")
     for _ in range(2):
@@ -383,7 +385,7 @@ def test_a_file_is_removed_and_a_folder_stays(storage, put):
 
 
 def test_what_killed_writers_left_is_swept_once_it_is_old(storage, put):
-    """What is being written now stays, and what is no unfinished write."""
+    """Remove nothing that is being written now, and no other file."""
     for name, seconds in ((".tmp-old", 1000), (".tmp-new", 3000), ("1.json", 1000)):
         os.utime(put(f"plans/{name}", b""), (seconds, seconds))
     (storage.root / "plans" / ".tmp-folder").mkdir()

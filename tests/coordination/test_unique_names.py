@@ -18,7 +18,7 @@ from sidecar.errors import NewerSchemaError, RecordError, StateUnavailableError,
     ],
 )
 def test_a_lost_reply_changes_nothing(storage, new_plan, faulty, schedule, created):
-    """Whatever the creation said, what stands there decides; only what is absent is created again."""
+    """The record that stands there decides; only an absent one is created again."""
     shaky = faulty(storage, schedule)
     journal = Journal(shaky, new_plan().run)
     assert journal.propose(new_plan(1))

@@ -21,7 +21,7 @@ def ends(node):
 
 
 def told(node):
-    """What the node's heartbeat says."""
+    """Return what the node's heartbeat says."""
     return loads(Heartbeat, node.storage.storage.read(heartbeat_path(node.node)))
 
 
@@ -103,7 +103,7 @@ def members(node):
     ],
 )
 def test_what_one_node_cannot_read_is_evaluated_by_the_other(new_node, which, known):
-    """Its pin is all there is of it. For minutes one node gets errors. What is only not shown, it asks for by name."""
+    """Only its pin is left. For minutes one node gets errors. Files that a listing misses are asked for by name."""
     nodes = two_with_pins(new_node, 6, 7)
     blind(nodes[which], "ckpt-6", known=known)
     pass_time(100, *nodes)

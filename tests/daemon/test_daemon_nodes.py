@@ -302,7 +302,7 @@ def test_the_next_in_line_publishes_the_same_numbers_within_a_lease(new_node):
 
 
 def shown(node):
-    """What a scrape of a node finds of the newest evaluation."""
+    """Return what a scrape of a node finds of the newest evaluation."""
     registry = CollectorRegistry()
     Exporter(registry, process_metrics=False).update(node.status, node.state.history)
     samples = (sample for family in registry.collect() for sample in family.samples)
@@ -468,7 +468,7 @@ def test_a_node_that_cannot_finish_in_time_closes_its_plan_as_drained(new_node):
 
 
 def test_a_second_signal_ends_the_daemon_at_once(new_node):
-    """Whoever sends it does not want to wait."""
+    """A person who sends it does not want to wait."""
     node = new_node()
     save(node.checkpoint_dir, 5)
     node.silent = {"Evaluate"}

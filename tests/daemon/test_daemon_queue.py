@@ -32,7 +32,7 @@ def ends(node):
 
 
 def settled_lines(node):
-    """What the log was told of settled checkpoints."""
+    """Return what the log was told of settled checkpoints."""
     return [entry.settlement.name for entry in node.log.entries if hasattr(entry, "settlement")]
 
 
@@ -149,7 +149,7 @@ def test_a_node_with_another_queue_lets_nothing_go_that_the_proposer_wants(new_n
 
 
 def test_what_pins_hold_is_known_though_another_node_let_go(new_node):
-    """Whoever is first removes a pin; the others must not show its bytes for ever."""
+    """The first node removes a pin; the others must not show its bytes for ever."""
     nodes = first, second = new_node("worker-1"), new_node("worker-2")
     first.silent = second.silent = {"Evaluate"}
     storm(first, 5)
@@ -282,7 +282,7 @@ def failing(node):
 def test_pins_for_a_task_that_has_no_turn_block_nothing(tmp_path, clock):
     """Two groups with different tasks, for ever: the larger fails each checkpoint, the smaller one waits for its turn.
 
-    What it waits for is held as long as there is room, and then gives way.
+    Its checkpoints are held as long as there is room, and then give way.
     """
     save(tmp_path / "checkpoints", 1)
     room = {"pin_max_bytes": 2 * one_size(tmp_path / "checkpoints"), "max_attempts": 1}
@@ -431,7 +431,7 @@ ENDINGS = {
 @pytest.mark.parametrize("ending", ENDINGS)
 @pytest.mark.parametrize(("what", "code"), [("well", 0), ("failed", 1), ("corrupt", 1), ("vanished", 0)])
 def test_the_exit_code_says_whether_all_could_be_evaluated(new_node, ending, what, code):
-    """However a run ends. What training deleted too soon is counted as vanished; nothing failed."""
+    """However a run ends. Checkpoints that training deleted too soon count as vanished; nothing failed."""
     node = new_node(max_attempts=1, **ENDINGS[ending])
     for step in (5, 6):
         save(node.checkpoint_dir, step, keep=range(5, step))

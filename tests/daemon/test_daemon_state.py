@@ -1,4 +1,4 @@
-"""What the daemon does when its run's state is torn, full of holes, newer, away, deleted or another's: as histories."""
+"""Replay a daemon whose run's state is torn, full of holes, newer, away, deleted or another's: as histories."""
 
 import json
 import os

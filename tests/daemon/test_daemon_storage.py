@@ -1,4 +1,4 @@
-"""What the daemon does while shared storage hangs, fails or is another's, and what its loop costs: as histories."""
+"""Replay a daemon whose shared storage hangs, fails or is another's, and what its loop costs: as histories."""
 
 import queue
 
@@ -51,7 +51,7 @@ def test_a_stopped_daemon_does_not_blame_its_workers_for_the_silence(evaluating)
 
 
 def test_a_suspended_machine_is_no_slow_batch(evaluating):
-    """What a worker says on waking up may be read before the loop turns: its next batches still have a bound."""
+    """Reports of a worker that wakes up may be read before the loop turns: its next batches still have a bound."""
     node, worker = evaluating, evaluating.active
     node.report(worker, Phase(WorkerPhase.EVALUATE, 1))
     node.report(worker, Progress(1, 1, 9))
@@ -225,7 +225,7 @@ def test_storage_that_takes_longer_than_a_beat_for_a_visit_does_not_keep_records
 
 
 def test_the_couriers_thread_carries_and_ends(node):
-    """What is submitted is answered by message, and closing waits for what was handed over."""
+    """Show that what is submitted is answered by message, and closing waits for what was handed over."""
     answers = queue.SimpleQueue()
     node.checkpoint_dir.mkdir(parents=True)
     storage_thread = StorageThread(

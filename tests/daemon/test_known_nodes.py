@@ -1,3 +1,5 @@
+"""Know which nodes are alive, ready, or keep a plan from succeeding."""
+
 from dataclasses import replace
 
 import pytest

@@ -1,3 +1,5 @@
+"""Warn people once about each thing that they should look at."""
+
 import pytest
 from fakes import ListLog
 

@@ -1,3 +1,5 @@
+"""Carry out this node's part in a plan, and decide how the plan ends."""
+
 import signal
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -21,7 +23,7 @@ GROUP = group_id(MEMBERS)
 
 @dataclass
 class Worker:
-    """What a part asks about one."""
+    """Hold what a part asks about one."""
 
     group: str | None = None
     killed: bool = False

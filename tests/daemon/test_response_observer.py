@@ -134,7 +134,7 @@ def test_a_checkpoint_directory_that_cannot_be_read_stops_no_evaluation(evaluati
 
 
 def test_a_state_directory_that_cannot_be_written_ends_the_daemon_at_the_start(node):
-    """Whoever started it is there to read why."""
+    """The person who started it is there to read why."""
     node.checkpoint_dir.mkdir(parents=True)
     node.storage.fails = {"create", "read"}
     node.settle()

@@ -1,3 +1,5 @@
+"""End a daemon within its time, after its evaluation and its sinks."""
+
 import pytest
 
 from sidecar.daemon.shutdown import Shutdown

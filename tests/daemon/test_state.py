@@ -1,3 +1,5 @@
+"""Derive from journal, scans and heartbeats what a daemon decides by."""
+
 import pytest
 from daemon.worlds import given_up, heartbeat, holds, look, meet, new_world, plan, view, waiting
 from records import failure, success

@@ -30,7 +30,7 @@ def test_a_pin_of_an_older_checkpoint_is_not_the_newest():
 
 
 def test_the_progress_of_every_rank_is_reported():
-    """Of this node's own workers as it is now, of others as their heartbeats say, and of silent ones nothing."""
+    """Report this node's workers as they are now, others as their heartbeats say, and silent ones not at all."""
     state = new_world()
     state.apply(plan(1, members=("n1.i1.1", "n2.i1.1", "n3.i1.1")), 0.0)
     waiting(state, 2.0, 1, "restore", "evaluate")

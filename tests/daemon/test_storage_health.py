@@ -1,3 +1,5 @@
+"""Tell storage that is silent from storage that fails."""
+
 import pytest
 
 from sidecar.daemon.storage_health import StorageHealth

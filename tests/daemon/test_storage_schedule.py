@@ -1,3 +1,5 @@
+"""Decide which request storage gets next, and when."""
+
 from dataclasses import replace
 
 import pytest

@@ -1,3 +1,5 @@
+"""Answer requests to storage in one thread."""
+
 import errno
 import os
 import re
@@ -129,7 +131,7 @@ def test_who_is_late_with_a_plan_reads_the_one_that_stands(storage_thread):
 
 
 def test_a_plan_and_its_outcome_are_created_and_read_back(storage_thread):
-    """What was created is known only from reading it."""
+    """Show that what was created is known only from reading it."""
     assert storage_thread.answer(CreatePlan(plan(storage_thread))).records == (plan(storage_thread),)
     assert storage_thread.answer(CreateOutcome(outcome(storage_thread))).records == (outcome(storage_thread),)
     assert storage_thread.answer(CreateOutcome(outcome(storage_thread))).records == ()
@@ -193,7 +195,7 @@ def test_tidying_never_leaves_the_state_directory(storage_thread):
 
 
 def test_states_stay_when_weights_and_predictions_go(storage_thread):
-    """Whatever a worker saved beside them, and whoever's it is; what stays is measured by folder."""
+    """Keep states next to other saves of any worker, and measure by folder what stays."""
     outside = storage_thread.reconciler.root / "outside"
     outside.mkdir()
     (outside / "precious").write_bytes(b"p")

@@ -1,3 +1,5 @@
+"""Time how long work waits and ranks are stuck."""
+
 import pytest
 from heartbeats import make_heartbeat
 

@@ -1,3 +1,5 @@
+"""Start, replace and end worker processes."""
+
 import pytest
 from fakes import FakeClock, Node, done, failed
 
@@ -57,7 +59,7 @@ def test_a_standby_takes_the_place_of_each_worker_that_joins(supervisor):
 
 
 def test_a_check_of_the_task_that_was_killed_is_repeated(tmp_path):
-    """Whoever killed the process, it says nothing of the task: the daemon goes on, after a pause."""
+    """A process that was killed says nothing of the task: the daemon goes on, after a pause."""
     supervisor = Node(tmp_path, FakeClock()).daemon.supervisor
     tend(supervisor, 0.0)
     (probe,) = supervisor.workers.all()
@@ -78,7 +80,7 @@ def test_a_check_of_the_task_that_ended_by_itself_ends_the_daemon(tmp_path):
 
 
 def test_nothing_is_started_while_stopping(supervisor):
-    """What would be started would be killed."""
+    """Show that what would be started would be killed."""
     tend(supervisor, 0.0, filling=False)
     assert list(supervisor.workers.all()) == []
 

@@ -162,7 +162,7 @@ def test_the_image_says_its_version():
 
 
 def test_the_context_holds_what_the_build_copies():
-    """Whatever the Dockerfile copies from the checkout exists and is let in by .dockerignore."""
+    """Every file that the Dockerfile copies from the checkout exists and is let in by .dockerignore."""
     let_in = {line.removeprefix("!") for line in (ROOT / ".dockerignore").read_text().splitlines() if line[:1] == "!"}
     copies = re.findall(r"^COPY (?!--from)(.+)$", DOCKERFILE, re.MULTILINE)
     sources = {source for copy in copies for source in copy.split()[:-1]}
@@ -240,7 +240,7 @@ def hurried(evidence):
 
 
 def test_values_that_were_shown_between_two_scrapes_may_be_missed(scripts):
-    """What nobody could see is not asked for; the journal's numbers are compared all the same."""
+    """Show that what nobody could see is not asked for; the journal's numbers are compared all the same."""
     verdict, run_files = scripts
     evidence = good(verdict, run_files)
     later = {key: values for key, values in evidence.scraped.items() if key[0] == 40}

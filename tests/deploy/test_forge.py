@@ -1,4 +1,4 @@
-"""What forges, editors and other programs read: it exists, can be read, and leads to the same commands."""
+"""Show what forges, editors and other programs read: it exists, can be read, and leads to the same commands."""
 
 import json
 import re
@@ -91,7 +91,7 @@ def test_hashes_are_those_of_the_versions_that_the_suite_passed_with() -> None:
 
 
 def test_release_notes_are_a_part_of_the_changelog() -> None:
-    """What stands between the heading of the release and the next one."""
+    """Take the lines between the heading of the release and the next one."""
     command = ["make", "--silent", "release-notes", "TAG=v0.1.0"]
     notes = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout
     assert "### Added" in notes

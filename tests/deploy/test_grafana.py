@@ -24,7 +24,7 @@ def board(request):
 
 
 def test_committed_files_are_what_the_code_gives(code):
-    """Whoever changes one without the other learns what to run."""
+    """A person who changes one without the other learns what to run."""
     for name, text in code.dashboards().items():
         assert (GRAFANA / "dashboards" / name).read_text() == text, "run `python deploy/grafana/dashboards.py`"
     assert {path.name for path in (GRAFANA / "dashboards").iterdir()} == set(FILES) == set(code.dashboards())

@@ -89,7 +89,7 @@ class Run(Prometheus):
 
     @property
     def said(self):
-        """What the daemons wrote into their logs."""
+        """Return what the daemons wrote into their logs."""
         return "".join(path.read_text() for path in sorted(self.folder.glob("daemon-*.out")))
 
     def spawn(self, name, *command):
@@ -204,7 +204,7 @@ class Run(Prometheus):
         self.until(lambda: self.ask("query", query="up == 1"), "the first scrape")
 
     def history(self):
-        """What the journal says of each success, by step."""
+        """Return what the journal says of each success, by step."""
         found = rows(read_history(PosixStorage(self.checkpoints / ".sidecar" / self.checkpoints.name)))
         return {row["step"]: row for row in found if row["status"] == "succeeded"}
 
@@ -246,7 +246,7 @@ def run(needs, tmp_path_factory):
 
 @pytest.mark.parametrize("query", ALL, ids=str)
 def test_query_gives_data(run, query):
-    """Of a run in which everything happened once, every query shows something, with the labels that its legend uses."""
+    """Every query shows something of a run in which everything happened once, with the labels that its legend uses."""
     series = run.data(query)
     if RARE.search(query.where):
         assert not series

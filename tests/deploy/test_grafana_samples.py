@@ -1,4 +1,4 @@
-"""What panels show of series that are given: results of one second, servers without remote write, missing rules."""
+"""Show panels with series that are given: results of one second, servers without remote write, missing rules."""
 
 import re
 import subprocess

@@ -1,3 +1,5 @@
+"""Check manifests as a cluster and its Pod Security Standard would."""
+
 import ast
 import copy
 import ipaddress
@@ -92,7 +94,7 @@ POD_MONITOR = {
 
 
 class Objects(list):
-    """What `kubectl kustomize` gave, in the order in which a cluster would get it."""
+    """Hold what `kubectl kustomize` gave, in the order in which a cluster would get it."""
 
     def one(self, kind):
         """The only object of its kind."""
@@ -101,7 +103,7 @@ class Objects(list):
 
     @property
     def pod(self):
-        """What every pod is made after: its labels and its spec."""
+        """Return what every pod is made after: its labels and its spec."""
         return self.one("StatefulSet")["spec"]["template"]
 
     @property
@@ -165,7 +167,7 @@ def validate(thing):
 
 
 def selects(selector, labels):
-    """Whether a label selector matches, as Kubernetes defines it; it knows what is used here."""
+    """Return whether a label selector matches, as Kubernetes defines it; it knows what is used here."""
     assert set(selector) <= {"matchLabels", "matchExpressions"}
     assert selector, "an empty selector matches everything"
     return all(labels.get(key) == value for key, value in selector.get("matchLabels", {}).items()) and all(
@@ -194,7 +196,7 @@ def admits(rules, side, port, labels, namespace=None):
 
 
 def environment(pod, container, name="sidecar-eval-0", address="10.1.2.3"):
-    """What the kubelet would give the container, with what every container in Kubernetes gets."""
+    """Return what the kubelet would give the container, with what every container in Kubernetes gets."""
     fields = {"metadata.name": name, "status.podIP": address}
     given = {
         each["name"]: each["value"] if "value" in each else fields[each["valueFrom"]["fieldRef"]["fieldPath"]]
@@ -326,7 +328,7 @@ def test_probes_ask_what_they_should(daemons, settings):
 
 
 def test_a_pod_has_no_rights(daemons):
-    """What the Pod Security Standard `restricted` asks for, a read-only root besides, and no token."""
+    """Require the Pod Security Standard `restricted`, a read-only root, and no token."""
     pod, container = daemons.pod["spec"], daemons.container
     assert pod["automountServiceAccountToken"] is False
     assert not {"hostNetwork", "hostPID", "hostIPC", "initContainers", "serviceAccountName"} & set(pod)
@@ -387,7 +389,7 @@ def test_selectors_find_the_pods(daemons):
 
 
 def kept_apart(objects, labels):
-    """Whether no node may have a daemon and a pod with these labels."""
+    """Return whether no node may have a daemon and a pod with these labels."""
     terms = objects.pod["spec"]["affinity"]["podAntiAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
     assert {each["topologyKey"] for each in terms} == {"kubernetes.io/hostname"}
     return any(selects(each["labelSelector"], labels) for each in terms)

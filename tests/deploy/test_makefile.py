@@ -1,4 +1,4 @@
-"""What `make` does with an environment that it was given: one that another clone made is used as it is, or refused."""
+"""Run `make` with an environment that it was given: one that another clone made is used as it is, or refused."""
 
 import os
 import shutil

@@ -1,4 +1,4 @@
-"""What is built of this repository, and under which name it may be installed. Nothing here needs the network."""
+"""Show what is built of this repository, and under which name it may be installed. Nothing here needs the network."""
 
 import hashlib
 import os

@@ -1,4 +1,4 @@
-"""What Prometheus makes of the metrics: its own tools check exposition, configuration and rules."""
+"""Show what Prometheus makes of the metrics: its own tools check exposition, configuration and rules."""
 
 import re
 import shutil

@@ -49,7 +49,7 @@ def dropped_in(units: Path, *names: str) -> Path:
 
 
 def verify(systemd_analyze: str, units: Path) -> str:
-    """What systemd has to say about an instance; it exits with 0 even where it ignores a line."""
+    """Return what systemd has to say about an instance; it exits with 0 even where it ignores a line."""
     done = subprocess.run(
         [systemd_analyze, "verify", "sidecar@digits.service", "sidecar.slice"],
         env=os.environ | {"SYSTEMD_UNIT_PATH": f"{units}:"},
@@ -120,7 +120,7 @@ def test_the_exposure_is_low(needs: Needs, units: Path, drop_ins: tuple[str, ...
 
 
 def test_each_protection_that_is_left_out_has_a_reason(needs: Needs, units: Path) -> None:
-    """What systemd counts as missing stands in a comment of the unit, or is given with a weaker value below one."""
+    """Options that systemd counts as missing stand in a comment, or are given with a weaker value below one."""
     _, missing = assess(needs("systemd-analyze"), dropped_in(units))
     assert "PrivateNetwork=" in missing  # the list is read as it should be
     text = UNIT.read_text()
@@ -218,13 +218,13 @@ class Staged:
         )
 
     def install(self, *arguments: str | Path) -> str:
-        """What it prints."""
+        """Return what it prints."""
         done = self.call("install", "--from", self.wheel, *arguments)
         assert done.returncode == 0, done.stderr
         return done.stdout
 
     def files(self) -> set[str]:
-        """What there is, without the environment's own."""
+        """Return what there is, without the environment's own."""
         found = (path.relative_to(self.root) for path in self.root.rglob("*") if path.is_file())
         return {str(path) for path in found if path.parts[0] != "opt"}
 

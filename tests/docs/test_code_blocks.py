@@ -170,7 +170,7 @@ def test_every_command_is_walked_or_has_a_reason():
 
 
 def test_no_reason_is_left_over():
-    """Of commands that no page shows any more."""
+    """Refuse excuses for commands that no page shows any more."""
     shown = [command for _, command in commands()]
     assert [start for start in (*WALKED, *NOT_RUN) if not any(each.startswith(start) for each in shown)] == []
 
@@ -222,7 +222,7 @@ def run(folder, command):
 @pytest.mark.tensorflow
 @pytest.mark.timeout(900)  # a dozen commands that import TensorFlow
 def test_the_commands_work_in_their_order(folder):
-    """Of all pages, each once. A daemon ends by itself; paths of the readers' storage are in the folder."""
+    """Run each command of all pages once. A daemon ends by itself; paths of the readers' storage are in the folder."""
     walked = dict.fromkeys(command for _, command in commands() if command.startswith(WALKED))
     for command in walked:
         if command.startswith(tuple(NOT_RUN)):

@@ -1,4 +1,4 @@
-"""What pages say about the code is true, and each check of that can fail."""
+"""Show that what pages say about the code is true, and each check of that can fail."""
 
 import re
 import sys
@@ -86,7 +86,7 @@ def test_what_is_true_passes(facts, text):
 
 
 def test_no_foreign_word_is_left_over(facts):
-    """Of a page that does not say it any more, or whose word the code has now."""
+    """Refuse an excuse that the page or the code no longer needs."""
     said = {word for page in facts.pages() for word in re.findall(r"\w+", page.read_text())}
     assert facts.foreign() - said == set()
     assert facts.foreign() & facts.words() == set()

@@ -1,4 +1,4 @@
-"""What the page of questions claims is tried: its code, its commands and its hooks, with a real run."""
+"""Try what the page of questions claims: its code, its commands and its hooks, with a real run."""
 
 import importlib.util
 import json

@@ -36,7 +36,7 @@ def pytest_collection_modifyitems(items) -> None:
 
 @dataclass(frozen=True)
 class Evaluated:
-    """What ranks found together: values by eval set and metric, and how often something was traced."""
+    """Hold what ranks found together: values by eval set and metric, and how often something was traced."""
 
     values: dict
     examples: dict

@@ -49,7 +49,7 @@ class FakeEvaluator:
         return self.held
 
     def outputs(self):
-        """Of one set."""
+        """Return the stream of one set."""
         found = no_outputs()
         found[0] = summary([np.array(self.predicted, "float32")])
         return found
@@ -72,11 +72,11 @@ class FakeEvaluator:
         return lambda: self._maybe("restore")
 
     def digest(self):
-        """Of the values."""
+        """Return a digest of the values."""
         return lambda: self.variables
 
     def layout(self):
-        """Of the states below."""
+        """Return numbers of the states below."""
         return self.metrics
 
     def evaluate(self, tick, keep):
@@ -123,7 +123,7 @@ class Meeting:
         self._given = [None] * size
 
     def rank(self, rank):
-        """What that rank holds of it."""
+        """Return what that rank holds of it."""
         meeting = self
 
         class Rank:

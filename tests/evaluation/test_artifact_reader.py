@@ -1,4 +1,4 @@
-"""What workers saved, read back by whoever has numpy: joined, complete, and never believed."""
+"""Show what workers saved, read back by whoever has numpy: joined, complete, and never believed."""
 
 import json
 import re

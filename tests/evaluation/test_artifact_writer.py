@@ -89,7 +89,7 @@ def test_weights_are_written_while_the_evaluation_runs(tmp_path):
 
 
 def test_predictions_are_columns_that_numpy_reads(tmp_path):
-    """Whatever batches they came in, and not a pickle among them."""
+    """Write columns of any batches, and no pickle."""
     folder = tmp_path / "worker-0-of-1"
     save(folder, rows=[("test", rows(0, 0.1, 0.2)), ("few", rows(None, 1, 2)), ("test", rows(4, 0.3))])
     load = lambda name: np.load(folder / "predictions" / name, allow_pickle=False, mmap_mode="r")  # noqa: E731

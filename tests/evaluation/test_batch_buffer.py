@@ -1,10 +1,12 @@
+"""Hand batches over in order through a bounded buffer."""
+
 import numpy as np
 import pytest
 
 
 @pytest.fixture
 def pending():
-    """What gathers outputs, and what a measurement was given so far."""
+    """Return what gathers outputs, and what a measurement was given so far."""
     from sidecar.evaluation.batch_buffer import BatchBuffer
 
     calls = []

@@ -18,7 +18,7 @@ from sidecar.protocol.states import FAILURE_CLASSES, WorkerPhase
 
 
 def lasting(error, phase="build", also=()):
-    """What the report of an error says that is raised while the task is built."""
+    """Return what the report of an error says that is raised while the task is built."""
     with pytest.raises(type(error)) as caught, following_from_code(*also):
         raise error
     return as_failed(caught.value, phase=phase, plan=1, rank=0).lasting
@@ -71,7 +71,7 @@ def test_a_file_that_does_not_fit_the_model_lasts_for_itself():
 
 
 def test_a_sentence_stands_above_a_traceback():
-    """What was raised, while what was done; what Keras says may hold a whole batch, and is cut."""
+    """Tell the error and the operation; cut messages of Keras that hold a whole batch."""
     message = as_failed(ValueError("shapes\n" + "0.5 " * 500), phase="read", plan=1, rank=0).message
     sentence, _, rest = message.partition("\n")
     assert sentence.startswith("ValueError: shapes 0.5 0.5")
@@ -147,7 +147,7 @@ def test_advice_to_run_the_code_of_a_file_is_not_repeated(text):
     ],
 )
 def test_kind_of_an_exception(tmp_path, phase, kind):
-    """Whose fault it is when something unknown is raised, by where it was raised."""
+    """Blame the code where an unknown error was raised."""
     evaluator = FakeEvaluator((STREAM,), [1.0] * 5, raises={phase: OSError("no space left on device")})
     ((end, phases, _),) = run(tmp_path, [evaluator])
     failed = as_failed(end, phase=phases[-1], plan=7, rank=0)
@@ -157,7 +157,7 @@ def test_kind_of_an_exception(tmp_path, phase, kind):
 
 
 def test_every_kind_is_on_the_list():
-    """What failures are called is what records know."""
+    """Show that what failures are called is what records know."""
     assert set(failures._KIND_BY_PHASE.values()) <= set(FAILURE_CLASSES)
 
 

@@ -57,7 +57,7 @@ def outside(tmp_path):
 
 
 def entry_point(folder):
-    """What an installed distribution would bring."""
+    """Return what an installed distribution would bring."""
     (folder / "my-1.0.dist-info").mkdir()
     (folder / "my-1.0.dist-info/METADATA").write_text("Metadata-Version: 2.1\nName: my\nVersion: 1.0\n")
     (folder / "my-1.0.dist-info/entry_points.txt").write_text("[sidecar.backends]\nmine = my_package.backend\n")

@@ -158,7 +158,7 @@ def test_loops_and_second_names_end(userblock, tmp_path):
 
 
 def test_the_number_of_objects_is_bounded(tmp_path, monkeypatch):
-    """Of links and of attributes."""
+    """Show names of links and of attributes."""
     monkeypatch.setattr(hdf5, "MAX_OBJECTS", 20)
     with h5py.File(tmp_path / "m.h5", "w") as file:
         for number in range(21):

@@ -1,3 +1,5 @@
+"""Compute confidence intervals."""
+
 import math
 import statistics
 

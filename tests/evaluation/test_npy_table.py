@@ -108,7 +108,7 @@ def test_memory_does_not_grow_with_rows(tmp_path):
 
 
 def test_parts_are_named_as_keras_names_metrics():
-    """Of dictionaries, lists, and both."""
+    """Write dictionaries, lists, and both."""
     found = columns_of("y", {"digit": 1, "parity": [2, (3,)]})
     assert found == {"y_digit": 1, "y_parity_0": 2, "y_parity_1_0": 3}
     assert columns_of("y", 1) == {"y": 1}

@@ -1,6 +1,6 @@
-"""What users of `tf_keras.utils.SidecarEvaluator` know it to do, scenario by scenario of its own tests, written anew.
+"""Try how users of `tf_keras.utils.SidecarEvaluator` know it, scenario by scenario of its own tests, written anew.
 
-Its time-out without checkpoints is `nothing_seen` (tests/daemon/test_loop.py). What has no counterpart
+Its time-out without checkpoints is `nothing_seen` (tests/daemon/test_loop.py). A scenario without counterpart
 stands in docs/scripts.md.
 """
 

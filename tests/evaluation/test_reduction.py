@@ -1,4 +1,4 @@
-"""What holds for every kind of state: the sum of the ranks' matrices, of the rows that anybody uses, is the whole's."""
+"""Sum states of every kind: the sum of the ranks' matrices, of the rows that anybody uses, is the whole's."""
 
 import math
 

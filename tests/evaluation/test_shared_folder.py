@@ -46,7 +46,7 @@ def ranks_in(folder, ranks=2, plan=1, group="g", **named):
 
 
 def together(calls):
-    """What each of some calls returns or raises, all at the same time."""
+    """Return what each of some calls returns or raises, all at the same time."""
     found = [None] * len(calls)
 
     def one(number, call):

@@ -1,4 +1,4 @@
-"""What the user may write, how it is found, and how mistakes in it are told; without any framework."""
+"""Show what the user may write, how it is found, and how mistakes in it are told; without any framework."""
 
 import sys
 from dataclasses import dataclass

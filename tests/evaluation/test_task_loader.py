@@ -91,7 +91,7 @@ def test_task_file_named_like_a_library(folder):
 
 @pytest.mark.parametrize("reference", ["my_eval.py", "task", ":task", "my_eval:", ""])
 def test_reference_of_another_form(folder, reference):
-    """What to write."""
+    """Name the line to write."""
     with pytest.raises(TaskError, match=rf"'{reference}'.*module:attr or path/file\.py:attr"):
         load(reference, str(folder))
 
@@ -110,7 +110,7 @@ def test_missing_file_module_and_attribute(folder):
 
 @pytest.mark.parametrize(("code", "found"), [("task = 7", "int 7"), ("def task(): return None", "NoneType None")])
 def test_something_else(folder, code, found):
-    """What was found instead of a Task."""
+    """Name the object that was found instead of a Task."""
     (folder / "my_eval.py").write_text(code)
     with pytest.raises(TaskError) as caught:
         load("my_eval.py:task", str(folder))

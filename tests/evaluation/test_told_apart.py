@@ -110,7 +110,7 @@ def test_losses_by_output_are_told(evaluate):
 
 @pytest.mark.parametrize(("reduction", "words"), [("none", "size squared"), ("mean_with_sample_weight", "Σ w·l / Σ w")])
 def test_reductions_that_differ_are_told(evaluate, reduction, words):
-    """Of `Task(loss=…)`."""
+    """Tell losses of `Task(loss=…)`."""
     import keras
 
     loss = keras.losses.SparseCategoricalCrossentropy(reduction=reduction)

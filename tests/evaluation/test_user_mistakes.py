@@ -36,7 +36,7 @@ def refusal(digits, trained):
 
 
 def test_exception_in_the_data(digits, refusal):
-    """What the user's own Python raises within a dataset: their traceback, their line, none of our frames."""
+    """Show the traceback and the line of an error in the user's own dataset, and none of our frames."""
     import numpy as np
     import tensorflow as tf
 
@@ -187,7 +187,7 @@ def test_out_of_memory():
     ids=["build_model with an argument", "no model", "source with two arguments", "names for metrics", "no list"],
 )
 def test_functions_that_do_not_fit(digits, refusal, changes, words):
-    """What a function of the user's takes or returns is checked at the border: a sentence, no traceback of ours."""
+    """Arguments and results of a user's function are checked at the border: a sentence, no traceback of ours."""
     failed = refusal(digits.make(**changes))
     assert failed.kind == "task_error"
     assert re.search(words, failed.message), failed.message

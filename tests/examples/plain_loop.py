@@ -1,4 +1,4 @@
-"""What one plain loop finds for a checkpoint, loaded as the library's own authors load it: {"right": …, "loss": …}.
+"""Print a plain loop's numbers of a checkpoint, loaded as the library's own authors load it: {"right": …, "loss": …}.
 
 `python plain_loop.py KIND CHECKPOINT`, in a copy of examples/.
 """

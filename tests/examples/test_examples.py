@@ -62,7 +62,7 @@ def test_metrics_of_ones_own_are_published(digits):
 @pytest.mark.nightly
 @pytest.mark.tensorflow
 def test_two_nodes_share_each_evaluation(custom_loop):
-    """Of the checkpoints of a custom loop."""
+    """Evaluate the checkpoints of a custom loop."""
     run(custom_loop, sys.executable, "two_nodes.py")
     entries = json.loads(run(custom_loop, SIDECAR, "history", "ckpts", "--json"))
     assert sorted((entry["step"], entry["workers"]) for entry in entries if entry["status"] == "succeeded") == [

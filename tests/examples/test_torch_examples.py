@@ -22,7 +22,7 @@ SAVED = {
     "hugging_face": {"checkpoint-28": 28, "checkpoint-42": 42},
     "dcp": {"step-14": 14, "step-28": 28, "step-42": 42},
 }
-"""What is there after the training, with the steps. The Trainer has deleted its first checkpoint by then."""
+"""Return the checkpoints after the training, with their steps. The Trainer has deleted its first checkpoint by then."""
 
 PATIENCE_SECONDS = 200.0
 

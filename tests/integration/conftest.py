@@ -44,7 +44,7 @@ QUICK = {
 
 
 def wait_until(condition, what, seconds=PATIENCE_SECONDS):
-    """What the condition returns once that is true."""
+    """Return what the condition returns once that is true."""
     end = time.monotonic() + seconds
     while not (found := condition()):
         if time.monotonic() > end:
@@ -69,7 +69,7 @@ class Ended:
 
     @property
     def said(self):
-        """What was said to a person: standard error without the log's lines, and those of a slow machine's progress."""
+        """Return standard error without the log's lines, and those of a slow machine's progress."""
         return "\n".join(line for line in self.err.splitlines() if not line.startswith(("{", "progress: ")))
 
     @property
@@ -94,12 +94,12 @@ class Program:
 
     @property
     def out(self):
-        """What it wrote so far on standard output."""
+        """Return what it wrote so far on standard output."""
         return (self.folder / "out").read_text()
 
     @property
     def err(self):
-        """What it wrote so far on standard error."""
+        """Return what it wrote so far on standard error."""
         return (self.folder / "err").read_text()
 
     def children(self):
@@ -160,11 +160,11 @@ class Daemon(Program):
             return answer.status, answer.read().decode()
 
     def status(self):
-        """What /api/status says."""
+        """Return what /api/status says."""
         return json.loads(self.get("/api/status")[1])
 
     def samples(self, name):
-        """What /metrics says of one name, by labels without the run's."""
+        """Return what /metrics says of one name, by labels without the run's."""
         families = text_string_to_metric_families(self.get("/metrics")[1])
         return {
             tuple(sorted((key, value) for key, value in each.labels.items() if key != "run")): each.value
@@ -281,7 +281,7 @@ class Writer:
         self._process.stdin.flush()
 
     def saved(self, count):
-        """What Keras finds for each of the next checkpoints, once they are saved."""
+        """Return what Keras finds for each of the next checkpoints, once they are saved."""
         lines = [self._process.stdout.readline() for _ in range(count)]
         assert all(lines), f"the writer ended:\n{self._log.read_text()[-4000:]}"
         return [json.loads(line) for line in lines]

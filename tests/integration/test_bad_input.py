@@ -1,4 +1,4 @@
-"""What a user gets wrong before any evaluation: one sentence, a documented exit code, no traceback of ours."""
+"""Answer mistakes of users before any evaluation by one sentence and a documented exit code."""
 
 import os
 import shutil

@@ -41,7 +41,7 @@ def replace_data(folder, kind):
 
 
 def accuracy(data, noise):
-    """What a plain loop finds."""
+    """Return what a plain loop finds."""
     x, y = data
     return float(((x + noise * np.sin(999 * x)).argmax(1) == y).mean())
 

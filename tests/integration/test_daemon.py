@@ -23,7 +23,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def saved(writer, folder):
-    """What Keras found for three checkpoints."""
+    """Return what Keras found for three checkpoints."""
     return writer.save(folder, *STEPS)
 
 

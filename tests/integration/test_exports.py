@@ -1,4 +1,4 @@
-"""What is exported is what the frameworks load: each format by its own reader, from the path that is printed."""
+"""Load each exported checkpoint by its framework's own reader, from the path that is printed."""
 
 import os
 import shutil

@@ -1,7 +1,7 @@
 """Daemons and worker processes are killed and stopped in the middle of an evaluation: it ends once, and right.
 
-One run of three nodes goes through it. Whatever happens, the checkpoint is evaluated exactly once, with the numbers
-that a plain loop finds; no process is left over; the log tells it in a few lines. What takes longer is in faults/.
+One run of three nodes goes through it. The checkpoint is always evaluated exactly once, with the numbers
+that a plain loop finds; no process is left over; the log tells it in a few lines. Longer ones are in faults/.
 """
 
 import os

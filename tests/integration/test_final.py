@@ -1,4 +1,4 @@
-"""What follows from code and shapes ends a run with as few processes as prove it."""
+"""Show that what follows from code and shapes ends a run with as few processes as prove it."""
 
 import pytest
 from numpy_trainer import NUMPY

@@ -73,7 +73,7 @@ def manager(tmp_path):
 
 @pytest.fixture
 def refused_models(numpy_trainer, place, tmp_path):
-    """What is no model, or leads elsewhere; the sentences that are said of some."""
+    """Return what is no model, or leads elsewhere; the sentences that are said of some."""
     outside = tmp_path / "outside"
     (model,) = numpy_trainer.save(outside, 2)
     (place / "out.npz").symlink_to(outside / model["name"])
@@ -86,7 +86,7 @@ def refused_models(numpy_trainer, place, tmp_path):
 
 @pytest.fixture
 def refused_checkpoints(writer, place, tmp_path):
-    """What is none, or leads elsewhere; the sentences that are said of some."""
+    """Return what is none, or leads elsewhere; the sentences that are said of some."""
     outside = tmp_path / "outside"
     (first,) = writer.save(outside, 1)
     (model,) = writer.save(outside, 2, form=".keras")
@@ -115,14 +115,14 @@ def refused_checkpoints(writer, place, tmp_path):
 
 
 def test_odd_names(sidecar, odd_models, refused_models, manager, place):
-    """Of models that numpy saves."""
+    """Evaluate models that numpy saves under such names."""
     survive_everything(sidecar, place, manager, odd_models, refused_models, "numpy_plain.py", **ANY)
 
 
 @pytest.mark.tensorflow
 @pytest.mark.nightly
 def test_odd_names_of_keras(sidecar, odd_checkpoints, refused_checkpoints, manager, place):
-    """Of all formats in one directory; their libraries take some names for patterns."""
+    """Evaluate all formats in one directory; their libraries take some names for patterns."""
     survive_everything(sidecar, place, manager, odd_checkpoints, refused_checkpoints, "plain.py")
 
 

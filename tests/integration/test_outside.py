@@ -1,4 +1,4 @@
-"""What a person asks of a run from outside: any node will do, and no daemon needs to be alive."""
+"""Ask a run from outside: any node will do, and no daemon needs to be alive."""
 
 import contextlib
 import json

@@ -43,7 +43,7 @@ def save(model, folder, step):
 
 
 def expected(model):
-    """What a plain loop finds."""
+    """Return what a plain loop finds."""
     digits = load_digits()
     x, y = digits.data[FIRST:] / 16, digits.target[FIRST:]
     right = top = 0

@@ -1,4 +1,4 @@
-"""What a service manager and an administrator see of a daemon."""
+"""Show what a service manager and an administrator see of a daemon."""
 
 import contextlib
 import os
@@ -132,7 +132,7 @@ def test_check_beside_a_daemon_of_the_run(sidecar, place, tmp_path):
     "answer", [pytest.param(b"", marks=pytest.mark.nightly), b"HTTP/1.0 200 OK\r\n\r\n[]", b"220 mail\r\n"]
 )
 def test_check_where_somebody_else_serves(sidecar, place, answer):
-    """Whatever answers there, if anything, is not taken for a daemon."""
+    """Take no other program that answers there for a daemon."""
     with socket.create_server(("127.0.0.1", 0)) as stranger:
         address = f"127.0.0.1:{stranger.getsockname()[1]}"
         program = sidecar.start("check", "--role", "chief", "--http", address, "--checkpoint-dir", place)

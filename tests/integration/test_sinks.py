@@ -59,7 +59,7 @@ def test_every_result_arrives_once(sidecar, numpy_trainer, server, place, tmp_pa
 
 @pytest.mark.parametrize("url", ["prometheus:9090", "ftp://me:secret@a/b", "http://", "http://[::1/x", "http://a/b?c"])
 def test_a_wrong_url_is_one_sentence(sidecar, place, url):
-    """What was written, and what to write."""
+    """Name the value that was written and the one to write."""
     done = sidecar.command("status", place, SIDECAR_REMOTE_WRITE=url)
     assert done.code == 2
     assert "SIDECAR_REMOTE_WRITE" in done.sentence

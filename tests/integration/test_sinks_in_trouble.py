@@ -72,7 +72,7 @@ def failing(daemon):
 
 
 def test_a_receiver_comes_back(trial):
-    """What waited comes then, each event once and in order."""
+    """Show that what waited comes then, each event once and in order."""
     with receiver() as server:
         server.answers += [503] * 3
         hooks = {"result": {"url": server.url, "timeout_seconds": 1}}

@@ -19,7 +19,7 @@ PHASES = ("join", "build", "read", "restore", "hello", "evaluate")  # before a r
 
 @dataclass(frozen=True)
 class Storm:
-    """What the trainer saved, who evaluated it, and how the daemon's journal looked when the queue was empty."""
+    """Hold what the trainer saved, who evaluated it, and how the daemon's journal looked when the queue was empty."""
 
     saved: list
     history: list
@@ -89,7 +89,7 @@ def killed(storm, daemon, run, numpy_trainer, folder, alive, until, sidecar):
 
 
 def test_every_checkpoint_of_the_storm_is_evaluated(storm, daemon):
-    """What was seen complete outlives the trainer's own deletion, whatever waits before it."""
+    """Show that what was seen complete outlives the trainer's own deletion, whatever waits before it."""
     seen = {line["checkpoint"] for line in daemon.log("checkpoint_found")}
     evaluated = [row["checkpoint"] for row in storm.history if row["status"] == "succeeded"]
     assert storm.seen_while_busy > MAX_TO_KEEP  # else nothing was at stake

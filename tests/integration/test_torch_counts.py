@@ -14,7 +14,7 @@ WRITTEN = {"keras": "weights-5.weights.h5", "torch": "weights-5.pt"}
 
 @pytest.fixture(scope="module")
 def evaluated(sidecar, tasks, tmp_path_factory):
-    """What `sidecar eval` prints for each framework."""
+    """Return what `sidecar eval` prints for each framework."""
     found = {}
     for name, file in WRITTEN.items():
         folder = tmp_path_factory.mktemp(name)

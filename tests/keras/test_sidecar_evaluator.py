@@ -14,7 +14,7 @@ pytestmark = [
 
 
 def reference(small, model, data=None):
-    """What Keras' own evaluation says."""
+    """Return what Keras' own evaluation says."""
     return model.evaluate(small.dataset() if data is None else data, verbose=0, return_dict=True)
 
 

@@ -1,3 +1,5 @@
+"""Decide what a daemon does next, whatever it knows."""
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st

@@ -1,3 +1,5 @@
+"""Choose the nodes that may evaluate together."""
+
 from dataclasses import replace
 
 import pytest
@@ -73,7 +75,7 @@ def test_those_that_read_everything_have_the_first_turn():
 
 
 def test_those_that_can_read_it_evaluate_what_most_cannot():
-    """Of another profile, which computes right, too, but of the same release and task."""
+    """Nodes of another profile take part, of the same release and task."""
     blind = {"unreadable": (A.folder,)}
     most = [node("a", **blind), node("b", **blind)]
     for other, expected in (

@@ -1,3 +1,5 @@
+"""Decide when a run is over, and whether it failed."""
+
 import pytest
 from policy_views import NOW, RULES, A, B, C, checkpoint, decided, fold, node, outcome, plan, settled
 from rules import make_rules

@@ -1,3 +1,5 @@
+"""Decide when a checkpoint or a task has failed for good."""
+
 from dataclasses import replace
 
 import pytest
@@ -137,7 +139,7 @@ def test_two_nodes_that_cannot_read_a_checkpoint_are_believed(kind):
 
 
 def test_a_node_is_not_alone_while_another_cannot_be_heard():
-    """What it finds three times is no proof for both."""
+    """Show that what it finds three times is no proof for both."""
     seen = {"ready": [node("n1")], "now": NOW + 1000, "complete": [A]}
     past = lasting("checkpoint", (A, "n1"))
     assert settles_of(decided(history=past, **seen))

@@ -1,3 +1,5 @@
+"""Choose the workers of a group."""
+
 import pytest
 from policy_views import NOW, A, B, C, decided, failures, fold, listed, node, outcome, plan, slot
 from rules import make_rules
@@ -45,7 +47,7 @@ def test_the_warm_group_is_used_again():
     ids=["one could be added", "one is gone", "one died", "one is in another group"],
 )
 def test_a_group_that_could_be_better_is_formed_anew(there, workers):
-    """Of those that stand by: a warm group takes nobody in."""
+    """Wait for none that stand by: a warm group takes nobody in."""
     assert listed(decided(history=SUCCEEDED, ready=there)) == workers
 
 

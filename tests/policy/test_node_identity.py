@@ -1,3 +1,5 @@
+"""Name a node and the addresses at which it is reached."""
+
 import json
 
 import pytest

@@ -1,3 +1,5 @@
+"""Close an open plan that cannot succeed."""
+
 import pytest
 from policy_views import NOW, A, decided, fold, plan
 

@@ -1,3 +1,5 @@
+"""Give nodes turns to propose and to publish."""
+
 import pytest
 from policy_views import (
     NOW,

@@ -1,3 +1,5 @@
+"""Wait longer before each further attempt."""
+
 import pytest
 from policy_views import NOW, A, B, C, decided, failures, outcome, plan
 from rules import make_rules

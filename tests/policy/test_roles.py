@@ -1,3 +1,5 @@
+"""Derive the role of a process from settings and launchers."""
+
 import json
 
 import pytest
@@ -146,7 +148,7 @@ def test_chief_nodes_that_miss_the_chief_are_doubted():
 
 
 def test_chief_nodes_override_a_broken_tf_config():
-    """What a stronger hint decides is not asked again."""
+    """Show that what a stronger hint decides is not asked again."""
     decision = decide_role(settings(chief_nodes=["a"]), "b", {"TF_CONFIG": "{"})
     assert (decision.role, decision.warning) == ("worker", None)
 

@@ -184,7 +184,7 @@ def test_with_latest_the_newest_that_is_held_stays_until_a_newer_one_is():
 
 
 def test_both_combine():
-    """Of those that reach a new multiple the newest, and the last one of all is held beside it."""
+    """Evaluate the newest of those that reach a new multiple, and hold the last one of all."""
     both, waiting = Selection("latest", 100), [saved(step) for step in (90, 95, 110, 120, 205, 250)]
     choice = both.choose(waiting, JournalState())
     assert (steps(choice.evaluate), sorted(steps(choice.settled))) == ([205], [90, 95, 110, 120])

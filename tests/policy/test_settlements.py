@@ -1,3 +1,5 @@
+"""Settle checkpoints that are not evaluated."""
+
 from dataclasses import replace
 
 import pytest
@@ -56,7 +58,7 @@ def test_what_one_record_cannot_hold_is_settled_in_pieces_before_anything_else()
 
 @pytest.mark.parametrize(("character", "all_fit"), [("a", True), ("\udcff", False)])
 def test_what_one_plan_settles_fits_into_a_record(character, all_fit):
-    """Whatever the names: those that are no text take six bytes for each of theirs. The next plan goes on."""
+    """Names that are no text take six bytes for each of theirs. The next plan goes on."""
     name, rules = character * 200, make_rules(queue="latest")
     there = [replace(checkpoint(step), name=f"{step}{name}"[:200]) for step in range(rules.plans.most_settled + 2)]
     action = decided(rules, complete=there)
@@ -95,7 +97,7 @@ def test_with_every_steps_what_lies_between_is_skipped():
     ],
 )
 def test_with_every_steps_the_last_one_of_a_run_is_evaluated(rules, changes):
-    """Whatever its step: it is the result. What is still being written may be it, and is waited for."""
+    """The last one is the result, whatever its step. A checkpoint that is still being written is waited for."""
     last = checkpoint(95)
     seen = {"complete": [last], "history": fold(plan(1, checkpoint(90), ("n1.i.9",)), outcome(1))} | changes
     rules = make_rules(every_steps=100, **rules)

@@ -103,7 +103,7 @@ def test_a_whole_number_stands_for_a_float():
     ],
 )
 def test_the_place_of_an_error_is_named_to_the_leaf(change, where):
-    """Whoever repairs a file by hand learns where to look."""
+    """A person who repairs a file by hand learns where to look."""
     with pytest.raises(RecordError, match=where):
         from_json(Plan, strict(dumps(PLAN)) | change)
 

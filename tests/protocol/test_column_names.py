@@ -7,7 +7,7 @@ from sidecar.protocol.column_names import file_name
 
 @pytest.mark.parametrize("name", ["..", ".", "../../etc/passwd", "a/b", ".hidden", "ä\udc80\n", "test"])
 def test_names_stay_in_their_folder(tmp_path, name):
-    """Whatever the task calls a column or an eval set; different names are different files."""
+    """Any different names of columns and eval sets are different files."""
     found = file_name(name)
     (tmp_path / found).touch()
     assert [path.name for path in tmp_path.iterdir()] == [found]

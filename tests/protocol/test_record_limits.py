@@ -1,4 +1,4 @@
-"""What a record may hold at most, and what a reader pays for one that holds more."""
+"""Show what a record may hold at most, and what a reader pays for one that holds more."""
 
 import contextlib
 import json
@@ -115,7 +115,7 @@ def test_values_and_nesting_are_counted_exactly(value):
     ids=["lists", "quotes", "objects", "numbers", "texts", "wide", "escapes", "digits", "depth"],
 )
 def test_a_forged_outcome_costs_little(value):
-    """Whatever an unknown field holds: at most 20 MB and half a second, and an error only of the kind that is known."""
+    """An unknown field costs at most 20 MB and half a second, and an error only of the kind that is known."""
     data = with_unknown(FAILED, value)[: OUTCOME.size + 1]
     begun = time.process_time()
     try:

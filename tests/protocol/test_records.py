@@ -50,7 +50,7 @@ def strict(text):
 
 @given(record=RECORDS)
 def test_every_record_survives_the_round_trip(record):
-    """What is written is one line of strict JSON with a schema, and what is read back is equal."""
+    """Show that what is written is one line of strict JSON with a schema, and what is read back is equal."""
     data = dumps(record)
     assert b"\n" not in data
     assert strict(data)["schema"] == SCHEMA

@@ -88,7 +88,7 @@ def samples(text):
 
 
 def test_each_number_is_a_row(journal):
-    """Of whole sets and of single classes; failed attempts have no numbers."""
+    """Show whole sets and single classes; failed attempts have no numbers."""
     journal.plan("ckpt-3", step=300)
     journal.fail()
     journal.plan("ckpt-5", step=500)
@@ -159,7 +159,7 @@ def test_clocks_that_differ(evaluations, journal):
 
 
 def test_names_of_all_kinds(journal):
-    """Whatever a user calls a metric, the document stays well-formed."""
+    """For any name of a metric, the document stays well-formed."""
     odd = 'odd "name"\\ of\nall'
     journal.evaluate("ckpt-5", 500, {odd: value(0.5)})
     assert samples(text(as_openmetrics, journal.history, "mnist"))["sidecar_result", "test", odd][0][1] == 0.5

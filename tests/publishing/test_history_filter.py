@@ -1,4 +1,4 @@
-"""What is shown of a history is what was asked for, and its numbers are as they were."""
+"""Show that what is shown of a history is what was asked for, and its numbers are as they were."""
 
 import pytest
 
@@ -47,7 +47,7 @@ def test_a_range_of_steps(history, asked, expected):
 
 
 def test_some_metrics(history):
-    """Of all eval sets, with their classes; what has no such number is left out."""
+    """Show all eval sets with their classes; evaluations without such a number are left out."""
     left = list(HistoryFilter(metrics=("top*",)).apply(history))
     assert steps(left) == [100, 200, 400, 500]
     assert {eval_set: list(values) for eval_set, values in entry_rows(left)[0]["metrics"].items()} == {

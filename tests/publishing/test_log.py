@@ -1,3 +1,5 @@
+"""Write log events for programs and for people."""
+
 import io
 import json
 import logging
@@ -103,7 +105,7 @@ def test_console_exception(stream):
 
 
 def test_libraries_are_heard_from_warning_on(lines):
-    """What libraries say through `logging`, and Python's own warnings, stand in the same lines."""
+    """Show that messages of libraries through `logging`, and Python's own warnings, stand in the same lines."""
     library = logging.getLogger("watchdog.observers")
     library.info("noise")
     library.warning("queue of %d overflowed", 7)
@@ -281,7 +283,7 @@ def terminal():
 
 
 def test_chatter_is_left_out_for_people(terminal):
-    """What only engineers of this program want to see."""
+    """Leave out lines that only engineers of this program want to see."""
     structlog.get_logger().info("worker_started", worker="n.a.1", pid=1, address="h:1")
     assert terminal() == []
 

@@ -1,3 +1,5 @@
+"""Export gauges and counters of one daemon."""
+
 import math
 import os
 import threading
@@ -269,7 +271,7 @@ def test_checkpoint_without_a_step(exporter, registry, journal, status):
 
 
 def test_checkpoints_are_named_and_only_those_of_now(exporter, registry, journal, status):
-    """What a gauge is about: a series of 1 for the newest and the best, replaced when it changes."""
+    """Export a series of 1 for the newest and the best checkpoint, replaced when it changes."""
     for step in range(40):
         journal.evaluate(f"ckpt-{step}", step, {"accuracy": value(0.9 - abs(step - 30) / 100)})
     exporter.update(
@@ -340,7 +342,7 @@ def test_an_update_reads_no_entries(exporter, registry, journal, status):
 
 
 def test_a_scrape_never_sees_the_history(exporter, registry, journal, status):
-    """What the loop does to the journal after an update is invisible until the next one, in every thread."""
+    """Show that what the loop does to the journal after an update is invisible until the next one, in every thread."""
     journal.evaluate("ckpt-1", 1)
     exporter.update(status(), journal.history)
     journal.evaluate("ckpt-2", 2)

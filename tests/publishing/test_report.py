@@ -1,3 +1,5 @@
+"""Make rows and a status document of a history."""
+
 import json
 import math
 
@@ -148,7 +150,7 @@ def test_failure_settled_twice(journal, settle):
 
 
 def test_open_plan_has_no_row(journal):
-    """What is still being tried is not history."""
+    """Show that what is still being tried is not history."""
     journal.plan()
     assert report.rows(journal.history) == []
 

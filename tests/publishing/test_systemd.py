@@ -1,3 +1,5 @@
+"""Notify a service manager."""
+
 import os
 import socket
 
@@ -126,7 +128,7 @@ def test_without_a_manager_nothing_is_said(status, journal, clock):
 
 
 def test_the_line_tells_work_queue_and_newest_numbers(journal, status):
-    """What `systemctl status` shows answers: what is it doing, is it keeping up, how good is the model."""
+    """Answer in `systemctl status` what a daemon does, whether it keeps up, and how good the model is."""
     journal.evaluate("ckpt-4", 400, {"accuracy": Value(value=0.97123, hex="h"), "loss": Value(value=None, hex="nan")})
     journal.plan("ckpt-5")
     line = describe(status(), journal.history)

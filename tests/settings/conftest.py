@@ -1,4 +1,4 @@
-"""What tests of settings share."""
+"""Read settings as daemons do, and return how they are refused."""
 
 import pytest
 

@@ -1,3 +1,5 @@
+"""Document every setting."""
+
 import ast
 
 import pytest

@@ -114,7 +114,7 @@ def test_a_bad_key_of_the_file_is_shown_with_its_remedy(write, line, shown, reme
 
 
 def test_all_problems_are_told_at_once(write):
-    """Whoever corrects a configuration wants to do it once."""
+    """A person who corrects a configuration wants to do it once."""
     environ = write("lease_seconds = 3\nzebra = 1") | {"SIDECAR_REPLICA": "2", "SIDECAR_THREADS": "two"}
     lines = problems({"min_workers": 0, "http": "x", "zoo": 1}, environ=environ)
     starts = [

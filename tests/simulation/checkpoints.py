@@ -1,4 +1,4 @@
-"""What one daemon sees and holds of checkpoints, pins and saves: stands for the catalog, the pinner and the saves.
+"""Simulate the catalog, the pins and the saves of one daemon.
 
 Modelled, not real: reading real files in each scan would take a hundred times as long. So what the product concludes
 from an error about one entry is repeated here, in `NodeCatalog._scan`, as `checkpoints.scan.ScanResult` states it:
@@ -28,7 +28,7 @@ _BYTES = 1
 
 @dataclass(slots=True)
 class _Seen:
-    """What one scan has seen so far."""
+    """Hold what one scan has seen so far."""
 
     found: dict[Key, DiscoveredCheckpoint] = field(default_factory=dict)
     corrupt: list[Settlement] = field(default_factory=list)
@@ -179,7 +179,7 @@ class NodeCatalog:
         return missing and self._simulation.random.random() < 0.3
 
     def ordered(self, content: Content, other: Content) -> bool:
-        """Whether one scan found both and put the other behind it, as its step is higher."""
+        """Return whether one scan found both and put the other behind it, as its step is higher."""
         first, second = (self._discovery.seen_at.get(each.key, -1.0) for each in (content, other))
         return first == second >= 0 and content.step < other.step
 
@@ -296,7 +296,7 @@ class NodePins:
         return copied
 
     def _copy_on(self) -> None:
-        """What this life copies though it was deleted meanwhile: no scan asks for it."""
+        """Return what this life copies though it was deleted meanwhile: no scan asks for it."""
         for (digest, incarnation), (done, content, folder) in list(self._disk.copies.items()):
             if incarnation != self._life.incarnation or self._disk.checkpoints.get(content.name) == content:
                 continue

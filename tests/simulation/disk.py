@@ -1,6 +1,6 @@
 """The storage that all nodes share, in memory: records by name, checkpoints, pins, and what workers saved.
 
-What stands here is the truth that the invariants look at; what a node sees of it, and when, is `storage`'s business.
+The truth that the invariants look at stands here; what a node sees of it, and when, is `storage`'s business.
 """
 
 import hashlib
@@ -13,7 +13,7 @@ JOURNAL = ("plans/", "outcomes/", "segments/", "run.json")
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """What one save of the trainer wrote. `corrupt_on`: nodes that cannot read it; `wrong_on`: that read other bits."""
+    """One save of the trainer. `corrupt_on`: nodes that cannot read it; `wrong_on`: that read other bits."""
 
     name: str
     digest: str
@@ -25,13 +25,13 @@ class Content:
 
     @property
     def key(self) -> tuple[str, str]:
-        """What identifies the checkpoint."""
+        """Return what identifies the checkpoint."""
         return self.name, self.digest
 
 
 @dataclass(slots=True)
 class Saved:
-    """What one rank saved for one plan."""
+    """Hold what one rank saved for one plan."""
 
     worker: str
     durable: bool = False
@@ -58,7 +58,7 @@ class Disk:
     saves: dict[str, Saved] = field(default_factory=dict)
 
     def all(self) -> list[Content]:
-        """What is in the directory or pinned; what is both, twice."""
+        """Return what is in the directory or pinned; what is both, twice."""
         return [*self.checkpoints.values(), *self.pins.values()]
 
     def put(self, path: str, data: bytes) -> None:
@@ -87,7 +87,7 @@ class Disk:
         return sorted(self.folders.get(folder, ()))
 
     def sync(self) -> None:
-        """What stands there is durable now."""
+        """Return what stands there is durable now."""
         self.unsynced.clear()
         self.unreturned.clear()
 
@@ -161,5 +161,5 @@ def digest_of(text: str) -> str:
 
 
 def is_bad(content: Content, node: str) -> bool:
-    """Whether it cannot be read on that node."""
+    """Return whether it cannot be read on that node."""
     return "*" in content.corrupt_on or node in content.corrupt_on

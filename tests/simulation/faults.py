@@ -1,4 +1,4 @@
-"""What each kind of fault does to a host or to the shared disk. Lengths are seconds; values are in [0, 1)."""
+"""Strike a host or the shared disk with each kind of fault. Lengths are seconds; values are in [0, 1)."""
 
 import errno
 import json
@@ -178,7 +178,7 @@ def _to_a_worker(_, host, fault) -> None:
 
 
 def befall(process, fault) -> None:
-    """What faults of workers do to one."""
+    """Return what faults of workers do to one."""
     if fault.kind == "worker_dies":
         process.end(-9 if fault.value < 0.6 else 1)
     elif fault.kind == "worker_hangs":

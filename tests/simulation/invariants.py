@@ -1,4 +1,4 @@
-"""What must hold after every step. Each invariant is a sentence in `INVARIANTS`; `Referee` is told of every effect.
+"""Check facts after every step. Each invariant is a sentence in `INVARIANTS`; `Referee` is told of every effect.
 
 It keeps its own book of the journal, read from the bytes that stand on the disk, and shares no code with the daemon but
 the parser of records: rules that are wrong in the daemon must not be wrong here in the same way.
@@ -82,7 +82,7 @@ class Book:
         return plan if plan is not None and plan.members is not None and plan.plan not in self.outcomes else None
 
     def is_settled(self, key: tuple[str, str], task: str | None) -> bool:
-        """Whether a plan for it under that task would be one too many."""
+        """Return whether a plan for it under that task would be one too many."""
         final = (each.verdict != "failed" or each.task in (None, task) for each in self.settled.get(key, ()))
         return key in self.succeeded or any(final)
 
@@ -242,7 +242,7 @@ class Referee:
         self._simulation.counts["moved"] += 1
 
     def is_moved(self, path: str) -> bool:
-        """Whether a name is free because a segment holds its record."""
+        """Return whether a name is free because a segment holds its record."""
         return path in self._moved
 
     def unmove(self) -> None:
@@ -471,7 +471,7 @@ class Referee:
         self._check_let_go(content, life)
 
     def _check_let_go(self, content, life) -> None:
-        """What is let go is not among the best ones, as far as this daemon has read the journal."""
+        """Return what is let go is not among the best ones, as far as this daemon has read the journal."""
         self.check(
             "the best are exported",
             not self._exported_count() or self._may_go(content, life),
@@ -479,7 +479,7 @@ class Referee:
         )
 
     def _may_go(self, content, life) -> bool:
-        """Whether it is not among the best ones, cannot be read, or the daemon works for a run that is gone."""
+        """Return whether it is not among the best ones, cannot be read, or the daemon works for a run that is gone."""
         excused = content.key in self.corrupt or life.daemon.state.run != self.run
         return excused or content.key not in self._best(self._as_read_by(life))
 
@@ -618,7 +618,7 @@ class Referee:
         self.check("daemons end for a reason", reason, lambda: f"{life.name} ended: {type(exit_).__name__}: {exit_}")
 
     def _is_over(self, life, code: int) -> bool:
-        """Whether what ends the run has come, all is settled, and the code says how."""
+        """Return whether what ends the run has come, all is settled, and the code says how."""
         read = self._as_read_by(life)  # what is requeued afterwards starts it again
         task, failed = life.host.spec.task, 0
         for key, ends in read.settled.items():
@@ -648,7 +648,7 @@ class Referee:
         ]
 
     def _has_come(self, life) -> bool:
-        """Whether one of the things has come that end a run, as its settings say."""
+        """Return whether one of the things has come that end a run, as its settings say."""
         settings, now = life.host.spec.settings, self._simulation.scheduler.now
         saved = [each.step for each in self._simulation.scenario.saves if each.at <= now and self.counts(each)]
         step, idle = settings.stop_after_step, settings.stop_idle
@@ -657,7 +657,7 @@ class Referee:
         return self._simulation.disk.done_at is not None or (step is not None and step in saved)
 
     def counts(self, save) -> bool:
-        """Whether what the trainer saved was not there before the start, with start=new, as the journal says."""
+        """Return whether what the trainer saved was not there before the start, with start=new, as the journal says."""
         return (save.name, digest_of(save.content)) not in self.book.before_start
 
     def _as_read_by(self, life) -> Book:

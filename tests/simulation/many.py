@@ -22,7 +22,7 @@ CRASH = "the simulator itself does not fail"
 
 @dataclass(slots=True)
 class Total:
-    """What all schedules came to."""
+    """Hold what all schedules came to."""
 
     schedules: int = 0
     steps: int = 0

@@ -1,4 +1,4 @@
-"""What a mutation is: a rule that is broken on purpose, where that matters, and which invariants must notice."""
+"""Declare mutations: a rule that is broken on purpose, where that matters, and which invariants must notice."""
 
 import contextlib
 from collections.abc import Callable, Iterator

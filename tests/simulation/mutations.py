@@ -81,7 +81,7 @@ def _only_members_judge(plan, view, rules, now):
 
 
 def _any_incarnation(plan, view, rules, now):
-    """What was restarted since, here or elsewhere, is taken for the process that was listed."""
+    """Return what was restarted since, here or elsewhere, is taken for the process that was listed."""
     mine = next((each.worker.split(".")[1] for each in plan.members or () if each.node == view.node), view.incarnation)
     return _judge(plan, replace(view, incarnation=mine), rules, now)
 

@@ -93,7 +93,7 @@ class Host:
 
     @property
     def runs(self) -> bool:
-        """Whether a daemon runs."""
+        """Return whether a daemon runs."""
         return self.life is not None and not self.life.over
 
 

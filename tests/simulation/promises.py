@@ -1,4 +1,4 @@
-"""What users were promised, checked by a book of its own: which checkpoint lay where, since when, and who saw it.
+"""Check what users were promised by a book of its own: which checkpoint lay where, since when, and who saw it.
 
 The rules of the journal are `invariants`' business. Here the question is what became of checkpoints: that silence, and
 every verdict, is earned. Nothing here is shared with the daemon but the records that it wrote.
@@ -335,7 +335,7 @@ class Promises:
         )
 
     def _was_gone(self, content, settings) -> bool:
-        """Whether it is gone, or was just now."""
+        """Return whether it is gone, or was just now."""
         lately = self.simulation.scheduler.now - settings.visibility
         return content.key not in self.there or self.there_since.get(content.key, 0.0) > max(lately, content.written_at)
 
@@ -601,7 +601,7 @@ class Promises:
         return kinds[kind] == max(kinds.values(), default=0)
 
     def _may_decide(self, life) -> bool:
-        """Whether its kind could be the largest, as far as anybody could see."""
+        """Return whether its kind could be the largest, as far as anybody could see."""
         now, kind = self.simulation.scheduler.now, life.host.spec.kind
         healthy = Counter(
             other.host.spec.kind
@@ -611,7 +611,7 @@ class Promises:
         return self._kinds()[kind] >= max(healthy.values(), default=0)
 
     def reads(self, life, content, since: float = math.inf) -> bool:
-        """Whether nothing keeps that node from reading it, or has since then."""
+        """Return whether nothing keeps that node from reading it, or has since then."""
         node = life.host.name
         bad = {"*", node} & (content.corrupt_on | content.wrong_on)
         name, host = content.name, life.host
@@ -637,5 +637,5 @@ def _witnesses(failures: list[Outcome], kind: str) -> int:
 
 
 def _reached(content, others, every: int) -> bool:
-    """Whether another one stands for the same multiple of steps."""
+    """Return whether another one stands for the same multiple of steps."""
     return any(each.step < content.step and each.step // every == content.step // every for each in others)

@@ -1,6 +1,6 @@
 """Schedules that once found a bug: they run always, as they were drawn and with other delays.
 
-What a seed draws stays (`generations`), but which operation meets which delay changes with every request that a daemon
+A seed always draws the same (`generations`), but the delay of an operation changes with every request that a daemon
 makes more or less. So each is run with some other delays, too; and where the mend can be undone in a few lines, it is
 undone: some of these delays must then find the bug again.
 """
@@ -74,7 +74,7 @@ def _wait_for_the_next_look(self, plan, now: float) -> None:
 
 
 def _without_a_last_look(_, when: float, now: float, **__) -> bool:
-    """What was not seen until now is not looked for once more."""
+    """Return what was not seen until now is not looked for once more."""
     return now >= when
 
 

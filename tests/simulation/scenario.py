@@ -1,4 +1,4 @@
-"""What a schedule is made of: nodes and their settings, what the trainer does, and which faults come when and where."""
+"""Declare schedules: nodes and their settings, what the trainer does, and which faults come when and where."""
 
 from dataclasses import dataclass, replace
 

@@ -1,4 +1,4 @@
-"""One line of time: events by simulated seconds, ties broken by the seed. What waits is a greenlet, never a thread."""
+"""One line of time: events by simulated seconds, ties broken by the seed. Waiting is a greenlet, never a thread."""
 
 import heapq
 from collections.abc import Callable

@@ -23,7 +23,7 @@ class Parts:
         return scenario.only(self.faults, self.nodes, self.saves)
 
     def command(self, scenario: Scenario) -> str:
-        """What replays exactly this."""
+        """Return what replays exactly this."""
         named = {"FAULTS": self.faults, "NODES": self.nodes, "CHECKPOINTS": self.saves}
         given = [f"{name}={','.join(map(str, parts)) or '-'}" for name, parts in named.items() if parts is not None]
         return " ".join(["make simulate", f"SEEDS={name_of(scenario)}", *given])

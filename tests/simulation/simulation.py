@@ -68,7 +68,7 @@ class Segmenting:
 
 @dataclass(slots=True)
 class Report:
-    """What a schedule came to."""
+    """Hold what a schedule came to."""
 
     scenario: Scenario
     violation: Violation | None
@@ -176,7 +176,7 @@ class Simulation:
             yield
 
     def stopped_within(self, host: Host) -> bool:
-        """Whether a daemon was stopped so often that it would only stand still."""
+        """Return whether a daemon was stopped so often that it would only stand still."""
         self.breaks[host.name] += 1
         return self.breaks[host.name] > _MOST_BREAKS
 
@@ -247,7 +247,7 @@ class Simulation:
             self.counts["liveness not asked for"] += self.violation is None
 
     def _ends(self) -> bool:
-        """Whether what ends the run comes, for those who start again, too.
+        """Return whether what ends the run comes, for those who start again, too.
 
         The last step does not if its checkpoint is gone or broken by now: the journal of the past ends nothing.
         """
@@ -261,7 +261,7 @@ class Simulation:
         return bool(last & there)
 
     def _all_have_turns(self) -> bool:
-        """Whether every node could be listed: where they differ, some may wait for that for ever."""
+        """Return whether every node could be listed: where they differ, some may wait for that for ever."""
         kinds = {(*host.spec.kind, host.spec.settings.min_workers) for host in self.hosts}
         # Two daemons under one name are one node: at most one of them stays, and one that ended does not count.
         running = {host.name: host for host in self.hosts if host.runs}
@@ -297,7 +297,7 @@ class Simulation:
         return longest + each_try * (len(self.scenario.saves) * (settings[0].max_attempts + 1) + 2)
 
     def _could_go_on(self) -> bool:
-        """Whether enough workers of one kind run that can read the journal."""
+        """Return whether enough workers of one kind run that can read the journal."""
         alike: Counter = Counter()
         for life in self._running():
             if life.role == "worker" and life.host.spec.schema >= self.referee.newest_schema:
@@ -387,7 +387,7 @@ class Simulation:
         self.note(lambda: f"the daemon of {host.spec.key} is stopped for {seconds:.1f} s {where}")
 
     def content_at(self, path: str) -> Content | None:
-        """What lies where a worker is told to restore from."""
+        """Return what lies where a worker is told to restore from."""
         return self.disk.pins.get(Path(path).parent.name)
 
     def below_run(self, path: str) -> str:

@@ -1,4 +1,4 @@
-"""What one daemon reaches of the shared disk: every operation takes time, and everything that can go wrong does.
+"""Simulate the shared disk as one daemon reaches it: every operation takes time, and everything that can go wrong does.
 
 `NodeStorage` is a `coordination.storage.Storage`. An operation is sent, carried out by the storage a moment later,
 and answered some time after that; others act in between. The daemon may be stopped at any of these moments. A write
@@ -300,5 +300,5 @@ def plain(data: bytes) -> bytes:
 
 
 def is_journal(path: str) -> bool:
-    """Whether a name may never change once it stands."""
+    """Return whether a name may never change once it stands."""
     return path.startswith(JOURNAL)

@@ -1,4 +1,4 @@
-"""What a daemon holds does not grow with its run, but for a little of each evaluated checkpoint: in virtual time."""
+"""A daemon's memory does not grow with its run, but for a little of each evaluated checkpoint: in virtual time."""
 
 import gc
 import sys

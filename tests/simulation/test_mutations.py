@@ -1,3 +1,5 @@
+"""Break each rule, and have the simulator notice."""
+
 import gc
 
 import pytest

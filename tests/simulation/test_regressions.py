@@ -1,3 +1,5 @@
+"""Replay schedules that once broke a rule."""
+
 import gc
 
 import pytest

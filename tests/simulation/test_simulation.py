@@ -1,3 +1,5 @@
+"""Simulate runs of several nodes with faults."""
+
 import hashlib
 import os
 import subprocess
@@ -106,7 +108,7 @@ def test_the_first_generation_still_draws_what_it_drew():
 
 
 def test_seeds_are_written_as_people_do():
-    """Of the newest generation, or of another one."""
+    """Draw one of the newest generation, or of another one."""
     assert names_in("1-3,1:7,9") == ["1", "2", "3", "1:7", "9"]
     assert draw("1:7") == make(7, 1)
     assert name_of(make(7, 1)) == "1:7"
@@ -144,7 +146,7 @@ def test_a_seed_decides_everything():
 
 
 def test_a_history_does_not_change_what_happens():
-    """What is replayed with a history is what happened without one."""
+    """Show that what is replayed with a history is what happened without one."""
     for seed in (1, 2):
         told = simulate(make(seed), history=True)
         assert told.history

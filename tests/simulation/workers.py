@@ -22,7 +22,7 @@ WAITING = frozenset({"standby", "idle", "hello", "reduce"})
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """What a rank brings into a collective."""
+    """Hold what a rank brings into a collective."""
 
     plan: int
     digest: str  # of the checkpoint it was told

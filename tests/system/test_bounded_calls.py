@@ -11,7 +11,7 @@ from sidecar.system.entry_errors import Entry, Meaning, meaning
 
 @pytest.fixture
 def gate():
-    """What a hanging call waits for; opened at the end, so that no thread is left."""
+    """Return what a hanging call waits for; opened at the end, so that no thread is left."""
     opened = threading.Event()
     yield opened
     opened.set()

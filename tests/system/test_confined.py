@@ -24,7 +24,7 @@ def folder(tmp_path):
 
 @pytest.fixture
 def outside(tmp_path):
-    """What must stay as it is."""
+    """Return what must stay as it is."""
     (tmp_path / "outside" / "below").mkdir(parents=True)
     (tmp_path / "outside" / "below" / "file").write_text("mine")
     yield tmp_path / "outside"

@@ -1,4 +1,4 @@
-"""What is written survives a power failure, as far as the filesystem can promise that."""
+"""Show that what is written survives a power failure, as far as the filesystem can promise that."""
 
 import ast
 import errno
@@ -95,7 +95,7 @@ def test_artifacts_are_saved_where_folders_cannot_be_fsynced(mount):
 
 
 def test_only_two_modules_call_fsync():
-    """Whatever a filesystem cannot do is then tolerated everywhere, or nowhere."""
+    """Anything that a filesystem cannot do is then tolerated everywhere, or nowhere."""
     callers = {
         path.relative_to(SOURCES).as_posix()
         for path in SOURCES.rglob("*.py")

@@ -1,4 +1,4 @@
-"""What the machine lacks is told apart from what is wrong with a file, a setting or this program."""
+"""Show that what the machine lacks is told apart from what is wrong with a file, a setting or this program."""
 
 import errno
 import os

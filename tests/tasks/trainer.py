@@ -35,7 +35,7 @@ def train(model, of=keras):
 
 
 def expect(name, model, of=keras):
-    """What a plain evaluation by one process finds: by hand in float64, and by Keras' own evaluate."""
+    """Return what a plain evaluation by one process finds: by hand in float64, and by Keras' own evaluate."""
     logits = np.concatenate([np.asarray(model(part, training=False)) for part in np.array_split(x, 7)])
     hits = logits.argmax(axis=1) == y
     wide = logits.astype("float64")

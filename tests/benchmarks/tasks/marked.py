@@ -1,6 +1,6 @@
 """A tiny net whose evaluation takes a second of sleep for two workers, and tells when it begins.
 
-Whoever prepares the second batch, which no worker needs to build its model, adds a line with `time.monotonic()` to the
+The preparation of the second batch, which no worker needs for its model, writes a line with `time.monotonic()` to the
 file MARKS.
 """
 

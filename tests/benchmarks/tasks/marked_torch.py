@@ -1,4 +1,4 @@
-"""What `marked` does, with PyTorch: an evaluation of a second of sleep for two workers, which tells when it begins."""
+"""Do as `marked`, with PyTorch: an evaluation with a second of sleep for two workers that tells when it begins."""
 
 import os
 import time

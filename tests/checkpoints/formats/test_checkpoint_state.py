@@ -1,3 +1,5 @@
+"""Read the state files of TensorFlow, which name checkpoints by path."""
+
 import random
 
 import pytest

@@ -16,7 +16,7 @@ DCP = FORMATS["dcp"]
 
 @pytest.fixture
 def step(written, root) -> Path:
-    """What two ranks saved, under a name as torchtitan gives it."""
+    """Return what two ranks saved, under a name as torchtitan gives it."""
     return Path(shutil.copytree(written / "dcp_sharded" / "m-5", root / "step-5"))
 
 

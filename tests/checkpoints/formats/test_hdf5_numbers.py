@@ -6,7 +6,7 @@ from sidecar.checkpoints.formats.keras_iterations import iterations
 
 
 def test_damaged_hdf5_has_no_step_and_no_error(optimizers, tmp_path):
-    """Whatever bytes are wrong: a count, or none, in bounded time."""
+    """Return a count or none in bounded time, whatever bytes are wrong."""
     contents = [(optimizers / name).read_bytes() for name in ("keras_wrapped.weights.h5", "tf_keras_adam.h5")]
     contents.append((optimizers / "few.weights.h5").read_bytes())
     chance, path, told = random.Random(1), tmp_path / "m.h5", set()

@@ -13,7 +13,7 @@ def checkpoints(folder):
 
 
 def test_optimizers_tell_the_step(optimizers):
-    """Of every kind of file, also where one optimizer wraps another or is never used."""
+    """Read the step of every kind of file, also where one optimizer wraps another or is never used."""
     found = {name: (each.step, each.step_source) for name, each in checkpoints(optimizers).items()}
     expected = dict.fromkeys(found, (8, "optimizer"))
     expected["gan"] = expected["gan.weights.h5"] = (7, "optimizer")

@@ -37,7 +37,7 @@ def looked(new_catalog, clock):
 
 
 def test_files_and_folders_that_match_are_found(looked, root):
-    """Whatever they are; what is unfinished or does not match is not, and steps come from the names."""
+    """Find all that match, leave out unfinished ones and others, and read steps from the names."""
     (root / "model-10.joblib").write_bytes(b"anything")
     (root / "model-20").mkdir()
     (root / "model-20" / "deep").mkdir()
@@ -101,7 +101,7 @@ def test_a_pin_is_a_copy_that_is_found_again(looked, root, pins, kind):
 
 
 def test_content_decides_which_checkpoint_it_is(looked, root):
-    """Of a folder its names, too."""
+    """Include the names in a folder."""
     (root / "model-1").write_bytes(b"one")
     (root / "model-2").mkdir()
     (root / "model-2" / "a").write_bytes(b"one")

@@ -90,7 +90,7 @@ def test_a_state_that_is_cut_off(trainer, content):
 
 
 def test_a_state_of_weeks(trainer):
-    """Of a long log only the beginning is read, and the end."""
+    """Read the beginning and the end of a long log only."""
     state = json.loads((trainer / "trainer_state.json").read_text())
     state["log_history"] = [{"step": step, "loss": 0.5} for step in range(20_000)]
     content = json.dumps(state, indent=2, sort_keys=True) + "\n"  # as transformers writes it

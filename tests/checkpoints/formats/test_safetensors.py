@@ -23,7 +23,7 @@ def file_of(header: object, values: bytes = b"") -> bytes:
 
 
 def tensor(*offsets: int) -> dict[str, object]:
-    """What a header says of a tensor of bytes."""
+    """Return what a header says of a tensor of bytes."""
     return {"dtype": "U8", "shape": [offsets[-1] - offsets[0]], "data_offsets": list(offsets)}
 
 
@@ -108,7 +108,7 @@ def test_flipped_bits(written, tmp_path, kind, tally):
     ],
 )
 def test_headers(tmp_path, content, error):
-    """What the header states must be the file, without gaps and overlaps."""
+    """Show that what the header states must be the file, without gaps and overlaps."""
     (tmp_path / "m.safetensors").write_bytes(content)
     if error is None:
         SAFETENSORS.inspect(tmp_path, "m.safetensors")

@@ -34,7 +34,7 @@ def test_folders_that_are_no_saved_model(checkpoint, root, new_catalog):
 
 @pytest.mark.parametrize("asset", [b"../../other.x", b"/etc/hostname", b"assets/words", b"words.tmp.tx\0"])
 def test_assets_lie_in_their_folder(checkpoint, root, asset):
-    """What the marker names elsewhere is not looked at, whatever is there."""
+    """Show that what the marker names elsewhere is not looked at, whatever is there."""
     format_, name, _ = checkpoint("saved_model_with_assets")
     marker = root / name / "saved_model.pb"
     content = marker.read_bytes()

@@ -1,3 +1,5 @@
+"""Read tables of TensorFlow, whose bytes somebody may have chosen."""
+
 import contextlib
 import time
 
@@ -68,7 +70,7 @@ def sealed(content: bytes) -> bytes:
 @settings(deadline=5000)
 @given(st.one_of(st.binary(max_size=200), st.binary(max_size=200).map(sealed), st.binary().map(block).map(sealed)))
 def test_arbitrary_bytes_have_an_answer(data):
-    """Whatever the bytes, also behind right checksums: entries or CorruptError, no other error."""
+    """Return entries or raise CorruptError for any bytes, also behind right checksums."""
     with contextlib.suppress(CorruptError):
         for key, value in read_table(data, WorkBudget()):
             assert len(key) + len(value) <= 2 * len(data)

@@ -91,7 +91,7 @@ def put(root, entry, data):
 
 
 def test_the_object_graph_is_a_text(root):
-    """Of one value: every reader asks for it first."""
+    """Try one value: every reader asks for it first."""
     for entry in (bundle_entry(dtype=1, size=4), bundle_entry(dtype=7, shape=dimension(1), size=5)):
         put(root, entry, bytes(5))
         with pytest.raises(CorruptError, match="not text"):

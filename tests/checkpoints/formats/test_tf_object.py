@@ -1,3 +1,5 @@
+"""Read object checkpoints of TensorFlow that are whole, cut off, damaged or mixed."""
+
 import contextlib
 import shutil
 from unittest.mock import patch
@@ -17,7 +19,7 @@ tf_object = TfObject()
 
 @pytest.mark.parametrize("kind", ["keras", "sharded", "step", "wide", "odd_name", "keras2", "types"])
 def test_real_checkpoints_are_whole(recorded, kind):
-    """Whatever TensorFlow wrote is accepted, with the step it was given; those without get it from the name."""
+    """Accept all that TensorFlow wrote, with the step it was given; those without get it from the name."""
     for name, expected in recorded.wrote[kind].items():
         inspection = tf_object.inspect(recorded.objects / kind, name)
         step = expected[0] if isinstance(expected, list) else expected
@@ -158,7 +160,7 @@ def read_bundle(*entries):
     ],
 )
 def test_contradicting_messages(entries, message):
-    """What the table holds is checked too: its checksums prove nothing about bytes that somebody chose."""
+    """Check the contents of the table too: its checksums prove nothing about bytes that somebody chose."""
     with pytest.raises(CorruptError, match=message):
         read_bundle(*entries)
 

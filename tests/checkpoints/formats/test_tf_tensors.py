@@ -30,7 +30,7 @@ def test_tensors_over_one_another(tmp_path):
     ),
 )
 def test_arbitrary_tensors_have_an_answer(tmp_path, data, tensors):
-    """Whatever lies in a shard and whatever the index says of it."""
+    """Answer for any bytes in a shard and any index."""
     (tmp_path / "shard").write_bytes(data)
     entries = [
         (b"%d" % number, Entry(dtype, tuple(shape), sliced=False, shard=0, offset=offset, size=size, crc=0))

@@ -121,7 +121,7 @@ def test_flipped_bits(written, tmp_path, kind, tally):
 
 
 def contents(archive: bytes) -> dict[str, bytes]:
-    """What a reader of the archive gets, by names without the first folder."""
+    """Return what a reader of the archive gets, by names without the first folder."""
     with zipfile.ZipFile(io.BytesIO(archive)) as file:
         return {name.partition("/")[2]: file.read(name) for name in file.namelist()}
 
@@ -356,7 +356,7 @@ PARTS = [
 
 @pytest.mark.parametrize("name", PARTS)
 def test_parts_of_checkpoints_are_no_checkpoints(written, root, new_catalog, name):
-    """What Trainers save next to the model is not taken for a model, whatever it holds."""
+    """Show that what Trainers save next to the model is not taken for a model, whatever it holds."""
     shutil.copy(written / "torch_training" / "m-5.pt", root / name)
     assert file_group(name) is None
     scan = new_catalog(quiet_seconds=0).scan()

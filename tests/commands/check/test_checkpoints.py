@@ -1,3 +1,5 @@
+"""Report how checkpoints are found, and which settings would find more."""
+
 import pickle
 import zipfile
 

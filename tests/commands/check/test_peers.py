@@ -1,3 +1,5 @@
+"""Report which nodes would form a group, and which differ."""
+
 import pytest
 
 from sidecar.commands.check.peers import Here, exports, group, visibility, watch
@@ -16,7 +18,7 @@ TWO_SLOTS = (
 
 @pytest.fixture
 def watched(storage, clock, writers):
-    """What is seen of nodes that beat every 2 s from a moment of their own, `delays` seconds later each time."""
+    """Return what is seen of nodes that beat every 2 s from a moment of their own, `delays` seconds later each time."""
 
     def look(**nodes):
         begin = clock.seconds
@@ -106,7 +108,7 @@ def test_the_group_that_would_form(watched):
 
 
 def test_alone_with_too_few(storage, clock):
-    """What min_workers means is told before somebody waits for it."""
+    """Show that what min_workers means is told before somebody waits for it."""
     here = Here(
         node="node-9", version="1.0", evaluation_code=None, task="t1", replicas=2, min_workers=3, lease_seconds=10.0
     )
@@ -135,7 +137,7 @@ def test_who_differs_is_told(watched):
 
 
 def test_who_computes_otherwise_than_most_is_told(watched):
-    """What this node itself would compute with is not asked."""
+    """Show that what this node itself would compute with is not asked."""
     usual, other = {"beat": {"profile": "p1"}}, {"beat": {"profile": "p2"}}
     first, last = told(group(watched(node_0=usual, node_1=other, node_2=usual), HERE))
     assert first[1].startswith(
@@ -171,7 +173,7 @@ RULE = ExportRule(metric="test/accuracy", count=2)
 
 
 def exporting(rule):
-    """What `watched` takes of a node with these settings."""
+    """Return what `watched` takes of a node with these settings."""
     return {"beat": {"exports": rule}}
 
 

@@ -1,4 +1,4 @@
-"""What `sidecar check` says of the task if training goes on while a worker process restores the newest checkpoint."""
+"""Try a task in `sidecar check` while training goes on and a worker process restores the newest checkpoint."""
 
 from dataclasses import replace
 

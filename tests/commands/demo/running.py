@@ -46,7 +46,7 @@ class Running:
         return self.process.wait(BOUND_SECONDS)
 
     def interrupt(self) -> None:
-        """What Ctrl-C sends: SIGINT to the terminal's foreground process group."""
+        """Return what Ctrl-C sends: SIGINT to the terminal's foreground process group."""
         os.killpg(self.process.pid, signal.SIGINT)
 
 
@@ -68,7 +68,7 @@ def wait_until(condition, seconds=BOUND_SECONDS):
 
 
 def history(demo: Running) -> list[dict]:
-    """What `sidecar history --json` prints, with the arguments that the demo printed."""
+    """Return what `sidecar history --json` prints, with the arguments that the demo printed."""
     printed = re.search(r"^Look again: \S+ (history .*)$", demo.output, re.MULTILINE)
     done = subprocess.run(
         [*SIDECAR, *printed[1].split(), "--json"], cwd=demo.folder.parent, capture_output=True, check=True, timeout=60
@@ -77,7 +77,7 @@ def history(demo: Running) -> list[dict]:
 
 
 def events(log: Path) -> list[str]:
-    """What a daemon's log tells."""
+    """Return what a daemon's log tells."""
     return [json.loads(line)["event"] for line in log.read_text().splitlines()]
 
 

@@ -31,7 +31,7 @@ def test_earlier_demo_is_replaced(tmp_path):
 
 
 def test_link_inside_an_earlier_demo_is_not_followed(tmp_path):
-    """What a link in the folder points to belongs to somebody else."""
+    """Show that what a link in the folder points to belongs to somebody else."""
     (tmp_path / "precious").mkdir()
     (tmp_path / "precious" / "thesis").touch()
     with claimed(tmp_path / "demo") as folder:

@@ -1,4 +1,4 @@
-"""What is said while a demo runs."""
+"""Show what is said while a demo runs."""
 
 import io
 from dataclasses import replace

@@ -19,7 +19,7 @@ from sidecar.settings import Settings
 
 
 def shown(found, width=100):
-    """What a person sees."""
+    """Return what a person sees."""
     from rich.console import Console, Group
 
     console = Console(width=width, color_system=None)
@@ -168,7 +168,7 @@ def test_another_run_in_the_same_place_is_looked_at_anew(observer, writers, stor
 
 
 def test_real_daemons_tell_what_their_workers_do(tmp_path, clock):
-    """What a worker does rides along with the next beat, and makes none of its own."""
+    """Show that what a worker does rides along with the next beat, and makes none of its own."""
     node = FakeNode(tmp_path, clock)
     node.silent = {"Join"}
     save(node.checkpoint_dir, 1)

@@ -1,3 +1,5 @@
+"""Draw a live view on a terminal of any size."""
+
 import pytest
 from commands.status.screens import screen
 

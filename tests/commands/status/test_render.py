@@ -17,7 +17,7 @@ from sidecar.publishing.report import status_json
 
 
 def shown(found, width=100):
-    """What a person sees."""
+    """Return what a person sees."""
     from rich.console import Console, Group
 
     console = Console(width=width, color_system=None)

@@ -1,4 +1,4 @@
-"""What is read of one run, and which task its nodes run."""
+"""Show what is read of one run, and which task its nodes run."""
 
 import pytest
 

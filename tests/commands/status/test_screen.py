@@ -34,7 +34,7 @@ class Tmux:
         self("new-session", "-d", "-x", "80", "-y", "24", "env PS1='$ ' NO_COLOR=1 COLUMNS=200 LINES=60 sh")
 
     def __call__(self, *words):
-        """What tmux answers."""
+        """Return what tmux answers."""
         return subprocess.run([*self._command, *words], capture_output=True, text=True, timeout=30, check=True).stdout
 
     def type(self, line):
@@ -44,20 +44,20 @@ class Tmux:
 
     @property
     def text(self):
-        """What the terminal shows."""
+        """Return what the terminal shows."""
         return self("capture-pane", "-p")
 
     @property
     def state(self):
-        """Whether the cursor is visible, and whether the alternate screen is shown."""
+        """Return whether the cursor is visible, and whether the alternate screen is shown."""
         return self("display", "-p", "#{cursor_flag}#{alternate_on}").strip()
 
     def shows(self, words, *, is_shown=True):
-        """Whether it shows these words."""
+        """Return whether it shows these words."""
         return (words in self.text) == is_shown
 
     def has_line(self, line):
-        """Whether it shows this line."""
+        """Return whether it shows this line."""
         return line in self.text.splitlines()
 
     def wait(self, condition):

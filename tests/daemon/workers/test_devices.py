@@ -20,7 +20,7 @@ APPS = f"{B}, 4242\n"
 
 
 def ask(gpus=GPUS, apps=""):
-    """What nvidia-smi answers."""
+    """Return what nvidia-smi answers."""
     return lambda arguments: gpus if arguments[1].startswith("--query-gpu") else apps
 
 

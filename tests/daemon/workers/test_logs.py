@@ -143,7 +143,7 @@ def test_a_log_is_never_a_file_that_was_there(tmp_path):
 
 
 def test_removing_logs_does_not_follow_links(tmp_path):
-    """What a link leads to stays."""
+    """Show that what a link leads to stays."""
     (tmp_path / "precious").touch()
     folder = tmp_path / "logs"
     folder.mkdir()
@@ -176,7 +176,7 @@ def test_what_a_worker_writes_while_its_log_is_cut_is_kept(tmp_path, monkeypatch
 
 @pytest.mark.timeout(400)  # 200 MB take seconds, and minutes on a machine that is busy with other tests
 def test_a_log_is_bounded_while_the_worker_lives(tmp_path):
-    """Of 200 MB that a worker prints, beginning and end stay, with a line about the rest; it can go on printing."""
+    """Beginning and end of 200 MB that a worker prints stay, with a line about the rest; it can go on printing."""
     script = tmp_path / "interpreter"
     script.write_text(
         f"#!{sys.executable}\nimport os, sys, time\nprint('first words')\n"

@@ -160,7 +160,7 @@ def test_killing_groups(node):
 
 
 def test_statuses(node):
-    """What people see of a worker at work."""
+    """Show people a worker at work."""
     workers = node()
     grouped(workers)
     workers.observe("n.1.1", Phase(WorkerPhase.EVALUATE, 7), 0.0)

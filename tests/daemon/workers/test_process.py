@@ -60,7 +60,7 @@ def launched(tmp_path):
 
 
 def test_old_logs_go_when_a_worker_is_started(launched, tmp_path):
-    """Of this node's workers that ended the newest stay, those of workers that live and of other nodes all."""
+    """Keep logs of the newest workers that ended, of living ones, and of all other nodes."""
     logs = tmp_path / "logs"
     logs.mkdir()
     for number in range(30):
@@ -252,7 +252,7 @@ print(child.pid, flush=True)"""
 
 
 def test_commands_to_the_dead_are_dropped(launched, tmp_path):
-    """Whoever sends learns of the end by Exited, not by an exception."""
+    """The sender learns of the end by Exited, not by an exception."""
     process, inbox = launched(speaking(tmp_path, ""))
     assert inbox.get(timeout=30).status == 0
     process.send(Ready("x", "1"))

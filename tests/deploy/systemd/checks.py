@@ -1,4 +1,4 @@
-"""What must hold of the unit under a real systemd, one part of a service's life after the other."""
+"""Check what must hold of the unit under a real systemd, one part of a service's life after the other."""
 
 import json
 import re
@@ -90,7 +90,7 @@ def evaluates(trial: Trial) -> None:
 
 
 def stays_inside(trial: Trial) -> None:
-    """What the sandbox forbids, asked from inside: in the namespaces and limits of the unit itself."""
+    """Return what the sandbox forbids, asked from inside: in the namespaces and limits of the unit itself."""
     pid = trial.property(DIGITS, "MainPID")
     for path, allowed in (
         ("/shared/checkpoints/probe", True),
@@ -201,7 +201,7 @@ def stop(trial: Trial) -> float:
 
 
 def gone(trial: Trial) -> None:
-    """What is left of a stopped unit: nothing, and no complaint."""
+    """Return what is left of a stopped unit: nothing, and no complaint."""
     result = trial.property(DIGITS, "Result")
     trial.check("it ended by itself, in time", result == "success", result)
     trial.check("no process is left", not processes(trial))
@@ -221,23 +221,23 @@ def pause(trial: Trial, seconds: float) -> None:
 
 
 def history(trial: Trial) -> list[dict]:
-    """What the journal in shared storage holds."""
+    """Return what the journal in shared storage holds."""
     command = ("/opt/sidecar/bin/sidecar", "history", "--config", "/etc/sidecar/digits.toml", "--json")
     return json.loads(trial.ask(*command, user="trainer"))
 
 
 def succeeded(trial: Trial, name: str) -> bool:
-    """Whether a checkpoint was evaluated."""
+    """Return whether a checkpoint was evaluated."""
     return any(entry["checkpoint"] == name and entry["status"] == "succeeded" for entry in history(trial))
 
 
 def evaluating(trial: Trial) -> bool:
-    """Whether an evaluation is going on."""
+    """Return whether an evaluation is going on."""
     return trial.property(DIGITS, "StatusText").startswith("evaluating")
 
 
 def metrics(trial: Trial) -> str:
-    """What Prometheus would read."""
+    """Return what Prometheus would read."""
     script = "import urllib.request as r; print(r.urlopen('http://127.0.0.1:19108/metrics').read().decode())"
     return trial.ask("/opt/sidecar/bin/python", "-c", script)
 

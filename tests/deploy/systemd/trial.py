@@ -39,7 +39,7 @@ class Trial:
         )
 
     def ask(self, *command: str, user: str = "root", seconds: float = 120) -> str:
-        """What a command prints; an error if it fails."""
+        """Return what a command prints; an error if it fails."""
         done = self.run(*command, user=user, seconds=seconds)
         if done.returncode:
             raise RuntimeError(f"{' '.join(command)}: exit code {done.returncode}\n{done.stdout}{done.stderr}")
@@ -54,7 +54,7 @@ class Trial:
         return self.ask("systemctl", "show", "--value", "-p", name, unit)
 
     def journal(self, unit: str) -> str:
-        """What the unit, and systemd about it, said so far."""
+        """Return what the unit, and systemd about it, said so far."""
         return self.ask("journalctl", "-u", unit, "-o", "cat", "--no-pager")
 
     def settings(self, run: str, **changes: object) -> None:
@@ -70,7 +70,7 @@ class Trial:
         tell(f"{'ok    ' if holds else 'FAILED'} {what}" + (f" ({shown})" if shown != "" else ""))
 
     def wait(self, condition: Callable[[], object], seconds: float) -> bool:
-        """Whether it came true in time."""
+        """Return whether it came true in time."""
         end = time.monotonic() + seconds
         while not condition():
             if time.monotonic() > end:

@@ -67,7 +67,7 @@ def read(reader):
 
 
 def read_again(source, own):
-    """What a first evaluation reads after its own batches, which is some of them a second time, in any order."""
+    """Return what a first evaluation reads after its own batches, which is some of them a second time, in any order."""
     again = source.reads[len(own) :]
     assert source.reads[: len(own)] == own
     assert set(again) <= set(own)

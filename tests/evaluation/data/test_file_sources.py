@@ -1,4 +1,4 @@
-"""What an eval set may be made of besides datasets and arrays: `.npz` files, TFRecord files, generators."""
+"""Show what an eval set may be made of besides datasets and arrays: `.npz` files, TFRecord files, generators."""
 
 import subprocess
 import sys

@@ -37,7 +37,7 @@ def path(tmp_path):
 
 
 def test_any_replacement_is_noticed(files, path):
-    """Of another size, of the same size, by a rename, and by a write into the same file."""
+    """Notice another size, the same size, a rename, and a write into the same file."""
     read(files, path)
     assert files.changed() == []
     path.write_bytes(b"longer than before")
@@ -171,7 +171,7 @@ def test_a_file_that_changes_without_the_data_is_left_alone_in_the_end(files, pa
 
 
 def test_python_tells_of_each_file(files, path, tmp_path):
-    """Of `open`, of numpy, by any thread, and of what a source names by itself."""
+    """Note files of `open`, of numpy, of any thread, and those that a source names by itself."""
     files.install()
     array, named = tmp_path / "x.npy", tmp_path / "named.tfrecord"
     np.save(array, np.arange(3))

@@ -49,7 +49,7 @@ def test_fingerprint_tells_contents_and_order(batches):
 
 
 def test_read_from_memory_or_not(batches, digits):
-    """What fits is read once; what does not is read for every checkpoint; the first batch needs one more reading."""
+    """Read once what fits, else for every checkpoint; the first batch needs one more reading."""
     del digits
     import tensorflow as tf
 
@@ -86,7 +86,7 @@ def test_broken_off_evaluation_is_not_kept_twice(batches, numbers):
 
 
 def test_data_that_change_between_checkpoints(refusal, tmp_path):
-    """What is not kept in memory is compared with what was read first."""
+    """Show that what is not kept in memory is compared with what was read first."""
     import tensorflow as tf
 
     file = tmp_path / "lines.txt"

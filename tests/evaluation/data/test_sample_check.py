@@ -11,7 +11,7 @@ from sidecar.evaluation.task import EvalSet
 
 
 def test_contents_that_change_are_noticed():
-    """Of the first batch at once, of the sample in the first evaluation, and of own batches in the next one."""
+    """Notice the first batch at once, the sample in the first evaluation, own batches in the next one."""
     source, reader = opened()
     source.contents[0] = np.zeros(3) - 1
     with pytest.raises(EvaluationError, match="another order"):

@@ -46,7 +46,7 @@ def test_numbers_of_examples_are_refused(values, size):
 
 @pytest.mark.parametrize("known", [True, False])
 def test_a_few_batches_show_it(known):
-    """Of a long set only some batches are looked at, which are not neighbours."""
+    """Look at some batches of a long set, which are not neighbours."""
     with pytest.raises(EvaluationError, match="val"):
         looked_at(np.arange(1000), 8, known, only=(0, 3, 99)).require_weights()
     with pytest.raises(EvaluationError, match="val"):

@@ -1,3 +1,5 @@
+"""Compare accuracies with those of scikit-learn."""
+
 import math
 
 import numpy as np

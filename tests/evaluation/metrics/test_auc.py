@@ -1,3 +1,5 @@
+"""Compare exact areas under curves with those of scikit-learn."""
+
 import numpy as np
 import pytest
 
@@ -44,7 +46,7 @@ def test_mistakes_are_told_in_one_sentence(both, kind):
 
 
 def test_values_of_examples_stand_at_their_place():
-    """Whatever the order in which batches come."""
+    """Place values in any order of batches."""
     metric = AUC()
     states = metric.states(EvalSetInfo(4, Shard(0, 1)))
     metric.add(states, EvalBatch(np.array([0, 1]), np.array([3.0, 4.0]), np.array([1.0, 0.5]), 2))

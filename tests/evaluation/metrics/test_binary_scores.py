@@ -11,7 +11,7 @@ from sidecar.metrics import AUC, BinnedAUC
 
 @pytest.mark.parametrize("kind", [AUC, BinnedAUC])
 def test_one_class_against_all_others(numerals, both, kind):
-    """Of scores for all classes."""
+    """Take scores for all classes."""
     y, scores = numerals.y == 3, numerals.predictions[:, 3]
     wanted = both(kind(), y, scores)
     assert both(kind(3), numerals.y, numerals.predictions) == wanted

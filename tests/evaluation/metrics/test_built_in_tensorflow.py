@@ -1,3 +1,5 @@
+"""Use built-in metrics next to those of Keras."""
+
 import pytest
 
 pytestmark = pytest.mark.tensorflow

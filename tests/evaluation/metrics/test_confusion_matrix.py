@@ -1,3 +1,5 @@
+"""Compare confusion matrices with those of scikit-learn."""
+
 import math
 import warnings
 
@@ -12,7 +14,7 @@ NAMES = ("precision", "recall", "f1")
 
 
 def expected(y, guessed, classes, weights=None, zero_division=0.0):
-    """What scikit-learn says of all classes, by our names."""
+    """Return what scikit-learn says of all classes, by our names."""
     arguments = {"labels": range(classes), "sample_weight": weights, "zero_division": zero_division}
     numbers = {}
     for average in ("macro", "micro", "weighted"):
@@ -34,7 +36,7 @@ def check(found, wanted, **tolerance):
 
 
 def test_all_numbers_are_those_of_scikit_learn(numerals, plain_numbers):
-    """Of the ten digits, unweighted and weighted."""
+    """Count the ten digits, unweighted and weighted."""
     guessed = numerals.predictions.argmax(axis=1)
     for weights in (None, numerals.weights):
         found = plain_numbers(ConfusionMatrix(10), numerals.y, numerals.predictions, weights)

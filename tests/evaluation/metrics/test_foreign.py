@@ -260,7 +260,7 @@ def test_too_much_for_one_array_is_refused(monkeypatch):
 
 
 def test_generators_are_as_before():
-    """What draws gets the same numbers each time, and a dataset that draws goes on as if nothing had been seeded."""
+    """Functions that draw get the same numbers each time, and a dataset that draws goes on as if unseeded."""
     before = np.random.get_state()[1].copy()  # noqa: NPY002 - the generator that metrics use
 
     def sampled(y_true, y_pred):

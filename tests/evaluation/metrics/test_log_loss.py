@@ -1,3 +1,5 @@
+"""Compare log losses with those of scikit-learn."""
+
 import math
 
 import numpy as np
@@ -33,7 +35,7 @@ def test_binary_log_loss_is_that_of_scikit_learn(numerals, number):
 
 
 def test_interval_is_the_normal_one(numerals, measure):
-    """Of one unweighted loss per example; none otherwise."""
+    """Give one to one unweighted loss per example; none otherwise."""
     each = -np.log(numerals.predictions[np.arange(397), numerals.y])
     found = measure(LogLoss(), numerals.y, numerals.predictions).values["log_loss"]
     wanted = normal(math.fsum(each), math.fsum(each * each), 397)

@@ -1,3 +1,5 @@
+"""Average a function of labels and predictions."""
+
 import numpy as np
 import pytest
 

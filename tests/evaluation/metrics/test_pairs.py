@@ -9,7 +9,7 @@ from sidecar.metrics import Mean
 
 @pytest.mark.parametrize("function", [lambda y, p: y == p, lambda y, p: np.abs(y - p), lambda y, p: (y - p)[..., None]])
 def test_each_label_is_compared_with_its_own_prediction(number, function):
-    """Of (n,) and (n, 1), as CatBoost returns its classes, numpy makes (n, n)."""
+    """Numpy makes (n, n) of (n,) and (n, 1), as CatBoost returns its classes."""
     y, p = np.arange(3), np.arange(3)[:, None]
     with pytest.raises(TaskError, match=r"predictions\[:, 0\]"):
         number(Mean(function), y, p)

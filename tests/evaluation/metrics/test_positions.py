@@ -22,7 +22,7 @@ from sidecar.metrics import Mean
     ],
 )
 def test_weights_of_examples_or_positions(number, weights, wanted):
-    """Of any kind of number, as float32; the smallest count like the largest."""
+    """Take any kind of number as float32; the smallest count like the largest."""
     values = np.array([[0, 0.5, 0.75, 0.75], [0, 0.5, 2.0, 2.5]]) if np.shape(weights) == (2, 4) else [0.5, 1.5]
     wanted = (0.5 * (0 + 0.5) + 1 * 2.5) / 2 if np.shape(weights) == (2, 4) else wanted
     assert number(Mean(), np.zeros(2), values, weights) == wanted

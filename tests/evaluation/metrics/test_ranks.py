@@ -1,4 +1,4 @@
-"""Whatever the number of ranks and however batches are divided among them: the same numbers to the bit."""
+"""Give the same numbers to the bit for any number of ranks and any division of batches."""
 
 import numpy as np
 import pytest

@@ -1,3 +1,5 @@
+"""Compare errors of regression with those of scikit-learn."""
+
 import math
 
 import numpy as np

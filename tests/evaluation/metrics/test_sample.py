@@ -11,7 +11,7 @@ from sidecar.metrics import MAE, MSE, R2, RMSE
 
 @pytest.mark.parametrize("metric", [MSE(), MAE()])
 def test_intervals_are_the_normal_ones(diabetes, measure, metric):
-    """Of one unweighted error per example; a mask leaves fewer of them."""
+    """Give one to one unweighted error per example; a mask leaves fewer of them."""
     errors = np.abs(diabetes.predictions - diabetes.y) ** (2 if metric.name == "mse" else 1)
     kept = np.arange(len(errors)) % 4 > 0
     for weights, own in ((None, errors), (kept, errors[kept])):

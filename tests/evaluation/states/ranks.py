@@ -7,7 +7,7 @@ from sidecar.evaluation.states import ExactSum, MinMax, PerExampleValues
 
 
 def reduced(ranks):
-    """What every rank holds after the all-reduce."""
+    """Return what every rank holds after the all-reduce."""
     rows = np.sum([state.used() for state in ranks], axis=0) > 0
     total = np.sum([state.pack(rows) for state in ranks], axis=0)
     for state in ranks:

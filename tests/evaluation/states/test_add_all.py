@@ -1,3 +1,5 @@
+"""Add many values at once as if one after the other."""
+
 import numpy as np
 import pytest
 from hypothesis import given

@@ -1,3 +1,5 @@
+"""Add values to cells without rounding."""
+
 import json
 import math
 

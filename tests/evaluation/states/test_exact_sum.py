@@ -1,3 +1,5 @@
+"""Round a sum of floats once, in any order and grouping."""
+
 import json
 import math
 from fractions import Fraction
@@ -361,7 +363,7 @@ def test_json_of_arrays_leaves_out_zeros():
     ],
 )
 def test_json_of_something_else_is_refused(change):
-    """Whatever is wrong in a state file becomes one kind of error."""
+    """Any damage of a state file becomes one kind of error."""
     good = {"shape": [2], "dtype": "float32", "rows": {"4": [1, 2]}}
     assert ExactSum.from_json(good).round().tolist() == [1, 2]
     with pytest.raises(RecordError, match="not the saved state"):

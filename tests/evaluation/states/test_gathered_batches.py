@@ -27,7 +27,7 @@ def test_gathered_batches_are_in_the_order_of_the_data_on_every_rank(contents, r
 
 
 def test_gathered_batches_without_numbers_have_an_order_of_their_own():
-    """Of sets that divide themselves nobody knows the order, but all numbers of ranks lead to the same."""
+    """Nobody knows the order of sets that divide themselves, but all numbers of ranks lead to the same."""
     states = [GatheredBatches(Shard(rank, 3)) for rank in range(3)]
     for state, content in zip(states, (b"b", b"c", b"a"), strict=True):
         state.put(None, np.frombuffer(content, np.uint8))

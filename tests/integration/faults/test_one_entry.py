@@ -82,7 +82,7 @@ def test_a_pin_cannot_be_read_on_one_node(cluster, mounts, until, node, error):
 @pytest.mark.parametrize("path", ["/members/worker-1.json", "/snapshot.json.gz", "/result.json"])
 @pytest.mark.parametrize("error", ["EIO", "EACCES", "hang"])
 def test_a_file_that_nothing_rests_on_cannot_be_read(cluster, mounts, path, error):
-    """Whoever can still be seen goes on evaluating."""
+    """Nodes that can still be seen go on evaluating."""
     cluster.is_whole()
     with mounts["worker-0"].failing(path, error):
         cluster.evaluated(cluster.save())
@@ -101,7 +101,7 @@ def test_a_node_cannot_save(cluster, mounts, error):
 
 
 def test_a_quota_that_statvfs_does_not_show_is_used_up(cluster, mounts, until):
-    """What is settled is let go, which makes room; what could be held by links is evaluated."""
+    """Show that what is settled is let go, which makes room; what could be held by links is evaluated."""
     cluster.is_whole()
     with contextlib.ExitStack() as stack:
         for mount in mounts.values():

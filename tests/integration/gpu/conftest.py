@@ -9,7 +9,7 @@ import pytest
 
 @pytest.fixture(scope="session")
 def device():
-    """What `devices` is set to: "0", the first GPU; "cpu" on request."""
+    """Return what `devices` is set to: "0", the first GPU; "cpu" on request."""
     if os.environ.get("TEST_GPU_ON") == "cpu":
         return "cpu"
     program = shutil.which("nvidia-smi")

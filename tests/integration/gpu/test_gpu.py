@@ -23,7 +23,7 @@ input()
 
 @dataclass(frozen=True)
 class Evaluated:
-    """What `sidecar eval` printed, and what its workers saw."""
+    """Hold what `sidecar eval` printed, and what its workers saw."""
 
     row: dict
     seen: list
@@ -92,7 +92,7 @@ def daemons(sidecar, device, folder, tmp_path):
 
 
 def rows(sidecar, folder, tmp_path):
-    """What the journal of those daemons holds."""
+    """Return what the journal of those daemons holds."""
     ended = sidecar.command(
         "history", "--json", "--checkpoint-dir", folder, "--state-dir", tmp_path / "state", "--run", folder.name
     )

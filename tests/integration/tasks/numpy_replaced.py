@@ -18,7 +18,7 @@ KIND = os.environ.get("KIND", "arrays")
 
 
 def arrays():
-    """What the file holds now."""
+    """Return what the file holds now."""
     with np.load(FILE) as found:
         return found["x"], found["y"]
 

@@ -24,7 +24,7 @@ def restore(model, path):
 
 
 def used_mb():
-    """What all processes together hold of the first GPU."""
+    """Return what all processes together hold of the first GPU."""
     query = ["nvidia-smi", "--id=0", "--query-gpu=memory.used", "--format=csv,noheader,nounits"]
     return int(subprocess.run(query, capture_output=True, text=True, check=True).stdout)
 

@@ -1,6 +1,6 @@
 """scikit-learn models of the real digits, loaded by joblib; held up at a gate where a test wants it.
 
-Whoever predicts while GATE holds a file `hold` reports it by a file `at-PID` and waits until `hold` is gone.
+A worker that predicts while GATE holds a file `hold` reports it by a file `at-PID` and waits until `hold` is gone.
 """
 
 import os

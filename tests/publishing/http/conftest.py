@@ -22,7 +22,7 @@ EVIL = """<script>alert("1")</script>'&"""
 
 
 class Daemon:
-    """What a server shows, to be changed by tests."""
+    """Hold what a server shows, to be changed by tests."""
 
     def __init__(self):
         self.registry = CollectorRegistry()

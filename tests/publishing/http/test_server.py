@@ -104,7 +104,7 @@ def test_long_request_is_dropped(running, capfd):
 
 
 def test_garbage(running, capfd):
-    """What is not HTTP gets a refusal and no line in the log."""
+    """Show that what is not HTTP gets a refusal and no line in the log."""
     _, server = running
     with connect(server) as client:
         client.sendall(b"\x16\x03\x01 hello\r\n\r\n")
@@ -143,7 +143,7 @@ def test_the_oldest_connection_makes_room(monkeypatch):
 
 
 def test_the_client_with_most_connections_loses_one(monkeypatch):
-    """Of several addresses, the busiest makes room: the only connection of another one stays, however old."""
+    """The busiest of several addresses makes room: the only connection of another one stays, however old."""
     monkeypatch.setattr(serving, "CONNECTIONS", 3)
     with started(Daemon().serve("0.0.0.0")) as server:
         old = connect(server, "127.0.0.2")
@@ -189,7 +189,7 @@ def dripping(server, sockets, sources):
 
 
 def asked_twice(url):
-    """What is answered within a second, asking once more if the connection was dropped: as probes and scrapers do."""
+    """Return an answer within a second, asking once more if the connection was dropped: as probes and scrapers do."""
     end = time.monotonic() + 1
     try:
         return urllib.request.urlopen(url, timeout=1)

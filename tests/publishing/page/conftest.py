@@ -9,7 +9,7 @@ from sidecar.publishing.page.document import Files, page
 
 
 class Seen(HTMLParser):
-    """What a reader sees, and which elements there are."""
+    """Hold what a reader sees, and which elements there are."""
 
     def __init__(self, markup):
         super().__init__()

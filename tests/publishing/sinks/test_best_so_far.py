@@ -28,7 +28,7 @@ def evaluations(*numbers, names=None, goal="max", data=None, tasks=None):
 
 
 def noted(best, events):
-    """Whether each is a new best one, and how many came since the best."""
+    """Return whether each is a new best one, and how many came since the best."""
     return [(best.note(event), best.since) for event in events]
 
 

@@ -253,7 +253,7 @@ def test_a_link_in_its_place(make, place, storage):
 
 
 def test_two_nodes_give_one_signal(make, log):
-    """Whoever creates the file has given it."""
+    """The node that creates the file has given it."""
     events = evaluations(0.5, 0.4, 0.3)
     first, second = make(), make()
     for event in events:

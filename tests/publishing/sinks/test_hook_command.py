@@ -62,7 +62,7 @@ def test_a_command_that_does_not_read(code):
 
 
 def test_a_failure_is_tried_again_and_says_what_was_printed():
-    """Of either stream, in one line without control characters."""
+    """Take it from either stream, in one line without control characters."""
     with pytest.raises(SinkUnavailableError, match="exited with 3") as caught:
         send(shell("echo out; printf '\\033[31mred' >&2; exit 3"))
     assert "out" in str(caught.value)

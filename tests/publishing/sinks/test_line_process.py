@@ -24,7 +24,7 @@ def process(monkeypatch):
 
 
 def gone(pid):
-    """Whether no process has this number."""
+    """Return whether no process has this number."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:

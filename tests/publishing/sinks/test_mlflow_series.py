@@ -43,7 +43,7 @@ def test_odd_names_are_permitted(odd):
 
 
 def test_no_two_names_become_one():
-    """Of eval sets and metrics in all combinations."""
+    """Try eval sets and metrics in all combinations."""
     pairs = [(eval_set, metric) for eval_set in ODD for metric in ODD]
     made = [names({metric: LOSS}, eval_set) for eval_set, metric in pairs]
     count = Counter(name for found in made for name in found if not name.endswith("/examples"))

@@ -212,7 +212,7 @@ def test_a_real_server_shows_them(tmp_path, evaluation):
 
 
 def asked(port, path, **query):
-    """What the server answers; nothing while it does not answer."""
+    """Return what the server answers; nothing while it does not answer."""
     try:
         with closing(open_url(f"http://127.0.0.1:{port}/data/{path}?{urlencode(query)}", timeout=5)) as answer:
             return json.load(answer)

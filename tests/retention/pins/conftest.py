@@ -104,7 +104,7 @@ def looks(tmp_path, monkeypatch):
 
 
 def leave(looks, size=100_000, name=f".tmp-{'a' * 12}-{'b' * 8}-{'c' * 16}"):
-    """What a copier that is gone for good left."""
+    """Return what a copier that is gone for good left."""
     folder = looks.pins / name
     folder.mkdir(parents=True)
     (folder / "data").write_bytes(b"\0" * size)

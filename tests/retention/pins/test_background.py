@@ -1,3 +1,5 @@
+"""Pin in the background, so that scans go on."""
+
 import threading
 from dataclasses import replace
 from pathlib import Path
@@ -28,7 +30,7 @@ class Copying:
         self.ended, self.error, self.begun = threading.Event(), error, []
 
     def __call__(self, each, pins, **_):
-        """What `checkpoints.pin.pin` would do."""
+        """Return what `checkpoints.pin.pin` would do."""
         self.begun.append(each.checkpoint.name)
         assert self.ended.wait(BOUND)
         if self.error is not None:
@@ -37,7 +39,7 @@ class Copying:
 
 
 def finished(pinner, each):
-    """What it answers once the thread has ended, as the scans that follow would find it."""
+    """Return what it answers once the thread has ended, as the scans that follow would find it."""
     for _ in range(1000):
         if (pinned := pinner.pin(each, copies=True)) is not None:
             return pinned

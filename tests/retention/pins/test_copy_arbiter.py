@@ -31,7 +31,7 @@ class Looks:
         self.turns = CopyArbiter(10.0)
 
     def __call__(self, now, *, before, copied=None) -> bool:
-        """Whether it is to copy it now."""
+        """Return whether it is to copy it now."""
         self.turns.begin(lambda: {"d" * 12: copied} if copied is not None else {})
         return self.turns.is_mine(FOUND, before=before, now=now)
 
@@ -191,7 +191,7 @@ def test_what_is_deleted_while_it_is_copied_is_evaluated_all_the_same(new_node, 
 
 @pytest.mark.usefixtures("no_links", "slow_copy")
 def test_what_is_deleted_has_vanished_when_its_copy_gets_no_further(new_node):
-    """Whoever copied it may be gone."""
+    """The node that copied it may be gone."""
     nodes = [new_node(f"worker-{number}") for number in range(2)]
     nodes[0].checkpoint_dir.mkdir(parents=True)
     pass_time(20, *nodes)

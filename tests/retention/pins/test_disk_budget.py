@@ -55,7 +55,7 @@ def test_what_may_be_held(bounds, size, held, alone, fits):
     [(2000, 1000, True), (2000, 1001, False), (2000, 20, True), (900, 9, True), (900, 10, False), (0, 1, False)],
 )
 def test_what_may_be_copied(free, size, fits):
-    """What leaves enough, or is too little to matter."""
+    """Allow a copy that leaves enough room, or is too small to matter."""
     if fits:
         room(free).require_copy(size)
     else:

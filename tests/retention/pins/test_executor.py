@@ -47,7 +47,7 @@ def test_one_that_cannot_be_pinned_holds_up_no_other(looks, code):
 
 
 def test_a_quota_empties_itself(looks):
-    """What is not wanted any more is let go first, in the same look; what failed before is tried at once then."""
+    """Unpin first in the same scan, and then try at once what failed before."""
     make = looks.pinner.make
 
     def quota(found, pins, **options):
@@ -131,7 +131,7 @@ def test_a_full_disk_empties_itself(tmp_path):
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT])
 def test_where_there_is_no_room_for_another_name_a_pin_goes_in_place(looks, monkeypatch, code):
-    """What says what it is goes first: a pin that is half removed is never read as one."""
+    """Remove the record of a pin first, so that a half removed pin is never read as one."""
     save(looks.root, 5)
     looks("ckpt-5")
     rename, unlinked, unlink = os.rename, [], os.unlink

@@ -69,7 +69,7 @@ def test_a_long_path_is_read_back_from_its_pin(root, pins, catalog):
 
 @pytest.mark.parametrize("name", ["..%2F..%2Fckpt-5", "%2Fckpt-5", "a%2F%2Fckpt-5", "%FF%2Fckpt-5"])
 def test_a_pin_that_lies_about_its_folder(root, pins, catalog, name):
-    """Whoever may write there names pins as they like: no name leads out of the checkpoint directory."""
+    """A user who may write there names pins as they like: no name leads out of the checkpoint directory."""
     put(root, 5)
     (found,) = catalog("*").scan().found
     pinned = pin(found, pins)

@@ -1,3 +1,5 @@
+"""Pin a checkpoint as one folder, or not at all."""
+
 import errno
 import os
 import shutil

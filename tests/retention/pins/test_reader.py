@@ -80,7 +80,7 @@ def test_a_pin_that_a_listing_misses_stands(pinned):
 
 
 def in_a_child_as_nobody(function):
-    """What it returns, called by an ordinary user in a process of its own."""
+    """Return what it returns, called by an ordinary user in a process of its own."""
     readable, writable = os.pipe()
     if (child := os.fork()) == 0:
         try:

@@ -53,7 +53,7 @@ def test_what_cannot_be_asked_for_is_not_gone(looks, code):
 
 
 def test_news_tell_of_what_was_absent_for_a_while_and_then_is_gone(looks):
-    """Whoever only hears of news would believe for ever that it is there."""
+    """A node that only hears of news would believe for ever that it is there."""
     save(looks.root, 5)
     looks()
     files = [path.name for path in looks.root.glob("ckpt-5.*")]

@@ -44,7 +44,7 @@ def test_others_see_how_far_a_copy_is(found, pins, monkeypatch):
 
 
 def test_bytes(found, root, pins):
-    """What pins would occupy alone; no folder is zero."""
+    """Show that what pins would occupy alone; no folder is zero."""
     assert pins_bytes(pins) == 0
     pin(found, pins)
     assert pins_bytes(pins) == (root / INDEX).stat().st_size + (root / DATA).stat().st_size

@@ -24,7 +24,7 @@ class Follower:
         self.by, self.history = BestBy(metric), JournalState()
 
     def improves(self, result):
-        """Whether the best evaluation is this one now."""
+        """Return whether the best evaluation is this one now."""
         number = self.history.through + 1
         checkpoint = Checkpoint(name=f"ckpt-{number}", digest="d" * 64, step=number, format="tf")
         members = (Member(0, "n", "w", "h:1"),)
@@ -50,7 +50,7 @@ class Follower:
 
 
 def test_the_first_metric_with_a_direction_decides():
-    """Of the first eval set that has one, as the task lists them."""
+    """Take the first eval set that has one, as the task lists them."""
     best = Follower()
     few = {"rows": value(9, "none")}
     assert best.improves(result(few=few, test={"accuracy": value(0.5), "loss": value(1.0, "min")}))
@@ -119,7 +119,7 @@ MEASURED = result(test={"acc/top5": value(0.5), "rows": value(3, "none")})
 
 
 def complaint(metric, *results):
-    """What is wrong after these results, if anything."""
+    """Return what is wrong after these results, if anything."""
     follower = Follower(metric)
     for each in results:
         follower.improves(each)

@@ -1,4 +1,4 @@
-"""What workers saved is tidied entry by entry: nothing is removed behind a link, and no error stops the rest."""
+"""Tidy saves entry by entry: nothing is removed behind a link, and no error stops the rest."""
 
 import errno
 import os

@@ -1,3 +1,5 @@
+"""Choose the saved weights and states that are removed."""
+
 from sidecar.coordination.journal_state import JournalState
 from sidecar.protocol.records import Checkpoint, Member, Outcome, Plan, Result, Value
 from sidecar.retention.saves.retention import TRIES, CleanupRequest, CleanupResult, Retention, StatesRule

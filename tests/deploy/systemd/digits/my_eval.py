@@ -38,7 +38,7 @@ def test_set() -> tf.data.Dataset:
 
 
 def task() -> Task:
-    """What the settings name."""
+    """Return what the settings name."""
     return Task(
         build_model=build_model,
         eval_sets={"test": test_set},

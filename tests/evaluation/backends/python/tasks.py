@@ -42,7 +42,7 @@ def task(source=lambda: (X, Y), **changes):
 
 
 def run(task, checkpoint, folder, ranks=1):
-    """What every rank's evaluation came to: Done or an error."""
+    """Return what every rank's evaluation came to: Done or an error."""
     members = tuple(Member(rank, f"node-{rank}", f"w.{rank}", "") for rank in range(ranks))
     ends = [None] * ranks
 

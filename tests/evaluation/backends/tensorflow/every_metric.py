@@ -93,7 +93,7 @@ CASES = {
 
 @dataclass(frozen=True)
 class Tried:
-    """What became of one class."""
+    """Hold what became of one class."""
 
     name: str
     ours: float | None  # None: refused
@@ -103,7 +103,7 @@ class Tried:
 
     @property
     def works(self):
-        """Whether it was taken."""
+        """Return whether it was taken."""
         return self.refusal is None
 
 

@@ -36,7 +36,7 @@ def values_of(found):
 
 
 def keras_says(model, data):
-    """What `model.evaluate` returns; batches are those of the task."""
+    """Return what `model.evaluate` returns; batches are those of the task."""
     model.run_eagerly = True  # a trace takes longer than these few batches
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

@@ -1,4 +1,4 @@
-"""What TensorFlow's backend says of itself, and numbers of other precisions than Keras' usual one."""
+"""Show what TensorFlow's backend says of itself, and numbers of other precisions than Keras' usual one."""
 
 import pytest
 
@@ -8,7 +8,7 @@ pytestmark = pytest.mark.tensorflow
 
 
 def told(**options):
-    """What decides about the profile beside this process itself."""
+    """Return what decides about the profile beside this process itself."""
     return Check(task="t", framework="tensorflow", search_path=".", threads=2, options=options)
 
 

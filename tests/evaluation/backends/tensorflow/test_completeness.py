@@ -171,7 +171,7 @@ def test_what_belongs_to_training_is_no_part_of_the_model(library, tmp_path):
 
 
 def test_the_place_that_fits_exactly_is_chosen(tmp_path):
-    """Of two places that hold all variables, the one without more is taken, and a note says so; `model` stays first."""
+    """Take the place without more variables where two hold all of them, and a note says so; `model` stays first."""
     import keras
     import tensorflow as tf
 

@@ -85,7 +85,7 @@ def test_iterators_that_yield_everything_once_only(refusal):
     ],
 )
 def test_generators_that_cannot_be_used(refusal, elements, words):
-    """What the element is, and what the first one was."""
+    """Name the element and the first one."""
     kind, message = refusal(lambda: (each for each in elements))
     assert kind == "task_error"
     assert words in message

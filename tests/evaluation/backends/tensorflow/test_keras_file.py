@@ -1,4 +1,4 @@
-"""What Keras 3, tf_keras and TensorFlow save beside object checkpoints is restored to the bit, weights only."""
+"""Restore what Keras 3, tf_keras and TensorFlow save beside object checkpoints to the bit, weights only."""
 
 import importlib
 import shutil

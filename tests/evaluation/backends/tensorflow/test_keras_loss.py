@@ -45,7 +45,7 @@ def make():
 
 
 def evaluate(metric, batches):
-    """What ranks find together, of whom the last may have nothing."""
+    """Return what ranks find together, of whom the last may have nothing."""
     import tensorflow as tf
 
     from sidecar.evaluation.backends.tensorflow.data import array_of

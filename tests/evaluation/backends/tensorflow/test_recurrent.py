@@ -133,7 +133,7 @@ def trained(make, of):
     ],
 )
 def test_the_number_of_evaluate(make, ranks, name, tmp_path, evaluate):
-    """Of a fresh model, for any number of workers, whatever was evaluated before; the result says who evaluated."""
+    """Start from a fresh model for any number of workers, whatever was evaluated before."""
     of = importlib.import_module(name)
     paths = save(trained(make, of), tmp_path)
     expected = {kind: keras_says(load(make, of, kind, path)) for kind, path in paths.items() if kind != "keras"}
@@ -229,7 +229,7 @@ def test_what_is_saved_and_digested_is_the_checkpoint(tmp_path, evaluator):
 
 @pytest.mark.parametrize("name", KERAS)
 def test_a_checkpoint_without_states(name, tmp_path, evaluate):
-    """Of a model that was trained with stateful=False: the states begin as in a new model."""
+    """Evaluate a model that was trained with stateful=False: the states begin as in a new model."""
     import tensorflow as tf
 
     of = importlib.import_module(name)
@@ -401,7 +401,7 @@ def test_a_fixed_batch_size_without_states(name, named, size, tmp_path, evaluate
 @pytest.mark.parametrize("name", KERAS)
 @pytest.mark.parametrize("kind", ["cell", "several cells", "images"])
 def test_a_reset_gives_what_a_new_model_has(name, kind, digits):
-    """Whatever a cell begins with, and where Keras' own method fails."""
+    """Reset any cell, also where Keras' own method fails."""
     del digits
     import tensorflow as tf
 

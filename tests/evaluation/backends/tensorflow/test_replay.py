@@ -153,7 +153,7 @@ def test_a_limit_that_is_not_reached_does_no_harm(digits, evaluate):
 
 
 def test_what_adds_up_is_looked_at_a_bounded_number_of_times(digits, evaluate, monkeypatch):
-    """Of n batches log2 n are evaluated once more, and four of them by parts, in the first evaluation alone."""
+    """Evaluate log2 n of n batches once more, and four of them by parts, in the first evaluation alone."""
     import keras
 
     from sidecar.evaluation.backends.tensorflow import replay

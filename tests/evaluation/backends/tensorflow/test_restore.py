@@ -1,4 +1,4 @@
-"""What is wrong with a checkpoint is told by kind and in a sentence; nothing is restored in part and kept silent."""
+"""Tell by kind what is wrong with a checkpoint and in a sentence; nothing is restored in part and kept silent."""
 
 import os
 import re
@@ -329,7 +329,7 @@ def test_own_restore_reads_a_path_that_is_a_pattern(copied, digits, tmp_path):
 
 
 def test_own_restore_that_fails(copied, digits, tmp_path):
-    """What the user's own restore raises is theirs, unless the checkpoint is gone or damaged."""
+    """Show that what the user's own restore raises is theirs, unless the checkpoint is gone or damaged."""
     import h5py
 
     from sidecar.evaluation.backends.tensorflow.evaluator import KerasEvaluator

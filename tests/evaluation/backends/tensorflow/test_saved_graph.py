@@ -74,7 +74,7 @@ def refused(digits, evaluate):
 
 @pytest.mark.parametrize("kind", WRITERS)
 def test_the_same_bits_as_the_built_model(digits, evaluate, tmp_path, kind):
-    """Whoever saved it, by two ranks, without the code of the model."""
+    """Evaluate a graph of any writer by two ranks, without the code of the model."""
     import keras
     import tf_keras
 
@@ -260,7 +260,7 @@ def test_several_inputs_and_outputs(digits, evaluate, several):
 
 
 def test_numbers_are_cast_as_keras_casts_them(digits, evaluate, several):
-    """Of data in float64 or whole numbers, where the signature takes float32 or int32."""
+    """Convert data in float64 or whole numbers, where the signature takes float32 or int32."""
     x, y = digits.held_out_arrays()
     whole = (x * 16).astype("uint8")
     one, other = (

@@ -8,7 +8,7 @@ pytestmark = [pytest.mark.tensorflow, pytest.mark.usefixtures("repeatable")]
 
 @pytest.fixture
 def repeatable(kerases):
-    """What a worker process does before it imports a task."""
+    """Return what a worker process does before it imports a task."""
     from sidecar.evaluation.backends.tensorflow.shuffling import make_repeatable
 
     with make_repeatable(*kerases):

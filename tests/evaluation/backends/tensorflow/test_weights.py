@@ -1,4 +1,4 @@
-"""What a worker saves of the model: written in one go after the first time, and always the same to a reader."""
+"""Show what a worker saves of the model: written in one go after the first time, and always the same to a reader."""
 
 from concurrent.futures import ThreadPoolExecutor
 

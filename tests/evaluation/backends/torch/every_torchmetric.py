@@ -62,7 +62,7 @@ SPECIAL = {
 
 @dataclass(frozen=True)
 class Tried:
-    """What became of one class."""
+    """Hold what became of one class."""
 
     area: str
     reason: str | None = None  # None: right
@@ -412,7 +412,7 @@ def of_ranks(make, batches, ranks, sizes):
 
 
 def alone(metric, batches):
-    """What torchmetrics says in one process."""
+    """Return what torchmetrics says in one process."""
     names = list(inspect.signature(getattr(metric, "base_metric", metric).update).parameters)
     metric.reset()
     for predictions, y in batches:
@@ -429,7 +429,7 @@ IN_TURN = "right, [in turn](../how-to/metrics.md#metrics-that-cannot-be-added-up
 
 
 def states_of(name):
-    """What the source of a class says about its states, which decides how it is evaluated."""
+    """Return what the source of a class says about its states, which decides how it is evaluated."""
     import torchmetrics
 
     kinds = set()

@@ -41,7 +41,7 @@ def test_models_that_depend_on_the_batch_are_noted(evaluate, kind):
 @pytest.mark.parametrize("kind", ["plain", "running statistics"])
 @pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16", "float16"])
 def test_plain_models_have_no_note(evaluate, kind, dtype):
-    """Whatever type they compute in, and within autocast."""
+    """Note them in any type, and within autocast."""
     import torch
 
     def build():

@@ -180,7 +180,7 @@ def test_a_planted_pickle_never_runs(tmp_path, place):
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("path", ["../secret.distcp", "/etc/hostname", "__0_0.distcp/../../x", 5])
 def test_data_files_lie_in_the_folder(tmp_path, path):
-    """Whatever the metadata says."""
+    """Refuse a data file outside, whatever the metadata says."""
     folder = save({"model": net(seed=1).state_dict()}, tmp_path / "step-5")
 
     def change(read):

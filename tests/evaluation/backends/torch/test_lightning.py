@@ -74,7 +74,7 @@ def of_ranks(kind, checkpoint, ranks=1, **changes):
 
 
 def of_trainer(kind):
-    """What Lightning's own Trainer finds in one process."""
+    """Return what Lightning's own Trainer finds in one process."""
     import logging
 
     import pytorch_lightning as lightning
@@ -93,7 +93,7 @@ def of_trainer(kind):
 
 
 def usual(self, batch, batch_idx):
-    """What most modules do."""
+    """Return what most modules do."""
     from torch import nn
 
     x, y = batch
@@ -163,7 +163,7 @@ def test_the_size_of_a_batch_can_be_given(checkpoint):
 
 
 def test_the_number_of_the_batch_is_that_of_the_whole_set(checkpoint):
-    """Whatever the number of ranks."""
+    """Give the same number for any number of ranks."""
 
     def step(self, batch, batch_idx):
         self.log("number", float(batch_idx), batch_size=1)

@@ -367,7 +367,7 @@ class TestRows:
 
 
 class TestForms:
-    """Whatever a model returns gives a number, or one sentence that says what to write."""
+    """Any output of a model gives a number, or one sentence that says what to write."""
 
     @staticmethod
     def _made(form, scores):

@@ -148,7 +148,7 @@ def test_what_from_pretrained_makes_up_or_drops(tmp_path):
 
 
 def test_surplus_values_of_every_format(tmp_path):
-    """Of safetensors, shards and `pytorch_model.bin`, as of a file of torch.save."""
+    """Note them in safetensors, shards and `pytorch_model.bin`, as in a file of torch.save."""
     import torch
     from huggingface_hub import save_torch_state_dict
     from torch import nn
@@ -179,7 +179,7 @@ def language_model():
 
 @pytest.mark.parametrize("form", ["pretrained", "flat", "nested"])
 def test_a_language_model_in_every_form(tmp_path, form):
-    """Of the Trainer, and of torch.distributed.checkpoint: the loss of a plain loop in float64, by 1, 2 and 3 ranks."""
+    """Restore saves of the Trainer and of torch.distributed.checkpoint: the loss of a plain loop, by 1 to 3 ranks."""
     import torch
     import torch.distributed.checkpoint as dcp
     from torch import nn

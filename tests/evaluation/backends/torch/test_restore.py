@@ -1,4 +1,4 @@
-"""What real libraries saved is in the model afterwards, bit by bit, or is refused with the names that differ."""
+"""Restore what real libraries saved, bit by bit, or refuse it with the names that differ."""
 
 import pytest
 from evaluation.backends.torch.weights import (
@@ -64,7 +64,7 @@ def test_the_package_is_not_needed(tmp_path, monkeypatch):
 
 
 def test_one_parameter_that_differs_under_two_names(tmp_path):
-    """Of a model that did not tie them: the last one would win without a word."""
+    """Refuse a model that did not tie them: the last one would win without a word."""
     import torch
 
     values = tied_net(seed=1).state_dict()

@@ -91,7 +91,7 @@ def test_a_step_that_computes_gradients(tmp_path):
 @pytest.mark.filterwarnings("ignore::DeprecationWarning:torch")  # of torch.compile's own imports
 @pytest.mark.parametrize("wrapper", ["DataParallel", "compile", "compile in place", "compiled step"])
 def test_wrapped_and_compiled_models(checkpoint, wrapper):
-    """Plain weights are restored into them. What is compiled runs as it was written, and a note says so."""
+    """Plain weights are restored into them. Compiled modules run as they were written, and a note says so."""
     import torch
     from torch import nn
 

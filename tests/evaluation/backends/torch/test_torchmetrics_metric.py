@@ -216,7 +216,7 @@ def test_no_number_of_a_single_example_is_computed(checkpoint, batch):
 
 
 def test_ignored_labels_get_the_argument_that_leaves_them_out(checkpoint):
-    """What torchmetrics says does not name it."""
+    """Name a metric that torchmetrics' own message does not name."""
     import torch
     from torchmetrics.classification import MulticlassAccuracy
 

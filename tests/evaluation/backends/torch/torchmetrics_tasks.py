@@ -31,7 +31,7 @@ def task(metrics, predict=lambda x: x.softmax(1), labels=lambda y, _x: y):
 
 
 def alone(metric, predict=lambda x: x.softmax(1), labels=lambda y, _x: y):
-    """What torchmetrics says in one process over all batches."""
+    """Return what torchmetrics says in one process over all batches."""
     x, y = tensors()
     for of_x, of_y in zip(x.split(BATCH), y.split(BATCH), strict=True):
         metric.update(predict(of_x), labels(of_y, of_x))

@@ -34,7 +34,7 @@ def restored(path, model, where=None):
 
 
 def same(left, right):
-    """Whether two models have the same bits."""
+    """Return whether two models have the same bits."""
     import torch
 
     values, others = left.state_dict(), right.state_dict()
