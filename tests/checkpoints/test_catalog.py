@@ -32,7 +32,7 @@ def inspections(monkeypatch) -> list[str]:
 
 
 def test_named_checkpoints_are_found_at_once(put, new_catalog, clock):
-    """Show that what the manager committed needs no second scan, and comes in order of steps."""
+    """Checkpoints that the manager committed are found by the first scan, in order of their steps."""
     root = put("keras")
     scan = new_catalog().scan()
     assert [(found.checkpoint.name, found.checkpoint.step) for found in scan.found] == [
@@ -125,7 +125,7 @@ def test_the_directory_is_missing(root, new_catalog, put):
 
 
 def test_the_directory_is_a_file(root, new_catalog):
-    """Show that what cannot be listed is a storage error that names the path."""
+    """A checkpoint directory that cannot be listed is a storage error that names the path."""
     root.rmdir()
     root.write_text("")
     with pytest.raises(StorageError, match="checkpoints"):

@@ -136,7 +136,7 @@ def test_a_file_that_events_tell_of_is_not_gone_if_it_cannot_be_asked_for(lying,
 
 @pytest.mark.parametrize("after", range(1, 6))
 def test_a_listing_that_breaks_off_loses_nothing(lying, monkeypatch, after):
-    """Show that what it brought before is found by the next scan, though nothing changes any more."""
+    """A listing that an error interrupts loses no name: the next scan finds all of them without a further event."""
     catalog, original = lying.catalog(), os.scandir
     catalog.scan()
     lying.clock.seconds += 10

@@ -95,7 +95,7 @@ def test_a_look_that_events_wake_asks_for_what_they_told_of(settled, root, asked
 
 
 def test_nothing_new_is_the_same_look(settled, clock):
-    """Show that what was parsed once is not parsed again."""
+    """A directory in which nothing changed is not parsed again."""
     catalog = settled(MANY)
     before = catalog.scan()
     clock.seconds += 2
@@ -232,7 +232,7 @@ def test_a_file_where_a_folder_was(root, new_catalog):
 
 
 def test_storage_that_fails_in_between_loses_nothing(settled, root, monkeypatch):
-    """Show that what was about to be looked at is looked at when storage is back."""
+    """Files that an event named while storage failed are scanned as soon as storage works again."""
     catalog = settled(MANY)
     save(root, 7, keep=[0])
     update = type(catalog._directory)._update

@@ -202,7 +202,7 @@ def told(catalog, clock):
 
 
 def test_corrupt_becomes_whole(put, new_catalog, clock):
-    """Show that what was given up and is then written again is found."""
+    """A corrupt checkpoint that was given up is found once its files are written again."""
     root = put("keras")
     whole = (root / "ckpt-2.index").read_bytes()
     (root / "ckpt-2.index").write_bytes(whole[:50])
@@ -296,7 +296,7 @@ def test_a_last_write_within_the_tick_of_the_one_before_is_seen(root, new_catalo
 
 @pytest.mark.usefixtures("coarse")
 def test_content_that_was_rewritten_within_a_tick_is_not_what_was_read_before(root, new_catalog, clock):
-    """Show that what is pinned must be what was found, or it would be given up."""
+    """Content that is rewritten within one tick of the file times is read again, so its digest is the right one."""
     path, at = root / "m-5.h5", clock.wall()
     frozen(path, hdf5_file(b"1" * 100), at)
     catalog = new_catalog(quiet_seconds=3.0)

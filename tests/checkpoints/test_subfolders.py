@@ -57,7 +57,7 @@ def test_folders_come_and_go(root, catalog, clock):
 
 
 def test_a_hint_leads_into_a_folder(root, catalog):
-    """Show that what an event told of is looked at without a sweep."""
+    """A file that an event named in a sub-folder is scanned without a full sweep."""
     put(root / "epoch_1", 1)
     seen = catalog("epoch_*/*")
     seen.scan()

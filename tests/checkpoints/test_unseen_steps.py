@@ -81,7 +81,7 @@ def test_what_training_deleted_while_the_node_stood_still_is_counted(history):
 
 @pytest.mark.parametrize("name", ["ckpt-{}", "m-{}.keras", "epoch{}.weights.h5", "2024-run/ckpt-{}", "ckpt-{:04}"])
 def test_numbers_count_in_names_of_every_format(name):
-    """Show that what follows the number is the format's."""
+    """A number counts as a step in names of every format, whatever text the format puts after it."""
     history = History(name)
     history.settle(stopped(history))
     assert history.missing == list(range(25, 33))

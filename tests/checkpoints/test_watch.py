@@ -219,7 +219,7 @@ def test_events_say_which_names_changed(watch, root, woken):
 
 
 def test_after_a_break_events_say_nothing(watch, root):
-    """Show that what happened while nobody watched is to be found by looking."""
+    """Changes that happened while the directory was not watched are unknown, so a full scan has to find them."""
     watch.start()
     watch.changed()
     root.rename(root.with_name("old"))

@@ -40,7 +40,7 @@ def test_a_stalled_worker_gets_slower():
 
 
 def test_the_rate_follows_a_change_of_speed():
-    """Show that what happened before the last half minute does not count, unless batches take longer than that."""
+    """The rate counts only the last half minute, unless batches take longer than that."""
     rate = noted(
         *((float(second), second + 1) for second in range(100)), *((100.0 + 4 * n, 100 + n) for n in range(12))
     )

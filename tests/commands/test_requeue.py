@@ -96,7 +96,7 @@ def test_several_names_are_one_record(storage, writers, saved, ask):
 
 
 def test_all_failed_are_those_that_failed_for_good(storage, writers, saved, checkpoint, ask):
-    """Show that what was skipped or evaluated since stays as it is; what is gone is told and left."""
+    """Skipped and evaluated checkpoints stay as they are; a failed one that is gone is named and stays given up."""
     there = saved(5, 6, 7)
     writers.propose(given_up(there["ckpt-5"]), given_up(there["ckpt-6"], "skipped"), given_up(checkpoint(9)))
     written, told = ask(all_failed=True)

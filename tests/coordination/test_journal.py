@@ -66,7 +66,7 @@ def test_a_command_folds_a_long_journal_between_reads(journal, storage, run, new
 
 
 def test_a_plan_without_outcome_stays_open(journal, put, new_plan):
-    """Show that what stands behind an open plan is not read, even if it is there."""
+    """Plans behind an open plan are not read, even if they exist."""
     put("plans/000000000001.json", new_plan(1))
     put("plans/000000000002.json", new_plan(2))
     assert [plan.plan for plan in journal.read_new()] == [1]
@@ -263,7 +263,7 @@ def test_a_renamed_record_is_noticed(journal, put, new_plan):
 
 
 def test_temporary_files_in_the_journal_are_not_there(journal, put, new_plan):
-    """Show that what a killed daemon left unlinked takes no number."""
+    """A temporary file that a killed daemon left behind does not take a plan number."""
     put("plans/.tmp-00", b'{"plan":')
     assert journal.read_new() == []
     assert journal.propose(new_plan(1))

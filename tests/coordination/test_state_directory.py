@@ -113,7 +113,7 @@ def test_before_the_directory_is_there_nobody_can_tell(elsewhere):
 
 
 def test_a_run_that_was_deleted_is_given_up_after_a_lease(inside, clock):
-    """Show that what comes back before that was only gone for a moment."""
+    """A run that comes back within a lease was only unavailable; a longer absence means that it was replaced."""
     shutil.rmtree(inside.run_dir)
     assert isinstance(inside.lost("r1", None), StateUnavailableError)
     clock.seconds += 9.5

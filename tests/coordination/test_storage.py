@@ -212,7 +212,7 @@ def test_a_file_replaced_while_it_is_read_is_read_again(storage, monkeypatch, st
 
 
 def test_a_file_in_the_place_of_a_folder_is_explained(storage, put):
-    """Show that what stands in the way is named, with the remedy."""
+    """The error names the file that stands in the place of a folder."""
     put("plans", b"")
     for use in (storage.read, lambda path: storage.create(path, b"")):
         with pytest.raises(StorageError, match=r"plans/1\b.*Not a directory.*/plans\)"):
@@ -229,7 +229,7 @@ def test_a_folder_in_the_place_of_a_file_is_explained(storage):
 
 
 def test_a_daemon_killed_before_the_link_leaves_no_record(storage):
-    """Show that what is written but not yet linked is invisible, and the name is free."""
+    """A record that was written but not yet linked is invisible, and its name is free."""
     run_until_killed(storage.root, "link", "create('plans/1', b'dead')")
     assert [name.startswith("plans/.tmp-") for name in files(storage)] == [True]
     assert storage.names("plans") == []
@@ -374,7 +374,7 @@ def test_files_tell_when_they_were_written_and_nothing_else_does(storage, put):
 
 
 def test_a_file_is_removed_and_a_folder_stays(storage, put):
-    """Show that what is gone already is no error."""
+    """Removing a file that is already gone is not an error."""
     put("members/a.json", b"")
     put("members/b.json/in_it", b"")
     for _ in range(2):

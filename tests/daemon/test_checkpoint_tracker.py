@@ -92,7 +92,7 @@ def test_what_is_still_corrupt_when_a_person_wants_it_again_is_given_up_again():
 
 
 def test_detection_is_timed_for_what_was_seen_to_appear():
-    """Show that what lay there at the first look was not watched."""
+    """Checkpoints that existed at the first scan have no detection time, because nobody saw them appear."""
     state = new_world()
     state.record_scan(look(1), (), 0.0, 105.0)
     state.record_scan(look(1, 2), (), 1.0, 103.5)

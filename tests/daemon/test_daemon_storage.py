@@ -225,7 +225,7 @@ def test_storage_that_takes_longer_than_a_beat_for_a_visit_does_not_keep_records
 
 
 def test_the_couriers_thread_carries_and_ends(node):
-    """Show that what is submitted is answered by message, and closing waits for what was handed over."""
+    """The storage thread answers each request by a message, and closing waits for the requests before it."""
     answers = queue.SimpleQueue()
     node.checkpoint_dir.mkdir(parents=True)
     storage_thread = StorageThread(

@@ -253,7 +253,7 @@ def test_a_new_run_into_the_same_directory(node):
 
 
 def test_only_new_checkpoints_are_evaluated_with_start_new(tmp_path, clock):
-    """Show that what lay there is skipped in the journal, without being pinned; what comes later counts."""
+    """Checkpoints that existed at the start are skipped in the journal without a pin; later ones are evaluated."""
     node = Node(tmp_path, clock, start_new=True)
     save(node.checkpoint_dir, 5)
     pass_time(5, node)
@@ -294,7 +294,7 @@ def test_pins_stay_within_the_users_bound(tmp_path, clock):
 
 
 def test_an_idle_worker_that_dies_makes_the_group_form_anew(tmp_path, clock):
-    """Show that what is left of a group without it cannot be used: both slots join again, and no plan fails for it."""
+    """The rest of a group that lost a worker is useless: both slots join again, and no plan fails because of it."""
     node = Node(tmp_path, clock, replicas=2)
     save(node.checkpoint_dir, 5)
     pass_time(5, node)

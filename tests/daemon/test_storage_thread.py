@@ -131,7 +131,7 @@ def test_who_is_late_with_a_plan_reads_the_one_that_stands(storage_thread):
 
 
 def test_a_plan_and_its_outcome_are_created_and_read_back(storage_thread):
-    """Show that what was created is known only from reading it."""
+    """A record counts as created only after it was read back."""
     assert storage_thread.answer(CreatePlan(plan(storage_thread))).records == (plan(storage_thread),)
     assert storage_thread.answer(CreateOutcome(outcome(storage_thread))).records == (outcome(storage_thread),)
     assert storage_thread.answer(CreateOutcome(outcome(storage_thread))).records == ()

@@ -80,7 +80,7 @@ def test_a_check_of_the_task_that_ended_by_itself_ends_the_daemon(tmp_path):
 
 
 def test_nothing_is_started_while_stopping(supervisor):
-    """Show that what would be started would be killed."""
+    """A daemon that is stopping starts no worker, because it would kill that worker at once."""
     tend(supervisor, 0.0, filling=False)
     assert list(supervisor.workers.all()) == []
 

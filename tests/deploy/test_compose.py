@@ -240,7 +240,7 @@ def hurried(evidence):
 
 
 def test_values_that_were_shown_between_two_scrapes_may_be_missed(scripts):
-    """Show that what nobody could see is not asked for; the journal's numbers are compared all the same."""
+    """Values that were shown only between two scrapes are not required; those in the journal are still compared."""
     verdict, run_files = scripts
     evidence = good(verdict, run_files)
     later = {key: values for key, values in evidence.scraped.items() if key[0] == 40}

@@ -1,4 +1,4 @@
-"""Show that what pages say about the code is true, and each check of that can fail."""
+"""The statements of the documentation about the code are true, and each check of them can fail."""
 
 import re
 import sys

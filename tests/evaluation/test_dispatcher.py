@@ -98,7 +98,7 @@ def test_commands_out_of_order(commanded, tmp_path):
 
 @pytest.mark.parametrize("code", ["raise SystemExit(3)", "import sys; sys.exit('bye')", "raise RuntimeError('bye')"])
 def test_task_that_ends_the_process(commanded, tmp_path, code):
-    """Show that what a task raises at import is told with its traceback, sys.exit included."""
+    """An error that a task raises at import is reported with its traceback, even if the task calls sys.exit."""
     (tmp_path / "a_task.py").write_text(f"\n{code}\n")
     *_, failed = commanded(Check(task="a_task.py:task", framework="tensorflow", search_path=str(tmp_path), threads=1))
     assert isinstance(failed, Failed)

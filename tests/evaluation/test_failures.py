@@ -157,7 +157,7 @@ def test_kind_of_an_exception(tmp_path, phase, kind):
 
 
 def test_every_kind_is_on_the_list():
-    """Show that what failures are called is what records know."""
+    """The names of failures in the worker are names that the records accept."""
     assert set(failures._KIND_BY_PHASE.values()) <= set(FAILURE_CLASSES)
 
 

@@ -111,7 +111,7 @@ def test_weights_for_all_outputs_alike(build, evaluate):
     ],
 )
 def test_metrics_of_no_output(build, evaluate, changes, words):
-    """Show that what belongs to no output is told with those that there are."""
+    """The error about a metric or a loss without an output names the outputs that the model has."""
     from sidecar.evaluation.failures import EvaluationError
 
     if changes.get("loss") == "losses":

@@ -32,7 +32,7 @@ def test_the_order_of_a_set_is_recognised(count):
 
 
 def test_the_order_of_another_process_is_none():
-    """Show that what training saved in its own order is right."""
+    """A vocabulary that training saved in the order of its own process is not suspected."""
     code = "import json, sys; print(json.dumps(list(set(json.loads(sys.stdin.read())))))"
     done = subprocess.run(
         [sys.executable, "-c", code], input=json.dumps(words(500)), capture_output=True, text=True, check=True,

@@ -178,7 +178,7 @@ def test_a_step_is_found_by_comparing_names(sidecar, numpy_trainer, tasks, tmp_p
 @pytest.mark.nightly
 @pytest.mark.tensorflow
 def test_another_model(once_keras):
-    """Show that what does not fit is named."""
+    """The error names the part of the model that does not fit the checkpoint."""
     done = once_keras("other_model.py:task").wait()
     assert done.code == FAILED
     assert done.said.startswith("sidecar: mismatch")
@@ -294,7 +294,7 @@ def test_workers_run_under_another_interpreter(once, saved, tmp_path):
 
 @pytest.mark.tensorflow
 def test_an_interpreter_without_the_framework(once_keras, tmp_path):
-    """Show that what is missing there is named, and the setting."""
+    """The error names the missing module, the interpreter and the setting that chose it."""
     venv.create(tmp_path / "venv", symlinks=True, with_pip=False)
     python = tmp_path / "venv" / "bin" / "python"
     done = once_keras("plain.py:task", SIDECAR_WORKER_PYTHON=str(python)).wait()

@@ -1,4 +1,4 @@
-"""Show that what follows from code and shapes ends a run with as few processes as prove it."""
+"""Errors that follow from code and shapes end a run after as few processes as are needed to prove them."""
 
 import pytest
 from numpy_trainer import NUMPY

@@ -47,7 +47,7 @@ def test_the_daemon_imports_no_rich():
 
 
 def test_only_declared_dependencies_are_imported(imported):
-    """Show that what happens to be installed here, by a developer's tool, is missing elsewhere."""
+    """The package imports only its declared dependencies, since others may be installed here and missing elsewhere."""
     owners = packages_distributions()
     used = {_normal(owner) for name in imported if "." not in name for owner in owners.get(name, ())}
     # Those of the interpreter's own start-up: `.pth` files of tools.

@@ -72,7 +72,7 @@ def failing(daemon):
 
 
 def test_a_receiver_comes_back(trial):
-    """Show that what waited comes then, each event once and in order."""
+    """The events that waited are delivered when the receiver comes back, each one once and in order."""
     with receiver() as server:
         server.answers += [503] * 3
         hooks = {"result": {"url": server.url, "timeout_seconds": 1}}

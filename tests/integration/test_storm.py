@@ -89,7 +89,7 @@ def killed(storm, daemon, run, numpy_trainer, folder, alive, until, sidecar):
 
 
 def test_every_checkpoint_of_the_storm_is_evaluated(storm, daemon):
-    """Show that what was seen complete outlives the trainer's own deletion, whatever waits before it."""
+    """A checkpoint that was seen complete is evaluated even if the trainer deletes it while others wait before it."""
     seen = {line["checkpoint"] for line in daemon.log("checkpoint_found")}
     evaluated = [row["checkpoint"] for row in storm.history if row["status"] == "succeeded"]
     assert storm.seen_while_busy > MAX_TO_KEEP  # else nothing was at stake

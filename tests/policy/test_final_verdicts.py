@@ -139,7 +139,7 @@ def test_two_nodes_that_cannot_read_a_checkpoint_are_believed(kind):
 
 
 def test_a_node_is_not_alone_while_another_cannot_be_heard():
-    """Show that what it finds three times is no proof for both."""
+    """A failure that one node meets three times proves nothing while it is unknown whether another node is alive."""
     seen = {"ready": [node("n1")], "now": NOW + 1000, "complete": [A]}
     past = lasting("checkpoint", (A, "n1"))
     assert settles_of(decided(history=past, **seen))

@@ -148,7 +148,7 @@ def test_chief_nodes_that_miss_the_chief_are_doubted():
 
 
 def test_chief_nodes_override_a_broken_tf_config():
-    """Show that what a stronger hint decides is not asked again."""
+    """A broken TF_CONFIG is not read if chief_nodes, which is the stronger hint, decides the role."""
     decision = decide_role(settings(chief_nodes=["a"]), "b", {"TF_CONFIG": "{"})
     assert (decision.role, decision.warning) == ("worker", None)
 

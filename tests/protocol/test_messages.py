@@ -127,7 +127,7 @@ def test_fields_of_a_newer_version_are_ignored():
     ],
 )
 def test_nonsense(line, words):
-    """Show that what is no message raises, naming what is wrong."""
+    """The error about a line that is not a message names the part that is wrong."""
     with pytest.raises(RecordError) as caught:
         decode(line)
     assert words in str(caught.value)

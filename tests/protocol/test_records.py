@@ -50,7 +50,7 @@ def strict(text):
 
 @given(record=RECORDS)
 def test_every_record_survives_the_round_trip(record):
-    """Show that what is written is one line of strict JSON with a schema, and what is read back is equal."""
+    """A record is written as one line of strict JSON with a schema, and reading it back gives an equal record."""
     data = dumps(record)
     assert b"\n" not in data
     assert strict(data)["schema"] == SCHEMA

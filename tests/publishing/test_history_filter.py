@@ -1,4 +1,4 @@
-"""Show that what is shown of a history is what was asked for, and its numbers are as they were."""
+"""A filtered history has exactly the rows that were asked for, and their numbers are unchanged."""
 
 import pytest
 

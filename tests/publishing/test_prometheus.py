@@ -342,7 +342,7 @@ def test_an_update_reads_no_entries(exporter, registry, journal, status):
 
 
 def test_a_scrape_never_sees_the_history(exporter, registry, journal, status):
-    """Show that what the loop does to the journal after an update is invisible until the next one, in every thread."""
+    """Changes of the journal after an update stay invisible to every thread until the next update."""
     journal.evaluate("ckpt-1", 1)
     exporter.update(status(), journal.history)
     journal.evaluate("ckpt-2", 2)

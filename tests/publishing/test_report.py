@@ -150,7 +150,7 @@ def test_failure_settled_twice(journal, settle):
 
 
 def test_open_plan_has_no_row(journal):
-    """Show that what is still being tried is not history."""
+    """A plan that is still open is not part of the history."""
     journal.plan()
     assert report.rows(journal.history) == []
 

@@ -146,7 +146,7 @@ def test_a_seed_decides_everything():
 
 
 def test_a_history_does_not_change_what_happens():
-    """Show that what is replayed with a history is what happened without one."""
+    """A schedule that is replayed with a history takes the same course as without one."""
     for seed in (1, 2):
         told = simulate(make(seed), history=True)
         assert told.history

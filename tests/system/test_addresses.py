@@ -101,7 +101,7 @@ def test_an_interface_address_is_one(monkeypatch):
     ],
 )
 def test_public_addresses_are_told_from_private_ones(host, public):
-    """Show that what anybody on the internet could dial is known as such."""
+    """An address is public if anybody on the internet could dial it."""
     assert public_address(host) == public
     if "host" not in host:
         assert public_address(host, resolve=False) == public

@@ -1,4 +1,4 @@
-"""Show that what is written survives a power failure, as far as the filesystem can promise that."""
+"""Written data survive a power failure, as far as the filesystem can promise that."""
 
 import ast
 import errno

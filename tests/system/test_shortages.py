@@ -1,4 +1,4 @@
-"""Show that what the machine lacks is told apart from what is wrong with a file, a setting or this program."""
+"""A shortage of the machine is told apart from an error in a file, in a setting or in this program."""
 
 import errno
 import os

@@ -60,7 +60,7 @@ def test_the_python_on_the_path_is_found_if_it_is_needed(environment):
 
 
 def test_a_script_that_chooses_an_interpreter_is_looked_through(environment, tmp_path):
-    """Show that what pyenv puts into the PATH chooses by the current directory, which is another one for a daemon."""
+    """A script such as pyenv's chooses by the current directory, so the interpreter behind it is used instead."""
     train, own = environment("train", "frame"), environment("own")
     script = tmp_path / "shims" / "python3"
     script.parent.mkdir()

@@ -108,7 +108,7 @@ def test_flipped_bits(written, tmp_path, kind, tally):
     ],
 )
 def test_headers(tmp_path, content, error):
-    """Show that what the header states must be the file, without gaps and overlaps."""
+    """The tensors that the header lists must fill the file exactly, without gaps and overlaps."""
     (tmp_path / "m.safetensors").write_bytes(content)
     if error is None:
         SAFETENSORS.inspect(tmp_path, "m.safetensors")

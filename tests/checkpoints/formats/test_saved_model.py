@@ -34,7 +34,7 @@ def test_folders_that_are_no_saved_model(checkpoint, root, new_catalog):
 
 @pytest.mark.parametrize("asset", [b"../../other.x", b"/etc/hostname", b"assets/words", b"words.tmp.tx\0"])
 def test_assets_lie_in_their_folder(checkpoint, root, asset):
-    """Show that what the marker names elsewhere is not looked at, whatever is there."""
+    """A marker that names an asset outside the folder assets/ is corrupt, and that asset is not opened."""
     format_, name, _ = checkpoint("saved_model_with_assets")
     marker = root / name / "saved_model.pb"
     content = marker.read_bytes()

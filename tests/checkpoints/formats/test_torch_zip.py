@@ -356,7 +356,7 @@ PARTS = [
 
 @pytest.mark.parametrize("name", PARTS)
 def test_parts_of_checkpoints_are_no_checkpoints(written, root, new_catalog, name):
-    """Show that what Trainers save next to the model is not taken for a model, whatever it holds."""
+    """The files that Trainers save next to the model are not taken for a model, whatever they contain."""
     shutil.copy(written / "torch_training" / "m-5.pt", root / name)
     assert file_group(name) is None
     scan = new_catalog(quiet_seconds=0).scan()

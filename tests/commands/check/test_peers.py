@@ -108,7 +108,7 @@ def test_the_group_that_would_form(watched):
 
 
 def test_alone_with_too_few(storage, clock):
-    """Show that what min_workers means is told before somebody waits for it."""
+    """The check warns that this node alone has fewer workers than min_workers, before an evaluation waits for them."""
     here = Here(
         node="node-9", version="1.0", evaluation_code=None, task="t1", replicas=2, min_workers=3, lease_seconds=10.0
     )
@@ -137,7 +137,7 @@ def test_who_differs_is_told(watched):
 
 
 def test_who_computes_otherwise_than_most_is_told(watched):
-    """Show that what this node itself would compute with is not asked."""
+    """Nodes whose numeric profile differs from the majority's are named; the profile of this node is not compared."""
     usual, other = {"beat": {"profile": "p1"}}, {"beat": {"profile": "p2"}}
     first, last = told(group(watched(node_0=usual, node_1=other, node_2=usual), HERE))
     assert first[1].startswith(

@@ -75,7 +75,7 @@ def test_the_next_checkpoint_is_tried_if_training_deletes_one(place, try_task):
 
 
 def test_training_that_deletes_each_of_them_is_no_failure(place, try_task):
-    """Show that what was not tried is told in the last line."""
+    """The last line of the report names the checkpoint that could not be tried because training deleted it."""
     save(place, 1)
 
     def evaluate(checkpoint, _):

@@ -31,7 +31,7 @@ def test_earlier_demo_is_replaced(tmp_path):
 
 
 def test_link_inside_an_earlier_demo_is_not_followed(tmp_path):
-    """Show that what a link in the folder points to belongs to somebody else."""
+    """The target of a link in the folder of an earlier demo belongs to somebody else and is not deleted."""
     (tmp_path / "precious").mkdir()
     (tmp_path / "precious" / "thesis").touch()
     with claimed(tmp_path / "demo") as folder:

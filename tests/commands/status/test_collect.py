@@ -168,7 +168,7 @@ def test_another_run_in_the_same_place_is_looked_at_anew(observer, writers, stor
 
 
 def test_real_daemons_tell_what_their_workers_do(tmp_path, clock):
-    """Show that what a worker does rides along with the next beat, and makes none of its own."""
+    """The phase of a worker is sent with the next heartbeat and does not cause a heartbeat of its own."""
     node = FakeNode(tmp_path, clock)
     node.silent = {"Join"}
     save(node.checkpoint_dir, 1)

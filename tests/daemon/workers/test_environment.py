@@ -40,7 +40,7 @@ def test_texts_have_the_same_hash_in_all_workers(framework):
 
 
 def test_another_framework_gets_no_variables_of_tensorflow():
-    """Show that what one framework needs may disturb another one, and tells a reader of the environment nothing."""
+    """Variables of TensorFlow and Keras may disturb another framework and mislead readers, so they are left out."""
     environment = made(framework="another")
     assert not [name for name in environment if name.startswith(("TF_", "KERAS_"))]
     assert environment["PYTHONUNBUFFERED"] == "1"

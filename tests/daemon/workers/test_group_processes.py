@@ -163,7 +163,7 @@ def test_every_worker_saves_to_its_own_path(trio, evaluated, trained, digits):
 
 
 def test_a_stored_graph_between_two_checkpoints(trio, evaluated, trained, digits):
-    """Show that what Keras exported is loaded and traced once more; then the model, restored, is as warm as before."""
+    """A SavedModel that Keras exported is loaded and traced once more; the model is as warm afterwards as before."""
     import tensorflow as tf
 
     assert digits.HELD_OUT

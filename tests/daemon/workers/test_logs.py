@@ -143,7 +143,7 @@ def test_a_log_is_never_a_file_that_was_there(tmp_path):
 
 
 def test_removing_logs_does_not_follow_links(tmp_path):
-    """Show that what a link leads to stays."""
+    """The target of a link in the log folder is not removed."""
     (tmp_path / "precious").touch()
     folder = tmp_path / "logs"
     folder.mkdir()

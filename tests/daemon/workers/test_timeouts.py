@@ -64,7 +64,7 @@ def test_bounds_of_a_worker_that_was_just_started(node):
 
 
 def test_a_sign_of_life_begins_anew(node):
-    """Show that what a worker waited before it does not make up for its silence afterwards."""
+    """Waiting time of a worker before a sign of life does not excuse its silence afterwards."""
     workers = node()
     worker = grouped(workers)
     workers.observe("n.1.1", Phase(WorkerPhase.EVALUATE, 7), 0.0)

@@ -86,7 +86,7 @@ def test_broken_off_evaluation_is_not_kept_twice(batches, numbers):
 
 
 def test_data_that_change_between_checkpoints(refusal, tmp_path):
-    """Show that what is not kept in memory is compared with what was read first."""
+    """Data that are not kept in memory are compared with the data of the first reading."""
     import tensorflow as tf
 
     file = tmp_path / "lines.txt"

@@ -101,7 +101,7 @@ def test_a_node_cannot_save(cluster, mounts, error):
 
 
 def test_a_quota_that_statvfs_does_not_show_is_used_up(cluster, mounts, until):
-    """Show that what is settled is let go, which makes room; what could be held by links is evaluated."""
+    """Pins of settled checkpoints are removed to make room, and checkpoints that links can hold are evaluated."""
     cluster.is_whole()
     with contextlib.ExitStack() as stack:
         for mount in mounts.values():

@@ -44,7 +44,7 @@ def test_names_that_anybody_can_register(host):
     "host", ["a b", "<a>", "a:b", "[::1", "[1.2.3.4]", "[::g]", "user@a", "a/b", "a:1:2", "\u00e4"]
 )
 def test_no_host(host):
-    """Show that what is neither a name nor an address is no Host at all."""
+    """A Host header that is neither a name nor an address is refused."""
     with pytest.raises(ValueError, match=r"Host|octets|At least|least|colons|address|hexadecimal|digit"):
         Hosts([]).accepts(host)
 

@@ -104,7 +104,7 @@ def test_long_request_is_dropped(running, capfd):
 
 
 def test_garbage(running, capfd):
-    """Show that what is not HTTP gets a refusal and no line in the log."""
+    """Bytes that are not HTTP get a refusal and write no line to the log."""
     _, server = running
     with connect(server) as client:
         client.sendall(b"\x16\x03\x01 hello\r\n\r\n")

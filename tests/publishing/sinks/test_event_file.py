@@ -72,7 +72,7 @@ def test_every_state_in_which_a_killed_writer_leaves_the_file(tmp_path, evaluati
 
 
 def test_a_flipped_bit_takes_nothing_away(tmp_path, evaluation, scalars):
-    """Show that what follows the damaged record stays in the file, and what comes is written to another one."""
+    """Records after the damaged one stay in their file, and new records are written to another file."""
     sink = TensorBoard(tmp_path, "mnist")
     for step in (1, 2, 3):
         sink.write(evaluation(step, {"loss": value(0.5)}))

@@ -97,7 +97,7 @@ def test_two_nodes_export_the_same(new_node):
 
 
 def test_a_node_with_other_settings_takes_nothing_away(new_node):
-    """Show that what any node wants is retained, and the difference is told."""
+    """Exports that any node wants are retained, and each node logs that the settings differ."""
     nodes = new_node("worker-1", exports=replace(RULE, count=3)), new_node("worker-2", exports=replace(RULE, count=1))
     evaluate(nodes[0], 0.7, 0.9, 0.8, 0.6, others=nodes[1:])
     assert exported(nodes[0]) == ["ckpt-1", "ckpt-2", "ckpt-3"]
@@ -199,7 +199,7 @@ def test_exports_of_a_run_before_are_left_alone(exporting):
 
 
 def test_training_goes_on_after_a_restart_with_a_smaller_number(exporting):
-    """Show that what falls out goes, and the others stay."""
+    """Exports beyond the smaller number are removed after the restart, and the others stay."""
     evaluate(exporting, 0.9, 0.8)
     restarted = Node(exporting.checkpoint_dir.parent, exporting.clock, incarnation="i2", exports=replace(RULE, count=1))
     pass_time(30, restarted)

@@ -111,7 +111,7 @@ def test_stale_files_that_are_there_say_nothing(found, pins, monkeypatch, times)
 
 
 def test_a_link_within_the_directory(found, root, pins):
-    """Show that what is pinned is the file, not the link to it."""
+    """A pin of a link holds the file that the link leads to."""
     (root / DATA).rename(root / "real")
     (root / DATA).symlink_to("real")
     pinned = pin(replace(found, files=()), pins)

@@ -44,7 +44,7 @@ def test_others_see_how_far_a_copy_is(found, pins, monkeypatch):
 
 
 def test_bytes(found, root, pins):
-    """Show that what pins would occupy alone; no folder is zero."""
+    """The size of the pins counts each pinned file in full; a missing folder of pins has size zero."""
     assert pins_bytes(pins) == 0
     pin(found, pins)
     assert pins_bytes(pins) == (root / INDEX).stat().st_size + (root / DATA).stat().st_size

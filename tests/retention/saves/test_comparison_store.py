@@ -212,7 +212,7 @@ def test_the_first_comparison_holds_for_all_nodes(tmp_path, store, pair):
     ],
 )
 def test_a_lying_record_counts_for_nothing(tmp_path, store, lie):
-    """Show that what it says must follow from the published numbers."""
+    """A stored comparison that contradicts the published numbers is ignored and computed again."""
     new, old = closed(2, 820), closed(1, 800)
     honest = store.compare(new, old)
     (path,) = (tmp_path / "comparisons").iterdir()

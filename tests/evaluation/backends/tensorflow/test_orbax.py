@@ -130,7 +130,7 @@ def test_checkpoints_that_keras_did_not_write(saved, build):
 
 
 def test_damage(saved, build):
-    """Show that what cannot be decoded is corrupt, what is gone has vanished."""
+    """A checkpoint that cannot be decoded is corrupt; one that was deleted has vanished."""
     metadata = saved / "pytree" / "_METADATA"
     whole = metadata.read_bytes()
     for content in (whole[:50], b"[]", b'{"use_ocdbt": true}', b'{"use_ocdbt": true, "tree_metadata": {"a": 1}}'):

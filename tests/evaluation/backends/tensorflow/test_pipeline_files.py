@@ -45,7 +45,7 @@ def test_what_a_killed_process_left_is_not_read(tmp_path, separate):
 
 
 def test_saved_data_are_loaded_from_where_they_are(tmp_path, separate):
-    """Show that what this process has saved is its own; what was there before is everybody's."""
+    """A dataset that this process saved is private to it; datasets that existed before are shared."""
     import tensorflow as tf
 
     tf.data.Dataset.range(4).save(str(tmp_path / "before"))

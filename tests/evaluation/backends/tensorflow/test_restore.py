@@ -329,7 +329,7 @@ def test_own_restore_reads_a_path_that_is_a_pattern(copied, digits, tmp_path):
 
 
 def test_own_restore_that_fails(copied, digits, tmp_path):
-    """Show that what the user's own restore raises is theirs, unless the checkpoint is gone or damaged."""
+    """An error in the user's own restore is a task error, unless the checkpoint is gone or damaged."""
     import h5py
 
     from sidecar.evaluation.backends.tensorflow.evaluator import KerasEvaluator
