@@ -104,11 +104,11 @@ class FakeProcess:
         return self.waited
 
     def send(self, command) -> None:
-        """Retain a command."""
+        """Retain a command for the test to read."""
         self.commands.append(command)
 
     def kill(self) -> None:
-        """Count a kill."""
+        """Count a kill of this process."""
         self.kills += 1
 
     def told(self, kind: type) -> list:
@@ -123,7 +123,7 @@ class FakePort:
         self.number, self._closed = number, closed
 
     def close(self) -> None:
-        """Give it back."""
+        """Note that the port was given back."""
         self._closed.append(self.number)
 
 
@@ -167,13 +167,13 @@ class ListLog:
     best: dict = field(default_factory=dict)
 
     def info(self, event: str, **fields) -> None:
-        """Keep it."""
+        """Keep an event with its fields."""
         self.events.append((event, fields))
 
     warning = info
 
     def entry(self, entry, best) -> None:
-        """Keep it."""
+        """Keep a journal entry and the best evaluations at that time."""
         self.entries.append(entry)
         self.best = best
 
@@ -196,28 +196,28 @@ class AllAlike:
         self.before = 0
 
     def decide(self, found) -> PinDecision:
-        """As `PinPolicy`."""
+        """Decide to pin and retain all that was found, or nothing."""
         keys = frozenset(found) if self.wanted else frozenset()
         return PinDecision(keys, keys)
 
     def is_settled(self, _) -> bool:
-        """As `PinPolicy`."""
+        """Return that no checkpoint is settled."""
         return False
 
     def retains(self, _) -> bool:
-        """As `PinPolicy`."""
+        """Return whether checkpoints are wanted."""
         return self.wanted
 
     def of_the_journal(self):
-        """As `PinPolicy`."""
+        """Return the same policy, since it does not depend on the journal."""
         return self
 
     def exported(self):
-        """As `PinPolicy`."""
+        """Return that no checkpoint is exported."""
         return {}
 
     def settled_as(self, _):
-        """As `PinPolicy`."""
+        """Return that no checkpoint is settled under a folder."""
         return []
 
 
@@ -428,7 +428,7 @@ class Node:
         self.report(process, Exited(status, ""))
 
     def terminate(self) -> None:
-        """SIGTERM arrives."""
+        """Send SIGTERM to the daemon."""
         self.daemon.observe(Terminate("SIGTERM"))
 
     def wake(self) -> None:
@@ -467,7 +467,7 @@ class Node:
         return self.processes[self.daemon.supervisor.workers.slots()[0].worker]
 
     def alive(self) -> list[FakeProcess]:
-        """Processes that run."""
+        """Return the processes that were not killed and have not ended."""
         return [process for process in self.processes.values() if not process.killed and not process.exited]
 
     def of(self, kind: type) -> list[Request]:

@@ -37,12 +37,12 @@ def failing(call: str, path, code: int):
         """A file that is open, and is asked about before each read."""
 
         def read(self, *arguments):
-            """As it was."""
+            """Read from the file, unless the test makes reading fail."""
             place.check(self.fileno())
             return super().read(*arguments)
 
         def readinto(self, buffer):
-            """As it was."""
+            """Read from the file into a buffer, unless the test makes reading fail."""
             place.check(self.fileno())
             return super().readinto(buffer)
 

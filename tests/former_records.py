@@ -13,7 +13,7 @@ NodeState = Literal["starting", "ready", "draining", "left"]
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """As `sidecar.protocol.records.Checkpoint`."""
+    """Hold the former fields of `sidecar.protocol.records.Checkpoint`."""
 
     name: str
     digest: str
@@ -24,7 +24,7 @@ class Checkpoint:
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """As `sidecar.protocol.records.Member`."""
+    """Hold the former fields of `sidecar.protocol.records.Member`."""
 
     rank: int
     node: str
@@ -34,7 +34,7 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class Settlement:
-    """As `sidecar.protocol.records.Settlement`."""
+    """Hold the former fields of `sidecar.protocol.records.Settlement`."""
 
     name: str
     digest: str
@@ -46,7 +46,7 @@ class Settlement:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """As `sidecar.protocol.records.Plan`."""
+    """Hold the former fields of `sidecar.protocol.records.Plan`."""
 
     plan: int
     run: str
@@ -65,7 +65,7 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """As `sidecar.protocol.records.Value`."""
+    """Hold the former fields of `sidecar.protocol.records.Value`."""
 
     value: float | None
     hex: str
@@ -79,7 +79,7 @@ Sharding = Literal["batches", "files", "own"]
 
 @dataclass(frozen=True, slots=True)
 class EvalData:
-    """As `sidecar.protocol.records.EvalData`."""
+    """Hold the former fields of `sidecar.protocol.records.EvalData`."""
 
     fingerprint: str | None
     batches: int | None
@@ -88,7 +88,7 @@ class EvalData:
 
 @dataclass(frozen=True, slots=True)
 class Nonfinite:
-    """As `sidecar.protocol.records.Nonfinite`."""
+    """Hold the former fields of `sidecar.protocol.records.Nonfinite`."""
 
     examples: int
     first_batch: int | None
@@ -97,7 +97,7 @@ class Nonfinite:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """As `sidecar.protocol.records.Result`."""
+    """Hold the former fields of `sidecar.protocol.records.Result`."""
 
     group: str
     workers: int
@@ -116,7 +116,7 @@ class Result:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """As `sidecar.protocol.records.Outcome`."""
+    """Hold the former fields of `sidecar.protocol.records.Outcome`."""
 
     plan: int
     run: str
@@ -134,7 +134,7 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """As `sidecar.protocol.heartbeat.Slot`."""
+    """Hold the former fields of `sidecar.protocol.heartbeat.Slot`."""
 
     worker: str | None
     group: str | None
@@ -145,7 +145,7 @@ class Slot:
 
 @dataclass(frozen=True, slots=True)
 class Doing:
-    """As `sidecar.protocol.heartbeat.WorkerProgress`."""
+    """Hold the former fields of `sidecar.protocol.heartbeat.WorkerProgress`."""
 
     worker: str
     phase: str
@@ -155,7 +155,7 @@ class Doing:
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
-    """As `sidecar.protocol.heartbeat.Heartbeat`."""
+    """Hold the former fields of `sidecar.protocol.heartbeat.Heartbeat`."""
 
     run: str
     node: str
@@ -176,7 +176,7 @@ class Heartbeat:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """As `sidecar.coordination.run.Run`."""
+    """Hold the former fields of `sidecar.coordination.run.Run`."""
 
     run: str
     nonce: str

@@ -25,7 +25,7 @@ class Writers:
         Heartbeats(self.storage, self.run).write(beating)
 
     def propose(self, *settles, checkpoint=None, nodes=("node-0",)):
-        """The next plan."""
+        """Create the next plan in the journal."""
         self.journal.read_new()
         members = tuple(Member(rank, node, f"{node}.a.1", "h:1") for rank, node in enumerate(nodes))
         number = self.journal.through + 1

@@ -49,7 +49,7 @@ class NumpyTrainer:
         return self.saved(len(steps))
 
     def close(self):
-        """Save no more."""
+        """Cancel the saves that have not begun, and end the thread."""
         self._thread.shutdown(cancel_futures=True)
 
     def _save_at(self, start, due, folder, step, max_to_keep):

@@ -9,7 +9,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 @dataclass
 class Request:
-    """One request."""
+    """Hold the path, the headers and the body of one request."""
 
     path: str
     headers: dict

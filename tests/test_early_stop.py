@@ -75,7 +75,7 @@ def test_the_reason_says_how_to_train_on(place, file):
     ],
 )
 def test_a_file_that_is_no_signal(place, file, content):
-    """It stops nobody."""
+    """A file that is not a valid signal does not stop training."""
     file.write_bytes(content)
     assert should_stop(place) is None
 

@@ -89,7 +89,7 @@ class Program:
 
     @property
     def pid(self):
-        """Its process id."""
+        """Return the process id of the command."""
         return self.process.pid
 
     @property
@@ -109,7 +109,7 @@ class Program:
         return []
 
     def wait(self, seconds=PATIENCE_SECONDS):
-        """How it ended."""
+        """Wait for the end, and return the exit code and the output."""
         try:
             self.process.wait(seconds)
         except subprocess.TimeoutExpired:
@@ -378,7 +378,7 @@ def new_trial(sidecar, numpy_trainer, tmp_path):
 
 @pytest.fixture
 def trial(new_trial):
-    """One such training."""
+    """Make one training on which faults are inflicted."""
     return new_trial()
 
 

@@ -121,7 +121,7 @@ def test_a_checkpoint_that_does_not_fit_fails(check, torch_folder, tasks, tmp_pa
 
 @pytest.mark.tensorflow
 def test_a_model_of_keras_that_does_not_fit_fails(check, writer, tasks, tmp_path):
-    """As with PyTorch."""
+    """The check fails for a Keras model that does not fit the checkpoint, as for a PyTorch model."""
     (saved,) = writer.save(tmp_path / "ckpts", 5)
     done = check(tmp_path / "ckpts", tasks / "other_model.py").wait()
     assert done.code == FAILED
@@ -131,7 +131,7 @@ def test_a_model_of_keras_that_does_not_fit_fails(check, writer, tasks, tmp_path
 @pytest.mark.nightly
 @pytest.mark.tensorflow
 def test_a_model_of_keras_that_fits(check, writer, tasks, tmp_path):
-    """As with PyTorch."""
+    """The check restores the newest checkpoint into a Keras model that fits, as into a PyTorch model."""
     (saved,) = writer.save(tmp_path / "ckpts", 5)
     done = check(tmp_path / "ckpts", tasks / "plain.py").wait()
     assert done.code == 0, done.out

@@ -89,7 +89,7 @@ def test_where_a_launcher_hides_the_hints_the_daemon_refuses(sidecar, place, var
     "variable", ["NOTIFY_SOCKET", pytest.param("KUBERNETES_SERVICE_HOST", marks=pytest.mark.nightly)]
 )
 def test_with_a_role_it_starts_there(sidecar, place, variable):
-    """The remedy works."""
+    """A daemon with an explicit role starts under systemd and Kubernetes."""
     daemon = sidecar.run(place, "--role", "chief", **{variable: "10.0.0.1"})
     daemon.until(lambda: daemon.get("/readyz")[0] == 200, "readiness")
     daemon.process.kill()

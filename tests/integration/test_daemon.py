@@ -29,7 +29,7 @@ def saved(writer, folder):
 
 @pytest.fixture(scope="module")
 def gate(tmp_path_factory):
-    """See tasks/gate.py."""
+    """Create the folder of the gate in tasks/gate.py."""
     return tmp_path_factory.mktemp("gate")
 
 

@@ -114,7 +114,7 @@ def test_odd_numbers_and_names_are_published_as_they_are(watching, sidecar):
 
 
 def test_a_requeued_checkpoint_is_measured_again(watching, sidecar):
-    """As any other."""
+    """A task with its own evaluate function measures a requeued checkpoint again."""
     daemon, folder = watching
     daemon.evaluated(save(folder, 31, 3))
     assert sidecar.command("requeue", folder / "model-31.json", "--again", **SETTINGS).code == 0

@@ -45,7 +45,7 @@ class _Same(dict):
         self._value = value
 
     def get(self, *_):
-        """As `dict.get`."""
+        """Return the same value for every key, in place of `dict.get`."""
         return self._value
 
 
@@ -87,7 +87,7 @@ def test_torch_loads_an_exported_file(export, kind):
 
 @pytest.mark.torch
 def test_torch_reads_an_exported_distributed_checkpoint(export):
-    """With its metadata."""
+    """FileSystemReader of PyTorch finds the metadata of an exported distributed checkpoint."""
     from torch.distributed.checkpoint import FileSystemReader
 
     assert FileSystemReader(export("dcp", copy=True)).read_metadata().state_dict_metadata

@@ -80,7 +80,7 @@ class Beats:
                 last, at = now, time.monotonic()
 
     def end(self) -> None:
-        """Watch no more."""
+        """Stop watching the heartbeat."""
         self._over.set()
         self._thread.join()
 

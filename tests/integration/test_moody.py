@@ -24,7 +24,7 @@ class Moody:
         self._mood.write_text(" ".join(moods))
 
     def save(self):
-        """One more checkpoint."""
+        """Save one more checkpoint."""
         self._step += 1
         return self._trainer.save(self._folder, self._step)[0]
 

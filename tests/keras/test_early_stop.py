@@ -91,7 +91,7 @@ def test_processes_agree(tmp_path):
 
 
 def test_a_wrong_interval_is_refused(tmp_path):
-    """With the value."""
+    """The error about a wrong interval names the value."""
     from sidecar.keras import EarlyStop
 
     with pytest.raises(ValueError, match="0"):

@@ -43,7 +43,7 @@ class _Watch:
         self.finished.append(checkpoint.checkpoint.name)
 
     def glance(self):
-        """Nothing to pin."""
+        """Pin nothing while an evaluation runs."""
 
     def given_up(self):
         given_up, self.corrupt = self.corrupt, []

@@ -169,7 +169,7 @@ def test_iterations_come_from_the_name_if_there_is_no_optimizer(small, new_evalu
     ],
 )
 def test_mistakes_are_reported_before_a_checkpoint_is_there(change, told, small, new_evaluator):
-    """In one sentence."""
+    """A mistake in the model or in the data is a task error at the start, before any checkpoint exists."""
     with pytest.raises(TaskError, match=told):
         new_evaluator(**change(small)).start()
 
@@ -190,7 +190,7 @@ def test_mistakes_are_reported_before_a_checkpoint_is_there(change, told, small,
     ],
 )
 def test_wrong_arguments_are_named(options, new_evaluator):
-    """With their values."""
+    """The error about a wrong argument gives its name and its value."""
     name, value = next(iter(options.items()))
     with pytest.raises(SettingsError, match=repr(value)) as caught:
         new_evaluator(**options).start()

@@ -40,6 +40,6 @@ def test_a_plan_that_cannot_succeed_is_closed(changes, kind, where, rank):
 
 
 def test_a_plan_that_may_succeed_is_left_alone():
-    """Until its cap."""
+    """A node waits for an open plan until the cap on its duration."""
     assert decided(history=OPEN, plan_opened_at=NOW) == Wait(NOW + 86400, "a plan is open")
     assert isinstance(decided(history=OPEN, plan_opened_at=NOW, all_ranks_waiting_since=NOW - 5.9), Wait)

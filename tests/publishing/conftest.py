@@ -9,13 +9,13 @@ from sidecar.publishing.status import Newest, WorkerStatus
 
 @pytest.fixture
 def journal():
-    """An empty journal."""
+    """Return an empty journal in memory."""
     return Journal()
 
 
 @pytest.fixture
 def settle():
-    """Make settlements."""
+    """Return a function that makes settlements."""
     return settlement
 
 

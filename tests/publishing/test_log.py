@@ -19,7 +19,7 @@ class Terminal(io.StringIO):
     """A stream that says it is a terminal."""
 
     def isatty(self):
-        """Yes."""
+        """Return that this stream is a terminal."""
         return True
 
 
@@ -289,7 +289,7 @@ def test_chatter_is_left_out_for_people(terminal):
 
 
 def test_verbose_shows_every_event_with_its_fields():
-    """As JSON does."""
+    """The verbose console shows an event of any kind with all its fields, as JSON does."""
     stream = io.StringIO()
     log.configure("console", stream, verbose=True)
     structlog.get_logger().info("worker_started", worker="n.a.1", pid=1, address="h:1")

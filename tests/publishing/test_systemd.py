@@ -15,7 +15,7 @@ class Clock:
     seconds = 0.0
 
     def now(self):
-        """As `Clock.now`."""
+        """Return the seconds to which the test moved the clock."""
         return self.seconds
 
 

@@ -1,4 +1,4 @@
-"""Document every setting."""
+"""Read the meaning and the default of every setting from the source."""
 
 import ast
 

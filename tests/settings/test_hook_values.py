@@ -45,7 +45,7 @@ def test_hooks_are_commands_or_urls(tmp_path):
 
 
 def test_limits_have_defaults():
-    """Documented ones."""
+    """A hook without limits gets the documented default limits."""
     hook = hooks_of({"best": "true"})["best"]
     assert (hook.deadline_seconds, hook.timeout_seconds) == (DEADLINE_SECONDS, TIMEOUT_SECONDS) == (3600.0, 30.0)
 

@@ -51,11 +51,11 @@ class NodeCatalog:
         self.seen_at: dict[Key, float] = {}  # when it was there last, as a scan found or an answer said
 
     def scan(self) -> ScanResult:
-        """As `Catalog.scan`."""
+        """Scan the shared disk, unless storage fails."""
         return self._life.storage.call(self._scan)
 
     def is_missing(self) -> bool:
-        """As `Catalog.is_missing`."""
+        """Return whether the checkpoint directory is missing."""
         return not self._disk.exists
 
     def ask_directory(self, found) -> Answer:
@@ -208,7 +208,7 @@ class NodePins:
         self.exports = NodeExports(simulation, life)
 
     def pin(self, found: DiscoveredCheckpoint, *, copies: bool) -> DiscoveredCheckpoint | None:
-        """As `Pinner.pin`."""
+        """Pin a checkpoint; return None while the pin is not finished."""
         checkpoint = found.checkpoint
         folder, copy = checkpoint.folder, self._copy(checkpoint.key)
 
@@ -259,7 +259,7 @@ class NodePins:
         return False
 
     def unpin(self, checkpoint: Checkpoint) -> None:
-        """As `Pinner.unpin`."""
+        """Remove a pin, unless the storage is away."""
 
         def effect() -> None:
             if self._life.host.trouble_with(f"pin:{checkpoint.folder}") is not None:
@@ -280,11 +280,11 @@ class NodePins:
         return _BYTES * (len(self._disk.pins) + making + left)
 
     def bytes_alone(self) -> int:
-        """As `Pinner.bytes_alone`."""
+        """Return the bytes of all pins, in place of `Pinner.bytes_alone`."""
         return self.bytes()
 
     def works_on(self, key: Key) -> bool:
-        """As `Pinner.works_on`."""
+        """Return whether this life copies the checkpoint."""
         return self._copy(key) in self._disk.copies
 
     def bytes_copied(self) -> dict[str, int]:
@@ -316,10 +316,10 @@ class NodePins:
         return digest[:12], self._life.incarnation
 
     def clean(self, *_) -> None:
-        """As `Pinner.clean`."""
+        """Remove nothing, in place of `Pinner.clean`."""
 
     def hanging(self) -> dict[str, str]:
-        """As `Pinner.hanging`."""
+        """Return that no pin hangs."""
         return {}
 
 
@@ -332,7 +332,7 @@ class NodeExports:
         self._unneeded: set[str] = set()
 
     def export(self, checkpoint: Checkpoint, policy) -> None:
-        """As `Exports.export`."""
+        """Turn the pin of a checkpoint into an export."""
         folder = checkpoint.folder
         plan = next(best.plan for _, best in policy.exported()[folder].values())
 
@@ -379,13 +379,13 @@ class NodeExports:
 
 
 class NodeSaves:
-    """Stands for `daemon.saves.Saves`."""
+    """Stands for `daemon.saves.Saves`: saves of one node on the shared disk."""
 
     def __init__(self, simulation, life) -> None:
         self._simulation, self._life = simulation, life
 
     def tidy(self, tidying) -> CleanupResult:
-        """As `Saves.tidy`."""
+        """Remove saves and measure the others, unless the host cannot read them."""
         sizes, storage = dict.fromkeys(tidying.measure, 1), self._life.storage
         try:
             if self._life.host.is_wrong("saves_unreadable") and (tidying.drop or tidying.measure):

@@ -197,7 +197,7 @@ class Referee:
         self.check("journal never changes", before is None or before == data, lambda: f"{life.name} overwrote {path}")
 
     def _segmented(self, path: str, data: bytes, life) -> None:
-        """A segment appeared."""
+        """Check a new segment against the plans and outcomes that it replaces."""
         head, *lines = gzip.decompress(data).splitlines()
         header, held = json.loads(head), {}
         for line in lines:
@@ -463,7 +463,7 @@ class Referee:
         )
 
     def pinned(self, content) -> None:
-        """A pin stands."""
+        """Note the time at which a pin was made."""
         self.pinned_since[content.key] = self._simulation.scheduler.now
 
     def unexported(self, content, life) -> None:

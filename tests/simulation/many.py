@@ -37,7 +37,7 @@ class Total:
     took: float = 0.0
 
     def add(self, other: "Total") -> None:
-        """Take others in."""
+        """Add the counts and the violations of another total."""
         self.schedules += other.schedules
         self.steps += other.steps
         self.seconds += other.seconds

@@ -103,11 +103,11 @@ class _Nothing:
     number = 1
 
     def reserve(self) -> "_Nothing":
-        """As `Ports.reserve`."""
+        """Return this port, in place of `Ports.reserve`."""
         return self
 
     def close(self) -> None:
-        """As `Port.close`."""
+        """Close the port, which nobody bound."""
 
 
 class _Log:
@@ -117,7 +117,7 @@ class _Log:
         self._life = life
 
     def info(self, event: str, **fields) -> None:
-        """Keep it."""
+        """Note an event in the history, and the state of the journal when the run ended."""
         if event == "run_ended":
             history = self._life.daemon.state.history
             self._life.ended_after = history.through, history.open is None
@@ -295,7 +295,7 @@ class Life:
             process.end(-9)
 
     def terminate(self) -> None:
-        """SIGTERM."""
+        """Send SIGTERM to the daemon."""
         self.terminated = True
         self.receive(Terminate("SIGTERM"))
 

@@ -373,7 +373,7 @@ class Simulation:
         self.scheduler.at(self.scheduler.now + self.scenario.sync_every, self._sync)
 
     def add(self, spec, role: str) -> Host:
-        """One more machine."""
+        """Add one more machine to the simulation."""
         host = Host(self, spec)
         host.role = role
         self.hosts.append(host)
@@ -439,7 +439,7 @@ class Simulation:
         self.referee.proposes(life, plan)
 
     def pinned(self, content: Content, folder: str, life: Life) -> None:
-        """A pin stands."""
+        """Note that a daemon has pinned a checkpoint."""
         self.note(lambda: f"{life.name} pins {folder}")
         self.referee.pinned(content)
         self.referee.promises.changed()
@@ -451,7 +451,7 @@ class Simulation:
         self.referee.promises.changed()
 
     def unexported(self, content: Content, folder: str, life: Life) -> None:
-        """An export went."""
+        """Note that a daemon has removed an export."""
         self.note(lambda: f"{life.name} removes the export {folder}")
         self.referee.unexported(content, life)
         self.referee.promises.changed()
@@ -468,7 +468,7 @@ class Simulation:
         self.note(lambda: f"{process.worker} joins {command.group} as rank {command.rank}")
 
     def turned(self, life: Life) -> None:
-        """A loop turned."""
+        """Note that the loop of a daemon has made a turn."""
         self.counts["turns"] += 1
         self.referee.turned(life)
 
@@ -477,7 +477,7 @@ class Simulation:
         self.referee.shown(life, history)
 
     def crashed(self, life: Life, error: Exception) -> None:
-        """The loop raised."""
+        """Report a violation, since the loop of a daemon raised an exception."""
         self.violate("daemons do not crash", f"{life.name}: {type(error).__name__}: {error}")
 
     def exited(self, life: Life, exit_) -> None:
@@ -507,7 +507,7 @@ class Simulation:
 
 
 def simulate(scenario: Scenario, *, history: bool = False) -> Report:
-    """Run a scenario."""
+    """Run a scenario to its end, and return the report."""
     return Simulation(scenario, history=history).run()
 
 

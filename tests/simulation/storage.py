@@ -24,7 +24,7 @@ class NodeStorage:
     # -- sidecar.coordination.storage.Storage --------------------------------------------------------------------------
 
     def create(self, path: str, data: bytes) -> None:
-        """As `Storage.create`."""
+        """Create a file, with the faults of the host; a daemon may be stopped right before."""
         host, data = self._host, self._written(data)
         if path.startswith("segments/"):
             self._breaks_off(path)
@@ -70,7 +70,7 @@ class NodeStorage:
         return _first(self._understood(self.call(effect)), limit)
 
     def replace(self, path: str, data: bytes, *, survives_crash: bool = False, instead_of: bytes | None = None) -> None:
-        """As `Storage.replace`."""
+        """Replace a file, with the faults of the host."""
         host, data = self._host, self._written(data)
         self._breaks_off(path)
         host.cache.pop(path, None)
@@ -104,7 +104,7 @@ class NodeStorage:
         self.call(effect)
 
     def names(self, folder: str) -> list[str]:
-        """As `Storage.names`."""
+        """Return the names in a folder, which may be stale or incomplete."""
         host = self._host
 
         def effect() -> list[str]:
@@ -124,12 +124,12 @@ class NodeStorage:
         return list(self.call(effect))
 
     def modified(self, folder: str) -> dict[str, float]:
-        """As `Storage.modified`."""
+        """Return the time at which each file of a folder was written."""
         written = self._disk.written
         return {name: written.get(f"{folder}/{name}", 0.0) for name in self.names(folder)}
 
     def remove(self, path: str, *, holding: bytes | None = None) -> None:
-        """As `Storage.remove`."""
+        """Remove a file, or only if it has the given content."""
         self._breaks_off(path)
         self._host.cache.pop(path, None)
 
@@ -252,22 +252,22 @@ class NodePlace:
         self._lost_since: float | None = None
 
     def check_beginning(self) -> None:
-        """As `Place.check_beginning`."""
+        """Raise an error if the state directory is away."""
         if self._is_away():
             raise StateUnavailableError("the state directory is away")
 
     def join(self, run) -> None:
-        """As `Place.join`."""
+        """Accept any run, in place of `Place.join`."""
 
     def check(self, run) -> None:
-        """As `Place.check`."""
+        """Accept any run, in place of `Place.check`."""
 
     def note_present(self) -> None:
-        """As `StateDirectory.note_present`."""
+        """Forget since when the run was lost."""
         self._lost_since = None
 
     def lost(self, run: str, found: str | None) -> StorageError:
-        """As `Place.lost`."""
+        """Return the error for a lost run: unavailable at first, replaced after a lease."""
         records = any(path.startswith(("plans/", "outcomes/")) for path in self._simulation.disk.files)
         if self._is_away() or (found is None and records):
             self._lost_since = None

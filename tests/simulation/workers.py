@@ -76,11 +76,11 @@ class SimulatedProcess:
     # -- group.process.Process ----------------------------------------------------------------------------------------
 
     def waits(self) -> dict[int, float]:
-        """As `Process.waits`."""
+        """Return that no thread of the worker waits."""
         return {}
 
     def send(self, command) -> None:
-        """As `Process.send`."""
+        """Hand a command to the worker, which begins it if it is idle."""
         if isinstance(command, Join):
             if self.join is not None:
                 self.simulation.violate("one group in a life", f"{self.worker} was told to join a second group")
@@ -92,7 +92,7 @@ class SimulatedProcess:
             self._after(0.001, 0.01, self._next)
 
     def kill(self) -> None:
-        """As `Process.kill`."""
+        """End the worker by SIGKILL."""
         self.end(SIGKILL)
 
     # -- what befalls it ----------------------------------------------------------------------------------------------

@@ -89,7 +89,7 @@ class Subclassed(keras.Model):
         self.dense = keras.layers.Dense(10)
 
     def call(self, x):
-        """Logits."""
+        """Return the logits of the ten digits."""
         return self.dense(self.flatten(x))
 
 
@@ -102,7 +102,7 @@ class Scaled(Subclassed):
         self.scale = tf.Variable(1.0)
 
     def call(self, x):
-        """Logits."""
+        """Return the logits, scaled by the plain variable."""
         return super().call(x) * self.scale
 
 
@@ -116,7 +116,7 @@ class OwnStep(Subclassed):
         self.hits = keras.metrics.SparseCategoricalAccuracy(name="hits")
 
     def test_step(self, data):
-        """Losses and hits."""
+        """Update the trackers, and return the loss and the accuracy under other names."""
         x, y = data
         logits = self(x, training=False)
         losses = keras.losses.sparse_categorical_crossentropy(y, logits, from_logits=True)

@@ -11,11 +11,11 @@ from sidecar.metrics import Accuracy, LogLoss
 
 
 class Classifier(linen.Module):
-    """Two dense layers."""
+    """A classifier of two dense layers."""
 
     @linen.compact
     def __call__(self, x):
-        """Probabilities."""
+        """Return the probabilities of the ten digits."""
         return linen.softmax(linen.Dense(10)(linen.relu(linen.Dense(32)(x))))
 
 
@@ -24,7 +24,7 @@ apply = jax.jit(MODEL.apply)
 
 
 def load(path):
-    """The parameters."""
+    """Return the parameters that a checkpoint holds."""
     template = MODEL.init(jax.random.key(0), jax.numpy.zeros((1, 64)))
     with open(path, "rb") as file:  # noqa: PTH123 - as users write it
         return serialization.from_bytes(template, file.read())

@@ -17,5 +17,5 @@ def load(path):
 
 
 def task():
-    """Return the task."""
+    """Return the plain task with a `load` that aborts the process."""
     return replace(plain.task(), load=load)

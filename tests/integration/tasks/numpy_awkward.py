@@ -32,5 +32,5 @@ def metrics():
 
 
 def task():
-    """Return the task."""
+    """Return the task with a metric for each awkward number."""
     return Task(load=load, predict=predict, eval_sets={"test": lambda: (X, Y)}, metrics=metrics, batch_size=BATCH)

@@ -23,5 +23,5 @@ def examples(shard: Shard):
 
 
 def task():
-    """Return the task."""
+    """Return the plain task with data that fail or hang after two batches."""
     return plain.task_on(EvalSet(examples))

@@ -26,7 +26,7 @@ class Share(Accuracy):
 
 
 def task():
-    """Return the task."""
+    """Return the plain task with a `predict` that waits at a gate."""
     numbered = {"number": np.arange(plain.EXAMPLES), "x": plain.X}
     gated = plain.task_on(lambda: (numbered, plain.Y))
     return replace(gated, predict=predict, metrics=lambda: [*plain.metrics(), Share(name="share")])

@@ -24,5 +24,5 @@ def predict(model, x):
 
 
 def task():
-    """Return the task."""
+    """Return the plain task with one mistake in `load` or `predict`."""
     return replace(plain.task(), load=load, predict=predict)

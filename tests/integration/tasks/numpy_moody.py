@@ -53,13 +53,13 @@ class MoodyAccuracy(Accuracy):
     """Fails where a metric gets its first batch."""
 
     def add(self, states, batch):
-        """Count a batch."""
+        """Count a batch, or fail if that is the mood."""
         if at_birth() == "metric":
             raise ZeroDivisionError("this metric had a bad day")
         super().add(states, batch)
 
 
 def task():
-    """Return the task."""
+    """Return the plain task with data and a metric that fail as the mood says."""
     source = EvalSet(moody_set, examples=plain.EXAMPLES)
     return replace(plain.task_on(source), metrics=lambda: [MoodyAccuracy()])

@@ -40,5 +40,5 @@ def task_on(source):
 
 
 def task():
-    """Return the task."""
+    """Return the task that evaluates all examples."""
     return task_on(lambda: (X, Y))

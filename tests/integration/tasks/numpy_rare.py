@@ -13,6 +13,6 @@ def rare_set():
 
 
 def task():
-    """Return the task."""
+    """Return the plain task with a second set, which takes part in every second evaluation."""
     whole = plain.task()
     return replace(whole, eval_sets={**whole.eval_sets, "rare": EvalSet(rare_set, every_nth=2)})

@@ -70,5 +70,5 @@ LASTING = {"leak"}
 
 
 def task():
-    """Return the task."""
+    """Return the plain task with a `predict` that misbehaves once."""
     return replace(plain.task(), predict=predict)

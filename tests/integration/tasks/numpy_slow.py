@@ -17,5 +17,5 @@ def examples():
 
 
 def task():
-    """Return the task."""
+    """Return the plain task with examples that come slowly."""
     return plain.task_on(EvalSet(examples, examples=plain.EXAMPLES))

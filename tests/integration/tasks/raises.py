@@ -5,4 +5,4 @@ HEAVY = WEIGHTS["heavy"]
 
 
 def task():
-    """Never reached."""
+    """Return nothing: the import of this file fails before."""

@@ -23,5 +23,5 @@ def load(path):
 
 
 def task():
-    """Return the task."""
+    """Return the task for checkpoints in safetensors files."""
     return Task(load=load, predict=predict, eval_sets={"test": lambda: (X, Y)}, metrics=metrics, batch_size=BATCH)

@@ -29,7 +29,7 @@ def examples():
 
 
 def predict(model, x):
-    """Probabilities."""
+    """Return the probabilities of the ten digits, and wait while the gate is closed."""
     if GATE and Path(GATE, "hold").exists():
         Path(GATE, f"at-{os.getpid()}").touch()
         while Path(GATE, "hold").exists():

@@ -16,7 +16,7 @@ def step(model, batch):
 
 
 def task():
-    """Return the task."""
+    """Return the PyTorch task with a step that waits at a gate."""
     numbered = {"number": np.arange(plain.EXAMPLES), "x": plain.X}
     metrics = lambda: [*plain.metrics(), Share(name="share")]  # noqa: E731 - it is an argument
     return torch_plain.task_on(lambda: (numbered, plain.Y), step=step, metrics=metrics)

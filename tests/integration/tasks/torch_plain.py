@@ -21,7 +21,7 @@ class Classifier(nn.Module):
         self.output = nn.Parameter(torch.zeros(WIDTH, numpy_plain.CLASSES, dtype=torch.float64))
 
     def forward(self, x):
-        """Return probabilities."""
+        """Return the probabilities of the classes."""
         return torch.softmax(torch.relu(x @ self.hidden) @ self.output, dim=1)
 
 
@@ -37,5 +37,5 @@ def task_on(source, **changes):
 
 
 def task():
-    """Return the task."""
+    """Return the task that evaluates all examples with PyTorch."""
     return task_on(lambda: (numpy_plain.X, numpy_plain.Y))

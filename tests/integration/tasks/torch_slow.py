@@ -7,5 +7,5 @@ from sidecar import EvalSet
 
 
 def task():
-    """Return the task."""
+    """Return the PyTorch task with examples that come slowly."""
     return torch_plain.task_on(EvalSet(numpy_slow.examples, examples=numpy_slow.plain.EXAMPLES))

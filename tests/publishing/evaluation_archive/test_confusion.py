@@ -139,7 +139,7 @@ def test_files_are_held_one_at_a_time():
 
 
 def test_bytes_that_are_no_text():
-    """Likewise."""
+    """Saved bytes that are not text give no matrix."""
     assert matrices(result_of(), [b"\xff\xfe\x00" * 1000]) == []
 
 

@@ -25,7 +25,7 @@ class Page(HTMLParser):
             self.loaded += [value for name, value in attrs if name in ("src", "href")]
 
     def handle_data(self, data):
-        """Remember the text."""
+        """Remember the text between the tags."""
         self.seen += data
 
 

@@ -31,7 +31,7 @@ class Seen(HTMLParser):
         assert self.open.pop() == tag
 
     def handle_data(self, data):
-        """Note the text."""
+        """Note the text between the tags, and the target of a link under its text."""
         self.text += data
         if self.open and self.open[-1] == "a":
             self.links[data] = self.leads

@@ -1,4 +1,4 @@
-"""List older evaluations."""
+"""List older evaluations on a page of their own."""
 
 from publishing.page.conftest import FILES
 

@@ -25,7 +25,7 @@ class Notes:
         self.hold.set()
 
     def write(self, evaluation):
-        """Note it."""
+        """Note an evaluation, or raise the next exception."""
         assert self.hold.wait(PATIENCE_SECONDS)
         if self.raises:
             raise self.raises.pop(0)

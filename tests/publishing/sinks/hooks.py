@@ -25,14 +25,14 @@ class Target:
         self.got, self.ids, self.raises = [], [], []
 
     def send(self, body, id_):
-        """Note it."""
+        """Note a request and its id, or raise the next exception."""
         if self.raises:
             raise self.raises.pop(0)
         self.got.append(json.loads(body.decode()))
         self.ids.append(id_)
 
     def close(self):
-        """Do nothing."""
+        """Close the target, which holds nothing open."""
 
 
 def value(number):
@@ -51,7 +51,7 @@ def events_of(journal):
 
 
 def make_journal():
-    """One of everything."""
+    """Return a journal with one event of every kind."""
     journal = Journal()
     journal.evaluate("ckpt-1", 100, value(0.5))
     journal.evaluate("ckpt-2", 200, value(0.4))

@@ -37,7 +37,7 @@ def server(needs, tmp_path_factory):
 
 @pytest.fixture
 def client(server, monkeypatch):
-    """MLflow's own client."""
+    """Return MLflow's own client of the server."""
     monkeypatch.setenv("MLFLOW_TRACKING_URI", server.uri)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # its own deprecations, at import

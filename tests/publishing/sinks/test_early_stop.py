@@ -104,12 +104,12 @@ def test_the_signal_says_why(make, place, log):
 
 
 def test_an_improvement_may_have_to_be_larger(make, place):
-    """`early_stop_min_delta`."""
+    """An improvement of at most `early_stop_min_delta` does not count as one."""
     assert given_at(make(min_delta=0.25), evaluations(0.0, 0.125, 0.25, 0.375), place) == 2
 
 
 def test_a_checkpoint_does_not_count_twice(make, place):
-    """It was requeued."""
+    """A checkpoint that was requeued and evaluated again counts only once."""
     events = evaluations(0.5, 0.4, 0.4, 0.4, 0.4, names=["a", "b", "b", "b", "c"])
     assert given_at(make(), events, place) == 4
 

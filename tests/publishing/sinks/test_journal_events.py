@@ -35,7 +35,7 @@ class Recorder:
         self.hangs = threading.Event()
 
     def resume(self, past):
-        """Note it."""
+        """Note the plans of the events that were delivered before."""
         self.past.append([event.plan for event in past])
 
     def write(self, event):
@@ -48,7 +48,7 @@ class Recorder:
         self.got.append(event)
 
     def close(self):
-        """Hang no longer."""
+        """Let a `write` that hangs return."""
         self.closed.set()
 
     @property
@@ -406,7 +406,7 @@ class Gate:
         self.write, self.reached, self.opened = sink.write, threading.Event(), threading.Event()
 
     def __call__(self, event):
-        """Wait, then deliver."""
+        """Wait until the gate is opened, then deliver the event."""
         self.reached.set()
         assert self.opened.wait(PATIENCE_SECONDS)
         self.write(event)

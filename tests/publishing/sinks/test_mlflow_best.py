@@ -41,7 +41,7 @@ class Events:
         self.got = []
 
     def info(self, event, **fields):
-        """Note it."""
+        """Note an event with its export or its reason."""
         self.got.append((event, fields.get("export") or fields["reason"]))
 
     warning = info

@@ -31,7 +31,7 @@ def answering():
 
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_GET(self):
-            """Answer any request."""
+            """Note a request, and answer it as the test says."""
             self.server.requests.append((self.path, self.headers["Authorization"]))
             self.server.hold.wait(PATIENCE_SECONDS)
             self.send_response(self.server.code)

@@ -36,11 +36,11 @@ class Target:
         self.ids = []
 
     def send(self, _, id_):
-        """Note it."""
+        """Note the number of the plan in the id of the event."""
         self.ids.append(int(id_.split("-")[1]))
 
     def close(self):
-        """Do nothing."""
+        """Close the target, which holds nothing open."""
 
 
 @pytest.fixture

@@ -40,28 +40,28 @@ class Names:
         self._settled = settled
 
     def decide(self, found) -> PinDecision:
-        """As `PinPolicy`."""
+        """Decide to pin and retain the checkpoints whose names are wanted."""
         keys = frozenset(key for key in found if key[0] in self.wanted)
         return PinDecision(keys, keys)
 
     def is_settled(self, _) -> bool:
-        """As `PinPolicy`."""
+        """Return that no checkpoint is settled."""
         return False
 
     def retains(self, key) -> bool:
-        """As `PinPolicy`."""
+        """Return whether the name of a checkpoint is wanted."""
         return key[0] in self.wanted
 
     def of_the_journal(self):
-        """As `PinPolicy`."""
+        """Return the same policy, since it does not depend on the journal."""
         return self
 
     def exported(self):
-        """As `PinPolicy`."""
+        """Return that no checkpoint is exported."""
         return {}
 
     def settled_as(self, folder):
-        """As `PinPolicy`."""
+        """Return the settled checkpoints whose pin has this folder name."""
         return [key for key in self._settled if folder_name(key) == folder]
 
 
@@ -84,7 +84,7 @@ class Looks:
 
     @property
     def root(self) -> Path:
-        """The checkpoint directory."""
+        """Return the checkpoint directory of the node."""
         return self.node.checkpoint_dir
 
     @property

@@ -115,7 +115,7 @@ class Copies:
         self.made, self.hang = [], False
 
     def __call__(self, found, pins, *, copies, owner):
-        """As `checkpoints.pin.pin`."""
+        """Pin as `checkpoints.pin.pin` does, and note the name; hang if the test says so."""
         if copies and self.hang:
             threading.Event().wait(10)
         pinned = self._make(found, pins, copies=copies, owner=owner)

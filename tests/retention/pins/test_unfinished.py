@@ -27,7 +27,7 @@ def test_what_a_dead_copier_left_is_in_nobodys_way(tmp_path, monkeypatch):
 
 
 def test_a_copy_that_grows_or_is_touched_stays(looks):
-    """Its maker lives."""
+    """A copy that changes has a live maker and is kept; a copy that stays unchanged is removed."""
     left, quiet = leave(looks), leave(looks, name=f".tmp-{'d' * 12}-{'b' * 8}-{'c' * 16}")
     for number in range(100):
         os.utime(left, (number, number))

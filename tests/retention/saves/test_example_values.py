@@ -12,6 +12,6 @@ def test_large_sets_are_not_paired(store, pair, monkeypatch):
 
 
 def test_many_columns_are_not_read(store, pair, monkeypatch):
-    """Likewise."""
+    """Columns beyond the bound on bytes are not read, so the intervals decide."""
     monkeypatch.setattr(example_values, "MOST_BYTES", 4000)
     assert store.compare(*pair).rule == "intervals"

@@ -30,7 +30,7 @@ class Follower(Retention):
         self.history = JournalState()
 
     def evaluated(self, accuracy=None):
-        """One more evaluation."""
+        """Add one more successful evaluation to the journal."""
         number = self.history.through + 1
         metrics = (
             {} if accuracy is None else {"test": {"accuracy": Value(value=accuracy, hex=accuracy.hex(), goal="max")}}
