@@ -112,7 +112,7 @@ class Cluster:
         self._bar(place, pid).touch()
 
     def release(self, place, pid=None):
-        """Go on."""
+        """Let processes pass the place that `hold` closed."""
         self._bar(place, pid).unlink()
 
     def free(self):

@@ -159,7 +159,7 @@ def trained(made_once, quiet_environment) -> Trained:
 
 @pytest.fixture(scope="session")
 def digits(quiet_environment):
-    """The module tests/tasks/digits.py."""
+    """Import the module tests/tasks/digits.py in a quiet environment."""
     with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings():
         warnings.simplefilter("ignore")  # TensorFlow's own deprecations, at import
         for name in ("CUDA_VISIBLE_DEVICES", "TF_CPP_MIN_LOG_LEVEL", "KERAS_BACKEND"):

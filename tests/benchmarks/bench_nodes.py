@@ -130,11 +130,11 @@ class _Nodes:
     # -- clock -------------------------------------------------------------------------------------------------------
 
     def now(self):
-        """As `Clock.now`."""
+        """Return the seconds of the simulated clock, as `Clock.now`."""
         return self.seconds
 
     def wall(self):
-        """As `Clock.wall`."""
+        """Return the seconds of the simulated clock, as `Clock.wall`."""
         return self.seconds
 
     # -- storage -----------------------------------------------------------------------------------------------------
@@ -180,12 +180,12 @@ class _Storage:
     reader: object
 
     def create(self, path, data):
-        """As `Storage.create`."""
+        """Count a write, and keep the file unless it exists."""
         self.nodes.asked(self.reader, "write", size=len(data))
         self.nodes.files.setdefault(path, data)
 
     def read(self, path, limit=None):
-        """As `Storage.read`."""
+        """Count a read, and return the content up to the limit."""
         found = self.nodes.read(path)
         if found is not None and limit is not None:
             found = found[: limit + 1]
@@ -197,7 +197,7 @@ class _Storage:
         self.nodes.asked(self.reader, "write", size=len(data))
 
     def sync(self, _):
-        """As `Storage.sync`."""
+        """Count the synchronisation of a folder."""
         self.nodes.asked(self.reader, "sync")
 
     def names(self, folder):
@@ -213,22 +213,22 @@ class _Storage:
         return found
 
     def remove(self, _):
-        """As `Storage.remove`."""
+        """Count a write in place of the removal of a file."""
         self.nodes.asked(self.reader, "write")
 
     def sweep(self, *_):
-        """As `Storage.sweep`."""
+        """Leave all files where they are, in place of `Storage.sweep`."""
 
 
 class _NoCheckpoints:
     """A reconciler of a directory in which nothing happens."""
 
     def has_no_place(self):
-        """As `PinReconciler`."""
+        """Return that pins always have a place."""
         return False
 
     def tidy(self, _):
-        """As `PinReconciler`."""
+        """Return an empty result, since there is nothing to clean up."""
         return CleanupResult()
 
 

@@ -173,7 +173,7 @@ class Run:
             daemon.__exit__()
 
     def start(self, number):
-        """A node's daemon."""
+        """Start the daemon of a node on a core of its own."""
         end = self._ends[number]
         cores = machine.cpus()
         self._daemons[number] = Daemon(
@@ -200,7 +200,7 @@ class Run:
         )
 
     def history(self):
-        """The journal."""
+        """Return the journal of the run, read from storage."""
         return read_history(self._storage)
 
     def save(self):
@@ -299,7 +299,7 @@ class Run:
         return self.history().open is None
 
     def history_run(self):
-        """The run's id."""
+        """Return the id of the run, from its first plan."""
         return next(iter(self.history().entries)).plan.run
 
     def _said(self):

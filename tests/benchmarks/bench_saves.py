@@ -91,5 +91,5 @@ class _Clock:
     seconds = 0.0
 
     def now(self):
-        """As `Clock.now`."""
+        """Return the seconds to which the clock was moved."""
         return self.seconds

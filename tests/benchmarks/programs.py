@@ -101,7 +101,7 @@ class Child(Program):
         self.process.stdin.flush()
 
     def answer(self):
-        """Its next answer."""
+        """Return the program's next answer, which is one line of JSON."""
         line = self.process.stdout.readline()
         if not line:
             raise RuntimeError(f"{self.process.args} ended:\n{self.said()}")

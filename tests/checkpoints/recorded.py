@@ -87,7 +87,7 @@ def copy_recorded(folder: Path) -> Recorded:
 
 
 def main() -> None:
-    """Replace recorded/."""
+    """Write the checkpoints in recorded/ anew."""
     with (
         tempfile.TemporaryDirectory() as temporary,
         writer_process() as writer,

@@ -54,7 +54,7 @@ def index_of(entries: Iterable[tuple[bytes, bytes]]) -> bytes:
 def bundle_entry(
     *, dtype: int = 1, shape: bytes = b"", shard: int = 0, offset: int = 0, size: int = 0, crc: int = 0
 ) -> bytes:
-    """A BundleEntryProto."""
+    """Return the bytes of a BundleEntryProto."""
     numbers = b"".join(
         bytes([field << 3]) + varint(value)
         for field, value in ((1, dtype), (3, shard), (4, offset), (5, size))
@@ -70,5 +70,5 @@ def dimension(size: int) -> bytes:
 
 
 def bundle_header(shards: int = 1) -> bytes:
-    """A BundleHeaderProto."""
+    """Return the bytes of a BundleHeaderProto."""
     return b"\x08" + varint(shards)

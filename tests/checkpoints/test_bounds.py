@@ -19,7 +19,7 @@ READ_BYTES = 80 * MIB  # of files that are mostly holes: 4 KiB of each of 16,384
 
 @pytest.fixture(scope="module")
 def runner():
-    """Asks bounded.py."""
+    """Start bounded.py, and return a function that asks it to inspect a checkpoint."""
     with subprocess.Popen(
         [sys.executable, Path(__file__).with_name("bounded.py")],
         stdin=subprocess.PIPE,

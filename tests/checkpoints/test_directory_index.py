@@ -164,7 +164,7 @@ def test_one_rewritten_in_place_is_seen_at_once_by_its_event(settled, root):
 
 @pytest.mark.parametrize("hints", [None, frozenset({"old-7.index", "old-7.data-00000-of-00001"})])
 def test_one_deleted_is_gone(settled, root, hints):
-    """And comes back."""
+    """A deleted checkpoint is missing in the next scan, and is found again when its files return."""
     catalog = settled(MANY)
     files = {path.name: path.read_bytes() for path in root.glob("old-7.*")}
     for name in files:

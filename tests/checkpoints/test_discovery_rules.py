@@ -13,7 +13,7 @@ def test_without_settings_everything_is_looked_for():
 
 
 def test_settings_become_what_they_mean():
-    """Compile each once."""
+    """Each setting is compiled into the object that the scan uses, and only once."""
     rules = DiscoveryRules(
         step_pattern=r"step(\d+)", complete_marker="{name}.done", formats=("hdf5",), checkpoint_glob=("*/*",)
     )

@@ -14,14 +14,14 @@ class FakeCatalog:
         self.asked, self.fails = [], False
 
     def scan(self, hints=None, *, sweep=True):
-        """Keep it."""
+        """Note the hints and the extent of a scan, and fail if the test says so."""
         self.asked.append((None if hints is None else set(hints), sweep))
         if self.fails:
             raise StorageError("cannot read the checkpoint directory")
         return ScanResult()
 
     def ask_directory(self, found):
-        """Nothing was renamed."""
+        """Fail the test, since no checkpoint was renamed."""
         raise AssertionError(found)
 
 
@@ -32,7 +32,7 @@ class FakeWatch:
         self.names, self.problem, self.followed = set(), None, []
 
     def ensure(self):
-        """Do nothing."""
+        """Leave the watch as it is, since it never breaks."""
 
     def changed(self):
         """Return the names once."""
@@ -40,7 +40,7 @@ class FakeWatch:
         return names if self.problem is None else None
 
     def follow(self, folders):
-        """Keep it."""
+        """Note the folders that are to be watched."""
         self.followed.append(folders)
 
 

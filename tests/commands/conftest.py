@@ -37,7 +37,7 @@ def storage(tmp_path):
 
 @pytest.fixture
 def place(tmp_path):
-    """The checkpoint directory."""
+    """Create an empty checkpoint directory."""
     (tmp_path / "ckpts").mkdir()
     return tmp_path / "ckpts"
 
@@ -76,5 +76,5 @@ def journal():
 
 @pytest.fixture
 def settle():
-    """Make settlements."""
+    """Return a function that makes settlements."""
     return settlement

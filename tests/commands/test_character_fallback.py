@@ -19,7 +19,7 @@ def test_each_drawing_character_stays_one(encoding):
 
 
 def test_all_of_braille_has_a_likeness():
-    """One character each."""
+    """Each character of Braille is replaced by exactly one other character."""
     assert {len(likeness(chr(code))) for code in range(0x2800, 0x2900)} == {1}
 
 

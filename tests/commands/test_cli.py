@@ -58,7 +58,7 @@ def test_help_is_asked_for_in_two_ways(type_, command, word):
 
 @pytest.mark.parametrize("word", ["-V", "--version"])
 def test_the_version(type_, word):
-    """One line."""
+    """The version is printed with exit code 0, after the name of the program."""
     code, out, _ = type_(word)
     assert code == 0
     assert out.startswith("sidecar-evaluator ")
@@ -293,7 +293,7 @@ class Status(http.server.BaseHTTPRequestHandler):
         self.wfile.write(json.dumps({"node": "node-1", "run": "ckpts"}).encode())
 
     def log_message(self, *_):
-        """Say nothing."""
+        """Leave requests out of standard error."""
 
 
 @pytest.mark.parametrize(("node", "code"), [("node-1", 6), ("node-2", 2)])

@@ -64,10 +64,10 @@ def test_bars_fit_a_terminal(clock):
     """Eighty columns, with the rate and the time that is left."""
 
     class Terminal(io.StringIO):
-        """A terminal."""
+        """A stream in memory that pretends to be a terminal."""
 
         def isatty(self):
-            """Draw on it."""
+            """Return True, so that bars are drawn on this stream."""
             return True
 
     file = Terminal()

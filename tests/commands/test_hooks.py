@@ -152,7 +152,7 @@ def test_a_key_is_read_from_a_file_only(tmp_path):
 
 
 def test_check_looks_at_hooks(settings):
-    """Without calling one."""
+    """The check finds a program that does not exist, and calls no hook."""
     from sidecar.commands.check.sinks import hooks
 
     assert list(hooks(settings({}))) == []

@@ -45,5 +45,5 @@ def test_a_setting_without_effect_is_told(given, words):
     ],
 )
 def test_settings_that_go_together(given):
-    """Nothing is told."""
+    """Settings that go together cause no warning."""
     assert list(ineffective(Settings(checkpoint_dir=Path("/ckpts"), **given))) == []

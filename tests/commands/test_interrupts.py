@@ -34,7 +34,7 @@ def test_a_signal_outside_raises_at_once():
 
 
 def test_what_was_ignored_stays_ignored():
-    """As under nohup."""
+    """A command that was started under nohup goes on ignoring SIGHUP."""
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
         with Interrupts().received():

@@ -26,12 +26,12 @@ class AnsweringProcess(FakeProcess):
         inbox.put((worker, Ready("x", "1")))
 
     def send(self, command):
-        """Answer."""
+        """Put the answers to a command into the inbox."""
         for report in self._answer(self.worker, command):
             self._inbox.put((self.worker, report))
 
     def kill(self):
-        """End."""
+        """Report the end of the process by SIGKILL."""
         self._inbox.put((self.worker, Exited(-9, "")))
 
 

@@ -61,7 +61,7 @@ def test_a_checkpoint_that_was_replaced_or_deleted(path, tmp_path):
 
 
 def test_a_folder_that_cannot_be_written(path, tmp_path):
-    """It is named."""
+    """The error names the folder that cannot be written."""
     (tmp_path / "file").write_text("")
     with (
         pytest.raises(StorageError, match="file/run"),

@@ -34,7 +34,7 @@ class Counted:
         self.storage, self.read_paths = storage, []
 
     def read(self, path, limit=None):
-        """As `Storage.read`."""
+        """Note which path is read, and return its content."""
         self.read_paths.append(path)
         return self.storage.read(path, limit)
 
@@ -119,7 +119,7 @@ def test_folding_does_not_count_as_silence_of_storage(long):
 
 
 def pass_by(clock, seconds):
-    """Let time pass."""
+    """Move the clock forward by some seconds."""
     clock.seconds += seconds
 
 

@@ -345,11 +345,11 @@ class Crowd:
         self.number = 0
 
     def beat(self, number):
-        """All that live."""
+        """Give all live nodes their beat of this number."""
         self.number = number
 
     def names(self, folder):
-        """As `Storage.names`."""
+        """Return the names of the heartbeats of all nodes, dead and alive."""
         return sorted(path.removeprefix(f"{folder}/") for path in (*self.files, *self.live))
 
     def modified(self, _):
@@ -357,13 +357,13 @@ class Crowd:
         return {}
 
     def read(self, path, limit=None):
-        """As `Storage.read`."""
+        """Return the newest heartbeat of a live node, or the only one of a dead node."""
         node = self.live.get(path)
         found = self.files.get(path) if node is None else dumps(self.new(node, beat=self.number))
         return found if found is None or limit is None else found[: limit + 1]
 
     def replace(self, path, data):
-        """As `Storage.replace`."""
+        """Keep the new content of a file in memory."""
         self.files[path] = data
 
 

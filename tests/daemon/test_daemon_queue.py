@@ -98,7 +98,7 @@ def test_every_steps_goes_on_where_the_journal_ends(new_node):
 
 
 def test_a_step_that_nobody_knows_is_evaluated_and_that_is_said(new_node, monkeypatch):
-    """Once."""
+    """Checkpoints without a known step are evaluated, and one log event names the setting that would find the step."""
     node = new_node(every_steps=100)
 
     def nameless(format_, name, inspection, _):

@@ -42,11 +42,11 @@ class FakeWorkers:
         return self.there.get(worker)
 
     def join(self, command, worker, _now):
-        """Keep it."""
+        """Note which worker joins, with its rank and its group."""
         self.joined.append((worker, command.rank, command.group))
 
     def evaluate(self, command, worker, _now):
-        """Keep it."""
+        """Note which worker evaluates, and to which folder it saves."""
         self.evaluated.append((worker, command.save_to))
 
 
@@ -266,7 +266,7 @@ def test_the_nodes_that_differ_are_told(node):
     ],
 )
 def test_the_odd_nodes_are_those_that_differ_from_most(nodes, sides, odd):
-    """Plans are b's."""
+    """The nodes outside the majority are the odd ones; in a tie the side of the proposer, node b, is in the right."""
     members = tuple(Member(rank, node, f"{node}.i.{rank}", "h:1") for rank, node in enumerate(nodes))
     assert (
         odd_nodes(

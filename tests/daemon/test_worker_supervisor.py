@@ -30,7 +30,7 @@ def tend(supervisor, now, **changes):
 
 
 def ready(supervisor, now=0.0):
-    """One standby, ready."""
+    """Start one standby worker and report it as ready."""
     tend(supervisor, now)
     (worker,) = [each for each in supervisor.workers.all() if each.progress.phase == "import"]
     supervisor.observe(worker.worker, Ready("tensorflow", "2"), now, evaluating=False)

@@ -45,7 +45,7 @@ class FakeEvaluator:
         return False
 
     def outside(self):
-        """By part."""
+        """Return the digests of everything outside the variables, as the test gave them."""
         return self.held
 
     def outputs(self):
@@ -59,7 +59,7 @@ class FakeEvaluator:
             raise self.raises[what]
 
     def read(self, tick, evaluated, most=None):
-        """Three batches."""
+        """Read three batches, and return the streams."""
         self.evaluated, self.most = evaluated, most
         self._maybe("read")
         for _ in range(3):
@@ -67,7 +67,7 @@ class FakeEvaluator:
         return self.streams
 
     def restore(self, path):
-        """Remember it."""
+        """Note the path, and return a function that restores it."""
         self.path = path
         return lambda: self._maybe("restore")
 
@@ -102,12 +102,12 @@ class FakeEvaluator:
         return self.rounds <= self.again
 
     def save_weights(self, folder):
-        """A file."""
+        """Write a file of weights, unless saving is to fail."""
         self._maybe("save")
         (folder / "weights").write_text(self.variables)
 
     def compute(self, reduced):
-        """The sum."""
+        """Return the sum as the one metric, with values for few and for many classes."""
         self._maybe("conclude")
         number = float(reduced["test"]["sum"].round())
         total = Value(value=number, hex=number.hex())
@@ -128,14 +128,14 @@ class Meeting:
 
         class Rank:
             def begin(self, command):
-                """Nothing to prepare."""
+                """Begin an evaluation, which needs no preparation."""
 
             def reduce(self, join, report):
-                """Two sums."""
+                """Reduce the packs of all ranks by the sum below."""
                 return reduction.reduce_packs(self.sum, join, report)
 
             def sum(self, mine):
-                """Wait for all."""
+                """Wait for the arrays of all ranks, and return their sum."""
                 meeting._given[rank] = mine
                 meeting._barrier.wait()
                 total = np.sum(meeting._given, axis=0)
@@ -215,15 +215,15 @@ class FakeBackend:
         self.evaluator = evaluator
 
     def join(self, join):
-        """Alone."""
+        """Return the rank's part of a meeting of all members of the group."""
         return Meeting(len(join.members)).rank(join.rank)
 
     def build(self, *_):
-        """As given."""
+        """Return the evaluator that the test gave."""
         return self.evaluator
 
     def profile(self, _):
-        """Empty."""
+        """Return an empty numeric profile."""
         return {}
 
 

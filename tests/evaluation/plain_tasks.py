@@ -59,7 +59,7 @@ class Normaliser:
         self.count, self.mean = 0, np.zeros(3)
 
     def __call__(self, _, x):
-        """Subtract the mean."""
+        """Subtract the mean of all rows so far from each row."""
         for row in x:
             self.count += 1
             self.mean += (row - self.mean) / self.count
@@ -75,7 +75,7 @@ class FirstHundred:
         self.seen = 0
 
     def states(self, info):
-        """One sum."""
+        """Return an exact sum for the number of examples."""
         del info
         return {"count": ExactSum((), "int64")}
 
@@ -86,7 +86,7 @@ class FirstHundred:
         states["count"].add(np.int64(counted))
 
     def compute(self, states):
-        """The sum."""
+        """Return the number of examples that were counted."""
         return MetricResult({"first": value(float(states["count"].integers()), "none")})
 
 

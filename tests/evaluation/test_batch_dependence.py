@@ -64,7 +64,7 @@ class Own:
         states["largest"].add(np.float64(batch.predictions.max()))
 
     def compute(self, states):
-        """The sum."""
+        """Return the sum as the value of the metric."""
         return MetricResult({"own": value(float(states["sum"].round()), "none")})
 
 

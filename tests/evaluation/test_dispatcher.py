@@ -32,7 +32,7 @@ def test_a_task_whose_data_changed_is_built_anew(tmp_path):
         built, changes, refuses = 0, False, False
 
         def build(self, *_):
-            """Read a file."""
+            """Read the data file, and return the evaluator, unless the task refuses."""
             self.built += 1
             files._hear("open", (str(read_from), "r", 0))
             self.evaluator.differs = lambda: self.changes

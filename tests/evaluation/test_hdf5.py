@@ -75,7 +75,7 @@ def a_terabyte(file, _outside):
 
 
 def too_deep(file, _outside):
-    """Groups within groups."""
+    """Nest groups more deeply than the reader allows."""
     file.create_group("/".join("g" * (hdf5.MAX_DEPTH + 1)))
     return "/g/g/g", "deeper"
 

@@ -1,4 +1,4 @@
-"""Compute confidence intervals."""
+"""Compute confidence intervals of means and of shares."""
 
 import math
 import statistics

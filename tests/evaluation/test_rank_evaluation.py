@@ -68,12 +68,12 @@ def test_a_second_attempt_reads_the_checkpoint_when_the_data_are_read(tmp_path, 
         """Notes what is begun first."""
 
         def read(self, tick, evaluated, most=None):
-            """Note it."""
+            """Note that reading the data begins."""
             began.append("read")
             return super().read(tick, evaluated, most)
 
         def restore(self, path):
-            """Note it."""
+            """Note that restoring the checkpoint begins."""
             began.append("restore")
             return super().restore(path)
 

@@ -13,7 +13,7 @@ from torch_digits import digits
 
 
 def of_ddp(path):
-    """By torch.load."""
+    """Load a checkpoint of the DDP example with torch.load."""
     from ddp_task import build_model
 
     model = build_model()
@@ -50,7 +50,7 @@ def of_dcp(path):
 
 
 def main():
-    """Print the numbers."""
+    """Print the hits and the loss of one checkpoint as JSON."""
     kind, path = sys.argv[1], Path(sys.argv[2])
     model = globals()[f"of_{kind}"](path)
     right, loss = 0, 0.0

@@ -53,7 +53,7 @@ def test_one_process_evaluates_without_a_daemon(digits):
 @pytest.mark.nightly
 @pytest.mark.tensorflow
 def test_metrics_of_ones_own_are_published(digits):
-    """By two workers."""
+    """Two workers publish the metrics that the task defines itself."""
     shown = run(digits, SIDECAR, "eval", "ckpts", "--task", "own_metric_task.py:task", "--replicas", "2")
     assert "397 examples of test; 2 workers" in shown
     assert [name for name in ("accuracy", "among_two", "margin") if name not in shown] == []
@@ -90,7 +90,7 @@ def test_common_mistakes_give_the_numbers_of_the_page(tmp_path):
 
 
 def test_the_page_names_every_program():
-    """And stays short."""
+    """The README of the examples links to every program and has a bounded length."""
     text = (EXAMPLES / "README.md").read_text()
     assert [path.name for path in EXAMPLES.glob("*.py") if f"]({path.name})" not in text] == []
     assert len(text.splitlines()) <= README_LINES

@@ -9,7 +9,7 @@ from sidecar.metrics import Accuracy
 
 
 def conv_net():
-    """15,000 weights."""
+    """Return a convolutional network of 15,000 weights."""
     return nn.Sequential(
         nn.Conv2d(3, 16, 3),
         nn.ReLU(),

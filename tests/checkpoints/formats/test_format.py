@@ -22,7 +22,7 @@ def test_a_name_from_a_file_controls_no_terminal(name, text):
 
 
 def test_a_long_name_is_cut():
-    """Show its beginning."""
+    """A message shows the beginning of a long name, and an ellipsis for the rest."""
     text = shown("x" * 10_000)
     assert len(text) < 1000
     assert text.endswith("…")

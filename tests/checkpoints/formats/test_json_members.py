@@ -60,7 +60,7 @@ def test_an_object_has_a_bounded_number_of_members(monkeypatch):
 
 
 def test_values_that_are_nested_too_deep_or_too_long_are_errors():
-    """Name the place."""
+    """The error names the place in the text at which the value begins."""
     with pytest.raises(ValueError, match=r"\b0\b"):
         value_at("[" * 100_000, 0)
     with pytest.raises(ValueError, match=r"\b0\b"):

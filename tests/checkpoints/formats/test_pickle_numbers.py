@@ -123,7 +123,7 @@ def test_an_end_holds_the_step_after_the_weights(protocol):
 @settings(max_examples=200)
 @given(st.dictionaries(KEYS, CONTENT, min_size=1, max_size=8), PROTOCOLS, KEYS, st.data())
 def test_an_end_holds_no_other_numbers(value, protocol, key, data):
-    """Wherever it begins."""
+    """An end of a pickle gives the right number or none, wherever that end begins."""
     whole = pickle.dumps(value, protocol=protocol)
     found = number_at_end(whole[data.draw(st.integers(0, len(whole))) :], key, WorkBudget())
     assert found in (None, numbers_of(value).get(key))

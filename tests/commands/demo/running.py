@@ -42,7 +42,7 @@ class Running:
         return [each for each in psutil.process_iter() if _is_marked(each, self.mark)]
 
     def wait(self) -> int:
-        """Its exit code."""
+        """Wait for the end of the demo, and return its exit code."""
         return self.process.wait(BOUND_SECONDS)
 
     def interrupt(self) -> None:

@@ -148,12 +148,12 @@ class Recording:
         self.storage, self.asked = storage, asked
 
     def read(self, path, limit=None):
-        """Note it."""
+        """Note which path is read, and return its content."""
         self.asked.append(path)
         return self.storage.read(path, limit)
 
     def sync(self, folder):
-        """As it is."""
+        """Pass the request to the storage without a note."""
         self.storage.sync(folder)
 
 

@@ -38,7 +38,7 @@ class Tmux:
         return subprocess.run([*self._command, *words], capture_output=True, text=True, timeout=30, check=True).stdout
 
     def type(self, line):
-        """Type a line."""
+        """Type a line into the terminal, and press Enter."""
         self("send-keys", "-l", line)
         self("send-keys", "Enter")
 
@@ -152,7 +152,7 @@ class Terminal(io.StringIO):
     """A terminal in memory."""
 
     def isatty(self):
-        """It is one."""
+        """Return that this stream is a terminal."""
         return True
 
 

@@ -1,4 +1,4 @@
-"""Environments of workers."""
+"""Build environments of workers from a few changes."""
 
 from sidecar.daemon.workers.environment import worker_environment
 from sidecar.evaluation.framework_traits import OURS, FrameworkTraits, traits_of

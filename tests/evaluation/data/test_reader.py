@@ -136,6 +136,6 @@ def test_fewer_than_expected(refusal, numbers):
 
 
 def test_empty(refusal, numbers):
-    """Nothing to evaluate."""
+    """An eval set without examples is a task error that names the set."""
     kind, message = refusal(lambda: numbers()().take(0))
     assert (kind, message) == ("task_error", "eval set 'test' is empty: it has no example to evaluate")

@@ -155,7 +155,7 @@ class Alone(Share):
 
 
 class Reset(Alone):
-    """One that forgets."""
+    """A metric that forgets everything when it is reset."""
 
     def reset(self):
         self.hits = self.all = 0

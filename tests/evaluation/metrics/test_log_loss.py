@@ -62,7 +62,7 @@ def test_perplexity_is_weighted_by_tokens(numerals, number, measure):
 
 
 def test_perplexity_beyond_all_numbers_is_infinite(number):
-    """Not an exception."""
+    """A perplexity beyond the largest number is infinite and raises no exception."""
     assert number(Perplexity(from_logits=True), [1], [[1e4, 0]]) == math.inf
 
 

@@ -32,7 +32,7 @@ def test_a_cell_is_an_exact_sum(pairs):
 
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(-(2**40), 2**40)), max_size=12))
 def test_integers_stay_integers(pairs):
-    """As counts do."""
+    """Integers are added without rounding, so counts stay exact."""
     wanted = [sum(each for cell, each in pairs if cell == own) for own in range(6)]
     assert added(pairs, "int64").integers().reshape(-1).tolist() == wanted
 
@@ -48,7 +48,7 @@ def test_more_values_than_a_digit_holds(dtype):
 
 
 def test_integers_that_could_overflow_are_refused():
-    """Before they do."""
+    """Integers are refused before their sum overflows."""
     state = ExactSum((1,), "int64")
     with pytest.raises(OverflowError, match="could overflow"):
         state.add_at(np.zeros(4, np.int64), np.full(4, 2**61))

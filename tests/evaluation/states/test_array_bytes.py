@@ -20,7 +20,7 @@ def test_lists_come_back_with_types_shapes_and_bits():
 
 @pytest.mark.parametrize("array", [np.array(["text"]), np.array([object()]), np.array(["2026-01-01"], "datetime64[D]")])
 def test_only_numbers_are_written(array):
-    """Name the type."""
+    """The error about an array without numbers names its dtype."""
     with pytest.raises(TypeError, match=str(array.dtype).partition("[")[0]):
         encode([[array]])
 

@@ -14,7 +14,7 @@ PAUSE = Path("/shared/pause")
 
 
 def build_model() -> keras.Model:
-    """Two layers."""
+    """Build a model of two dense layers."""
     return keras.Sequential([keras.Input((8,)), keras.layers.Dense(16, activation="relu"), keras.layers.Dense(2)])
 
 

@@ -140,18 +140,18 @@ class Confident:
     name = "confident"
 
     def states(self, info):
-        """Two counts."""
+        """Return exact sums for the confident examples and for all examples."""
         del info
         return {"above": ExactSum((), "int64"), "all": ExactSum((), "int64")}
 
     def add(self, states, batch):
-        """Count."""
+        """Count the examples of a batch, and the confident ones among them."""
         best = batch.predictions.max(axis=-1)
         states["above"].add(np.count_nonzero(best > 0.9))
         states["all"].add(len(best))
 
     def compute(self, states):
-        """Divide once."""
+        """Return the share of confident examples, divided once at the end."""
         above, count = (int(states[name].integers()) for name in ("above", "all"))
         return MetricResult({"confident": value(above / count, "none")})
 

@@ -196,7 +196,7 @@ def _cell(tried):
 
 
 def main():
-    """Write the table."""
+    """Write the table of all metrics for Keras 3 and tf_keras."""
     import keras
     import tf_keras
 

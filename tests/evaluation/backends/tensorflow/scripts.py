@@ -10,7 +10,7 @@ BATCHES = -(-EXAMPLES // BATCH)
 
 
 def package(name):
-    """`keras` or `tf_keras`."""
+    """Import `keras` or `tf_keras` by its name."""
     import importlib
 
     return importlib.import_module(name)

@@ -94,7 +94,7 @@ def test_list_files(refusal, tmp_path):
 
 
 def test_single_examples_called_batched(refusal, numbers):
-    """Task(batch_size=None) promises batches."""
+    """The error about single examples asks for a batch_size, since Task(batch_size=None) promises batches."""
     kind, message = refusal(numbers(), batch_size=None)
     assert kind == "task_error"
     assert "yields single examples" in message
@@ -174,7 +174,7 @@ def test_weights_of_a_sequence_are_not_taken_for_labels(batches, refusal, weight
     import keras
 
     class Sequence(keras.utils.PyDataset):
-        """Two batches."""
+        """A sequence of two batches with labels or weights that may be None."""
 
         def __len__(self):
             return 2

@@ -485,7 +485,7 @@ def every():
 
 
 def main():
-    """Write the table."""
+    """Write the table of all metrics of torchmetrics."""
     TABLE.write_text(table(every()))
 
 

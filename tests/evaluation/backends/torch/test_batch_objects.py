@@ -28,7 +28,7 @@ class Batch:
 
 
 class Moving(Batch):
-    """Moves itself."""
+    """A batch with a method that moves it to a device."""
 
     def to(self, device):  # noqa: D102
         return Moving(self.x.to(device), self.graph.to(device), self.y.to(device))
@@ -85,7 +85,7 @@ class StoredWithKeys(Stored):
 
 
 class StoredAsDict(Stored):
-    """Says its content."""
+    """A batch that returns its content as a dict."""
 
     def to_dict(self):  # noqa: D102
         return dict(self._store.mapping)
@@ -93,7 +93,7 @@ class StoredAsDict(Stored):
 
 @dataclass(frozen=True)
 class Frozen:
-    """Cannot be changed."""
+    """A batch whose attributes cannot be assigned."""
 
     x: Any
     graph: Any
@@ -114,7 +114,7 @@ class Computing:
 
 @attr.s(auto_attribs=True, slots=True, frozen=True)
 class Attrs:
-    """Made with attrs."""
+    """A batch whose class was made with attrs."""
 
     x: Any
     graph: Any
@@ -134,7 +134,7 @@ class AsDict(UserDict):
 
 
 class Linked(Batch):
-    """Refers to itself."""
+    """A batch with an attribute that refers to the batch itself."""
 
     def __init__(self, x, graph, y):
         super().__init__(x, graph, y)

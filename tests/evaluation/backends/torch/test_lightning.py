@@ -174,7 +174,7 @@ def test_the_number_of_the_batch_is_that_of_the_whole_set(checkpoint):
 
 
 def test_a_loss_that_is_not_a_number_is_told(checkpoint):
-    """As everywhere."""
+    """A loss that is not a number is published as None for Lightning, too."""
 
     def step(self, batch, batch_idx):
         self.log("loss", float("nan") if batch_idx == 3 else 1.0)
@@ -226,7 +226,7 @@ REFUSED = {
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_cannot_be_right_is_refused(checkpoint, name):
-    """With the reason."""
+    """The error gives the reason why a module cannot be evaluated correctly."""
     methods, reason = REFUSED[name]
     with pytest.raises((EvaluationError, TypeError)) as caught:
         of_ranks(module(**methods), checkpoint, 2)
