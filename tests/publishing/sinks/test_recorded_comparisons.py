@@ -5,7 +5,7 @@ from fakes import ListLog
 from journals import Journal
 
 from sidecar.commands import hooks as hooks_of_settings
-from sidecar.commands.sinks import _acts
+from sidecar.commands.sinks import _acting_sinks
 from sidecar.coordination.journal import outcome_path, plan_path
 from sidecar.coordination.storage import PosixStorage
 from sidecar.early_stop import FILE
@@ -180,7 +180,7 @@ def test_early_stop(storage):
 def test_the_settings_decide(tmp_path, given, asked):
     """The rule holds for `best_metric`."""
     settings = Settings(checkpoint_dir=tmp_path, hooks={"best": "true"}, early_stop_patience=2, **given)
-    hook, stop = _acts(settings, ListLog())
+    hook, stop = _acting_sinks(settings, ListLog())
     assert [hook.best.exceeds_noise is not None, stop.exceeds_noise is not None] == asked
     (made,) = hooks_of_settings.make_hooks(settings)
     assert (made.best.exceeds_noise is not None) == asked[0]

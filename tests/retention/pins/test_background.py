@@ -1,6 +1,7 @@
 """Pin in the background, so that scans go on."""
 
 import threading
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -168,4 +169,6 @@ def test_turns_grow_while_a_thread_works_and_stand_while_it_hangs():
     stop.set()
     go.set()
     thread.join(timeout=30)
-    assert turns_of(thread) is None
+    end = time.monotonic() + 30
+    while turns_of(thread) is not None:  # the kernel may know a thread for a moment after it was joined
+        assert time.monotonic() < end
