@@ -40,6 +40,7 @@ LONGEST = {"as_many_tensors_as_may_be", "graphs_of_as_many_fields_as_may_be"}
 """Takes five times as long as any other one: in `make test-all` alone."""
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     "what", [pytest.param(what, marks=pytest.mark.nightly if what in LONGEST else ()) for what in HOSTILE]
 )

@@ -244,6 +244,7 @@ def run(needs, tmp_path_factory):
         made.close()
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("query", ALL, ids=str)
 def test_query_gives_data(run, query):
     """Every query shows something of a run in which everything happened once, with the labels that its legend uses."""

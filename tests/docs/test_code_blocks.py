@@ -240,6 +240,7 @@ def test_the_commands_work_in_their_order(folder):
     assert '"succeeded"' in run(folder, "sidecar history ckpts --json")
 
 
+@pytest.mark.nightly
 @pytest.mark.torch
 @pytest.mark.seconds
 def test_the_pytorch_page_works(ddp_folder):

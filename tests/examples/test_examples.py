@@ -26,6 +26,7 @@ def custom_loop(tmp_path_factory):
     return folder
 
 
+@pytest.mark.nightly
 @pytest.mark.tensorflow
 def test_predictions_reproduce_the_published_accuracy(digits):
     """Training, evaluation, and what the workers saved, read back by the program and by the page on results."""
@@ -72,6 +73,7 @@ def test_two_nodes_share_each_evaluation(custom_loop):
     ]
 
 
+@pytest.mark.nightly
 @pytest.mark.torch
 @pytest.mark.seconds
 def test_common_mistakes_give_the_numbers_of_the_page(tmp_path):

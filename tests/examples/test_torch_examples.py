@@ -60,6 +60,7 @@ def trained(request, tmp_path):
     return kind, folder, rows
 
 
+@pytest.mark.nightly
 def test_each_number_is_that_of_a_plain_loop(trained):
     """Counts are equal, and the mean loss to its last digits; each checkpoint once, with its step, by two workers."""
     kind, folder, rows = trained

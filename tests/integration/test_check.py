@@ -119,6 +119,7 @@ def test_a_checkpoint_that_does_not_fit_fails(check, torch_folder, tasks, tmp_pa
     assert "model-5.pt (step 5) was restored" in found(done)[0]
 
 
+@pytest.mark.nightly
 @pytest.mark.tensorflow
 def test_a_model_of_keras_that_does_not_fit_fails(check, writer, tasks, tmp_path):
     """The check fails for a Keras model that does not fit the checkpoint, as for a PyTorch model."""

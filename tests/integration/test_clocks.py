@@ -34,6 +34,7 @@ def clock(tmp_path):
     return Clock(tmp_path / "clock")
 
 
+@pytest.mark.nightly
 def test_the_clock_of_the_publisher_jumps(trial, clock, tmp_path, monkeypatch):
     """Its sinks get each result once, in order, with times that only rise."""
     with receiver() as server:

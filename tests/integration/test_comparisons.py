@@ -52,6 +52,7 @@ def linked(daemon):
     return link.readlink().name.split("@")[0] if link.is_symlink() else None
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     "replicas", ["1", pytest.param("2", marks=pytest.mark.nightly), pytest.param("3", marks=pytest.mark.nightly)]
 )
@@ -87,6 +88,7 @@ def test_a_small_error_that_is_144_times_smaller_is_better(sidecar, tmp_path, re
     assert first["lower"] < first["difference"] < first["upper"] < 0
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("replicas", "kind"),
     [

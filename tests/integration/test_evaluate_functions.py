@@ -75,6 +75,7 @@ def test_training_is_told_to_stop(watching):
     assert "harness/score" in daemon.logged("early_stop_signalled")[0]["reason"]
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("step", "does", "words"),
     [

@@ -25,6 +25,7 @@ def shown(daemon):
     }
 
 
+@pytest.mark.nightly
 def test_a_set_takes_part_in_every_second_evaluation(sidecar, numpy_trainer, folder):
     """All sets first; then its gauges stay and say so; a restart goes on counting where the journal ends."""
     daemon = sidecar.run(folder, "--replicas", 2, task="numpy_rare.py", **NUMPY)

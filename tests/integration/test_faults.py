@@ -29,6 +29,7 @@ def _free(cluster):
     cluster.free()
 
 
+@pytest.mark.nightly
 def test_a_node_comes_while_a_plan_is_open(cluster):
     """The open plan ends as it was meant; the next lists the newcomer."""
     saved, ranks = cluster.held(workers=2)

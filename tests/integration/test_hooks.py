@@ -33,6 +33,7 @@ def lines(path):
     return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
 
+@pytest.mark.nightly
 def test_training_is_told_to_stop_and_hooks_are_called(sidecar, numpy_trainer, server, place, tmp_path, alive, until):
     """With one that hangs: the others get each event once and in order, also over a restart, and the run's end."""
     best, ends = tmp_path / "best", tmp_path / "ends"

@@ -18,6 +18,7 @@ def shell(code):
     return ["bash", "-c", f'{code} exec "$@"', "bash"]
 
 
+@pytest.mark.nightly
 def test_a_daemon_with_few_descriptors(trial):
     """64 are enough, with a sink, a hook and a page that is read."""
     daemon = trial.start(before=shell("ulimit -n 64;"), SIDECAR_TENSORBOARD_DIR=str(trial.folder.parent / "board"))
@@ -28,6 +29,7 @@ def test_a_daemon_with_few_descriptors(trial):
     trial.judge()
 
 
+@pytest.mark.nightly
 def test_a_daemon_with_too_few_descriptors(sidecar, trial):
     """It says so with the remedy, instead of a traceback."""
     trial.save()
@@ -38,6 +40,7 @@ def test_a_daemon_with_too_few_descriptors(sidecar, trial):
     assert "ulimit -n" in done.sentence
 
 
+@pytest.mark.nightly
 def test_the_log_is_a_closed_pipe(trial):
     """`sidecar run 2>&1 | head`: it goes on without a log."""
     trial.start(before=shell("exec 2> >(head -n 1 >/dev/null);"))
@@ -45,6 +48,7 @@ def test_the_log_is_a_closed_pipe(trial):
     trial.judge()
 
 
+@pytest.mark.nightly
 def test_the_log_is_on_a_full_disk(trial):
     """It ends with 0 all the same."""
     trial.start(before=shell("exec 2>/dev/full;"))
@@ -52,6 +56,7 @@ def test_the_log_is_on_a_full_disk(trial):
     trial.judge()
 
 
+@pytest.mark.nightly
 def test_nobody_reads_the_log(trial):
     """A terminal that is stopped, or a collector that hangs: the daemon evaluates, and the log goes on afterwards."""
     read, write = os.pipe()
@@ -73,6 +78,7 @@ def test_nobody_reads_the_log(trial):
                 os.close(descriptor)
 
 
+@pytest.mark.nightly
 def test_standard_output_is_on_a_full_disk(sidecar, trial):
     """A table that is not whole is an error, in one sentence."""
     trial.start()

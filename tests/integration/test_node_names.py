@@ -11,6 +11,7 @@ pytestmark = pytest.mark.timeout(600)
 only_root = pytest.mark.skipif(os.geteuid() != 0, reason="a host name of its own needs root")
 
 
+@pytest.mark.nightly
 def test_a_second_daemon_has_the_name_of_the_first(trial):
     """On another port, so that it learns of the first one by its heartbeats; it ends, and the first goes on."""
     trial.start()
@@ -48,6 +49,7 @@ def named(host):
     return ["unshare", "--uts", "sh", "-c", f'hostname {host} && exec "$@"', "sh"]
 
 
+@pytest.mark.nightly
 @only_root
 def test_the_name_of_the_host_changes_between_two_starts(trial):
     """The plan that the daemon left open under its former name is closed, and the run goes on."""

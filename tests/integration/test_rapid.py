@@ -8,6 +8,7 @@ pytestmark = pytest.mark.tensorflow
 SECONDS = 5.0
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("queue", ["latest", pytest.param("every", marks=pytest.mark.nightly)])
 def test_no_restore_fails_beside_a_trainer_that_keeps_one_checkpoint(sidecar, tmp_path, queue):
     """With the queue of every checkpoint nothing is skipped, with that of the latest most are; the last one counts."""

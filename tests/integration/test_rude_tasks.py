@@ -25,6 +25,7 @@ def rude(trial):
     return be
 
 
+@pytest.mark.nightly
 @pytest.mark.skipif(os.geteuid() != 0, reason="a limit of processes of its own needs root")
 def test_a_task_forks_without_end(trial, rude):
     """All of its descendants are ended, whatever sessions they begin, while they take every process there is."""
@@ -39,6 +40,7 @@ def test_a_task_forks_without_end(trial, rude):
         trial.judge(failures=2)
 
 
+@pytest.mark.nightly
 def test_a_task_ignores_all_signals_and_hangs(trial, rude):
     """Its daemon is told to end meanwhile: it waits as long as it should, and ends the process by SIGKILL."""
     daemon = trial.start(task="numpy_rude.py", **SOON, **rude())
@@ -56,6 +58,7 @@ def test_a_task_ignores_all_signals_and_hangs(trial, rude):
     trial.judge(failures=2)
 
 
+@pytest.mark.nightly
 def test_a_task_writes_to_the_saves_of_the_run(trial, rude):
     """Numbers stand in the journal; the page says what it cannot read, and what is saved later is whole."""
     daemon = trial.start(task="numpy_rude.py", **rude())

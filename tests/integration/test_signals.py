@@ -9,6 +9,7 @@ import pytest
 from numpy_trainer import NUMPY
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("trainer", "task", "settings"),
     [

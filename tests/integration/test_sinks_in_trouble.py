@@ -29,6 +29,7 @@ def scalars(folder, monkeypatch):
     return EventAccumulator(str(folder)).Reload().Scalars("loss")
 
 
+@pytest.mark.nightly
 def test_every_receiver_is_dead(trial, tmp_path, monkeypatch):
     """Each sink says so once, TensorBoard gets its numbers all the same, and the daemon ends in time."""
     with raw_server(silent) as hole:
@@ -71,6 +72,7 @@ def failing(daemon):
     return {line["sink"] for line in daemon.log("sink_failed")}
 
 
+@pytest.mark.nightly
 def test_a_receiver_comes_back(trial):
     """The events that waited are delivered when the receiver comes back, each one once and in order."""
     with receiver() as server:
@@ -86,6 +88,7 @@ def test_a_receiver_comes_back(trial):
     assert len(steps) == 7
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("removed", ["board", pytest.param("board/test", marks=pytest.mark.nightly)])
 def test_the_folder_of_tensorboard_is_removed(trial, tmp_path, monkeypatch, removed):
     """Results that follow are written into a new one, without an error."""

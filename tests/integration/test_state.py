@@ -18,6 +18,7 @@ def run_id(daemon):
     return json.loads(path.read_text())["run"] if path.exists() else None
 
 
+@pytest.mark.nightly
 def test_a_daemon_begins_a_new_run_where_its_directory_was_made_anew(sidecar, place):
     """The process, its port and its signals stay; the run, its id and this daemon's incarnation are new."""
     daemon = sidecar.run(place, "--role", "chief", "--node", "a")
@@ -36,6 +37,7 @@ def test_a_daemon_begins_a_new_run_where_its_directory_was_made_anew(sidecar, pl
     assert daemon.end(signal.SIGTERM).code == 0
 
 
+@pytest.mark.nightly
 def test_a_training_that_begins_anew_is_evaluated_by_the_same_process(sidecar, numpy_trainer, tmp_path):
     """`shutil.rmtree(ckpts); os.makedirs(ckpts)` at the start of a training script: no worker of before is left."""
     folder = tmp_path / "ckpts"

@@ -32,6 +32,7 @@ def waiting_in_a_sum(cluster, until):
     return saved, ranks
 
 
+@pytest.mark.nightly
 def test_a_rank_is_killed_while_the_other_waits_in_a_sum(cluster, until):
     """The kernel closes its connections, so gloo ends the wait at once; the evaluation is repeated."""
     saved, ranks = waiting_in_a_sum(cluster, until)
@@ -49,6 +50,7 @@ def test_a_rank_is_stopped_while_the_other_waits_in_a_sum(cluster, until):
     assert failure(cluster.recovers(saved))["kind"] == "stalled"
 
 
+@pytest.mark.nightly
 def test_workers_listen_at_their_own_address_alone(cluster):
     """The store of rank 0 is the only thing that listens on a port of the range; gloo's own ports are not in it."""
     saved, ranks = cluster.held(workers=2)
@@ -64,6 +66,7 @@ def test_workers_listen_at_their_own_address_alone(cluster):
     assert len([port for _, port in listening if 21000 <= port <= 21999]) == 1
 
 
+@pytest.mark.nightly
 def test_every_number_is_that_of_one_worker(cluster, sidecar):
     """All that were evaluated on the way are equal to the bit to what one process finds."""
     cluster.has_the_bits_of_one_worker(sidecar)

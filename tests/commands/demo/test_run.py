@@ -35,6 +35,7 @@ def test_demo_evaluates_every_checkpoint_and_ends_by_itself(start):
     wait_until(lambda: not demo.alive(), 10)  # the guards of worker processes follow the daemons
 
 
+@pytest.mark.nightly
 @pytest.mark.torch
 def test_demo_with_pytorch_evaluates_every_checkpoint(start):
     """Two processes of torchrun train with DistributedDataParallel; the daemon beside the second evaluates."""

@@ -197,6 +197,7 @@ def asked_twice(url):
         return urllib.request.urlopen(url, timeout=max(0.001, end - time.monotonic()))
 
 
+@pytest.mark.nightly
 @pytest.mark.seconds
 @pytest.mark.parametrize(
     ("sockets", "sources"),

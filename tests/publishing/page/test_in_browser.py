@@ -358,6 +358,7 @@ def test_progress_is_live(run, serve, visit):
     drawn(page, 1)
 
 
+@pytest.mark.nightly
 def test_a_daemon_that_is_away(run, serve, visit):
     """The page says so, and goes on when the daemon is back."""
     evaluate(run, 2)

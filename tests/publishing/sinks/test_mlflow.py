@@ -63,6 +63,7 @@ def deliver(sink, place, history):
     return made.status.pending
 
 
+@pytest.mark.nightly
 def test_the_server_is_killed_and_comes_back(server, client, sinks, place):
     """Nothing is lost, and nothing is there twice, in one run, though another node goes on and progress is lost."""
     journal = Journal()

@@ -37,6 +37,7 @@ NIGHTLY = {"FeatureSpace", "vocabulary adapted"}
 """`FeatureSpace` makes layers as in `Discretization`; `TextVectorization` adapts, too. Both: `make test-all` alone."""
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("library", ["keras", "tf_keras"])
 @pytest.mark.parametrize(
     "case", [pytest.param(case, marks=pytest.mark.nightly if case in NIGHTLY else ()) for case in CASES]

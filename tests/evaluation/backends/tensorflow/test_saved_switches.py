@@ -64,6 +64,7 @@ def refused(model, path):
     return str(caught.value)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("mode", ["int8", "int4", "float8"])
 def test_a_quantised_model_is_named_with_the_call(mode, tmp_path, evaluate):
     """Each format has the mode in its message; with the call, each gives the numbers of the saved model."""
