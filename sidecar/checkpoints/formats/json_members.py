@@ -64,7 +64,7 @@ def value_at(text: str, at: int) -> tuple[Any, int]:
         except RecursionError as error:
             raise ValueError(f"the value at {at} is nested too deep") from error
         except ValueError:
-            if window == _WINDOWS[-1] or len(part) < window:
+            if len(part) < window:
                 raise
         else:
             if length < window:  # a number at the end of the window may go on behind it
