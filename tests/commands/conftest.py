@@ -1,5 +1,7 @@
 """A run as its files tell it: storage, a catalog, and a journal that tests write."""
 
+import os
+import sys
 import time
 
 import pytest
@@ -9,6 +11,7 @@ from journal_files import Writers
 from journals import Journal as MiniatureJournal
 from journals import settlement
 
+from sidecar.commands import cli
 from sidecar.commands.status.collect import RunObserver
 from sidecar.coordination.run import open_run
 from sidecar.coordination.storage import PosixStorage
@@ -78,3 +81,28 @@ def journal():
 def settle():
     """Return a function that makes settlements."""
     return settlement
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    """An empty current directory, and no setting from outside."""
+    for name in [name for name in os.environ if name.startswith("SIDECAR_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def type_(here, monkeypatch, capsys):
+    """Type a command: its exit code, what it printed, what it said on standard error."""
+    monkeypatch.setenv("COLUMNS", "80")
+    assert list(here.iterdir()) == []
+
+    def type_(*words):
+        monkeypatch.setattr(sys, "argv", ["sidecar", *map(str, words)])
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+        out, err = capsys.readouterr()
+        return ended.value.code, out, err
+
+    return type_

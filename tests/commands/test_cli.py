@@ -20,31 +20,6 @@ from sidecar.protocol.records import Checkpoint, Value
 COMMANDS = ("run", "eval", "history", "export", "status", "check", "requeue", "compact")
 
 
-@pytest.fixture
-def here(tmp_path, monkeypatch):
-    """An empty current directory, and no setting from outside."""
-    for name in [name for name in os.environ if name.startswith("SIDECAR_")]:
-        monkeypatch.delenv(name)
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
-
-
-@pytest.fixture
-def type_(here, monkeypatch, capsys):
-    """Type a command: its exit code, what it printed, what it said on standard error."""
-    monkeypatch.setenv("COLUMNS", "80")
-    assert list(here.iterdir()) == []
-
-    def type_(*words):
-        monkeypatch.setattr(sys, "argv", ["sidecar", *map(str, words)])
-        with pytest.raises(SystemExit) as ended:
-            cli.main()
-        out, err = capsys.readouterr()
-        return ended.value.code, out, err
-
-    return type_
-
-
 @pytest.mark.parametrize("word", ["-h", "--help"])
 @pytest.mark.parametrize("command", ["", *COMMANDS, "init", "settings", "completion", "demo"])
 def test_help_is_asked_for_in_two_ways(type_, command, word):

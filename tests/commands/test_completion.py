@@ -1,38 +1,10 @@
 """Print scripts with which shells complete commands, options and folders."""
 
-import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-
-from sidecar.commands import cli
-
-
-@pytest.fixture
-def here(tmp_path, monkeypatch):
-    """An empty current directory, and no setting from outside."""
-    for name in [name for name in os.environ if name.startswith("SIDECAR_")]:
-        monkeypatch.delenv(name)
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
-
-
-@pytest.fixture
-def type_(here, monkeypatch, capsys):
-    """Type a command: its exit code, what it printed, what it said on standard error."""
-    monkeypatch.setenv("COLUMNS", "80")
-    assert list(here.iterdir()) == []
-
-    def type_(*words):
-        monkeypatch.setattr(sys, "argv", ["sidecar", *map(str, words)])
-        with pytest.raises(SystemExit) as ended:
-            cli.main()
-        out, err = capsys.readouterr()
-        return ended.value.code, out, err
-
-    return type_
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])

@@ -241,3 +241,29 @@ def evaluated(digits, evaluate, tmp_path):
         return published, found
 
     return run
+
+
+@pytest.fixture
+def task_refusal(digits, trained):
+    """Builds and evaluates a task; returns phase and report of what is raised."""
+    from sidecar.evaluation.backends.tensorflow.evaluator import KerasEvaluator
+    from sidecar.evaluation.data.shard import Shard
+    from sidecar.evaluation.failures import as_failed
+
+    def run(task):
+        phase = "build"
+        try:
+            evaluator = KerasEvaluator.build(task, Shard(0, 1), threads=2, cache_bytes=1 << 20)
+            phase = "read"
+            evaluator.read(lambda: None)
+            evaluator.restore(trained.path("model"))()
+            phase = "evaluate"
+            states = evaluator.evaluate(lambda: None)
+            phase = "conclude"
+            evaluator.compute(states)
+        except Exception as error:  # noqa: BLE001 - as a worker does
+            return as_failed(error, phase=phase, plan=1, rank=0)
+        pytest.fail("nothing was raised")
+
+    del digits
+    return run

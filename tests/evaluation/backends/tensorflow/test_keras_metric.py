@@ -7,34 +7,8 @@ from evaluation.backends.tensorflow.mistakes import examples, metric
 pytestmark = pytest.mark.tensorflow
 
 
-@pytest.fixture
-def refusal(digits, trained):
-    """Builds and evaluates a task; returns phase and report of what is raised."""
-    from sidecar.evaluation.backends.tensorflow.evaluator import KerasEvaluator
-    from sidecar.evaluation.data.shard import Shard
-    from sidecar.evaluation.failures import as_failed
-
-    def run(task):
-        phase = "build"
-        try:
-            evaluator = KerasEvaluator.build(task, Shard(0, 1), threads=2, cache_bytes=1 << 20)
-            phase = "read"
-            evaluator.read(lambda: None)
-            evaluator.restore(trained.path("model"))()
-            phase = "evaluate"
-            states = evaluator.evaluate(lambda: None)
-            phase = "conclude"
-            evaluator.compute(states)
-        except Exception as error:  # noqa: BLE001 - as a worker does
-            return as_failed(error, phase=phase, plan=1, rank=0)
-        pytest.fail("nothing was raised")
-
-    del digits
-    return run
-
-
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_metric_that_changes_the_predictions_of_others(digits, refusal):
+def test_metric_that_changes_the_predictions_of_others(digits, task_refusal):
     """All metrics see the same arrays."""
     from sidecar.metrics import Accuracy, Mean
 
@@ -42,19 +16,19 @@ def test_metric_that_changes_the_predictions_of_others(digits, refusal):
         predictions *= -1
         return predictions[:, 0]
 
-    failed = refusal(digits.make(metrics=lambda: [Mean(change), Accuracy()]))
+    failed = task_refusal(digits.make(metrics=lambda: [Mean(change), Accuracy()]))
     assert failed.kind == "task_error"
     assert "read-only" in failed.message
 
 
-def test_metrics_with_too_many_results(digits, refusal):
+def test_metrics_with_too_many_results(digits, task_refusal):
     """A result that is not a number or a few of them is refused before anything is evaluated."""
-    failed = refusal(digits.make(metrics=metric(result=lambda self: [1.0] * 51)))
+    failed = task_refusal(digits.make(metrics=metric(result=lambda self: [1.0] * 51)))
     assert (failed.kind, failed.phase) == ("task_error", "build")
     assert "metric 'mine' (Mine) has 51 results, 1 to 50 can be published" in failed.message
 
 
-def test_metric_with_plain_variables(digits, refusal):
+def test_metric_with_plain_variables(digits, task_refusal):
     """A Keras 3 metric whose state Keras does not know of."""
     import keras
     import tensorflow as tf
@@ -70,7 +44,7 @@ def test_metric_with_plain_variables(digits, refusal):
         def result(self):
             return self.total + 0.0
 
-    failed = refusal(digits.make(metrics=lambda: [Mine()]))
+    failed = task_refusal(digits.make(metrics=lambda: [Mine()]))
     assert failed.kind == "task_error"
     assert "metric 'mine' (Mine) keeps 'total' when it is reset" in failed.message
     assert "reset_state()" in failed.message
