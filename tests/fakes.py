@@ -537,6 +537,13 @@ def save(folder: Path, step: int, keep: Iterable[int] = ()) -> None:
     (folder / "checkpoint").write_text("\n".join(lines))
 
 
+def put(folder, step: int):
+    """Save one more checkpoint in a folder."""
+    there = [int(each.stem.removeprefix("ckpt-")) for each in folder.glob("ckpt-*.index")]
+    save(folder, step, keep=there)
+    return folder
+
+
 def _index(step: bytes) -> bytes:
     """A table of two entries: the header of a bundle with one shard, and an int64 scalar `step`."""
     entry = b"\x08\x09\x12\x00\x28\x08\x35" + masked_crc32c(step).to_bytes(4, "little")

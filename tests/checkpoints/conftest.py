@@ -13,6 +13,7 @@ from fakes import FakeClock, save
 from sidecar.checkpoints.files import list_files
 from sidecar.checkpoints.formats import FORMATS
 from sidecar.checkpoints.formats.format import Candidate, Format
+from sidecar.checkpoints.formats.tf_object import TfObject
 from sidecar.retention.pins.pin import pin
 
 
@@ -179,3 +180,26 @@ def checkpoint(written, root):
         return format_, candidate.name, format_.inspect(root, candidate.name).files
 
     return put
+
+
+@pytest.fixture
+def inspections(monkeypatch) -> list[str]:
+    """The names of all checkpoints that were parsed."""
+    seen, inspect = [], TfObject.inspect
+
+    def counted(self, folder, name, **settings):
+        seen.append(name)
+        return inspect(self, folder, name, **settings)
+
+    monkeypatch.setattr(TfObject, "inspect", counted)
+    return seen
+
+
+@pytest.fixture
+def catalog(new_catalog):
+    """A catalog that looks into some sub-folders."""
+
+    def new(*patterns, **settings):
+        return new_catalog(checkpoint_glob=tuple(patterns), **settings)
+
+    return new

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 from catalogs import make_catalog
 
-from sidecar.checkpoints.formats.tf_object import TfObject
 from sidecar.checkpoints.inspect import restore_path, verify
 from sidecar.errors import StorageError, VanishedError
 from sidecar.retention.pins.pin import pin, unpin
@@ -16,19 +15,6 @@ from sidecar.retention.pins.pin import pin, unpin
 
 def names(scan) -> list[str]:
     return [found.checkpoint.name for found in scan.found]
-
-
-@pytest.fixture
-def inspections(monkeypatch) -> list[str]:
-    """The names of all checkpoints that were parsed."""
-    seen, inspect = [], TfObject.inspect
-
-    def counted(self, folder, name, **settings):
-        seen.append(name)
-        return inspect(self, folder, name, **settings)
-
-    monkeypatch.setattr(TfObject, "inspect", counted)
-    return seen
 
 
 def test_named_checkpoints_are_found_at_once(put, new_catalog, clock):

@@ -6,7 +6,7 @@ import threading
 import time
 
 import pytest
-from fakes import save
+from fakes import put, save
 from faults import failing, path_of
 
 from sidecar.checkpoints.inspect import inspect_one
@@ -20,23 +20,6 @@ CODES = [errno.EIO, errno.EACCES, errno.ESTALE]
 
 def names(scan) -> list[str]:
     return [found.checkpoint.name for found in scan.found]
-
-
-def put(folder, step: int):
-    """Save one more checkpoint in a folder."""
-    there = [int(each.stem.removeprefix("ckpt-")) for each in folder.glob("ckpt-*.index")]
-    save(folder, step, keep=there)
-    return folder
-
-
-@pytest.fixture
-def catalog(new_catalog):
-    """A catalog that looks into some sub-folders."""
-
-    def new(*patterns, **settings):
-        return new_catalog(checkpoint_glob=tuple(patterns), **settings)
-
-    return new
 
 
 def test_what_is_broken_says_where(root, catalog, clock):

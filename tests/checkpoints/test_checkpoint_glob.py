@@ -2,7 +2,7 @@
 
 import pytest
 from catalogs import make_catalog
-from fakes import save
+from fakes import put
 
 from sidecar.checkpoints.inspect import restore_path, verify
 from sidecar.retention.pins.pin import pin
@@ -10,23 +10,6 @@ from sidecar.retention.pins.pin import pin
 
 def names(scan) -> list[str]:
     return [found.checkpoint.name for found in scan.found]
-
-
-def put(folder, step: int):
-    """Save one more checkpoint in a folder."""
-    there = [int(each.stem.removeprefix("ckpt-")) for each in folder.glob("ckpt-*.index")]
-    save(folder, step, keep=there)
-    return folder
-
-
-@pytest.fixture
-def catalog(new_catalog):
-    """A catalog that looks into some sub-folders."""
-
-    def new(*patterns, **settings):
-        return new_catalog(checkpoint_glob=tuple(patterns), **settings)
-
-    return new
 
 
 @pytest.mark.parametrize(

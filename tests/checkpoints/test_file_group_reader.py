@@ -82,19 +82,6 @@ def names(scan) -> list[str]:
     return [found.checkpoint.name for found in scan.found]
 
 
-@pytest.fixture
-def inspections(monkeypatch) -> list[str]:
-    """The names of all checkpoints that were parsed."""
-    seen, inspect = [], TfObject.inspect
-
-    def counted(self, folder, name, **settings):
-        seen.append(name)
-        return inspect(self, folder, name, **settings)
-
-    monkeypatch.setattr(TfObject, "inspect", counted)
-    return seen
-
-
 def test_unnamed_checkpoints_have_to_settle(put, new_catalog, clock):
     """`Checkpoint.write` names nothing: found once two looks at least `quiet_seconds` apart saw the same files."""
     put("plain")

@@ -4,7 +4,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from fakes import save
+from fakes import put
 
 from sidecar.checkpoints import files
 from sidecar.checkpoints.subfolder_hint import SubfolderHint, of_several_runs, remedy_below, similar_folder
@@ -13,13 +13,6 @@ from sidecar.system.bounded_calls import HangingError
 
 def names(scan) -> list[str]:
     return [found.checkpoint.name for found in scan.found]
-
-
-def put(folder, step: int):
-    """Save one more checkpoint in a folder."""
-    there = [int(each.stem.removeprefix("ckpt-")) for each in folder.glob("ckpt-*.index")]
-    save(folder, step, keep=there)
-    return folder
 
 
 @pytest.mark.parametrize(

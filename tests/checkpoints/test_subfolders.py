@@ -4,7 +4,7 @@ import os
 import shutil
 
 import pytest
-from fakes import save
+from fakes import put
 
 from sidecar.checkpoints import subfolders
 from sidecar.checkpoints.presence import Presence
@@ -14,23 +14,6 @@ from sidecar.retention.pins.pin import pin
 
 def names(scan) -> list[str]:
     return [found.checkpoint.name for found in scan.found]
-
-
-def put(folder, step: int):
-    """Save one more checkpoint in a folder."""
-    there = [int(each.stem.removeprefix("ckpt-")) for each in folder.glob("ckpt-*.index")]
-    save(folder, step, keep=there)
-    return folder
-
-
-@pytest.fixture
-def catalog(new_catalog):
-    """A catalog that looks into some sub-folders."""
-
-    def new(*patterns, **settings):
-        return new_catalog(checkpoint_glob=tuple(patterns), **settings)
-
-    return new
 
 
 def test_folders_come_and_go(root, catalog, clock):

@@ -1,14 +1,10 @@
 """Report a trial of the newest checkpoint while training deletes it."""
 
-import pytest
 from fakes import save
 
-from sidecar.commands.check import trial
 from sidecar.commands.check.report import summary
 from sidecar.errors import EvaluationFailedError
-from sidecar.protocol.messages import Joined, Ready
 from sidecar.protocol.records import Result, Value
-from sidecar.settings import Settings
 
 
 def result():
@@ -24,28 +20,6 @@ def result():
         saves=(),
         notes=("the model draws random numbers",),
     )
-
-
-@pytest.fixture
-def try_task(place, catalog, monkeypatch):
-    """Tries a task whose worker does for each checkpoint what the function does; returns the findings."""
-    settings = Settings(checkpoint_dir=place, task="my_eval.py:task", framework="python")
-
-    def run(evaluate):
-        def evaluated(_settings, checkpoint, _path, _make_workers, seen):
-            for event in (Ready("python", "3"), Joined("g", "digest", {}, ("test",))):
-                seen.note(event)
-            return evaluate(checkpoint, seen)
-
-        monkeypatch.setattr(trial, "_evaluate", evaluated)
-
-        def newest():
-            found = catalog.scan().found
-            return found[-1] if found else None
-
-        return list(trial.try_task(settings, None, newest))
-
-    return run
 
 
 def lose(place, checkpoint):

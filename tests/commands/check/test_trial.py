@@ -7,9 +7,8 @@ from fakes import save
 
 from sidecar.commands.check import trial
 from sidecar.errors import EvaluationFailedError, StorageError
-from sidecar.protocol.messages import Failed, Joined, Ready
+from sidecar.protocol.messages import Failed
 from sidecar.protocol.records import MOST_METRICS, Result, Value
-from sidecar.settings import Settings
 
 
 def result():
@@ -25,28 +24,6 @@ def result():
         saves=(),
         notes=("the model draws random numbers",),
     )
-
-
-@pytest.fixture
-def try_task(place, catalog, monkeypatch):
-    """Tries a task whose worker does for each checkpoint what the function does; returns the findings."""
-    settings = Settings(checkpoint_dir=place, task="my_eval.py:task", framework="python")
-
-    def run(evaluate):
-        def evaluated(_settings, checkpoint, _path, _make_workers, seen):
-            for event in (Ready("python", "3"), Joined("g", "digest", {}, ("test",))):
-                seen.note(event)
-            return evaluate(checkpoint, seen)
-
-        monkeypatch.setattr(trial, "_evaluate", evaluated)
-
-        def newest():
-            found = catalog.scan().found
-            return found[-1] if found else None
-
-        return list(trial.try_task(settings, None, newest))
-
-    return run
 
 
 def test_files_of_several_models_get_the_line_that_chooses_one(try_task, place, monkeypatch):

@@ -1,7 +1,9 @@
 """Sinks that note what they get, and deliveries to them with short pauses."""
 
+import sys
 import threading
 import time
+import types
 
 import pytest
 from fakes import ListLog
@@ -96,3 +98,16 @@ def journal_reads(monkeypatch):
     reads = []
     monkeypatch.setattr(waiting_events, "stored_entries", lambda storage: reads.append(1) or stored_entries(storage))
     return reads
+
+
+@pytest.fixture
+def scalars(monkeypatch):
+    """Read a folder with TensorBoard's reader: by tag, the steps and the numbers."""
+    monkeypatch.setitem(sys.modules, "tensorboard.compat.notf", types.ModuleType("notf"))
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    def read(folder):
+        events = EventAccumulator(str(folder), size_guidance={"scalars": 0}).Reload()
+        return {tag: [(each.step, each.value) for each in events.Scalars(tag)] for tag in events.Tags()["scalars"]}
+
+    return read

@@ -1,8 +1,6 @@
 """Write a file that TensorBoard reads, whatever state a killed writer left."""
 
 import math
-import sys
-import types
 
 import pytest
 from journals import Journal
@@ -35,19 +33,6 @@ def evaluation():
         return Evaluation(run="mnist", plan=1, checkpoint=checkpoint, result=result, milliseconds=at, id=f"{RUN}-1")
 
     return make
-
-
-@pytest.fixture
-def scalars(monkeypatch):
-    """Read a folder with TensorBoard's reader: by tag, the steps and the numbers."""
-    monkeypatch.setitem(sys.modules, "tensorboard.compat.notf", types.ModuleType("notf"))
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-
-    def read(folder):
-        events = EventAccumulator(str(folder), size_guidance={"scalars": 0}).Reload()
-        return {tag: [(each.step, each.value) for each in events.Scalars(tag)] for tag in events.Tags()["scalars"]}
-
-    return read
 
 
 def test_every_state_in_which_a_killed_writer_leaves_the_file(tmp_path, evaluation, scalars):

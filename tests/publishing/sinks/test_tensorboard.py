@@ -8,7 +8,6 @@ import socket
 import subprocess
 import sys
 import time
-import types
 from contextlib import closing
 from dataclasses import replace
 from urllib.error import URLError
@@ -62,19 +61,6 @@ def evaluation():
         return Evaluation(run="mnist", plan=1, checkpoint=checkpoint, result=result, milliseconds=at, id=f"{RUN}-1")
 
     return make
-
-
-@pytest.fixture
-def scalars(monkeypatch):
-    """Read a folder with TensorBoard's reader: by tag, the steps and the numbers."""
-    monkeypatch.setitem(sys.modules, "tensorboard.compat.notf", types.ModuleType("notf"))
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-
-    def read(folder):
-        events = EventAccumulator(str(folder), size_guidance={"scalars": 0}).Reload()
-        return {tag: [(each.step, each.value) for each in events.Scalars(tag)] for tag in events.Tags()["scalars"]}
-
-    return read
 
 
 def test_its_reader_has_every_number(tmp_path, evaluation, scalars):

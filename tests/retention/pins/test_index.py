@@ -4,7 +4,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from fakes import save
+from fakes import put
 
 from sidecar.checkpoints.inspect import restore_path, verify
 from sidecar.retention.pins.pin import pin
@@ -12,13 +12,6 @@ from sidecar.retention.pins.pin import pin
 
 def names(scan) -> list[str]:
     return [found.checkpoint.name for found in scan.found]
-
-
-def put(folder, step: int):
-    """Save one more checkpoint in a folder."""
-    there = [int(each.stem.removeprefix("ckpt-")) for each in folder.glob("ckpt-*.index")]
-    save(folder, step, keep=there)
-    return folder
 
 
 @pytest.fixture
