@@ -72,7 +72,7 @@ class RunHistory:
                 self.state.apply(record)
             newest = list(self.state.entries)
             end = 0 if len(newest) == self.state.log.count else newest[0].plan.plan
-            # Of the oldest plan that is known, a part of the entries may be forgotten.
+            # The log may have forgotten some entries of the oldest plan that it knows: these are read again below.
             yield from reversed([entry for entry in newest if entry.plan.plan > end])
             while end > 0:
                 first = max(1, end - _BACK + 1)

@@ -1,25 +1,16 @@
 """Report a trial of the newest checkpoint while training deletes it."""
 
 from fakes import save
+from records import make_result
 
 from sidecar.commands.check.report import summary
 from sidecar.errors import EvaluationFailedError
-from sidecar.protocol.records import Result, Value
+from sidecar.protocol.records import Value
 
 
 def result():
-    return Result(
-        group="g",
-        workers=1,
-        examples={"test": 8},
-        metrics={"test": {"a": Value(value=0.5, hex=(0.5).hex())}},
-        phases={},
-        variables="v",
-        task="t",
-        profile={},
-        saves=(),
-        notes=("the model draws random numbers",),
-    )
+    measured = {"examples": {"test": 8}, "metrics": {"test": {"a": Value(value=0.5, hex=(0.5).hex())}}}
+    return make_result(notes=("the model draws random numbers",), **measured)
 
 
 def lose(place, checkpoint):

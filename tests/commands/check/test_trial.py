@@ -4,26 +4,17 @@ from dataclasses import replace
 
 import pytest
 from fakes import save
+from records import make_result
 
 from sidecar.commands.check import trial
 from sidecar.errors import EvaluationFailedError, StorageError
 from sidecar.protocol.messages import Failed
-from sidecar.protocol.records import MOST_METRICS, Result, Value
+from sidecar.protocol.records import MOST_METRICS, Value
 
 
 def result():
-    return Result(
-        group="g",
-        workers=1,
-        examples={"test": 8},
-        metrics={"test": {"a": Value(value=0.5, hex=(0.5).hex())}},
-        phases={},
-        variables="v",
-        task="t",
-        profile={},
-        saves=(),
-        notes=("the model draws random numbers",),
-    )
+    measured = {"examples": {"test": 8}, "metrics": {"test": {"a": Value(value=0.5, hex=(0.5).hex())}}}
+    return make_result(notes=("the model draws random numbers",), **measured)
 
 
 def test_files_of_several_models_get_the_line_that_chooses_one(try_task, place, monkeypatch):
