@@ -16,7 +16,7 @@ pytestmark = pytest.mark.timeout(240)
 @pytest.fixture(scope="module", params=FRAMEWORKS)
 def cluster(request):
     made = request.getfixturevalue(request.param)()
-    for node in ("worker-0", "worker-1"):
+    for node in ("worker-0", "worker-1", "worker-2"):
         made.start(node)
     yield made
     made.end()
@@ -31,15 +31,18 @@ def _free(cluster):
 
 @pytest.mark.nightly
 def test_a_node_comes_while_a_plan_is_open(cluster):
-    """The open plan ends as it was meant; the next lists the newcomer."""
-    saved, ranks = cluster.held(workers=2)
-    cluster.start("worker-2")
+    """The open plan ends as it was meant; the next lists the newcomer, and once it has left, nobody waits for it."""
+    saved, ranks = cluster.held(workers=3)
+    cluster.start("worker-3")
     first = cluster.daemons["worker-0"]
-    first.until(lambda: sum(first.status()["members"].values()) == 3, "the newcomer's heartbeat")
+    first.until(lambda: sum(first.status()["members"].values()) == 4, "the newcomer's heartbeat")
     cluster.free()
     (row,) = cluster.recovers(saved)
-    assert row["workers"] == len(ranks) == 2
+    assert row["workers"] == len(ranks) == 3
     cluster.is_whole()
+    (row,) = cluster.evaluated(cluster.save())
+    assert row["workers"] == 4
+    cluster.daemons["worker-3"].end(signal.SIGTERM)
     (row,) = cluster.evaluated(cluster.save())
     assert row["workers"] == 3
 
