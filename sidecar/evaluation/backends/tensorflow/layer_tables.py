@@ -94,8 +94,19 @@ def _unique_name(number: int, layer: Any, others: Mapping[str, Any]) -> str:
 
 def has_tables_in_checkpoints(layer: Any) -> bool:
     """Return whether a layer has tables, and an object checkpoint holds the entries of all of them."""
-    kinds = [is_mutable for *_, is_mutable in _tables(layer)]
+    kinds = [_is_mutable(table) for _, table, *_ in _tables(layer)]
     return bool(kinds) and all(kinds)
+
+
+def constant_tables_of(model: Any) -> list[tuple[Any, Any, Any]]:
+    """Return layer, keys and values of each table that is part of a graph, in the order of the objects of the model."""
+    found = {
+        id(table): (layer, keys, values)
+        for layer in holders_in(model)
+        for _, table, keys, values in _tables(layer)
+        if not _is_mutable(table)
+    }
+    return [found[id(each)] for each in tf.train.TrackableView(model).descendants() if id(each) in found]
 
 
 def idf_of(layer: Any) -> Any:
@@ -106,18 +117,21 @@ def idf_of(layer: Any) -> Any:
     return None
 
 
-def _tables(layer: Any) -> Iterator[tuple[str, Any, Any, bool]]:
-    """Yield name, keys and values of each lookup table of a layer, and whether the table is mutable."""
+def _tables(layer: Any) -> Iterator[tuple[str, Any, Any, Any]]:
+    """Yield each lookup table of a layer: its name, itself, its keys and its values."""
     for owner in [owner for owner in (layer, _inner_of(layer)) if owner is not None]:
         for name, attribute in sorted(vars(owner).items()):
             is_vocabulary = isinstance(attribute, tf.lookup.StaticVocabularyTable)
             table: Any = getattr(attribute, "_table", None) if is_vocabulary else attribute
-            is_mutable = isinstance(table, tf.lookup.experimental.MutableHashTable)
-            if is_mutable or isinstance(table, tf.lookup.StaticHashTable):
+            if _is_mutable(table) or isinstance(table, tf.lookup.StaticHashTable):
                 with contextlib.suppress(tf.errors.FailedPreconditionError):  # not initialized
                     keys, values = (np.asarray(part) for part in table.export())
                     if keys.size:
-                        yield name, keys, values, is_mutable
+                        yield name, table, keys, values
+
+
+def _is_mutable(table: Any) -> bool:
+    return isinstance(table, tf.lookup.experimental.MutableHashTable)
 
 
 def _inner_of(layer: Any) -> Any:
@@ -127,7 +141,7 @@ def _inner_of(layer: Any) -> Any:
 
 def _feed_tables(digest: Any, layer: Any) -> bool:
     has_tables = False
-    for name, keys, values, _ in _tables(layer):
+    for name, _, keys, values in _tables(layer):
         order = np.argsort(keys, axis=0, kind="stable")
         digest.update(name.encode())
         feed(digest.update, keys[order])

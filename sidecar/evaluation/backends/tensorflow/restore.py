@@ -20,7 +20,7 @@ import tensorflow as tf
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 from tensorflow.core.protobuf import trackable_object_graph_pb2
 
-from sidecar.evaluation.backends.tensorflow import orbax
+from sidecar.evaluation.backends.tensorflow import orbax, saved_tables
 from sidecar.evaluation.backends.tensorflow.completeness import (
     NONE,
     Exceptions,
@@ -136,19 +136,23 @@ def restore(model: Any, path: str, make_root: Callable[[Any], Any] | None, excep
             notes = orbax.load(variables, plain, exceptions)
         return Restored(finalize(model), notes)
     root = make_root(model) if make_root is not None else None
-    if Path(path).is_dir():
+    folder = Path(path) if Path(path).is_dir() else None
+    if folder is not None:
         if has_index(path):  # TensorFlow's readers would always take the folder
             raise EvaluationError("mismatch", f"{path} is a folder, and {path}.index lies next to it: move one of them")
         path = str(Path(path, *_VARIABLES))
     with readable(path) as plain:
         try:
-            restored = _restore(model, variables, plain, root, exceptions)
+            restored = _restore(model, variables, plain, root, exceptions, folder)
             return replace(restored, layers=restored.layers + finalize(model))
         except (tf.errors.OpError, DecodeError, IndexError) as error:
             raise _failure(error, plain) from error
 
 
-def _restore(model: Any, variables: list[Any], path: str, root: Any, exceptions: Exceptions) -> Restored:
+def _restore(
+    model: Any, variables: list[Any], path: str, root: Any, exceptions: Exceptions, folder: Path | None
+) -> Restored:
+    """Restore an object checkpoint; `folder`: that of the SavedModel which it is part of."""
     try:
         reader = tf.train.load_checkpoint(path)
     except ValueError as error:  # a later version of TensorFlow wrote it, and this version cannot read it
@@ -169,12 +173,20 @@ def _restore(model: Any, variables: list[Any], path: str, root: Any, exceptions:
     all_variables = variables_of(model)
     pairs = [(layer_of(plain_name(all_variables[index])), layer_of(name)) for index, name in binding.names.items()]
     require_same_layers(model, pairs, path)
+    layers, differing = ([], []) if folder is None else saved_tables.compare(model, folder)
+    tables = [each.value for each in differing]
+    if exceptions.refused(tables):
+        raise EvaluationError(
+            "mismatch",
+            f"{folder} was saved with other vocabularies than the model has: {saved_tables.described(differing)}. ",
+            remedy=saved_tables.remedy(differing),
+        )
     _assign(variables_of(model), binding, path)
-    notes = chosen + exceptions.notes(binding.unbound, binding.missing(variables))
+    notes = chosen + exceptions.notes([*binding.unbound, *tables], binding.missing(variables))
     if not binding.has_more:
-        return Restored([], notes)
+        return Restored(layers, notes)
     _checkpoint(binding.candidate).restore(path).expect_partial()
-    return Restored(list(filter(has_tables_in_checkpoints, layers_of(model))), notes)
+    return Restored(layers + list(filter(has_tables_in_checkpoints, layers_of(model))), notes)
 
 
 def _restore_by_name(model: Any, variables: list[Any], path: str, reader: Any, exceptions: Exceptions) -> Restored:

@@ -11,18 +11,18 @@ from typing import Any, Final
 import tensorflow as tf
 
 from sidecar.evaluation.backends.tensorflow.restore import STORAGE_ERRORS
+from sidecar.evaluation.backends.tensorflow.saved_tables import MARKER
 from sidecar.evaluation.backends.tensorflow.weights import NAME, as_os_error
 from sidecar.evaluation.failures import EvaluationError
 
-_MARKER: Final = "saved_model.pb"
-_NEEDED: Final = (_MARKER, "variables/variables.index", "variables/variables.data-*")
+_NEEDED: Final = (MARKER, "variables/variables.index", "variables/variables.data-*")
 _DAMAGE_ERRORS: Final = (tf.errors.DataLossError, IndexError)  # and `OpError` itself, from checkpoint readers
 _MAX_CHARACTERS: Final = 500  # of TensorFlow's message, which may list all operations
 
 
 def is_saved_model(path: str) -> bool:
     """Return whether a path is that of a SavedModel, and not also the prefix of another checkpoint."""
-    return Path(path, _MARKER).is_file() and not Path(f"{path}.index").exists()
+    return Path(path, MARKER).is_file() and not Path(f"{path}.index").exists()
 
 
 class SavedGraph:
