@@ -10,6 +10,9 @@ DOCS_READY := $(VENV)/.docs-ready
 # MLflow's server excludes versions that the other tools need (pyarrow), so it has an environment of its own.
 MLFLOW_VENV := .venv-mlflow
 MLFLOW_READY := $(MLFLOW_VENV)/.ready
+# Servers of object storage, of PyPI and of npm. The product needs none of what they need.
+BUCKETS_VENV := .venv-buckets
+BUCKETS_READY := $(BUCKETS_VENV)/.ready
 NEWER = $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed, $(PYTHON) is " + sys.version.split()[0] + ": name another with make PYTHON=…")'
 PIP := $(BIN)/pip install --disable-pip-version-check --constraint tests/constraints.txt
 # One more than the two cores of CI: daemons and groups wait now and then.
@@ -36,7 +39,7 @@ export PYTHONPATH := $(CURDIR)$(if $(PYTHONPATH),:$(PYTHONPATH))
 endif
 endif
 endif
-EXTRAS := tensorflow torch mlflow dev docs
+EXTRAS := tensorflow torch mlflow buckets dev docs
 define MISSING
 import importlib.metadata, re, sys, tomllib
 project = tomllib.load(open("pyproject.toml", "rb"))["project"]
@@ -62,22 +65,22 @@ demo: $(or $(wildcard $(READY)),$(DEMO_READY))  ## Train on real digits and watc
 	@echo 'Training a small model and evaluating its 8 checkpoints, which takes 1 to 2 minutes. Ctrl-C ends it.'
 	@$(BIN)/sidecar demo $(ARGS)
 
-test: lint $(MLFLOW_READY)  ## Run every check and the tests of every part, with real processes and faults (10 to 14 minutes on two cores; ARGS="tests/daemon -x").
+test: lint $(MLFLOW_READY) $(BUCKETS_READY)  ## Run every check and the tests of every part, with real processes and faults (10 to 14 minutes on two cores; ARGS="tests/daemon -x").
 	$(PYTEST) -m 'not nightly' $(ARGS)
 
 test-fast: $(READY)  ## Run the tests that import no framework and start no process for seconds (1 minute).
 	PYTHONPATH=tests$(if $(PYTHONPATH),:$(PYTHONPATH)) $(PYTEST) -p no_framework $(COVERAGE) -m 'not tensorflow and not torch and not seconds and not nightly' $(SECONDS:%=--ignore=%) $(ARGS)
 
-coverage: $(READY) $(MLFLOW_READY)  ## Run the tests of `make test`; fail if they reach less of the package than they did.
+coverage: $(READY) $(MLFLOW_READY) $(BUCKETS_READY)  ## Run the tests of `make test`; fail if they reach less of the package than they did.
 	$(PYTEST) --cov --cov-report=term:skip-covered --cov-fail-under=$(COVERAGE_FLOOR) -m 'not nightly' $(ARGS)
 
 coverage-fast: $(READY)  ## Run `make test-fast`; fail if it reaches less of the package than it did.
 	$(MAKE) test-fast COVERAGE='--cov --cov-report= --cov-fail-under=$(COVERAGE_FAST_FLOOR)'
 
-test-all: lint $(MLFLOW_READY)  ## Run the whole suite: all metric classes, 2,000 schedules, mutations, recordings made again (35 minutes).
+test-all: lint $(MLFLOW_READY) $(BUCKETS_READY)  ## Run the whole suite: all metric classes, 2,000 schedules, mutations, recordings made again (35 minutes).
 	$(PYTEST) $(ARGS)
 
-test-rest: $(READY) $(MLFLOW_READY)  ## Run what `make test` leaves to `make test-all`.
+test-rest: $(READY) $(MLFLOW_READY) $(BUCKETS_READY)  ## Run what `make test` leaves to `make test-all`.
 	$(PYTEST) -m nightly $(ARGS)
 
 test-gpu: $(READY)  ## Run what needs a GPU; where there is none, say so and try nothing.
@@ -129,10 +132,11 @@ dist: $(READY)  ## Build the wheel and the sdist into dist/: the same bytes from
 release-notes:  ## Print what CHANGELOG.md says about a release (TAG=v0.2.0).
 	@awk -v head='## [$(TAG:v%=%)]' 'index($$0, "## [") == 1 { on = index($$0, head) == 1; next } on' CHANGELOG.md
 
-hashes:  ## Write the hashes of what CI installs anew, from the versions in tests/constraints.txt and tests/mlflow-server.txt.
+hashes:  ## Write the hashes of what CI installs anew, from the versions in tests/constraints.txt and of the servers that tests start.
 	@$(PYTHON) -m venv .venv-hashes && .venv-hashes/bin/pip install --quiet --disable-pip-version-check uv
 	@$(call HASHED,tests/constraints.txt,tests/hashes.txt)
 	@$(call HASHED,tests/mlflow-server.txt,tests/mlflow-server.txt)
+	@$(call HASHED,tests/bucket_servers/python.txt,tests/bucket_servers/python.txt)
 	@rm -rf .venv-hashes
 
 soak:  ## Run docker-compose.yml for ten minutes, restart a trainer meanwhile, count (Docker).
@@ -145,12 +149,23 @@ try-readme: $(READY)  ## Type the README in two terminals of a chroot without an
 	$(BIN)/python tests/deploy/readme/try
 
 clean:  ## Remove the virtual environment and what tools left.
-	rm -rf $(if $(FOREIGN),,$(VENV)) $(MLFLOW_VENV) .venv-3.* build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .coverage .coverage.* sidecar-demo site
+	rm -rf $(if $(FOREIGN),,$(VENV)) $(MLFLOW_VENV) $(BUCKETS_VENV) .venv-3.* build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .coverage .coverage.* sidecar-demo site
 
 $(MLFLOW_READY): tests/mlflow-server.txt
 	@$(NEWER)
 	$(PYTHON) -m venv $(MLFLOW_VENV)
 	$(MLFLOW_VENV)/bin/pip install --quiet --disable-pip-version-check --no-deps --requirement tests/mlflow-server.txt
+	@touch $@
+
+$(BUCKETS_READY): $(wildcard tests/bucket_servers/*)
+	@$(NEWER)
+	$(PYTHON) -m venv $(BUCKETS_VENV)
+	$(BUCKETS_VENV)/bin/pip install --quiet --disable-pip-version-check --no-deps --requirement tests/bucket_servers/python.txt
+	cp tests/bucket_servers/package*.json $(BUCKETS_VENV)
+	@if command -v npm >/dev/null; then \
+	  npm ci --prefix $(BUCKETS_VENV) --ignore-scripts --no-audit --no-fund --no-update-notifier --loglevel error && \
+	  ln -sf ../node_modules/.bin/azurite-blob ../node_modules/.bin/s3rver $(BUCKETS_VENV)/bin/; \
+	else echo '!!! NO NPM HERE: tests that start azurite or s3rver are skipped' >&2; fi
 	@touch $@
 
 ifdef FOREIGN
@@ -163,9 +178,9 @@ $(READY): pyproject.toml tests/constraints.txt
 ifdef HASHES
 	$(BIN)/pip install --disable-pip-version-check --quiet --no-deps --require-hashes --requirement tests/hashes.txt
 	@echo '!!! NOT COMPARED with a hash: torch, whose builds for CPUs are not on the package index' >&2
-	$(PIP) --quiet --no-build-isolation --editable '.[tensorflow,torch,mlflow,dev,docs]'
+	$(PIP) --quiet --no-build-isolation --editable '.[tensorflow,torch,mlflow,buckets,dev,docs]'
 else
-	$(PIP) --quiet --editable '.[tensorflow,torch,mlflow,dev,docs]'
+	$(PIP) --quiet --editable '.[tensorflow,torch,mlflow,buckets,dev,docs]'
 endif
 	@echo '$(CURDIR)' > $@
 

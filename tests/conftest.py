@@ -9,11 +9,13 @@ import signal
 import subprocess
 import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from bucket_server import PROGRAMS, BucketServer
 
 # Read by libgomp when a test imports torch. Its threads would spin at barriers and take the cores from other tests.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
@@ -81,6 +83,17 @@ def needs() -> Callable[..., str]:
         return found
 
     return find
+
+
+@pytest.fixture
+def start_bucket(needs, tmp_path) -> Iterator[Callable[[str], BucketServer]]:
+    """`start_bucket("localbucket")` is that server with a bucket; each is killed at the end of the test."""
+    with ExitStack() as servers:
+
+        def start(name: str) -> BucketServer:
+            return servers.enter_context(BucketServer(needs(name, PROGRAMS), tmp_path / f"server-{name}"))
+
+        yield start
 
 
 @pytest.fixture(autouse=True)

@@ -47,7 +47,9 @@ def packages(environment: Path) -> Path:
 
 def needing(*names: str) -> str:
     """Return the metadata of a project that needs these packages for everything."""
-    extras = "".join(f"{extra} = {list(names)}\n" for extra in ("tensorflow", "torch", "mlflow", "dev", "docs"))
+    extras = "".join(
+        f"{extra} = {list(names)}\n" for extra in ("tensorflow", "torch", "mlflow", "buckets", "dev", "docs")
+    )
     return f"[project]\ndependencies = {list(names)}\n[project.optional-dependencies]\n{extras}"
 
 
