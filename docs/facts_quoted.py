@@ -150,12 +150,12 @@ QUOTED: Final[Mapping[str, Mapping[str, Callable[[], str]]]] = {
     },
     "docs/how-to/results.md": {
         "the first {} metrics are plotted": _counted("commands/history_plot.py", "PLOTS_SHOWN", words=True),
-        "of its last {} evaluations": _counted("commands/status/live_tables.py", "_EVALUATIONS_SHOWN"),
+        "of its last {} evaluations": _counted("commands/status/live_view.py", "_EVALUATIONS_SHOWN"),
         "for the {} best ones": _counted("coordination/totals.py", "RANKED", words=True),
         "for the newest {} evaluations": _counted("coordination/journal_state.py", "FOLDERS_KEPT"),
     },
     "docs/how-to/see-results.md": {
-        "of the last {} evaluations": _counted("commands/status/live_tables.py", "_EVALUATIONS_SHOWN")
+        "of the last {} evaluations": _counted("commands/status/live_view.py", "_EVALUATIONS_SHOWN")
     },
     "docs/how-to/troubleshooting.md": {
         "each is cut to {} MiB": _counted("daemon/workers/logs.py", "LOG_BYTES", MIB),

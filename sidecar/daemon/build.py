@@ -13,16 +13,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 from sidecar.coordination.journal_state import JournalState
-from sidecar.daemon.checkpoint_tracker import CheckpointTracker
+from sidecar.daemon.checkpoint_tracker import CheckpointTracker, ScanSelection
 from sidecar.daemon.known_nodes import KnownNodes
 from sidecar.daemon.loop import Daemon, StorageRequests
 from sidecar.daemon.lost_checkpoints import LostCheckpoints
 from sidecar.daemon.operator_warnings import OperatorWarnings
 from sidecar.daemon.plan_runner import PlanRunner
-from sidecar.daemon.record_builder import RecordBuilder
-from sidecar.daemon.request_builder import RequestBuilder
+from sidecar.daemon.request_builder import RecordBuilder, RequestBuilder
 from sidecar.daemon.response_observer import JournalLog, ResponseObserver
-from sidecar.daemon.scan_selection import ScanSelection
 from sidecar.daemon.shutdown import Shutdown
 from sidecar.daemon.state import DaemonState
 from sidecar.daemon.storage_health import StorageHealth

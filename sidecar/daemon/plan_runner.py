@@ -8,8 +8,7 @@ from pathlib import Path
 
 from sidecar.checkpoints.inspect import restore_path
 from sidecar.coordination.journal_state import Closed
-from sidecar.daemon.plan_execution import Failure, PlanExecution, Success
-from sidecar.daemon.plan_times import PlanTimes
+from sidecar.daemon.plan_execution import Failure, PlanExecution, PlanTimes, Success
 from sidecar.daemon.shutdown import Shutdown
 from sidecar.daemon.state import DaemonState
 from sidecar.daemon.storage_schedule import StorageSchedule

@@ -1,22 +1,22 @@
 """Hold the knowledge of one daemon: the journal, the live nodes, the checkpoints in the directory, and its timers.
 
 The loop reports events to it. The policy decides by `view`, other nodes read `heartbeat`, and `status_report` shows the
-state to people. No I/O and no clock. Times are seconds of the daemon's own clock.
+state to people. `Timers` are the times by which the policy waits; `Statistics` are counts, on which no decision
+depends. No I/O and no clock. Times are seconds of the daemon's own clock.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
 from sidecar.checkpoints.scan import DiscoveredCheckpoint, ScanResult
-from sidecar.coordination.journal_state import Closed, Entry, EntryLog, JournalState
+from sidecar.checkpoints.unseen_steps import UnseenSteps
+from sidecar.coordination.journal_state import Closed, Entry, EntryLog, JournalState, Settled
 from sidecar.coordination.liveness import HeartbeatReadings
 from sidecar.coordination.snapshot import RECENT
 from sidecar.daemon.checkpoint_tracker import CheckpointTracker
 from sidecar.daemon.known_nodes import KnownNodes
 from sidecar.daemon.shutdown import Shutdown
-from sidecar.daemon.statistics import Statistics
-from sidecar.daemon.timers import Timers
 from sidecar.daemon.training_progress import TrainingProgress
 from sidecar.daemon.workers.pool import group_id
 from sidecar.policy.disputes import is_disputed, is_seen_by_others
@@ -25,7 +25,7 @@ from sidecar.policy.group_formation import is_outgrown
 from sidecar.policy.node_identity import Identity
 from sidecar.policy.proposers import publisher
 from sidecar.policy.rules import GroupRules
-from sidecar.policy.view import CheckpointsView, NodesView, View
+from sidecar.policy.view import CheckpointsView, NodesView, TimersView, View
 from sidecar.protocol.export_rule import ExportRule
 from sidecar.protocol.heartbeat import (
     SEGMENTS_KNOWN,
@@ -37,7 +37,8 @@ from sidecar.protocol.heartbeat import (
     Slot,
 )
 from sidecar.protocol.records import Key, Outcome, Plan, Settlement, folder_name
-from sidecar.protocol.states import NodeState, OutcomeStatus
+from sidecar.protocol.states import NodeState, OutcomeStatus, Verdict
+from sidecar.retention.exports.export_report import NO_EXPORTS, ExportsReport
 from sidecar.retention.pins.policy import PinPolicy
 from sidecar.retention.saves.best import exported
 
@@ -45,6 +46,116 @@ _NO_KEYS: Final = frozenset[Key]()
 
 _ATTENDED: Final = 6
 """The most nodes of one kind whose heartbeats are read before those of others."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Timers:
+    """Hold the times at which one daemon saw each condition begin."""
+
+    plan_opened_at: float = 0.0
+    scanned_at: float = 0.0  # when the newest scan of the checkpoint directory was requested
+    last_activity_at: float = 0.0  # when the journal or the directory last changed
+    failed_at: dict[Key, float] = field(default_factory=dict)  # when a checkpoint's last failure was read
+    _work_waiting_since: float | None = None
+    _standbys: frozenset[str] = frozenset()  # workers that could be listed
+    _first_standby_at: float = 0.0
+    _newest_standby_at: float = 0.0
+    _waiting_phases: tuple[str, ...] = ()  # of the open plan's ranks, if all of them wait for each other
+    _phases_since: float = 0.0
+
+    def note_plan(self, plan: Plan, now: float) -> None:
+        """Note that a plan was read, so that nobody waits for a proposal any more."""
+        self.last_activity_at = self.plan_opened_at = now
+        self._work_waiting_since = None
+        for settlement in plan.settles:
+            if settlement.verdict == Verdict.REQUEUED:  # a person wants the next attempt at once
+                self.failed_at.pop(settlement.key, None)
+
+    def note_outcome(self, key: Key, now: float, *, failed: bool) -> None:
+        """Note that the outcome of an attempt at a checkpoint was read."""
+        self.last_activity_at = now
+        if failed:
+            self.failed_at[key] = now
+        else:
+            self.failed_at.pop(key, None)
+
+    def note_scan(self, requested_at: float, now: float, *, changed: bool) -> None:
+        """Note a scan of the checkpoint directory, and whether it found anything new."""
+        self.scanned_at = requested_at
+        if changed:
+            self.last_activity_at = now
+
+    def note_collective_phases(self, phases: tuple[str, ...], now: float) -> None:
+        """Note the phases in which all ranks of the open plan wait for each other; empty if not all of them do."""
+        if phases != self._waiting_phases:
+            self._waiting_phases, self._phases_since = phases, now
+
+    def note_ready(self, ready: Sequence[Heartbeat], now: float) -> None:
+        """Note the workers that could be listed. Only a new worker restarts the wait for more of them."""
+        standbys = frozenset(
+            slot.standby for heartbeat in ready for slot in heartbeat.slots if slot.standby is not None
+        )
+        if standbys - self._standbys:
+            if not self._standbys:
+                self._first_standby_at = now
+            self._newest_standby_at = now
+        self._standbys = standbys
+
+    def note_work(self, now: float, *, waiting: bool) -> None:
+        """Note whether there is work and no plan."""
+        if not waiting:
+            self._work_waiting_since = None
+        elif self._work_waiting_since is None:
+            self._work_waiting_since = now
+
+    def view(self) -> TimersView:
+        """Return the times by which the policy decides."""
+        return TimersView(
+            plan_opened_at=self.plan_opened_at,
+            all_ranks_waiting_since=self._phases_since if self._waiting_phases else None,
+            work_waiting_since=self._work_waiting_since,
+            first_standby_at=self._first_standby_at,
+            newest_standby_at=self._newest_standby_at,
+            failed_at=self.failed_at,
+            last_activity_at=self.last_activity_at,
+        )
+
+
+@dataclass(slots=True, kw_only=True)
+class Statistics:
+    """Hold the counts and sizes of one daemon since it started."""
+
+    pins_bytes: int = 0
+    saves_bytes: int = 0
+    exports: ExportsReport = NO_EXPORTS
+    journal_problems: tuple[str, ...] = ()  # why the newest snapshot or segment could not be written
+    groups_formed: int = 0
+    group: tuple[str, ...] = ()  # the workers of the newest evaluation
+    gaps: UnseenSteps = field(default_factory=UnseenSteps)
+
+    def note_saves(self, saves_bytes: int, journal_problems: tuple[str, ...]) -> None:
+        """Note the size of what workers saved, and why the journal grows."""
+        self.saves_bytes, self.journal_problems = saves_bytes, journal_problems
+
+    def note_scan(self, pins_bytes: int, exports: ExportsReport) -> None:
+        """Note the size of pins, and the exports."""
+        self.pins_bytes, self.exports = pins_bytes, exports
+
+    def note_group(self, plan: Plan | None, *, live: bool) -> None:
+        """Note the group of the newest evaluation, and count it if it is new. `live`: its record is new, too."""
+        group = tuple(member.worker for member in plan.members or ()) if plan is not None else ()
+        self.groups_formed += live and group != self.group
+        self.group = group
+
+    def note_names(self, record: Plan | Outcome, entries: Sequence[Entry], is_there: Callable[[str], bool]) -> None:
+        """Note that some node saw the checkpoints that a record names, which ends the gaps before settled ones."""
+        if isinstance(record, Plan) and record.checkpoint is not None:
+            self.gaps.journaled(record.checkpoint.name, is_there, settled=False)
+        for entry in entries:
+            about = entry.settlement if isinstance(entry, Settled) else entry.plan.checkpoint
+            if about is not None:
+                settled = isinstance(entry, Settled) or entry.outcome.status == OutcomeStatus.SUCCEEDED
+                self.gaps.journaled(about.name, is_there, settled=settled)
 
 
 @dataclass(slots=True, kw_only=True)

@@ -2,7 +2,7 @@
 
 The choice follows from the journal and the scan alone, so all nodes choose the same and a restart changes nothing. Each
 caller chooses among other checkpoints. `retention.pins.policy` chooses those to pin during a scan, for the tasks of all
-nodes. `daemon.scan_selection` chooses once for each reported scan, to show the queue and whether there is work.
+nodes. `daemon.checkpoint_tracker` chooses once for each reported scan, to show the queue and whether there is work.
 `policy.settlements` chooses without checkpoints that end otherwise, and settles the skipped ones.
 """
 

@@ -153,7 +153,7 @@ def test_a_key_is_read_from_a_file_only(tmp_path):
 
 def test_check_looks_at_hooks(settings):
     """The check finds a program that does not exist, and calls no hook."""
-    from sidecar.commands.check.sinks import hooks
+    from sidecar.commands.check.command import hooks
 
     assert list(hooks(settings({}))) == []
     assert [(finding.ok, "best" in finding.text) for finding in hooks(settings({"best": "false"}))] == [(True, True)]

@@ -5,7 +5,7 @@ import sys
 import pytest
 from installed_sinks import install
 
-from sidecar.commands.check.sinks import sinks as check_sinks
+from sidecar.commands.check.command import sinks as check_sinks
 from sidecar.commands.sinks import make_sinks
 from sidecar.errors import SettingsError
 from sidecar.settings import Settings

@@ -1,13 +1,16 @@
 """Track checkpoints from scan to scan: what is new, what vanished, what may go."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from daemon.worlds import found, given_up, holds, look, new_world, plan, scan_of, view
 
-from sidecar.checkpoints.scan import ScanResult
-from sidecar.daemon.checkpoint_tracker import EmptyDirectory, IncompleteEntries
+from sidecar.checkpoints.scan import DiscoveredCheckpoint, ScanResult
+from sidecar.coordination.journal_state import JournalState
+from sidecar.daemon.checkpoint_tracker import EmptyDirectory, IncompleteEntries, ScanSelection
 from sidecar.policy.selection import Selection
+from sidecar.protocol.records import Checkpoint
 
 
 def test_what_vanished_is_given_up_when_no_look_finds_it_for_a_minute():
@@ -177,3 +180,44 @@ def test_a_copy_that_grows_starts_the_time_anew():
     for now in (10.0, 20.0):
         entries.update(ScanResult(copied=frozenset({KEY})), frozenset({KEY}), now)
     assert entries.since == 20.0
+
+
+def scan(*steps):
+    checkpoints = [Checkpoint(name=f"ckpt-{step}", digest=f"{step}", step=step, format="tf_object") for step in steps]
+    items = [
+        DiscoveredCheckpoint(checkpoint=checkpoint, folder=Path("/c"), written_at=0.0, seen_at=0.0)
+        for checkpoint in checkpoints
+    ]
+    return ScanResult(by_key={item.checkpoint.key: item for item in items})
+
+
+@pytest.fixture
+def select():
+    """Select, and return whether that was done anew, with what is to be evaluated."""
+    selection, before = ScanSelection(Selection(every_steps=100)), []
+
+    def run(seen, *, forget=False, task="t1", over=False, before_start=()):
+        if forget:
+            selection.forget()
+        selected = selection.select(seen, JournalState(), task, before_start, over=over)
+        is_new = not before or before[-1] is not selected
+        before.append(selected)
+        return is_new, [checkpoint.step for checkpoint in selected.choice.evaluate]
+
+    return run
+
+
+def test_the_choice_stays_until_something_changes(select):
+    """The scan, this node's task, or the end of training."""
+    seen = scan(100, 150, 160)
+    assert select(seen) == (True, [100])
+    assert select(seen) == (False, [100])
+    assert select(seen, task="t2") == (True, [100])
+    assert select(seen, task="t2", over=True) == (True, [100, 160])
+    assert select(scan(100, 200), task="t2", over=True, forget=True) == (True, [100, 200])
+
+
+def test_checkpoints_from_before_the_start_do_not_count(select):
+    """They are still relevant, because they need a settlement."""
+    seen = scan(100, 150)
+    assert select(seen, before_start={("ckpt-100", "100")}) == (True, [150])

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 from fakes import done, failed
 
-from sidecar.daemon.plan_execution import PlanExecution, Success, odd_nodes
-from sidecar.daemon.plan_times import PlanTimes
+from sidecar.daemon.plan_execution import PlanExecution, PlanTimes, Success, odd_nodes
 from sidecar.daemon.workers.command_specs import EvaluateSpec, TaskSpec
 from sidecar.daemon.workers.pool import group_id
 from sidecar.daemon.workers.process import Exited
@@ -322,3 +321,20 @@ def test_a_failure_that_lasts_is_told_as_the_reporting_nodes_own():
         5.0,
     )
     assert (part.ending.fail.odd, part.ending.fail.lasting) == (("n2",), None)
+
+
+def test_the_daemon_adds_what_only_it_knows():
+    """Detection, agreement, joining and writing come from the daemon; the rest comes from the workers."""
+    times = PlanTimes(agree_seconds=0.25, joining_since=1.0, joined_at=3.0, done_at=5.0)
+    assert times.durations({"evaluate": 0.5}, 0.125, 5.5) == {
+        "detect": 0.125,
+        "agree": 0.25,
+        "join": 2.0,
+        "evaluate": 0.5,
+        "publish": 0.5,
+    }
+
+
+def test_a_warm_group_that_another_node_proposed():
+    """Nothing joined, nothing was agreed here, and nobody watched the checkpoint appear."""
+    assert PlanTimes(done_at=5.0).durations({}, None, 5.0) == {"join": 0.0, "publish": 0.0}

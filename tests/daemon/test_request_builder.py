@@ -1,8 +1,14 @@
 """Which request storage gets next, as the schedule and the policy say."""
 
-from fakes import pass_time, save
+from types import SimpleNamespace
 
+import pytest
+from fakes import pass_time, save
+from records import make_plan
+
+from sidecar.daemon.request_builder import RecordBuilder
 from sidecar.daemon.storage_thread import CreatePlan, JoinRun, Sync
+from sidecar.protocol.records import Checkpoint
 from sidecar.protocol.states import NodeState
 
 
@@ -33,3 +39,22 @@ def test_the_policy_ends_the_run_and_the_node_leaves(new_node):
     assert node.exited == 0
     assert node.of(Sync)[-1].heartbeat.state == NodeState.LEFT
     assert not node.daemon.requests.may_scan()
+
+
+GAN = ["netD_epoch_3.pth", "netG_epoch_3.pth", "netD_epoch_4.pth", "netG_epoch_4.pth"]
+
+
+@pytest.mark.parametrize(("kind", "lasting"), [("mismatch", "checkpoint"), ("mismatch", None), ("task_error", "task")])
+def test_a_daemon_says_it_of_what_does_not_match_the_model(kind, lasting):
+    """Not of workers that differ."""
+    made = [Checkpoint(name=name, digest=name, step=3, format="torch_zip") for name in GAN]
+    state = SimpleNamespace(
+        complete={each.key: SimpleNamespace(checkpoint=each) for each in made},
+        identity=SimpleNamespace(node="n1"),
+    )
+    builder = RecordBuilder(state=state, clock=SimpleNamespace(wall=lambda: 0.0), new_nonce=lambda: "n")
+    plan = make_plan(1, made[0])
+    fail = SimpleNamespace(kind=kind, message="it lacks 'main.0.weight'", node=None, rank=None, odd=(), lasting=lasting)
+    message = builder.failure(plan, fail).message
+    assert message.startswith("it lacks 'main.0.weight'")
+    assert ("netG_epoch_*.pth" in message) == (lasting == "checkpoint")

@@ -2,10 +2,13 @@
 
 import pytest
 from daemon.worlds import given_up, heartbeat, holds, look, meet, new_world, plan, view, waiting
-from records import failure, success
+from heartbeats import make_heartbeat
+from records import A, B, failure, fold, make_plan, settlement_of, success
 
 from sidecar.coordination.liveness import HeartbeatReadings
-from sidecar.protocol.records import Settlement
+from sidecar.daemon.state import Statistics, Timers
+from sidecar.protocol.heartbeat import Slot
+from sidecar.protocol.records import Plan, Settlement
 
 
 def test_nothing_is_decided_before_journal_and_directory_were_read():
@@ -154,3 +157,130 @@ def test_a_pin_is_wanted_for_the_task_of_a_node_that_cannot_be_heard():
         unread = HeartbeatReadings(unread={"n2": "Input/output error"}, unanswered=frozenset({"n2"}))
         state.record_heartbeats(heartbeat("n1", int(now)), unread, now)
     assert holds(state, 30.0, 1) == [1]
+
+
+def test_a_group_is_counted_when_it_is_new():
+    """Count none that the journal already had when the daemon started."""
+    found = Statistics()
+    found.note_group(make_plan(1, workers=("n1.i.1",)), live=False)
+    assert (found.groups_formed, found.group) == (0, ("n1.i.1",))
+    for number, workers in enumerate((("n1.i.1",), ("n1.i.1", "n2.i.1"), ("n1.i.1", "n2.i.1"), ("n1.i.2",)), 2):
+        found.note_group(make_plan(number, workers=workers), live=True)
+    assert (found.groups_formed, found.group) == (2, ("n1.i.2",))
+
+
+def test_a_plan_without_workers_has_no_group():
+    """Forget the group that was there before."""
+    found = Statistics(group=("n1.i.1",))
+    found.note_group(None, live=False)
+    assert found.group == ()
+
+
+def test_names_of_a_record_end_gaps():
+    """Tell the gaps which names the journal settles, and which it only plans."""
+    noted = []
+
+    class Gaps:
+        def journaled(self, name, _, *, settled):
+            noted.append((name, settled))
+
+    found = Statistics(gaps=Gaps())
+    plan = make_plan(1, A, settles=(settlement_of(B, "skipped"),))
+    history = fold()
+    found.note_names(plan, history.apply(plan), lambda _: True)
+    found.note_names(ended := failure(1), history.apply(ended), lambda _: True)
+    again = make_plan(2, A)
+    history.apply(again)
+    found.note_names(ended := success(2), history.apply(ended), lambda _: True)
+    assert noted == [("ckpt-a", False), ("ckpt-b", True), ("ckpt-a", False), ("ckpt-a", True)]
+
+
+KEY = ("ckpt-1", "d" * 64)
+
+
+def ready(*standbys):
+    """Return the heartbeat of one node with these workers."""
+    return make_heartbeat(
+        slots=tuple(
+            Slot(worker=None, group=None, address=None, standby=standby, standby_address=standby and "h:1")
+            for standby in standbys
+        ),
+    )
+
+
+def plan_with(*settles):
+    """Return a plan that evaluates nothing."""
+    return Plan(
+        plan=1,
+        run="r",
+        nonce="p",
+        checkpoint=None,
+        attempt=0,
+        members=None,
+        settles=settles,
+        task="t",
+        proposer="n1",
+        proposed_at="now",
+    )
+
+
+@pytest.mark.parametrize(
+    ("history", "first", "newest"),
+    [
+        ([], 0.0, 0.0),
+        ([(None,)], 0.0, 0.0),
+        ([("a",)], 10.0, 10.0),
+        ([("a",), ("a", "b")], 10.0, 11.0),
+        ([("a", "b"), ("a",)], 10.0, 10.0),
+        ([("a",), (), ("a",)], 12.0, 12.0),
+        ([("a",), ("b",)], 10.0, 11.0),
+    ],
+    ids=["nobody", "no worker yet", "one", "one more", "one less", "all gone and one back", "another one"],
+)
+def test_workers_that_could_be_listed(history, first, newest):
+    """The set grows: that is timed. One that goes brings no other, so it is not waited for."""
+    timers = Timers()
+    for now, standbys in enumerate(history, 10):
+        timers.note_ready([ready(*standbys)], float(now))
+    assert (timers.view().first_standby_at, timers.view().newest_standby_at) == (first, newest)
+
+
+def test_work_is_timed_from_when_it_was_seen_until_a_plan_is_read():
+    """Nodes take turns from then."""
+    timers = Timers(last_activity_at=5.0)
+    assert timers.view().turns_begin_at == 5.0
+    timers.note_work(10.0, waiting=True)
+    timers.note_work(11.0, waiting=True)
+    assert timers.view().turns_begin_at == 10.0
+    timers.note_plan(plan_with(), 12.0)
+    assert (timers.view().work_waiting_since, timers.view().turns_begin_at) == (None, 12.0)
+    timers.note_work(13.0, waiting=True)
+    timers.note_work(14.0, waiting=False)
+    assert timers.view().work_waiting_since is None
+
+
+def test_a_failure_is_timed_until_a_success_or_a_person_ends_it():
+    """The next attempt waits from there."""
+    timers = Timers()
+    timers.note_outcome(KEY, 10.0, failed=True)
+    assert timers.view().failed_at == {KEY: 10.0}
+    timers.note_outcome(KEY, 20.0, failed=False)
+    assert timers.view().failed_at == {}
+    timers.note_outcome(KEY, 30.0, failed=True)
+    requeued = Settlement(name=KEY[0], digest=KEY[1], step=1, verdict="requeued", reason="once more")
+    timers.note_plan(plan_with(requeued), 40.0)
+    assert (timers.view().failed_at, timers.view().last_activity_at) == ({}, 40.0)
+
+
+def test_ranks_that_wait_for_each_other_are_timed_by_phase():
+    """A rank that comes to the next phase begins it anew."""
+    timers = Timers()
+    for now, phases, since in [
+        (10.0, (), None),
+        (11.0, ("1", "hello"), 11.0),
+        (12.0, ("1", "hello"), 11.0),
+        (13.0, ("1", "reduce"), 13.0),
+        (14.0, (), None),
+    ]:
+        timers.note_collective_phases(phases, now)
+        assert timers.view().all_ranks_waiting_since == since

@@ -5,7 +5,7 @@ import math
 import pytest
 
 from sidecar.errors import SettingsError, TaskError
-from sidecar.keras.private_folder import FOLDER
+from sidecar.keras.checkpoint_watch import FOLDER
 
 pytestmark = [
     pytest.mark.tensorflow,

@@ -15,7 +15,7 @@ from sidecar.coordination.exclusions import Exclusions
 from sidecar.daemon import state, storage_thread
 from sidecar.daemon.storage_thread import CreatePlan, StorageThread
 from sidecar.daemon.workers import pool
-from sidecar.policy import decide, eligibility, final_verdicts, group_formation
+from sidecar.policy import decide, eligibility, group_formation, settlements
 from sidecar.policy.actions import Wait
 from sidecar.protocol.codec import from_json
 from sidecar.protocol.records import Outcome, Plan
@@ -131,7 +131,7 @@ _create, _wanted, _judge, _blamed = (
     StorageThread._create,
     state.DaemonState.pin_policy,
     decide.judge_open_plan,
-    final_verdicts.blamed,
+    settlements.blamed,
 )
 _close, _is_settled = journal.Journal.close, CheckpointVerdicts.is_settled
 
@@ -249,7 +249,7 @@ MUTATIONS = (
     ),
     Mutation(
         "a lost group is an attempt",
-        ((final_verdicts, "blamed", _every_failure_counts),),
+        ((settlements, "blamed", _every_failure_counts),),
         ("verdicts are earned", "failed is earned"),
     ),
     Mutation(

@@ -13,8 +13,8 @@ from sidecar.daemon import checkpoint_tracker, state
 from sidecar.daemon.lost_checkpoints import LostCheckpoints
 from sidecar.daemon.plan_execution import Success
 from sidecar.daemon.plan_runner import PlanRunner
-from sidecar.daemon.record_builder import RecordBuilder
-from sidecar.policy import decide, eligibility, end_of_run, final_verdicts, group_formation, settlements
+from sidecar.daemon.request_builder import RecordBuilder
+from sidecar.policy import decide, eligibility, end_of_run, group_formation, settlements
 from sidecar.policy.selection import Selection
 from sidecar.protocol.heartbeat import Heartbeat
 from sidecar.protocol.states import FAILURE_CLASSES
@@ -192,7 +192,7 @@ def _in_turn(alike, *_):
     return list(alike)
 
 
-_exhausted = final_verdicts.verdict_of_failures
+_exhausted = settlements.verdict_of_failures
 _failure = RecordBuilder.failure
 
 
@@ -371,7 +371,7 @@ MUTATIONS = (
     ),
     Mutation(
         "one witness is enough",
-        ((final_verdicts, "verdict_of_failures", _one_is_enough),),
+        ((settlements, "verdict_of_failures", _one_is_enough),),
         ("vanished is gone", "corrupt is not readable", "verdicts are earned"),
         with_fault("corrupt_on_one", "pins_late", "stale_reads"),
     ),

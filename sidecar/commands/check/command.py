@@ -1,7 +1,8 @@
 """Try everything that the daemon needs on this node, and name a remedy for each problem.
 
 No daemon is started, and every file that is written is removed. Each trial is a function that returns findings. A trial
-that fails does not stop the others. This module has the order of all trials, and the short ones about this node.
+that fails does not stop the others. This module has the order of all trials, and the short ones: about this node, its
+sinks and its hooks.
 """
 
 import socket
@@ -14,14 +15,15 @@ from sidecar.checkpoints.scan import DiscoveredCheckpoint
 from sidecar.commands.check.checkpoints import checkpoints
 from sidecar.commands.check.finding import Finding
 from sidecar.commands.check.peers import Here, exports, group, visibility, watch
-from sidecar.commands.check.sinks import hooks, sinks
 from sidecar.commands.check.state import journal, storage
 from sidecar.commands.check.trial import import_task, try_task
 from sidecar.commands.framework import with_framework, workers_listen
 from sidecar.commands.from_settings import export_rule
+from sidecar.commands.hooks import make_hooks
 from sidecar.commands.ineffective_settings import ineffective
 from sidecar.commands.observed_nodes import ObservedNodes
 from sidecar.commands.port_owner import node_serving
+from sidecar.commands.sinks import make_sinks
 from sidecar.commands.storage_timeout import StorageTimeout
 from sidecar.commands.task_file import find_typo
 from sidecar.coordination.storage import PosixStorage
@@ -192,3 +194,24 @@ def _task(
         return scan.found[-1] if scan.found else None
 
     return (yield from try_task(settings, make_workers, newest))
+
+
+def sinks(settings: Settings) -> Iterator[Finding]:
+    """Report the sinks, if there are any. None of them is asked to take anything."""
+    try:
+        names = [sink.name for sink in make_sinks(settings)]
+    except SettingsError as error:
+        yield Finding(what="sinks", ok=False, text=str(error))
+        return
+    if names:
+        yield Finding(what="sinks", ok=True, text=f"{', '.join(names)}: every result is sent there")
+
+
+def hooks(settings: Settings) -> Iterator[Finding]:
+    """Report the hooks, if there are any. None of them is called."""
+    if settings.hooks:
+        try:
+            names = ", ".join(hook.hook for hook in make_hooks(settings))
+            yield Finding(what="hooks", ok=True, text=f"{names} can be called: `sidecar hooks test` tries them")
+        except SettingsError as error:
+            yield Finding(what="hooks", ok=False, text=str(error))

@@ -1,7 +1,7 @@
 """Collect the status of a run from shared storage alone: on any node, and also when every daemon is down.
 
-`RunObserver` reads each record of the journal once, however often its status is collected. It writes nothing.
-`RunStatus` holds the facts that it read, and `render` shows them.
+`RunObserver` collects the status as often as it is asked to, and writes nothing. `RunReader` reads each record of the
+journal once. `RunStatus` holds the facts that were read, and `render` shows them.
 """
 
 from collections import Counter
@@ -9,14 +9,15 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
-from typing import Final
+from typing import Final, Self
 
 from sidecar.checkpoints.catalog import Catalog
 from sidecar.checkpoints.scan import ScanResult
 from sidecar.commands.best import BestExport
-from sidecar.commands.observed_nodes import ObservedNode
-from sidecar.commands.status.run_reader import RunReader
-from sidecar.coordination.heartbeats import heartbeat_path
+from sidecar.commands.observed_nodes import ObservedNode, ObservedNodes
+from sidecar.coordination import snapshot_store
+from sidecar.coordination.heartbeats import Heartbeats, heartbeat_path
+from sidecar.coordination.journal import Journal
 from sidecar.coordination.journal_state import JournalState
 from sidecar.coordination.run import read_run
 from sidecar.coordination.storage import Storage
@@ -251,3 +252,46 @@ def file_times(root: Path) -> Callable[[str], float | None]:
             return None
 
     return written_at
+
+
+class RunReader:
+    """Hold what was read of one run so far. Every method may block for as long as the storage does.
+
+    Args:
+        run_id: The run's id.
+        journal: The run's journal, read up to `history`.
+        heartbeats: The heartbeats of the run's nodes.
+        history: The state of the journal.
+    """
+
+    def __init__(self, run_id: str, journal: Journal, heartbeats: Heartbeats, history: JournalState) -> None:
+        self.run_id = run_id
+        self.history = history
+        self.nodes = ObservedNodes()
+        self.unread: dict[str, str] = {}  # node: why its file gave no heartbeat
+        self._journal = journal
+        self._heartbeats = heartbeats
+
+    @classmethod
+    def begin(cls, storage: Storage, run_id: str) -> Self:
+        """Begin to read a run, from its snapshot if there is one. Raises `StorageError` if storage does not answer."""
+        journal = Journal(storage, run_id)
+        history = snapshot_store.resume(storage, journal) or JournalState()
+        return cls(run_id, journal, Heartbeats(storage, run_id), history)
+
+    def read_heartbeats(self, now: float) -> None:
+        """Read all heartbeats; `now` is the time of the reader's clock."""
+        reading = self._heartbeats.read_all()
+        self.unread = reading.unread
+        self.nodes.update(reading, now)
+
+    def read_journal(self) -> None:
+        """Read the journal on to its end."""
+        for record in self._journal.read_to_end():
+            self.history.apply(record)
+
+    def task(self, lease_seconds: float) -> str | None:
+        """Return the task whose settlements count: that of a live node, else of a node that was there."""
+        with_task = [observed for observed in self.nodes if observed.heartbeat.task is not None]
+        alive = [observed for observed in with_task if observed.fresh(lease_seconds)]
+        return next((observed.heartbeat.task for observed in (*alive, *with_task)), None)

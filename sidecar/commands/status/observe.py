@@ -6,8 +6,8 @@ from typing import Any
 from sidecar.commands.from_settings import make_catalog, make_rules
 from sidecar.commands.hints import no_run
 from sidecar.commands.load import check_place, load_in_time
-from sidecar.commands.status.best_export import read_best_export
 from sidecar.commands.status.collect import RunObserver, file_times
+from sidecar.commands.status.render import read_best_export
 from sidecar.commands.storage_timeout import StorageTimeout
 from sidecar.commands.waiting import busy_among
 from sidecar.coordination.storage import PosixStorage

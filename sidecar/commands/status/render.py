@@ -1,4 +1,7 @@
-"""Render the status of a run as JSON and as text. Pure, but for the zone: the time is a field of `RunStatus`."""
+"""Render the status of a run as JSON and as text. The time is a field of `RunStatus`.
+
+Pure, but for the local time zone and `read_best_export`.
+"""
 
 import textwrap
 from collections import Counter
@@ -6,13 +9,17 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final
 
+from sidecar.commands.best import BestExport, read_best
 from sidecar.commands.observed_nodes import ObservedNode
 from sidecar.commands.progress_rate import duration
-from sidecar.commands.status.best_export import best_export_json, best_export_line
 from sidecar.commands.status.collect import RunStatus
 from sidecar.commands.waiting import usual_seconds
+from sidecar.coordination.storage import Storage
+from sidecar.errors import SidecarError
 from sidecar.protocol.heartbeat import Heartbeat, WorkerProgress
 from sidecar.publishing.report import bests, recent, run_json
+from sidecar.retention.saves.comparison import RULES
+from sidecar.settings import Settings
 from sidecar.system.clock import local_time, seconds_of
 from sidecar.system.plain_text import number, printable
 
@@ -361,3 +368,29 @@ def _text(words: str, style: str = "") -> "Text":
     from rich.text import Text  # noqa: PLC0415 - only people need it
 
     return Text(printable(words), style=style)
+
+
+_SHOWN: Final = ("path", "checkpoint", "digest", "step", "ranks", "better_than")
+_MOST_CHARACTERS: Final = 200  # of a comparison: other users may be able to write the manifest
+
+
+def read_best_export(settings: Settings, storage: Storage) -> BestExport | None:
+    """Return the best export; None if there is none that can be read, and `sidecar best` says why."""
+    try:
+        return read_best(settings, storage)
+    except SidecarError:
+        return None
+
+
+def best_export_json(best: BestExport) -> dict[str, Any]:
+    """Return the facts of `sidecar best --json` that say where the best export is, and why it is the best one."""
+    document = best.as_json()
+    return {key: document[key] for key in _SHOWN}
+
+
+def best_export_line(best: BestExport) -> str:
+    """Return the path of the best export, how much better it is than the best one before, and by which rule."""
+    better = best.manifest.better_than
+    if better is None or better.rule not in RULES:
+        return f"export  {best.path}"
+    return f"export  {best.path}, better {textwrap.shorten(better.describe(), _MOST_CHARACTERS)}"

@@ -1,7 +1,7 @@
 """Hold all results of a run in a compact form, for the curves and tables of the status page.
 
-`evaluations` folds the journal, `curve` draws one metric from it, `details` and `confusion` describe one evaluation,
-and `reader` is the thread that reads shared storage for them.
+`evaluations` folds the journal, `curve` draws one metric from it, `confusion` reads its confusion matrices, and
+`reader` is the thread that reads shared storage for them.
 """
 
 from sidecar.publishing.evaluation_archive.reader import ArchiveReader, EvaluationArchive

@@ -3,7 +3,7 @@
 from publishing.page.conftest import FILES, Seen
 from served_run import value
 
-from sidecar.publishing.evaluation_archive.details import details_json
+from sidecar.publishing.evaluation_archive.reader import details_json
 from sidecar.publishing.page.evaluation import evaluation_page
 
 

@@ -9,7 +9,7 @@ from fakes import FakeClock
 from journals import settlement
 from rich.console import Console
 
-from sidecar.commands.run_history import RunHistory
+from sidecar.commands.history import RunHistory
 from sidecar.commands.storage_timeout import StorageTimeout
 from sidecar.commands.terminal import reading_progress
 from sidecar.coordination import snapshot_store
