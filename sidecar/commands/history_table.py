@@ -50,21 +50,14 @@ def best_plans(history: JournalState) -> dict[Metric, int]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Column:
-    """Hold a column of the table.
+    """Hold a column of the table."""
 
-    Args:
-        name: The name by which a line below the table says that the column is left out.
-        heading: Lines of the heading.
-        cells: One text for each row.
-        least: The width in which the column can be read. Wider texts are folded.
-        is_number: Whether the texts stand at the right.
-    """
-
-    name: str
-    heading: tuple[str, ...]
-    cells: list[str]
+    name: str  # the name by which a line below the table says that the column is left out
+    heading: tuple[str, ...]  # lines of the heading
+    cells: list[str]  # one text for each row
+    # The width in which the column can be read. Wider texts are folded.
     least: int
-    is_number: bool = True
+    is_number: bool = True  # whether the texts stand at the right
 
     @property
     def most(self) -> int:

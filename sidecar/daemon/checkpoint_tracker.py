@@ -26,17 +26,11 @@ _MOST_NAMES: Final = 64  # of checkpoints in a heartbeat
 
 @dataclass(frozen=True, slots=True)
 class Selected:
-    """Hold the checkpoints of one scan that matter at one moment of the journal.
+    """Hold the checkpoints of one scan that matter at one moment of the journal."""
 
-    Args:
-        moment: The moment of the journal, this node's task, and whether training is done.
-        relevant: The checkpoints that need an evaluation or are pinned, in order of discovery.
-        choice: The decision for each of them that needs an evaluation.
-    """
-
-    moment: tuple[object, ...]
-    relevant: list[Checkpoint]
-    choice: Choice
+    moment: tuple[object, ...]  # the moment of the journal, this node's task, and whether training is done
+    relevant: list[Checkpoint]  # the checkpoints that need an evaluation or are pinned, in order of discovery
+    choice: Choice  # the decision for each of them that needs an evaluation
 
 
 @dataclass(slots=True)
@@ -44,12 +38,9 @@ class ScanSelection:
     """Hold the choice among the checkpoints of the newest scan until a scan or a record of the journal changes it.
 
     The policy and the pin policy choose again, because they choose among other checkpoints, as their docstrings say.
-
-    Args:
-        selection: The settings that select the checkpoints to evaluate.
     """
 
-    selection: Selection
+    selection: Selection  # the settings that select the checkpoints to evaluate
     _selected: Selected | None = None
 
     def forget(self) -> None:
@@ -147,32 +138,22 @@ class IncompleteEntries:
 
 @dataclass(slots=True, kw_only=True)
 class CheckpointTracker:
-    """Track the checkpoints that one node has seen. Times are seconds of its own clock.
+    """Track the checkpoints that one node has seen. Times are seconds of its own clock."""
 
-    Args:
-        choices: Selects the checkpoints of the newest scan to evaluate.
-        lost: The checkpoints that are gone or damaged, and how they end.
-        start_new: Whether checkpoints that existed before the first start do not count.
-        began_first: Whether this daemon began before training created the checkpoint directory.
-        newest: The checkpoint discovered last, even if it is gone.
-        unwanted: Checkpoints that existed before the start; None: nothing was scanned yet.
-        no_room: Why checkpoints were not pinned for lack of room.
-        done: Whether the trainer's marker says that it saved its last checkpoint.
-        missing: Whether the checkpoint directory does not exist.
-        empty: Whether the checkpoint directory has been empty, and since when.
-        incomplete: The entries of it that are not complete checkpoints, and since when.
-    """
-
+    # Selects the checkpoints of the newest scan to evaluate
     choices: ScanSelection = field(default_factory=lambda: ScanSelection(Selection()))
+    # The checkpoints that are gone or damaged, and how they end
     lost: LostCheckpoints = field(default_factory=LostCheckpoints)
-    start_new: bool = False
-    began_first: bool = False
-    newest: Newest | None = None
-    unwanted: set[Key] | None = None
-    no_room: Mapping[Key, str] = field(default_factory=dict)
-    done: bool = False
-    missing: bool = False
+    start_new: bool = False  # whether checkpoints that existed before the first start do not count
+    began_first: bool = False  # whether this daemon began before training created the checkpoint directory
+    newest: Newest | None = None  # the checkpoint discovered last, even if it is gone
+    unwanted: set[Key] | None = None  # checkpoints that existed before the start; None: nothing was scanned yet
+    no_room: Mapping[Key, str] = field(default_factory=dict)  # why checkpoints were not pinned for lack of room
+    done: bool = False  # whether the trainer's marker says that it saved its last checkpoint
+    missing: bool = False  # whether the checkpoint directory does not exist
+    # Whether the checkpoint directory has been empty, and since when
     empty: EmptyDirectory = field(default_factory=EmptyDirectory)
+    # The entries of it that are not complete checkpoints, and since when
     incomplete: IncompleteEntries = field(default_factory=IncompleteEntries)
     _scan: ScanResult = field(default_factory=ScanResult)  # the last one
     _reopened_at: dict[Key, float] = field(default_factory=dict)  # of vanished checkpoints that came back

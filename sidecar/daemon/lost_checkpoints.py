@@ -31,22 +31,14 @@ class LostCheckpoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScanChange:
-    """Describe the changes that a scan found, and how the journal judges them.
-
-    Args:
-        scan: The scan.
-        before: The checkpoints that the last scan found.
-        new: The checkpoints that the last scan did not find.
-        given_up: Settlements of checkpoints that were lost or found damaged during the scan.
-        is_settled: Returns whether the journal has settled a checkpoint for this node's task.
-        passed_over: Returns those of some checkpoints, in order of discovery, that will not be evaluated, and why.
-    """
+    """Describe the changes that a scan found, and how the journal judges them."""
 
     scan: ScanResult
-    before: Mapping[Key, DiscoveredCheckpoint]
-    new: Sequence[DiscoveredCheckpoint]
-    given_up: Sequence[Settlement]
-    is_settled: Callable[[Key], bool]
+    before: Mapping[Key, DiscoveredCheckpoint]  # the checkpoints that the last scan found
+    new: Sequence[DiscoveredCheckpoint]  # the checkpoints that the last scan did not find
+    given_up: Sequence[Settlement]  # settlements of checkpoints that were lost or found damaged during the scan
+    is_settled: Callable[[Key], bool]  # returns whether the journal has settled a checkpoint for this node's task
+    # Returns those of some checkpoints, in order of discovery, that will not be evaluated, and why
     passed_over: Callable[[Sequence[Checkpoint]], Mapping[Key, str]]
 
     def is_unreadable(self, settlement: Settlement) -> bool:

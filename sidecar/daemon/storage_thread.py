@@ -133,24 +133,15 @@ class Upkeep:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Synced:
-    """Answer `Sync`: the heartbeat was written, those of other nodes were read, and the rest was tried.
-
-    Args:
-        request: The request.
-        records: Records of the journal that were read.
-        more: Whether the journal has more records.
-        unread: The error that kept the journal from being read to its end.
-        reading: The heartbeats that were read.
-        upkeep: What else was done; None: nothing, because a newer release wrote the journal.
-        reconciliation: The result of the scan, or its error; None if there was none.
-    """
+    """Answer `Sync`: the heartbeat was written, those of other nodes were read, and the rest was tried."""
 
     request: Sync
-    records: tuple[Plan | Outcome, ...]
-    more: bool
-    unread: SidecarError | None
-    reading: HeartbeatReadings
-    upkeep: Upkeep | None
+    records: tuple[Plan | Outcome, ...]  # records of the journal that were read
+    more: bool  # whether the journal has more records
+    unread: SidecarError | None  # the error that kept the journal from being read to its end
+    reading: HeartbeatReadings  # the heartbeats that were read
+    upkeep: Upkeep | None  # what else was done; None: nothing, because a newer release wrote the journal
+    # The result of the scan, or its error; None if there was none
     reconciliation: Reconciliation | ScanRunning | SidecarError | None
 
     @property
@@ -179,33 +170,20 @@ class Joining:
 
 @dataclass(slots=True, kw_only=True)
 class StorageThread:
-    """Own the storage. The loop submits requests, and gets one response for each.
+    """Own the storage. The loop submits requests, and gets one response for each."""
 
-    Args:
-        storage: The storage on which the daemons of a run meet.
-        reconciler: Scans and pins checkpoints.
-        clock: The clock of this node.
-        post: Called with each response.
-        new_id: Makes ids of runs.
-        reads: How often the heartbeats of others are read.
-        place: The directory of the state; None: unknown, so a run that is gone was deleted.
-        visibility_seconds: The seconds after which this machine certainly sees a write of another machine.
-        calls: Makes calls that read heartbeats, and that may hang.
-        views: Makes calls that write views, on which no decision depends, and that remove leftovers.
-        scans: Makes the reconciler's calls, one at a time.
-    """
-
-    storage: Storage
-    reconciler: PinReconciler
+    storage: Storage  # the storage on which the daemons of a run meet
+    reconciler: PinReconciler  # scans and pins checkpoints
     clock: Clock
-    post: Callable[[Response], None]
-    new_id: Callable[[], str] = lambda: secrets.token_hex(16)
-    reads: ReadLimits = field(default_factory=ReadLimits)
-    place: StateDirectory | None = None
-    visibility_seconds: float = 60.0
-    calls: Calls = call_directly
+    post: Callable[[Response], None]  # called with each response
+    new_id: Callable[[], str] = lambda: secrets.token_hex(16)  # makes ids of runs
+    reads: ReadLimits = field(default_factory=ReadLimits)  # how often the heartbeats of others are read
+    place: StateDirectory | None = None  # the directory of the state; None: unknown, so a run that is gone was deleted
+    visibility_seconds: float = 60.0  # the seconds after which this machine certainly sees a write of another machine
+    calls: Calls = call_directly  # makes calls that read heartbeats, and that may hang
+    # Makes calls that write views, on which no decision depends, and that remove leftovers
     views: Calls = call_directly
-    scans: Calls = call_directly
+    scans: Calls = call_directly  # makes the reconciler's calls, one at a time
     _requests: "SimpleQueue[Request | None]" = field(default_factory=SimpleQueue)
     _membership: Joining | JoinedRun = field(default_factory=Joining)
     _grace: GracePeriod = field(init=False)

@@ -61,37 +61,21 @@ _MAX_NAMED_PARTS: Final = 5
 
 @dataclass(slots=True, kw_only=True)
 class RankEvaluation:
-    """Evaluate one checkpoint together with the other ranks.
+    """Evaluate one checkpoint together with the other ranks."""
 
-    Args:
-        command: The checkpoint, and where this rank saves.
-        join: The group.
-        collective: Exchanges data with the other ranks.
-        evaluator: Has the task's model and data.
-        task_digest: Digest of the task's code.
-        profile: The versions, devices and settings with which this rank computes.
-        enter: Called with each phase that begins.
-        report: Called with progress.
-        in_parallel: Writes weights during the evaluation.
-        now: Returns seconds of a monotonic clock.
-        functions: The task's own functions on the model, if there are any.
-        goals: The goals that the task gives, by EVAL_SET/METRIC.
-        code: Returns the digest of this program's code.
-    """
-
-    command: Evaluate
-    join: Join
-    collective: Collective
-    evaluator: Evaluator
-    task_digest: str
-    profile: dict[str, str]
-    enter: Callable[[WorkerPhase], None]
-    report: Callable[[Report], None]
-    in_parallel: Executor
-    now: Callable[[], float] = time.monotonic
-    functions: EvaluateFunctions | None = None
-    goals: Mapping[str, Goal] = field(default_factory=dict)
-    code: Callable[[], str] = source_digest
+    command: Evaluate  # the checkpoint, and where this rank saves
+    join: Join  # the group
+    collective: Collective  # exchanges data with the other ranks
+    evaluator: Evaluator  # has the task's model and data
+    task_digest: str  # digest of the task's code
+    profile: dict[str, str]  # the versions, devices and settings with which this rank computes
+    enter: Callable[[WorkerPhase], None]  # called with each phase that begins
+    report: Callable[[Report], None]  # called with progress
+    in_parallel: Executor  # writes weights during the evaluation
+    now: Callable[[], float] = time.monotonic  # returns seconds of a monotonic clock
+    functions: EvaluateFunctions | None = None  # the task's own functions on the model, if there are any
+    goals: Mapping[str, Goal] = field(default_factory=dict)  # the goals that the task gives, by EVAL_SET/METRIC
+    code: Callable[[], str] = source_digest  # returns the digest of this program's code
     _seconds: dict[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:

@@ -49,18 +49,12 @@ class EndRules:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rules:
-    """Hold the settings that decisions depend on, by topic. The fields of each topic have the names of the settings.
+    """Hold the settings that decisions depend on, by topic. The fields of each topic have the names of the settings."""
 
-    Args:
-        selection: The checkpoints that are evaluated.
-        retries: The number of attempts, and the pauses between them.
-        groups: The start of a group, and the number of its worker processes.
-        plans: The turns of proposers, and the time for which a plan may be open.
-        ending: The end of the run.
-    """
-
-    selection: Selection = field(default_factory=Selection)
-    retries: RetryRules = field(default_factory=RetryRules)
+    selection: Selection = field(default_factory=Selection)  # the checkpoints that are evaluated
+    retries: RetryRules = field(default_factory=RetryRules)  # the number of attempts, and the pauses between them
+    # The start of a group, and the number of its worker processes
     groups: GroupRules = field(default_factory=GroupRules)
+    # The turns of proposers, and the time for which a plan may be open
     plans: PlanRules = field(default_factory=PlanRules)
-    ending: EndRules = field(default_factory=EndRules)
+    ending: EndRules = field(default_factory=EndRules)  # the end of the run

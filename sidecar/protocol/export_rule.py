@@ -5,14 +5,9 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExportRule:
-    """Name the checkpoints that a node wants to be retained below `exports`.
+    """Name the checkpoints that a node wants to be retained below `exports`."""
 
-    Args:
-        metric: EVAL_SET/METRIC, the metric that says which checkpoints are best (`best_metric`).
-        count: The number of best checkpoints that are retained (`export_best`).
-        by: What makes a checkpoint the new best one (`best_by`): `value` or `significant`, or a newer release's value.
-    """
-
-    metric: str
-    count: int
+    metric: str  # EVAL_SET/METRIC, the metric that says which checkpoints are best (`best_metric`)
+    count: int  # the number of best checkpoints that are retained (`export_best`)
+    # What makes a checkpoint the new best one (`best_by`): `value` or `significant`, or a newer release's value
     by: str = "value"

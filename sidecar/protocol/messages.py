@@ -50,32 +50,21 @@ class Join:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evaluate:
-    """Evaluate one checkpoint.
+    """Evaluate one checkpoint."""
 
-    Args:
-        plan: The number of the plan.
-        checkpoint: The checkpoint.
-        path: The path that the format restores from.
-        save_to: The empty folder of this worker for its files.
-        save_weights: The ranks that save their weights.
-        progress_seconds: At most one Progress report is sent per so many seconds.
-        evaluated: The field of the plan that decides which eval sets take part; all of them if it is 0.
-        save_root: The part of `save_to` in which links are followed; empty: all except its last name.
-        attempt: The number of the attempt in the plan. The first one restores while data are read, later ones restore
-            afterwards, so that it becomes known which of the two crashes.
-        most_batches: Evaluate only so many batches of each eval set, to try it out. It is the same for all commands to
-            one worker process.
-    """
-
-    plan: int
+    plan: int  # the number of the plan
     checkpoint: Checkpoint
-    path: str
-    save_to: str
-    save_weights: SaveWeights
-    progress_seconds: float
-    evaluated: int = 0
-    save_root: str = ""
+    path: str  # the path that the format restores from
+    save_to: str  # the empty folder of this worker for its files
+    save_weights: SaveWeights  # the ranks that save their weights
+    progress_seconds: float  # at most one Progress report is sent per so many seconds
+    evaluated: int = 0  # the field of the plan that decides which eval sets take part; all of them if it is 0
+    save_root: str = ""  # the part of `save_to` in which links are followed; empty: all except its last name
+    # The number of the attempt in the plan. The first one restores while data are read, later ones restore afterwards,
+    # so that it becomes known which of the two crashes.
     attempt: int = 1
+    # Evaluate only so many batches of each eval set, to try it out. It is the same for all commands to one worker
+    # process.
     most_batches: int | None = None
 
 

@@ -19,21 +19,13 @@ DIGITS: Final = 400
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordLimits:
-    """Limit a kind of record.
+    """Limit a kind of record."""
 
-    Args:
-        size: The most bytes of the file.
-        values: The most values: objects, lists and what they hold, in unknown fields, too.
-        items: The most items of a list or an object that has no limit of its own.
-        text: The most characters of a text that has no limit of its own.
-        name: The most characters of the name of a field or an item.
-    """
-
-    size: int
-    values: int
-    items: int = 4096
-    text: int = 4096
-    name: int = 1024
+    size: int  # the most bytes of the file
+    values: int  # the most values: objects, lists and what they hold, in unknown fields, too
+    items: int = 4096  # the most items of a list or an object that has no limit of its own
+    text: int = 4096  # the most characters of a text that has no limit of its own
+    name: int = 1024  # the most characters of the name of a field or an item
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,21 +13,13 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HistoryFilter:
-    """Choose what of a history is shown.
+    """Choose what of a history is shown."""
 
-    Args:
-        eval_sets: Globs of eval sets; none: all of them.
-        metrics: Globs of metrics; none: all of them.
-        first_step: The smallest training step; None: any.
-        last_step: The largest training step; None: any.
-        newest: The number of newest entries that are read, of those that are left; None: all of them.
-    """
-
-    eval_sets: tuple[str, ...] = ()
-    metrics: tuple[str, ...] = ()
-    first_step: int | None = None
-    last_step: int | None = None
-    newest: int | None = None
+    eval_sets: tuple[str, ...] = ()  # globs of eval sets; none: all of them
+    metrics: tuple[str, ...] = ()  # globs of metrics; none: all of them
+    first_step: int | None = None  # the smallest training step; None: any
+    last_step: int | None = None  # the largest training step; None: any
+    newest: int | None = None  # the number of newest entries that are read, of those that are left; None: all of them
 
     def apply(self, entries: Iterable[Entry]) -> Iterator[Entry]:
         """Yield the entries that were chosen, of any age, with the numbers that were chosen.

@@ -20,19 +20,12 @@ _ROUNDING: Final = 1e-5  # by which a probability that was rounded may be beyond
 
 @dataclass(frozen=True, slots=True)
 class Decided:
-    """Hold the decisions at the m positions of a batch that count.
+    """Hold the decisions at the m positions of a batch that count."""
 
-    Args:
-        pairs: The labels and predictions.
-        actual: Numbers of the classes (m,).
-        predicted: Numbers of the classes, or `UNDECIDED` (m,).
-        classes: Number of classes.
-    """
-
-    pairs: Pairs
-    actual: NDArray[np.int64]
-    predicted: NDArray[np.int64]
-    classes: int
+    pairs: Pairs  # the labels and predictions
+    actual: NDArray[np.int64]  # numbers of the classes (m,)
+    predicted: NDArray[np.int64]  # numbers of the classes, or `UNDECIDED` (m,)
+    classes: int  # number of classes
 
 
 def decisions(metric: str, batch: EvalBatch, labels: Labels, threshold: float | None) -> Decided:

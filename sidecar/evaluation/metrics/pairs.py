@@ -27,21 +27,13 @@ _REMEDY: Final = "give labels='index', 'one_hot' or 'binary', as the labels are 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pairs:
-    """The m positions of a batch that count.
+    """The m positions of a batch that count."""
 
-    Args:
-        actual: Numbers of the classes, or values (m,).
-        predicted: Scores of the classes (m, classes), or values (m,).
-        weights: float32 (m,), above 0.
-        places: Number of each position among all positions of the batch (m,).
-        one_per_example: Whether each position is the only one of its example.
-    """
-
-    actual: NDArray[Any]
-    predicted: NDArray[Any]
-    weights: NDArray[np.float32]
-    places: NDArray[np.intp]
-    one_per_example: bool
+    actual: NDArray[Any]  # numbers of the classes, or values (m,)
+    predicted: NDArray[Any]  # scores of the classes (m, classes), or values (m,)
+    weights: NDArray[np.float32]  # float32 (m,), above 0
+    places: NDArray[np.intp]  # number of each position among all positions of the batch (m,)
+    one_per_example: bool  # whether each position is the only one of its example
 
 
 def check_labels(metric: str, labels: str, allowed: tuple[str, ...] = get_args(Labels)) -> None:

@@ -18,19 +18,12 @@ _LARGEST_WEIGHT: Final = 1e30  # so that no sum of a batch's weights is beyond f
 
 @dataclass(frozen=True, slots=True)
 class Positions:
-    """The m positions of a batch that count.
+    """The m positions of a batch that count."""
 
-    Args:
-        arrays: The given arrays, each reduced to (m, …).
-        weights: Weights (m,), above 0.
-        places: Number of each position among all positions of the batch (m,).
-        one_per_example: Whether each position is the only one of its example; intervals need to know.
-    """
-
-    arrays: tuple[NDArray[Any], ...]
-    weights: NDArray[np.float32]
-    places: NDArray[np.intp]
-    one_per_example: bool
+    arrays: tuple[NDArray[Any], ...]  # the given arrays, each reduced to (m, …)
+    weights: NDArray[np.float32]  # weights (m,), above 0
+    places: NDArray[np.intp]  # number of each position among all positions of the batch (m,)
+    one_per_example: bool  # whether each position is the only one of its example; intervals need to know
 
 
 def counting(

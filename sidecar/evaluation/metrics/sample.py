@@ -8,19 +8,13 @@ from sidecar.evaluation.intervals import Interval, normal, wilson
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """Sums over one or more examples that have one value each and weight 1.
+    """Sums over one or more examples that have one value each and weight 1."""
 
-    Args:
-        count: Number of values.
-        total: Exact sum of the values, rounded once.
-        squares: Exact sum of the squares in float64, rounded once.
-        binary: Number of values that are 0 or 1, and are known to lie between them: those of an accuracy, of a function
-            that returns bools, or of `Mean(bounds=(0, 1))`.
-    """
-
-    count: int
-    total: float
-    squares: float
+    count: int  # number of values
+    total: float  # exact sum of the values, rounded once
+    squares: float  # exact sum of the squares in float64, rounded once
+    # Number of values that are 0 or 1, and are known to lie between them: those of an accuracy, of a function that
+    # returns bools, or of `Mean(bounds=(0, 1))`
     binary: int
 
 

@@ -18,13 +18,9 @@ Status = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Files:
-    """Name the files that a page loads.
+    """Name the files that a page loads."""
 
-    Args:
-        base: The folder of the files, with their version in its path: `/static/0123456789ab`.
-    """
-
-    base: str = "/static"
+    base: str = "/static"  # the folder of the files, with their version in its path: `/static/0123456789ab`
 
 
 def page(status: Status, files: Files = Files(), older: str = "") -> str:

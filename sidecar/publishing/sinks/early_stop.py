@@ -42,24 +42,16 @@ class EarlyStop:
 
     A person withdraws the signal by deleting its file. It is given again after `patience` further evaluations without
     an improvement, counted from the newest one at which the signal was there.
-
-    Args:
-        storage: The run's state directory.
-        log: The daemon's log.
-        patience: The number of evaluations without an improvement.
-        metric: EVAL_SET/METRIC; None: the first one with a direction that the task lists.
-        min_delta: The least difference that counts as an improvement is more than this.
-        exceeds_noise: Whether an improvement must be more than noise, too; None: it need not.
     """
 
     takes: ClassVar[frozenset[type]] = frozenset({Evaluation})
 
-    storage: Storage
-    log: EventLog
-    patience: int
-    metric: str | None = None
-    min_delta: float = 0.0
-    exceeds_noise: ExceedsNoise | None = None
+    storage: Storage  # the run's state directory
+    log: EventLog  # the daemon's log
+    patience: int  # the number of evaluations without an improvement
+    metric: str | None = None  # EVAL_SET/METRIC; None: the first one with a direction that the task lists
+    min_delta: float = 0.0  # the least difference that counts as an improvement is more than this
+    exceeds_noise: ExceedsNoise | None = None  # whether an improvement must be more than noise, too; None: it need not
     name: str = "early_stop"
     signalled: bool = False
     """Whether the file holds a signal, as of the newest evaluation. Other threads read this."""

@@ -26,15 +26,10 @@ _READ_PAUSE_SECONDS: Final = 0.005  # between two reads, so that one that prints
 
 @dataclass(slots=True)
 class HookCommand:
-    """Run a command for each event. One thread calls `send`, another one may call `close`.
+    """Run a command for each event. One thread calls `send`, another one may call `close`."""
 
-    Args:
-        command: The program and its arguments.
-        timeout_seconds: Time after which the command is killed, with all processes that it started in its session.
-    """
-
-    command: Sequence[str]
-    timeout_seconds: float
+    command: Sequence[str]  # the program and its arguments
+    timeout_seconds: float  # time after which the command is killed, with all processes that it started in its session
     _closed: threading.Event = field(default_factory=threading.Event)
 
     @property

@@ -21,14 +21,10 @@ class RecordedComparisons:
 
     A daemon that resumes reads the whole past, of which each evaluation may have to be compared. That costs one small
     file for each comparison, and no predictions, which were removed long ago for most of them.
-
-    Args:
-        storage: The state directory, for journal and records.
-        root: Its path, for the saved values of examples.
     """
 
-    storage: Storage
-    root: Path
+    storage: Storage  # the state directory, for journal and records
+    root: Path  # its path, for the saved values of examples
     _stores: dict[str, ComparisonStore] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 

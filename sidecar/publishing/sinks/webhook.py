@@ -31,19 +31,13 @@ _RETRYABLE: Final = frozenset({HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.TOO_EARLY,
 
 @dataclass(slots=True)
 class Webhook:
-    """Post events to one URL. One thread calls `send`, another one may call `close`.
+    """Post events to one URL. One thread calls `send`, another one may call `close`."""
 
-    Args:
-        url: URL of the receiver. A user and a password in it are sent as Basic authentication.
-        secret: The key of the signature; None: events are not signed.
-        timeout_seconds: Limit for the whole exchange, from the connection to the answer.
-        wall: Returns the Unix time in seconds, for the timestamp.
-    """
-
+    # URL of the receiver. A user and a password in it are sent as Basic authentication.
     url: str
-    secret: bytes | None
-    timeout_seconds: float
-    wall: Callable[[], float] = time.time
+    secret: bytes | None  # the key of the signature; None: events are not signed
+    timeout_seconds: float  # limit for the whole exchange, from the connection to the answer
+    wall: Callable[[], float] = time.time  # returns the Unix time in seconds, for the timestamp
     _connections: list["_Abortable"] = field(default_factory=list)
 
     @property

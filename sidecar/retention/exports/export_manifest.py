@@ -39,46 +39,29 @@ class ExportedFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
-    """Describe an exported checkpoint.
-
-    Args:
-        run: Id of the run.
-        plan: Number of the evaluation in the journal.
-        checkpoint: Name of the checkpoint; its files have their original names.
-        path: What a user passes to the framework, relative to the folder of the manifest.
-        format: Format of the checkpoint.
-        digest: Digest of the checkpoint.
-        step: Its training step, and how that was found.
-        step_source: How the step was found.
-        evaluated_at: When the evaluation was completed, UTC.
-        ranks: Its place among the best ones, from 1, by EVAL_SET/METRIC. Empty: it is only not yet beaten by more than
-            noise.
-        metrics: Its numbers by eval set, each with its 95 % interval.
-        examples: Examples that were counted, by eval set.
-        files: Its files.
-        data: What the numbers were measured on, by eval set. Numbers of two exports can be compared if fingerprints and
-            examples are equal, and `task`. Empty: an older release wrote the manifest.
-        task: Digest of the task's code.
-        better_than: How much better it was than the best checkpoint before, if it has become the best one.
-    """
+    """Describe an exported checkpoint."""
 
     LIMITS: ClassVar[RecordLimits] = MANIFEST_LIMITS
 
     run: str
-    plan: int
-    checkpoint: str
-    path: str
-    format: str
-    digest: str
-    step: int | None
-    step_source: str | None
-    evaluated_at: str
+    plan: int  # number of the evaluation in the journal
+    checkpoint: str  # name of the checkpoint; its files have their original names
+    path: str  # what a user passes to the framework, relative to the folder of the manifest
+    format: str  # format of the checkpoint
+    digest: str  # digest of the checkpoint
+    step: int | None  # its training step, and how that was found
+    step_source: str | None  # how the step was found
+    evaluated_at: str  # when the evaluation was completed, UTC
+    # Its place among the best ones, from 1, by EVAL_SET/METRIC. Empty: it is only not yet beaten by more than noise.
     ranks: dict[str, int]
-    metrics: dict[str, dict[str, Value]]
-    examples: dict[str, int]
+    metrics: dict[str, dict[str, Value]]  # its numbers by eval set, each with its 95 % interval
+    examples: dict[str, int]  # examples that were counted, by eval set
     files: tuple[ExportedFile, ...]
+    # What the numbers were measured on, by eval set. Numbers of two exports can be compared if fingerprints and
+    # examples are equal, and `task`. Empty: an older release wrote the manifest.
     data: dict[str, EvalData] = field(default_factory=dict)
-    task: str = ""
+    task: str = ""  # digest of the task's code
+    # How much better it was than the best checkpoint before, if it has become the best one
     better_than: Comparison | None = None
     schema: int = SCHEMA
 

@@ -25,21 +25,14 @@ class ExportChange(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExportsReport:
-    """Hold the result of one pass over the exports.
+    """Hold the result of one pass over the exports."""
 
-    Args:
-        bytes: Bytes of all exports.
-        problems: Why exports could not be made, removed or linked, by their names; each scan tries again.
-        changes: The changes since the last report.
-        linked: Whether the link `best` was read or set, so that `best` is known.
-        best: Folder of the saves of the evaluation to which that link leads; None if there is no link.
-    """
-
-    bytes: int = 0
+    bytes: int = 0  # bytes of all exports
+    # Why exports could not be made, removed or linked, by their names; each scan tries again
     problems: Mapping[str, str] = field(default_factory=dict)
-    changes: tuple[ExportChange, ...] = ()
-    linked: bool = False
-    best: str | None = None
+    changes: tuple[ExportChange, ...] = ()  # the changes since the last report
+    linked: bool = False  # whether the link `best` was read or set, so that `best` is known
+    best: str | None = None  # folder of the saves of the evaluation to which that link leads; None if there is no link
 
 
 NO_EXPORTS: Final = ExportsReport()

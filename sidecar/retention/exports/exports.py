@@ -53,19 +53,13 @@ _PATIENCE: Final = 15  # passes that may wait for a comparison of many examples 
 
 @dataclass(slots=True)
 class Exports:
-    """Make and remove the exports of one run.
+    """Make and remove the exports of one run."""
 
-    Args:
-        root: The state directory of the run.
-        storage: The same, for records.
-        rule: What this node's settings export; None: nothing. Then this node only makes exports for other nodes.
-        calls: Makes calls that may hang.
-    """
-
-    root: Path
-    storage: Storage
+    root: Path  # the state directory of the run
+    storage: Storage  # the same, for records
+    # What this node's settings export; None: nothing. Then this node only makes exports for other nodes.
     rule: ExportRule | None = None
-    calls: Calls = call_directly
+    calls: Calls = call_directly  # makes calls that may hang
     _comparisons: "ComparisonStore | None" = None
     _successes: dict[int, Closed] = field(default_factory=dict)
     _written: dict[str, tuple[object, ...]] = field(default_factory=dict)  # what the manifests say, by export

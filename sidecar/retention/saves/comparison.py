@@ -41,33 +41,20 @@ _MOST_CHARACTERS: Final = 300  # of a note: other users may be able to write it
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """Compare the evaluation of plan `new` with that of the earlier plan `old`.
-
-    Args:
-        run: Id of the run.
-        metric: EVAL_SET/METRIC.
-        new: Number of the newer plan.
-        old: Number of the older plan.
-        rule: `paired`, `intervals`, `value` or `none`.
-        better: Whether the newer evaluation is better by more than noise; with the rule `value`, whether it is better.
-        difference: The newer number minus the older one; None if it is not finite.
-        lower: Lower end of the 95 % interval of the difference; None with the rule `value`.
-        upper: Upper end of that interval.
-        examples: Number of pairs, with the rule `paired`.
-        note: Why the evaluations cannot be compared, or are not compared example by example; empty if they are.
-    """
+    """Compare the evaluation of plan `new` with that of the earlier plan `old`."""
 
     run: str
-    metric: str
-    new: int
-    old: int
-    rule: str
+    metric: str  # EVAL_SET/METRIC
+    new: int  # number of the newer plan
+    old: int  # number of the older plan
+    rule: str  # `paired`, `intervals`, `value` or `none`
+    # Whether the newer evaluation is better by more than noise; with the rule `value`, whether it is better
     better: bool
-    difference: float | None = None
-    lower: float | None = None
-    upper: float | None = None
-    examples: int | None = None
-    note: str = ""
+    difference: float | None = None  # the newer number minus the older one; None if it is not finite
+    lower: float | None = None  # lower end of the 95 % interval of the difference; None with the rule `value`
+    upper: float | None = None  # upper end of that interval
+    examples: int | None = None  # number of pairs, with the rule `paired`
+    note: str = ""  # why the evaluations cannot be compared, or are not compared example by example; empty if they are
     schema: int = SCHEMA
 
     def describe(self) -> str:

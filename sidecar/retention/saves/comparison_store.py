@@ -39,17 +39,11 @@ _REMEMBERED: Final = 64
 
 @dataclass(slots=True)
 class ComparisonStore:
-    """Compare evaluations of one run by one metric, and record the results.
+    """Compare evaluations of one run by one metric, and record the results."""
 
-    Args:
-        storage: The state directory, for the records.
-        root: Its path, for the saved values of examples.
-        metric: EVAL_SET/METRIC.
-    """
-
-    storage: Storage
-    root: Path
-    metric: str
+    storage: Storage  # the state directory, for the records
+    root: Path  # its path, for the saved values of examples
+    metric: str  # EVAL_SET/METRIC
     _known: dict[tuple[int, int], Comparison] = field(default_factory=dict)
 
     def is_better(self, new: Closed, old: Closed) -> bool:

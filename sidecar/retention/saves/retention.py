@@ -22,30 +22,20 @@ _GRACE_SECONDS: Final = 60.0  # by then every daemon has read of the failure, an
 
 @dataclass(frozen=True, slots=True)
 class StatesRule:
-    """Say how many evaluations keep their metric states, in addition to the best ones.
+    """Say how many evaluations keep their metric states, in addition to the best ones."""
 
-    Args:
-        keep: How many of the newest ones; None: all.
-        every: Older plans with a number that can be divided by it keep them, too; None: none of them.
-    """
-
-    keep: int | None = None
-    every: int | None = None
+    keep: int | None = None  # how many of the newest ones; None: all
+    every: int | None = None  # older plans with a number that can be divided by it keep them, too; None: none of them
 
 
 @dataclass(frozen=True, slots=True)
 class RetainedStates:
-    """Say which evaluations keep their folders, and with them the metric states.
+    """Say which evaluations keep their folders, and with them the metric states."""
 
-    Args:
-        before: The oldest plan of the newest evaluations. Every plan from it on is retained.
-        checkpoints: Names of the folders in `evaluations` of which nothing is old.
-        every: Plans whose number can be divided by it are retained, however old they are.
-    """
-
+    # The oldest plan of the newest evaluations. Every plan from it on is retained.
     before: int
-    checkpoints: frozenset[str]
-    every: int | None = None
+    checkpoints: frozenset[str]  # names of the folders in `evaluations` of which nothing is old
+    every: int | None = None  # plans whose number can be divided by it are retained, however old they are
 
     def is_old(self, checkpoint: str, plan: int) -> bool:
         """Return whether the folder of a plan may be removed. `checkpoint`: the name of the folder above it."""
@@ -76,23 +66,16 @@ class CleanupResult:
 
 @dataclass(slots=True, kw_only=True)
 class Retention:
-    """Follow the journal, and say what may be removed.
+    """Follow the journal, and say what may be removed."""
 
-    Args:
-        keep: How many of the newest evaluations keep everything.
-        best: Says which evaluation is retained in addition.
-        max_bytes: What all that is kept may use together. The newest stays even so, and the best one unless it alone
-            uses more.
-        retains_linked: Whether the saves of the evaluation to which the link `exports/best` leads are retained as well,
-            since the next evaluation is compared with its predictions. Nothing is removed before that is known.
-        states: Which evaluations keep their metric states in addition.
-    """
-
-    keep: int
-    best: BestBy = field(default_factory=BestBy)
+    keep: int  # how many of the newest evaluations keep everything
+    best: BestBy = field(default_factory=BestBy)  # says which evaluation is retained in addition
+    # What all that is kept may use together. The newest stays even so, and the best one unless it alone uses more.
     max_bytes: int | None = None
+    # Whether the saves of the evaluation to which the link `exports/best` leads are retained as well, since the next
+    # evaluation is compared with its predictions. Nothing is removed before that is known.
     retains_linked: bool = False
-    states: StatesRule = StatesRule()
+    states: StatesRule = StatesRule()  # which evaluations keep their metric states in addition
     _linked: str | None = None
     _knows_link: bool = False
     _newest: tuple[str, ...] = ()  # oldest first
