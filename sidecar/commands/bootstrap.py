@@ -1,6 +1,7 @@
 """Build a daemon from its settings. Only `commands.serve` calls it, so that no other command imports the daemon."""
 
 import ctypes
+import os
 import queue
 import secrets
 import threading
@@ -158,7 +159,13 @@ def daemon_from_settings(
         log=daemon_log,
         publish=publisher,
         delivered=publisher.delivered,
+        load=_load,
     )
+
+
+def _load() -> float:
+    """Return the processes that want to run for each processor of this machine, on average over the last minute."""
+    return round(os.getloadavg()[0] / (os.cpu_count() or 1), 1)
 
 
 def _marker(settings: Settings) -> Callable[[], bool]:

@@ -19,6 +19,7 @@ from sidecar.coordination.journal_records import (
     REMEDY,
     decode_outcome,
     decode_plan,
+    encode,
     needs_outcome,
     nonce_of,
     outcome_path,
@@ -322,7 +323,7 @@ class Journal:
         The record is refused if an older run, or a journal that lost records, already has a neighbour of it. Raises
         `ValueError` for a record that other daemons would set aside.
         """
-        written = dumps(record)
+        written = encode(record, self.open)
         if why := unreadable(record, written):
             raise ValueError(f"{path} would be set aside: {why}")
         check_run(self.storage, self.run, self._grace)  # the number would be wrong in a run that began meanwhile

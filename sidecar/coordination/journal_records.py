@@ -4,23 +4,42 @@ A record that is whole, but breaks a limit or an invariant, is void: all nodes f
 agree on it without a word. A void plan N evaluates nothing, settles nothing, and is closed. A void outcome N closes
 plan N as a failed attempt of the kind `void`. A record that cannot be parsed, or belongs elsewhere, is an error: other
 nodes may have read it before it was damaged.
+
+A plan with a large group has a shorter form in its file (`RankedPlan`), and the file of its result omits the folders of
+the saves, which follow from the plan.
 """
 
 import hashlib
 import math
 from collections.abc import Iterator
-from dataclasses import replace
-from typing import Final
+from dataclasses import dataclass, fields, replace
+from typing import Annotated, ClassVar, Final
 
 from sidecar.coordination.unique_names import parse
-from sidecar.errors import RecordError, StorageLostError, VoidRecordError
+from sidecar.errors import NewerSchemaError, RecordError, StorageLostError, VoidRecordError
 from sidecar.protocol.codec import dumps, limits_of, loads
-from sidecar.protocol.records import MOST_CLASSES, MOST_METRICS, Outcome, Plan, Result, Value, group_id
+from sidecar.protocol.record_limits import AtMost
+from sidecar.protocol.records import (
+    MOST_CLASSES,
+    MOST_METRICS,
+    Member,
+    Outcome,
+    Plan,
+    Result,
+    Value,
+    group_id,
+)
 from sidecar.protocol.states import FailureKind, OutcomeStatus
 
 PLAN_BYTES: Final = limits_of(Plan).size
 OUTCOME_BYTES: Final = limits_of(Outcome).size
 """The bytes of a record that are read. One more proves that it is too long."""
+
+_MOST_MEMBERS: Final = 8
+"""The members of a larger group are written as ranks. Plans of smaller ones stay readable for older releases."""
+
+RANKS_SCHEMA: Final = 2
+"""Version of a plan that lists a large group as ranks. Older releases refuse it by this number."""
 
 REMEDY: Final = (
     "files of the journal were deleted, or not all of them were restored. Put the missing files back; or stop all "
@@ -38,6 +57,52 @@ def outcome_path(number: int) -> str:
     return f"outcomes/{number:012d}.json"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankedPlan(Plan):
+    """The form of a plan in its file if its group is large: each of `ranks` takes the place of a member.
+
+    A rank is the node, the part of the worker's id behind the node's name, and the address.
+    """
+
+    NEWEST_SCHEMA: ClassVar[int] = RANKS_SCHEMA
+
+    ranks: Annotated[tuple[Annotated[tuple[str, ...], AtMost(3)], ...], AtMost(4096)]
+
+    def with_members(self) -> Plan:
+        """Return the plan with its members. Raises `ValueError` if a rank has not three texts."""
+        members = tuple(
+            Member(rank, node, f"{node}.{rest}", address) for rank, (node, rest, address) in enumerate(self.ranks)
+        )
+        return Plan(**{each.name: getattr(self, each.name) for each in fields(Plan)} | {"members": members})
+
+
+def encode(record: Plan | Outcome, plan: Plan | None) -> bytes:
+    """Return the content of a new file of the journal. `plan`: that of an outcome, as it was read."""
+    if isinstance(record, Plan):
+        members = record.members or ()
+        if len(members) <= _MOST_MEMBERS or not all(each.worker.startswith(f"{each.node}.") for each in members):
+            return dumps(record)
+        ranks = tuple((each.node, each.worker[len(each.node) + 1 :], each.address) for each in members)
+        given = {each.name: getattr(record, each.name) for each in fields(record)}
+        return dumps(RankedPlan(**given | {"members": (), "schema": RANKS_SCHEMA, "ranks": ranks}))
+    if plan is not None and _omits_saves(plan) and record.result is not None and record.result.saves == plan.saves:
+        record = replace(record, result=replace(record.result, saves=()))
+    return dumps(record)
+
+
+def _omits_saves(plan: Plan) -> bool:
+    """Return whether the file of a plan's result omits the folders of the saves."""
+    return plan.schema == RANKS_SCHEMA and needs_outcome(plan)
+
+
+def _parse_plan(path: str, data: bytes) -> Plan:
+    """Return the plan in `data`, in one of both forms. Raises as `parse`."""
+    try:
+        return parse(Plan, path, data)
+    except NewerSchemaError:
+        return parse(RankedPlan, path, data)
+
+
 def decode_plan(data: bytes, number: int, run: str | None, where: str = "") -> Plan:
     """Return the plan of a number; a plan that does nothing if the record is void. `run`: None if any is right.
 
@@ -47,12 +112,17 @@ def decode_plan(data: bytes, number: int, run: str | None, where: str = "") -> P
     """
     path = f"{where}{plan_path(number)}"
     try:
-        plan = parse(Plan, path, data)
+        plan = _parse_plan(path, data)
     except VoidRecordError as error:
         _require_place(path, (error.run, error.plan), (run, number))
         return _void_plan(number, str(error.run) if run is None else run, _void_nonce(data), str(error))
     _require_place(path, (plan.run, plan.plan), (run, number))
-    why = next(_broken_by_plan(plan), None)
+    try:
+        plan = plan.with_members() if isinstance(plan, RankedPlan) else plan
+    except ValueError:
+        why: str | None = "a rank has not three texts"
+    else:
+        why = next(_broken_by_plan(plan), None)
     return plan if why is None else _void_plan(number, plan.run, plan.nonce, f"{path}: {why}")
 
 
@@ -67,6 +137,8 @@ def decode_outcome(data: bytes, plan: Plan, where: str = "") -> Outcome:
     _require_place(path, (outcome.run, outcome.plan), place)
     if why := why_of_another(outcome, plan):
         raise StorageLostError(f"{path} does not belong to {plan_path(plan.plan)}: it {why}: {REMEDY}")
+    if _omits_saves(plan) and outcome.result is not None and not outcome.result.saves:
+        outcome = replace(outcome, result=replace(outcome.result, saves=plan.saves))
     broken = next(_broken_together(outcome, plan), None)
     return outcome if broken is None else _void_outcome(plan, outcome.nonce, f"{path}: {broken}")
 
@@ -109,7 +181,7 @@ def needs_outcome(plan: Plan) -> bool:
 def nonce_of(path: str, data: bytes) -> str:
     """Return the nonce of a record of the journal that was read before. Raises `RecordError` if it is damaged."""
     try:
-        return parse(Plan, path, data).nonce if path.startswith("plans/") else parse(Outcome, path, data).nonce
+        return _parse_plan(path, data).nonce if path.startswith("plans/") else parse(Outcome, path, data).nonce
     except VoidRecordError:
         return _void_nonce(data)
 
@@ -117,7 +189,10 @@ def nonce_of(path: str, data: bytes) -> str:
 def unreadable(record: Plan | Outcome, data: bytes) -> str | None:
     """Return why other daemons would set aside a record that is written in these bytes; None if they would not."""
     try:
-        loads(type(record), data)
+        if isinstance(record, Plan):
+            _parse_plan(plan_path(record.plan), data)
+        else:
+            loads(Outcome, data)
     except VoidRecordError as error:
         return str(error)
     return next(_broken_by_plan(record) if isinstance(record, Plan) else _broken_by_outcome(record), None)

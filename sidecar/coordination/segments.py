@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
+from sidecar.coordination.journal_records import RANKS_SCHEMA
 from sidecar.coordination.run import SEGMENTS
 from sidecar.coordination.storage import MAX_RECORD_BYTES, Storage
 from sidecar.coordination.unique_names import parse
@@ -355,7 +356,7 @@ class _Moved:
     moved_to: str
     run: str
     plan: int = 1
-    schema: int = SCHEMA + 1
+    schema: int = RANKS_SCHEMA + 1
 
 
 def marker(run: str) -> bytes:

@@ -52,6 +52,7 @@ def build_daemon(
     publish: Callable[[Status, JournalState], None],
     delivered: Callable[[], bool] | None = None,
     new_nonce: Callable[[], str] = lambda: secrets.token_hex(16),
+    load: Callable[[], float | None] = lambda: None,
     snapshot_plans: int = 200,
 ) -> Daemon:
     """Return a daemon with all its parts.
@@ -114,6 +115,7 @@ def build_daemon(
         shutdown=shutdown,
         log=log,
         delivered=delivered or (lambda: True),
+        load=load,
     )
     return Daemon(
         timing=timing,

@@ -219,10 +219,8 @@ class PlanExecution:
         """Note the result. It replaces a secondary failure whose time has not come, but no other failure."""
         if isinstance(self.ending, Failure) and self.ending.at <= now:
             return
-        members = self.plan.members or ()
-        saves = tuple(f"{self.folder}/worker-{member.rank}-of-{len(members)}" for member in members)
         turn = now + len(self.before) * self.result_turn_seconds
-        self.ending = Success(turn, replace(done.result, saves=saves))
+        self.ending = Success(turn, replace(done.result, saves=self.plan.saves))
 
 
 def odd_nodes(plan: Plan, sides: Sequence[Sequence[int]]) -> tuple[str, ...]:

@@ -112,6 +112,7 @@ class RequestBuilder:
         snapshot_plans: Plans between two snapshots. A start reads at most this many plans, which takes some 0.1 s.
         supervisor: None on a chief, which neither scans nor decides.
         delivered: Returns whether the sinks of this node have everything; it never waits.
+        load: Returns how busy the processors of this node are, as `AboutNode.load`.
     """
 
     rules: Rules
@@ -125,6 +126,7 @@ class RequestBuilder:
     shutdown: Shutdown
     log: EventLog
     delivered: Callable[[], bool] = lambda: True
+    load: Callable[[], float | None] = lambda: None
 
     def next(self, now: float) -> Request | None:
         """Return the next request to storage; None if nothing is due."""
@@ -197,7 +199,7 @@ class RequestBuilder:
         """Return the request that writes the heartbeat, with everything else that is due."""
         # The fields that are added here do not make a sync due when they change.
         heartbeat = self.state.with_checkpoints(self.schedule.number(due, now), now)
-        heartbeat = replace(heartbeat, doing=self.runner.progress)
+        heartbeat = replace(heartbeat, doing=self.runner.progress, about=replace(heartbeat.about, load=self.load()))
         is_last = heartbeat.state == NodeState.LEFT and self.supervisor is not None and self.state.has_scanned
         tidying = self.retention.due(now)
         if self.state.caught_up and self.state.publishes(now):

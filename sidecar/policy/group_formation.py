@@ -1,6 +1,7 @@
 """Decide which worker processes form the group of the next evaluation. Pure."""
 
 from collections.abc import Iterable, Sequence
+from operator import itemgetter
 
 from sidecar.coordination.journal_state import JournalState
 from sidecar.policy.actions import Wait
@@ -16,7 +17,7 @@ def form_group(checkpoint: Checkpoint, view: View, rules: GroupRules, now: float
     candidates = candidates_for(checkpoint, view.nodes.ready, view.node, rules.min_workers)
     nodes = choose_nodes(candidates, view.history, rules.min_workers, checkpoint, view.task)
     warm = _warm_group(nodes, view.history)
-    standbys = _standbys(nodes, view.history)[: rules.max_workers]
+    standbys = _standbys(nodes, view.history, rules.max_workers)
     if not warm and len(standbys) < rules.min_workers:  # then only a warm group that includes losing nodes can do
         warm = _warm_group(candidates, view.history)
     if warm and len(warm) >= max(rules.min_workers, len(standbys)):
@@ -60,16 +61,23 @@ def _warm_group(nodes: Sequence[Heartbeat], history: JournalState) -> tuple[Memb
     return members if whole and not any(member.worker in retired for member in members) else ()
 
 
-def _standbys(nodes: Sequence[Heartbeat], history: JournalState) -> tuple[Member, ...]:
-    """Return the workers that have never been in a group, also by the journal, because a heartbeat may be late."""
+def _standbys(nodes: Sequence[Heartbeat], history: JournalState, most: int) -> tuple[Member, ...]:
+    """Return workers that have never been in a group, also by the journal, because a heartbeat may be late.
+
+    If there are more than `most`, take those of the nodes whose processors have the least to do, and of equal ones the
+    first. Ranks follow the order of the nodes all the same.
+    """
     newest = history.newest
     joined = {member.worker for member in (newest.plan.members or ())} if newest is not None else set[str]()
-    return _enumerate(
-        (heartbeat.node, slot.standby, slot.standby_address)
-        for heartbeat in nodes
+    retired = history.exclusions.retired_workers
+    standbys = [
+        (int(heartbeat.about.load or 0), place, (heartbeat.node, slot.standby, slot.standby_address))
+        for place, heartbeat in enumerate(nodes)
         for slot in heartbeat.slots
-        if slot.standby not in joined and slot.standby not in history.exclusions.retired_workers
-    )
+        if slot.standby is not None and slot.standby not in joined and slot.standby not in retired
+    ]
+    chosen = sorted(standbys, key=itemgetter(0))[:most]
+    return _enumerate(worker for _, _, worker in sorted(chosen, key=itemgetter(1)))
 
 
 def _enumerate(workers: Iterable[tuple[str, str | None, str | None]]) -> tuple[Member, ...]:

@@ -73,8 +73,9 @@ def from_json(cls: type[R], parsed: Any) -> R:
 
 def _convert(cls: type[R], parsed: Any, limits: RecordLimits | None) -> R:
     """Build a record from parsed JSON. Raises a `RecordError` with the place of the error."""
-    if isinstance(parsed, Mapping) and isinstance(schema := parsed.get("schema", SCHEMA), int) and schema > SCHEMA:
-        raise NewerSchemaError(f"{cls.__name__} has schema {schema}, this version knows {SCHEMA}: update this daemon")
+    known = getattr(cls, "NEWEST_SCHEMA", SCHEMA)
+    if isinstance(parsed, Mapping) and isinstance(schema := parsed.get("schema", SCHEMA), int) and schema > known:
+        raise NewerSchemaError(f"{cls.__name__} has schema {schema}, this version knows {known}: update this daemon")
     try:
         return typing.cast("R", _record(typing.cast("Hashable", cls), limits)(parsed))
     except _UnfitError as error:

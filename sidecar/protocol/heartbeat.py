@@ -77,19 +77,21 @@ class CheckpointSightings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AboutNode:
-    """Hold what people read about a node. No node decides by it, apart from `Heartbeat.code` of an older release."""
+    """Hold what people read about a node. Only `load`, and the version of an older release, take part in decisions."""
 
     role_source: str
     page_url: str | None = None  # of its status page
     version: str
+    load: float | None = None  # processes that want to run for each processor, in the last minute; None: unknown
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Heartbeat:
     """The state of a node, in a file that it rewrites with every beat.
 
-    `beat` counts up, and a change of any field is a sign of life. A change of `doing` or `checkpoints` does not cause a
-    beat; the next beat writes them. `doing`: the progress of the workers in plan `journal.plan`; `None`: no part in it.
+    `beat` counts up, and a change of any field is a sign of life. A change of `doing`, `checkpoints` or the load
+    does not cause a beat; the next beat writes them. `doing`: the progress of the workers in plan `journal.plan`;
+    `None`: no part in it.
     """
 
     LIMITS: ClassVar[RecordLimits] = HEARTBEAT

@@ -15,7 +15,7 @@ from sidecar.protocol.record_limits import OUTCOME, PLAN, AtMost, RecordLimits
 from sidecar.protocol.states import OutcomeStatus, Verdict
 
 SCHEMA: Final = 1
-"""Version of every record in the state directory. A daemon does not act on records with a newer version."""
+"""Version of the records in the state directory. A daemon does not act on records with a newer version."""
 
 INLINED: Final = "inlined"
 """Marker of a part whose fields are in the JSON object of the whole record: see `Inlined`."""
@@ -161,6 +161,12 @@ class Plan:
         """Return the folder of the saves of the ranks, relative to the run's state directory."""
         assert self.checkpoint is not None
         return f"evaluations/{self.checkpoint.folder}/plan-{self.plan}"
+
+    @property
+    def saves(self) -> tuple[str, ...]:
+        """Return the folder of the saves of each rank, relative to the run's state directory."""
+        members = self.members or ()
+        return tuple(f"{self.folder}/worker-{member.rank}-of-{len(members)}" for member in members)
 
 
 Goal = Literal["max", "min", "none"]

@@ -66,9 +66,9 @@ class Settings(OutputSettings):
     """Smallest number of worker processes that forms a group and evaluates. Default: a result now, from one worker, is
     better than a wait for all of them."""
     max_workers: values.MostWorkers = 64
-    """Largest number of worker processes that a group may have; the first ones in the order of the nodes' names. All
-    numbers give the same results. Default: more of them wait longer for each other than they save, and the journal
-    names each of them in every evaluation."""
+    """Largest number of worker processes that a group may have: of the nodes whose processors have the least to do, and
+    of equal ones the first in the order of names. All numbers give the same results. Default: more of them wait longer
+    for each other than they save, and the journal names each of them in every evaluation."""
     port_range: values.PortRange = "21000-21999"
     """Ports that the worker processes of this node may serve on, as FIRST-LAST. Default: below 32768, where Linux
     begins to take ports for outgoing connections."""

@@ -239,8 +239,8 @@ def test_what_was_read_before_a_broken_record_is_not_lost(journal, put, new_plan
 def test_a_newer_schema_is_not_acted_on(journal, put, new_plan):
     """A record of a newer version stops the reader with the remedy; unknown fields of this version do not."""
     record = json.loads(dumps(new_plan(1)))
-    file = put("plans/000000000001.json", json.dumps(record | {"schema": 2}).encode())
-    with pytest.raises(NewerSchemaError, match=r"plans/000000000001\.json.*schema 2\b"):
+    file = put("plans/000000000001.json", json.dumps(record | {"schema": 3}).encode())
+    with pytest.raises(NewerSchemaError, match=r"plans/000000000001\.json.*schema 3\b"):
         journal.read_new()
     file.write_bytes(json.dumps(record | {"from_the_future": [1]}).encode())
     assert journal.read_new() == [new_plan(1)]

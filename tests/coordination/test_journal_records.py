@@ -10,9 +10,19 @@ from sidecar.coordination.closed_plan import read_closed, read_success
 from sidecar.coordination.journal import Journal, read_history
 from sidecar.coordination.journal_records import OUTCOME_BYTES, PLAN_BYTES, is_inside, outcome_path, plan_path
 from sidecar.coordination.snapshot import take
-from sidecar.errors import RecordError, StorageLostError
-from sidecar.protocol.codec import dumps
-from sidecar.protocol.records import MOST_CLASSES, MOST_METRICS, EvalData, Member, Nonfinite, Value, group_id
+from sidecar.errors import NewerSchemaError, RecordError, StorageLostError
+from sidecar.protocol.codec import dumps, loads
+from sidecar.protocol.records import (
+    MOST_CLASSES,
+    MOST_METRICS,
+    EvalData,
+    Member,
+    Nonfinite,
+    Outcome,
+    Plan,
+    Value,
+    group_id,
+)
 from sidecar.protocol.states import FAILURE_CLASSES, FailureClass
 
 ONE = Value(value=0.5, hex=(0.5).hex())
@@ -125,6 +135,72 @@ def test_a_void_outcome_closes_its_plan_as_a_failed_attempt(journal, storage, pu
     assert not history.verdicts.is_settled(plan.checkpoint.key, "t")
     assert history.exclusions.losses == {}
     assert FAILURE_CLASSES["void"] == FailureClass.GROUP
+
+
+def group_of(count):
+    """Return members of a group, as the daemons of a large run name them."""
+    return tuple(
+        Member(rank, f"worker-{rank:04d}", f"worker-{rank:04d}.0123abcd.1", f"10.20.0.{rank % 256}:21000")
+        for rank in range(count)
+    )
+
+
+def evaluation(new_plan, new_outcome, count):
+    """Return a plan of a group, and its outcome."""
+    plan = new_plan(1, members=group_of(count))
+    result = new_outcome(1).result
+    changes = {"workers": count, "group": group_id(plan.members), "saves": plan.saves}
+    return plan, new_outcome(1, plan_nonce=plan.nonce, result=replace(result, **changes))
+
+
+def test_a_large_group_takes_at_most_64_bytes_for_each_member(journal, storage, run, new_plan, new_outcome):
+    """Members and folders of saves are read as they were written; an older release stands by."""
+    plan, outcome = evaluation(new_plan, new_outcome, 1000)
+    assert journal.propose(plan)
+    journal.read_new()
+    assert journal.close(outcome)
+    read_plan, read_outcome = Journal(storage, run).read_new()
+    assert (read_plan.members, read_outcome) == (plan.members, outcome)
+    written = [storage.read(path(1)) for path in (plan_path, outcome_path)]
+    assert sum(map(len, written)) < 64 * 1000
+    assert read_closed(storage, 1).outcome.result.saves == plan.saves
+    with pytest.raises(NewerSchemaError, match="schema 2"):
+        loads(Plan, written[0])
+
+
+def test_a_small_group_is_written_for_older_releases(journal, storage, new_plan, new_outcome):
+    """Up to eight members stand in the plan, and the folders of their saves in the outcome."""
+    plan, outcome = evaluation(new_plan, new_outcome, 8)
+    assert journal.propose(plan)
+    journal.read_new()
+    assert journal.close(outcome)
+    assert loads(Plan, storage.read(plan_path(1))) == plan
+    assert loads(Outcome, storage.read(outcome_path(1))) == outcome
+
+
+def test_a_large_group_of_an_older_release_is_read(journal, put, new_plan, new_outcome):
+    """It wrote every member and every folder whole, and so is its plan closed."""
+    plan, outcome = evaluation(new_plan, new_outcome, 20)
+    put(plan_path(1), dumps(plan))
+    assert journal.read_new() == [plan]
+    assert journal.close(outcome)
+    assert journal.read_new() == [outcome]
+
+
+def test_a_worker_with_a_foreign_name_is_written_whole(journal, storage, new_plan):
+    """Its id does not begin with the name of its node."""
+    members = (*group_of(9), Member(9, "n", "another", "h:1"))
+    assert journal.propose(new_plan(1, members=members))
+    assert loads(Plan, storage.read(plan_path(1))).members == members
+
+
+@pytest.mark.parametrize("ranks", [[["n", "i.1"]], [["n", "i.1", "h:1", "x"]], [["n", "i.1", "h:1"]] * 2])
+def test_ranks_that_name_no_group_make_a_plan_void(journal, put, new_plan, ranks):
+    """Each has three texts, and no worker is listed twice."""
+    put(plan_path(1), changed(new_plan(1), members=[], ranks=ranks, schema=2))
+    (plan,) = journal.read_new()
+    assert plan.void is not None
+    assert plan.members is None
 
 
 def test_what_a_daemon_writes_is_not_void(journal, new_plan, new_outcome):

@@ -119,6 +119,6 @@ def test_older_releases_refuse_the_plan_that_they_read_first(storage, run, write
         "moved_to": segment_path(1),
         "run": run,
         "plan": 1,
-        "schema": 2,
+        "schema": 3,
     }
     assert storage.read("snapshot.json") is None

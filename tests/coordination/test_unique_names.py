@@ -83,6 +83,6 @@ def test_a_record_that_reads_short_for_a_moment_is_read_again(storage, run, put,
 
 def test_a_newer_schema_is_no_passing_trouble(storage, run, put, clock):
     """It is whole: waiting does not help."""
-    put(plan_path(1), b'{"schema":2}')
+    put(plan_path(1), b'{"schema":3}')
     with pytest.raises(NewerSchemaError):
         Journal(storage, run, GracePeriod(60.0, clock)).read_new()

@@ -12,7 +12,7 @@ from sidecar.coordination.run import RUN_PATH
 from sidecar.errors import RecordError, StorageLostError
 from sidecar.protocol.messages import Join
 
-NEWER = b'{"schema":2}'
+NEWER = b'{"schema":3}'
 
 
 def heartbeat(node):

@@ -40,6 +40,14 @@ def beating(sidecar, tmp_path_factory):
     assert daemon.process.poll() is None
 
 
+def test_a_heartbeat_has_the_load_of_the_machine(beating):
+    """By processor, so that machines of any size can be compared."""
+    daemon, _ = beating
+    found = json.loads((daemon.run_dir / "members" / "chief-0.json").read_bytes())["load"]
+    assert 0 <= found < 1000
+    assert isinstance(found, float)
+
+
 @pytest.mark.parametrize("command", [("status",), ("history",), ("requeue", "ckpt-5")])
 def test_a_mistyped_directory(sidecar, tmp_path, command):
     """One sentence, and nothing is created."""

@@ -125,16 +125,16 @@ def test_a_hole_in_the_journal_is_told_by_every_command(sidecar, place, recorded
 @pytest.mark.parametrize("command", each_once("history", "check"))
 def test_a_journal_of_a_newer_release_is_told_by_every_command(sidecar, place, recorded, command):
     """In one sentence with the file and the remedy."""
-    (recorded / plan_path(4)).write_text('{"schema":2}')
+    (recorded / plan_path(4)).write_text('{"schema":3}')
     done = sidecar.command(command, "--checkpoint-dir", place, *COMMANDS[command])
     said = done.out if command == "check" else done.sentence
-    assert f"{plan_path(4)}: Plan has schema 2" in said
+    assert f"{plan_path(4)}: Plan has schema 3" in said
     assert "update this daemon" in said
 
 
 def test_a_daemon_stands_by_under_a_newer_release(sidecar, place, recorded):
     """It is healthy, not ready, has no worker, and ends with 0 when it is told to."""
-    (recorded / plan_path(4)).write_text('{"schema":2}')
+    (recorded / plan_path(4)).write_text('{"schema":3}')
     daemon = sidecar.run(place, "--role", "chief", "--node", "a")
     daemon.until(lambda: "needs a newer release" in daemon.get("/readyz")[1], "the reason on /readyz")
     assert daemon.get("/healthz") == (200, "ok\n")

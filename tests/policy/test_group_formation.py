@@ -86,6 +86,15 @@ def test_a_group_has_at_most_max_workers():
     assert is_outgrown(warm, history, "n3", make_rules(max_workers=3).groups, "t")
 
 
+def test_a_group_is_formed_of_the_nodes_with_the_least_load():
+    """Ranks follow the names; a fraction of a processor makes no difference, and neither does load if all take part."""
+    loads = {"n1": 2.5, "n2": 0.9, "n3": None, "n10": 0.0, "n11": 1.5}
+    there = [node(name, load=load) for name, load in loads.items()]
+    assert listed(decided(make_rules(max_workers=2), ready=there)) == ["n2.i.1", "n3.i.1"]
+    assert listed(decided(make_rules(max_workers=4), ready=there)) == ["n2.i.1", "n3.i.1", "n10.i.1", "n11.i.1"]
+    assert listed(decided(make_rules(max_workers=5), ready=there)) == [f"{name}.i.1" for name in loads]
+
+
 def test_the_largest_set_with_equal_version_and_task_is_listed():
     """Ours among equals, since each proposes for its own."""
     there = [node("n1", version="2"), node("n2"), node("n3")]

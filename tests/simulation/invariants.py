@@ -7,8 +7,9 @@ the parser of records: rules that are wrong in the daemon must not be wrong here
 import gzip
 import json
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
+from sidecar.coordination.journal_records import decode_plan
 from sidecar.daemon.workers.pool import group_id
 from sidecar.errors import NodeNameTakenError, SidecarError, StorageError, StorageLostError
 from sidecar.protocol.codec import loads
@@ -162,9 +163,14 @@ class Referee:
 
     def _read(self, kind: type[Plan | Outcome], path: str, data: bytes) -> Plan | Outcome:
         """Return a record as the book holds it: a forged plan does nothing, and a forged outcome is a failure."""
-        if self._simulation.forged.get(path) != data:
-            return loads(kind, plain(data))
         number = int(path[-17:-5])
+        if self._simulation.forged.get(path) != data:
+            if kind is Plan:
+                return decode_plan(plain(data), number, None)
+            found, plan = loads(Outcome, plain(data)), self.book.plans.get(number)
+            if plan is not None and plan.schema > 1 and found.result is not None and not found.result.saves:
+                return replace(found, result=replace(found.result, saves=plan.saves))
+            return found
         if kind is Plan:
             return Plan(
                 plan=number,

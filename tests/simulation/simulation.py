@@ -7,7 +7,7 @@ from pathlib import Path
 from random import Random
 from unittest.mock import patch
 
-from sidecar.coordination import heartbeats, journal, snapshot_store, unique_names
+from sidecar.coordination import heartbeats, journal, journal_records, snapshot_store, unique_names
 from sidecar.coordination.compaction import Compaction
 from sidecar.daemon import joined_run, request_builder, storage_schedule, storage_thread
 from sidecar.daemon.events import FilesChanged, JournalChanged
@@ -533,11 +533,13 @@ def _memory_of_records():
 
     for module in (journal, heartbeats, unique_names, snapshot_store):
         module.dumps, module.loads = remembered_dumps, remembered_loads
+    journal_records.dumps = remembered_dumps
     try:
         yield
     finally:
         for module in (journal, heartbeats, unique_names, snapshot_store):
             module.dumps, module.loads = dumps, loads
+        journal_records.dumps = dumps
 
 
 def _draws(scenario: Scenario) -> str:

@@ -173,8 +173,7 @@ class NodeStorage:
 
     def _written(self, data: bytes) -> bytes:
         """Return a record as a release with newer records writes it."""
-        schema = self._host.spec.schema
-        return data if schema == 1 else data.replace(b'"schema":1', b'"schema":%d' % schema)
+        return data if self._host.spec.schema == 1 else data.replace(b'"schema":', b'"schema":9')
 
     def _understood(self, data: bytes | None) -> bytes | None:
         """Return a record as this node's release reads it: a newer one stays what it is."""
@@ -296,7 +295,7 @@ def refused(verb: str, path: str, number: int) -> StorageError:
 
 def plain(data: bytes) -> bytes:
     """Return a record of any release as one of the first."""
-    return data.replace(b'"schema":2', b'"schema":1')
+    return data.replace(b'"schema":9', b'"schema":')
 
 
 def is_journal(path: str) -> bool:
