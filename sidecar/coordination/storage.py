@@ -32,6 +32,8 @@ _STALE_TRIES: Final = 3
 _NO_HARD_LINKS: Final = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS})
 """Errors of link(2) on filesystems without hard links. They differ between kernels and FUSE servers."""
 
+_MOUNTINFO: Final = Path("/proc/self/mountinfo")
+
 _REMEDIES: Final = {
     errno.ENOSPC: "free some space there; the daemon then continues by itself",
     errno.EDQUOT: "free some of the quota or raise it; the daemon then continues by itself",
@@ -40,7 +42,10 @@ _REMEDIES: Final = {
     errno.ELOOP: "no link inside the state directory is followed: move it away (state_dir itself may be behind a link)",
     errno.EISDIR: "there is a folder where a file is expected: move it away",
     errno.ESTALE: "the mount has lost its server's files: mount it again",
-    errno.EOPNOTSUPP: "the filesystem has no hard links, which agreement needs: let state_dir lie on one that has",
+    errno.EOPNOTSUPP: (
+        "the filesystem has no hard links, which agreement needs and mounted buckets lack: let state_dir lie on a "
+        "local disk or on NFS, with --state-dir /path/of/folder"
+    ),
 }
 
 
@@ -283,10 +288,21 @@ def _link_if_absent(temporary: str, name: str, folder: Folder) -> None:
     except FileExistsError:
         pass
     except OSError as error:
-        if error.errno in _NO_HARD_LINKS:
+        if error.errno in _NO_HARD_LINKS or (error.errno == errno.EIO and _is_fuse(folder)):
             # There is no other way: with O_EXCL on the final name, an early reader would see a torn record.
             raise OSError(errno.EOPNOTSUPP, "no hard links") from error
         raise
+
+
+def _is_fuse(folder: Folder) -> bool:
+    """Return whether a folder is on FUSE, such as rclone, which answers each request for a link with EIO."""
+    try:
+        device = os.fstat(folder.descriptor).st_dev
+        lines = _MOUNTINFO.read_text(errors="replace").splitlines()
+    except OSError:
+        return False
+    number = f"{os.major(device)}:{os.minor(device)}"
+    return any(fields[2:3] == [number] and " - fuse" in line for line in lines if (fields := line.split()))
 
 
 def _make_folder(folder: Path) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path, PurePath
 from typing import BinaryIO, Final
 
 from sidecar.checkpoints.files import File, as_file, open_file, resolve, size_of
+from sidecar.checkpoints.filesystem import mount_here
 from sidecar.checkpoints.formats import FORMATS
 from sidecar.checkpoints.scan import DiscoveredCheckpoint
 from sidecar.errors import IncompleteError, MustCopyError, UnreadableError
@@ -133,14 +134,34 @@ def _link(source: Path, name: str, into: Folder) -> File | None:
 
 def _copy(original: BinaryIO, name: str, into: Folder) -> File:
     """Copy a file's content and time of modification durably into a folder, and return the original file."""
+    before = os.fstat(original.fileno())
     with into.create_file(PurePath(name).name) as copy:
         while part := _part(original, name):
             copy.write(part)
         copy.flush()
         status = os.fstat(original.fileno())
+        if as_file(name, status).content != as_file(name, before).content and _is_only_read(original, name, into):
+            status = before
         os.utime(copy.fileno(), ns=(status.st_atime_ns, status.st_mtime_ns))
         sync_file(copy)
     return as_file(name, status)
+
+
+def _is_only_read(original: BinaryIO, name: str, into: Folder) -> bool:
+    """Return whether only the copying itself has changed the time of a file, as rclone's mounts do for an hour.
+
+    A second reading on such a mount finds what was copied, and changes the time again.
+    """
+    path = Path(f"/proc/self/fd/{original.fileno()}")
+    mount = mount_here(path)
+    if mount is None or not mount.filesystem.startswith("fuse"):
+        return False
+    with reading(name), path.open("rb") as again, into.open_file(PurePath(name).name) as copy:
+        at = os.fstat(again.fileno()).st_mtime_ns
+        while part := _part(again, name):
+            if copy.read(len(part)) != part:
+                return False
+        return not copy.read(1) and os.fstat(again.fileno()).st_mtime_ns != at
 
 
 def _part(original: BinaryIO, name: str) -> bytes:

@@ -130,7 +130,7 @@ def test_what_cannot_be_read_is_the_trouble_of_one_checkpoint(found, pins, monke
     if where == "inspect":
         monkeypatch.setattr(TfObject, "inspect", refused)
     else:
-        bad = type("Bad", (io.RawIOBase,), {"read": refused})
+        bad = type("Bad", (io.RawIOBase,), {"read": refused, "fileno": lambda _: 0})
         opens = refused if where == "open" else lambda *_: contextlib.nullcontext(bad())
         monkeypatch.setattr(gather_module, "open_file", opens)
     with pytest.raises(UnreadableError, match=os.strerror(code)):
