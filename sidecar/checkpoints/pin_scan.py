@@ -32,4 +32,3 @@ class PinScanner(Protocol):
 
     def scan(self, now: float) -> PinScan:
         """Scan once; `now` in seconds of the node's clock. Raises `StorageError` if nothing can be read."""
-        ...

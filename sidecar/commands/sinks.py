@@ -29,7 +29,6 @@ class Closing(Protocol):
 
     def close(self, seconds: float) -> None:
         """Finish, for at most `seconds`."""
-        ...
 
 
 def make_sinks(settings: Settings, environ: Mapping[str, str] = os.environ) -> list[Sink]:

@@ -63,7 +63,6 @@ class Storage(Protocol):
 
         Neither a return nor an error proves anything, since replies get lost. Read the file to learn who created it.
         """
-        ...
 
     def read(self, path: str, limit: int | None = None) -> bytes | None:
         """Return the whole content of a file; `None` if it does not exist.
@@ -71,7 +70,6 @@ class Storage(Protocol):
         A file of more than `limit` bytes is cut to the first `limit` + 1. If `limit` is None, a file of more than
         `MAX_RECORD_BYTES` is an error.
         """
-        ...
 
     def replace(self, path: str, data: bytes, *, survives_crash: bool = False, instead_of: bytes | None = None) -> None:
         """Write a file in place of the one that may exist: whole or not at all, and durably if `survives_crash`.
@@ -79,15 +77,12 @@ class Storage(Protocol):
         With `instead_of` nothing is written unless the file has this content, in the same folder: the state directory
         may have been replaced meanwhile.
         """
-        ...
 
     def sync(self, folder: str) -> None:
         """Make the names in a folder durable, those of other nodes as well; "" is the state directory itself."""
-        ...
 
     def names(self, folder: str) -> list[str]:
         """Return the names in a folder, sorted; none if it does not exist. A listing may be out of date."""
-        ...
 
     def modified(self, folder: str) -> Mapping[str, float]:
         """Return when each file in a folder was last written, in seconds of the storage's own clock.
@@ -95,15 +90,12 @@ class Storage(Protocol):
         The times may be out of date, and may only be compared with one another. Storage that does not know the times
         returns none.
         """
-        ...
 
     def remove(self, path: str, *, holding: bytes | None = None) -> None:
         """Remove a file, if it exists and, with `holding`, has this content. The removal may not survive a crash."""
-        ...
 
     def sweep(self, folder: str, before: float) -> None:
         """Remove unfinished writes that were last written before a time of the storage's own clock, in seconds."""
-        ...
 
 
 class PosixStorage:

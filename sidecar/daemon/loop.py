@@ -37,7 +37,6 @@ class StorageRequests(Protocol):
 
     def submit(self, request: Request) -> None:
         """Accept a request. Exactly one response will be posted for it."""
-        ...
 
 
 @dataclass(slots=True, kw_only=True)

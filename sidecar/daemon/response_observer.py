@@ -43,7 +43,6 @@ class JournalLog(EventLog, Protocol):
 
     def entry(self, entry: Entry | Plan, best: Mapping[tuple[str, str], Best]) -> None:
         """Log a record of the journal. `best`: the best evaluation so far, by eval set and metric."""
-        ...
 
 
 @dataclass(slots=True, kw_only=True)

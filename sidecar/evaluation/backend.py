@@ -90,18 +90,15 @@ class Collective(Protocol):
 
     def begin(self, command: Evaluate) -> None:
         """Prepare for the evaluation of one plan."""
-        ...
 
     def sum(self, vector: Int64s) -> Int64s:
         """Return the element-wise sum of the vectors of all ranks, which are equally long; wait for all ranks."""
-        ...
 
     def reduce(self, join: Join, report: RankReport) -> Reduced:
         """Add up the states of all ranks. Call it once all saves of this rank are durable; it waits for all ranks.
 
         Raises `EvaluationError` (`mismatch`) if ranks restored different values.
         """
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,12 +124,10 @@ class Evaluator(Protocol):
     @property
     def traces(self) -> int:
         """Number of times that a step has been traced."""
-        ...
 
     @property
     def builds(self) -> int:
         """Number of times that a model has been built."""
-        ...
 
     outputs_are_new: bool
     """Whether the outputs of all ranks for a first batch have to be compared, as the task was built since."""
@@ -140,7 +135,6 @@ class Evaluator(Protocol):
     @property
     def loads_graphs(self) -> bool:
         """Whether `restore` may load a graph, whose objects must be freed with the checkpoint."""
-        ...
 
     def read(self, tick: Tick, evaluated: int = 0, most: int | None = None) -> tuple[Stream, ...]:
         """Choose the eval sets that take part after this number of evaluations, and return their streams.
@@ -149,14 +143,12 @@ class Evaluator(Protocol):
         part; later calls return the same stream. With `most`, which is then the same in every call, only so many
         batches of each set count, and the others are not read.
         """
-        ...
 
     def differs(self) -> bool:
         """Return whether a sample of the data differs from what was read. Then the task is built anew.
 
         It costs at most a fiftieth of the time of the evaluations so far.
         """
-        ...
 
     def restore(self, path: str) -> Callable[[], None]:
         """Begin to restore the variables from the checkpoint, or to load its stored graph, in parallel to `read`.
@@ -164,37 +156,30 @@ class Evaluator(Protocol):
         Return a function that completes this, and raises an error that names what is missing. Call no other method
         before it.
         """
-        ...
 
     def digest(self) -> Callable[[], str]:
         """Begin to hash the present values of all variables, in parallel to `evaluate`.
 
         Return a function that waits for the hash and returns the hex digest.
         """
-        ...
 
     def outside(self) -> Mapping[str, str]:
         """Return digests of everything outside the variables that the model depends on, such as vocabularies, by name.
 
         The ranks evaluate the same model only if these are equal on all ranks.
         """
-        ...
 
     def outputs(self) -> NDArray[np.float64]:
         """Return what `output_comparison` compares, computed by the restored model for the first batch of each set."""
-        ...
 
     def layout(self) -> str:
         """Describe the states that `evaluate` will return. They can be added up only if this is equal on all ranks."""
-        ...
 
     def evaluate(self, tick: Tick, keep: SaveRows = discard_rows) -> States:
         """Sum metric states over the batches of this rank; the states are neutral if it has none."""
-        ...
 
     def restored_model(self) -> Any:
         """Return the restored model, for the functions of `Task(evaluate=…)`."""
-        ...
 
     def begins_again(self, reduced: States) -> bool:
         """Return whether the evaluation must be repeated, because a metric proved to depend on the order of batches.
@@ -202,18 +187,15 @@ class Evaluator(Protocol):
         In the repetition the metric is updated batch by batch, from the first to the last.
         The answer is the same on all ranks, since they all have the states of all batches.
         """
-        ...
 
     def save_weights(self, folder: Path) -> None:
         """Write the model's variables into the folder; raises `OSError` if it cannot be written.
 
         This runs in a separate thread, in parallel to `evaluate`. The caller makes the files durable.
         """
-        ...
 
     def compute(self, reduced: States) -> Mapping[str, MetricResult]:
         """Return the final numbers, by eval set."""
-        ...
 
 
 class Backend(Protocol):
@@ -224,15 +206,12 @@ class Backend(Protocol):
 
     def join(self, join: Join) -> Collective:
         """Form the group. Call it before the task is imported."""
-        ...
 
     def build(self, task: Task, shard: Shard, join: Join) -> Evaluator:
         """Build the task: open its data, and try its model on a first batch."""
-        ...
 
     def profile(self, command: Join | Check) -> dict[str, str]:
         """Return the numeric profile. Results are equal to the bit only if all its entries are equal."""
-        ...
 
 
 def backend(framework: str) -> Backend:

@@ -54,11 +54,9 @@ class BatchObserver(Protocol):
 
     def begin(self) -> None:
         """Handle a batch that is about to be computed."""
-        ...
 
     def end(self, states: Callable[[], SetStates]) -> None:
         """Handle a batch that was computed. `states` returns the states of the metrics up to this batch."""
-        ...
 
 
 def evaluate_set(

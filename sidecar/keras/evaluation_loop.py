@@ -50,11 +50,9 @@ class Evaluation(Protocol):
 
     def restore(self, found: DiscoveredCheckpoint, path: str) -> None:
         """Restore a checkpoint. Raises `EvaluationError`."""
-        ...
 
     def evaluate(self, found: DiscoveredCheckpoint, tick: Callable[[], None]) -> tuple[int | None, dict[str, float]]:
         """Evaluate, and return the number of examples and the metrics. `tick` is called after every batch."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -36,7 +36,6 @@ class Calls(Protocol):
 
     def __call__(self, key: str, function: Callable[[], T], /) -> T:
         """Return the result of `function`, raise its error, or raise `HangingError` if it has not ended yet."""
-        ...
 
 
 def call_directly(_: str, function: Callable[[], T], /) -> T:

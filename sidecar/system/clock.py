@@ -13,11 +13,9 @@ class Clock(Protocol):
 
     def now(self) -> float:
         """Return seconds since an arbitrary start. They never decrease, and count while the machine sleeps."""
-        ...
 
     def wall(self) -> float:
         """Return seconds since 1970-01-01 UTC, for records only: these are never compared between machines."""
-        ...
 
 
 class SystemClock:

@@ -8,8 +8,6 @@ class EventLog(Protocol):
 
     def info(self, event: str, **fields: object) -> object:
         """Log an event."""
-        ...
 
     def warning(self, event: str, **fields: object) -> object:
         """Log an event that may need somebody's attention."""
-        ...

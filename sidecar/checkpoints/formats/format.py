@@ -81,28 +81,23 @@ class Format(Protocol):
     @property
     def name(self) -> str:
         """Return the name of the format, as it stands in records."""
-        ...
 
     @property
     def suffixes(self) -> tuple[str, ...]:
         """Return the suffixes that names of such checkpoints may have; empty if the names have none."""
-        ...
 
     @property
     def endings(self) -> str:
         """Return a regular expression for the ends of its file names; empty if its checkpoints are folders."""
-        ...
 
     def file_group(self, name: str) -> str | None:
         """Return the name of the group of files that a file belongs to: the name of the group's main file.
 
         Return None if the file belongs to no checkpoint of this format. Each sub-folder is a group of its own.
         """
-        ...
 
     def candidates(self, folder: Path, listing: Listing) -> Iterable[Candidate]:
         """Return the possible checkpoints of this format in a listing of a folder or of whole groups of files."""
-        ...
 
     def inspect(
         self, folder: Path, name: str, *, step_key: str | None = None, work: WorkBudget | None = None
@@ -118,7 +113,6 @@ class Format(Protocol):
             CorruptError: the files contradict themselves or each other, or need more than the budget.
             TakesLongerError: the budget is brief, and the checkpoint needs more.
         """
-        ...
 
     def check(self, folder: Path, name: str) -> None:
         """Read all content, and compare every part that has a checksum in the format with that checksum.
@@ -127,11 +121,9 @@ class Format(Protocol):
             ChecksumError: the message names the file, the part of it, the expected and the computed checksum.
             VanishedError, IncompleteError, CorruptError: as `inspect`.
         """
-        ...
 
     def written_in_place(self, file: str) -> bool:
         """Return whether writers rewrite this file under its final name, which would change a hard link to it, too."""
-        ...
 
 
 class FolderFormat:

@@ -38,7 +38,6 @@ class Screen(Protocol):
 
     def show(self, scene: Scene) -> None:
         """Show the demo as it is now."""
-        ...
 
 
 @contextmanager

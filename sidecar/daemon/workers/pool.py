@@ -64,7 +64,6 @@ class Start(Protocol):
         post: Post,
     ) -> Process:
         """Start the process, and return it."""
-        ...
 
 
 @dataclass(slots=True, kw_only=True)

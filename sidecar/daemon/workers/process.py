@@ -95,19 +95,15 @@ class Process(Protocol):
     @property
     def pid(self) -> int:
         """Return the process id."""
-        ...
 
     def waits(self) -> Mapping[int, float]:
         """Return the seconds for which each of its threads has waited for a processor; empty if that is unknown."""
-        ...
 
     def send(self, command: Command) -> None:
         """Send a command. If the worker is dead, nothing is raised here: its `Exited` event reports that."""
-        ...
 
     def kill(self) -> None:
         """SIGKILL the process group. SIGTERM would not do: a process of MultiWorkerMirroredStrategy survives it."""
-        ...
 
 
 class WorkerProcess:

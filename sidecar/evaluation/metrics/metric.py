@@ -98,19 +98,15 @@ class Metric(Protocol):
     @property
     def name(self) -> str:
         """Name of its states and, as a rule, of its number; unique among the metrics of a task."""
-        ...
 
     def states(self, info: EvalSetInfo) -> SetStates:
         """Return new states. Raises `TaskError` if the eval set does not allow them."""
-        ...
 
     def add(self, states: SetStates, batch: EvalBatch) -> None:
         """Add one batch. Raises `TaskError` for labels or predictions that the metric cannot use."""
-        ...
 
     def compute(self, states: SetStates) -> MetricResult:
         """Return the final numbers, from the states of all ranks."""
-        ...
 
 
 def value(number: float, goal: Goal, interval: Interval = (None, None)) -> Value:

@@ -19,40 +19,32 @@ class State(Protocol):
     @property
     def rows(self) -> int:
         """Number of rows of the matrix. Like `width` it depends on the constructor only, not on added values."""
-        ...
 
     @property
     def width(self) -> int:
         """Number of columns of the matrix."""
-        ...
 
     def merge(self, other: Self) -> None:
         """Add the content of another state. Raises `ValueError` unless it is of the same kind."""
-        ...
 
     def used(self) -> NDArray[np.bool_]:
         """Return a bool for each row: whether it is not zero on this rank."""
-        ...
 
     def pack(self, rows: NDArray[np.bool_] | None = None) -> NDArray[np.int64]:
         """Return the chosen rows, or all rows, as a flat array."""
-        ...
 
     def unpack(self, packed: NDArray[np.int64], rows: NDArray[np.bool_] | None = None) -> None:
         """Replace the content by that of a pack, or of the sum of all ranks' packs; rows that are not chosen are zero.
 
         Raises `ValueError` or `OverflowError` for an array that cannot be a sum of packs.
         """
-        ...
 
     def to_json(self) -> dict[str, Any]:
         """Return the content as strict JSON."""
-        ...
 
     @classmethod
     def from_json(cls, parsed: dict[str, Any]) -> Self:
         """Build a state from the output of `to_json`. Raises `RecordError` for anything else."""
-        ...
 
 
 SetStates = dict[str, State]

@@ -55,15 +55,12 @@ class EvaluationArchive(Protocol):
 
     def progress(self) -> dict[str, Any]:
         """Return how much of the journal was read: `state`, `share` from 0 to 1, and `reason` of a failure."""
-        ...
 
     def read(self, question: Callable[[ArchivedEvaluations], T]) -> T:
         """Return the answer to a question about the evaluations that were read so far."""
-        ...
 
     def details(self, plan: int) -> dict[str, Any] | None:
         """Return everything about an evaluation, or None until it was read. Raises `LookupError` if there is none."""
-        ...
 
 
 class ArchiveReader:

@@ -30,7 +30,6 @@ class ExceedsNoise(Protocol):
 
     def __call__(self, new: Evaluation, old: Evaluation, metric: str, /, *, past: bool) -> bool:
         """Compare them."""
-        ...
 
 
 def better_value(evaluation: Evaluation, best: Evaluation | None, metric: Metric) -> bool:

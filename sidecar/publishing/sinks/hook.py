@@ -22,15 +22,12 @@ class Target(Protocol):
     @property
     def shown(self) -> str:
         """Return the target for people, without anything secret."""
-        ...
 
     def send(self, body: bytes, id_: str, /) -> None:
         """Deliver the JSON of an event. Raises as `Sink.write`."""
-        ...
 
     def close(self) -> None:
         """Break off the delivery that is under way. Another thread calls this."""
-        ...
 
 
 @dataclass(slots=True, kw_only=True)

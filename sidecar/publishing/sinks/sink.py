@@ -117,7 +117,6 @@ class Sink(Protocol):
             SinkUnavailableError: if it should be delivered again later.
             SinkRefusedError: if the sink will never take it.
         """
-        ...
 
 
 @runtime_checkable
@@ -130,22 +129,18 @@ class EventSink(Protocol):
     @property
     def name(self) -> str:
         """Return the name, as in `Sink`."""
-        ...
 
     takes: ClassVar[frozenset[type]]
     """The classes of the events that `write` takes: some of `Evaluation`, `Failure` and `RunEnd`."""
 
     def write(self, event: Event, /) -> None:
         """Deliver one event, as `Sink.write`. After a crash the newest one may come again, with the same `id`."""
-        ...
 
     def resume(self, past: Iterable[Evaluation], /) -> None:
         """Begin anew after these evaluations, oldest first: all that come before the next event.
 
         It is called when this daemon begins to deliver: at its start, and after another node did.
         """
-        ...
 
     def close(self) -> None:
         """Give up the delivery that is under way. Another thread calls this, at the end of the daemon."""
-        ...

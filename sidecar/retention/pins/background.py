@@ -33,7 +33,6 @@ class MakePin(Protocol):
         self, discovered: DiscoveredCheckpoint, pins: Path, /, *, copies: bool, owner: str
     ) -> DiscoveredCheckpoint:
         """Make the pin. `copies`: also if much must be copied."""
-        ...
 
 
 @dataclass(slots=True, kw_only=True)

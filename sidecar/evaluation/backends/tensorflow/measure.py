@@ -80,20 +80,16 @@ class Measurement(Protocol):
     @property
     def reads_classes(self) -> bool:
         """Return whether a metric of Keras takes labels as numbers of classes, and ignores none of them."""
-        ...
 
     @property
     def stateful_metrics(self) -> dict[str, KerasMetric]:
         """Return, by name, the metrics that `step` can begin with given states."""
-        ...
 
     def changes(self, outputs: Any) -> Changes:
         """Select the states of `stateful_metrics` in the output of `step` for one batch."""
-        ...
 
     def put_in_turn(self, name: str, reason: str) -> None:
         """Update one of `stateful_metrics` in turn from now on."""
-        ...
 
     def step(self, batch: Batch, predictions: Any = None, start: Any = None) -> tuple[Any, Any, Calls]:
         """Compute within a trace everything that `add` needs of one batch.
@@ -106,11 +102,9 @@ class Measurement(Protocol):
         Returns:
             The outputs for `add`, the predictions, if they are known, and the updates of the metrics in turn.
         """
-        ...
 
     def dependent(self, whole: Changes, halves: Sequence[Changes]) -> set[str]:
         """Return the names of those `stateful_metrics` whose changes by the halves of a batch are not its own."""
-        ...
 
     def dependent_given_predictions(
         self, whole: Batch, halves: Sequence[Batch], predictions: Any, of_halves: Sequence[Any] = ()
@@ -123,15 +117,12 @@ class Measurement(Protocol):
             predictions: The predictions for the batch.
             of_halves: Those for the halves, if they are known; they are used where rows are not examples.
         """
-        ...
 
     def contents(self, outputs: Any) -> list[str]:
         """Return what metrics that run outside of the trace make of the outputs of `step` for one batch, as texts."""
-        ...
 
     def states(self, info: EvalSetInfo) -> SetStates:
         """Return the empty states of all metrics and losses."""
-        ...
 
     def add(self, states: SetStates, outputs: Any, firsts: Sequence[int | None]) -> None:
         """Add the outputs of several batches to the states.
@@ -141,11 +132,9 @@ class Measurement(Protocol):
             outputs: The outputs of `step`, with a list over the batches in place of each tensor.
             firsts: The index in the eval set of the first example of each batch; `None` if it is unknown.
         """
-        ...
 
     def compute(self, states: SetStates) -> MetricResult:
         """Return the final numbers."""
-        ...
 
 
 def measurement(task: Task, model: Any, first: Batch, found: Container[str] = ()) -> Measurement:
