@@ -69,7 +69,7 @@ test: lint $(MLFLOW_READY) $(BUCKETS_READY)  ## Run every check and the tests of
 	$(PYTEST) -m 'not nightly' $(ARGS)
 
 test-fast: $(READY)  ## Run the tests that import no framework and start no process for seconds (1 minute).
-	PYTHONPATH=tests$(if $(PYTHONPATH),:$(PYTHONPATH)) $(PYTEST) -p no_framework $(COVERAGE) -m 'not tensorflow and not torch and not seconds and not nightly' $(SECONDS:%=--ignore=%) $(ARGS)
+	PYTHONPATH=tests/support$(if $(PYTHONPATH),:$(PYTHONPATH)) $(PYTEST) -p no_framework $(COVERAGE) -m 'not tensorflow and not torch and not seconds and not nightly' $(SECONDS:%=--ignore=%) $(ARGS)
 
 coverage: $(READY) $(MLFLOW_READY) $(BUCKETS_READY)  ## Run the tests of `make test`; fail if they reach less of the package than they did.
 	$(PYTEST) --cov --cov-report=term:skip-covered --cov-fail-under=$(COVERAGE_FLOOR) -m 'not nightly' $(ARGS)
@@ -107,7 +107,7 @@ bench: $(READY)  ## Measure, and write tests/benchmarks/RESULTS.md (35 minutes; 
 	$(BIN)/python tests/benchmarks $(ARGS)
 
 simulate: $(READY)  ## Simulate daemons under faults (SEEDS=1-50000; one seed with FAULTS=, NODES=, CHECKPOINTS= is replayed).
-	PYTHONPATH=tests$(if $(PYTHONPATH),:$(PYTHONPATH)) $(BIN)/python -m simulation $(SEEDS) $(if $(FAULTS),--faults=$(FAULTS)) $(if $(NODES),--nodes=$(NODES)) \
+	PYTHONPATH=tests:tests/support$(if $(PYTHONPATH),:$(PYTHONPATH)) $(BIN)/python -m simulation $(SEEDS) $(if $(FAULTS),--faults=$(FAULTS)) $(if $(NODES),--nodes=$(NODES)) \
 	  $(if $(CHECKPOINTS),--checkpoints=$(CHECKPOINTS)) $(ARGS)
 
 dashboards: $(READY)  ## Write the Grafana dashboards anew from the code that makes them.
@@ -136,7 +136,7 @@ hashes:  ## Write the hashes of what CI installs anew, from the versions in test
 	@$(PYTHON) -m venv .venv-hashes && .venv-hashes/bin/pip install --quiet --disable-pip-version-check uv
 	@$(call HASHED,tests/constraints.txt,tests/hashes.txt)
 	@$(call HASHED,tests/mlflow-server.txt,tests/mlflow-server.txt)
-	@$(call HASHED,tests/bucket_servers/python.txt,tests/bucket_servers/python.txt)
+	@$(call HASHED,tests/support/bucket_servers/python.txt,tests/support/bucket_servers/python.txt)
 	@rm -rf .venv-hashes
 
 soak:  ## Run docker-compose.yml for ten minutes, restart a trainer meanwhile, count (Docker).
@@ -157,11 +157,11 @@ $(MLFLOW_READY): tests/mlflow-server.txt
 	$(MLFLOW_VENV)/bin/pip install --quiet --disable-pip-version-check --no-deps --requirement tests/mlflow-server.txt
 	@touch $@
 
-$(BUCKETS_READY): $(wildcard tests/bucket_servers/*)
+$(BUCKETS_READY): $(wildcard tests/support/bucket_servers/*)
 	@$(NEWER)
 	$(PYTHON) -m venv $(BUCKETS_VENV)
-	$(BUCKETS_VENV)/bin/pip install --quiet --disable-pip-version-check --no-deps --requirement tests/bucket_servers/python.txt
-	cp tests/bucket_servers/package*.json $(BUCKETS_VENV)
+	$(BUCKETS_VENV)/bin/pip install --quiet --disable-pip-version-check --no-deps --requirement tests/support/bucket_servers/python.txt
+	cp tests/support/bucket_servers/package*.json $(BUCKETS_VENV)
 	@if command -v npm >/dev/null; then \
 	  npm ci --prefix $(BUCKETS_VENV) --ignore-scripts --no-audit --no-fund --no-update-notifier --loglevel error && \
 	  ln -sf ../node_modules/.bin/azurite-blob ../node_modules/.bin/s3rver $(BUCKETS_VENV)/bin/; \

@@ -272,7 +272,7 @@ def tensorboard_page(browser: Browser, url: str) -> None:
 @contextmanager
 def mlflow_server(root: Path) -> Iterator[str | None]:
     """Yield the address of an MLflow server, or None if it is not installed."""
-    sys.path.insert(0, str(ROOT / "tests"))
+    sys.path.insert(0, str(ROOT / "tests" / "support"))
     tested = importlib.import_module("mlflow_server")
     if not (tested.PROGRAMS / "mlflow").exists():
         sys.stderr.write(

@@ -45,7 +45,7 @@ UNTESTED = {
     "evaluation/metrics/metric.py": "the interface of a metric; every test in tests/evaluation/metrics",
     "evaluation/remedy.py": "sentences with their keys; tests/keras/test_words.py",
     "publishing/plain_structlog.py": "settings of a library at import; tests/publishing/test_log.py",
-    "publishing/publisher.py": "puts the views together; tests/served_run.py, tests/publishing/http",
+    "publishing/publisher.py": "puts the views together; tests/support/served_run.py, tests/publishing/http",
 }
 """Modules that do something and have no test file of their own: why, and where they are tested."""
 

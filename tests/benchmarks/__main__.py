@@ -13,7 +13,10 @@ import time
 import traceback
 from pathlib import Path
 
-sys.path.append(str(Path(__file__).parents[1]))  # what tests use, too: a link, a disk
+sys.path += [
+    str(Path(__file__).parents[1]),
+    str(Path(__file__).parents[1] / "support"),
+]  # what tests use, too: a link, a disk
 
 import machine
 from table import Table

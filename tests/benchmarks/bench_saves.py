@@ -4,7 +4,7 @@ import json
 import os
 from pathlib import Path
 
-from bench_long_run import records
+from long_journal import records
 from programs import scratch
 from table import Figure, Table
 

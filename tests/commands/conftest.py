@@ -6,8 +6,8 @@ import time
 
 import pytest
 from catalogs import make_catalog
+from commands.journal_files import Writers
 from fakes import FakeClock
-from journal_files import Writers
 from journals import Journal as MiniatureJournal
 from journals import settlement
 

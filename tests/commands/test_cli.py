@@ -9,7 +9,7 @@ import sys
 import threading
 
 import pytest
-from journal_files import Writers
+from commands.journal_files import Writers
 from users import MALLORY, acting_as
 
 from sidecar.commands import cli

@@ -8,8 +8,8 @@ import shutil
 import typing
 from pathlib import Path
 
-import former_records
 import pytest
+from coordination import former_records
 from heartbeats import make_heartbeat
 from record_fields import field_types, field_values
 

@@ -5,7 +5,7 @@ import re
 from itertools import combinations
 
 import pytest
-from dashboard_queries import FILES, GRAFANA, load, panels_of
+from deploy.dashboard_queries import FILES, GRAFANA, load, panels_of
 
 
 @pytest.fixture(scope="session")

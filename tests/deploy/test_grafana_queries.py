@@ -13,7 +13,7 @@ from datetime import datetime
 from pathlib import Path
 
 import pytest
-from dashboard_queries import ALL, FILES, GRAFANA, Prometheus, joined, load, open_url, panel, panels_of
+from deploy.dashboard_queries import ALL, FILES, GRAFANA, Prometheus, joined, load, open_url, panel, panels_of
 from prometheus_client import CollectorRegistry, ProcessCollector
 
 from sidecar.coordination.journal import read_history

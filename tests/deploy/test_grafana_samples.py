@@ -5,7 +5,7 @@ import subprocess
 import time
 
 import pytest
-from dashboard_queries import ALL, Prometheus, joined, panel
+from deploy.dashboard_queries import ALL, Prometheus, joined, panel
 
 MINUTES = 10
 RESULTS = {100: 0.5, 200: 0.6, 300: 0.7}

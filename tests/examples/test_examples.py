@@ -5,7 +5,7 @@ import re
 import sys
 
 import pytest
-from example_programs import EXAMPLES, ROOT, SIDECAR, copied, run
+from examples.example_programs import EXAMPLES, ROOT, SIDECAR, copied, run
 
 README_LINES = 40
 

@@ -7,7 +7,7 @@ import sys
 import threading
 
 import pytest
-from example_programs import EXAMPLES
+from examples.example_programs import EXAMPLES
 from fakes import ListLog
 from journals import ACCURACY, Journal
 from statuses import make_status

@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
-from example_programs import SIDECAR, copied, run
+from examples.example_programs import SIDECAR, copied, run
 
 pytestmark = [pytest.mark.torch, pytest.mark.seconds, pytest.mark.timeout(300)]
 

@@ -14,12 +14,12 @@ from pathlib import Path
 
 import psutil
 import pytest
-from cluster import Cluster
 from faulty import USABLE, Faulty
+from integration.cluster import Cluster
+from integration.torch_trainer import TORCH, TorchTrainer
+from integration.trial import Trial
 from numpy_trainer import NUMPY, NumpyTrainer
 from prometheus_client.parser import text_string_to_metric_families
-from torch_trainer import TORCH, TorchTrainer
-from trial import Trial
 
 from sidecar.coordination.journal import read_history
 from sidecar.coordination.storage import PosixStorage

@@ -7,8 +7,8 @@ import sys
 from pathlib import Path
 
 import pytest
+from integration.torch_trainer import TORCH
 from numpy_trainer import NUMPY
-from torch_trainer import TORCH
 
 FAILED, INTERRUPTED = 1, 130
 

@@ -11,7 +11,7 @@ from receivers import receiver
 
 pytestmark = pytest.mark.timeout(600)
 
-FOLDER = Path(__file__).parents[1] / "odd_clock"
+FOLDER = Path(__file__).parent / "odd_clock"
 
 
 class Clock:

@@ -8,7 +8,7 @@ import os
 import signal
 
 import pytest
-from cluster import FRAMEWORKS, failure, is_of, on, outcome
+from integration.cluster import FRAMEWORKS, failure, is_of, on, outcome
 
 pytestmark = pytest.mark.timeout(240)
 

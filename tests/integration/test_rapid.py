@@ -1,7 +1,7 @@
 """Saves come faster than evaluations, and each deletes the one before: what is evaluated was held in time."""
 
 import pytest
-from rapid import judge, rapid
+from integration.rapid import judge, rapid
 
 pytestmark = pytest.mark.tensorflow
 

@@ -7,7 +7,7 @@ import os
 import signal
 
 import pytest
-from cluster import failure, on, outcome
+from integration.cluster import failure, on, outcome
 
 pytestmark = [pytest.mark.tensorflow, pytest.mark.nightly, pytest.mark.timeout(240)]
 

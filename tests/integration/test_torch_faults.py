@@ -8,7 +8,7 @@ import signal
 
 import psutil
 import pytest
-from cluster import failure, on
+from integration.cluster import failure, on
 
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(240)]
 

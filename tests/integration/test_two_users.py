@@ -9,7 +9,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from trial import Trial
+from integration.trial import Trial
 from users import GROUP, MALLORY, VICTIM, acting_as, is_untouched, only_root, private_folder, shared_folder
 
 pytestmark = [pytest.mark.nightly, pytest.mark.timeout(900), only_root]

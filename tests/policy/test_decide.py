@@ -3,7 +3,7 @@
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from policy_views import (
+from policy.views import (
     NOW,
     A,
     B,

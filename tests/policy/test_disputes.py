@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from policy_views import (
+from policy.views import (
     A,
     B,
     decided,

@@ -1,7 +1,7 @@
 """Decide when a run is over, and whether it failed."""
 
 import pytest
-from policy_views import NOW, RULES, A, B, C, checkpoint, decided, fold, node, outcome, plan, settled
+from policy.views import NOW, RULES, A, B, C, checkpoint, decided, fold, node, outcome, plan, settled
 from rules import make_rules
 
 from sidecar.policy.actions import Stop

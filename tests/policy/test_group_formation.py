@@ -1,7 +1,7 @@
 """Choose the workers of a group."""
 
 import pytest
-from policy_views import NOW, A, B, C, decided, failures, fold, listed, node, outcome, plan, slot
+from policy.views import NOW, A, B, C, decided, failures, fold, listed, node, outcome, plan, slot
 from rules import make_rules
 
 from sidecar.policy.actions import Propose, Wait

@@ -1,7 +1,7 @@
 """Close an open plan that cannot succeed."""
 
 import pytest
-from policy_views import NOW, A, decided, fold, plan
+from policy.views import NOW, A, decided, fold, plan
 
 from sidecar.policy.actions import Fail, Wait
 from sidecar.protocol.states import FAILURE_CLASSES

@@ -1,7 +1,7 @@
 """Give nodes turns to propose and to publish."""
 
 import pytest
-from policy_views import (
+from policy.views import (
     NOW,
     decided,
     listed,

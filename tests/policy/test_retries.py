@@ -1,7 +1,7 @@
 """Wait longer before each further attempt."""
 
 import pytest
-from policy_views import NOW, A, B, C, decided, failures, outcome, plan
+from policy.views import NOW, A, B, C, decided, failures, outcome, plan
 from rules import make_rules
 
 from sidecar.policy.actions import Wait

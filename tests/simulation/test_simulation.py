@@ -138,7 +138,7 @@ def test_a_seed_decides_everything():
     """Steps, their times and every byte on the disk are the same in a process that hashes strings differently."""
     seeds = ["1", "2", "1:1"]
     code = f"from simulation.test_simulation import digests; print(*digests({seeds}), hash('a string'))"
-    environ = os.environ | {"PYTHONHASHSEED": "12345", "PYTHONPATH": f"{TESTS.parent}:{TESTS}"}
+    environ = os.environ | {"PYTHONHASHSEED": "12345", "PYTHONPATH": f"{TESTS.parent}:{TESTS}:{TESTS}/support"}
     done = subprocess.run([sys.executable, "-c", code], env=environ, capture_output=True, text=True, check=True)
     *there, of_a_string = done.stdout.split()
     assert int(of_a_string) != hash("a string")

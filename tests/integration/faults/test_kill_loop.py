@@ -6,8 +6,8 @@ import signal
 
 import psutil
 import pytest
+from integration.trial import kill
 from receivers import raw_server
-from trial import kill
 
 pytestmark = pytest.mark.timeout(1800)
 

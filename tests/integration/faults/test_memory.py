@@ -3,7 +3,7 @@
 import os
 
 import pytest
-from cgroups import limited
+from integration.cgroups import limited
 
 pytestmark = [
     pytest.mark.timeout(300),

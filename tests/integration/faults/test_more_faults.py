@@ -4,7 +4,7 @@ import os
 import signal
 
 import pytest
-from cluster import FRAMEWORKS, ends_a_sum, failure, is_of, on, outcome
+from integration.cluster import FRAMEWORKS, ends_a_sum, failure, is_of, on, outcome
 
 pytestmark = pytest.mark.timeout(240)
 

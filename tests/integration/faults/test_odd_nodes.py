@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
-from cluster import FRAMEWORKS
+from integration.cluster import FRAMEWORKS
 
 pytestmark = pytest.mark.timeout(600)
 

@@ -8,8 +8,8 @@ import contextlib
 import signal
 
 import pytest
-from cluster import FRAMEWORKS
 from faulty import USABLE, Faulty
+from integration.cluster import FRAMEWORKS
 
 pytestmark = [
     pytest.mark.timeout(300),

@@ -3,7 +3,7 @@
 import os
 
 import pytest
-from cluster import failure
+from integration.cluster import failure
 from link import HOSTS, Link
 
 pytestmark = [

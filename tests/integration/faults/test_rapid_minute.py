@@ -1,7 +1,7 @@
 """As `test_rapid`, for a minute."""
 
 import pytest
-from rapid import judge, rapid
+from integration.rapid import judge, rapid
 
 pytestmark = [pytest.mark.tensorflow, pytest.mark.timeout(900)]
 

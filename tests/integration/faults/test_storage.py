@@ -4,8 +4,8 @@ import os
 import time
 
 import pytest
-from cluster import FRAMEWORKS, failure, on
 from disk import Disk
+from integration.cluster import FRAMEWORKS, failure, on
 
 pytestmark = [
     pytest.mark.timeout(240),

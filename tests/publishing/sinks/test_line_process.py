@@ -17,7 +17,7 @@ PATIENCE_SECONDS = 60.0
 
 @pytest.fixture
 def process(monkeypatch):
-    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))
     made = LineProcess("line_program", {"GIVEN": "yes"})
     yield made
     made.close()
@@ -93,7 +93,7 @@ def test_a_process_ends_with_a_daemon_that_is_killed(tmp_path):
         f"print(process.ask({{}}, {PATIENCE_SECONDS})['pid'], file=open(sys.argv[1], 'w'), flush=True)\n"
         "process.ask({'hang': True}, 600.0)"
     )
-    variables = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
+    variables = os.environ | {"PYTHONPATH": str(Path(__file__).parent)}
     with subprocess.Popen([sys.executable, "-c", code, str(tmp_path / "pid")], env=variables) as daemon:
         (pid,) = written(tmp_path / "pid", 1)
         daemon.kill()

@@ -17,7 +17,7 @@ from email.utils import formatdate
 from pathlib import Path
 
 PATIENCE_SECONDS = 60
-PROGRAMS = Path(__file__).resolve().parents[1] / ".venv-buckets" / "bin"
+PROGRAMS = Path(__file__).resolve().parents[2] / ".venv-buckets" / "bin"
 BUCKET = "runs"
 AZURITE_KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
 """The published key of the emulator's account, `devstoreaccount1`."""

@@ -10,7 +10,7 @@ import urllib.request
 from pathlib import Path
 
 PATIENCE_SECONDS = 120
-PROGRAMS = Path(__file__).resolve().parents[1] / ".venv-mlflow" / "bin"
+PROGRAMS = Path(__file__).resolve().parents[2] / ".venv-mlflow" / "bin"
 """Where `make test` installs the server: it fits into no environment with the other tools."""
 
 _open_url = urllib.request.build_opener(urllib.request.ProxyHandler({})).open

@@ -15,7 +15,7 @@ needs_orbax = pytest.mark.skipif(
     not has_orbax, reason="orbax-checkpoint is not installed: pip install '.[dev]' brings it"
 )
 
-WRITER = Path(__file__).parent / "checkpoints" / "orbax_writer.py"
+WRITER = Path(__file__).parents[1] / "checkpoints" / "orbax_writer.py"
 
 
 def trained_once(made_once) -> Path:

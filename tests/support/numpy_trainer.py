@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-PLAIN = Path(__file__).parent / "integration" / "tasks" / "numpy_plain.py"
+PLAIN = Path(__file__).parents[1] / "integration" / "tasks" / "numpy_plain.py"
 NUMPY = {"SIDECAR_FRAMEWORK": "python", "SIDECAR_CHECKPOINT_PATTERN": "model-*.npz"}
 """The settings of every daemon and command that evaluates these models."""
 

@@ -13,7 +13,7 @@ from urllib.request import ProxyHandler, build_opener
 
 import pytest
 
-GRAFANA = Path(__file__).parents[1] / "deploy" / "grafana"
+GRAFANA = Path(__file__).parents[2] / "deploy" / "grafana"
 FILES = ("training-run.json", "eval-fleet.json", "compare-runs.json", "all-runs.json")
 
 open_url = build_opener(ProxyHandler({})).open

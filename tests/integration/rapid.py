@@ -7,7 +7,7 @@ from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
-INTEGRATION = Path(__file__).parent / "integration"
+INTEGRATION = Path(__file__).parent
 APART_SECONDS = 0.1
 START_SECONDS = 60.0  # for TensorFlow, on a busy machine
 
