@@ -14,7 +14,7 @@ import socket
 import time
 from collections.abc import Collection, Iterator
 from pathlib import Path
-from typing import Final, Protocol, Self
+from typing import Final, Self
 
 from sidecar.checkpoints.catalog import Catalog
 from sidecar.checkpoints.discovery_rules import DiscoveryRules
@@ -31,34 +31,6 @@ from sidecar.system.plain_text import one_line
 
 QUIET_SECONDS: Final = 3.0
 """Time for which files must stay unchanged if their format has no sign of completeness: the daemon's default."""
-
-
-class Watch(Protocol):
-    """Find and protect checkpoints. Tests replace it."""
-
-    def next(self) -> DiscoveredCheckpoint | None:
-        """Scan, and return the checkpoint to evaluate now; None if there is no new one."""
-
-    def path(self, found: DiscoveredCheckpoint) -> str:
-        """Return the path to restore a checkpoint from."""
-
-    def is_unchanged(self, found: DiscoveredCheckpoint) -> bool:
-        """Return whether the files of a checkpoint are still those that were found."""
-
-    def finish(self, found: DiscoveredCheckpoint, *, is_evaluated: bool) -> None:
-        """Never return this checkpoint again.
-
-        If only the latest one is wanted and it was evaluated, those that were found before it are not returned either.
-        """
-
-    def glance(self) -> None:
-        """Pin new checkpoints between two batches, if every checkpoint is wanted."""
-
-    def given_up(self) -> Collection[Settlement]:
-        """Return the checkpoints whose files are damaged, each once."""
-
-    def problem(self) -> str:
-        """Return why nothing was found, if that is known; otherwise an empty text."""
 
 
 class CheckpointWatch:

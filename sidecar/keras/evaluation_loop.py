@@ -14,7 +14,7 @@ from sidecar.checkpoints.inspect import stem_of
 from sidecar.checkpoints.scan import DiscoveredCheckpoint
 from sidecar.errors import EvaluationFailedError
 from sidecar.evaluation.failures import EvaluationError
-from sidecar.keras.checkpoint_watch import Watch
+from sidecar.keras.checkpoint_watch import CheckpointWatch
 from sidecar.protocol.states import FailureKind
 from sidecar.system.clock import Clock
 from sidecar.system.plain_text import one_line
@@ -80,7 +80,7 @@ class EvaluationLoop:
 
     def __init__(
         self,
-        watch: Watch,
+        watch: CheckpointWatch,
         evaluation: Evaluation,
         rules: LoopRules,
         *,

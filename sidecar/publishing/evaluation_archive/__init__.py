@@ -4,6 +4,6 @@
 `reader` is the thread that reads shared storage for them.
 """
 
-from sidecar.publishing.evaluation_archive.reader import ArchiveReader, EvaluationArchive
+from sidecar.publishing.evaluation_archive.reader import ArchiveReader
 
-__all__ = ["ArchiveReader", "EvaluationArchive"]
+__all__ = ["ArchiveReader"]

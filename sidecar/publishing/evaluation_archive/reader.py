@@ -10,7 +10,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final, TypeVar
 
 from sidecar.coordination.closed_plan import read_closed
 from sidecar.coordination.journal import Journal
@@ -48,19 +48,6 @@ class _Known:
     def run(self) -> str | None:
         """Return the id of the run; None if there is no entry yet."""
         return self.entries[-1].plan.run if self.entries else None
-
-
-class EvaluationArchive(Protocol):
-    """Answer questions about the past of a run. Every method returns at once, in any thread."""
-
-    def progress(self) -> dict[str, Any]:
-        """Return how much of the journal was read: `state`, `share` from 0 to 1, and `reason` of a failure."""
-
-    def read(self, question: Callable[[ArchivedEvaluations], T]) -> T:
-        """Return the answer to a question about the evaluations that were read so far."""
-
-    def details(self, plan: int) -> dict[str, Any] | None:
-        """Return everything about an evaluation, or None until it was read. Raises `LookupError` if there is none."""
 
 
 class ArchiveReader:

@@ -1,6 +1,6 @@
 """Answer the requests of the status page: the page, its files, and the data of its curves. Imported at the first one.
 
-Everything comes from values that exist already. `EvaluationArchive` answers at once; its thread reads shared storage.
+Everything comes from values that exist already. `ArchiveReader` answers at once; its thread reads shared storage.
 """
 
 from collections.abc import Callable, Mapping
@@ -10,7 +10,7 @@ from urllib.parse import parse_qs, quote
 
 from sidecar.publishing.evaluation_archive.curve import LEAST_POINTS, MOST_POINTS, curve_json
 from sidecar.publishing.evaluation_archive.evaluations import ArchivedEvaluations
-from sidecar.publishing.evaluation_archive.reader import EvaluationArchive
+from sidecar.publishing.evaluation_archive.reader import ArchiveReader
 from sidecar.publishing.http.response import HTML, Response, json_response, response, tagged
 from sidecar.publishing.page.document import Files, page
 from sidecar.publishing.page.evaluation import evaluation_page, evaluations_page, reading_page
@@ -44,7 +44,7 @@ class PageViews:
         archive: Answers questions about all evaluations.
     """
 
-    def __init__(self, status: Callable[[], dict[str, Any]], archive: EvaluationArchive) -> None:
+    def __init__(self, status: Callable[[], dict[str, Any]], archive: ArchiveReader) -> None:
         self._status, self._archive = status, archive
         self._made: dict[str, tuple[dict[str, Any], Response]] = {}  # the newest answer made of a status, by path
         self.views: Mapping[str, Callable[[_Asked], Response]] = {

@@ -20,7 +20,7 @@ from typing import Any, Final
 from prometheus_client import CollectorRegistry
 
 from sidecar.errors import SettingsError
-from sidecar.publishing.evaluation_archive.reader import EvaluationArchive
+from sidecar.publishing.evaluation_archive.reader import ArchiveReader
 from sidecar.publishing.http.hosts import Hosts
 from sidecar.publishing.http.views import Request, Views
 from sidecar.publishing.plain_structlog import structlog
@@ -70,7 +70,7 @@ class Server:
         health: Callable[[], str | None],
         ready: Callable[[], str | None],
         status: Callable[[], dict[str, Any]],
-        archive: EvaluationArchive,
+        archive: ArchiveReader,
         request_seconds: float = 10.0,
     ) -> None:
         self._host = host.strip("[]")

@@ -15,7 +15,7 @@ from urllib.parse import unquote
 
 from prometheus_client import CollectorRegistry, make_wsgi_app
 
-from sidecar.publishing.evaluation_archive.reader import EvaluationArchive
+from sidecar.publishing.evaluation_archive.reader import ArchiveReader
 from sidecar.publishing.http.hosts import Hosts
 from sidecar.publishing.http.response import TEXT, Response, response, unless_known
 from sidecar.publishing.plain_structlog import structlog
@@ -138,7 +138,7 @@ class Views:
         health: Callable[[], str | None],
         ready: Callable[[], str | None],
         status: Callable[[], dict[str, Any]],
-        archive: EvaluationArchive,
+        archive: ArchiveReader,
     ) -> None:
         self._hosts = hosts
         self._exporter = make_wsgi_app(registry)
