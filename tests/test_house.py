@@ -40,7 +40,6 @@ UNTESTED = {
     "evaluation/backends/tensorflow/strategies.py": "needs real workers; tests/integration/test_strategies.py",
     "evaluation/backends/torch/collective.py": "needs real groups; tests/integration/test_torch_faults.py",
     "evaluation/backends/torch/unreduced_loss.py": "a part of losses; tests/evaluation/backends/torch/test_loss.py",
-    "evaluation/file_version.py": "a record of what os.stat returns; tests/evaluation/data/test_opened_files.py",
     "evaluation/main.py": "a worker process; tests/daemon/workers/test_process.py",
     "evaluation/metrics/metric.py": "the interface of a metric; every test in tests/evaluation/metrics",
     "evaluation/remedy.py": "sentences with their keys; tests/keras/test_words.py",

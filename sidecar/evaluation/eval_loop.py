@@ -1,7 +1,8 @@
 """Evaluate one eval set on one rank: run the batches of the rank, and add the outputs to exact states.
 
 The loop is the same for every framework: a `Run` computes one batch, an `Add` adds the outputs of several batches to
-states. The loop counts examples, finds numbers that are not finite, passes on rows to save and reports progress.
+states; a `BatchBuffer` gathers them until then. The loop counts examples, finds numbers that are not finite, passes on
+rows to save and reports progress.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -12,7 +13,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sidecar.evaluation.backend import Rows, SaveRows, Tick
-from sidecar.evaluation.batch_buffer import Add, BatchBuffer
 from sidecar.evaluation.data import nonfinite
 from sidecar.evaluation.data.batch_source import Batch
 from sidecar.evaluation.data.reader import EvalSetReader
@@ -25,6 +25,42 @@ EXAMPLES: Final = "examples"
 LEFT_OUT: Final = "examples left out"
 """Name of a state that counts examples of the data that the user's own code leaves out of its batches. A backend may
 have it."""
+
+
+_BATCHES: Final = 64  # more batches would not save more time
+_BYTES: Final = 1 << 20  # larger outputs, such as images, are added batch by batch: copies would cost more
+
+
+Add = Callable[[list[list[NDArray[Any]]], Sequence[int | None]], None]
+"""A function that takes several batches: for each output a list of one array per batch, and the numbers of the first
+examples of the batches."""
+
+
+class BatchBuffer:
+    """Gather the outputs of batches, and pass several at once to `add`."""
+
+    def __init__(self, add: Add) -> None:
+        self._add = add
+        self._batches: list[list[NDArray[Any]]] = []
+        self._firsts: list[int | None] = []
+        self._bytes = 0
+
+    def add(self, outputs: list[NDArray[Any]], first: int | None) -> None:
+        """Gather the outputs of one batch; pass all outputs on if the buffer is full."""
+        self._batches.append(outputs)
+        self._firsts.append(first)
+        self._bytes += sum(array.nbytes for array in outputs)
+        if len(self._firsts) == _BATCHES or self._bytes >= _BYTES:
+            self.flush()
+
+    def flush(self) -> None:
+        """Pass on the gathered outputs."""
+        if not self._firsts:
+            return
+        by_output = [list(arrays) for arrays in zip(*self._batches, strict=True)]
+        firsts = self._firsts
+        self._batches, self._firsts, self._bytes = [], [], 0
+        self._add(by_output, firsts)
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,14 +5,23 @@ permissions of this process. Older versions of Keras follow all of them. So the 
 process save the bytes of any file as weights. Keras itself writes no such links.
 
 Source: "HDF5 File Format Specification Version 3.0". The low-level API of h5py opens an object without following it.
+
+A damaged file may make HDF5 loop for ever or crash, so it is checked in a forked child, which shares all imported
+modules. h5py supports this: it takes its lock around forks. The limit is processor time, so that slow storage does not
+use it up.
 """
 
+import contextlib
 import errno
 import io
+import json
 import math
 import os
 import re
+import resource
+import signal
 import struct
+import warnings
 import zipfile
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -23,7 +32,6 @@ import h5py
 from h5py import h5a, h5d, h5g, h5l, h5o
 
 from sidecar.evaluation.failures import EvaluationError
-from sidecar.evaluation.isolation import check_isolated
 
 MAX_OBJECTS: Final = 250_000
 """Limit of links and attributes in one file; models have fewer variables."""
@@ -251,3 +259,63 @@ def _refused(where: str, kind: str) -> EvaluationError:
 def _shown(name: bytes | str) -> str:
     text = os.fsdecode(name) if isinstance(name, bytes) else name
     return repr(text if len(text) <= MAX_CHARACTERS else f"{text[:MAX_CHARACTERS]}…") if text else "'/'"
+
+
+_LONGEST: Final = 8000  # characters of a message; all of it fits into a pipe
+_PIPE_BYTES: Final = 65536
+
+
+def check_isolated(path: str, check: Callable[[], None], *, cpu_seconds: int) -> None:
+    """Run `check` in a child process, and raise the `EvaluationError` that it raises.
+
+    Raises:
+        EvaluationError: Also `corrupt` if a signal ends the child, and `out_of_memory` if there is no memory
+            for the child, or if the child is killed.
+    """
+    receiving, sending = os.pipe()
+    try:
+        child = _fork(path)
+        if child == 0:
+            try:
+                os.write(sending, json.dumps(_answer(path, check, cpu_seconds)).encode())
+            finally:
+                os._exit(0)
+        status = 0
+        with contextlib.suppress(ChildProcessError):  # the task's code ignores SIGCHLD
+            _, status = os.waitpid(child, 0)
+        os.set_blocking(receiving, False)  # a process that the task started may have inherited the other end
+        answer = b""
+        with contextlib.suppress(BlockingIOError):
+            answer = os.read(receiving, _PIPE_BYTES)
+    finally:
+        os.close(receiving)
+        os.close(sending)
+    if answer:
+        if failure := json.loads(answer):
+            raise EvaluationError(*failure)
+        return
+    if os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL:
+        raise EvaluationError("out_of_memory", f"the process that checked {path} was killed, as by lack of memory")
+    end = signal.strsignal(os.WTERMSIG(status)) if os.WIFSIGNALED(status) else "without an answer"
+    raise EvaluationError("corrupt", f"{path} is damaged: the process that checked it ended ({end})")
+
+
+def _fork(path: str) -> int:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # about threads, which the child does not need
+        try:
+            return os.fork()
+        except OSError as error:
+            raise EvaluationError("out_of_memory", f"no process could be started to check {path}: {error}") from error
+
+
+def _answer(path: str, check: Callable[[], None], cpu_seconds: int) -> tuple[str, str] | None:
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    resource.setrlimit(resource.RLIMIT_CPU, (cpu_seconds, cpu_seconds + 1))
+    try:
+        check()
+    except EvaluationError as error:
+        return error.kind, str(error)[:_LONGEST]
+    except MemoryError:
+        return "out_of_memory", f"there is not enough memory to check {path}"
+    return None

@@ -5,6 +5,7 @@ plain attribute, say. All restored values are then equal, and all predictions di
 predictions, which differ by rounding only if the predictions do. Imports numpy, never a framework.
 """
 
+import hashlib
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
@@ -12,8 +13,10 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from sidecar.evaluation.backend import Int64s
 from sidecar.evaluation.batch_dependence import tolerance_for
 from sidecar.evaluation.task import MAX_EVAL_SETS
+from sidecar.protocol.messages import Join
 
 _SIGNS: Final = 2  # sums with other signs, so that differences of two predictions do not cancel each other
 _LENGTH, _TOLERANCE, _FIRST_SUM = 0, 1, 2  # places in a summary: length of the vector of predictions, tolerance, sums
@@ -22,6 +25,27 @@ _NOT_A_NUMBER: Final = 3.0  # stands for NaN and infinities, which cannot be add
 _BLOCK: Final = 1 << 20
 
 Outputs = NDArray[np.float64]
+
+
+def short_digest(text: str) -> int:
+    """Return 64 bits of a text's digest as a number, which can be sent in a sum."""
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big", signed=True)
+
+
+def differing(column: Int64s) -> list[list[int]]:
+    """Return the ranks grouped by value; an empty list if all values are equal."""
+    values = list(dict.fromkeys(column.tolist()))
+    return [[int(rank) for rank in np.flatnonzero(column == value)] for value in values] if len(values) > 1 else []
+
+
+def sides_of(groups: list[list[int]], join: Join) -> str:
+    """Describe groups of ranks that differ, for a message."""
+    return " against ".join(named(ranks, join) for ranks in groups)
+
+
+def named(ranks: Iterable[int], join: Join) -> str:
+    """Describe ranks with their nodes, for a message."""
+    return ", ".join(f"rank {rank} on {join.members[rank].node}" for rank in ranks)
 
 
 def no_outputs() -> Outputs:

@@ -25,8 +25,14 @@ from sidecar.evaluation.eval_loop import EXAMPLES, LEFT_OUT
 from sidecar.evaluation.evaluate_functions import EvaluateFunctions
 from sidecar.evaluation.failures import EvaluationError
 from sidecar.evaluation.metrics.metric import MetricResult
-from sidecar.evaluation.output_comparison import differing_outputs, what_differs
-from sidecar.evaluation.rank_comparison import differing, named, short_digest, sides_of
+from sidecar.evaluation.output_comparison import (
+    differing,
+    differing_outputs,
+    named,
+    short_digest,
+    sides_of,
+    what_differs,
+)
 from sidecar.evaluation.source_digest import source_digest
 from sidecar.evaluation.states import exact_sum
 from sidecar.evaluation.task import MAX_EVAL_SETS

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from sidecar.evaluation.backend import TIMED, Int64s, RankReport, Reduced
 from sidecar.evaluation.failures import EvaluationError
-from sidecar.evaluation.rank_comparison import differing, short_digest, sides_of
+from sidecar.evaluation.output_comparison import differing, short_digest, sides_of
 from sidecar.protocol.messages import Evaluate, Join
 
 

@@ -25,7 +25,7 @@ from sidecar.evaluation.artifact_reader import merge_records, parse_record
 from sidecar.evaluation.artifact_writer import STATES
 from sidecar.evaluation.backend import TIMED, Int64s, RankReport, Reduced
 from sidecar.evaluation.failures import EvaluationError
-from sidecar.evaluation.rank_comparison import named, short_digest
+from sidecar.evaluation.output_comparison import named, short_digest
 from sidecar.evaluation.reduction import require_equal_values, slowest_of
 from sidecar.protocol.messages import Evaluate, Join
 from sidecar.system.confined import Folder, open_folder

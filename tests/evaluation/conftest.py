@@ -19,7 +19,7 @@ from sidecar.evaluation.eval_loop import EXAMPLES
 from sidecar.evaluation.failures import EvaluationError
 
 _NAMES = (
-    *("compiled", "differences", "file_contents", "finite", "isolation", "keras_2", "keras_assets", "keras_file"),
+    *("compiled", "differences", "file_contents", "finite", "keras_2", "keras_assets", "keras_file"),
     *("layer_tables", "measured_metric", "model", "non_variable_state", "nonfinite", "recurrent", "replay"),
     *("saved_graph", "step", "structure", "told_apart"),
 )

@@ -1,5 +1,7 @@
 """HDF5 files that point elsewhere, loop or are damaged are the file's fault, and known before Keras sees them."""
 
+import os
+import signal
 import zipfile
 from pathlib import Path
 
@@ -186,3 +188,22 @@ def test_what_is_gone_or_out_of_reach_is_not_damaged(tmp_path):
     assert hdf5.read_failure(str(tmp_path / "m.h5"), PermissionError(13, "Permission denied")).kind == "storage"
     said = "Can't synchronously read data (file read failed: errno = 5, error message = 'Input/output error')"
     assert hdf5.read_failure(str(tmp_path / "m.h5"), OSError(said)).kind == "storage"
+
+
+pytestmark = [pytest.mark.tensorflow, pytest.mark.filterwarnings("ignore")]  # of Keras, while it saves
+
+
+def test_a_child_that_is_killed_is_not_the_files_fault():
+    """By somebody, or for want of memory; what it does to itself is."""
+    from sidecar.evaluation import hdf5
+    from sidecar.evaluation.failures import EvaluationError
+
+    ends = {signal.SIGKILL: "out_of_memory", signal.SIGSEGV: "corrupt", signal.SIGABRT: "corrupt"}
+    for number, kind in ends.items():
+        with pytest.raises(EvaluationError) as caught:
+            hdf5.check_isolated("m.h5", lambda number=number: os.kill(os.getpid(), number), cpu_seconds=5)
+        assert caught.value.kind == kind
+    with pytest.raises(EvaluationError, match="CPU time limit") as caught:
+        hdf5.check_isolated("m.h5", lambda: sum(iter(int, 1)), cpu_seconds=1)
+    assert caught.value.kind == "corrupt"
+    hdf5.check_isolated("m.h5", lambda: None, cpu_seconds=1)

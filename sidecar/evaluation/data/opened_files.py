@@ -15,8 +15,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from sidecar.evaluation.file_version import FileVersion
-
 DATA_FILE: Final = "sidecar.data_file"
 """The audit event of a source that opens a file without Python. Its argument is the path."""
 
@@ -32,6 +30,25 @@ _EVENTS: Final = frozenset(("open", *_FILES, *_FOLDERS))
 
 _CODE: Final = (".py", ".pyc", ".so")
 _KERNEL: Final = ("/proc/", "/sys/", "/dev/")
+
+
+@dataclass(frozen=True, slots=True)
+class FileVersion:
+    """The properties of a file that change with its content.
+
+    A file system may count time coarsely: a second change of the same size within one of its ticks, in the same inode,
+    is not seen.
+    """
+
+    device: int
+    inode: int
+    size: int
+    modified_ns: int
+
+    @classmethod
+    def of(cls, status: os.stat_result) -> "FileVersion":
+        """Take the properties from what `os.stat` returned."""
+        return cls(status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
 
 
 class OpenedFiles:

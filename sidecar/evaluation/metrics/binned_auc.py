@@ -3,8 +3,7 @@
 import numpy as np
 
 from sidecar.errors import TaskError
-from sidecar.evaluation.metrics.binary_scores import binary_scores, check_positive
-from sidecar.evaluation.metrics.curves import average_precision, roc_auc
+from sidecar.evaluation.metrics.curves import average_precision, binary_scores, check_positive, roc_auc
 from sidecar.evaluation.metrics.metric import EvalBatch, EvalSetInfo, MetricResult, value
 from sidecar.evaluation.metrics.pairs import has_nan
 from sidecar.evaluation.metrics.tally import Tally

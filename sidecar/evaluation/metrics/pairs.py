@@ -4,7 +4,7 @@ The metric's constructor says how labels are written. Shapes alone do not show i
 classes could be read in several ways.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, Literal, get_args
 
 import numpy as np
@@ -68,13 +68,7 @@ def zeros_and_ones(metric: str, batch: EvalBatch) -> Pairs:
     wrong = pairs.actual[(pairs.actual != 0) & (pairs.actual != 1)]
     if wrong.size:
         raise TaskError(f"metric {metric!r}: binary labels must be 0 or 1, found {wrong[0]}")
-    return Pairs(
-        actual=pairs.actual == 1,
-        predicted=pairs.predicted,
-        weights=pairs.weights,
-        places=pairs.places,
-        one_per_example=pairs.one_per_example,
-    )
+    return replace(pairs, actual=pairs.actual == 1)
 
 
 def classes(metric: str, batch: EvalBatch, labels: Labels) -> Pairs:

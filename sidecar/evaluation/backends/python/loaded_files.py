@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from sidecar.evaluation.data.opened_files import FileVersion
 from sidecar.evaluation.failures import EvaluationError
-from sidecar.evaluation.file_version import FileVersion
 
 _READ_BYTES: Final = 1 << 20
 
