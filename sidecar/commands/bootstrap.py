@@ -28,7 +28,6 @@ from sidecar.daemon.storage_thread import StorageThread
 from sidecar.daemon.timing import Timing
 from sidecar.daemon.worker_supervisor import WorkerSupervisor
 from sidecar.daemon.workers.command_specs import EvaluateSpec
-from sidecar.daemon.workers.devices import describe
 from sidecar.daemon.workers.pool import WorkerPool
 from sidecar.daemon.workers.process import Post
 from sidecar.evaluation.source_digest import source_digest
@@ -207,6 +206,6 @@ def _supervisor(settings: Settings, workers: WorkerPool, log: EventLog) -> Worke
         backoff_first_seconds=settings.backoff_first_seconds,
         backoff_last_seconds=settings.backoff_last_seconds,
         release_idle=settings.release_idle_seconds if settings.devices != "cpu" else None,
-        gpus=describe(workers.launch.devices),
+        gpus=workers.engine.gpus(),
         log=log,
     )

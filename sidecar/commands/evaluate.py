@@ -160,7 +160,7 @@ def evaluate(
             done = evaluate_once(once, workers, inbox, show=show)
     except (EvaluationFailedError, TaskError) as error:
         separator = "\n" if "\n" in str(error) else "; "
-        logs = workers.launch.logs / f"{workers.name}.*.log"
+        logs = workers.engine.log_of(f"{workers.name}.*")
         remedy = _remedy_for_folder(path) if _is_of_restore(error) else ""
         raise type(error)(f"{error}{remedy}{separator}logs of the worker processes: {logs}") from error
     _require_unchanged(path, found, inspect)

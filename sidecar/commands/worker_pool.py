@@ -7,9 +7,10 @@ from sidecar.commands.framework import backend_options
 from sidecar.commands.from_settings import record_of
 from sidecar.daemon.workers.command_specs import TaskSpec
 from sidecar.daemon.workers.devices import check_idle, visible
+from sidecar.daemon.workers.engine import LocalEngine, WorkerLaunch
 from sidecar.daemon.workers.environment import thread_variables
 from sidecar.daemon.workers.logs import usable_log_folder
-from sidecar.daemon.workers.pool import PhaseTimeouts, WorkerLaunch, WorkerPool
+from sidecar.daemon.workers.pool import PhaseTimeouts, WorkerPool
 from sidecar.daemon.workers.ports import Ports
 from sidecar.daemon.workers.process import Post
 from sidecar.evaluation.framework_traits import traits_of
@@ -37,20 +38,20 @@ def make_workers(
     check_idle(devices, share=settings.share_gpu)
     traits = traits_of(settings.framework)
     threads = thread_variables(settings.threads) if traits.threads_by_environment else {}
+    launch = WorkerLaunch(
+        interpreter=str(settings.worker_python),
+        traits=traits,
+        environment=environ,
+        changes={**threads, **settings.worker_env},
+        devices=devices,
+        logs=logs,
+        directory=str(Path.cwd()),
+    )
+    ports = Ports(settings.ports.start, settings.ports.stop - 1)
     return WorkerPool(
-        launch=WorkerLaunch(
-            interpreter=str(settings.worker_python),
-            traits=traits,
-            environment=environ,
-            changes={**threads, **settings.worker_env},
-            devices=devices,
-            logs=logs,
-            directory=str(Path.cwd()),
-        ),
+        engine=LocalEngine(launch=launch, host=advertised_host(settings, environ), ports=ports),
         bounds=record_of(PhaseTimeouts, settings),
         name=name,
-        host=advertised_host(settings, environ),
-        ports=Ports(settings.ports.start, settings.ports.stop - 1),
         post=post,
         keep_standby=settings.standby,
     )

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 
 from programs import PATIENCE_SECONDS, TASKS, environ
 
-from sidecar.daemon.workers.pool import PhaseTimeouts, WorkerLaunch, WorkerPool, group_id
+from sidecar.daemon.workers.engine import LocalEngine, WorkerLaunch
+from sidecar.daemon.workers.pool import PhaseTimeouts, WorkerPool, group_id
 from sidecar.daemon.workers.ports import Ports
 from sidecar.daemon.workers.process import Exited
 from sidecar.evaluation.framework_traits import traits_of
@@ -59,11 +60,9 @@ class Crew:
             post = lambda worker, report: self._inbox.put((worker, report))  # noqa: E731
             self._nodes.append(
                 WorkerPool(
-                    launch=launch,
+                    engine=LocalEngine(launch=launch, host=place.host, ports=ports),
                     bounds=_PATIENT,
                     name=f"node-{number}",
-                    host=place.host,
-                    ports=ports,
                     post=post,
                     keep_standby=False,
                 )

@@ -8,7 +8,8 @@ from fakes import FakeClock, FakePorts, FakeProcess
 
 from sidecar.commands.one_shot import OneShot, evaluate_once, result_of
 from sidecar.daemon.workers.command_specs import TaskSpec
-from sidecar.daemon.workers.pool import PhaseTimeouts, WorkerLaunch, WorkerPool
+from sidecar.daemon.workers.engine import LocalEngine, WorkerLaunch
+from sidecar.daemon.workers.pool import PhaseTimeouts, WorkerPool
 from sidecar.daemon.workers.process import Exited
 from sidecar.errors import EvaluationFailedError
 from sidecar.evaluation.framework_traits import FrameworkTraits
@@ -65,8 +66,9 @@ def evaluate(monkeypatch):
             logs=Path("/logs"),
             directory="/",
         )
+        start = lambda worker, **_: AnsweringProcess(worker, inbox, answer)  # noqa: E731
         workers = WorkerPool(
-            launch=launch,
+            engine=LocalEngine(launch=launch, host="h", ports=FakePorts(), start=start),
             bounds=PhaseTimeouts(
                 join_timeout_seconds=120,
                 restore_timeout_seconds=120,
@@ -76,10 +78,7 @@ def evaluate(monkeypatch):
                 suspended_timeout_seconds=10,
             ),
             name="n",
-            host="h",
-            ports=FakePorts(),
             post=print,
-            start=lambda worker, **_: AnsweringProcess(worker, inbox, answer),
         )
         once = OneShot(
             task=TaskSpec(task="t", framework="x", search_path="/", threads=1),

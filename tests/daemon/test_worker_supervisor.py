@@ -136,11 +136,11 @@ def test_a_worker_that_cannot_be_started_is_tried_again_later(supervisor, node):
     def refuse(*_, **__):
         raise StorageError("the worker's log cannot be written: No space left on device")
 
-    supervisor.workers.start, start = refuse, supervisor.workers.start
+    supervisor.workers.engine.start, start = refuse, supervisor.workers.engine.start
     tend(supervisor, 0.0)
     tend(supervisor, 0.5)
     assert node.log.names() == ["worker_not_started"]
-    supervisor.workers.start = start
+    supervisor.workers.engine.start = start
     tend(supervisor, 1.0)
     assert node.log.names()[-1] == "worker_started"
 
@@ -152,7 +152,7 @@ def test_a_machine_without_processes_is_no_reason_to_end(supervisor, node):
         raise ShortageError("a worker process cannot be started: Too many open files")
 
     supervisor.task = None
-    supervisor.workers.start = refuse
+    supervisor.workers.engine.start = refuse
     tend(supervisor, 0.0)
     assert node.log.names() == ["worker_not_started"]
     assert supervisor.failure is None

@@ -13,7 +13,8 @@ from sidecar.daemon.storage_thread import CreatePlan, DirectoryMissing, Request,
 from sidecar.daemon.timing import Timing
 from sidecar.daemon.worker_supervisor import WorkerSupervisor
 from sidecar.daemon.workers.command_specs import EvaluateSpec, TaskSpec
-from sidecar.daemon.workers.pool import PhaseTimeouts, WorkerLaunch, WorkerPool
+from sidecar.daemon.workers.engine import LocalEngine, WorkerLaunch
+from sidecar.daemon.workers.pool import PhaseTimeouts, WorkerPool
 from sidecar.evaluation.framework_traits import traits_of
 from sidecar.policy.node_identity import Identity
 from sidecar.policy.roles import RoleDecision
@@ -253,13 +254,10 @@ class Life:
             directory="",
         )
         workers = WorkerPool(
-            launch=launch,
+            engine=LocalEngine(launch=launch, host=spec.name, ports=_Nothing(), start=self._start),
             bounds=bounds,
             name=identity.workers,
-            host=spec.name,
-            ports=_Nothing(),
             post=lambda *_: None,
-            start=self._start,
             keep_standby=spec.standby,
         )
         return WorkerSupervisor(

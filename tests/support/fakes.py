@@ -22,7 +22,8 @@ from sidecar.daemon.storage_thread import Request, Response, StorageThread
 from sidecar.daemon.timing import Timing
 from sidecar.daemon.worker_supervisor import WorkerSupervisor
 from sidecar.daemon.workers.command_specs import EvaluateSpec, TaskSpec
-from sidecar.daemon.workers.pool import PhaseTimeouts, WorkerLaunch, WorkerPool
+from sidecar.daemon.workers.engine import LocalEngine, WorkerLaunch
+from sidecar.daemon.workers.pool import PhaseTimeouts, WorkerPool
 from sidecar.daemon.workers.process import Exited
 from sidecar.errors import StorageError
 from sidecar.evaluation.framework_traits import traits_of
@@ -333,13 +334,10 @@ class Node:
             directory=str(root),
         )
         workers = WorkerPool(
-            launch=launch,
+            engine=LocalEngine(launch=launch, host=f"{self.node}.local", ports=FakePorts(), start=self._start),
             bounds=BOUNDS,
             name=identity.workers,
-            host=f"{self.node}.local",
-            ports=FakePorts(),
             post=lambda *_: None,
-            start=self._start,
             keep_standby=keep_standby,
         )
         return WorkerSupervisor(

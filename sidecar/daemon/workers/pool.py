@@ -5,16 +5,14 @@ framework but not the task. The daemon's main thread owns the pool: reports arri
 argument, and nothing here waits.
 """
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final
 
-from sidecar.daemon.workers.environment import worker_environment
-from sidecar.daemon.workers.ports import Port, Ports
-from sidecar.daemon.workers.process import Event, Exited, Halted, Post, Process, start
+from sidecar.daemon.workers.engine import PROBE, Engine, Placed
+from sidecar.daemon.workers.process import Event, Exited, Halted, Post, Process
 from sidecar.daemon.workers.timeouts import PhaseProgress, PhaseTimeouts, TimedOut
-from sidecar.evaluation.framework_traits import FrameworkTraits
 from sidecar.protocol.heartbeat import Slot
 from sidecar.protocol.messages import Checked, Done, Evaluate, Failed, Join, Joined, Phase, Progress, Ready
 from sidecar.protocol.records import group_id
@@ -22,48 +20,7 @@ from sidecar.protocol.states import WorkerPhase
 from sidecar.publishing.status import WorkerStatus
 
 _SILENT_SECONDS: Final = 5.0  # a worker that reports more often is not measured
-__all__ = ["PhaseTimeouts", "TimedOut", "Worker", "WorkerLaunch", "WorkerPool", "group_id"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkerLaunch:
-    """Describe how worker processes are started on this node.
-
-    Args:
-        interpreter: The Python of the worker processes.
-        traits: Those of the framework that they import.
-        environment: The environment of the daemon, which is adapted for each worker.
-        changes: Variables to set or, if None, to remove.
-        devices: CUDA_VISIBLE_DEVICES of each replica's workers.
-        logs: The folder of the logs.
-        directory: The current directory of the worker processes.
-    """
-
-    interpreter: str
-    traits: FrameworkTraits
-    environment: Mapping[str, str]
-    changes: Mapping[str, str | None]
-    devices: Sequence[str]
-    logs: Path
-    directory: str
-
-
-class Start(Protocol):
-    """Start a worker process; see `process.start`."""
-
-    def __call__(
-        self,
-        worker: str,
-        *,
-        interpreter: str,
-        framework: str,
-        environment: Mapping[str, str],
-        directory: str,
-        log: Path,
-        keep_logs: Collection[str],
-        post: Post,
-    ) -> Process:
-        """Start the process, and return it."""
+__all__ = ["PhaseTimeouts", "TimedOut", "Worker", "WorkerPool", "group_id"]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -71,15 +28,23 @@ class Worker:
     """Hold the state of one worker process, as its reports describe it."""
 
     worker: str
-    process: Process
-    port: Port
-    address: str
+    placed: Placed
     progress: PhaseProgress
     ready: bool = False  # the framework is imported
     group: str | None = None
     joined: Joined | None = None
     plan: int | None = None
     killed: bool = False
+
+    @property
+    def process(self) -> Process:
+        """Return the process."""
+        return self.placed.process
+
+    @property
+    def address(self) -> str:
+        """Return HOST:PORT; empty until the engine has found a place for the process."""
+        return self.placed.address
 
     def overrun(self, timeouts: PhaseTimeouts, now: float) -> TimedOut | None:
         """Return the time limit that the worker has exceeded, if any."""
@@ -95,7 +60,7 @@ class Worker:
 class _Replica:
     """Hold the workers of one slot of the node, which share a set of devices."""
 
-    devices: str
+    slot: int
     active: Worker | None = None
     standby: Worker | None = None
 
@@ -104,13 +69,10 @@ class _Replica:
 class WorkerPool:
     """Manage all worker processes of this node."""
 
-    launch: WorkerLaunch
+    engine: Engine
     bounds: PhaseTimeouts
     name: str  # node and incarnation: unique for all time
-    host: str
-    ports: Ports
     post: Post
-    start: Start = start
     keep_standby: bool = True
     _replicas: list[_Replica] = field(default_factory=list)
     _leaving: list[Worker] = field(default_factory=list)  # killed after they were replaced, and not ended yet
@@ -118,7 +80,7 @@ class WorkerPool:
     _started: int = 0
 
     def __post_init__(self) -> None:
-        self._replicas = [_Replica(devices) for devices in self.launch.devices]
+        self._replicas = [_Replica(slot) for slot in range(self.engine.slots)]
 
     def fill(self, now: float) -> list[Worker]:
         """Start a standby in every slot that should have one, and return the workers that were started.
@@ -129,7 +91,7 @@ class WorkerPool:
         for replica in self._replicas:
             has_joined = replica.active is not None and replica.active.joined is not None
             if replica.standby is None and (replica.active is None or (self.keep_standby and has_joined)):
-                replica.standby = self._start(replica.devices, now)
+                replica.standby = self._start(replica.slot, now)
                 started.append(replica.standby)
         return started
 
@@ -140,12 +102,12 @@ class WorkerPool:
         """
         if self._probe is not None:
             return False
-        self._probe = self._start("-1", now)
+        self._probe = self._start(PROBE, now)
         return True
 
     def log_of(self, worker: str) -> Path | None:
         """Return the log of a worker process that this daemon started; None for any other worker."""
-        return self.launch.logs / f"{worker}.log" if worker.startswith(f"{self.name}.") else None
+        return self.engine.log_of(worker) if worker.startswith(f"{self.name}.") else None
 
     def is_probe(self, worker: str) -> bool:
         """Return whether a worker is the probe, which checks the task."""
@@ -279,44 +241,17 @@ class WorkerPool:
             for worker in self.all()
         )
 
-    def _start(self, devices: str, now: float) -> Worker:
-        """Start a worker process with a port of its own. The port is released if the start fails."""
+    def _start(self, slot: int | None, now: float) -> Worker:
+        """Start a worker process."""
         self._started += 1
         worker = f"{self.name}.{self._started}"
-        port = self.ports.reserve()
-        environment = worker_environment(
-            self.launch.environment,
-            traits=self.launch.traits,
-            devices=devices,
-            hosts=[self.host],
-            changes=self.launch.changes,
-        )
-        try:
-            process = self.start(
-                worker,
-                interpreter=self.launch.interpreter,
-                framework=self.launch.traits.name,
-                environment=environment,
-                directory=self.launch.directory,
-                log=self.launch.logs / f"{worker}.log",
-                keep_logs={running.worker for running in self.all()},
-                post=self.post,
-            )
-        except BaseException:
-            port.close()
-            raise
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return Worker(
-            worker=worker,
-            process=process,
-            port=port,
-            address=f"{host}:{port.number}",
-            progress=PhaseProgress(since=now, heard=now),
-        )
+        running = {running.worker for running in self.all()}
+        placed = self.engine.place(worker, slot, running=running, post=self.post)
+        return Worker(worker=worker, placed=placed, progress=PhaseProgress(since=now, heard=now, phase=placed.phase))
 
     def _remove(self, worker: Worker) -> None:
         """Forget a worker that has ended, and release its port."""
-        worker.port.close()
+        worker.placed.close()
         self._leaving = [leaving for leaving in self._leaving if leaving is not worker]
         if self._probe is worker:
             self._probe = None

@@ -10,7 +10,8 @@ import pytest
 from daemon.workers.slots import node
 
 from sidecar.daemon.workers.command_specs import TaskSpec
-from sidecar.daemon.workers.pool import PhaseTimeouts, WorkerLaunch, WorkerPool, group_id
+from sidecar.daemon.workers.engine import LocalEngine, WorkerLaunch
+from sidecar.daemon.workers.pool import PhaseTimeouts, WorkerPool, group_id
 from sidecar.daemon.workers.ports import Ports
 from sidecar.daemon.workers.process import Exited
 from sidecar.evaluation.framework_traits import traits_of
@@ -49,11 +50,9 @@ class Crew:
         post = lambda worker, report: self.inbox.put((worker, report))  # noqa: E731
         ports = Ports(23000, 23999)
         self.workers = WorkerPool(
-            launch=launch,
+            engine=LocalEngine(launch=launch, host="127.0.0.1", ports=ports),
             bounds=bounds,
             name=f"node.{folder.name}",
-            host="127.0.0.1",
-            ports=ports,
             post=post,
             keep_standby=False,
         )

@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 from fakes import FakePorts, FakeProcess
 
-from sidecar.daemon.workers.pool import PhaseTimeouts, WorkerLaunch, WorkerPool
+from sidecar.daemon.workers.engine import LocalEngine, WorkerLaunch
+from sidecar.daemon.workers.pool import PhaseTimeouts, WorkerPool
 from sidecar.evaluation.framework_traits import traits_of
 from sidecar.protocol.messages import Evaluate, Join, Joined, Ready
 from sidecar.protocol.records import Checkpoint
@@ -37,19 +38,11 @@ def node():
 
         def fake(worker, **how):
             assert how["log"] == Path(f"/logs/{worker}.log")
-            return FakeProcess(pid=100 + workers.ports.taken, environment=how["environment"])
+            return FakeProcess(pid=100 + ports.taken, environment=how["environment"])
 
-        workers = WorkerPool(
-            launch=launch,
-            bounds=BOUNDS,
-            name="n.1",
-            host=host,
-            ports=FakePorts(),
-            post=print,
-            start=start or fake,
-            **changes,
-        )
-        return workers
+        ports = FakePorts()
+        engine = LocalEngine(launch=launch, host=host, ports=ports, start=start or fake)
+        return WorkerPool(engine=engine, bounds=BOUNDS, name="n.1", post=print, **changes)
 
     return make
 

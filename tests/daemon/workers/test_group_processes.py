@@ -264,7 +264,7 @@ def test_standby_checks_tasks(single):
     """A worker that joined no group says whether a task can be used; what is wrong with it is no reason to end."""
     (worker,) = single.start()
     told = []
-    directory = single.workers.launch.directory
+    directory = single.workers.engine.launch.directory
     for name in ("digits.py:task", "digits.py:nothing", "digits.py:leaving", "script_with_options.py:task"):
         worker.process.send(Check(task=name, framework="tensorflow", search_path=directory, threads=1))
         told += single.collect(Checked, Failed, count=1)

@@ -5,7 +5,6 @@ from daemon.workers.slots import evaluation, grouped, join
 
 from sidecar.daemon.workers.pool import group_id
 from sidecar.daemon.workers.process import Exited, Halted
-from sidecar.errors import SettingsError
 from sidecar.protocol.heartbeat import Slot
 from sidecar.protocol.messages import Joined, Phase, Progress, Ready
 from sidecar.protocol.records import Member
@@ -21,11 +20,6 @@ def test_one_standby_in_every_slot(node):
     assert [each.process.environment["CUDA_VISIBLE_DEVICES"] for each in started] == ["0", "1"]
     assert "RANK" not in started[0].process.environment
     assert workers.fill(1.0) == []
-
-
-def test_ipv6_addresses_stand_in_brackets(node):
-    """So that the port can be told from the host."""
-    assert node(host="fd00::7").fill(0.0)[0].address == "[fd00::7]:9001"
 
 
 def test_slots_as_the_heartbeat_tells_them(node):
@@ -56,7 +50,7 @@ def test_without_standby(node):
     assert workers.fill(1.0) == []
     workers.observe("n.1.1", Exited(-9, ""), 2.0)
     assert [each.worker for each in workers.fill(3.0)] == ["n.1.2"]
-    assert workers.ports.closed == [9001]
+    assert workers.engine.ports.closed == [9001]
 
 
 def test_active_worker_is_replaced_by_the_standby(node):
@@ -70,10 +64,10 @@ def test_active_worker_is_replaced_by_the_standby(node):
     assert workers.slots()[0] == Slot(
         worker="n.1.2", group="h", address="10.0.0.7:9002", standby=None, standby_address=None
     )
-    assert workers.ports.closed == []
+    assert workers.engine.ports.closed == []
     assert workers.overruns(1e9)[0].worker == "n.1.2"
     workers.observe("n.1.1", Exited(-9, ""), 4.0)
-    assert workers.ports.closed == [9001]
+    assert workers.engine.ports.closed == [9001]
     assert [each.worker for each in workers.all()] == ["n.1.2"]
 
 
@@ -84,18 +78,6 @@ def test_commands_reach_the_worker(node):
     workers.evaluate(evaluation(), "n.1.1", 1.0)
     assert worker.process.commands == [join(), evaluation()]
     assert (worker.plan, worker.group) == (7, "g")
-
-
-def test_port_is_given_back_when_a_worker_cannot_be_started(node):
-    """A wrong interpreter must not cost a port at every try."""
-
-    def fail(*_, **__):
-        raise SettingsError("no such file")
-
-    workers = node(start=fail)
-    with pytest.raises(SettingsError):
-        workers.fill(0.0)
-    assert workers.ports.closed == [9001]
 
 
 def test_time_without_a_processor_does_not_count(node):
@@ -186,7 +168,7 @@ def test_probe_tries_the_task_beside_the_slots(node):
     assert workers.slots() == (Slot(worker=None, group=None, address=None, standby=None, standby_address=None),)
     workers.observe(probe.worker, Exited(0, ""), 2.0)
     assert list(workers.all()) == []
-    assert workers.ports.closed == [9001]
+    assert workers.engine.ports.closed == [9001]
 
 
 def test_idle_workers_leave_the_gpu(node):

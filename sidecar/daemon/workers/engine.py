@@ -1,0 +1,169 @@
+"""Place worker processes: what the pool asks for, and the engine that starts them on the daemon's own machine.
+
+An engine decides where a worker process runs, with which devices and under which address. The pool decides when.
+"""
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final, Protocol
+
+from sidecar.daemon.workers.devices import NO_GPU, describe
+from sidecar.daemon.workers.environment import worker_environment
+from sidecar.daemon.workers.ports import Ports
+from sidecar.daemon.workers.process import Post, Process, start
+from sidecar.evaluation.framework_traits import FrameworkTraits
+from sidecar.protocol.states import WorkerPhase
+
+PROBE: Final = None
+"""The slot of the process that checks the task, which belongs to no slot."""
+
+
+class Placed(Protocol):
+    """Describe where a worker process runs."""
+
+    @property
+    def process(self) -> Process:
+        """Return the process."""
+
+    @property
+    def address(self) -> str:
+        """Return HOST:PORT, at which the worker's group reaches it; empty until there is a place."""
+
+    @property
+    def phase(self) -> WorkerPhase:
+        """Return the phase in which the worker begins."""
+
+    def close(self) -> None:
+        """Release what was reserved for the process, which has ended."""
+
+
+class Engine(Protocol):
+    """Start worker processes. One thread uses it, and nothing here waits."""
+
+    @property
+    def slots(self) -> int:
+        """Return the number of worker processes that evaluate together."""
+
+    def place(self, worker: str, slot: int | None, *, running: Collection[str], post: Post) -> Placed:
+        """Start a worker process of a slot, whose processes share a device.
+
+        Args:
+            worker: The id of the worker.
+            slot: The number of the slot, from 0, or `PROBE`.
+            running: The ids of the workers that have not ended.
+            post: Receives the events of the worker, from any thread.
+
+        Raises `SidecarError`, or `OSError` and `RuntimeError` if this machine lacks something.
+        """
+
+    def log_of(self, worker: str) -> Path:
+        """Return the path of a worker's log."""
+
+    def gpus(self) -> str:
+        """Return the models of the GPUs, such as "2 x NVIDIA H200"; empty if there are none or they are not known."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerLaunch:
+    """Describe how worker processes are started on this node.
+
+    Args:
+        interpreter: The Python of the worker processes.
+        traits: Those of the framework that they import.
+        environment: The environment of the daemon, which is adapted for each worker.
+        changes: Variables to set or, if None, to remove.
+        devices: CUDA_VISIBLE_DEVICES of each replica's workers.
+        logs: The folder of the logs.
+        directory: The current directory of the worker processes.
+    """
+
+    interpreter: str
+    traits: FrameworkTraits
+    environment: Mapping[str, str]
+    changes: Mapping[str, str | None]
+    devices: Sequence[str]
+    logs: Path
+    directory: str
+
+
+class Start(Protocol):
+    """Start a worker process; see `process.start`."""
+
+    def __call__(
+        self,
+        worker: str,
+        *,
+        interpreter: str,
+        framework: str,
+        environment: Mapping[str, str],
+        directory: str,
+        log: Path,
+        keep_logs: Collection[str],
+        post: Post,
+    ) -> Process:
+        """Start the process, and return it."""
+
+
+@dataclass(frozen=True, slots=True)
+class LocalPlaced:
+    """Hold a process of this machine, with its address and the end of its port's reservation."""
+
+    process: Process
+    address: str
+    close: Callable[[], None]
+    phase: WorkerPhase = WorkerPhase.IMPORT
+
+
+@dataclass(slots=True, kw_only=True)
+class LocalEngine:
+    """Start worker processes on this machine, each with a port of its own."""
+
+    launch: WorkerLaunch
+    host: str
+    ports: Ports
+    start: Start = field(default=start)
+
+    @property
+    def slots(self) -> int:
+        """Return the number of replicas."""
+        return len(self.launch.devices)
+
+    def place(self, worker: str, slot: int | None, *, running: Collection[str], post: Post) -> LocalPlaced:
+        """Start a worker process. Its port is released if the start fails."""
+        port = self.ports.reserve()
+        environment = worker_environment(
+            self.launch.environment,
+            traits=self.launch.traits,
+            devices=NO_GPU if slot is PROBE else self.launch.devices[slot],
+            hosts=[self.host],
+            changes=self.launch.changes,
+        )
+        try:
+            process = self.start(
+                worker,
+                interpreter=self.launch.interpreter,
+                framework=self.launch.traits.name,
+                environment=environment,
+                directory=self.launch.directory,
+                log=self.log_of(worker),
+                keep_logs=running,
+                post=post,
+            )
+        except BaseException:
+            port.close()
+            raise
+        return LocalPlaced(process, host_and_port(self.host, port.number), port.close)
+
+    def log_of(self, worker: str) -> Path:
+        """Return the path of a worker's log."""
+        return self.launch.logs / f"{worker}.log"
+
+    def gpus(self) -> str:
+        """Return the models of the GPUs; empty if there are none."""
+        return describe(self.launch.devices)
+
+
+def host_and_port(host: str, port: int) -> str:
+    """Return an address in which the port can be told from the host, also from one of IPv6."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
