@@ -142,7 +142,10 @@ QUOTED: Final[Mapping[str, Mapping[str, Callable[[], str]]]] = {
         "{} at most)": _counted("evaluation/metrics/confusion_matrix.py", "_MOST_CLASSES"),
         "in the order of the data, {} MiB at most": _counted("evaluation/states/gathered_batches.py", "MAX_BYTES", MIB),
     },
-    "docs/how-to/slurm.md": {"the ports {}:": _default("port_range", " to ")},
+    "docs/how-to/slurm.md": {
+        "the ports {}:": _default("port_range", " to "),
+        "`drain_seconds` ({})": _default("drain_seconds"),
+    },
     "docs/how-to/monitoring.md": {
         "serves `/metrics` on `{}`": _default("http"),
         "the time of each phase: {}": lambda: ", ".join(PHASES),

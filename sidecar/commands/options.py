@@ -79,7 +79,7 @@ OPTIONS: Final[dict[str, Option]] = {
         value="NAME",
         text="Name of this node.",
         panel=_NODE,
-        default="its task in TF_CONFIG, else the host name",
+        default="its task in TF_CONFIG, else its name in Slurm, else the host name",
     ),
     "host": Option(
         kind=str,

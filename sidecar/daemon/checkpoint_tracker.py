@@ -228,12 +228,17 @@ class CheckpointTracker:
         """Note that this daemon began before training created the checkpoint directory."""
         self.began_first = True
 
+    def note_done(self, *, done: bool) -> None:
+        """Note whether the trainer's marker exists."""
+        self.done = done
+
     def note(self, no_room: Mapping[Key, str], *, done: bool) -> Mapping[Key, str]:
         """Note which checkpoints could not be pinned, and whether training is done; return the former if they are new.
 
         After a checkpoint without room the next ones have no room either, so they are new only if there were none.
         """
-        before, self.no_room, self.done = self.no_room, no_room, done
+        self.note_done(done=done)
+        before, self.no_room = self.no_room, no_room
         return no_room if not before else {}
 
     def _is_older(self, discovered: DiscoveredCheckpoint) -> bool:

@@ -40,6 +40,11 @@ class KnownNodes:
         """Return the heartbeats of the nodes that are alive and offer workers, in natural order."""
         return ready_workers(self.alive(now))
 
+    def may_have_workers(self, now: float) -> bool:
+        """Return whether a node that evaluates is alive, or may be alive."""
+        is_known = self.liveness.ready_to_propose(now) and not self.has_unheard_workers(now)
+        return not is_known or any(heartbeat.role == "worker" for heartbeat in self.alive(now))
+
     def has_unheard_workers(self, now: float) -> bool:
         """Return whether a worker node may be alive although its heartbeat cannot be read."""
         return any(heartbeat.role == "worker" for heartbeat in self.liveness.unheard(now))

@@ -20,6 +20,7 @@ from sidecar.daemon.storage_thread import CreateOutcome, CreatePlan, JoinRun, Po
 from sidecar.daemon.worker_supervisor import WorkerSupervisor
 from sidecar.policy.actions import Fail, Propose, Stop, Wait
 from sidecar.policy.decide import decide
+from sidecar.policy.end_of_run import why_over
 from sidecar.policy.rules import Rules
 from sidecar.protocol.codec import dumps
 from sidecar.protocol.records import Outcome, Plan, Result
@@ -152,7 +153,10 @@ class RequestBuilder:
     def _next_record(self, now: float) -> Request | None:
         """Return the request that writes this node's next record, or polls the journal; None if neither is due."""
         run = self.state.run
-        if self.supervisor is None or run is None or not self.state.caught_up:
+        if run is None or not self.state.caught_up:
+            return None
+        if self.supervisor is None:
+            self._leave_after_workers(now)
             return None
         execution, ending = self.runner.execution, self.runner.ending
         if execution is None or ending is None or self.state.history.open is None:
@@ -185,6 +189,17 @@ class RequestBuilder:
                 return PollJournal() if self.schedule.is_poll_due(now) else None
             self.schedule.stop_polling()
         return None
+
+    def _leave_after_workers(self, now: float) -> None:
+        """End the daemon of a chief if its settings end the run, and no other node evaluates any more.
+
+        A chief does not know which checkpoints wait, so it leaves this to the nodes that evaluate, and outlives them.
+        """
+        if self.shutdown.code is not None or self.state.nodes.may_have_workers(now):
+            return
+        if isinstance(why_over(self.state.view(now, draining=False), self.rules.ending, now), str):
+            self.log.info("run_ended", reason="the settings end it, and no other node evaluates any more", failed=0)
+            self.shutdown.leave(0, now)
 
     def _stop(self, action: Stop, now: float) -> None:
         """Leave the run that is over, once the sinks of this node have taken its end."""

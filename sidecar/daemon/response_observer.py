@@ -109,8 +109,10 @@ class ResponseObserver:
         if synced.more:
             self.schedule.sync_at(now)
         elif not state.caught_up and synced.unread is None:
-            state.note_caught_up()
+            state.note_caught_up(now)
             self.log.info("journal_read", plans=state.history.through, evaluated=len(state.history.verdicts.succeeded))
+        if self.supervisor is None:
+            state.tracker.note_done(done=synced.done)
         self.schedule.note_scan(now, asked=sync.scan, unfinished=isinstance(synced.reconciliation, ScanRunning))
         if isinstance(synced.reconciliation, Reconciliation):
             self._observe_scan(synced.reconciliation, now)

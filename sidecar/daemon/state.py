@@ -63,6 +63,10 @@ class Timers:
     _waiting_phases: tuple[str, ...] = ()  # of the open plan's ranks, if all of them wait for each other
     _phases_since: float = 0.0
 
+    def note_activity(self, now: float) -> None:
+        """Note that something changed for this node."""
+        self.last_activity_at = now
+
     def note_plan(self, plan: Plan, now: float) -> None:
         """Note that a plan was read, so that nobody waits for a proposal any more."""
         self.last_activity_at = self.plan_opened_at = now
@@ -198,9 +202,10 @@ class DaemonState:
         if task is not None:
             self.task, self.started = task, True
 
-    def note_caught_up(self) -> None:
+    def note_caught_up(self, now: float) -> None:
         """Note that the journal was read to its end."""
         self.caught_up = True
+        self.timers.note_activity(now)
 
     def withdraw(self, *, withdrawn: bool) -> None:
         """Note whether this node cannot follow the journal, so that other nodes must not count on it."""

@@ -143,6 +143,7 @@ class Synced:
     upkeep: Upkeep | None  # what else was done; None: nothing, because a newer release wrote the journal
     # The result of the scan, or its error; None if there was none
     reconciliation: Reconciliation | ScanRunning | SidecarError | None
+    done: bool = False  # whether the trainer's marker exists, on a chief; on other nodes the scan reports that
 
     @property
     def error(self) -> SidecarError | None:
@@ -301,6 +302,7 @@ class StorageThread:
             reading=reading,
             upkeep=upkeep,
             reconciliation=reconciliation,
+            done=sync.heartbeat.role == "chief" and self._is_training_done(),
         )
 
     def _make_room(self, run: JoinedRun, sync: Sync) -> None:
@@ -348,6 +350,13 @@ class StorageThread:
             return self.scans("place", self.reconciler.has_no_place)
         except HangingError as error:
             raise StateUnavailableError(f"the state directory cannot be reached: {error.strerror}") from error
+
+    def _is_training_done(self) -> bool:
+        """Return whether the trainer's marker exists, as far as storage answers."""
+        try:
+            return self.scans("marker", self.reconciler.is_done)
+        except (HangingError, OSError, SidecarError):
+            return False
 
     def _scan(self, sync: Sync) -> Reconciliation | ScanRunning | SidecarError:
         """Scan the checkpoints and pin them. Return the error if that fails, because the rest of the sync is done."""

@@ -1,6 +1,7 @@
 """Decide this node's name among the daemons, and the address under which other nodes reach its workers.
 
-This happens once at start-up, by a setting, else the training job's TF_CONFIG, else the host's own name and address.
+This happens once at start-up, by a setting, else the training job's TF_CONFIG, else Slurm's name of the node, else the
+host's own name and address.
 """
 
 import socket
@@ -41,18 +42,20 @@ class Identity:
 def node_name(
     settings: "Settings", environ: Mapping[str, str], *, hostname: Callable[[], str] = socket.gethostname
 ) -> str:
-    """Return this node's name among the daemons: `node`, else TF_CONFIG's task (`worker-1`), else the host name.
+    """Return this node's name: `node`, else TF_CONFIG's task (`worker-1`), else Slurm's, else the host's.
 
-    Raises `SettingsError` for a TF_CONFIG or a host name that cannot be used.
+    Raises `SettingsError` for a TF_CONFIG or a name that cannot be used.
     """
     if settings.node is not None:
         return settings.node
     if task := read_tf_config(environ, "--node NAME (SIDECAR_NODE, or node in the file)"):
         return f"{task.type}-{task.index}"
+    slurm = environ.get("SLURMD_NODENAME")
     try:
-        return check_name(hostname())
+        return check_name(slurm or hostname())
     except ValueError as error:
-        raise SettingsError(f"host name as node name: {error}; or give --node NAME (SIDECAR_NODE)") from error
+        source = "SLURMD_NODENAME" if slurm else "host name"
+        raise SettingsError(f"{source} as node name: {error}; or give --node NAME (SIDECAR_NODE)") from error
 
 
 def advertised_host(

@@ -10,6 +10,7 @@ from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Final
 
 from sidecar.errors import SettingsError
+from sidecar.policy.slurm_nodes import first_host
 from sidecar.policy.tf_config import CHIEF_TYPES, read_tf_config
 
 if TYPE_CHECKING:
@@ -116,7 +117,21 @@ def _from_torchrun(environ: Mapping[str, str]) -> RoleDecision | None:
 
 
 def _from_slurm(environ: Mapping[str, str]) -> RoleDecision | None:
-    """Return the role by the variables of Slurm; None if they are not set."""
+    """Return the role by the variables of Slurm; None if they are not set.
+
+    The chief is the first node of the job, or of the first component of a heterogeneous job. SLURM_NODEID counts the
+    nodes of a step, which may be others, so it decides only if the node's name is missing.
+    """
+    of_component = "SLURM_JOB_NODELIST_HET_GROUP_0"
+    variable = of_component if of_component in environ else "SLURM_JOB_NODELIST"
+    if "SLURMD_NODENAME" in environ and variable in environ:
+        node, nodes = environ["SLURMD_NODENAME"], environ[variable]
+        first = first_host(nodes)
+        if first is None:
+            raise SettingsError(f"environment {variable}: {nodes!r} is not a list of nodes; give {_SET_ROLE}")
+        if first == nodes and variable != of_component:
+            return None  # a job of one node does not show which other nodes evaluate
+        return RoleDecision("chief" if node == first else "worker", f"SLURMD_NODENAME={node} of {variable}={nodes}")
     if "SLURM_NODEID" not in environ or "SLURM_NNODES" not in environ:
         return None
     return _by_rank(environ, "SLURM_NODEID", "SLURM_NNODES")

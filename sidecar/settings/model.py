@@ -47,8 +47,8 @@ class Settings(OutputSettings):
 
     # The node. Settings that are not set are found out from the environment of the training job.
     node: values.FileName | None = None
-    """Name of this node among the daemons of the run. Default: its task in TF_CONFIG, such as `worker-1`, else the host
-    name: both are unique within a job."""
+    """Name of this node among the daemons of the run. Default: its task in TF_CONFIG, such as `worker-1`, else the name
+    that Slurm gives to it, else the host name: each of them is unique within a job."""
     role: Role | None = None
     """Whether this node may evaluate (`worker`) or not (`chief`). Default: the role that the training job's environment
     gives to this node, so that the chief is never slowed down."""

@@ -27,7 +27,7 @@ PATIENCE_SECONDS = 120.0
 POLL_SECONDS = 0.005
 _RARELY_SECONDS = 0.5
 logging.getLogger("watchdog").setLevel(logging.ERROR)  # it complains of being stopped
-_OF_A_LAUNCHER = ("SIDECAR_", "KUBERNETES_", "SLURM_", "MASTER_", "NODE_RANK", "GROUP_RANK", "RANK", "WORLD_SIZE")
+_OF_A_LAUNCHER = ("SIDECAR_", "KUBERNETES_", "SLURM", "MASTER_", "NODE_RANK", "GROUP_RANK", "RANK", "WORLD_SIZE")
 _OF_THIS_ONE = {"TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "-1", "KERAS_BACKEND": "tensorflow"}
 _STEP = re.compile(r"^sidecar_eval_checkpoint_step\{[^}]*\} (\S+)$", re.MULTILINE)
 

@@ -58,3 +58,39 @@ def test_a_daemon_says_it_of_what_does_not_match_the_model(kind, lasting):
     message = builder.failure(plan, fail).message
     assert message.startswith("it lacks 'main.0.weight'")
     assert ("netG_epoch_*.pth" in message) == (lasting == "checkpoint")
+
+
+def test_a_chief_ends_with_the_marker_once_no_other_node_evaluates(new_node):
+    """A chief does not scan, so it waits for the nodes that do; without a marker it goes on."""
+    chief, worker = new_node("chief-0", role="chief"), new_node("worker-1")
+    save(chief.checkpoint_dir, 5)
+    pass_time(20, chief, worker)
+    (chief.checkpoint_dir / "DONE").touch()
+    pass_time(1, chief)
+    assert chief.exited is None
+    pass_time(20, chief, worker)
+    assert (chief.exited, worker.exited) == (0, 0)
+    assert worker.state.history.verdicts.succeeded
+    assert chief.of(CreatePlan) == []
+    assert chief.of(Sync)[-1].heartbeat.state == NodeState.LEFT
+
+
+def test_a_chief_ends_with_the_marker_after_workers_that_died(new_node):
+    """A lease after their last heartbeat, nobody is left who could evaluate the rest."""
+    chief, worker = new_node("chief-0", role="chief"), new_node("worker-1")
+    save(chief.checkpoint_dir, 5)
+    pass_time(10, chief, worker)
+    (chief.checkpoint_dir / "DONE").touch()
+    pass_time(60, chief)
+    assert chief.exited == 0
+
+
+@pytest.mark.parametrize(("rules", "ends"), [({}, False), ({"wait": False}, True), ({"stop_idle_seconds": 30.0}, True)])
+def test_a_chief_ends_by_the_settings_that_end_a_run(new_node, rules, ends):
+    """The time without any work begins when the chief has read the journal."""
+    chief = new_node("chief-0", role="chief", **rules)
+    chief.checkpoint_dir.mkdir()
+    pass_time(20, chief)
+    assert (chief.exited == 0) == (rules.get("wait") is False)
+    pass_time(30, chief)
+    assert chief.exited == (0 if ends else None)

@@ -29,7 +29,7 @@ TASKS = Path(__file__).parent / "tasks"
 SIDECAR = Path(sys.executable).with_name("sidecar")
 PATIENCE_SECONDS = 240.0  # for what takes 10 s on an idle machine, and took 120 s on a busy one
 
-OF_A_LAUNCHER = ("SIDECAR_", "KUBERNETES_", "SLURM_", "MASTER_", "NODE_RANK", "GROUP_RANK", "RANK", "WORLD_SIZE")
+OF_A_LAUNCHER = ("SIDECAR_", "KUBERNETES_", "SLURM", "MASTER_", "NODE_RANK", "GROUP_RANK", "RANK", "WORLD_SIZE")
 QUICK = {
     "SIDECAR_HTTP": "127.0.0.1:0",
     "SIDECAR_LOG_FORMAT": "json",

@@ -22,8 +22,11 @@ def tf_config(cluster, task, index):
 IS_WORKER = tf_config({"chief": ["10.0.0.1:2222"], **WORKERS}, "worker", 1)
 
 
-def test_the_node_is_named_by_setting_then_task_then_host():
+def test_the_node_is_named_by_setting_then_task_then_slurm_then_host():
     """The first that is there names the node."""
+    in_slurm = {"SLURMD_NODENAME": "n3"}
+    assert node_name(settings(), IS_WORKER | in_slurm, hostname=lambda: "host-7") == "worker-1"
+    assert node_name(settings(), in_slurm, hostname=lambda: "host-7") == "n3"
     assert node_name(settings(node="mine"), IS_WORKER, hostname=lambda: "host-7") == "mine"
     assert node_name(settings(), IS_WORKER, hostname=lambda: "host-7") == "worker-1"
     assert node_name(settings(), {}, hostname=lambda: "host-7") == "host-7"
@@ -33,6 +36,8 @@ def test_a_host_name_that_cannot_name_a_node_asks_for_one():
     """A name becomes a file name on shared storage."""
     with pytest.raises(SettingsError, match=r"'my host'.*--node NAME.*SIDECAR_NODE"):
         node_name(settings(), {}, hostname=lambda: "my host")
+    with pytest.raises(SettingsError, match=r"SLURMD_NODENAME.*'n/0'.*--node NAME"):
+        node_name(settings(), {"SLURMD_NODENAME": "n/0"}, hostname=lambda: "host-7")
 
 
 @pytest.mark.parametrize(

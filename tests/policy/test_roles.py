@@ -23,6 +23,12 @@ def torchrun(**given):
     return {"MASTER_ADDR": "10.0.0.1", "WORLD_SIZE": "4"} | given
 
 
+def slurm(node, nodes, *, step, **more):
+    number, count = step
+    given = {"SLURMD_NODENAME": node, "SLURM_JOB_NODELIST": nodes}
+    return given | {"SLURM_NODEID": str(number), "SLURM_NNODES": str(count)} | more
+
+
 IS_CHIEF = tf_config(CHIEF_AND_WORKERS, "chief", 0)
 
 IS_WORKER = tf_config(CHIEF_AND_WORKERS, "worker", 1)
@@ -41,7 +47,21 @@ LAUNCHERS = [
     (torchrun(RANK="3"), "worker", "RANK=3"),
     ({"SLURM_NODEID": "0", "SLURM_NNODES": "2"}, "chief", "SLURM_NODEID=0"),
     ({"SLURM_NODEID": "1", "SLURM_NNODES": "2"}, "worker", "SLURM_NODEID=1"),
+    (slurm("n0", "n[0-2]", step=(0, 3)), "chief", "SLURMD_NODENAME=n0 of SLURM_JOB_NODELIST=n[0-2]"),
+    (slurm("n1", "n[0-2]", step=(0, 2)), "worker", "SLURMD_NODENAME=n1 of SLURM_JOB_NODELIST=n[0-2]"),
+    (slurm("n0", "n[0-2]", step=(0, 1)), "chief", "SLURMD_NODENAME=n0 of SLURM_JOB_NODELIST=n[0-2]"),
+    (
+        slurm("n0", "n0", step=(0, 1), SLURM_JOB_NODELIST_HET_GROUP_0="n0"),
+        "chief",
+        "SLURMD_NODENAME=n0 of SLURM_JOB_NODELIST_HET_GROUP_0=n0",
+    ),
+    (
+        slurm("n1", "n[1-2]", step=(0, 2), SLURM_JOB_NODELIST_HET_GROUP_0="n0"),
+        "worker",
+        "SLURMD_NODENAME=n1 of SLURM_JOB_NODELIST_HET_GROUP_0=n0",
+    ),
 ]
+"""Those of Slurm were printed by steps of a job on four nodes: all nodes, the second and third one, the first one."""
 
 
 @pytest.mark.parametrize(("environ", "role", "source"), LAUNCHERS)
@@ -66,6 +86,8 @@ def test_a_launcher_tells_the_role(environ, role, source):
         {"PET_NODE_RANK": "0", "PET_NNODES": "1", "MASTER_ADDR": "a"},
         {"SLURM_NODEID": "0", "SLURM_NNODES": "1"},
         {"SLURM_NODEID": "0"},
+        slurm("n0", "n0", step=(0, 1)),
+        {"SLURM_JOB_NODELIST": "n[0-2]"},  # a shell of salloc
         {"TF_CONFIG": '{"cluster": {"chief": ["h:1"]}, "task": {"type": "chief", "index": 0}}'},
         {"TF_CONFIG": '{"cluster": {"worker": ["h:1"], "ps": []}, "task": {"type": "worker", "index": 0}}'},
     ],
@@ -175,4 +197,12 @@ def test_a_rank_that_is_no_number_is_refused(environ, value, variable):
     with pytest.raises(SettingsError) as caught:
         decide_role(settings(), "a", environ)
     assert f"environment {variable}: {value} is not a number" in str(caught.value)
+    assert "--role worker or --role chief" in str(caught.value)
+
+
+def test_a_list_of_nodes_that_was_cut_off_is_refused():
+    """A node that is not found in it might be the first one all the same."""
+    with pytest.raises(SettingsError) as caught:
+        decide_role(settings(), "a", slurm("n1", "n[0-", step=(0, 2)))
+    assert "SLURM_JOB_NODELIST: 'n[0-'" in str(caught.value)
     assert "--role worker or --role chief" in str(caught.value)

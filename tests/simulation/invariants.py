@@ -48,7 +48,7 @@ INVARIANTS = {
     "the dead are noticed": "a plan that lists a process that is gone is closed within three leases and a turn of each "
     "by any node that turns and reaches the storage",
     "daemons end for a reason": "a daemon ends only by SIGTERM, by losing its storage or its run, by a namesake, or as "
-    "what ends the run has come and all is settled: then with 1 if something failed for good",
+    "what ends the run has come and all is settled: then with 1 if something failed for good; a chief settles nothing",
     "daemons do not crash": "neither loop nor courier raises",
     "one daemon per name": "of two daemons under one name at most one is left some beats after faults stopped",
     "all is settled": "after faults stopped, all complete checkpoints end settled, within a stated time",
@@ -223,6 +223,9 @@ class Referee:
             for number in range(first, last + 1)
             if number in records
         }
+        for lost in held.keys() & expected.keys():  # a purge took them after they were read
+            if life.asked_at <= self._purged.get(lost, float("-inf")):
+                expected[lost] = held[lost]
         closed = len(book.plans) - (book.open is not None)
         self._simulation.counts["segments"] += 1
         self.check(
@@ -619,6 +622,7 @@ class Referee:
             reason = life.daemon.state.run is None  # at the very start; the supervisor starts it again
         else:
             reason = (exit_ == 0 and life.terminated) or (isinstance(exit_, int) and self._is_over(life, exit_))
+            reason |= exit_ == 0 and life.role == "chief" and self._has_come(life)  # others settle what is left
             reason |= life.daemon.state.run != self.run  # somebody deleted everything just then
             reason &= type(exit_) is not SidecarError  # a bug that says so itself
         self.check("daemons end for a reason", reason, lambda: f"{life.name} ended: {type(exit_).__name__}: {exit_}")
