@@ -46,6 +46,7 @@ _STATES: Final = re.compile(
 )
 """Keys of states of training that hold tensors of the sizes of the weights, or many of them, and never a model."""
 
+_BYTES: Final = (torch.int8, torch.uint8)  # types of quantized weights
 _WHOLE: Final = "the whole file"
 _CHOSEN: Final = "Task(checkpoint=…)"  # the place of what a function returned
 _DEEPEST: Final = 5
@@ -582,7 +583,11 @@ def _put_back(own: Mapping[str, Any], kept: Kept, names: Collection[str]) -> Non
 
 
 def _require_same_kind(bound: Mapping[str, Any], own: Mapping[str, Any]) -> None:
-    """Raise `EvaluationError` for complex values of a real model, of which torch would drop a half."""
+    """Raise `EvaluationError` for values that torch would convert to other numbers.
+
+    It drops a half of complex values and fractions in the place of integers, and takes quantized weights for numbers,
+    without their scale.
+    """
     for name, value in bound.items():
         if isinstance(value, np.ndarray):
             raise EvaluationError(
@@ -593,11 +598,30 @@ def _require_same_kind(bound: Mapping[str, Any], own: Mapping[str, Any]) -> None
             )
         if type(value).__name__ in ("DTensor", "ShardedTensor"):
             raise EvaluationError("mismatch", f"the checkpoint holds {DIVIDED}")
-        both = isinstance(value, torch.Tensor) and isinstance(own[name], torch.Tensor)
-        if both and value.is_complex() and not own[name].is_complex():
+        if not (isinstance(value, torch.Tensor) and isinstance(own[name], torch.Tensor)):
+            continue
+        if value.is_complex() and not own[name].is_complex():
             raise EvaluationError(
                 "mismatch", f"{name} is complex in the checkpoint and real in the model: build the model of training"
             )
+        stored, used = (str(each.dtype).removeprefix("torch.") for each in (value, own[name]))
+        if value.dtype in _BYTES and value.ndim and own[name].is_floating_point():
+            raise EvaluationError(
+                "mismatch",
+                f"{name} is {stored} in the checkpoint and {used} in the model: it is quantized, and lacks its scale. "
+                f"Quantize the model in build_model as training did, or write Task(checkpoint=lambda c: {{name: value "
+                f"* scale, …}}) with the scale of each value",
+            )
+        if value.is_floating_point() and not _is_float(own[name]) and bool((value.double() % 1 != 0).any()):
+            raise EvaluationError(
+                "mismatch",
+                f"{name} is {stored} in the checkpoint and {used} in the model, which has no fractions: build the "
+                f"model of training",
+            )
+
+
+def _is_float(value: torch.Tensor) -> bool:
+    return value.is_floating_point() or value.is_complex()
 
 
 def _require_equal_tied(bound: Mapping[str, Any], own: Mapping[str, Any]) -> None:

@@ -22,11 +22,13 @@ from sidecar.evaluation.backends.torch.torchmetrics_states import MetricStates
 from sidecar.evaluation.data.digest import digest_of
 from sidecar.evaluation.data.shard import Shard
 from sidecar.evaluation.failures import CannotBeMergedError, EvaluationError
+from sidecar.evaluation.metrics.in_turn import held_by
 from sidecar.evaluation.metrics.metric import MetricResult, value
 from sidecar.evaluation.outputs import Output, pick
 from sidecar.evaluation.rank_evaluation import MAX_CLASSES
 from sidecar.evaluation.states import SetStates
 from sidecar.protocol.records import Goal
+from sidecar.system.plain_text import listed
 
 _GOALS: Final[dict[bool | None, Goal]] = {True: "max", False: "min", None: "none"}
 _LABELS: Final = frozenset({"target", "targets", "label", "labels", "y", "y_true"})
@@ -76,7 +78,7 @@ class TorchMetric:
         self.reason: str | None = None
         """Why the metric is updated in turn; None if its states are merged."""
         self._states: MetricStates | None = None
-        self._draws = self._is_tried = False
+        self._draws = self._is_tried = self._resets_well = False
         try:
             for part in metric.modules():
                 self._require_usual(part)
@@ -140,11 +142,36 @@ class TorchMetric:
         self.metric.reset()
 
     def update_in_turn(self, y: Any, predictions: Any, seed: Callable[[], None]) -> None:
-        """Update the metric with one batch after those before. `seed` seeds the generators, if the metric draws."""
-        if self._draws:
-            seed()
+        """Update the metric with one batch after those before. `seed` seeds the generators, if the metric draws.
+
+        Raises `EvaluationError` for a metric whose `reset` does not forget the batches before.
+        """
         with torch.inference_mode():
+            if not self._resets_well:
+                self._require_reset(y, predictions)
+            if self._draws:
+                seed()
             self._update_again(y, predictions)
+
+    def _require_reset(self, y: Any, predictions: Any) -> None:
+        """Update the metric after a reset, reset it again, and compare what it holds with the state before."""
+        before = self._held()
+        self._update_again(y, predictions)
+        self.metric.reset()
+        if kept := [name for name, content in self._held().items() if content != before.get(name)]:
+            raise self._refused(
+                f"keeps {listed([repr(name) for name in kept])} when it is reset, so each evaluation would count the "
+                f"batches of those before: make it a state with add_state(…), or set it again in reset()"
+            )
+        self._resets_well = True
+
+    def _held(self) -> dict[str, str]:
+        """Return a description of all attributes of the metric and of those that it wraps, by name."""
+        return {
+            f"{place}.{name}" if place else name: content
+            for place, part in self.metric.named_modules()
+            for name, content in held_by(part).items()
+        }
 
     def reset(self) -> None:
         """Forget all batches."""

@@ -644,7 +644,7 @@ def test_scalars_and_extra_states(tmp_path):
         restored(save(values, tmp_path), other)
 
 
-@pytest.mark.parametrize("kind", ["complex", "sparse", "quantized", "numpy", "list", "tensor", "text"])
+@pytest.mark.parametrize("kind", ["complex", "sparse", "quantized", "bytes", "numpy", "list", "tensor", "text"])
 def test_values_of_other_kinds(tmp_path, kind):
     """One sentence with the remedy, and none of another library."""
     import torch
@@ -655,6 +655,7 @@ def test_values_of_other_kinds(tmp_path, kind):
         "complex": {**values, "head.weight": weight.to(torch.complex64)},
         "sparse": {**values, "head.weight": weight.to_sparse()},
         "quantized": {**values, "head.weight": torch.quantize_per_tensor(weight, 0.1, 0, torch.qint8)},
+        "bytes": {**values, "head.weight": (weight * 100).to(torch.int8)},
         "numpy": {"params": {n: v.numpy() for n, v in values.items()}},
         "list": list(values.values()),
         "tensor": weight,
@@ -669,6 +670,21 @@ def test_values_of_other_kinds(tmp_path, kind):
         where = eval(f"dict({code})", {"torch": torch})["checkpoint"]
         restored(path, other := classifier(), where)
         assert same(other, trained(1))
+
+
+def test_fractions_in_the_place_of_integers(tmp_path):
+    """They would be cut off; whole numbers of another type are the same numbers."""
+    import torch
+
+    class Counted(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("counts", torch.tensor([1, 2, 3]))
+
+    restored(save({"counts": torch.tensor([4.0, 5.0, 6.0])}, tmp_path), other := Counted())
+    assert other.counts.tolist() == [4, 5, 6]
+    with pytest.raises(EvaluationError, match="fractions"):
+        restored(save({"counts": torch.tensor([4.5, 5.0, 6.0])}, tmp_path), Counted())
 
 
 def quantized(model):

@@ -91,6 +91,31 @@ def test_a_task_names_metrics_in_turn(checkpoint):
         torch_evaluator(replace(task(metrics), in_turn=["acuracy"]))
 
 
+def test_a_metric_in_turn_that_a_reset_does_not_empty(checkpoint):
+    """It would count the batches that it was tried on, and those of former evaluations; with a state it is right."""
+    import torch
+    import torchmetrics
+
+    class Last(torchmetrics.Metric):
+        def __init__(self, keeps):
+            super().__init__()
+            self.keeps, self.seen = keeps, []
+            self.add_state("count", torch.tensor(0), dist_reduce_fx="sum")
+
+        def update(self, preds, _target):
+            self.count += len(preds)
+            if self.keeps:
+                self.seen.append(float(preds.max()))
+
+        def compute(self):
+            return self.count + len(self.seen)
+
+    given = replace(task(lambda: [Last(keeps=False)]), in_turn=True)
+    assert result_of_ranks(given, checkpoint, 1)["test"].values["last"].value == EXAMPLES
+    with pytest.raises(EvaluationError, match=r"keeps 'seen' when it is reset.*add_state"):
+        result_of_ranks(replace(given, metrics=lambda: [Last(keeps=True)]), checkpoint, 1)
+
+
 def test_torchmetrics_is_imported_by_the_task_alone():
     """The package is optional, and takes seconds to import."""
     code = (
