@@ -73,16 +73,16 @@ class EvalSets(Generic[Reader]):
         """Return whether a sample of the data differs from what was read."""
         return any(reader.differs() for reader in self._readers)
 
-    def leave_to_first(self, in_turn: Mapping[str, str]) -> bool:
-        """Let worker 0 evaluate all chosen sets if metrics are updated in turn, given with the reason of each.
+    def leave_to_first(self, in_turn: Callable[[str], Mapping[str, str]]) -> bool:
+        """Let worker 0 evaluate the chosen sets with metrics that are updated in turn; the others remain divided.
 
-        Return whether any set changes to that. Raises `EvaluationError` for a set that divides itself.
+        `in_turn` returns these metrics with the reason of each, given the name of the set. Return whether any set
+        changes to that. Raises `EvaluationError` for a set that divides itself.
         """
-        if not in_turn:
-            return False
-        changed = [reader for reader in self.chosen if not reader.is_left_to_first]
-        for reader in changed:
-            name, reason = next(iter(in_turn.items()))
+        changed = [(reader, found) for reader in self.chosen if (found := in_turn(reader.name))]
+        changed = [(reader, found) for reader, found in changed if not reader.is_left_to_first]
+        for reader, found in changed:
+            name, reason = next(iter(found.items()))
             reason = reason or "is in Task(in_turn=…)"
             reader.leave_to_first(f"the metric {name!r} {reason}, so it must be evaluated in turn")
         return bool(changed)

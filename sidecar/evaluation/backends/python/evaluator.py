@@ -106,7 +106,7 @@ class PythonEvaluator:
     def choose_in_turn(self) -> None:
         """Let worker 0 evaluate the sets whose metrics are updated in turn. It is the first call of any method."""
         self._task.require_in_turn(self._measurement.names)
-        self._sets.leave_to_first(self._in_turn)
+        self._sets.leave_to_first(lambda _: self._in_turn)
 
     def read(self, tick: Tick, evaluated: int = 0, most: int | None = None) -> tuple[Stream, ...]:
         """Choose the eval sets that take part, and read those that have not been read yet."""

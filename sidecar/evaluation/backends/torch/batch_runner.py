@@ -4,7 +4,7 @@ How that is achieved, and what is refused, is described in the modules `repeatab
 """
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import count
 from typing import Any
@@ -54,14 +54,25 @@ class BatchRunner:
         self._suspects: tuple[str, ...] = ()  # attributes of the model that a forward pass changes
         self._fresh: nn.Module | None = None  # a new model with the restored values, to compare its outputs
 
-    def try_out(self, batches: list[tuple[Batch, int]]) -> None:
-        """Run the new model on a first batch of each eval set, given with its number of examples."""
+    def try_out(self, batches: Mapping[str, tuple[Batch, int]]) -> None:
+        """Run the new model on a first batch of each eval set, given by name with its number of examples."""
         before = repeatability.attributes(self.model)
-        for batch, examples in batches:
+        for eval_set, (batch, examples) in batches.items():
+            self._enter(eval_set)
             self._try_out(batch, examples)
         self._suspects = repeatability.changed_attributes(self.model, before)
         self.model.requires_grad_(requires_grad=False)
         self._first_batch = FirstBatch(BatchDependence(self.step.names), self._require_equal, self.step.contents)
+
+    def _enter(self, eval_set: str) -> None:
+        """Let the next calls of the step be about this eval set: a LightningModule may measure each in its own way."""
+        if isinstance(self.step, LightningStep):
+            self.step.index = list(self._task.eval_sets).index(eval_set)
+
+    def in_turn(self, eval_set: str) -> dict[str, str]:
+        """Return the metrics of an eval set that are updated in turn, with the reason of each."""
+        self._enter(eval_set)
+        return self.step.in_turn()
 
     def _try_out(self, batch: Batch, examples: int) -> None:
         """Run the step on a first batch, and choose its mode.
@@ -102,8 +113,9 @@ class BatchRunner:
         """Seed random numbers from now on with the digest that this function waits for."""
         self._draws.weights_digest = weights_digest
 
-    def states(self, info: EvalSetInfo) -> SetStates:
+    def states(self, eval_set: str, info: EvalSetInfo) -> SetStates:
         """Return new states of one eval set."""
+        self._enter(eval_set)
         left_out: SetStates = {LEFT_OUT: ExactSum((), "int64")}
         return self.step.states(info) | self._draws.states() | self.first_batch.dependence.states() | left_out
 
@@ -112,6 +124,7 @@ class BatchRunner:
 
         Raises `EvaluationError` for numbers that depend on batches which depend on the number of workers.
         """
+        self._enter(reader.name)
         dependence = self.first_batch.dependence
         dependence.refuse(states, reader.name, reader.sharding)
         self._draws.refuse(states, reader.name, reader.sharding)
@@ -134,8 +147,7 @@ class BatchRunner:
         Raises `EvaluationError` for a model that is not repeatable.
         """
         self.model.eval()
-        if isinstance(self.step, LightningStep):
-            self.step.index = list(self._task.eval_sets).index(reader.name)
+        self._enter(reader.name)
         self.step.begin(is_first=not self.first_batch.is_repeated(reader.name))
         left_out = 0
         before = repeatability.versions(self.model)
@@ -189,6 +201,7 @@ class BatchRunner:
     def outputs(self, reader: EvalSetReader, batch: Batch) -> list[NDArray[Any]]:
         """Return what the model computes for the first batch of an eval set, to compare it with that of other ranks."""
         self.model.eval()
+        self._enter(reader.name)
         return self._draws.run(reader.name, 0, partial(self.step.predicted, batch, reader.examples_in(batch))).arrays
 
     def _call_with_one(self, batch: Batch, examples: int) -> None:

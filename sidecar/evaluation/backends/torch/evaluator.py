@@ -91,8 +91,8 @@ class TorchEvaluator:
             if takes_weights(task):
                 remedy = next((remedy_of(batch) for batch, _ in first.values()), "")
                 self._sets.expect_weights(remedy, {name: batch for name, (batch, _) in first.items()})
-            self._runner.try_out(list(first.values()))
-            self._sets.leave_to_first(self._runner.step.in_turn())
+            self._runner.try_out(first)
+            self._sets.leave_to_first(self._runner.in_turn)
         self._kept = Kept.of(self.model, task.from_build_model)
 
     def read(self, tick: Tick, evaluated: int = 0, most: int | None = None) -> tuple[Stream, ...]:
@@ -180,9 +180,9 @@ class TorchEvaluator:
 
     def begins_again(self, reduced: States) -> bool:
         """Put metrics in turn that have proved to be no sums, and return whether any number needs that."""
-        found = [self._runner.step.begins_again(reduced[reader.name]) for reader in self._sets.chosen]
+        found = self._runner.step.begins_again([reduced[reader.name] for reader in self._sets.chosen])
         with following_from_code():
-            return self._sets.leave_to_first(self._runner.step.in_turn()) or any(found)
+            return self._sets.leave_to_first(self._runner.in_turn) or found
 
     def save_weights(self, folder: Path) -> None:
         """Write the model's state dict to `weights.pt`."""
@@ -246,7 +246,7 @@ class TorchEvaluator:
         return replace(numbers, notes=(*numbers.notes, *notes, *self._notes))
 
     def _states(self, reader: EvalSetReader) -> SetStates:
-        return self._runner.states(self._sets.info(reader))
+        return self._runner.states(reader.name, self._sets.info(reader))
 
 
 def _tensors_of(values: Mapping[str, Any]) -> Iterator[tuple[str, torch.Tensor]]:

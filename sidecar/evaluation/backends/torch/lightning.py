@@ -51,6 +51,10 @@ _POSITIONAL: Final = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSIT
 _NO_TRAINER: Final = "not attached to a `Trainer`"
 
 
+_Updates = dict[str, list[tuple[tuple[Any, ...], dict[str, Any]]]]
+"""The arguments of the updates of metrics, by the places of these in the module."""
+
+
 def is_lightning(model: nn.Module) -> bool:
     """Return whether a model is a LightningModule, of either package."""
     return _base(model) is not None
@@ -102,6 +106,23 @@ class _Log:
         self.metrics.clear()
 
 
+@dataclass(slots=True)
+class _SetLog:
+    """Hold what the module logs for one eval set.
+
+    Args:
+        keys: Names of the logged numbers; None before the first batch.
+        metrics: The metrics that a batch updates, by the name of their number.
+        unlogged: The names of those that are not logged, but used at the end.
+        following: Copies of the metrics in turn, which keep all batches.
+    """
+
+    keys: tuple[str, ...] | None = None
+    metrics: dict[str, TorchMetric] = field(default_factory=dict)
+    unlogged: set[str] = field(default_factory=set)
+    following: dict[str, TorchMetric] = field(default_factory=dict)
+
+
 _FORM: Final = "log means (the default) or sums over an epoch, such as self.log('loss', loss, batch_size=len(x))"
 
 
@@ -124,19 +145,21 @@ class LightningStep:
                 collection._enable_compute_groups = False  # noqa: SLF001
         self._log = _Log()
         module.log, module.log_dict = self._log.log, self._log.log_dict
-        self._metrics: dict[str, TorchMetric] = {}  # those that a batch updates, by the name of their number
-        self._unlogged: set[str] = set()  # the names of those that are not logged, but used at the end
-        self._keys: tuple[str, ...] | None = None
+        self._sets = [_SetLog() for _ in task.eval_sets]
+        self._found: dict[str, Any] = {}  # the metrics of the module, by their places
         self._has_several = len(task.eval_sets) > 1
         self.index = 0
-        """Number of the eval set, which Lightning calls `dataloader_idx`."""
-        self._following: dict[str, TorchMetric] = {}  # copies of the metrics in turn, which keep all batches
+        """Number of the eval set that the next call is about, which Lightning calls `dataloader_idx`."""
         self.mode: type[torch.inference_mode | torch.no_grad] = torch.inference_mode
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Return the names of everything that is measured here and may depend on batches."""
-        return (*(self._keys or ()), *self._metrics)
+        """Return the names of everything that is measured in any set and may depend on batches."""
+        return tuple(dict.fromkeys(name for each in self._sets for name in (*(each.keys or ()), *each.metrics)))
+
+    @property
+    def _here(self) -> _SetLog:
+        return self._sets[self.index]
 
     def contents(self, arrays: list[NDArray[Any]]) -> dict[str, str]:
         """Return nothing: a metric of torchmetrics is tried on its own, and its states are part of the output."""
@@ -165,7 +188,7 @@ class LightningStep:
         logged, summed = self._means(whole[0]), self._means(np.sum([part[0] for part in parts], axis=0))
         found = {name for name, number in logged.items() if not are_near(number, summed[name], tolerance)}
         at = 1
-        for name, metric in self._metrics.items():
+        for name, metric in self._here.metrics.items():
             of_metric = slice(at, at + metric.width)
             if metric.differs(whole[of_metric], [part[of_metric] for part in parts], tolerance):
                 found.add(name)
@@ -175,29 +198,29 @@ class LightningStep:
     def begin(self, *, is_first: bool) -> None:
         """Prepare an evaluation."""
         del is_first
-        self._following = {name: self._metrics[name].following() for name in self.in_turn()}
+        self._here.following = {name: self._here.metrics[name].following() for name in self.in_turn()}
         for hook in ("on_validation_start", "on_validation_epoch_start"):
             if _overrides(self._module, hook):
                 self._call(hook)
 
     def in_turn(self) -> dict[str, str]:
         """Return the metrics that are updated in turn, with the reason."""
-        return {name: metric.reason for name, metric in self._metrics.items() if metric.reason is not None}
+        return {name: metric.reason for name, metric in self._here.metrics.items() if metric.reason is not None}
 
     def update_in_turn(self, inputs: Any, seed: Callable[[], None]) -> None:
         """Update copies of the metrics in turn with one batch. `seed` seeds the generators for metrics that draw."""
         for name, (y, predictions) in inputs.items():
-            self._following[name].update_in_turn(y, predictions, seed)
+            self._here.following[name].update_in_turn(y, predictions, seed)
 
     def finish(self, states: SetStates, *, is_first: bool) -> None:
         """Put the results of the metrics in turn into the states if this is worker 0."""
-        if self._following and is_first:
-            results = {name: metric.compute(None) for name, metric in self._following.items()}
+        if self._here.following and is_first:
+            results = {name: metric.compute(None) for name, metric in self._here.following.items()}
             ResultsInTurn(self.in_turn()).put(states, results)
 
-    def begins_again(self, states: SetStates) -> bool:
+    def begins_again(self, of_sets: Sequence[SetStates]) -> bool:
         """Return False: which metrics are updated in turn is known from the first batch."""
-        del states
+        del of_sets
         return False
 
     def run(self, batch: Batch, examples: int, number: int) -> BatchOutput:
@@ -207,34 +230,48 @@ class LightningStep:
             self._module.eval()
         with self.mode():
             content = self._transferred(content)
-            if self._keys is None:
+            if self._here.keys is None:
                 self._learn(content, examples, number)
-            for metric in self._metrics.values():
+            for metric in self._here.metrics.values():
                 metric.reset()
-            updates: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {}
-            with _recorded(
-                {name: self._metrics[name].metric for name in (*self.in_turn(), *self._taking_both)}, updates
-            ):
+            updates: _Updates = {}
+            with _recorded(self._found, updates):
                 self._validate(content, examples, number)
-        assert self._keys is not None
-        if (logged := self._log.numbers.keys()) != set(self._keys):
-            name = min(logged ^ set(self._keys))
-            if self.index:
-                raise _refused(
-                    f"logs {name!r} for some eval sets only: log it under one name, since results have the name of "
-                    f"their eval set"
-                )
+        assert self._here.keys is not None
+        if (logged := self._log.numbers.keys()) != set(self._here.keys):
+            name = min(logged ^ set(self._here.keys))
             raise _refused(f"logs {name!r} for some batches only: log it for each batch")
-        logged_numbers = np.array([self._log.numbers[name] for name in self._keys], np.float64).reshape(-1, 2)
-        given = {name: _labels_and_predictions(name, *update) for name, update in updates.items()}
+        logged_numbers = np.array([self._log.numbers[name] for name in self._here.keys], np.float64).reshape(-1, 2)
+        given = self._given(updates)
         scales = [count for name in self._taking_both for count in scale_of(given.get(name, (None, None))[1])]
-        inputs = {name: given[name] for name in self.in_turn() if name in given}
+        inputs = {name: given[name] for name in self.in_turn()}
         changes = [
             array
-            for name, metric in self._metrics.items()
+            for name, metric in self._here.metrics.items()
             for array in (metric.read() if metric.reason is None else metric.change(*inputs[name], None))
         ]
         return BatchOutput([logged_numbers, *changes, np.array(scales, np.int64)], [], {}, inputs)
+
+    def _given(self, updates: _Updates) -> dict[str, tuple[Any, Any]]:
+        """Return labels and predictions that one batch gave to the metrics in turn and to those of two scales, by name.
+
+        Raises `EvaluationError` for metrics that other batches update.
+        """
+        names = {id(metric.metric): name for name, metric in self._here.metrics.items()}
+        by_name = {names.get(id(self._found[place]), place): calls for place, calls in updates.items()}
+        in_turn = self.in_turn()
+        for name in sorted({*by_name, *in_turn} - (by_name.keys() & names.values())):
+            raise _refused(f"updates the metric {name!r} for some batches only: update it for each batch")
+        if several := [name for name in in_turn if len(by_name[name]) > 1]:
+            raise _refused(
+                f"updates the metric {several[0]!r} several times for one batch, and it {in_turn[several[0]]}: update "
+                f"it once, with all predictions of the batch"
+            )
+        return {
+            name: _labels_and_predictions(name, *by_name[name][0])
+            for name in (*in_turn, *self._taking_both)
+            if name in by_name
+        }
 
     def predicted(self, batch: Batch, examples: int) -> BatchOutput:
         """Return what is logged for a batch, as the module gives no predictions."""
@@ -243,7 +280,7 @@ class LightningStep:
     @property
     def _taking_both(self) -> list[str]:
         """Names of the metrics that take a batch for probabilities if all of it is from 0 to 1, else for logits."""
-        return [name for name, metric in self._metrics.items() if takes_both(metric.metric)]
+        return [name for name, metric in self._here.metrics.items() if takes_both(metric.metric)]
 
     def _of_two_scales(self, states: SetStates) -> list[Scales]:
         return of_two_scales(self._taking_both, exact_sum(states, _SCALES).integers())
@@ -254,9 +291,9 @@ class LightningStep:
 
     def states(self, info: EvalSetInfo) -> SetStates:
         """Return new states of the logged numbers and of all metrics."""
-        states: SetStates = {_NUMBERS: ExactSum((len(self._keys or ()), 2), "float64")}
+        states: SetStates = {_NUMBERS: ExactSum((len(self._here.keys or ()), 2), "float64")}
         states[_SCALES] = ExactSum((2 * len(self._taking_both),), "int64")
-        for name, metric in self._metrics.items():
+        for name, metric in self._here.metrics.items():
             states |= named(name, metric.new_states(info.shard))
         return states | ResultsInTurn(self.in_turn()).states(info.shard)
 
@@ -265,7 +302,7 @@ class LightningStep:
         exact_sum(states, _NUMBERS).add_all(np.stack(arrays[0]))
         exact_sum(states, _SCALES).add_all(np.stack(arrays[-1]))
         at = 1
-        for name, metric in self._metrics.items():
+        for name, metric in self._here.metrics.items():
             metric.add(within(states, name), arrays[at : at + metric.width], firsts)
             at += metric.width
 
@@ -281,8 +318,8 @@ class LightningStep:
         of_turn = in_turn.results(states)
         results += [
             (name, None, of_turn[name] if name in of_turn else metric.compute(within(states, name)))
-            for name, metric in self._metrics.items()
-            if name not in self._unlogged and (metric.reason is None or name in of_turn)
+            for name, metric in self._here.metrics.items()
+            if name not in self._here.unlogged and (metric.reason is None or name in of_turn)
         ]
         joined = join_results(results)
         scales = (scale_note(found, _PROBABILITIES) for found in self._of_two_scales(states))
@@ -292,21 +329,21 @@ class LightningStep:
         """Return the logged numbers by name for sums (m, 2) of values and weights."""
         return {
             name: float(total) if name in self._log.sums else float(total) / float(weight)
-            for name, (total, weight) in zip(self._keys or (), totals, strict=True)
+            for name, (total, weight) in zip(self._here.keys or (), totals, strict=True)
         }
 
     def _at_the_end(self, states: SetStates) -> MetricResult:
         """Call the module's hooks for the end of an evaluation, and return what they log."""
         if not _overrides(self._module, _END):
             return MetricResult({}, {})
-        for name, metric in self._metrics.items():
+        for name, metric in self._here.metrics.items():
             metric.load(within(states, name))
         self._log.begin(1)
         self._call(_END)
         found = {name: value(total / weight, "none") for name, (total, weight) in self._log.numbers.items()}
         classes: dict[str, Any] = {}
         for name, metric in self._log.metrics.items():
-            own = next((one for one in self._metrics.values() if one.metric is metric), None)
+            own = next((one for one in self._here.metrics.values() if one.metric is metric), None)
             if own is None:
                 raise _refused(f"logs {name!r} in {_END}, a metric that no batch updates")
             result = own.renamed(name).compute(within(states, own.name))
@@ -316,8 +353,8 @@ class LightningStep:
 
     def _learn(self, content: Any, examples: int, number: int) -> None:
         """Run a first batch, and find out which metrics it updates and under which names they are logged."""
-        found = dict(_metrics_in(self._module))
-        updates: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {}
+        found = self._found = dict(_metrics_in(self._module))
+        updates: _Updates = {}
         before = repeatability.attributes(self._module)
         with _recorded(found, updates):
             self._validate(content, examples, number)
@@ -327,27 +364,35 @@ class LightningStep:
             for name in repeatability.changed_attributes(self._module, before)
             if not name.startswith(("_", *measuring))
         ]
-        if kept and _overrides(self._module, _END):
+        has_end = _overrides(self._module, _END)
+        if kept and has_end:
             raise _refused(
                 f"keeps {kept[0]!r} from batch to batch, which holds the batches of one worker only when {_END} is "
                 f"called: log numbers, or update a metric of torchmetrics in validation_step and compute it in {_END}"
             )
+        updated = {id(found[place]) for place in updates}
+        others = ({id(one.metric) for one in each.metrics.values()} for each in self._sets if each.keys is not None)
+        if has_end and any(other != updated for other in others):
+            raise _refused(
+                f"updates other metrics for each eval set, and {_END}, which is called for one set after the other, "
+                f"would find some of them empty: log them in validation_step and leave {_END} out"
+            )
         names = {id(metric): name for name, metric in self._log.metrics.items()}
-        for place, (arguments, options) in updates.items():
+        for place, ((arguments, options), *_) in updates.items():
             name = names.get(id(found[place]), place)
-            self._metrics[name] = metric = TorchMetric(name, None, found[place], self._device)
+            self._here.metrics[name] = metric = TorchMetric(name, None, found[place], self._device)
             metric.try_out(*_labels_and_predictions(metric.name, arguments, options))
-            if metric.reason is not None and _overrides(self._module, _END):
+            if metric.reason is not None and has_end:
                 raise _refused(
                     f"updates the metric {name!r}, which {metric.reason}, so only worker 0 has all of its batches and "
                     f"{_END} cannot use it: log it in validation_step and leave {_END} out, or give Task(metrics=…)"
                 )
             if id(found[place]) not in names:
-                self._unlogged.add(name)
-        if lost := [name for name, metric in self._log.metrics.items() if name not in self._metrics]:
+                self._here.unlogged.add(name)
+        if lost := [name for name, metric in self._log.metrics.items() if name not in self._here.metrics]:
             raise _refused(f"logs the metric {lost[0]!r}, but does not update it, or logs it under two names")
-        self._keys = tuple(self._log.numbers)
-        if not self._keys and not self._metrics:
+        self._here.keys = tuple(self._log.numbers)
+        if not self._here.keys and not self._here.metrics:
             raise _refused("logs nothing: call self.log(…) in it, or update metrics of torchmetrics")
 
     def _transferred(self, content: Any) -> Any:
@@ -446,9 +491,9 @@ def _metrics_in(module: nn.Module) -> Iterator[tuple[str, Any]]:
 
 
 class _recorded:  # noqa: N801 - a context manager
-    """Note the arguments with which metrics are updated for the first time in a block, by their places."""
+    """Note the arguments with which metrics are updated in a block, by their places."""
 
-    def __init__(self, found: Mapping[str, Any], updates: dict[str, tuple[tuple[Any, ...], dict[str, Any]]]) -> None:
+    def __init__(self, found: Mapping[str, Any], updates: _Updates) -> None:
         self._found, self._updates = found, updates
         self._originals = {place: metric.update for place, metric in found.items()}
 
@@ -462,7 +507,10 @@ class _recorded:  # noqa: N801 - a context manager
 
     def _noting(self, place: str, update: Callable[..., None]) -> Callable[..., None]:
         def note(*arguments: Any, **options: Any) -> None:
-            self._updates.setdefault(place, (arguments, options))
+            calls = self._updates.setdefault(place, [])
+            # torchmetrics' own `forward` may update a metric twice with the same tensors
+            if not calls or list(map(id, calls[-1][0])) != list(map(id, arguments)) or options != calls[-1][1]:
+                calls.append((arguments, options))
             update(*arguments, **options)
 
         return note

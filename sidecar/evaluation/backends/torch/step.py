@@ -118,9 +118,9 @@ class Step:
         """Put what the evaluation of all batches of this rank has shown into the states."""
         self._torchmetrics.conclude(states, is_first=is_first)
 
-    def begins_again(self, states: SetStates) -> bool:
-        """Return whether a metric has proved to be no sum, so that the evaluation must be done again."""
-        return self._torchmetrics.begins_again(states)
+    def begins_again(self, of_sets: Sequence[SetStates]) -> bool:
+        """Return whether a metric has proved to be no sum in a set, so that the evaluation must be done again."""
+        return self._torchmetrics.begins_again(of_sets)
 
     def run(self, batch: Batch, examples: int, number: int) -> BatchOutput:
         """Run the model on one batch of so many examples. `number`: that of the batch, which does not matter."""

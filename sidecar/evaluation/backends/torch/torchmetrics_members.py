@@ -82,15 +82,17 @@ class TorchMetrics:
         if self.reasons and is_first:
             results.put(states, {name: self._metrics[name].compute(None) for name in self.reasons})
 
-    def begins_again(self, states: SetStates) -> bool:
-        """Put metrics in turn whose states of all batches cannot be merged, and return whether there are any."""
-        found = self._results().found(states)
-        for name, metric in self._metrics.items():
-            if metric.reason is None and name not in found:
-                try:
-                    metric.load(within(states, name))
-                except CannotBeMergedError:
-                    found.append(name)
+    def begins_again(self, of_sets: Sequence[SetStates]) -> bool:
+        """Put metrics in turn whose states of all batches of a set cannot be merged; return whether there are any."""
+        found: set[str] = set()
+        for states in of_sets:
+            found.update(self._results().found(states))
+            for name, metric in self._metrics.items():
+                if metric.reason is None and name not in found:
+                    try:
+                        metric.load(within(states, name))
+                    except CannotBeMergedError:
+                        found.add(name)
         for name in found:
             self._metrics[name].put_in_turn("has states that cannot be merged for some batches")
         return bool(found)

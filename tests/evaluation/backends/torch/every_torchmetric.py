@@ -407,7 +407,7 @@ def of_ranks(make, batches, ranks, sizes):
         total = np.sum([own[name].pack(rows) for own in states], axis=0)
         for own in states:
             own[name].unpack(total, rows)
-    assert not group[0].begins_again(states[0])
+    assert not group[0].begins_again([states[0]])
     return of_result(group[0].compute(states[0])), bool(group[0].reasons)
 
 

@@ -4,7 +4,7 @@
 import math
 
 import pytest
-from tests_torch import result_of_ranks
+from tests_torch import result_of_ranks, torch_evaluator
 
 from sidecar import Task
 from sidecar.errors import TaskError
@@ -261,7 +261,7 @@ def with_the_last(**methods):
         def compute(self):
             return self.seen
 
-    class Module(module(validation_step=logs_the_last, **methods)):
+    class Module(module(**{"validation_step": logs_the_last} | methods)):
         def __init__(self):
             super().__init__()
             self.last = Last()
@@ -407,15 +407,74 @@ def test_signatures_of_the_step(checkpoint, name):
     assert indices == ([0.0, 1.0] if takes_index else [-1.0, -1.0])
 
 
-def test_names_by_eval_set_are_refused(checkpoint):
-    """Results have the name of their eval set."""
+def test_each_eval_set_has_metrics_and_names_of_its_own(checkpoint):
+    """A list of metrics, one for each set, is usual; the number of the second one was 0."""
+    import torch
+    from torch.utils.data import TensorDataset
+    from torchmetrics.classification import MulticlassAccuracy
 
     def step(self, batch, batch_idx, dataloader_idx=0):
+        metric = (self.accuracy, self.train_accuracy)[dataloader_idx]
+        metric.update(self(batch[0]), batch[1])
+        self.log("accuracy", metric)
         self.log(f"x/{dataloader_idx}", 1.0)
 
-    with pytest.raises(EvaluationError) as caught:
-        result_of_ranks(task(module(validation_step=step), eval_sets={"a": data, "b": data}), checkpoint, 1)
-    assert "'x/0' for some eval sets only" in str(caught.value)
+    kind = module(validation_step=step)
+    model = kind().eval()
+    model.load_state_dict(torch.load(checkpoint))
+    x, y = data().tensors
+    expected = MulticlassAccuracy(CLASSES)(model(-x), y)
+    sets = {"a": data, "b": lambda: TensorDataset(-x, y)}
+    for ranks in (1, 2):
+        found = result_of_ranks(task(kind, eval_sets=sets), checkpoint, ranks)
+        assert found["a"].values["accuracy"].value == of_ranks(kind, checkpoint)["accuracy"]
+        assert found["b"].values["accuracy"].value == pytest.approx(float(expected), rel=1e-6)
+        assert [each.values.keys() for each in found.values()] == [{"accuracy", "x/0"}, {"accuracy", "x/1"}]
+    ended = module(validation_step=step, on_validation_epoch_end=lambda self: None)
+    with pytest.raises(EvaluationError, match="updates other metrics for each eval set"):
+        result_of_ranks(task(ended, eval_sets=sets), checkpoint, 1)
+
+
+def test_only_the_set_of_a_metric_in_turn_is_left_to_worker_0(checkpoint):
+    """The batches of the other set remain divided."""
+
+    def step(self, batch, batch_idx, dataloader_idx=0):
+        if dataloader_idx:
+            logs_the_last(self, batch, batch_idx)
+        else:
+            usual(self, batch, batch_idx)
+
+    given = task(with_the_last(validation_step=step), eval_sets={"a": data, "b": data})
+    streams = torch_evaluator(given, 0, 2).read(lambda: None)
+    batches = math.ceil(N / BATCH)
+    assert [stream.own_batches for stream in streams] == [math.ceil(batches / 2), batches]
+    found = [result_of_ranks(given, checkpoint, ranks) for ranks in (1, 2)]
+    assert found[0] == found[1]
+    assert "worker 0 evaluates this set alone" in found[0]["b"].notes[-1]
+    assert not any("worker 0" in note for note in found[0]["a"].notes)
+
+
+def test_a_metric_in_turn_is_updated_once_for_each_batch(checkpoint):
+    """A second update, as for another view of the batch, would be lost."""
+
+    def step(self, batch, batch_idx):
+        self.last.update(self(batch[0]), batch[1])
+        logs_the_last(self, batch, batch_idx)
+
+    with pytest.raises(EvaluationError, match="'last' several times"):
+        result_of_ranks(task(with_the_last(validation_step=step)), checkpoint, 1)
+
+
+def test_a_metric_that_some_batches_update(checkpoint):
+    """The first batch does not show it."""
+
+    def step(self, batch, batch_idx):
+        usual(self, batch, batch_idx)
+        if batch_idx > 1:
+            self.train_accuracy.update(self(batch[0]), batch[1])
+
+    with pytest.raises(EvaluationError, match="'train_accuracy' for some batches only"):
+        of_ranks(module(validation_step=step), checkpoint)
 
 
 def test_hooks_of_a_batch_are_called(checkpoint):

@@ -116,6 +116,30 @@ def test_a_metric_in_turn_that_a_reset_does_not_empty(checkpoint):
         result_of_ranks(replace(given, metrics=lambda: [Last(keeps=True)]), checkpoint, 1)
 
 
+def test_a_metric_that_proves_to_be_no_sum_in_several_sets(checkpoint):
+    """The last batch, a short one, shows it; each set begins again."""
+    import torch
+    import torchmetrics
+
+    class Longest(torchmetrics.Metric):
+        def __init__(self):
+            super().__init__()
+            self.add_state("size", torch.tensor(0), dist_reduce_fx="mean")
+
+        def update(self, preds, _target):
+            self.size = torch.tensor(1 + (len(preds) not in (BATCH, BATCH // 3, BATCH - 2 * (BATCH // 3))))
+
+        def compute(self):
+            return self.size
+
+    given = task(lambda: [Longest()])
+    given = replace(given, eval_sets=dict.fromkeys(("test", "again"), given.eval_sets["test"]))
+    found = [result_of_ranks(given, checkpoint, ranks) for ranks in (1, 2)]
+    assert found[0] == found[1]
+    for numbers in found[0].values():
+        assert "worker 0 evaluates this set alone" in numbers.notes[-1]
+
+
 def test_torchmetrics_is_imported_by_the_task_alone():
     """The package is optional, and takes seconds to import."""
     code = (
