@@ -6,15 +6,13 @@ with the states `ExactSum`, `MinMax` and `PerExampleValues`. This module imports
 """
 
 from sidecar.evaluation.metrics.accuracy import Accuracy, TopK
-from sidecar.evaluation.metrics.auc import AUC
-from sidecar.evaluation.metrics.binned_auc import BinnedAUC
+from sidecar.evaluation.metrics.auc import AUC, BinnedAUC
 from sidecar.evaluation.metrics.confusion_matrix import ConfusionMatrix
 from sidecar.evaluation.metrics.foreign import InTurn
 from sidecar.evaluation.metrics.log_loss import LogLoss, Perplexity
 from sidecar.evaluation.metrics.mean import Mean
 from sidecar.evaluation.metrics.metric import EvalBatch, EvalSetInfo, Metric, MetricResult, value
-from sidecar.evaluation.metrics.r2 import R2
-from sidecar.evaluation.metrics.regression import MAE, MSE, RMSE
+from sidecar.evaluation.metrics.regression import MAE, MSE, R2, RMSE
 from sidecar.evaluation.metrics.sample import Sample, usual_interval
 from sidecar.evaluation.metrics.sums import Sums
 from sidecar.evaluation.states import ExactSum, MinMax, PerExampleValues

@@ -19,8 +19,7 @@ from sidecar.daemon.storage_schedule import Ask, StorageSchedule, SyncDue
 from sidecar.daemon.storage_thread import CreateOutcome, CreatePlan, JoinRun, PollJournal, Request, Sync
 from sidecar.daemon.worker_supervisor import WorkerSupervisor
 from sidecar.policy.actions import Fail, Propose, Stop, Wait
-from sidecar.policy.decide import decide
-from sidecar.policy.end_of_run import why_over
+from sidecar.policy.decide import decide, why_over
 from sidecar.policy.rules import Rules
 from sidecar.protocol.codec import dumps
 from sidecar.protocol.records import Outcome, Plan, Result

@@ -2,22 +2,28 @@
 
 Any worker-role daemon may close a plan that cannot succeed. One of them, the proposer, opens plans. Two proposers are
 harmless, because creating the plan's number in shared storage decides, so no node needs certain knowledge of others.
-Each question has its own file: `open_plan`, `end_of_run`, `settlements`, `retries`, `group_formation`, `proposers`.
+Three questions are answered here: whether the open plan can still succeed, whether the run is over for this node, and
+when a checkpoint may be tried again. The others have files of their own: `settlements`, `group_formation`, `proposers`.
+
+A daemon's own workers report for themselves, so `judge_open_plan` judges the workers of other nodes.
 """
 
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import takewhile
+from typing import Final
 
-from sidecar.policy.actions import Action, Propose, Wait
-from sidecar.policy.end_of_run import stop, why_over
+from sidecar.coordination.journal_state import Closed, JournalState
+from sidecar.policy.actions import Action, Fail, Propose, Stop, Wait
+from sidecar.policy.disputes import is_disputed
+from sidecar.policy.eligibility import compatible_nodes
 from sidecar.policy.group_formation import form_group
-from sidecar.policy.open_plan import judge_open_plan
 from sidecar.policy.proposers import propose_in_turn
-from sidecar.policy.retries import failed_attempts, has_failed, last_attempt_failed, ready_at
-from sidecar.policy.rules import Rules
+from sidecar.policy.rules import EndRules, PlanRules, RetryRules, Rules
 from sidecar.policy.settlements import settle_and_queue, settled_by_one_plan
 from sidecar.policy.view import View
-from sidecar.protocol.records import Checkpoint, Settlement
+from sidecar.protocol.records import Checkpoint, Member, Plan, Settlement
+from sidecar.protocol.states import FailureKind, OutcomeStatus, Verdict
 
 
 def decide(view: View, rules: Rules, now: float) -> Action:
@@ -89,4 +95,132 @@ def _evaluate(view: View, rules: Rules, now: float, queue: list[Checkpoint]) -> 
         attempt=failed_attempts(checkpoint, view) + 1,
         members=members,
         evaluated=view.history.newest_task.successes_of(view.task),
+    )
+
+
+_INTERRUPTIONS: Final = frozenset({FailureKind.RESTARTED, FailureKind.DRAINED, FailureKind.CHIEF_LISTED})
+"""Kinds of failures that say nothing about the checkpoint, which retains its place in the queue."""
+
+_MAX_DOUBLINGS: Final = 64
+
+
+def ready_at(checkpoint: Checkpoint, view: View, rules: RetryRules) -> float:
+    """Return when a checkpoint may be tried: at once at first, then after a pause that doubles with each failure."""
+    if checkpoint.key not in view.history.verdicts.failures:
+        return 0.0
+    failures = failed_attempts(checkpoint, view)  # 0: failed under another task, whose nodes must not race this one
+    pause = min(
+        rules.backoff_last_seconds, rules.backoff_first_seconds * 2.0 ** min(max(failures - 1, 0), _MAX_DOUBLINGS)
+    )
+    return view.timers.failed_at.get(checkpoint.key, 0.0) + pause
+
+
+def failed_attempts(checkpoint: Checkpoint, view: View) -> int:
+    """Return how often a checkpoint failed under this node's task."""
+    return len(view.history.verdicts.failed_under(checkpoint.key, view.task))
+
+
+def has_failed(checkpoint: Checkpoint, history: JournalState) -> bool:
+    """Return whether an attempt at a checkpoint failed by itself, not because it was interrupted."""
+    outcomes_by_task = history.verdicts.failures.get(checkpoint.key, {})
+    return any(outcome.kind not in _INTERRUPTIONS for outcomes in outcomes_by_task.values() for outcome in outcomes)
+
+
+def last_attempt_failed(history: JournalState) -> bool:
+    """Return whether the newest attempt at any checkpoint failed by itself.
+
+    If so, checkpoints that never failed go first, because one that fails again and again must not delay the others.
+    """
+    newest = next((entry.outcome for entry in reversed(history.entries) if isinstance(entry, Closed)), None)
+    return newest is not None and newest.status == OutcomeStatus.FAILED and newest.kind not in _INTERRUPTIONS
+
+
+def judge_open_plan(plan: Plan, view: View, rules: PlanRules, now: float) -> Fail | Wait:
+    """Return the failure of the open plan if it cannot succeed any more, else when to judge it again."""
+    members = plan.members or ()
+    if (failure := _unfit_member(members, view)) is not None:
+        return failure
+    waiting_since = view.timers.all_ranks_waiting_since
+    limit = rules.collective_timeout_seconds
+    if waiting_since is not None and now >= waiting_since + limit:
+        # No node knows whose link is broken. The next attempt goes without one of them, so some group will succeed.
+        last = members[-1]
+        waited = f"every rank waited for the others for {limit:g} s (collective_timeout_seconds)"
+        message = f"{waited}: they do not reach each other"
+        return Fail(kind=FailureKind.STALLED, message=message, node=last.node, rank=last.rank)
+    limit = rules.plan_cap_seconds
+    deadline = view.timers.plan_opened_at + limit
+    if now >= deadline:
+        message = f"the plan was open for {limit:.0f} s, the most allowed (plan_cap_seconds)"
+        return Fail(kind=FailureKind.DEADLINE, message=message)
+    return Wait(deadline, "a plan is open")
+
+
+def _unfit_member(members: Sequence[Member], view: View) -> Fail | None:
+    """Return why these members will not finish the plan together; None if they may."""
+    for member in members:
+        node, rank = member.node, member.rank
+        if node in view.nodes.chiefs:
+            return Fail(
+                kind=FailureKind.CHIEF_LISTED, message=f"{node} is the chief: it never evaluates", node=node, rank=rank
+            )
+        if node == view.node and not member.worker.startswith(f"{view.node}.{view.incarnation}."):
+            return Fail(
+                kind=FailureKind.RESTARTED, message=f"{node} was restarted while it evaluated", node=node, rank=rank
+            )
+    for member in members:
+        if why := view.nodes.lost_members.get(member.node):
+            return Fail(kind=FailureKind.MEMBER_LOST, message=why, node=member.node, rank=member.rank)
+    return None if members else Fail(kind=FailureKind.JOIN, message="the plan lists no worker at all")
+
+
+def why_over(view: View, rules: EndRules, now: float) -> str | Wait:
+    """Return why the run is over, or how long to wait. Checkpoints that are being written keep the run open."""
+    checkpoints, last = view.checkpoints, rules.stop_after_step
+    idle_until = None if rules.stop_idle_seconds is None else view.timers.last_activity_at + rules.stop_idle_seconds
+    if not rules.wait:
+        why = "all existing checkpoints are evaluated (--once)"
+    elif checkpoints.training_done:
+        why = "the trainer's marker exists, and all checkpoints are evaluated (done_marker)"
+    elif last is not None and checkpoints.last_step >= last:
+        why = f"step {last} is evaluated (stop_after_step)"
+    elif idle_until is not None and now >= idle_until:
+        why = f"nothing happened for {rules.stop_idle_seconds:g} s (stop_idle_seconds)"
+    else:
+        return Wait(idle_until, "nothing to do")
+    if checkpoints.incomplete_since is None:
+        return why
+    # Long enough for entries that are named and broken to be given up first, by a scan that began after that time.
+    given_up_at = checkpoints.incomplete_since + rules.corrupt_after_seconds
+    end = given_up_at + rules.quiet_seconds
+    if now >= end and checkpoints.scanned_at >= given_up_at:
+        return why
+    return Wait(end if now < end else None, "a checkpoint is not complete yet")
+
+
+def stop(view: View, why: str) -> Stop | Wait:
+    """End the run, unless another node can evaluate a checkpoint that this node gave up or cannot read."""
+    compatible, checkpoints = compatible_nodes(view.nodes.ready, view.node), view.checkpoints
+    others = [heartbeat for heartbeat in compatible if heartbeat.node != view.node]
+    seen_by_others = {name for heartbeat in others for name in heartbeat.checkpoints.sees}
+    if readable := sorted(checkpoints.unreadable & seen_by_others):
+        return Wait(why=f"{readable[0]} cannot be read here, and another node finds it whole")
+    unknown = view.nodes.liveness_unknown
+    for lost in checkpoints.given_up:
+        settled = view.history.verdicts.is_settled(lost.key, view.task)
+        if not settled and is_disputed(lost, view.node, compatible, liveness_unknown=unknown):
+            return Wait(why=f"{lost.name} was given up here, and another node finds it whole")
+    unread = f"; {len(checkpoints.unreadable)} checkpoint(s) could not be read" if checkpoints.unreadable else ""
+    return Stop(why + unread, _failed_for_good(view))
+
+
+def _failed_for_good(view: View) -> int:
+    """Count the checkpoints that failed for good and have not succeeded since, for example under a corrected task.
+
+    A vanished or skipped checkpoint did not fail: training deleted it early, or the settings do not select it.
+    """
+    verdicts = view.history.verdicts
+    return sum(
+        verdicts.settled[key] == Verdict.CORRUPT or bool({None, view.task} & verdicts.failed_tasks.get(key, set()))
+        for key in verdicts.without_result
     )

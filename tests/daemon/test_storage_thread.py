@@ -173,7 +173,7 @@ def test_an_error_at_the_checkpoints_does_not_hide_the_others(storage_thread, mo
 
 def test_a_long_journal_is_read_in_pieces(storage_thread, monkeypatch):
     """The loop shows between them that it lives."""
-    monkeypatch.setattr("sidecar.daemon.joined_run._MOST_RECORDS", 2)
+    monkeypatch.setattr("sidecar.daemon.storage_thread._MOST_RECORDS", 2)
     journal = Journal(storage_thread.storage, storage_thread._membership.journal.run)
     for number in (1, 2):
         journal.propose(plan(storage_thread, number))

@@ -5,11 +5,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from policy.views import (
     NOW,
+    RULES,
     A,
     B,
     C,
     checkpoint,
     decided,
+    failures,
     fold,
     listed,
     members,
@@ -255,3 +257,151 @@ def test_decisions_are_sound_whatever_the_world_looks_like(seen, rules):
     listed_nodes = {member.node for member in action.members}
     assert listed_nodes <= ready.keys()
     assert {ready[name].task for name in listed_nodes} == {seen.task}
+
+
+@pytest.mark.parametrize(
+    ("kinds", "pause"),
+    [
+        (["stalled"], 1.0),
+        (["stalled"] * 2, 2.0),
+        (["stalled"] * 5, 16.0),
+        (["stalled"] * 9, 256.0),
+        (["task_error", "stalled"], 2.0),
+    ],
+)
+def test_each_attempt_waits_longer_than_the_one_before(kinds, pause):
+    """From one second, doubled; other checkpoints do not wait for it."""
+    failed = {"history": failures(*kinds), "failed_at": {A.key: NOW}}
+    assert decided(**failed) == Wait(NOW + pause, "waiting before the next attempt")
+    action = decided(now=NOW + pause, **failed)
+    assert (action.checkpoint, action.attempt) == (A, len(kinds) + 1)
+    assert decided(complete=[A, B], **failed).checkpoint == B
+
+
+@pytest.mark.parametrize("kind", ["restarted", "drained", "chief_listed"])
+def test_a_checkpoint_whose_evaluation_was_interrupted_keeps_its_place(kind):
+    """The end of a daemon says nothing of it."""
+    assert decided(history=failures(kind), complete=[A, B], now=NOW + 1000).checkpoint == A
+    assert decided(history=failures(kind, "crashed"), complete=[A, B], now=NOW + 1000).checkpoint == B
+
+
+def test_no_attempt_waits_longer_than_five_minutes():
+    """However often it failed."""
+    rules = make_rules(max_losses=10**6)
+    changes = {"history": failures(*["stalled"] * 100), "failed_at": {A.key: NOW}}
+    assert decided(rules, **changes).until == NOW + 300.0
+
+
+def test_a_failure_under_another_task_delays_a_little_and_counts_for_nothing():
+    """Two nodes with different tasks must not race each other in a hot loop; a corrected task starts anew."""
+    changes = {"history": failures(*["task_error"] * 2, task="old"), "failed_at": {A.key: NOW}}
+    assert decided(**changes).until == NOW + 1.0
+    assert decided(now=NOW + 1.0, **changes).attempt == 1
+
+
+@pytest.mark.parametrize("kind", ["crashed", "worker_died", "task_error"])
+def test_a_checkpoint_that_failed_holds_up_no_other(kind):
+    """Another one goes first after each failure; then it is its turn again, however many others come."""
+    history, evaluated = failures(kind), []
+    for number in (2, 3, 4):
+        action = decided(history=history, complete=[A, B, C], now=NOW + 1000)
+        evaluated.append(action.checkpoint)
+        history.apply(plan(number, action.checkpoint, (f"n1.i.9{number}",)))
+        history.apply(outcome(number))
+    assert evaluated == [B, A, C]
+
+
+def test_a_plan_that_lists_nobody_is_closed():
+    """Only somebody else's program could write one; nobody in it could ever end it."""
+    nobody = plan(1, A, ())
+    assert decided(history=fold(nobody), all_ranks_waiting_since=0.0) == Fail(
+        kind="join", message="the plan lists no worker at all"
+    )
+
+
+OPEN = fold(plan(1, A, ("n1.i.1", "n2.i.1")))
+
+
+@pytest.mark.parametrize(
+    ("changes", "kind", "where", "rank"),
+    [
+        ({"chiefs": frozenset({"n2"})}, "chief_listed", "n2", 1),
+        ({"incarnation": "later"}, "restarted", "n1", 0),
+        ({"lost_members": {"n2": "n2 left"}}, "member_lost", "n2", 1),
+        ({"plan_opened_at": NOW - 86400}, "deadline", None, None),
+        ({"all_ranks_waiting_since": NOW - 6}, "stalled", "n2", 1),
+        ({"lost_members": {"n2": "n2 left"}, "draining": True}, "member_lost", "n2", 1),
+        ({"lost_members": {"n2": "n2 left"}, "may_propose": False, "ready": []}, "member_lost", "n2", 1),
+        ({"node": "n3", "lost_members": {"n2": "n2 left"}}, "member_lost", "n2", 1),
+    ],
+)
+def test_a_plan_that_cannot_succeed_is_closed(changes, kind, where, rank):
+    """By any worker-role daemon that sees it, whether it may propose or not."""
+    action = decided(history=OPEN, plan_opened_at=changes.pop("plan_opened_at", NOW), **changes)
+    assert isinstance(action, Fail)
+    assert (action.kind, action.node, action.rank) == (kind, where, rank)
+    assert action.kind in FAILURE_CLASSES
+
+
+def test_a_plan_that_may_succeed_is_left_alone():
+    """A node waits for an open plan until the cap on its duration."""
+    assert decided(history=OPEN, plan_opened_at=NOW) == Wait(NOW + 86400, "a plan is open")
+    assert isinstance(decided(history=OPEN, plan_opened_at=NOW, all_ranks_waiting_since=NOW - 5.9), Wait)
+
+
+NO_WAIT = make_rules(wait=False)
+
+
+@pytest.mark.parametrize(
+    ("rules", "changes", "stops"),
+    [
+        (RULES, {}, False),
+        (NO_WAIT, {}, True),
+        (NO_WAIT, {"incomplete_since": NOW - 62}, False),
+        (NO_WAIT, {"incomplete_since": NOW - 63}, True),
+        (NO_WAIT, {"incomplete_since": NOW - 63, "scanned_at": NOW - 4}, False),
+        (NO_WAIT, {"incomplete_since": NOW - 63, "scanned_at": NOW - 3}, True),
+        (NO_WAIT, {"complete": [A]}, False),
+        (NO_WAIT, {"complete": [checkpoint(1, pinned=False)]}, False),
+        (make_rules(stop_after_step=2), {}, False),
+        (make_rules(stop_after_step=2), {"last_step": 1}, False),
+        (make_rules(stop_after_step=2), {"last_step": 2}, True),
+        (make_rules(stop_after_step=2), {"last_step": 3}, True),
+        (make_rules(stop_after_step=2), {"history": fold(plan(1, B), outcome(1))}, False),
+        (make_rules(stop_after_step=2), {"last_step": 2, "complete": [A]}, False),
+        (make_rules(stop_idle_seconds=60), {"last_activity_at": NOW - 59}, False),
+        (make_rules(stop_idle_seconds=60), {"last_activity_at": NOW - 60}, True),
+        (make_rules(stop_idle_seconds=60), {"last_activity_at": NOW - 60, "incomplete_since": NOW - 62}, False),
+        (make_rules(stop_after_step=2), {"last_step": 2, "incomplete_since": NOW - 62}, False),
+        (make_rules(stop_after_step=2), {"last_step": 2, "incomplete_since": NOW - 63}, True),
+        (RULES, {"training_done": True}, True),
+        (RULES, {"training_done": True, "complete": [A]}, False),
+        (RULES, {"training_done": True, "given_up": [settled(A, "corrupt")]}, False),
+        (RULES, {"training_done": True, "incomplete_since": NOW - 62}, False),
+        (RULES, {"training_done": True, "incomplete_since": NOW - 63}, True),
+        (RULES, {"training_done": True, "node": "n2", "ready": [node("n1"), node("n2")]}, True),
+    ],
+)
+def test_when_a_run_is_over(rules, changes, stops):
+    """Only if nothing is left to do, and only if somebody asked for an end."""
+    assert isinstance(decided(rules, **({"complete": []} | changes)), Stop) == stops
+
+
+@pytest.mark.parametrize(
+    ("records", "failed"),
+    [
+        ([plan(1, None, settles=(settled(A, "failed", "t"), settled(B, "corrupt"), settled(C, "vanished")))], 2),
+        ([plan(1, None, settles=(settled(A, "failed", "old"),))], 0),
+        ([plan(1, None, settles=(settled(A, "failed", "old"),)), plan(2, A), outcome(2)], 0),
+        ([plan(1, None, settles=(settled(A, "failed", "t"),)), plan(2, None, settles=(settled(A, "requeued"),))], 0),
+        ([plan(1, None, settles=(settled(A, "vanished"), settled(B, "skipped")))], 0),
+        ([plan(1, None, settles=(settled(A, "failed", "t"),)), plan(2, None, settles=(settled(A, "skipped"),))], 1),
+    ],
+    ids=[
+        *("failed and corrupt", "under another task", "succeeded after all", "asked for again"),
+        *("vanished and skipped are none", "let go for want of room after it failed"),
+    ],
+)
+def test_only_what_failed_for_good_makes_a_run_fail(records, failed):
+    """Not what a corrected task evaluated in the end."""
+    assert decided(NO_WAIT, complete=[], history=fold(*records)).failed == failed

@@ -14,7 +14,7 @@ from sidecar.daemon.lost_checkpoints import LostCheckpoints
 from sidecar.daemon.plan_execution import Success
 from sidecar.daemon.plan_runner import PlanRunner
 from sidecar.daemon.request_builder import RecordBuilder
-from sidecar.policy import decide, eligibility, end_of_run, group_formation, settlements
+from sidecar.policy import decide, eligibility, group_formation, settlements
 from sidecar.policy.selection import Selection
 from sidecar.protocol.heartbeat import Heartbeat
 from sidecar.protocol.states import FAILURE_CLASSES
@@ -387,7 +387,7 @@ AFTER = (
         "what another node sees is ignored",
         (
             (settlements, "is_disputed", _nobody),
-            (end_of_run, "is_disputed", _nobody),
+            (decide, "is_disputed", _nobody),
             (state, "is_disputed", _nobody),
             (state, "is_seen_by_others", _nobody),
         ),

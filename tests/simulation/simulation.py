@@ -9,7 +9,7 @@ from unittest.mock import patch
 
 from sidecar.coordination import heartbeats, journal, journal_records, snapshot_store, unique_names
 from sidecar.coordination.compaction import Compaction
-from sidecar.daemon import joined_run, request_builder, storage_schedule, storage_thread
+from sidecar.daemon import request_builder, storage_schedule, storage_thread
 from sidecar.daemon.events import FilesChanged, JournalChanged
 from sidecar.daemon.state import DaemonState
 from sidecar.errors import NodeNameTakenError, RunReplacedError, StorageLostError
@@ -170,7 +170,7 @@ class Simulation:
 
         with (
             patch.object(storage_thread, "Compaction", segmenting.compaction),
-            patch.object(joined_run, "_COMPACTION_PAUSE_SECONDS", 2.0),
+            patch.object(storage_thread, "_COMPACTION_PAUSE_SECONDS", 2.0),
             patch.object(request_builder.RequestBuilder, "_closed", closed),
         ):
             yield

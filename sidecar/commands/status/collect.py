@@ -6,7 +6,7 @@ journal once. `RunStatus` holds the facts that were read, and `render` shows the
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from itertools import chain
 from pathlib import Path
 from typing import Final, Self
@@ -132,38 +132,24 @@ class RunStatus:
         return sum(map(len, self.history.verdicts.failures.get(checkpoint.key, {}).values()))
 
 
+@dataclass(slots=True, eq=False)
 class RunObserver:
     """Read the status of a run. Methods may block for as long as the storage does; `StorageTimeout` bounds that."""
 
-    def __init__(
-        self,
-        storage: Storage,
-        catalog: Catalog,
-        clock: Clock,
-        *,
-        lease_seconds: float,
-        written_at: Callable[[str], float | None] = lambda _: None,
-        no_run: Callable[[], str] = str,
-        busy: Callable[[Collection[str]], str] = lambda _: "",
-        selection: Selection = Selection(),  # noqa: B008 - frozen
-        min_workers: int = 1,
-        beat_seconds: float = 2.0,
-        place: str = "",
-        best_export: Callable[[], BestExport | None] = lambda: None,
-    ) -> None:
-        self.storage = storage
-        self.written_at = written_at
-        self.no_run = no_run
-        self.busy = busy
-        self.selection = selection
-        self.min_workers = min_workers
-        self.catalog = catalog
-        self.clock = clock
-        self.lease_seconds = lease_seconds
-        self.beat_seconds = beat_seconds
-        self.place = place
-        self.best_export = best_export
-        self._reader: RunReader | None = None  # None: no run was found yet
+    storage: Storage
+    catalog: Catalog
+    clock: Clock
+    _: KW_ONLY
+    lease_seconds: float
+    written_at: Callable[[str], float | None] = lambda _: None
+    no_run: Callable[[], str] = str
+    busy: Callable[[Collection[str]], str] = lambda _: ""
+    selection: Selection = field(default_factory=Selection)
+    min_workers: int = 1
+    beat_seconds: float = 2.0
+    place: str = ""
+    best_export: Callable[[], BestExport | None] = lambda: None
+    _reader: "RunReader | None" = None  # None: no run was found yet
 
     def collect(self) -> RunStatus:
         """Read everything that is new, and return the status. Raises `StorageError` if storage does not answer."""
@@ -254,30 +240,23 @@ def file_times(root: Path) -> Callable[[str], float | None]:
     return written_at
 
 
+@dataclass(slots=True, eq=False)
 class RunReader:
-    """Hold what was read of one run so far. Every method may block for as long as the storage does.
+    """Hold what was read of one run so far. Every method may block for as long as the storage does."""
 
-    Args:
-        run_id: The run's id.
-        journal: The run's journal, read up to `history`.
-        heartbeats: The heartbeats of the run's nodes.
-        history: The state of the journal.
-    """
-
-    def __init__(self, run_id: str, journal: Journal, heartbeats: Heartbeats, history: JournalState) -> None:
-        self.run_id = run_id
-        self.history = history
-        self.nodes = ObservedNodes()
-        self.unread: dict[str, str] = {}  # node: why its file gave no heartbeat
-        self._journal = journal
-        self._heartbeats = heartbeats
+    run_id: str
+    history: JournalState  # the state of the journal
+    _journal: Journal  # read up to `history`
+    _heartbeats: Heartbeats
+    nodes: ObservedNodes = field(default_factory=ObservedNodes)
+    unread: dict[str, str] = field(default_factory=dict)  # by node: why its file gave no heartbeat
 
     @classmethod
     def begin(cls, storage: Storage, run_id: str) -> Self:
         """Begin to read a run, from its snapshot if there is one. Raises `StorageError` if storage does not answer."""
         journal = Journal(storage, run_id)
         history = snapshot_store.resume(storage, journal) or JournalState()
-        return cls(run_id, journal, Heartbeats(storage, run_id), history)
+        return cls(run_id, history, journal, Heartbeats(storage, run_id))
 
     def read_heartbeats(self, now: float) -> None:
         """Read all heartbeats; `now` is the time of the reader's clock."""

@@ -2,7 +2,8 @@
 
 Batch b belongs to rank b mod n, so a batch holds the same examples for any number of workers, and results are equal to
 the bit. Every rank must see the same stream, which the fingerprint proves. Of a set whose batches are listed, only a
-sample is compared before, and the own batches are compared with those of the first evaluation. Imports no framework.
+sample is compared before (`SampleCheck` reads one batch of it again now and then), and the own batches are compared
+with those of the first evaluation. Imports no framework.
 """
 
 import hashlib
@@ -19,7 +20,6 @@ from sidecar.evaluation.data.cache import Cache, CacheBudget
 from sidecar.evaluation.data.digest import digest_of
 from sidecar.evaluation.data.listed import ListedSet, read_sample
 from sidecar.evaluation.data.nonfinite import WEIGHT, NonfiniteCounter
-from sidecar.evaluation.data.sample_check import SampleCheck
 from sidecar.evaluation.data.shard import Shard, all_to_first
 from sidecar.evaluation.data.third_part import ThirdPart
 from sidecar.evaluation.failures import EvaluationError, following_from_code
@@ -39,6 +39,55 @@ _ORDER: Final = "do not shuffle, sort lists of files and what comes from a set"
 _AT_RANDOM: Final = (
     ". If a dataset chooses at random, seed it with the example's index: random.seed(index) in __getitem__"
 )
+
+
+_SHARE: Final = 0.02
+"""The share of the time of evaluations for reading batches again."""
+
+
+class SampleCheck:
+    """Compare a batch with its first reading: the first one of the set or, if batches are listed, one of their sample.
+
+    Args:
+        source: Opens the data. The first batch is read at once.
+        digest_of: Returns the digest of the content of a batch.
+
+    Attributes:
+        first: Digest of the first batch; None if there is none.
+    """
+
+    def __init__(self, source: BatchSource, digest_of: Callable[[Batch], bytes]) -> None:
+        self._source, self._digest_of = source, digest_of
+        self._cost_seconds = self._credit_seconds = 0.0
+        self._turn = 0
+        self.first = self._timed(source.sample)
+
+    def earn(self, seconds: float) -> None:
+        """Note how long an evaluation took. A fiftieth of that may be spent."""
+        self._credit_seconds += _SHARE * seconds
+
+    def differs(self, listed: ListedSet | None) -> bool:
+        """Return whether a batch differs, another one at each call if batches are listed; False while it costs more.
+
+        A set that divides itself has no sample that could be compared.
+        """
+        if self.first is None or self._source.sharding == "own" or self._cost_seconds > self._credit_seconds:
+            return False
+        self._credit_seconds = 0.0
+        if listed is None:
+            return self._timed(self._source.sample) != self.first
+        number = sorted(listed.digests)[self._turn % len(listed.digests)]
+        self._turn += 1
+        chosen = cast("ListedSource", self._source).chosen([number])
+        return self._timed(lambda: next(chosen, None)) != listed.digests[number]
+
+    def _timed(self, read: Callable[[], Batch | None]) -> bytes | None:
+        """Return the digest of what is read, and note what that costs."""
+        began = time.monotonic()
+        batch = read()
+        digest = None if batch is None else self._digest_of(batch)
+        self._cost_seconds = time.monotonic() - began
+        return digest
 
 
 def order_advice(more: str = "and let a generator start again whenever its function is called") -> str:

@@ -1,19 +1,78 @@
-"""Compute exact areas under curves; the score of every example stays in memory until the end. Imports numpy only."""
+"""Compute areas under ROC and precision-recall curves: exactly, or from a histogram of scores. Imports numpy only.
+
+The exact ones keep the score of every example in memory until the end, the others need constant memory. Both take the
+weights of positives and of negatives by score, from the highest score to the lowest. Equal scores share one entry, so
+the order of examples with the same score does not matter.
+"""
 
 import math
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from sidecar.errors import TaskError
-from sidecar.evaluation.metrics.curves import average_precision, binary_scores, check_positive, roc_auc
 from sidecar.evaluation.metrics.differences import is_exact_as_float
 from sidecar.evaluation.metrics.metric import EvalBatch, EvalSetInfo, MetricResult, value
+from sidecar.evaluation.metrics.pairs import Pairs, classes, has_nan, zeros_and_ones
+from sidecar.evaluation.metrics.tally import Tally
 from sidecar.evaluation.states import PerExampleValues, SetStates
 
 _MAX_EXAMPLES: Final = 10_000_000
 """The limit by default. The states of so many examples take 160 MB on every rank, and several times that while they
 are summed over the ranks."""
+
+
+Floats = NDArray[np.float64]
+
+
+def check_positive(metric: str, positive: int | None) -> None:
+    """Raise `TaskError` unless `positive` can be the number of a class, or is None."""
+    if positive is not None and (isinstance(positive, bool) or not isinstance(positive, int) or positive < 0):
+        raise TaskError(f"metric {metric!r}: positive={positive!r} must be the number of a class, or None")
+
+
+def binary_scores(metric: str, batch: EvalBatch, positive: int | None) -> Pairs:
+    """Return labels as bool, and scores (m,): the predictions themselves, or the scores of the class `positive`.
+
+    Raises `TaskError` if labels or shapes do not match.
+    """
+    if positive is None:
+        if batch.predictions.ndim == batch.y.ndim + 1 and batch.predictions.shape[-1] > 1:
+            raise TaskError(
+                f"metric {metric!r}: predictions {batch.predictions.shape} are of several classes: name the positive "
+                f"class with positive=…"
+            )
+        return zeros_and_ones(metric, batch)
+    pairs = classes(metric, batch, "index")
+    count = pairs.predicted.shape[-1]
+    if positive >= count:
+        raise TaskError(f"metric {metric!r}: there is no class positive={positive}, predictions have {count}")
+    return replace(pairs, actual=pairs.actual == positive, predicted=pairs.predicted[:, positive])
+
+
+def roc_auc(positives: Floats, negatives: Floats) -> float:
+    """Return how often a positive scores higher than a negative; a tie counts one half. NaN if a class has no weight.
+
+    J. A. Hanley and B. J. McNeil, "The meaning and use of the area under a receiver operating characteristic (ROC)
+    curve", Radiology 143 (1982) 29-36. The result equals the trapezoids of scikit-learn's `roc_auc_score`.
+    """
+    pairs = math.fsum(positives.tolist()) * math.fsum(negatives.tolist())
+    higher = np.cumsum(positives) - positives / 2
+    return math.fsum((higher * negatives).tolist()) / pairs if pairs else math.nan
+
+
+def average_precision(positives: Floats, negatives: Floats) -> float:
+    """Return the mean precision over the positives; NaN if they have no weight.
+
+    The formula is Σ (R_k - R_k-1) P_k without interpolation, as scikit-learn's `average_precision_score`.
+    """
+    total = math.fsum(positives.tolist())
+    true = np.cumsum(positives)
+    steps = positives != 0  # elsewhere recall does not change; NaN differs from 0
+    parts = positives[steps] * (true[steps] / (true + np.cumsum(negatives))[steps])
+    return math.fsum(parts.tolist()) / total if total else math.nan
 
 
 class AUC:
@@ -95,3 +154,65 @@ def _areas(scores: np.typing.NDArray[np.float64], weights: np.typing.NDArray[np.
     positives = np.add.reduceat(np.maximum(weights, 0), starts)
     negatives = np.add.reduceat(np.maximum(-weights, 0), starts)
     return roc_auc(positives, negatives), average_precision(positives, negatives)
+
+
+class BinnedAUC:
+    """Measure the area under the ROC curve and the average precision of scores that are rounded down to bins.
+
+    Both are exact for the rounded scores. The ROC-AUC differs from that of the original scores by at most half of the
+    share of (positive, negative) pairs that fall into the same bin. The results are NaN as in `AUC`. There is no
+    interval.
+
+    Args:
+        positive: See `AUC`; labels and scores may have further positions, (n, …).
+        bins: Number of equal parts of the range from 0 to 1.
+        from_logits: Whether scores are logits. Then the metric applies the sigmoid.
+        name: Suffix of the numbers, which are `roc_<name>` and `pr_<name>`.
+    """
+
+    def __init__(
+        self,
+        positive: int | None = None,
+        *,
+        bins: int = 1000,
+        from_logits: bool = False,
+        name: str = "binned_auc",
+    ) -> None:
+        check_positive(name, positive)
+        if isinstance(bins, bool) or not isinstance(bins, int) or bins < 2:  # noqa: PLR2004 - one bin ranks nothing
+            raise TaskError(f"metric {name!r}: BinnedAUC(bins={bins!r}) must be a number from 2")
+        self.name = name
+        self._positive, self._bins, self._from_logits = positive, bins, from_logits
+        self._tally = Tally((2, bins))
+
+    def states(self, info: EvalSetInfo) -> SetStates:
+        """Return new states: weights of negatives and of positives by bin."""
+        del info  # counts do not depend on it
+        return self._tally.states()
+
+    def add(self, states: SetStates, batch: EvalBatch) -> None:
+        """Add one batch. Raises `TaskError` if labels or shapes do not match, or if scores are outside 0 to 1."""
+        pairs = binary_scores(self.name, batch, self._positive)
+        scores = pairs.predicted.astype(np.float64)
+        if self._from_logits:
+            with np.errstate(over="ignore"):  # the sigmoid of a number far below 0 is 0
+                scores = 1 / (1 + np.exp(-scores))
+        wrong = scores[(scores < 0) | (scores > 1)]
+        if wrong.size:
+            raise TaskError(
+                f"metric {self.name!r}: scores must be from 0 to 1, found {wrong[0]:g}: give from_logits=True if the "
+                f"model returns logits"
+            )
+        unknown = has_nan(scores)
+        bins = np.minimum(np.where(unknown, 0, scores) * self._bins, self._bins - 1).astype(np.int64)
+        self._tally.add(states, np.where(unknown, -1, pairs.actual * self._bins + bins), pairs.weights)
+
+    def compute(self, states: SetStates) -> MetricResult:
+        """Return `roc_binned_auc` and `pr_binned_auc`."""
+        negatives, positives = self._tally.totals(states)[:, ::-1]
+        return MetricResult(
+            {
+                f"roc_{self.name}": value(roc_auc(positives, negatives), "max"),
+                f"pr_{self.name}": value(average_precision(positives, negatives), "max"),
+            }
+        )

@@ -1,18 +1,24 @@
-"""Measure how far predicted values are from the labels: MSE, RMSE, MAE. Imports numpy only.
+"""Measure how far predicted values are from the labels: MSE, RMSE, MAE, R². Imports numpy only.
 
 Every value counts: for labels (n, d) the mean is over n·d values, as in scikit-learn's `uniform_average`.
+
+R² is 1 - Σw(y-p)² / Σw(y-ȳ)², where the mean ȳ is unknown before the end. So Σw(y-ȳ)² is computed from Σwy² and Σwy as
+a difference of numbers that can be nearly equal. Both are summed without any rounding and subtracted as fractions.
 """
 
 import math
+from fractions import Fraction
+from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from sidecar.evaluation.metrics.average import Average, MeanLoss
-from sidecar.evaluation.metrics.differences import difference
-from sidecar.evaluation.metrics.metric import EvalBatch, MetricResult, value
+from sidecar.evaluation.metrics.differences import difference, parts
+from sidecar.evaluation.metrics.metric import EvalBatch, EvalSetInfo, MetricResult, value
 from sidecar.evaluation.metrics.pairs import values
 from sidecar.evaluation.metrics.sample import IntervalOf, usual_interval
-from sidecar.evaluation.states import SetStates
+from sidecar.evaluation.states import ExactSum, SetStates, exact_sum
 
 
 class MSE(MeanLoss):
@@ -67,3 +73,97 @@ def _add_errors(average: Average, states: SetStates, metric: str, batch: EvalBat
         errors = difference(pairs.predicted, pairs.actual)
         errors = np.square(errors) if squared else np.abs(errors)
     average.add(states, errors, pairs.weights, one_per_example=pairs.one_per_example)
+
+
+_FLOATS: Final = 4  # whose sum is a sum of squares
+_SPLITTER: Final = 2.0**27 + 1.0  # halves the 53 bits of a float64
+
+Floats = NDArray[np.float64]
+
+
+class R2:
+    """Measure the coefficient of determination over all labels; NaN if all labels are equal.
+
+    All values of labels (n, …) count as one set. For several targets give each output its own R2. There is no interval.
+
+    Args:
+        name: Name of the metric and of its number.
+    """
+
+    def __init__(self, *, name: str = "r2") -> None:
+        self.name = name
+
+    def states(self, info: EvalSetInfo) -> SetStates:
+        """Return new states."""
+        del info  # sums do not depend on it
+        return {
+            "weight": ExactSum((), "float64"),
+            "labels": ExactSum((), "float64"),
+            "squares": ExactSum((), "float64"),
+            "residuals": ExactSum((), "float64"),
+        }
+
+    def add(self, states: SetStates, batch: EvalBatch) -> None:
+        """Add one batch. Raises `TaskError` if the shapes differ."""
+        pairs = values(self.name, batch)
+        (high, low), weights = parts(pairs.actual), pairs.weights.astype(np.float64)
+        exact_sum(states, "weight").add_each(weights)
+        with np.errstate(all="ignore"):  # NaN, infinities and overflows show in the result
+            weighted = [*_product(high, weights), *(_product(low, weights) if low.any() else ())]
+            terms = [*_product(high, high), *((*_product(2 * high, low), *_product(low, low)) if low.any() else ())]
+            squares = [part for term in terms for part in _product(term, weights)]
+            residuals = np.square(difference(pairs.predicted, pairs.actual)) * weights
+        for part in weighted:
+            exact_sum(states, "labels").add_each(part)
+        for part in squares:
+            exact_sum(states, "squares").add_each(part)
+        exact_sum(states, "residuals").add_each(residuals)
+
+    def compute(self, states: SetStates) -> MetricResult:
+        """Return R²; NaN if the weight is 0, labels are equal or above 1e154, or a label or prediction is NaN."""
+        return MetricResult({self.name: value(self._number(states), "max")})
+
+    def _number(self, states: SetStates) -> float:
+        rounded = {name: float(exact_sum(states, name).round()) for name in states}
+        if not rounded["weight"] or not all(math.isfinite(rounded[name]) for name in ("labels", "squares")):
+            return math.nan
+        weight, labels, squares = (_fraction(exact_sum(states, name)) for name in ("weight", "labels", "squares"))
+        variance = squares - labels * labels / weight
+        if variance <= 0:
+            return math.nan
+        if not math.isfinite(rounded["residuals"]):
+            return -rounded["residuals"]
+        try:
+            return float(1 - _fraction(exact_sum(states, "residuals")) / variance)
+        except OverflowError:
+            return -math.inf
+
+
+def _product(a: Floats, b: Floats) -> tuple[Floats, Floats]:
+    """Return two arrays whose sum is a·b exactly, unless it exceeds 2^996 or has bits below the smallest float.
+
+    Source: T. J. Dekker, "A floating-point technique for extending the available precision", Numerische Mathematik 18
+    (1971) 224-242.
+    """
+    product = a * b
+    (a_high, a_low), (b_high, b_low) = _halves(a), _halves(b)
+    error = a_low * b_low - (((product - a_high * b_high) - a_low * b_high) - a_high * b_low)
+    return product, np.where(np.isfinite(error), error, 0.0)
+
+
+def _halves(a: Floats) -> tuple[Floats, Floats]:
+    scaled = _SPLITTER * a
+    high = scaled - (scaled - a)
+    return high, a - high
+
+
+def _fraction(state: ExactSum) -> Fraction:
+    """Return a finite sum with a precision of 212 bits: the squares of integers of 64 bits need more than 106."""
+    rest = ExactSum(state.shape, state.dtype)
+    rest.merge(state)
+    total = Fraction(0)
+    for _ in range(_FLOATS):
+        rounded = rest.round()
+        total += Fraction(float(rounded))
+        rest.add(-rounded)
+    return total

@@ -1,7 +1,10 @@
 """Compare exact areas under curves with those of scikit-learn."""
 
+import math
+
 import numpy as np
 import pytest
+from evaluation.metrics.areas import areas
 
 from sidecar.errors import TaskError
 from sidecar.evaluation.data.shard import Shard
@@ -53,3 +56,104 @@ def test_values_of_examples_stand_at_their_place():
     metric.add(states, EvalBatch(np.array([1, 1]), np.array([1.0, 2.0]), np.array([0.0, 2.0]), 0))
     assert states["scores"].values().tolist() == [0, 2, 3, 4]
     assert states["weights"].values().tolist() == [0, 2, -1, 0.5]
+
+
+def test_binned_auc_is_that_of_rounded_scores(odd, both):
+    """Scores in the same bin are ties; a score of 1 is in the last bin."""
+    y, p, weights = odd
+    p = np.concatenate([[1.0, 0.0], p[2:]])
+    for bins in (2, 10, 1000):
+        rounded = np.minimum(np.floor(p * bins), bins - 1)
+        assert both(BinnedAUC(bins=bins), y, p) == pytest.approx(areas(y, rounded), rel=1e-12)
+        assert both(BinnedAUC(bins=bins), y, p, weights) == pytest.approx(areas(y, rounded, weights), rel=1e-12)
+
+
+def test_binned_auc_errs_by_half_the_ties_at_most(odd, both):
+    """The bound that its docstring gives, here for coarse bins."""
+    y, p, _ = odd
+    for bins in (5, 50):
+        bin_of = np.minimum(np.floor(p * bins), bins - 1)
+        ties = np.mean(bin_of[y == 1][:, None] == bin_of[y == 0])
+        assert abs(both(BinnedAUC(bins=bins), y, p)[0] - areas(y, p)[0]) <= ties / 2
+
+
+def test_binned_auc_of_logits_takes_their_sigmoid(odd, both):
+    """Also of such as overflow."""
+    y, p, _ = odd
+    logits = np.log(p) - np.log1p(-p)
+    binned = np.floor(1 / (1 + np.exp(-logits)) * 100)
+    assert both(BinnedAUC(bins=100, from_logits=True), y, logits) == pytest.approx(areas(y, binned), rel=1e-12)
+    assert both(BinnedAUC(from_logits=True), [0, 1], [-1e4, 1e4]) == [1, 1]
+
+
+def test_binned_auc_counts_positions_of_sequences(odd, both):
+    """Which an exact one refuses."""
+    y, p, _ = odd
+    kept = np.arange(396).reshape(-1, 4) % 5 > 0
+    binned = np.floor(p[:396] * 1000)[kept.ravel()]
+    found = both(BinnedAUC(), y[:396].reshape(-1, 4), p[:396].reshape(-1, 4), kept)
+    assert found == pytest.approx(areas(y[:396][kept.ravel()], binned), rel=1e-12)
+    with pytest.raises(TaskError, match=r"'auc'.*\(32, 4\).*BinnedAUC"):
+        both(AUC(), y[:396].reshape(-1, 4), p[:396].reshape(-1, 4))
+
+
+def test_scores_outside_the_bins_are_told(both):
+    """They are logits, most likely."""
+    for wrong in (1.5, -0.25):
+        with pytest.raises(TaskError, match=f"scores .*found {wrong}.*from_logits=True"):
+            both(BinnedAUC(), [0, 1], [0.5, wrong])
+    for bins in (1, 2.0, True):
+        with pytest.raises(TaskError, match=rf"BinnedAUC\(bins={bins}\).*from 2\b"):
+            BinnedAUC(bins=bins)
+
+
+NAN = math.nan
+
+
+def test_exact_auc_is_that_of_scikit_learn(odd, both):
+    """Also with many equal scores, also weighted; of float32 scores and of logits."""
+    y, p, weights = odd
+    for scores in (p, p.round(1), p.astype(np.float32), np.log(p), np.zeros(397), -p):
+        assert both(AUC(), y, scores) == pytest.approx(areas(y, scores), rel=1e-12)
+        assert both(AUC(), y, scores, weights) == pytest.approx(areas(y, scores, weights), rel=1e-12)
+
+
+@pytest.mark.parametrize("metric", [AUC(), BinnedAUC()])
+def test_what_cannot_be_ranked_is_nan(both, metric):
+    """One class only has no ROC; without a positive there is no precision; nothing at all has neither."""
+    for arrays, roc, precision in (
+        (([1, 1], [0.25, 0.75]), NAN, 1.0),
+        (([0, 0], [0.25, 0.75]), NAN, NAN),
+        (([0, 1], [0.25, 0.75], [0.0, 1.0]), NAN, 1.0),
+        (([0, 1], [0.25, 0.75], [1.0, 0.0]), NAN, NAN),
+        (([0, 1], [0.25, 0.75], [0.0, 0.0]), NAN, NAN),
+        ((np.zeros(0), np.zeros(0)), NAN, NAN),
+        (([0, 1, 1], [0.25, 0.75, NAN]), NAN, NAN),
+        (([0, 1, 1], [0.25, 0.75, NAN], [1.0, 1.0, 0.0]), 1.0, 1.0),
+        (([False, True], [0.5, 0.5]), 0.5, 0.5),
+    ):
+        assert both(metric, *arrays) == pytest.approx([roc, precision], nan_ok=True, rel=0, abs=0)
+
+
+@pytest.mark.parametrize("kind", [AUC, BinnedAUC])
+def test_one_class_against_all_others(numerals, both, kind):
+    """Take scores for all classes."""
+    y, scores = numerals.y == 3, numerals.predictions[:, 3]
+    wanted = both(kind(), y, scores)
+    assert both(kind(3), numerals.y, numerals.predictions) == wanted
+    assert both(kind(), y[:, None].astype(np.float32), scores[:, None]) == wanted
+
+
+def test_masked_labels_and_scores_may_be_anything(odd, both):
+    """Weight 0 is looked at by nobody, whatever stands there."""
+    y, p, _ = odd
+    kept = np.arange(397) % 3 > 0
+    wanted = pytest.approx(areas(y[kept], p[kept]), rel=1e-12)
+    assert both(AUC(), np.where(kept, y, -1), np.where(kept, p, 7), kept) == wanted
+
+
+def test_infinite_and_signed_zero_scores_are_scores(both):
+    """Infinities of one sign tie, and so do zeros of both."""
+    y, scores = [0, 1, 0, 1, 1], [-math.inf, math.inf, math.inf, 0.0, -1.0]
+    assert both(AUC(), y, scores) == pytest.approx(areas(y, np.nan_to_num(scores)), rel=1e-12)
+    assert both(AUC(), [0, 1], [0.0, -0.0])[0] == 0.5

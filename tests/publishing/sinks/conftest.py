@@ -10,7 +10,7 @@ from fakes import ListLog
 from statuses import make_status
 
 from sidecar.coordination.storage import PosixStorage
-from sidecar.publishing.sinks import delivery, waiting_events
+from sidecar.publishing.sinks import delivery
 from sidecar.publishing.sinks.delivery import Delivery
 from sidecar.publishing.sinks.journal_events import stored_entries
 
@@ -96,7 +96,7 @@ def _short_pauses(monkeypatch):
 def journal_reads(monkeypatch):
     """A list that grows with each time that a delivery reads the whole journal in storage."""
     reads = []
-    monkeypatch.setattr(waiting_events, "stored_entries", lambda storage: reads.append(1) or stored_entries(storage))
+    monkeypatch.setattr(delivery, "stored_entries", lambda storage: reads.append(1) or stored_entries(storage))
     return reads
 
 

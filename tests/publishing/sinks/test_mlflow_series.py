@@ -7,7 +7,7 @@ import pytest
 from journals import ACCURACY, Journal
 
 from sidecar.protocol.records import Value
-from sidecar.publishing.sinks.mlflow_series import points, series
+from sidecar.publishing.sinks.mlflow import points, series
 
 PERMITTED = re.compile(r"[/\w.\- ]{1,250}")
 LOSS = Value(value=0.5, hex=(0.5).hex(), goal="min")

@@ -6,7 +6,7 @@ from journals import short_memories
 from publishing.sinks.conftest import finish, publishing, until
 
 from sidecar.coordination.run import open_run
-from sidecar.publishing.sinks import waiting_events
+from sidecar.publishing.sinks import delivery
 from sidecar.publishing.sinks.sink import SinkUnavailableError
 from sidecar.publishing.status import SinkStatus
 
@@ -33,17 +33,17 @@ def test_the_journal_is_read_once_for_one_that_is_away(deliver, storage, sink, j
 
 def test_memory_is_bounded_for_one_that_is_away(deliver, storage, sink, journal_reads, monkeypatch):
     """The journal is read once for so many events as may be in memory; the number of all that wait is known."""
-    monkeypatch.setattr(waiting_events, "MOST", 4)
+    monkeypatch.setattr(delivery, "MOST", 4)
     histories = short_memories(storage, open_run(storage, 0.0), 12)
     tenth = [next(histories) for _ in range(10)][-1]
     sink.hold.clear()
-    delivery = deliver()
-    delivery.update(publishing(), tenth)
-    until(lambda: delivery.status.pending == 10)
+    sending = deliver()
+    sending.update(publishing(), tenth)
+    until(lambda: sending.status.pending == 10)
     for short in histories:
-        delivery.update(publishing(), short)
-    assert delivery.status.pending == 12
+        sending.update(publishing(), short)
+    assert sending.status.pending == 12
     sink.hold.set()
-    until(lambda: delivery.has_delivered)
+    until(lambda: sending.has_delivered)
     assert (sink.plans, len(journal_reads)) == (list(range(1, 13)), 2)
-    assert delivery.status == SinkStatus(name="notes")
+    assert sending.status == SinkStatus(name="notes")
