@@ -5,7 +5,13 @@ Pure, except that times are shown in the time zone of this machine.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import Any, Final, Literal
+
+from rich.box import SIMPLE_HEAD
+from rich.cells import cell_len
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
 
 from sidecar.commands.sparkline import sparkline
 from sidecar.coordination.journal_state import JournalState
@@ -14,11 +20,6 @@ from sidecar.publishing.report import bests, plan_of
 from sidecar.publishing.stretches import mark
 from sidecar.system.clock import local_time, seconds_between
 from sidecar.system.plain_text import aligned, broken_at_signs, listed, number, one_line
-
-if TYPE_CHECKING:
-    from rich.console import RenderableType
-    from rich.table import Table
-    from rich.text import Text
 
 STAR: Final = "★"
 """Mark of the best value of a run."""
@@ -67,15 +68,13 @@ class _Column:
 
 def table(
     rows: Sequence[Row], best: Mapping[Metric, int], width: int, broken: Breaks | None = None
-) -> tuple["RenderableType", list[str]]:
+) -> tuple[RenderableType, list[str]]:
     """Return the rows as a table for people, and the names of the columns for which it has no room.
 
     There is one column per metric, whose best value is marked. Numbers, and names of checkpoints of a usual length, are
     whole as long as one metric has room next to them: the least useful columns are left out. A line stands between
     rows whose numbers cannot be compared: see `breaks`.
     """
-    from rich.console import Group  # noqa: PLC0415 - only people need it
-
     columns, left_out = _fitting(_columns(rows, best), width)
     spare, widths = width - _total(columns), []
     for column in columns:
@@ -93,11 +92,8 @@ def table(
     return Group(*parts, part) if parts else part, left_out
 
 
-def _new_table(columns: Sequence[_Column], widths: Sequence[int], *, with_heading: bool) -> "Table":
+def _new_table(columns: Sequence[_Column], widths: Sequence[int], *, with_heading: bool) -> Table:
     """Return a table with these columns and no rows."""
-    from rich.box import SIMPLE_HEAD  # noqa: PLC0415 - only people need it
-    from rich.table import Table  # noqa: PLC0415
-
     result = Table(box=SIMPLE_HEAD, show_edge=False, padding=0, show_header=with_heading)  # as narrow as possible
     for column, width in zip(columns, widths, strict=True):
         first, *others = [part for line in column.heading for part in broken_at_signs(one_line(line), width)]
@@ -190,8 +186,6 @@ def _total(columns: Sequence[_Column]) -> int:
 
 def _width(texts: Sequence[str]) -> int:
     """Return the columns of a terminal that the widest text takes."""
-    from rich.cells import cell_len  # noqa: PLC0415 - only people need it
-
     return max(cell_len(one_line(text)) for text in texts)
 
 
@@ -254,8 +248,6 @@ def _printed(value: Mapping[str, Any] | None) -> float | str | None:
     return shown
 
 
-def _safe_text(words: str) -> "Text":
+def _safe_text(words: str) -> Text:
     """Return text that cannot control the terminal."""
-    from rich.text import Text  # noqa: PLC0415 - only people need it
-
     return Text(one_line(words))

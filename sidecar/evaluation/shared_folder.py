@@ -44,20 +44,14 @@ _Found = TypeVar("_Found")
 
 
 class SharedFolderCollective:
-    """Connect the ranks of one group through the folder of each plan.
-
-    Args:
-        join: This rank and its group.
-        now: Returns the seconds of a monotonic clock.
-        pause: Waits for a number of seconds.
-    """
+    """Connect the ranks of one group through the folder of each plan."""
 
     def __init__(
         self,
-        join: Join,
+        join: Join,  # this rank and its group
         *,
-        now: Callable[[], float] = time.monotonic,
-        pause: Callable[[float], None] = time.sleep,
+        now: Callable[[], float] = time.monotonic,  # returns the seconds of a monotonic clock
+        pause: Callable[[float], None] = time.sleep,  # waits for a number of seconds
     ) -> None:
         self._join, self._now, self._pause = join, now, pause
         self._folder = self._root = Path()

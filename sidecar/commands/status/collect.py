@@ -132,7 +132,7 @@ class RunStatus:
         return sum(map(len, self.history.verdicts.failures.get(checkpoint.key, {}).values()))
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(eq=False)
 class RunObserver:
     """Read the status of a run. Methods may block for as long as the storage does; `StorageTimeout` bounds that."""
 

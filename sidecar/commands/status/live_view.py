@@ -8,7 +8,12 @@ this file have one line for each metric with its course, each worker with its ba
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
+
+from rich.console import Group, RenderableType
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
 
 from sidecar.commands.observed_nodes import ObservedNode
 from sidecar.commands.progress_rate import duration
@@ -36,10 +41,6 @@ from sidecar.protocol.states import WorkerPhase
 from sidecar.publishing.report import bests
 from sidecar.system.plain_text import number, one_line
 
-if TYPE_CHECKING:
-    from rich.console import RenderableType
-    from rich.text import Text
-
 
 @dataclass(frozen=True, slots=True)
 class Section:
@@ -51,13 +52,13 @@ class Section:
 
     lines: int
     least: int
-    render: "Callable[[int], RenderableType]"
+    render: Callable[[int], RenderableType]
     blank: bool = False
 
 
 def live_view(
     run: str, status: RunStatus, workers: Sequence[WorkerLine], *, width: int, height: int
-) -> "list[RenderableType]":
+) -> list[RenderableType]:
     """Return the screen, at most `height` lines of `width` columns, the most important first."""
     if status.run_id is None:
         return list(lines(run, status))
@@ -118,15 +119,13 @@ def _sections(run: str, status: RunStatus, workers: Sequence[WorkerLine], width:
         yield _texts([line_of("ended last, newest first"), *past], least=3, blank=True)
 
 
-def _texts(texts: "list[Text]", *, least: int, blank: bool = False) -> Section:
+def _texts(texts: list[Text], *, least: int, blank: bool = False) -> Section:
     """Return a section of lines of text."""
     for text in texts:
         text.no_wrap, text.overflow = True, "ellipsis"
         text.plain = text.plain.replace("\n", " ").replace("\t", " ")
 
-    def render(count: int) -> "RenderableType":
-        from rich.console import Group  # noqa: PLC0415 - only people need it
-
+    def render(count: int) -> RenderableType:
         return Group(*texts[:count])
 
     return Section(len(texts), least, render, blank)
@@ -147,11 +146,6 @@ def _plan_text(status: RunStatus, workers: Sequence[WorkerLine]) -> str:
     ]
     return ", ".join(parts)
 
-
-if TYPE_CHECKING:
-    from rich.console import RenderableType
-    from rich.table import Table
-    from rich.text import Text
 
 STAR: Final = "★"
 """Mark of the best value."""
@@ -207,7 +201,7 @@ def metric_rows(status: RunStatus) -> list[MetricRow]:
     return rows
 
 
-def metric_table(rows: list[MetricRow], count: int, width: int) -> "RenderableType":
+def metric_table(rows: list[MetricRow], count: int, width: int) -> RenderableType:
     """Return a table of the first `count` metrics: newest, best, and a sparkline with its range."""
     wide = width >= _NARROW
     more = f", {len(rows) - count} more not shown" if count < len(rows) else ""
@@ -223,10 +217,8 @@ def metric_table(rows: list[MetricRow], count: int, width: int) -> "RenderableTy
     return table
 
 
-def _grid(headings: Sequence[str]) -> "Table":
+def _grid(headings: Sequence[str]) -> Table:
     """Return a table without borders, whose rows are one line each."""
-    from rich.table import Table  # noqa: PLC0415 - only people need it
-
     table = Table.grid(padding=(0, 2, 0, 0))
     for heading in headings:
         table.add_column(heading, no_wrap=True, overflow="ellipsis")
@@ -234,7 +226,7 @@ def _grid(headings: Sequence[str]) -> "Table":
     return table
 
 
-def member_table(status: RunStatus, members: Sequence[ObservedNode], count: int, width: int) -> "Table":
+def member_table(status: RunStatus, members: Sequence[ObservedNode], count: int, width: int) -> Table:
     """Return one line for each of the first `count` nodes, after the headings."""
     wide = width >= _NARROW
     some = f" ({count} of {len(members)})" if count < len(members) else ""
@@ -250,10 +242,8 @@ def member_table(status: RunStatus, members: Sequence[ObservedNode], count: int,
     return table
 
 
-def worker_rows(workers: Sequence[WorkerLine], count: int, width: int) -> "RenderableType":
+def worker_rows(workers: Sequence[WorkerLine], count: int, width: int) -> RenderableType:
     """Return one line with a bar for each worker; if there is not room for all, for the slowest ones."""
-    from rich.console import Group  # noqa: PLC0415 - only people need it
-
     if count >= len(workers):
         return _worker_table(workers, width)
     slowest_first = sorted(workers, key=lambda line: (line.phase is not None, line.fraction, line.rank))
@@ -261,10 +251,7 @@ def worker_rows(workers: Sequence[WorkerLine], count: int, width: int) -> "Rende
     return Group(_worker_table(shown, width), line_of(f"and {len(workers) - len(shown)} more workers, further on"))
 
 
-def _worker_table(shown: Sequence[WorkerLine], width: int) -> "Table":
-    from rich.progress_bar import ProgressBar  # noqa: PLC0415 - only people need it
-    from rich.table import Table  # noqa: PLC0415
-
+def _worker_table(shown: Sequence[WorkerLine], width: int) -> Table:
     wide = width >= _NARROW
     table = Table.grid(padding=(0, 1, 0, 0))
     table.add_column(justify="right", no_wrap=True)
@@ -311,8 +298,6 @@ def cut(text: str) -> str:
     return text if len(text) <= _NAME_CHARACTERS else text[: _NAME_CHARACTERS - 1] + "…"
 
 
-def line_of(words: str, style: str = "") -> "Text":
+def line_of(words: str, style: str = "") -> Text:
     """Return text of one line that cannot control the terminal."""
-    from rich.text import Text  # noqa: PLC0415 - only people need it
-
     return Text(one_line(words), style=style, no_wrap=True, overflow="ellipsis")

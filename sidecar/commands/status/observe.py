@@ -3,14 +3,15 @@
 from functools import partial
 from typing import Any
 
+from sidecar.commands.best import BestExport, read_best
 from sidecar.commands.from_settings import make_catalog, make_rules
 from sidecar.commands.hints import no_run
 from sidecar.commands.load import check_place, load_in_time
 from sidecar.commands.status.collect import RunObserver, file_times
-from sidecar.commands.status.render import read_best_export
 from sidecar.commands.storage_timeout import StorageTimeout
 from sidecar.commands.waiting import busy_among
-from sidecar.coordination.storage import PosixStorage
+from sidecar.coordination.storage import PosixStorage, Storage
+from sidecar.errors import SidecarError
 from sidecar.settings import Settings
 from sidecar.system.clock import SystemClock
 
@@ -35,3 +36,11 @@ def observer_of(flags: dict[str, Any]) -> tuple[Settings, StorageTimeout, RunObs
         best_export=partial(read_best_export, settings, storage),
     )
     return settings, storage_timeout, observer
+
+
+def read_best_export(settings: Settings, storage: Storage) -> BestExport | None:
+    """Return the best export; None if there is none that can be read, and `sidecar best` says why."""
+    try:
+        return read_best(settings, storage)
+    except SidecarError:
+        return None

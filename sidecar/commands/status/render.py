@@ -1,32 +1,26 @@
-"""Render the status of a run as JSON and as text. The time is a field of `RunStatus`.
-
-Pure, but for the local time zone and `read_best_export`.
-"""
+"""Render the status of a run as JSON and as text. Pure, but for the zone: the time is a field of `RunStatus`."""
 
 import textwrap
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
-from sidecar.commands.best import BestExport, read_best
+from rich.box import SIMPLE_HEAD
+from rich.console import RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from sidecar.commands.best import BestExport
 from sidecar.commands.observed_nodes import ObservedNode
 from sidecar.commands.progress_rate import duration
 from sidecar.commands.status.collect import RunStatus
 from sidecar.commands.waiting import usual_seconds
-from sidecar.coordination.storage import Storage
-from sidecar.errors import SidecarError
 from sidecar.protocol.heartbeat import Heartbeat, WorkerProgress
 from sidecar.publishing.report import bests, recent, run_json
 from sidecar.retention.saves.comparison import RULES
-from sidecar.settings import Settings
 from sidecar.system.clock import local_time, seconds_of
 from sidecar.system.plain_text import number, printable
-
-if TYPE_CHECKING:
-    from rich.console import RenderableType
-    from rich.table import Table
-    from rich.text import Text
 
 _ROWS_SHOWN: Final = 5  # of each list, such as the queue
 _MESSAGE_CHARACTERS: Final = 110  # about one line of a terminal; --json and `history` show all of it
@@ -96,10 +90,8 @@ def _member(status: RunStatus, observed: ObservedNode) -> dict[str, Any]:
     }
 
 
-def lines(run: str, status: RunStatus) -> "Iterator[RenderableType]":
+def lines(run: str, status: RunStatus) -> Iterator[RenderableType]:
     """Yield the status as text for a terminal, part by part."""
-    from rich.text import Text  # noqa: PLC0415 - only people need it
-
     if status.run_id is None:
         yield _text(status.no_run or f"run {run}: no daemon has started yet")
         if status.directory.missing:
@@ -125,7 +117,7 @@ def lines(run: str, status: RunStatus) -> "Iterator[RenderableType]":
         yield from past
 
 
-def _results(status: RunStatus) -> "Iterator[RenderableType]":
+def _results(status: RunStatus) -> Iterator[RenderableType]:
     """Yield the newest numbers, and the best one so far for each metric with a direction."""
     newest = status.history.newest
     if newest is None or newest.plan.checkpoint is None:
@@ -166,10 +158,7 @@ def _with_step(name: str, step: int | None) -> str:
     return name if step is None else f"{name} (step {step})"
 
 
-def _member_table(status: RunStatus) -> "Table":
-    from rich.box import SIMPLE_HEAD  # noqa: PLC0415 - only people need it
-    from rich.table import Table  # noqa: PLC0415
-
+def _member_table(status: RunStatus) -> Table:
     table = Table(box=SIMPLE_HEAD, show_edge=False, padding=0)  # as narrow as possible
     table.add_column("node", overflow="fold", min_width=8)
     for name in ("role", "state"):
@@ -196,7 +185,7 @@ def _member_table(status: RunStatus) -> "Table":
     return table
 
 
-def member_notes(status: RunStatus) -> "Iterator[Text]":
+def member_notes(status: RunStatus) -> Iterator[Text]:
     """Yield sentences about the nodes: who publishes, and which need attention."""
     for why in status.unread.values():
         yield _text(why, "yellow")
@@ -247,7 +236,7 @@ def verdicts_line(status: RunStatus) -> str:
     return ", ".join(f"{verdict} {count}" for verdict, count in status.verdicts.items())
 
 
-def queue_lines(status: RunStatus) -> "Iterator[Text]":
+def queue_lines(status: RunStatus) -> Iterator[Text]:
     """Yield the checkpoints that wait, and those that cannot be evaluated now."""
     plan = status.history.open
     open_key = plan.checkpoint.key if plan is not None and plan.checkpoint is not None else None
@@ -270,7 +259,7 @@ def queue_lines(status: RunStatus) -> "Iterator[Text]":
         yield _text("no checkpoint was found in the checkpoint directory: is it shared with the chief?", "dim")
 
 
-def past_lines(status: RunStatus) -> "Iterator[Text]":
+def past_lines(status: RunStatus) -> Iterator[Text]:
     """Yield lines about the newest ended plans and settled checkpoints."""
     aside = status.history.totals.set_aside
     if aside.newest is not None:
@@ -363,23 +352,13 @@ def _short(message: str) -> str:
     return textwrap.shorten(printable(last_line), _MESSAGE_CHARACTERS, placeholder=" …")
 
 
-def _text(words: str, style: str = "") -> "Text":
+def _text(words: str, style: str = "") -> Text:
     """Return text that cannot control the terminal: markup has no effect, and control characters are escaped."""
-    from rich.text import Text  # noqa: PLC0415 - only people need it
-
     return Text(printable(words), style=style)
 
 
 _SHOWN: Final = ("path", "checkpoint", "digest", "step", "ranks", "better_than")
 _MOST_CHARACTERS: Final = 200  # of a comparison: other users may be able to write the manifest
-
-
-def read_best_export(settings: Settings, storage: Storage) -> BestExport | None:
-    """Return the best export; None if there is none that can be read, and `sidecar best` says why."""
-    try:
-        return read_best(settings, storage)
-    except SidecarError:
-        return None
 
 
 def best_export_json(best: BestExport) -> dict[str, Any]:

@@ -99,27 +99,19 @@ def order_advice(more: str = "and let a generator start again whenever its funct
 class EvalSetReader:
     """Read one eval set on one rank.
 
-    Args:
-        name: Name of the eval set.
-        eval_set: Description of the eval set in the task.
-        source: Opens the data.
-        shard: This rank, and the number of ranks.
-        budget: Bytes of batches that may stay in memory.
-        nonfinite: What `EvalSet(nonfinite=None)` means.
-
     Raises:
         EvaluationError: The eval set is empty.
     """
 
     def __init__(
         self,
-        name: str,
-        eval_set: EvalSet,
-        source: BatchSource,
+        name: str,  # name of the eval set
+        eval_set: EvalSet,  # description of the eval set in the task
+        source: BatchSource,  # opens the data
         *,
-        shard: Shard,
-        budget: CacheBudget,
-        nonfinite: NonfinitePolicy = "count",
+        shard: Shard,  # this rank, and the number of ranks
+        budget: CacheBudget,  # bytes of batches that may stay in memory
+        nonfinite: NonfinitePolicy = "count",  # what `EvalSet(nonfinite=None)` means
     ) -> None:
         self.name = name
         self._eval_set = replace(eval_set, nonfinite=eval_set.nonfinite or nonfinite)

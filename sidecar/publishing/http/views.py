@@ -120,25 +120,16 @@ class Request(BaseHTTPRequestHandler):
 
 
 class Views:
-    """Answer requests by path.
-
-    Args:
-        hosts: Decides which `Host` headers are answered.
-        registry: The metrics that /metrics shows.
-        health: Returns why the daemon is not alive, or None.
-        ready: Returns why the daemon is not ready, or None.
-        status: Returns the content of /api/status and of the page.
-        archive: Answers questions about all evaluations.
-    """
+    """Answer requests by path."""
 
     def __init__(
         self,
-        hosts: Hosts,
-        registry: CollectorRegistry,
-        health: Callable[[], str | None],
-        ready: Callable[[], str | None],
-        status: Callable[[], dict[str, Any]],
-        archive: ArchiveReader,
+        hosts: Hosts,  # decides which `Host` headers are answered
+        registry: CollectorRegistry,  # the metrics that /metrics shows
+        health: Callable[[], str | None],  # returns why the daemon is not alive, or None
+        ready: Callable[[], str | None],  # returns why the daemon is not ready, or None
+        status: Callable[[], dict[str, Any]],  # returns the content of /api/status and of the page
+        archive: ArchiveReader,  # answers questions about all evaluations
     ) -> None:
         self._hosts = hosts
         self._exporter = make_wsgi_app(registry)

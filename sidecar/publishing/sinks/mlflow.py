@@ -42,26 +42,18 @@ class _Target:
 
 
 class MLflow:
-    """Log the numbers of each evaluation, at the step of its checkpoint and the time of its completion.
-
-    Args:
-        uri: Tracking server, such as `http://mlflow:5000`.
-        storage: The state directory of the run.
-        run_dir: Its path, for messages and for exports.
-        timeout_seconds: Limit for each request to the server.
-        environ: Variables of MLflow: `MLFLOW_RUN_ID`, `MLFLOW_EXPERIMENT_NAME` and others.
-    """
+    """Log the numbers of each evaluation, at the step of its checkpoint and the time of its completion."""
 
     name = "mlflow"
 
     def __init__(
         self,
-        uri: str,
-        storage: Storage,
-        run_dir: Path,
-        timeout_seconds: float,
+        uri: str,  # tracking server, such as `http://mlflow:5000`
+        storage: Storage,  # the state directory of the run
+        run_dir: Path,  # its path, for messages and for exports
+        timeout_seconds: float,  # limit for each request to the server
         *,
-        environ: Mapping[str, str],
+        environ: Mapping[str, str],  # variables of MLflow: `MLFLOW_RUN_ID`, `MLFLOW_EXPERIMENT_NAME` and others
     ) -> None:
         self._uri, self._storage, self._run_dir = without_password(uri), storage, run_dir
         self._timeout_seconds = timeout_seconds
@@ -144,21 +136,14 @@ class MLflow:
 
 
 def ask(
-    process: LineProcess,
-    question: Mapping[str, Any],
-    seconds: float,
+    process: LineProcess,  # the process, which runs `MODULE`
+    question: Mapping[str, Any],  # a request as `mlflow_process` takes it
+    seconds: float,  # limit for the answer, in addition to the time that the process may take to start
     *,
-    remedy: str = "",
-    descriptors: tuple[int, ...] = (),
+    remedy: str = "",  # end of the sentence about a run that cannot take results
+    descriptors: tuple[int, ...] = (),  # open files that the process needs
 ) -> Any:
     """Return the answer of the process that talks to MLflow.
-
-    Args:
-        process: The process, which runs `MODULE`.
-        question: A request as `mlflow_process` takes it.
-        seconds: Limit for the answer, in addition to the time that the process may take to start.
-        remedy: End of the sentence about a run that cannot take results.
-        descriptors: Open files that the process needs.
 
     Raises `SinkUnavailableError` or `SinkRefusedError`.
     """

@@ -22,24 +22,16 @@ _UPLOAD_SECONDS: Final = 1800.0  # for 100 GB at 60 MB/s, as restoring may take
 
 
 class BestUpload:
-    """Upload the best export whenever it is another one. `start` begins the thread, `close` ends it.
-
-    Args:
-        sink: The sink that logs the results.
-        run_dir: The state directory of the run.
-        delivers: Returns whether this node delivers the results: only one uploads.
-        log: The daemon's log.
-        look_seconds: Time between two looks.
-    """
+    """Upload the best export whenever it is another one. `start` begins the thread, `close` ends it."""
 
     def __init__(
         self,
-        sink: MLflow,
-        run_dir: Path,
-        delivers: Callable[[], bool],
-        log: EventLog,
+        sink: MLflow,  # the sink that logs the results
+        run_dir: Path,  # the state directory of the run
+        delivers: Callable[[], bool],  # returns whether this node delivers the results: only one uploads
+        log: EventLog,  # the daemon's log
         *,
-        look_seconds: float = _LOOK_SECONDS,
+        look_seconds: float = _LOOK_SECONDS,  # time between two looks
     ) -> None:
         self._sink, self._run_dir, self._delivers, self.log = sink, run_dir, delivers, log
         self._look_seconds = look_seconds

@@ -51,23 +51,16 @@ def probe(
 
 
 def probe_twice(
-    batch: Any,
-    reset: Callable[[], None],
-    update: Callable[[Any], None],
-    read: Callable[[], Any],
-    rewind: Callable[[], None],
+    batch: Any,  # a nested structure of tensors
+    reset: Callable[[], None],  # resets all metrics
+    update: Callable[[Any], None],  # updates all metrics with a batch
+    read: Callable[[], Any],  # returns the list of states of each metric
+    rewind: Callable[[], None],  # resets the recurrent states of the model
 ) -> Iterable[Any]:
     """Update all metrics on a batch twice, for models that accept only whole batches; otherwise as `probe`.
 
     This shows whether states add up, but it cannot find a mean over batches. In the `MergeabilityProbe`s returned,
     `whole` equals `in_turn`: the states after both batches.
-
-    Args:
-        batch: A nested structure of tensors.
-        reset: Resets all metrics.
-        update: Updates all metrics with a batch.
-        read: Returns the list of states of each metric.
-        rewind: Resets the recurrent states of the model.
     """
     alone = []
     rewind()

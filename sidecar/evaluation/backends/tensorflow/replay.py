@@ -95,24 +95,17 @@ class Replay:
 
 
 def not_sums_to_end(
-    metrics: Mapping[str, KerasMetric],
-    totals: SetStates,
-    batch: Any,
-    examples: int,
-    run: Callable[[Any, Changes | None], Changes],
+    metrics: Mapping[str, KerasMetric],  # the metrics by name, as in `totals`
+    totals: SetStates,  # the states over all batches of all ranks
+    batch: Any,  # the first batch of the set
+    examples: int,  # the number of examples in the set
+    run: Callable[[Any, Changes | None], Changes],  # evaluates a batch, see `Replay.add`
 ) -> set[str]:
     """Return the names of the metrics that stop adding up before the end of the set.
 
     The first batch is evaluated from the states that it would leave behind if it came 1, 2, 4, … times, up to the
     number of examples of the set. Then it is evaluated from the states after all other batches, and must lead to the
     totals. Batch and totals are the same on all ranks and for any number of them, so all ranks decide alike.
-
-    Args:
-        metrics: The metrics by name, as in `totals`.
-        totals: The states over all batches of all ranks.
-        batch: The first batch of the set.
-        examples: The number of examples in the set.
-        run: Evaluates a batch, see `Replay.add`.
     """
     change, size = run(batch, None), examples_in(batch)
     found = set()

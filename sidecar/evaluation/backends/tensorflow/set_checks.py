@@ -56,24 +56,15 @@ class SetChecks:
 
     def add(
         self,
-        step: Step,
-        batch: Batch,
-        number: int | None,
-        seed: Any,
-        carried: list[Any],
-        evaluated: Evaluation,
-        outputs: list[Any],
+        step: Step,  # the step that evaluated it
+        batch: Batch,  # the batch
+        number: int | None,  # its number in the eval set, if it is known
+        seed: Any,  # the seed of its evaluation
+        carried: list[Any],  # the states of recurrent layers before it
+        evaluated: Evaluation,  # the results
+        outputs: list[Any],  # their outputs as arrays
     ) -> None:
         """Check one batch of this rank that was evaluated.
-
-        Args:
-            step: The step that evaluated it.
-            batch: The batch.
-            number: Its number in the eval set, if it is known.
-            seed: The seed of its evaluation.
-            carried: The states of recurrent layers before it.
-            evaluated: The results.
-            outputs: Their outputs as arrays.
 
         Raises:
             EvaluationError: A second evaluation gives other numbers.

@@ -26,20 +26,15 @@ def is_torchmetric(metric: Any) -> bool:
 class TorchMetrics:
     """Hold the metrics of torchmetrics of a task.
 
-    Args:
-        chosen: The metrics, with their outputs.
-        device: Device of their states.
-        wanted: Whether the task wants the metric of this name in turn.
-
     Raises:
         EvaluationError: Two metrics have the same name, or one cannot be evaluated by several workers.
     """
 
     def __init__(
         self,
-        chosen: Sequence[tuple[Output, Any]],
-        device: torch.device,
-        wanted: Callable[[str], bool] = lambda _: False,
+        chosen: Sequence[tuple[Output, Any]],  # the metrics, with their outputs
+        device: torch.device,  # device of their states
+        wanted: Callable[[str], bool] = lambda _: False,  # whether the task wants the metric of this name in turn
     ) -> None:
         self._found: set[str] = set()  # metrics whose states proved, on this rank, to be no sums
         self._metrics: dict[str, TorchMetric] = {}
