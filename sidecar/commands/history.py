@@ -10,18 +10,19 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from functools import partial
-from itertools import islice
+from itertools import chain, islice
+from textwrap import indent
 from typing import Any, Final, Literal
 
 import typer
 from rich.console import Console
 
 from sidecar.commands.hints import no_run, typed
-from sidecar.commands.history_plot import plots
-from sidecar.commands.history_table import best_plans, left_out_line, sparklines, table
+from sidecar.commands.history_plot import plots, series_of
+from sidecar.commands.history_table import Metric, best_plans, left_out_line, sparklines, table
 from sidecar.commands.status.observe import observer_of
 from sidecar.commands.storage_timeout import StorageTimeout
-from sidecar.commands.terminal import print_history, reading_progress
+from sidecar.commands.terminal import newest_reasons, print_below_history, reading_progress
 from sidecar.coordination import snapshot_store
 from sidecar.coordination.compaction import single_files
 from sidecar.coordination.journal import Journal
@@ -33,8 +34,7 @@ from sidecar.errors import SettingsError
 from sidecar.protocol.records import Outcome, Plan
 from sidecar.publishing.export import ExportFormat, as_csv, as_json_lines, as_openmetrics
 from sidecar.publishing.history_filter import HistoryFilter
-from sidecar.publishing.report import entry_rows
-from sidecar.publishing.stretches import breaks
+from sidecar.publishing.report import Row, final_failures, streamed_rows
 from sidecar.settings import Settings
 from sidecar.system.plain_text import printable
 
@@ -46,6 +46,7 @@ Progress = Callable[[], AbstractContextManager[Callable[[int, int], None]]]
 
 _STEP: Final = 100  # records between two reports
 _BACK: Final = 250  # plans that are read before those that are known
+_PART: Final = 500  # rows that are held, and rows of one table
 
 
 class RunHistory:
@@ -78,6 +79,23 @@ class RunHistory:
             for record in self._to_end(journal):
                 report(record.plan, last)
                 yield from self.state.apply(record)
+
+    def rows(
+        self, wanted: HistoryFilter, first: list[Entry], further: Iterator[Entry]
+    ) -> tuple[Iterator[Row], Mapping[Metric, int]]:
+        """Return the rows of the chosen entries, and the plans of the best values of the whole run.
+
+        If there are `further` entries behind the `first` ones, the journal is read ahead instead of holding all rows.
+        """
+        if wanted.newest is not None or len(first) <= _PART:
+            first += further
+            return streamed_rows(first, final_failures(first)), best_plans(self.state)
+        ahead = RunHistory(self.storage, self.timeout, self.progress)
+        next(ahead.newest_first(), None)
+        best, final = best_plans(ahead.state), set[int]()
+        if ahead.state.totals.checkpoints["failed"]:  # otherwise no attempt became final
+            final = final_failures(wanted.apply(ahead.oldest_first()))
+        return streamed_rows(chain(first, further), final), best
 
     def newest_first(self) -> Iterator[Entry]:
         """Yield all entries, the newest first: those behind the snapshot, and further back only as far as asked."""
@@ -163,25 +181,45 @@ def print_history_of(flags: dict[str, Any], wanted: HistoryFilter, form: History
         print_export(flags, wanted, form)
         return
     settings, history = history_of(flags, Console(stderr=True))
-    found = list(history.chosen(wanted))
+    entries = history.chosen(wanted)
+    first = list(islice(entries, _PART + 1))
     if form == "json":
-        typer.echo(json.dumps(entry_rows(found), indent=1, allow_nan=False))
-    elif why := why_empty(settings, history):
+        _print_json(history.rows(wanted, first, entries)[0])
+    elif not first and (why := why_empty(settings, history)):
         typer.echo(why)
-    elif not found:
+    elif not first:
         none = f"none of the {history.state.log.count} results is what the options ask for"
         typer.echo(printable(f"{none}; {_contents_of(history.oldest_first())}"))
     elif form == "plot":
         console = Console()
         colors = console.is_terminal and not console.no_color and console.color_system is not None
-        for plot in plots(found, best_plans(history.state), width=console.width, colors=colors):
+        series = series_of(chain(first, entries))  # reads to the end, which tells the best values
+        for plot in plots(series, best_plans(history.state), width=console.width, colors=colors):
             typer.echo(plot)
     else:
-        shown, best, console = entry_rows(found), best_plans(history.state), Console()
-        broken = breaks(found)
+        _print_tables(*history.rows(wanted, first, entries))
+
+
+def _print_json(rows: Iterable[Row]) -> None:
+    """Print the rows as one list, each as soon as it is known."""
+    between = "[\n"
+    for row in rows:
+        typer.echo(between + indent(json.dumps(row, indent=1, allow_nan=False), " "), nl=False)
+        between = ",\n"
+    typer.echo("[]" if between == "[\n" else "\n]")
+
+
+def _print_tables(rows: Iterator[Row], best: Mapping[Metric, int]) -> None:
+    """Print a table of the rows, or several if there are many, and what stands below: it is about the last table."""
+    console, reasons, shown, left_out = Console(), list[Row](), list[Row](), list[str]()
+    broken: dict[int, Mapping[str, str]] = {}
+    while part := list(islice(rows, _PART)):
+        shown, broken = part, {row["plan"]: row["data_changed"] for row in part if row.get("data_changed")}
         drawn, left_out = table(shown, best, console.width, broken)
-        below = [left_out_line(left_out)] if left_out else []
-        print_history(console, drawn, shown, [*below, *sparklines(shown, best, broken)])
+        console.print(drawn)
+        reasons = newest_reasons(chain(reasons, shown))
+    below = [left_out_line(left_out)] if left_out else []
+    print_below_history(console, [*below, *sparklines(shown, best, broken)], reasons)
 
 
 def print_export(flags: dict[str, Any], wanted: HistoryFilter, form: ExportFormat) -> None:

@@ -5,16 +5,16 @@ imported here alone.
 """
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import islice, pairwise
 from typing import Any, Final
 
 from sidecar.commands.history_table import STAR, Metric
-from sidecar.coordination.journal_state import Closed, Entry
+from sidecar.coordination.journal_state import Entry
 from sidecar.coordination.totals import number_of
-from sidecar.protocol.records import Key, Value, shown_step
-from sidecar.publishing.stretches import stretch_numbers
+from sidecar.protocol.records import Checkpoint, Key, Value, shown_step
+from sidecar.publishing.stretches import with_breaks
 from sidecar.system.plain_text import listed, number, one_line, shortened
 
 PLOTS_SHOWN: Final = 6
@@ -61,16 +61,15 @@ class Series:
         return [point for point in self.points if abs(point.number) <= _LARGEST]
 
 
-def plots(entries: Sequence[Entry], best: Mapping[Metric, int], *, width: int, colors: bool) -> Iterator[str]:
+def plots(all_series: Sequence[Series], best: Mapping[Metric, int], *, width: int, colors: bool) -> Iterator[str]:
     """Yield a plot of each metric as lines of text that are at most `width` columns wide, and what it leaves out.
 
     Args:
-        entries: The evaluations to plot. If a checkpoint was evaluated again, its newest numbers count.
+        all_series: The metrics of the run, as `series_of` returns them.
         best: The number of the plan with the best value of each metric.
         width: Columns of the terminal.
         colors: Whether to use the terminal's colors.
     """
-    all_series = series_of(entries)
     for series in all_series[:PLOTS_SHOWN]:
         yield "\n".join(_plot(series, best.get(series.metric), max(_NARROWEST, width - _LEFT - _RIGHT), colors=colors))
     if len(all_series) > PLOTS_SHOWN:
@@ -83,27 +82,46 @@ def plots(entries: Sequence[Entry], best: Mapping[Metric, int], *, width: int, c
         yield "no evaluation has numbers to plot"
 
 
-def series_of(entries: Sequence[Entry]) -> list[Series]:
-    """Return the series of each metric. Evaluations count in their order if the step of one is unknown."""
-    evaluations: dict[Key, Closed] = {}
-    for entry in entries:
-        if isinstance(entry, Closed) and entry.outcome.result is not None and entry.plan.checkpoint is not None:
-            evaluations.pop(entry.plan.checkpoint.key, None)
-            evaluations[entry.plan.checkpoint.key] = entry
-    checkpoints = [closed.plan.checkpoint for closed in evaluations.values() if closed.plan.checkpoint is not None]
-    has_steps = all(each.step is not None and each.step_source != "order" for each in checkpoints)
-    found: dict[Metric, Series] = {}
-    stretches = stretch_numbers(entries)
-    for order, (closed, checkpoint) in enumerate(zip(evaluations.values(), checkpoints, strict=True), start=1):
-        assert closed.outcome.result is not None
-        x = checkpoint.step if has_steps and checkpoint.step is not None else order
-        where = shown_step(checkpoint.step, checkpoint.step_source)
-        for eval_set, values in closed.outcome.result.metrics.items():
-            for name, value in values.items():
-                series = found.setdefault((eval_set, name), Series((eval_set, name), "step" if has_steps else "order"))
-                plan, place = closed.plan.plan, f"step {where}" if has_steps else checkpoint.name
-                point = Point(x=x, value=value, where=place, plan=plan, stretch=stretches.get((plan, eval_set), 0))
-                series.points.append(point)
+@dataclass(frozen=True, slots=True)
+class _Evaluation:
+    """Hold what is plotted of an evaluation: its values, each with the number of its stretch."""
+
+    checkpoint: Checkpoint
+    plan: int
+    values: tuple[tuple[Metric, Value, int], ...]
+
+
+def series_of(entries: Iterable[Entry]) -> list[Series]:
+    """Return the series of each metric. Evaluations count in their order if the step of one is unknown.
+
+    If a checkpoint was evaluated again, its newest numbers count. Only the first `PLOTS_SHOWN` have points, so that a
+    long history takes little memory.
+    """
+    evaluations: dict[Key, _Evaluation] = {}
+    metrics, stretches = dict[Metric, None](), dict[str, int]()
+    for closed, broken in with_breaks(entries):
+        checkpoint, result = closed.plan.checkpoint, closed.outcome.result
+        assert checkpoint is not None
+        assert result is not None
+        for eval_set in result.examples:
+            stretches[eval_set] = stretches.get(eval_set, 0) + (eval_set in broken)
+        metrics |= dict.fromkeys((eval_set, name) for eval_set, values in result.metrics.items() for name in values)
+        plotted = tuple(
+            ((eval_set, name), result.metrics[eval_set][name], stretches.get(eval_set, 0))
+            for eval_set, name in islice(metrics, PLOTS_SHOWN)
+            if name in result.metrics.get(eval_set, {})
+        )
+        evaluations.pop(checkpoint.key, None)
+        evaluations[checkpoint.key] = _Evaluation(checkpoint, closed.plan.plan, plotted)
+    steps = [each.checkpoint.step for each in evaluations.values() if each.checkpoint.step_source != "order"]
+    has_steps = len(steps) == len(evaluations) and None not in steps
+    found = {metric: Series(metric, "step" if has_steps else "order") for metric in metrics}
+    for order, each in enumerate(evaluations.values(), start=1):
+        step = each.checkpoint.step
+        x = step if has_steps and step is not None else order
+        where = f"step {shown_step(step, each.checkpoint.step_source)}" if has_steps else each.checkpoint.name
+        for metric, value, stretch in each.values:
+            found[metric].points.append(Point(x=x, value=value, where=where, plan=each.plan, stretch=stretch))
     for series in found.values():
         series.points.sort(key=lambda point: point.x)
     return list(found.values())

@@ -24,7 +24,7 @@ from sidecar.commands.load import configured_directory
 from sidecar.commands.status.collect import OBSERVED_BEATS, RunStatus, observe_for
 from sidecar.commands.status.observe import observer_of
 from sidecar.coordination.journal import Journal
-from sidecar.coordination.journal_state import Entry, JournalState, Settled
+from sidecar.coordination.journal_state import Entry, EntryLog, JournalState, Settled
 from sidecar.coordination.run import read_run
 from sidecar.coordination.storage import Storage
 from sidecar.errors import SettingsError, StorageError, VanishedError
@@ -183,15 +183,23 @@ def _lies_outside(typed: str, directory: Path) -> bool:
 
 @dataclass(slots=True)
 class _Reader:
-    """Read new records of the journal, and keep the state that follows from all of them."""
+    """Read new records of the journal, and keep what a request needs of all of them.
+
+    `ends`: the newest end of each checkpoint, and its newest evaluation, in the order of the journal.
+    """
 
     journal: Journal
-    history: JournalState = field(default_factory=JournalState)
+    history: JournalState = field(default_factory=lambda: JournalState(log=EntryLog(keep=1)))
+    ends: dict[tuple[Key, bool], _Ended] = field(default_factory=dict)
 
     def read_on(self) -> Plan | None:
         """Read to the end, and return the open plan. Raises `StorageLostError` if an earlier record is missing."""
         for record in self.journal.read_to_end():
-            self.history.apply(record)
+            for entry in self.history.apply(record):
+                if (ended := _end(entry)) is not None:
+                    which = ended.key, ended.how == "evaluated"
+                    self.ends.pop(which, None)
+                    self.ends[which] = ended
         return self.history.open
 
 
@@ -232,7 +240,9 @@ def requeue(
 
     reader.read_on()
     keys = {*scan.by_key, *reader.history.verdicts.succeeded.in_folders(exported)}
-    choice = _Choice(history=reader.history, scan=scan, keys=keys, report=report_once, command=command)
+    choice = _Choice(
+        history=reader.history, ends=reader.ends, scan=scan, keys=keys, report=report_once, command=command
+    )
     chosen = choice.of(request)  # raises before the wait if a name is wrong
     if dry_run:
         return tuple(ended.requeued(by) for ended in chosen)
@@ -284,10 +294,12 @@ def outlook(status: RunStatus) -> str:
 class _Choice:
     """Choose the checkpoints to reopen, by the journal and by a scan.
 
-    `keys`: the checkpoints that exist. `command` returns the command line that evaluates a checkpoint again.
+    `keys`: the checkpoints that exist. `ends`: as in `_Reader`. `command` returns the command line that evaluates a
+    checkpoint again.
     """
 
     history: JournalState
+    ends: dict[tuple[Key, bool], _Ended]
     scan: ScanResult
     keys: AbstractSet[Key]
     report: Report
@@ -348,8 +360,8 @@ class _Choice:
     def _ended(self, *, again: bool = False) -> Iterator[_Ended]:
         """Yield the checkpoints that were given up, and with `again` those that were evaluated: the newest first."""
         verdicts, yielded = self.history.verdicts, set[Key]()
-        for entry in reversed(self.history.entries):
-            if (ended := _end(entry)) is None or ended.key in yielded:
+        for ended in reversed(self.ends.values()):
+            if ended.key in yielded:
                 continue
             succeeded, settled = ended.key in verdicts.succeeded, ended.key in verdicts.settled
             if (again and succeeded and ended.how == "evaluated") or (not succeeded and settled):

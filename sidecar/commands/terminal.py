@@ -1,14 +1,14 @@
 """Show people, on a terminal, the progress of `eval`, tables of results, and the reasons of failures."""
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
 
 import typer
-from rich.console import Console, RenderableType
+from rich.console import Console
 from rich.status import Status
 from rich.table import Table
 from rich.text import Text
@@ -95,13 +95,21 @@ def print_result(checkpoint: Checkpoint, result: Result, saves: Path, *, as_json
     console.print(Text(printable(f"saved by each worker: {saves}")), soft_wrap=True)
 
 
-def print_history(console: Console, table: RenderableType, rows: list[dict[str, Any]], below: list[str]) -> None:
-    """Print the table, lines below it, and the newest distinct reasons of failures, oldest first, as in the journal."""
-    console.print(table)
-    for line in below:
+def newest_reasons(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the rows of the newest distinct reasons of failures, in the order of the journal."""
+    newest: dict[tuple[str, str], dict[str, Any]] = {}
+    for row in rows:
+        if row["message"] is not None:
+            newest.pop((row["kind"], row["message"]), None)
+            newest[row["kind"], row["message"]] = row
+    return list(newest.values())[-_REASONS_SHOWN:]
+
+
+def print_below_history(console: Console, lines: Iterable[str], reasons: Iterable[dict[str, Any]]) -> None:
+    """Print the lines below the table, and the reasons of failures."""
+    for line in lines:
         console.print(Text(line))
-    newest = {(row["kind"], row["message"]): row for row in rows if row["message"] is not None}
-    for row in sorted(newest.values(), key=lambda row: int(row["plan"]))[-_REASONS_SHOWN:]:
+    for row in reasons:
         attempt = "" if row["attempt"] is None else f", attempt {row['attempt']}"
         kind = "" if row["kind"] is None else f": {row['kind']}"
         title = typer.style(printable(f"{row['checkpoint']}{attempt}: {row['status']}{kind}"), bold=True)

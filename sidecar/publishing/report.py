@@ -5,9 +5,11 @@ Pure.
 
 import dataclasses
 import math
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Set as AbstractSet
 from typing import Any
 
+from sidecar.coordination.comparability import Stretches
 from sidecar.coordination.journal_state import Closed, Entry, JournalState, Settled
 from sidecar.coordination.totals import Best
 from sidecar.protocol.codec import cut_text
@@ -15,7 +17,6 @@ from sidecar.protocol.records import Checkpoint, Key, Plan, Value
 from sidecar.protocol.states import OutcomeStatus, Verdict
 from sidecar.publishing.failures import MOST_SHOWN, failing
 from sidecar.publishing.status import Status
-from sidecar.publishing.stretches import breaks
 from sidecar.system.clock import timestamp
 
 Row = dict[str, Any]
@@ -141,23 +142,39 @@ def plan_of(best: Best) -> int | None:
 def entry_rows(entries: Iterable[Entry]) -> list[Row]:
     """Return the rows of entries. A final settlement shares the row of the last failed attempt."""
     entries = list(entries)
-    broken, result = breaks(entries), list[Row]()
-    failed: dict[Key, tuple[Plan, Row]] = {}  # the last failed attempt at each checkpoint
-    for entry in entries:
+    return list(streamed_rows(entries, final_failures(entries)))
+
+
+def final_failures(entries: Iterable[Entry]) -> set[int]:
+    """Return the plans whose failed attempt was the last one before its checkpoint was settled as failed."""
+    return {plan for _, plan in _with_attempts(entries) if plan is not None}
+
+
+def streamed_rows(entries: Iterable[Entry], final: AbstractSet[int]) -> Iterator[Row]:
+    """Yield the rows of entries, one at a time. `final`: what `final_failures` returns for the same entries."""
+    stretches = Stretches()
+    for entry, attempt in _with_attempts(entries):
         if isinstance(entry, Closed):
-            row = closed_row(entry) | {"data_changed": dict(broken.get(entry.plan.plan, {}))}
-            result.append(row)
-            if entry.outcome.status == OutcomeStatus.FAILED and entry.plan.checkpoint is not None:
-                failed[entry.plan.checkpoint.key] = entry.plan, row
-            continue
-        settlement = entry.settlement
-        attempt = failed.get(settlement.key)
-        if attempt and settlement.verdict == Verdict.FAILED and settlement.task in (None, attempt[0].task):
-            attempt[1]["final"] = True
-            del failed[settlement.key]
-        else:
-            result.append(_settled_row(entry))
-    return result
+            result, row = entry.outcome.result, closed_row(entry)
+            broken = {} if result is None else dict(stretches.add(result))
+            yield row | {"data_changed": broken, "final": row["final"] or entry.plan.plan in final}
+        elif attempt is None:
+            yield _settled_row(entry)
+
+
+def _with_attempts(entries: Iterable[Entry]) -> Iterator[tuple[Entry, int | None]]:
+    """Yield each entry; with a settlement as failed also the plan of the failed attempt that it makes final."""
+    failed: dict[Key, Plan] = {}  # the last failed attempt at each checkpoint
+    for entry in entries:
+        attempt: int | None = None
+        if isinstance(entry, Settled):
+            settlement = entry.settlement
+            plan = failed.get(settlement.key)
+            if plan and settlement.verdict == Verdict.FAILED and settlement.task in (None, plan.task):
+                attempt = failed.pop(settlement.key).plan
+        elif entry.outcome.status == OutcomeStatus.FAILED and entry.plan.checkpoint is not None:
+            failed[entry.plan.checkpoint.key] = entry.plan
+        yield entry, attempt
 
 
 def _newest_evaluation(history: JournalState) -> Row | None:

@@ -25,19 +25,6 @@ def with_breaks(entries: Iterable[Entry]) -> Iterator[tuple[Closed, Mapping[str,
             yield entry, stretches.add(entry.outcome.result)
 
 
-def stretch_numbers(entries: Iterable[Entry]) -> dict[tuple[int, str], int]:
-    """Return the number of the stretch, from 0, of each plan and eval set: within one, numbers can be compared."""
-    entries = list(entries)
-    broken, numbers, found = breaks(entries), dict[str, int](), dict[tuple[int, str], int]()
-    for entry in entries:
-        if isinstance(entry, Closed) and entry.outcome.result is not None:
-            plan = entry.plan.plan
-            for eval_set in entry.outcome.result.examples:
-                numbers[eval_set] = numbers.get(eval_set, 0) + (eval_set in broken.get(plan, {}))
-                found[plan, eval_set] = numbers[eval_set]
-    return found
-
-
 def mark(broken: Mapping[str, str]) -> str:
     """Return one sentence about a place: `the data of 'test' changed: numbers above and below cannot be compared`."""
     return f"{'; '.join(dict.fromkeys(broken.values()))}: {CANNOT}"

@@ -1,15 +1,20 @@
 """The entries of a run are read in steps: all of them, or the newest ones without those before."""
 
 import io
+import json
+import math
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import islice
 
 import pytest
 from fakes import FakeClock
 from journals import settlement
+from records import settlement_of
 from rich.console import Console
 
-from sidecar.commands.history import RunHistory
+from sidecar.commands.history import RunHistory, _print_json, _print_tables
+from sidecar.commands.history_table import best_plans
 from sidecar.commands.storage_timeout import StorageTimeout
 from sidecar.commands.terminal import reading_progress
 from sidecar.coordination import snapshot_store
@@ -18,6 +23,7 @@ from sidecar.coordination.journal import Journal, read_history
 from sidecar.coordination.journal_state import EntryLog, JournalState
 from sidecar.coordination.snapshot import RECENT, take
 from sidecar.publishing.history_filter import HistoryFilter
+from sidecar.publishing.report import entry_rows
 
 PLANS = 60
 
@@ -94,6 +100,55 @@ def test_the_newest_entries(long, newest):
     chosen = list(reader(long).chosen(HistoryFilter(newest=newest, last_step=30)))
     below = list(HistoryFilter(last_step=30).apply(expected))
     assert chosen == below[-newest:]
+
+
+@pytest.fixture
+def parts(monkeypatch):
+    """A history with more than five rows is long."""
+    monkeypatch.setattr("sidecar.commands.history._PART", 5)
+
+
+def streamed(storage, wanted):
+    """Return the rows of a history, and the plans with the best values."""
+    history = reader(storage)
+    entries = history.chosen(wanted)
+    rows, best = history.rows(wanted, list(islice(entries, 6)), entries)
+    return list(rows), best
+
+
+@pytest.mark.usefixtures("parts")
+@pytest.mark.parametrize("newest", [None, 50])
+@pytest.mark.parametrize("given_up", [False, True])
+def test_rows_that_are_not_held_are_the_same(long, writers, checkpoint, newest, given_up):
+    """Also the row of an attempt that a settlement made final long afterwards."""
+    if given_up:
+        lost = checkpoint(6, "0")
+        writers.propose(settlement_of(lost, "failed"), checkpoint=None)
+    expected = entry_rows(read_history(long).entries if newest is None else read_history(long).entries[-newest:])
+    rows, best = streamed(long, HistoryFilter(newest=newest))
+    assert rows == expected
+    final = [row["plan"] for row in rows if row["final"] and row["status"] == "failed"]
+    assert final == ([6 if newest is None else PLANS + 1] if given_up else [])  # the attempt, or else the settlement
+    assert best == best_plans(read_history(long))
+
+
+@pytest.mark.usefixtures("parts")
+def test_a_long_history_is_printed_in_several_tables(long, capsys, monkeypatch):
+    """Each has its heading, and below the last one stand the reasons of the newest failures."""
+    monkeypatch.setenv("COLUMNS", "120")
+    rows, best = streamed(long, HistoryFilter())
+    _print_tables(iter(rows), best)
+    out = capsys.readouterr().out
+    assert out.count("checkpoint") == math.ceil(len(rows) / 5)
+    assert [out.count(f" {row['checkpoint']} ") > 0 for row in rows] == [True] * len(rows)
+    assert out.count("gave up after 3 attempts") == 1
+
+
+@pytest.mark.parametrize("rows", [[], [{"a": [1, "x\ny"]}], [{"a": {}}, {"b": None}, {}]])
+def test_rows_are_printed_as_one_list(capsys, rows):
+    """As if they had been printed at once."""
+    _print_json(iter(rows))
+    assert capsys.readouterr().out == json.dumps(rows, indent=1) + "\n"
 
 
 def test_the_newest_entries_do_not_read_the_oldest(long):

@@ -26,7 +26,7 @@ def measured(number, goal="max", spread=0.0):
 
 
 def plotted(history, width=80, *, colors=False):
-    return list(plots(history.entries, best_plans(history), width=width, colors=colors))
+    return list(plots(series_of(history.entries), best_plans(history), width=width, colors=colors))
 
 
 def test_a_metric_over_the_step(journal):

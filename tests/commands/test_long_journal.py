@@ -38,6 +38,13 @@ def test_what_is_newest_costs_the_same_after_a_long_run(runs, command):
     assert long[1] < short[1] + MOST_MB
 
 
+@pytest.mark.parametrize("command", [("history",), ("history", "--json"), ("requeue", "--again", "--all", "--dry-run")])
+def test_a_whole_history_is_not_held(runs, command):
+    """It is printed while it is read. A requeue remembers the end of each checkpoint."""
+    short, long = (used(folder, *command) for folder in runs)
+    assert long[1] < short[1] + MOST_MB
+
+
 @pytest.mark.parametrize("form", ["csv", "jsonl", "openmetrics"])
 def test_an_export_holds_no_run(runs, form):
     """It has each of the ten numbers of every evaluation."""

@@ -127,7 +127,8 @@ class Referee:
         self._stood: dict[str, bytes] = {}  # under each name of the journal when it appeared
         self._segments: dict[str, dict[str, bytes]] = {}  # by its name: what it holds, by the names of single files
         self._moved: set[str] = set()  # names of single files that are in segments, and were removed
-        self._purged: dict[str, float] = {}  # names that had been durable, and when they were lost: the book keeps them
+        # names that had been durable: when they were lost, and what they held. The book keeps them
+        self._purged: dict[str, tuple[float, bytes | None]] = {}
         self.wiped_at = float("-inf")  # when the state directory was deleted
         self.newest_schema = 1  # of records in the journal
         self.promises = Promises(simulation, self)
@@ -145,7 +146,8 @@ class Referee:
         if path in self._moved:
             self._simulation.counts["late creations"] += 1
             return
-        if life.asked_at <= self._purged.get(path, float("-inf")):  # it was about to write it, and had looked before
+        purged_at, _ = self._purged.get(path, (float("-inf"), None))
+        if life.asked_at <= purged_at:  # it was about to write it, and had looked before
             self._simulation.disk.drop(path)  # whoever purges old names purges this one, too
             return
         self._stood[path] = data
@@ -218,10 +220,11 @@ class Referee:
         before = max((int(name[-17:-5]) for each in self._segments.values() for name in each), default=0)
         segmenting, book = self._simulation.segmenting, self.book
         expected = {
-            _path(kind, number): self._stood.get(_path(kind, number))
+            path_of: self._stood.get(path_of, self._purged.get(path_of, (0.0, None))[1])  # it may have read them before
             for kind, records in ((Plan, book.plans), (Outcome, book.outcomes))
             for number in range(first, last + 1)
             if number in records
+            for path_of in (_path(kind, number),)
         }
         for lost in held.keys() & expected.keys():  # a purge took them after they were read
             if life.asked_at <= self._purged.get(lost, float("-inf")):
@@ -287,8 +290,7 @@ class Referee:
 
     def forget(self, path: str) -> None:
         """A name that had been durable was lost."""
-        self._stood.pop(path, None)
-        self._purged[path] = self._simulation.scheduler.now
+        self._purged[path] = self._simulation.scheduler.now, self._stood.pop(path, None)
 
     def wiped(self) -> None:
         """The state directory was deleted."""

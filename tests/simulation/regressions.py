@@ -344,4 +344,9 @@ REGRESSIONS = (
         "most nodes could not read a pin that one of another profile found whole: nobody evaluated it or gave it up",
         generation=2,
     ),
+    Regression(
+        1001912,
+        "no bug: old names were purged while a daemon, which had read their records, moved them into a segment",
+        generation=2,
+    ),
 )
