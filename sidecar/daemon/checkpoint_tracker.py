@@ -249,8 +249,8 @@ class CheckpointTracker:
         )
 
     def _passed_over(self, waiting: Sequence[Checkpoint], history: JournalState, task: str | None) -> Mapping[Key, str]:
-        """Return the checkpoints that would not be evaluated, and why."""
-        choice = self.choices.choose(waiting, history, task, self.unwanted or ())
+        """Return the checkpoints that would not be evaluated, and why. The last one of a finished training would be."""
+        choice = self.choices.choose(waiting, history, task, self.unwanted or (), over=self.done)
         return choice.passed | dict.fromkeys(self.unwanted or (), BEFORE_START)
 
     # -- what is known ---------------------------------------------------------------------------------------------

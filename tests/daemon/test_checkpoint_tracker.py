@@ -8,7 +8,7 @@ from daemon.worlds import found, given_up, holds, look, new_world, plan, scan_of
 
 from sidecar.checkpoints.scan import DiscoveredCheckpoint, ScanResult
 from sidecar.coordination.journal_state import JournalState
-from sidecar.daemon.checkpoint_tracker import EmptyDirectory, IncompleteEntries, ScanSelection
+from sidecar.daemon.checkpoint_tracker import CheckpointTracker, EmptyDirectory, IncompleteEntries, ScanSelection
 from sidecar.policy.selection import Selection
 from sidecar.protocol.records import Checkpoint
 
@@ -28,6 +28,19 @@ def test_what_vanished_is_given_up_when_no_look_finds_it_for_a_minute():
     state.apply(plan(1, members=(), settles=(given_up(1, "vanished"),)), 61.0)
     state.record_scan(look(2), (), 62.0, 0.0)
     assert view(state, 62.0).checkpoints.incomplete_since is None
+
+
+@pytest.mark.parametrize(("done", "verdict"), [(False, "skipped"), (True, "vanished")])
+def test_the_last_checkpoint_of_a_training_that_is_done_is_not_skipped(done, verdict):
+    """It is evaluated whatever its step. So another node that still has it whole may dispute its loss."""
+    state = new_world()
+    state.tracker = CheckpointTracker(choices=ScanSelection(Selection(every_steps=250)))
+    state.apply(plan(1, members=()), 0.0)
+    state.record_scan(look(100, 200), (), 1.0, 0.0)
+    state.tracker.note({}, done=done)
+    for now in (2.0, 4.0, 66.0):
+        state.record_scan(look(100), (), now, 0.0)
+    assert [(each.step, each.verdict) for each in view(state, 66.0).checkpoints.given_up] == [(200, verdict)]
 
 
 AWAY, UNREADABLE = look(missing=True), replace(look(), unknown={found(1).checkpoint.folder: "Input/output error"})

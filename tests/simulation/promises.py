@@ -606,7 +606,7 @@ class Promises:
         healthy = Counter(
             other.host.spec.kind
             for other, since in self._healthy(passing=True)
-            if now - since >= 4 * other.host.spec.settings.lease + 10.0 and other.daemon.state.node_state == "ready"
+            if now - since >= 4 * other.host.spec.settings.lease + 10.0 and other.daemon.state.shown_state == "ready"
         )
         return self._kinds()[kind] >= max(healthy.values(), default=0)
 

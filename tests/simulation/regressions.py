@@ -349,4 +349,14 @@ REGRESSIONS = (
         "no bug: old names were purged while a daemon, which had read their records, moved them into a segment",
         generation=2,
     ),
+    Regression(
+        1002166,
+        "the last checkpoint, damaged for one node and deleted by training, was skipped by every_steps, undisputed",
+        generation=2,
+    ),
+    Regression(
+        1002456,
+        "no bug: upgraded nodes decided, since the larger part of the nodes could not read the journal any more",
+        generation=2,
+    ),
 )
