@@ -26,7 +26,6 @@ OTHER_PROJECTS: Final = frozenset({"docs/scripts.md"})
 """Pages about other projects, whose files and names are not those of this repository."""
 
 FOREIGN: Final[Mapping[str, tuple[str, ...]]] = {
-    "nginx": ("auth_basic", "proxy_pass", "ssl_certificate"),
     "waitress": ("channel_timeout",),
     "JAX": ("multihost_utils", "process_allgather"),
     "TensorFlow": ("assign_add", "eval_actions", "evaluate_continuously", "get_file", "pss_evaluation_shards"),
@@ -34,6 +33,7 @@ FOREIGN: Final[Mapping[str, tuple[str, ...]]] = {
     "PyTorch": ("aux_head", "exact_match", "huggingface_hub", "sync_dist", "val_dataloader", "weight_g", "weight_norm"),
     "pandas, MLflow": ("read_csv", "start_run"),
     "users' names": ("global_step500", "model_1", "model_5", "model_final", "name_of_the_variable", "online_model"),
+    "Prometheus": ("basic_auth", "tls_config"),
     "names with an end": ("accuracy_lower", "accuracy_upper", "f1_score_0", "f1_score_1", "precision_0"),
     "names with more around them": ("hook_best", "pytorch_model_fsdp_0"),
 }

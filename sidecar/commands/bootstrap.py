@@ -77,8 +77,9 @@ def daemon_from_settings(
     clock: Clock,
     log: EventLog,
     publisher: Publisher,
+    scheme: str = "http",
 ) -> Daemon:
-    """Build a daemon and its storage thread from the settings. Neither runs yet."""
+    """Build a daemon and its storage thread from the settings. Neither runs yet. `scheme`: of this node's page."""
     return_large_blocks()
     identity = Identity(
         run=settings.run,
@@ -88,7 +89,7 @@ def daemon_from_settings(
         evaluation_code=source_digest(),
         role=decision,
         exports=export_rule(settings),
-        page_url=page_url(settings, environ),
+        page_url=page_url(settings, environ, scheme),
     )
     evaluates = decision.role == "worker"
     room = DiskBudget(settings.pin_max_bytes, settings.keep_free_bytes, partial(free_bytes, settings.run_dir))

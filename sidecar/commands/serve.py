@@ -31,7 +31,7 @@ from sidecar.errors import NodeNameTakenError, RunReplacedError, SettingsError, 
 from sidecar.policy.node_identity import advertised_host, node_name
 from sidecar.policy.roles import RoleDecision, decide_role
 from sidecar.publishing.evaluation_archive import ArchiveReader
-from sidecar.publishing.http import Server
+from sidecar.publishing.http import AccessFile, Server
 from sidecar.publishing.plain_structlog import structlog
 from sidecar.publishing.prometheus import Exporter
 from sidecar.publishing.publisher import Published, Publisher, failed_worker_log
@@ -63,6 +63,7 @@ def serve(settings: Settings, environ: Mapping[str, str], *, settings_file: Path
     if not settings.wait and not settings.checkpoint_dir.is_dir():
         similar = similar_folder(settings.checkpoint_dir) or "without --once it would be waited for"
         raise SettingsError(f"checkpoint_dir {str(settings.checkpoint_dir)!r} does not exist: {similar}")
+    access = AccessFile(settings.http_access)
     log = structlog.get_logger().bind(run=settings.run, node=node)
     published = Published({})
     registry = CollectorRegistry()
@@ -96,6 +97,7 @@ def serve(settings: Settings, environ: Mapping[str, str], *, settings_file: Path
             clock=clock,
             log=log,
             publisher=publisher,
+            scheme=access.access.scheme,
         )
         return _Life(daemon, inbox)
 
@@ -112,6 +114,7 @@ def serve(settings: Settings, environ: Mapping[str, str], *, settings_file: Path
         ready=lambda: published.unready,
         status=lambda: published.status,
         archive=archive,
+        access=access,
     )
     _listen(server, settings, node)
     if settings_file is not None:
@@ -143,7 +146,7 @@ def _listen(server: Server, settings: Settings, node: str) -> None:
     except SettingsError as error:
         if node_serving(settings) == node:
             raise NodeNameTakenError(
-                f"the daemon of run {settings.run!r} on node {node!r} runs already, see http://{settings.http}; a "
+                f"the daemon of run {settings.run!r} on node {node!r} runs already, at {settings.http}; a "
                 "second one on this machine needs another --node and another --http"
             ) from error
         raise

@@ -80,7 +80,7 @@ def advertised_host(
         ) from error
 
 
-def page_url(settings: "Settings", environ: Mapping[str, str]) -> str | None:
+def page_url(settings: "Settings", environ: Mapping[str, str], scheme: str = "http") -> str | None:
     """Return the URL of this node's status page for readers elsewhere: `page_url`, else made of the address of `http`.
 
     None for a port that is chosen at the start, or an address that only this machine reaches. Raises as
@@ -93,4 +93,4 @@ def page_url(settings: "Settings", environ: Mapping[str, str]) -> str | None:
         host = advertised_host(settings, environ)
     if not settings.http_port or is_loopback(host):
         return None
-    return f"http://{host}:{settings.http_port}/"
+    return f"{scheme}://{host}:{settings.http_port}/"

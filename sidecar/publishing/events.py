@@ -72,6 +72,8 @@ EVENTS: Final[Mapping[str, str]] = {
     "loop_was_stopped": "The daemon's process did not run for longer than a lease, as when a machine is suspended.",
     # HTTP
     "http_request_failed": "A view raised an exception, and its request was answered with 500: a bug.",
+    "http_access_failed": "The changed file of `http_access`, or a new certificate, cannot be used; the old one stays.",
+    "http_access_read": "The file of `http_access`, or a certificate, was changed, and new connections obey it.",
     "http_connection_failed": "A connection raised an exception and was closed: a bug.",
     "http_stopped": "The HTTP server ended because of an exception: a bug.",
     # End

@@ -14,7 +14,7 @@ from sidecar.settings.model import Settings
 from sidecar.settings.outputs import OutputSettings
 
 _TYPES: Final = {
-    **dict.fromkeys(("CheckpointDirectory", "StateDirectory", "LogDirectory", "OptionalDirectory", "Program"), "path"),
+    **dict.fromkeys(("CheckpointDirectory", "StateDirectory", "LogDirectory", "OptionalPath", "Program"), "path"),
     **dict.fromkeys(
         ("str", "RunName", "TaskReference", "FileName", "Host", "PortRange", "Address", "MarkerName", "StepPattern"),
         "text",

@@ -79,6 +79,9 @@ class Settings(OutputSettings):
     """Further names or globs that the HTTP server accepts in the `Host` header. Default: none are needed for addresses,
     names without a dot, this machine's own names and names of private networks. Any other name could belong to a page
     in a browser that attacks this daemon (DNS rebinding)."""
+    http_access: values.OptionalPath = None
+    """File with TLS, client certificates and passwords for the HTTP server, in the format of Prometheus'
+    `web.config.yml`; it is read again when it changes. Default: plain HTTP, since `http` lets nobody else in."""
     page_url: values.PageUrl | None = None
     """URL of this node's status page for people elsewhere; the pages of the other nodes link to it. Default: made of
     `http`, with the address of `host` in the place of 0.0.0.0; no link if only this machine reaches that."""

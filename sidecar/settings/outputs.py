@@ -19,7 +19,7 @@ class OutputSettings(BaseModel):
     remote_write: values.ReceiverUrl | None = None
     """URL to which every result is sent by Prometheus remote write, with its time, such as
     `http://prometheus:9090/api/v1/write`; it may hold `user:password@`. Default: only the user knows a receiver."""
-    tensorboard_dir: values.OptionalDirectory = None
+    tensorboard_dir: values.OptionalPath = None
     """Log directory of TensorBoard to which every result is written. Default: nothing is written unless asked for."""
     tensorboard_tags: Literal["metric", "keras"] = "metric"
     """Names of TensorBoard's series: those of the metrics, or those of tf_keras' `SidecarEvaluator` (`keras`). Default:

@@ -132,7 +132,7 @@ def _is_executable(value: Path) -> Path:
 _AbsolutePath = Annotated[Path, BeforeValidator(_absolute)]
 CheckpointDirectory = Annotated[_AbsolutePath, AfterValidator(_is_no_file)]
 StateDirectory = Annotated[_AbsolutePath, BeforeValidator(_beside_checkpoints), AfterValidator(_holds_no_checkpoints)]
-OptionalDirectory = Annotated[Path | None, BeforeValidator(_absolute)]
+OptionalPath = Annotated[Path | None, BeforeValidator(_absolute)]
 LogDirectory = Annotated[_AbsolutePath, BeforeValidator(_of_this_user)]
 Program = Annotated[_AbsolutePath, AfterValidator(_is_executable)]
 

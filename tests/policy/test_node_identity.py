@@ -84,3 +84,8 @@ def test_a_cluster_address_that_nobody_can_dial_is_refused(address):
 def test_the_page_of_a_node_is_where_others_reach_it(given, expected):
     """No page is linked that only this machine reaches."""
     assert page_url(settings(**given), IS_WORKER) == expected
+
+
+def test_the_page_of_a_node_has_the_scheme_of_its_port():
+    """A port with TLS answers nothing else."""
+    assert page_url(settings(http="10.0.0.9:19108"), {}, "https") == "https://10.0.0.9:19108/"

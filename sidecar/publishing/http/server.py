@@ -10,23 +10,26 @@ import asyncio
 import contextlib
 import ipaddress
 import socket
+import ssl
 import threading
 from collections import Counter
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, Protocol, TypeVar
 
 from prometheus_client import CollectorRegistry
 
 from sidecar.errors import SettingsError
 from sidecar.publishing.evaluation_archive.reader import ArchiveReader
+from sidecar.publishing.http.access import Access, AccessFile
 from sidecar.publishing.http.hosts import Hosts
-from sidecar.publishing.http.views import Request, Views
+from sidecar.publishing.http.views import UNAUTHORIZED, Request, Views
 from sidecar.publishing.plain_structlog import structlog
 from sidecar.system.addresses import dialled
 
 _log = structlog.get_logger()
+_T = TypeVar("_T")
 
 REQUEST_BYTES: Final = 32 * 1024
 """The most bytes of a request head. The connection is closed if it is longer."""
@@ -39,6 +42,8 @@ PER_CLIENT: Final = 32
 
 _BACKLOG: Final = 1024  # connections that wait in the kernel; if there are more, the client tries again after a second
 _LAST_PORT: Final = 65535
+_BLOCK_BYTES: Final = 4096
+_RECORD_BYTES: Final = 16 * 1024  # the most that TLS sends in one piece
 _LINGER_SECONDS: Final = 1.0  # to discard the body of a request: closing at once would reset the connection
 _CLOSE_SECONDS: Final = 2.0
 _ACCEPT_AGAIN_SECONDS: Final = 0.1  # after a failure
@@ -57,6 +62,7 @@ class Server:
         ready: Returns why the daemon is not ready, or None.
         status: Returns the content of /api/status and of the page, made by `publishing.report.status_json`.
         archive: Answers questions about all evaluations, for the curves of the page.
+        access: Who may use the port, and whether it speaks TLS.
         request_seconds: The time in which a client must send its request, and again to receive the answer.
     """
 
@@ -71,8 +77,10 @@ class Server:
         ready: Callable[[], str | None],
         status: Callable[[], dict[str, Any]],
         archive: ArchiveReader,
+        access: AccessFile | None = None,
         request_seconds: float = 10.0,
     ) -> None:
+        self._access = access or AccessFile(None)
         self._host = host.strip("[]")
         self._port = port
         self._hosts = Hosts([self._host, *names])
@@ -92,18 +100,22 @@ class Server:
             raise self._refusal(error.strerror or str(error)) from error
         self._bound = listener.getsockname()[1]
         loop, stopped = asyncio.new_event_loop(), asyncio.Event()
-        connections = _Connections(self._views, self._request_seconds)
+        connections = _Connections(self._views, self._access, self._request_seconds)
         thread = threading.Thread(
             target=_run, args=(loop, connections.serve(listener, stopped)), name="http", daemon=True
         )
         self._running = loop, stopped, thread
         thread.start()
         threading.Thread(target=self._learn_own_names, name="http-names", daemon=True).start()
+        threading.Thread(target=self._keep_access_current, name="http-access", daemon=True).start()
 
     def _learn_own_names(self) -> None:
         """Look up the machine's names until the resolver answers: the daemon may start before the network."""
         while not self._hosts.learn_own_names() and not self._closed.wait(_RESOLVE_AGAIN_SECONDS):
             pass
+
+    def _keep_access_current(self) -> None:
+        self._access.keep_current(self._closed)
 
     def _refusal(self, reason: str) -> SettingsError:
         return SettingsError(
@@ -115,7 +127,7 @@ class Server:
     def url(self) -> str:
         """Return the URL of the server on this machine, such as `http://127.0.0.1:19108`. Only after `start`."""
         assert self._running is not None, "start() comes first"
-        return f"http://{_netloc(dialled(self._host), self._bound)}"
+        return f"{self._access.access.scheme}://{_netloc(dialled(self._host), self._bound)}"
 
     def close(self) -> None:
         """Stop listening and close every connection. A second call does nothing."""
@@ -160,16 +172,110 @@ def _run(loop: asyncio.AbstractEventLoop, serving: Any) -> None:
         loop.close()
 
 
+class _Stream(Protocol):
+    """Receive and send bytes."""
+
+    async def receive(self) -> bytes:
+        """Return the next bytes; none at the end."""
+
+    async def send(self, data: bytes) -> None:
+        """Send all bytes."""
+
+    async def end(self) -> None:
+        """Tell the client that nothing more comes."""
+
+
+async def _open_stream(connection: socket.socket, access: Access) -> _Stream:
+    """Return the stream of a connection, after the handshake if it is one of TLS.
+
+    Raises `OSError` for a client that has not the certificate which is asked of it.
+    """
+    if access.tls is None:
+        return _Plain(connection)
+    stream = _Encrypted(connection, access.tls)
+    if not access.allows(await stream.shake_hands()):
+        raise ConnectionRefusedError("the client's certificate has none of client_allowed_sans")
+    return stream
+
+
+class _Plain:
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection, self._loop = connection, asyncio.get_running_loop()
+
+    async def receive(self) -> bytes:
+        return await self._loop.sock_recv(self._connection, _BLOCK_BYTES)
+
+    async def send(self, data: bytes) -> None:
+        await self._loop.sock_sendall(self._connection, data)
+
+    async def end(self) -> None:
+        self._connection.shutdown(socket.SHUT_WR)
+
+
+class _Encrypted:
+    def __init__(self, connection: socket.socket, context: ssl.SSLContext) -> None:
+        self._plain = _Plain(connection)
+        self._received, self._to_send = ssl.MemoryBIO(), ssl.MemoryBIO()
+        self._tls = context.wrap_bio(self._received, self._to_send, server_side=True)
+
+    async def shake_hands(self) -> Mapping[str, object]:
+        """Agree on a key, and return the client's certificate, whose issuer was verified; empty if it sent none."""
+        await self._until_done(self._tls.do_handshake)
+        return self._tls.getpeercert() or {}
+
+    async def receive(self) -> bytes:
+        try:
+            return await self._until_done(lambda: self._tls.read(_BLOCK_BYTES))
+        except ssl.SSLZeroReturnError:
+            return b""
+
+    async def send(self, data: bytes) -> None:
+        left = memoryview(data)
+        while left:
+            left = left[await self._until_done(partial(self._tls.write, left[:_RECORD_BYTES])) :]
+
+    async def end(self) -> None:
+        with contextlib.suppress(ssl.SSLWantReadError):  # the client need not answer
+            self._tls.unwrap()
+        await self._flush()
+        await self._plain.end()
+
+    async def _until_done(self, step: Callable[[], _T]) -> _T:
+        """Return the result of a step of TLS, once what it sends is sent and what it needs has come."""
+        while True:
+            try:
+                result = step()
+            except ssl.SSLWantReadError:
+                await self._flush()
+                if block := await self._plain.receive():
+                    self._received.write(block)
+                else:
+                    self._received.write_eof()
+            except ssl.SSLError:
+                await self._flush()  # an alert says why
+                raise
+            else:
+                await self._flush()
+                return result
+
+    async def _flush(self) -> None:
+        if data := self._to_send.read():
+            await self._plain.send(data)
+
+
 class _Connections:
     """Hold all connections, the oldest first."""
 
-    def __init__(self, views: Views, request_seconds: float) -> None:
+    def __init__(self, views: Views, access: AccessFile, request_seconds: float) -> None:
         self._views = views
+        self._access = access
         self._request_seconds = request_seconds
         self._clients: dict[asyncio.Task[None], str] = {}
         self._answered: set[asyncio.Task[None]] = set()  # the clients whose request is complete
         # Builds slow answers, so that probes do not wait for them. Two threads, since Python runs one at a time.
         self._makers = ThreadPoolExecutor(2, thread_name_prefix="http-answer")
+        # Compares passwords, each of which takes 50 ms, so that wrong ones take one core at most.
+        self._logins = ThreadPoolExecutor(1, thread_name_prefix="http-login")
 
     async def serve(self, listener: socket.socket, stopped: asyncio.Event) -> None:
         """Accept connections until `stopped`."""
@@ -180,7 +286,8 @@ class _Connections:
             task.cancel()
         await asyncio.gather(*ending, return_exceptions=True)
         listener.close()
-        self._makers.shutdown(wait=False, cancel_futures=True)
+        for threads in (self._makers, self._logins):
+            threads.shutdown(wait=False, cancel_futures=True)
 
     async def _accept(self, listener: socket.socket) -> None:
         loop = asyncio.get_running_loop()
@@ -218,22 +325,25 @@ class _Connections:
 
     async def _serve(self, connection: socket.socket) -> None:
         """Answer one request. The connection is closed when this ends, also by an exception."""
-        loop, task = asyncio.get_running_loop(), asyncio.current_task()
+        loop, task, access = asyncio.get_running_loop(), asyncio.current_task(), self._access.access
         assert task is not None
         try:
             async with asyncio.timeout(self._request_seconds):
-                head = await _read_head(connection)
+                stream = await _open_stream(connection, access)
+                head = await _read_head(stream)
             if not head:
                 return
             self._answered.add(task)
-            request = Request(head)
-            if request.is_quick:
+            request = Request(head, access.headers)
+            if not await self._is_welcome(request, access):
+                answer = request.written(UNAUTHORIZED)
+            elif request.is_quick:
                 answer = self._views.answer(request)
             else:
                 answer = await loop.run_in_executor(self._makers, self._views.answer, request)
             async with asyncio.timeout(self._request_seconds):
-                await loop.sock_sendall(connection, answer)
-            connection.shutdown(socket.SHUT_WR)
+                await stream.send(answer)
+                await stream.end()
             async with asyncio.timeout(_LINGER_SECONDS):
                 while await loop.sock_recv(connection, REQUEST_BYTES):
                     pass
@@ -242,12 +352,19 @@ class _Connections:
         except Exception:  # noqa: BLE001 - a bug in one connection must not end the server
             _log.exception("http_connection_failed")
 
+    async def _is_welcome(self, request: Request, access: Access) -> bool:
+        """Return whether the client may have the answer. A request that cannot be parsed is refused anyway."""
+        if not request.parsed or request.is_probe or access.knows(request.authorization):
+            return True
+        if not request.authorization:
+            return False
+        return await asyncio.get_running_loop().run_in_executor(self._logins, access.admits, request.authorization)
 
-async def _read_head(connection: socket.socket) -> bytes:
+
+async def _read_head(stream: _Stream) -> bytes:
     """Return the request line and the headers, up to the empty line. Return nothing if they are too long or missing."""
-    loop = asyncio.get_running_loop()
     head = bytearray()
-    while block := await loop.sock_recv(connection, 4096):
+    while block := await stream.receive():
         head += block
         if len(head) > REQUEST_BYTES:
             return b""

@@ -6,10 +6,11 @@ touch storage and never wait for the daemon's loop.
 
 import io
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cached_property, partial
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote
 
@@ -55,13 +56,15 @@ class Request(BaseHTTPRequestHandler):
 
     Args:
         head: The request line and the headers, with the empty line that ends them.
+        added: Headers of the answer, in addition to the usual ones or in their place.
     """
 
     default_request_version = "HTTP/1.0"  # so that a refusal always has a status line
     error_content_type = TEXT
     error_message_format = "%(message)s\n"
 
-    def __init__(self, head: bytes) -> None:
+    def __init__(self, head: bytes, added: Mapping[str, str] = MappingProxyType({})) -> None:
+        self._added = added
         self.rfile = io.BytesIO(head)
         self.wfile = self._output = io.BytesIO()
         self.client_address = ("", 0)
@@ -83,6 +86,17 @@ class Request(BaseHTTPRequestHandler):
     def is_quick(self) -> bool:
         """Return whether the answer takes no time to build: that of a probe, or a refusal."""
         return not self.parsed or self.place in _PROBES
+
+    @property
+    def is_probe(self) -> bool:
+        """Return whether this asks only whether the daemon is alive or ready, which probes do without a password."""
+        return self.parsed and self.place in _PROBES
+
+    @property
+    def authorization(self) -> str:
+        """Return the header with user and password; empty if there is none, or more than one."""
+        found = self.headers.get_all("Authorization", []) if self.parsed else []
+        return found[0] if len(found) == 1 else ""
 
     @property
     def output(self) -> bytes:
@@ -107,8 +121,9 @@ class Request(BaseHTTPRequestHandler):
 
     def end_headers(self) -> None:
         """Add what every answer has, also a refusal that the parser of the standard library writes."""
-        self.send_header("X-Content-Type-Options", "nosniff")
-        self.send_header("Content-Security-Policy", CONTENT_SECURITY_POLICY)
+        usual = {"X-Content-Type-Options": "nosniff", "Content-Security-Policy": CONTENT_SECURITY_POLICY}
+        for name, value in (usual | dict(self._added)).items():
+            self.send_header(name, value)
         super().end_headers()
 
     def version_string(self) -> str:
@@ -117,6 +132,12 @@ class Request(BaseHTTPRequestHandler):
 
     def log_message(self, *_: Any) -> None:
         """Write no access log: a scraper calls every few seconds."""
+
+
+UNAUTHORIZED: Final = response(HTTPStatus.UNAUTHORIZED, "user and password, please\n")._replace(
+    headers=(("WWW-Authenticate", 'Basic realm="sidecar", charset="UTF-8"'),)
+)
+"""The answer to a request without a user and password that the settings know."""
 
 
 class Views:
