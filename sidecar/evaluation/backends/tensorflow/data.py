@@ -58,6 +58,11 @@ class Batches(EvalSetReader):
         self.negatives += np.array([_negatives(labels, "i"), _negatives(weights, "if")])
 
     @property
+    def notes(self) -> tuple[str, ...]:
+        """Return notes on what the source leaves out."""
+        return self._datasets.notes
+
+    @property
     def division(self) -> Division:
         """Return `own` if batches depend on the number of workers, else `batches`: batches of files end with a file."""
         return "own" if self._datasets.sharding == "own" else "batches"
@@ -89,6 +94,11 @@ class DatasetSource:
     def sharding(self) -> Sharding:
         """Return how the data are divided among the ranks."""
         return self._source.sharding
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Return notes on what the source leaves out."""
+        return self._source.notes
 
     def sample(self) -> Batch | None:
         """Return the first batch before `prepare`, or `None` if this rank has none; `first` prepares it."""

@@ -28,10 +28,11 @@ _LOCK: Final = threading.Lock()  # the class of stores is changed while a file i
 
 @dataclass(slots=True)
 class FileContents:
-    """Hold the names of the values of a file that were read."""
+    """Hold the names of the values of a file that were read, and the types of the floats among them."""
 
     path: str
     read: set[str] = field(default_factory=set)
+    types: set[str] = field(default_factory=set)
     names: list[tuple[str, str]] = field(default_factory=list)  # of each layer in the model, and in the file
 
     def unused(self) -> list[Unused]:
@@ -64,7 +65,7 @@ def recorded(model: Any, path: str, may_lack: Callable[[Any], bool]) -> Iterator
         from keras.src.saving import saving_lib
     contents = FileContents(path)
     layers = list({id(layer): layer for layer in (*layers_of(model), *metrics_of(model))}.values())
-    with _LOCK, _get_replaced(saving_lib.H5IOStore, contents.read):
+    with _LOCK, _get_replaced(saving_lib.H5IOStore, contents):
         try:
             for layer in layers:
                 object.__setattr__(layer, _HOOK, partial(_load, layer, getattr(layer, _HOOK), contents, may_lack))
@@ -85,34 +86,36 @@ def _load(layer: Any, load: Any, contents: FileContents, may_lack: Callable[[Any
 
 
 class _Recorded(h5py.Group):  # type: ignore[misc] # h5py is not typed
-    """Record the names of the values that are taken from a group."""
+    """Record the names and types of the values that are taken from a group."""
 
-    def __init__(self, group: Any, read: set[str]) -> None:
+    def __init__(self, group: Any, contents: FileContents) -> None:
         super().__init__(group.id)
-        self._read = read
+        self._contents = contents
 
     def __getitem__(self, name: Any) -> Any:
         found = super().__getitem__(name)
         if isinstance(found, h5py.Dataset):
-            self._read.add(str(found.name).lstrip("/"))
+            self._contents.read.add(str(found.name).lstrip("/"))
+            stored = str(found.attrs.get("dtype", found.dtype))  # HDF5 itself has no bfloat16
+            self._contents.types |= {stored} if "float" in stored else set()
         return found
 
 
 @contextlib.contextmanager
-def _get_replaced(store_class: Any, read: set[str]) -> Iterator[None]:
+def _get_replaced(store_class: Any, contents: FileContents) -> Iterator[None]:
     """Let the stores of Keras record what is read from the groups that they open."""
     originals = {name: vars(each)[name] for each, name in _openers(store_class)}
 
     def get(store: Any, path: str) -> Any:
         found = originals["get"](store, path)
         if isinstance(found, h5py.Group):  # tf_keras
-            return _Recorded(found, read)
-        _record(store, read)
+            return _Recorded(found, contents)
+        _record(store, contents)
         return found
 
     def get_h5_group(store: Any, path: str) -> None:  # of another shard
         originals["_get_h5_group"](store, path)
-        _record(store, read)
+        _record(store, contents)
 
     replaced = {"get": get, "_get_h5_group": get_h5_group}
     try:
@@ -132,10 +135,10 @@ def _openers(store_class: Any) -> Iterator[tuple[Any, str]]:
             yield each, "_get_h5_group"
 
 
-def _record(store: Any, read: set[str]) -> None:
+def _record(store: Any, contents: FileContents) -> None:
     group = getattr(store, "_h5_entry_group", None)  # in Keras 3
     if isinstance(group, h5py.Group):
-        store._h5_entry_group = _Recorded(group, read)  # noqa: SLF001 - the only place of the group
+        store._h5_entry_group = _Recorded(group, contents)  # noqa: SLF001 - the only place of the group
 
 
 def _opened(path: str) -> Iterator[Any]:

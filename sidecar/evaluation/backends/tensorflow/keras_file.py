@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
+import tensorflow as tf
 from numpy.typing import NDArray
 
 from sidecar.evaluation.backends.tensorflow.completeness import NONE, Exceptions, Restored, require_same_layers
@@ -86,6 +87,7 @@ def load(model: Any, variables: list[Any], path: str, *, model_of: int, exceptio
         exceptions.require(path, unused)
         require_same_layers(model, contents.names, path)
         notes = exceptions.notes(unused, [variable for variable, _ in kept]) + compare_configuration(model, path)
+        notes += _type_notes(variables, contents.types)
         return Restored(load_assets(model, path) if path.endswith(_ARCHIVE) else [], notes)
     names = [name_of(variable) for variable in missing]
     hint = advice(by_file(path), model_of=model_of) or advice_against(names) or _ADVICE
@@ -95,6 +97,15 @@ def load(model: Any, variables: list[Any], path: str, *, model_of: int, exceptio
         f"{listed(names)}. ",
         remedy=hint + ".",
     )
+
+
+def _type_notes(variables: list[Any], stored: set[str]) -> tuple[str, ...]:
+    """Return a note if floats are stored with another type than the model has, since Keras converts them."""
+    used = {tf.as_dtype(variable.dtype).name for variable in variables}
+    if not stored - used:
+        return ()
+    types = ", ".join(sorted(name for name in used if "float" in name))
+    return (f"weights are stored as {', '.join(sorted(stored - used))} and evaluated as {types}, the model's type",)
 
 
 def _load(model: Any, path: str, model_of: int) -> None:

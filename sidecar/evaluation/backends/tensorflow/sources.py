@@ -50,6 +50,7 @@ class Source:
         self._files: RecordFiles | None = None
         self._generated: GeneratorSource | None = None
         self._paths: list[str] = []
+        self.notes: tuple[str, ...] = ()
         self.sharding: Sharding = "own" if eval_set.shards_itself else "batches"
         data = self._call(eval_set)
         if isinstance(data, RecordFiles):
@@ -151,6 +152,7 @@ class Source:
             raise EvaluationError(
                 "task_error", f"eval set {self._name!r} repeats for ever: remove .repeat(), or add .take(n)"
             )
+        self.notes = _notes_on(data, is_part=self.sharding == "own")
         return data
 
     def _generate(self, iterator: Iterator[Any], make: Callable[[], Iterator[Any]]) -> Any:
@@ -209,6 +211,26 @@ def _find(name: str, files: RecordFiles) -> list[str]:
     for path in all_paths:
         sys.audit(DATA_FILE, path)
     return sorted(all_paths)
+
+
+def _notes_on(dataset: Any, *, is_part: bool) -> tuple[str, ...]:
+    """Return a note if a dataset, or one that it is made of, batches its examples and drops the last ones.
+
+    `is_part`: other ranks have other examples, and all must return the same note.
+    """
+    datasets = [dataset]
+    for each in datasets:
+        datasets += each._inputs()  # noqa: SLF001 - tf.data has no other way to the parts of a pipeline
+        parts = (getattr(each, name, None) for name in ("_drop_remainder", "_batch_size"))
+        drops, size = (None if part is None else tf.get_static_value(part) for part in parts)
+        if not drops or size is None:
+            continue
+        count = int(each._inputs()[0].cardinality())  # noqa: SLF001
+        dropped = count % int(size) if count >= 0 and not is_part else None
+        if dropped != 0:
+            how_many = "examples, if its last batch is short" if dropped is None else f"{dropped} of {count} examples"
+            return (f"the data leaves out {how_many}: batch(…, drop_remainder=True) drops the last ones",)
+    return ()
 
 
 def _with_tuples(data: Any) -> Any:

@@ -137,3 +137,22 @@ def test_damaged_values_are_told_from_a_model_that_does_not_fit(digits, tmp_path
     content[at.byte_offset : at.byte_offset + at.size] = b"\xff" * at.size
     (tmp_path / "m.weights.h5").write_bytes(content)
     assert restore_refusal(model, tmp_path / "m.weights.h5")[0] == "corrupt"
+
+
+@pytest.mark.parametrize("name", ["m.weights.h5", "m.keras"])
+def test_weights_of_another_precision_are_noted(digits, tmp_path, name):
+    """Keras converts them; bfloat16, which HDF5 lacks, is told from float16."""
+    del digits
+    import keras
+
+    from sidecar.evaluation.backends.tensorflow.restore import restore
+
+    def model(dtype):
+        return keras.Sequential([keras.Input((3,)), keras.layers.Dense(2, dtype=dtype, name="d")])
+
+    for stored, used in (("float16", "float32"), ("bfloat16", "float32"), ("float32", "float16")):
+        saved = model(stored)
+        path = str(tmp_path / f"{stored}-{name}")
+        (saved.save if name.endswith(".keras") else saved.save_weights)(path)
+        assert f"stored as {stored} and evaluated as {used}" in restore(model(used), path, None).notes[-1]
+        assert not any("stored as" in note for note in restore(model(stored), path, None).notes)

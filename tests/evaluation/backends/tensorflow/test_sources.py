@@ -99,3 +99,17 @@ def test_what_tfrecords_does_not_know():
         tfrecords("a", compression="gzip")
     with pytest.raises(TaskError, match=r"tfrecords\(\[\]\)"):
         tfrecords([])
+
+
+def test_examples_that_batching_drops_are_noted(numbers, batches):
+    """Keras' own `evaluate` leaves them out as well; the note says how many, where the pipeline knows it."""
+
+    def notes(change, count=10):
+        return batches(lambda: change(numbers(count)()), batch_size=None).notes
+
+    (note,) = notes(lambda data: data.batch(4, drop_remainder=True).map(lambda x, y: (x + 1, y)).prefetch(1))
+    assert "2 of 10 examples" in note
+    (note,) = notes(lambda data: data.filter(lambda x, _: x > 1).padded_batch(4, drop_remainder=True))
+    assert "if its last batch is short" in note
+    assert notes(lambda data: data.batch(4, drop_remainder=True), count=8) == ()
+    assert notes(lambda data: data.batch(4)) == ()
