@@ -25,6 +25,7 @@ HERE = Path(__file__).parent
 RESULTS = HERE / "results"
 TOPICS = (
     "latency",
+    "checks",
     "sinks",
     "scaling",
     "torch",

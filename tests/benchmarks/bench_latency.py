@@ -18,8 +18,7 @@ daemon idles: a plain process, warm, with all cores and the data in memory, that
 function (forward, loss, accuracy). Both read one clock. The two workers are two daemons with one core and one
 thread each. Times in seconds; phases are medians of `sidecar history`, `rest` is what they do not explain: the
 outcome's way to storage and back, the snapshot, the answer. Nobody asks for `/metrics` before the outcome is in
-storage, since answering takes a core's time from the evaluation. The rows of checks compare evaluations of the net
-with PyTorch in one process, 100 batches of 64: with the first batches evaluated twice and in halves, and without."""
+storage, since answering takes a core's time from the evaluation."""
 
 
 def measure(quick):
@@ -35,14 +34,10 @@ def measure(quick):
     with scratch() as folder:
         peer, by_keras = _peer(folder, rounds)
     measured = {"1 worker": one, "2 workers, a core each": two, "1 worker, XLA auto-jit": xla, "tf_keras": peer}
-    with scratch() as folder, Child("checks_torch.py", folder=folder, BENCH_EXAMPLES="6400") as child:
-        checked = _with_checks(child, 3 if quick else 15)
     rows = [row(name, *each) for name, each in measured.items()]
-    rows += [(f"checks, {name} evaluation", *each, *[""] * (len(PHASES) + 1)) for name, each in checked.items()]
     figures = [
         Figure("1 worker, median over the floor", ratio(one), 1.15),
         Figure("2 workers on 2 cores, median over the floor", ratio(two), 1.20),
-        Figure("checks: a later evaluation over one without", checked["later"][-1], 1.02),
     ]
     over = statistics.median(peer[0]) / by_keras
     peers = f"to the end of its evaluation: {over:.2f} × its own warm `model.evaluate` ({by_keras:.3f} s)"
@@ -72,17 +67,6 @@ def ours(saver, floor, folder, rounds, nodes, task="conv.py"):
     check_workers(done, len(nodes))
     _check_same([row["metrics"]["test"]["accuracy"]["value"] for row in done], accuracies)
     return latencies, floors, phases(done, statistics.median(latencies))
-
-
-def _with_checks(child, rounds):
-    """Median and maximum of evaluations with checks, median of those without, and the ratio of the medians."""
-    turns = [(child.ask(checks=True), child.ask(checks=False)) for _ in range(rounds + 1)][1:]  # the first is cold
-    found = {}
-    for name in ("first", "later"):
-        ours, plain = ([answer[name] for answer in answers] for answers in zip(*turns, strict=True))
-        middle, of_plain = statistics.median(ours), statistics.median(plain)
-        found[name] = middle, max(ours), of_plain, middle / of_plain
-    return found
 
 
 def _peer(folder, rounds):
