@@ -35,17 +35,11 @@ class CandidateDecision:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CandidateDecider:
-    """Decide about the candidates in one directory.
+    """Decide about the candidates in one directory."""
 
-    Args:
-        root: The directory: the checkpoint directory itself, or its sub-folder `below`.
-        below: The path of the directory from the checkpoint directory; empty: that directory itself.
-        rules: The settings by which checkpoints are found.
-    """
-
-    root: Path
-    below: str
-    rules: DiscoveryRules
+    root: Path  # the directory: the checkpoint directory itself, or its sub-folder `below`
+    below: str  # the path of the directory from the checkpoint directory; empty: that directory itself
+    rules: DiscoveryRules  # the settings by which checkpoints are found
 
     def named(self, name: str) -> str:
         """Return the full name of a checkpoint in the directory: its path from the checkpoint directory."""

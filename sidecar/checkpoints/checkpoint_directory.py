@@ -11,8 +11,7 @@ from itertools import chain
 from typing import Final, TypeVar
 
 from sidecar.checkpoints.checkpoint_glob import NOT_ENTERED
-from sidecar.checkpoints.directory_index import DirectoryIndex
-from sidecar.checkpoints.file_comparison import FileComparison
+from sidecar.checkpoints.directory_index import DirectoryIndex, FileComparison
 from sidecar.checkpoints.file_group import MarkerGroup, group_of
 from sidecar.checkpoints.file_group_reader import FileGroupReader, FileGroupReading
 from sidecar.checkpoints.formats.checkpoint_state import StateFile
@@ -54,22 +53,14 @@ class _ReadArguments:
 
 @dataclass(slots=True, kw_only=True)
 class _GroupReadings:
-    """Read groups, so that no group waits for another one.
+    """Read groups, so that no group waits for another one."""
 
-    Args:
-        brief: Reads within a brief budget of work.
-        thorough: Reads within the whole budget.
-        open: Opens the directory.
-        calls: Makes calls that may hang.
-        longer: Makes those calls that take long, one at a time and without waiting.
-        long: The groups that wait for their turn to be read at length, in this order.
-    """
-
-    brief: FileGroupReader
-    thorough: FileGroupReader
-    open: Callable[[], AbstractContextManager[int]]
-    calls: Calls
-    longer: Calls
+    brief: FileGroupReader  # reads within a brief budget of work
+    thorough: FileGroupReader  # reads within the whole budget
+    open: Callable[[], AbstractContextManager[int]]  # opens the directory
+    calls: Calls  # makes calls that may hang
+    longer: Calls  # makes those calls that take long, one at a time and without waiting
+    # The groups that wait for their turn to be read at length, in this order
     long: dict[str, None] = field(default_factory=dict)
     _late: set[str] = field(default_factory=set)  # groups whose reading did not come to an end in the last scan
 

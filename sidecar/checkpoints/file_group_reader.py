@@ -29,40 +29,27 @@ _OLD_SECONDS: Final = 3600.0  # far more than the difference between the clocks 
 
 @dataclass(slots=True, kw_only=True)
 class FileGroupReading:
-    """Hold the result of reading a group of files.
+    """Hold the result of reading a group of files."""
 
-    Args:
-        listing: The files, or None if they could not be listed.
-        candidates: The candidates of the group.
-        reasons: (name, reason) of each candidate that is not complete.
-        given_up: Candidates that are given up as corrupt.
-        unknown: Why checkpoints that were found before cannot be read now, by their folder names.
-        again: Whether the group should soon be read once more.
-    """
-
-    listing: Listing | None = None
-    candidates: list[KnownCandidate] = field(default_factory=list)
+    listing: Listing | None = None  # the files, or None if they could not be listed
+    candidates: list[KnownCandidate] = field(default_factory=list)  # the candidates of the group
+    # (name, reason) of each candidate that is not complete
     reasons: list[tuple[str, str]] = field(default_factory=list)
-    given_up: list[Settlement] = field(default_factory=list)
+    given_up: list[Settlement] = field(default_factory=list)  # candidates that are given up as corrupt
+    # Why checkpoints that were found before cannot be read now, by their folder names
     unknown: dict[str, str] = field(default_factory=dict)
-    again: bool = False
+    again: bool = False  # whether the group should soon be read once more
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileGroupReader:
-    """Read groups of files in one directory.
+    """Read groups of files in one directory."""
 
-    Args:
-        top: The checkpoint directory.
-        decider: Decides about candidates in the directory whose groups are read: `top` itself, or a sub-folder.
-        clock: The clock of this node, to compare with the times of files.
-        work: Makes the budget for each inspection.
-    """
-
-    top: Path
+    top: Path  # the checkpoint directory
+    # Decides about candidates in the directory whose groups are read: `top` itself, or a sub-folder
     decider: CandidateDecider
-    clock: Clock
-    work: Callable[[], WorkBudget] = WorkBudget
+    clock: Clock  # the clock of this node, to compare with the times of files
+    work: Callable[[], WorkBudget] = WorkBudget  # makes the budget for each inspection
 
     def read(
         self,

@@ -10,30 +10,20 @@ from sidecar.errors import CheckpointError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KnownCandidate:
-    """Hold the facts about one candidate that are retained between two scans.
+    """Hold the facts about one candidate that are retained between two scans."""
 
-    Args:
-        format: The format of its files.
-        name: The name in its directory.
-        files: All its files. Once the checkpoint is complete, only the files that it needs.
-        unchanged_since: The time since when these files have not changed.
-        inspected_at: The time when the files were last read.
-        verdict: The result of reading the files; None once the checkpoint is complete.
-        accepted: Whether the files count as complete, so that no more time has to pass.
-        given_up: Whether the candidate was reported as corrupt.
-        found: The complete checkpoint, once the candidate is one.
-        left_out: Why the checkpoint is not evaluated: it has the training state of another one, or is no checkpoint.
-    """
-
-    format: Format
-    name: str
+    format: Format  # the format of its files
+    name: str  # the name in its directory
+    # All its files. Once the checkpoint is complete, only the files that it needs.
     files: tuple[File, ...]
-    unchanged_since: float
-    inspected_at: float
+    unchanged_since: float  # the time since when these files have not changed
+    inspected_at: float  # the time when the files were last read
+    # The result of reading the files; None once the checkpoint is complete
     verdict: Inspection | CheckpointError | None
-    accepted: bool = False
-    given_up: bool = False
-    found: DiscoveredCheckpoint | None = None
+    accepted: bool = False  # whether the files count as complete, so that no more time has to pass
+    given_up: bool = False  # whether the candidate was reported as corrupt
+    found: DiscoveredCheckpoint | None = None  # the complete checkpoint, once the candidate is one
+    # Why the checkpoint is not evaluated: it has the training state of another one, or is no checkpoint
     left_out: str | None = None
 
     @property

@@ -27,22 +27,15 @@ _GONE: Final = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)  # the last two: a fil
 
 
 class Subfolders:
-    """Hold the sub-folders of the checkpoint directory, and decide which of them each scan reads.
-
-    Args:
-        root: The checkpoint directory, above all sub-folders.
-        new: Creates the directory of a path from `root`.
-        never: The path of the sub-folder that holds the state, in which nothing is a checkpoint.
-        full_sweep_seconds: Every sub-folder is scanned again within this time.
-    """
+    """Hold the sub-folders of the checkpoint directory, and decide which of them each scan reads."""
 
     def __init__(
         self,
-        root: CheckpointDirectory,
-        new: Callable[[str], CheckpointDirectory],
+        root: CheckpointDirectory,  # the checkpoint directory, above all sub-folders
+        new: Callable[[str], CheckpointDirectory],  # creates the directory of a path from `root`
         *,
-        never: str | None = None,
-        full_sweep_seconds: float,
+        never: str | None = None,  # the path of the sub-folder that holds the state, in which nothing is a checkpoint
+        full_sweep_seconds: float,  # every sub-folder is scanned again within this time
     ) -> None:
         self._root = root
         self._new = new

@@ -16,19 +16,12 @@ from sidecar.system.clock import Clock
 
 @dataclass(slots=True)
 class WatchedCatalog:
-    """Hold a catalog and the watch of its directory.
+    """Hold a catalog and the watch of its directory."""
 
-    Args:
-        catalog: Scans the checkpoints and the pins.
-        watch: Reports file events; None: there are no events, so each scan covers everything.
-        clock: The clock of this node.
-        sweep_seconds: Seconds between scans that go beyond the names that file events reported.
-    """
-
-    catalog: Catalog
-    watch: Watch | None
-    clock: Clock
-    sweep_seconds: float = 2.0
+    catalog: Catalog  # scans the checkpoints and the pins
+    watch: Watch | None  # reports file events; None: there are no events, so each scan covers everything
+    clock: Clock  # the clock of this node
+    sweep_seconds: float = 2.0  # seconds between scans that go beyond the names that file events reported
     _hints: set[str] = field(default_factory=set)  # names that changed since a scan succeeded
     _swept_at: float = float("-inf")
     _renamed: RenamedCheckpoints = field(default_factory=RenamedCheckpoints)

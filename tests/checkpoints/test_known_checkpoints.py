@@ -3,7 +3,7 @@
 from dataclasses import replace
 from pathlib import Path
 
-from sidecar.checkpoints.known_checkpoints import KnownCheckpoints
+from sidecar.checkpoints.catalog import KnownCheckpoints
 from sidecar.checkpoints.scan import DiscoveredCheckpoint
 from sidecar.protocol.records import Checkpoint
 

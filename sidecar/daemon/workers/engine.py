@@ -66,25 +66,15 @@ class Engine(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerLaunch:
-    """Describe how worker processes are started on this node.
+    """Describe how worker processes are started on this node."""
 
-    Args:
-        interpreter: The Python of the worker processes.
-        traits: Those of the framework that they import.
-        environment: The environment of the daemon, which is adapted for each worker.
-        changes: Variables to set or, if None, to remove.
-        devices: CUDA_VISIBLE_DEVICES of each replica's workers.
-        logs: The folder of the logs.
-        directory: The current directory of the worker processes.
-    """
-
-    interpreter: str
-    traits: FrameworkTraits
-    environment: Mapping[str, str]
-    changes: Mapping[str, str | None]
-    devices: Sequence[str]
-    logs: Path
-    directory: str
+    interpreter: str  # the Python of the worker processes
+    traits: FrameworkTraits  # those of the framework that they import
+    environment: Mapping[str, str]  # the environment of the daemon, which is adapted for each worker
+    changes: Mapping[str, str | None]  # variables to set or, if None, to remove
+    devices: Sequence[str]  # CUDA_VISIBLE_DEVICES of each replica's workers
+    logs: Path  # the folder of the logs
+    directory: str  # the current directory of the worker processes
 
 
 class Start(Protocol):

@@ -35,22 +35,14 @@ def thread_variables(threads: int) -> dict[str, str]:
 
 
 def worker_environment(
-    base: Mapping[str, str],
+    base: Mapping[str, str],  # the daemon's environment
     *,
-    traits: FrameworkTraits,
-    devices: str,
-    hosts: Iterable[str],
-    changes: Mapping[str, str | None],
+    traits: FrameworkTraits,  # those of the framework that the worker evaluates with
+    devices: str,  # CUDA_VISIBLE_DEVICES: one GPU, or "-1" for none
+    hosts: Iterable[str],  # hosts of the group's addresses, which must be reached without a proxy
+    changes: Mapping[str, str | None],  # the user's `worker_env`: a value to set, None to remove
 ) -> dict[str, str]:
-    """Return the environment of one worker.
-
-    Args:
-        base: The daemon's environment.
-        traits: Those of the framework that the worker evaluates with.
-        devices: CUDA_VISIBLE_DEVICES: one GPU, or "-1" for none.
-        hosts: Hosts of the group's addresses, which must be reached without a proxy.
-        changes: The user's `worker_env`: a value to set, None to remove.
-    """
+    """Return the environment of one worker."""
     inherited = {name: value for name, value in base.items() if not any(fnmatchcase(name, job) for job in _OF_THE_JOB)}
     environment = {**traits.environment, **inherited, **traits.required}
     environment["CUDA_VISIBLE_DEVICES"] = devices

@@ -1,7 +1,8 @@
 """Pin checkpoints in threads: a link is made at once, a copy of 500 GB continues in the background.
 
 The reconciler owns this. One checkpoint is pinned at a time, so that copies leave bandwidth to training. Checkpoints
-whose files hang do not count.
+whose files hang do not count. `UnfinishedPins` finds those that no node works on any more, because their makers died or
+could not remove them: it compares the storage's times with each other only.
 """
 
 import contextlib
@@ -16,9 +17,9 @@ from sidecar.checkpoints.scan import DiscoveredCheckpoint
 from sidecar.errors import StorageError
 from sidecar.protocol.records import Checkpoint, Key
 from sidecar.retention.exports.exports import Exports
-from sidecar.retention.pins.pin import pin, remove_rest, unpin
-from sidecar.retention.pins.unfinished import UnfinishedPins
-from sidecar.retention.pins.usage import bytes_copied, in_the_making, pins_bytes, pins_bytes_alone
+from sidecar.retention.pins.names import is_owned_by
+from sidecar.retention.pins.pin import TOUCH_SECONDS, pin, remove_rest, unpin
+from sidecar.retention.pins.usage import Progress, bytes_copied, in_the_making, pins_bytes, pins_bytes_alone
 from sidecar.system.bounded_calls import Calls, call_directly
 from sidecar.system.clock import Clock, SystemClock
 
@@ -45,6 +46,54 @@ class _Work:
     turns: int | None = None
     pinned: DiscoveredCheckpoint | None = None
     error: Exception | None = None
+
+
+@dataclass(slots=True)
+class _Unfinished:
+    """Hold the state of an unfinished pin in the last scan. Times are seconds of this node's clock."""
+
+    progress: Progress
+    began_at: float
+    grew_at: float
+    changed_at: float
+
+
+@dataclass(slots=True)
+class UnfinishedPins:
+    """Remember how unfinished pins grew. `owner`: the name of this node."""
+
+    owner: str
+    _seen: dict[str, _Unfinished] = field(default_factory=dict)
+
+    def observe(self, making: Mapping[str, Progress], now: float) -> None:
+        """Note the present state of all unfinished pins."""
+        self._seen = {name: self._follow(name, progress, now) for name, progress in making.items()}
+
+    def idle(self, now: float, turn_seconds: float) -> frozenset[str]:
+        """Return the names of unfinished pins that no longer grow, so that no room is reserved for them.
+
+        A whole copy does not grow while it is made durable and checked, which takes no longer than copying it.
+        """
+        return frozenset(
+            name for name, pin in self._seen.items() if now >= pin.grew_at + turn_seconds + pin.grew_at - pin.began_at
+        )
+
+    def abandoned(self, now: float, turn_seconds: float) -> list[str]:
+        """Return the names of unfinished pins that nobody has touched for long, and that may be removed."""
+        return [name for name, pin in self._seen.items() if now >= pin.changed_at + self._bound(name, turn_seconds)]
+
+    def _bound(self, name: str, turn_seconds: float) -> float:
+        """Return the seconds without a change after which an unfinished pin is abandoned."""
+        return _OWN_SECONDS if is_owned_by(name, self.owner) else max(_OTHERS_SECONDS, _TURNS * turn_seconds)
+
+    def _follow(self, name: str, progress: Progress, now: float) -> _Unfinished:
+        """Return the new state of an unfinished pin, by its state in the last scan."""
+        before = self._seen.get(name)
+        if before is None:
+            return _Unfinished(progress, now, now, now)
+        grew_at = now if progress.size > before.progress.size else before.grew_at
+        changed_at = now if progress != before.progress else before.changed_at
+        return _Unfinished(progress, before.began_at, grew_at, changed_at)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -163,3 +212,8 @@ def turns_of(thread: threading.Thread) -> int | None:
     except OSError:
         return None
     return sum(int(line.split()[1]) for line in status.splitlines() if "ctxt_switches" in line)
+
+
+_OWN_SECONDS: Final = 4 * TOUCH_SECONDS  # for pins of this node, which touches them while it makes them
+_OTHERS_SECONDS: Final = 600.0  # far more than the time between two touches by a live maker on a slow machine
+_TURNS: Final = 10

@@ -39,31 +39,23 @@ class PinPolicy:
 
     A node chooses what it pins by its own settings. A pin stays until the journal has settled its checkpoint for the
     tasks of all live nodes, because other nodes may have other settings.
-
-    Args:
-        history: The state of the journal.
-        selection: This node's settings that select the checkpoints to evaluate.
-        tasks: The tasks of the live nodes.
-        evaluated: The checkpoint of the open plan.
-        unwanted: Checkpoints that existed before this node's start, with `start=new`. This node does not pin them. They
-            may be new for another node, so their pins stay until the journal settles them.
-        nothing_yet: Whether the checkpoints from before the start are not known yet. Then nothing is pinned.
-        done: Whether the trainer's marker says that it has saved its last checkpoint.
-        releases: Whether this node may unpin at all. A node that could not propose retains every pin.
-        before: The number of nodes whose turn comes before this one's.
-        exports: The rules by which this node and others export the best checkpoints, and the best ones by each rule,
-            the best first. Rules come in the same order on all nodes.
     """
 
-    history: JournalState
-    selection: Selection
-    tasks: frozenset[str | None]
-    evaluated: Key | None
+    history: JournalState  # the state of the journal
+    selection: Selection  # this node's settings that select the checkpoints to evaluate
+    tasks: frozenset[str | None]  # the tasks of the live nodes
+    evaluated: Key | None  # the checkpoint of the open plan
+    # Checkpoints that existed before this node's start, with `start=new`. This node does not pin them. They may be new
+    # for another node, so their pins stay until the journal settles them.
     unwanted: AbstractSet[Key]
+    # Whether the checkpoints from before the start are not known yet. Then nothing is pinned.
     nothing_yet: bool
-    done: bool
+    done: bool  # whether the trainer's marker says that it has saved its last checkpoint
+    # Whether this node may unpin at all. A node that could not propose retains every pin.
     releases: bool
-    before: int
+    before: int  # the number of nodes whose turn comes before this one's
+    # The rules by which this node and others export the best checkpoints, and the best ones by each rule, the best
+    # first. Rules come in the same order on all nodes.
     exports: tuple[tuple[ExportRule, tuple[Best, ...]], ...] = ()
 
     def decide(self, found: Mapping[Key, DiscoveredCheckpoint]) -> PinDecision:

@@ -32,51 +32,31 @@ _CLEAN_SECONDS: Final = 5.0  # between two scans for unfinished pins that nobody
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reconciliation:
-    """Hold the result of one scan, after pins were made and removed.
+    """Hold the result of one scan, after pins were made and removed."""
 
-    Args:
-        scan: The scan, with the changes by pinning and unpinning.
-        given_up: Settlements of checkpoints that were lost or found damaged. Each is reported once.
-        pins_bytes: Bytes that the pins hold, counting a linked file in full.
-        watch_problem: Why there are no file events, or None.
-        no_room: Why checkpoints could not be pinned for lack of room.
-        done: Whether the trainer's marker exists.
-        exports: The exports of the best checkpoints.
-    """
-
-    scan: ScanResult
+    scan: ScanResult  # the scan, with the changes by pinning and unpinning
+    # Settlements of checkpoints that were lost or found damaged. Each is reported once.
     given_up: tuple[Settlement, ...]
-    pins_bytes: int
-    watch_problem: str | None
-    no_room: Mapping[Key, str]
-    done: bool
-    exports: ExportsReport = NO_EXPORTS
+    pins_bytes: int  # bytes that the pins hold, counting a linked file in full
+    watch_problem: str | None  # why there are no file events, or None
+    no_room: Mapping[Key, str]  # why checkpoints could not be pinned for lack of room
+    done: bool  # whether the trainer's marker exists
+    exports: ExportsReport = NO_EXPORTS  # the exports of the best checkpoints
 
 
 @dataclass(slots=True, kw_only=True)
 class PinReconciler:
-    """Own the folders of one run: checkpoints, their pins, and the saves of the workers.
+    """Own the folders of one run: checkpoints, their pins, and the saves of the workers."""
 
-    Args:
-        root: The run's state directory.
-        checkpoints: Scans the checkpoints and the pins.
-        pinner: Makes and removes pins.
-        saves: Removes saves of workers that are no longer retained.
-        clock: The clock of this node.
-        room: The part of the storage that pins may take.
-        is_done: Returns whether the trainer's marker exists.
-        corrupt_after_seconds: Seconds before a checkpoint that cannot be pinned as it was found is given up.
-        turns: Decides which node copies checkpoints that cannot be linked.
-    """
-
-    root: Path
-    checkpoints: WatchedCatalog
-    pinner: BackgroundPinner
-    saves: ArtifactCleanup
-    clock: Clock
-    room: DiskBudget = field(default_factory=DiskBudget)
-    is_done: Callable[[], bool] = lambda: False
-    corrupt_after_seconds: float = 60.0
+    root: Path  # the run's state directory
+    checkpoints: WatchedCatalog  # scans the checkpoints and the pins
+    pinner: BackgroundPinner  # makes and removes pins
+    saves: ArtifactCleanup  # removes saves of workers that are no longer retained
+    clock: Clock  # the clock of this node
+    room: DiskBudget = field(default_factory=DiskBudget)  # the part of the storage that pins may take
+    is_done: Callable[[], bool] = lambda: False  # returns whether the trainer's marker exists
+    corrupt_after_seconds: float = 60.0  # seconds before a checkpoint that cannot be pinned as it was found is given up
+    # Decides which node copies checkpoints that cannot be linked
     turns: CopyArbiter = field(default_factory=CopyArbiter)
     _clean_at: float = float("-inf")
     _given_up: list[Settlement] = field(default_factory=list)  # not yet reported: a scan may fail after it found them
