@@ -12,30 +12,23 @@ from sidecar.checkpoints.formats import Format, looked_for
 
 @dataclass(frozen=True, kw_only=True)
 class DiscoveryRules:
-    """Hold the settings by which checkpoints are found. Each field has the name of its setting.
+    """Hold the settings by which checkpoints are found. Each field has the name of its setting."""
 
-    Args:
-        quiet_seconds: How long the files of a checkpoint that no state file names must stay unchanged.
-        corrupt_after_seconds: How long the files of a broken checkpoint must stay unchanged before it is given up, and
-            how long a pin must be broken before that is certain.
-        full_sweep_seconds: Every file is compared again within this time, however many there are.
-        step_key: The object-graph path of the variable that holds the step; then no other variable is read.
-        step_pattern: A regular expression whose first group is the step in a name, whatever the files hold.
-        complete_marker: The pattern of the marker that a complete checkpoint must have; see the module of this name.
-        formats: The formats to scan for; empty: all.
-        checkpoint_pattern: A glob of names that are checkpoints, whatever their format; then no other names count.
-        checkpoint_glob: The paths below the checkpoint directory that may be checkpoints.
-    """
-
-    quiet_seconds: float = 3.0
+    quiet_seconds: float = 3.0  # how long the files of a checkpoint that no state file names must stay unchanged
+    # How long the files of a broken checkpoint must stay unchanged before it is given up, and how long a pin must be
+    # broken before that is certain
     corrupt_after_seconds: float = 60.0
-    full_sweep_seconds: float = 300.0
+    full_sweep_seconds: float = 300.0  # every file is compared again within this time, however many there are
+    # The object-graph path of the variable that holds the step; then no other variable is read
     step_key: str | None = None
+    # A regular expression whose first group is the step in a name, whatever the files hold
     step_pattern: str | None = None
+    # The pattern of the marker that a complete checkpoint must have; see the module of this name
     complete_marker: str | None = None
-    formats: tuple[str, ...] = ()
+    formats: tuple[str, ...] = ()  # the formats to scan for; empty: all
+    # A glob of names that are checkpoints, whatever their format; then no other names count
     checkpoint_pattern: str | None = None
-    checkpoint_glob: tuple[str, ...] = ("*",)
+    checkpoint_glob: tuple[str, ...] = ("*",)  # the paths below the checkpoint directory that may be checkpoints
 
     @cached_property
     def step_expression(self) -> re.Pattern[str] | None:

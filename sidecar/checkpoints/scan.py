@@ -35,40 +35,32 @@ class BrokenPin:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScanResult:
-    """Hold the result of one scan.
+    """Hold the result of one scan."""
 
-    Args:
-        by_key: The complete checkpoints in order of discovery; within one scan by step and natural order of names.
-        corrupt: Checkpoints that this scan gave up because their files are damaged. Each is reported once.
-        waiting: (name, reason) of each candidate that is not complete.
-        left_out: (name, reason) of each checkpoint that is not evaluated: it has the training state of another one, or
-            is the copy of a callback.
-        missing: Whether the checkpoint directory does not exist.
-        places: The place in the order of discovery of every checkpoint that this process ever discovered.
-        broken: Pins that cannot be read any more, and whether that is certain.
-        copied: Deleted checkpoints that some node is still copying, so that they may yet be pinned.
-        making: The first 12 digits of the digests of unfinished pins, if this node has never seen the checkpoint.
-        unknown: Why checkpoints cannot be read now, by their folder names (`Checkpoint.folder`). Those that were found
-            before are in `by_key` as they were known.
-        unclaimed: Folder names of pins that this node has never been able to read.
-        failed: Why checkpoints could not be pinned or unpinned, by their folder names. That is tried again.
-        folders: Sub-folders in which something changed last, and which should be watched.
-        below: A remedy, if nothing was found because the checkpoints are in sub-folders that are not scanned.
-    """
-
+    # The complete checkpoints in order of discovery; within one scan by step and natural order of names
     by_key: Mapping[Key, DiscoveredCheckpoint] = field(default_factory=dict)
+    # Checkpoints that this scan gave up because their files are damaged. Each is reported once.
     corrupt: tuple[Settlement, ...] = ()
-    waiting: tuple[tuple[str, str], ...] = ()
+    waiting: tuple[tuple[str, str], ...] = ()  # (name, reason) of each candidate that is not complete
+    # (name, reason) of each checkpoint that is not evaluated: it has the training state of another one, or is the copy
+    # of a callback
     left_out: tuple[tuple[str, str], ...] = ()
-    missing: bool = False
+    missing: bool = False  # whether the checkpoint directory does not exist
+    # The place in the order of discovery of every checkpoint that this process ever discovered
     places: Mapping[Key, int] = field(default_factory=dict)
-    broken: tuple[BrokenPin, ...] = ()
+    broken: tuple[BrokenPin, ...] = ()  # pins that cannot be read any more, and whether that is certain
+    # Deleted checkpoints that some node is still copying, so that they may yet be pinned
     copied: frozenset[Key] = frozenset()
+    # The first 12 digits of the digests of unfinished pins, if this node has never seen the checkpoint
     making: frozenset[str] = frozenset()
+    # Why checkpoints cannot be read now, by their folder names (`Checkpoint.folder`). Those that were found before are
+    # in `by_key` as they were known.
     unknown: Mapping[str, str] = field(default_factory=dict)
-    unclaimed: frozenset[str] = frozenset()
+    unclaimed: frozenset[str] = frozenset()  # folder names of pins that this node has never been able to read
+    # Why checkpoints could not be pinned or unpinned, by their folder names. That is tried again.
     failed: Mapping[str, str] = field(default_factory=dict)
-    folders: tuple[Path, ...] = ()
+    folders: tuple[Path, ...] = ()  # sub-folders in which something changed last, and which should be watched
+    # A remedy, if nothing was found because the checkpoints are in sub-folders that are not scanned
     below: str | None = None
 
     @property

@@ -49,14 +49,10 @@ class TakesLongerError(Exception):
 
 @dataclass(slots=True)
 class WorkBudget:
-    """Count the units of work that the inspection of one checkpoint takes.
+    """Count the units of work that the inspection of one checkpoint takes."""
 
-    Args:
-        is_brief: Whether only `BRIEF_UNITS` are allowed, after which `add` raises `TakesLongerError`.
-        rest: Called after each hundredth of a second of work. A thread beside others waits in it for as long.
-    """
-
-    is_brief: bool = False
+    is_brief: bool = False  # whether only `BRIEF_UNITS` are allowed, after which `add` raises `TakesLongerError`
+    # Called after each hundredth of a second of work. A thread beside others waits in it for as long.
     rest: Callable[[], object] = lambda: None
     units: int = 0
     _rested_at: int = 0

@@ -134,10 +134,9 @@ def takes_settings(
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Give a command the options of `OPTIONS`, and call it with the given ones as `flags`.
 
-    Args:
-        shown: settings whose options the command's help shows.
-        directory: whether it takes the checkpoint directory as its argument, too.
-        no_wait: name and help of the option that shortens this command's wait: `flags["wait"]` is then False.
+    `shown`: settings whose options the command's help shows. `directory`: whether it takes the checkpoint directory as
+    its argument, too. `no_wait`: name and help of the option that shortens this command's wait: `flags["wait"]` is then
+    False.
     """
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:

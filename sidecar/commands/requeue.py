@@ -49,19 +49,14 @@ Report = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """Name the checkpoints to reopen.
+    """Name the checkpoints to reopen."""
 
-    Args:
-        names: Their names; on the command line also their paths, with the directory first or in each of them.
-        all_failed: Whether to reopen all checkpoints that failed for good, too.
-        again: Whether evaluated checkpoints may be reopened. Without it, the name of one is an error.
-        all_evaluated: Whether to reopen all evaluated checkpoints, too.
-    """
-
+    # Their names; on the command line also their paths, with the directory first or in each of them
     names: Sequence[str]
-    all_failed: bool = False
+    all_failed: bool = False  # whether to reopen all checkpoints that failed for good, too
+    # Whether evaluated checkpoints may be reopened. Without it, the name of one is an error.
     again: bool = False
-    all_evaluated: bool = False
+    all_evaluated: bool = False  # whether to reopen all evaluated checkpoints, too
 
 
 @dataclass(frozen=True, slots=True)

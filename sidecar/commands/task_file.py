@@ -44,10 +44,9 @@ def check_before_import(settings: Settings) -> None:
 def check_task(reference: str, search_path: Path, *, same_python: bool) -> None:
     """Raise `TaskError` if the task cannot be there: no file, no such name in it, or text that is not Python.
 
-    Args:
-        reference: `path/file.py:attr` or `module:attr`, as in the settings.
-        search_path: where relative paths and modules begin.
-        same_python: whether workers run this interpreter: another one may know other syntax and other packages.
+    `reference`: `path/file.py:attr` or `module:attr`, as in the settings. `search_path`: where relative paths and
+    modules begin. `same_python`: whether workers run this interpreter: another one may know other syntax and other
+    packages.
     """
     location, _, attribute = reference.rpartition(":")
     if location.endswith(".py"):

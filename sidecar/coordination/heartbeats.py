@@ -57,14 +57,10 @@ _BEATS_OF_RIVAL: Final = 5
 
 @dataclass(frozen=True, slots=True)
 class ReadLimits:
-    """Bound the reads of other nodes' files.
+    """Bound the reads of other nodes' files."""
 
-    Args:
-        per_second: The most reads.
-        dormant_seconds: The seconds without a write after which a file is read only once it changes.
-    """
-
-    per_second: float = READS_PER_SECOND
+    per_second: float = READS_PER_SECOND  # the most reads
+    # The seconds without a write after which a file is read only once it changes
     dormant_seconds: float = DORMANT_SECONDS
 
 

@@ -80,16 +80,11 @@ class ScanSelection:
 
 @dataclass(slots=True)
 class EmptyDirectory:
-    """Hold the time since when an existing directory has been empty, until anything is found.
+    """Hold the time since when an existing directory has been empty, until anything is found."""
 
-    Args:
-        since: The time of the first scan that found the directory empty; None: it was not found, or something was
-            found since.
-        hint: A sentence that says what a person should check because nothing was found for long.
-    """
-
+    # The time of the first scan that found the directory empty; None: it was not found, or something was found since
     since: float | None = None
-    hint: str | None = None
+    hint: str | None = None  # a sentence that says what a person should check because nothing was found for long
     _is_over: bool = False  # something was found in the directory or the journal
 
     def needs_hint(self, now: float, after_seconds: float) -> bool:

@@ -19,19 +19,14 @@ from sidecar.protocol.states import SECONDARY_KINDS, FailureKind, WorkerPhase
 
 @dataclass(slots=True, kw_only=True)
 class PlanTimes:
-    """Hold the times at which this node's part of a plan reached each point, in seconds of the daemon's clock.
+    """Hold the times at which this node's part of a plan reached each point, in seconds of the daemon's clock."""
 
-    Args:
-        agree_seconds: Seconds from this node's proposal to the plan being read back; None if another node proposed it.
-        joining_since: When the last worker of this node was commanded to join; None if the workers are warm.
-        joined_at: When the last worker of this node reported that it had joined.
-        done_at: When the first worker of this node reported a result.
-    """
-
+    # Seconds from this node's proposal to the plan being read back; None if another node proposed it
     agree_seconds: float | None = None
+    # When the last worker of this node was commanded to join; None if the workers are warm
     joining_since: float | None = None
-    joined_at: float | None = None
-    done_at: float | None = None
+    joined_at: float | None = None  # when the last worker of this node reported that it had joined
+    done_at: float | None = None  # when the first worker of this node reported a result
 
     def durations(self, phases: Mapping[str, float], detect_seconds: float | None, now: float) -> dict[str, float]:
         """Return the seconds of each phase from the checkpoint's last write until `now`, when the result is written.

@@ -106,26 +106,22 @@ class RecordBuilder:
 
 @dataclass(slots=True, kw_only=True)
 class RequestBuilder:
-    """Build the requests of one daemon.
-
-    Args:
-        snapshot_plans: Plans between two snapshots. A start reads at most this many plans, which takes some 0.1 s.
-        supervisor: None on a chief, which neither scans nor decides.
-        delivered: Returns whether the sinks of this node have everything; it never waits.
-        load: Returns how busy the processors of this node are, as `AboutNode.load`.
-    """
+    """Build the requests of one daemon."""
 
     rules: Rules
+    # Plans between two snapshots. A start reads at most this many plans, which takes some 0.1 s.
     snapshot_plans: int = 200
     state: DaemonState
     retention: Retention
-    supervisor: WorkerSupervisor | None
+    supervisor: WorkerSupervisor | None  # None on a chief, which neither scans nor decides
     records: RecordBuilder
     runner: PlanRunner
     schedule: StorageSchedule
     shutdown: Shutdown
     log: EventLog
+    # Returns whether the sinks of this node have everything; it never waits
     delivered: Callable[[], bool] = lambda: True
+    # Returns how busy the processors of this node are, as `AboutNode.load`
     load: Callable[[], float | None] = lambda: None
 
     def next(self, now: float) -> Request | None:

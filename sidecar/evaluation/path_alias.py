@@ -46,9 +46,7 @@ def readable(path: str) -> Iterator[str]:
 def require_present(path: str, error: Exception | None = None) -> None:
     """Raise `EvaluationError` unless files of a checkpoint are there: `vanished`, or `storage` if nobody can tell.
 
-    Args:
-        path: A file, a folder, or the prefix of several files.
-        error: What was raised when they were read.
+    `path`: a file, a folder, or the prefix of several files. `error`: what was raised when they were read.
     """
     cause = "" if error is None else f": {error}"
     try:

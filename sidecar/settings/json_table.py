@@ -8,10 +8,8 @@ from typing import Any
 def table_of(value: Any, remedy: str, json_remedy: str | None = None) -> Mapping[Any, Any]:
     """Return the table.
 
-    Args:
-        value: The value of the setting.
-        remedy: End of the message about a value that is not a table.
-        json_remedy: End of the message about a text that is not JSON; None: `remedy`.
+    `value`: the value of the setting. `remedy`: end of the message about a value that is not a table. `json_remedy`:
+    end of the message about a text that is not JSON; None: `remedy`.
 
     Raises `ValueError`.
     """

@@ -75,20 +75,15 @@ class _Call:
 
 @dataclass(slots=True)
 class BoundedCalls:
-    """Make calls that may hang, for the one thread that owns this object.
+    """Make calls that may hang, for the one thread that owns this object."""
 
-    Args:
-        patience_seconds: How long each call is waited for: far longer than working storage takes for one file, and
-            shorter than a beat, so that a node that meets a hanging file still beats in time.
-        most_hanging: The most calls that may hang at the same time. If so many hang, the cause is not one file.
-        waits_again: Whether a second request for a key waits as long as the first.
-        now: Returns seconds of a monotonic clock.
-    """
-
+    # How long each call is waited for: far longer than working storage takes for one file, and shorter than a beat, so
+    # that a node that meets a hanging file still beats in time
     patience_seconds: float = 1.0
+    # The most calls that may hang at the same time. If so many hang, the cause is not one file.
     most_hanging: int = 4
-    waits_again: bool = False
-    now: Callable[[], float] = time.monotonic
+    waits_again: bool = False  # whether a second request for a key waits as long as the first
+    now: Callable[[], float] = time.monotonic  # returns seconds of a monotonic clock
     _inbox: "SimpleQueue[_Call | None] | None" = None  # the queue of the free thread
     _late: dict[str, _Call] = field(default_factory=dict)
 

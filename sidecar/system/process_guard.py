@@ -41,8 +41,7 @@ def leave_guard(mark: str) -> None:
 
     The guard waits, without reading, until the input of this process is closed. Only the daemon has its other end.
 
-    Args:
-        mark: NAME=VALUE, a variable in the environment of this process and its children only.
+    `mark`: NAME=VALUE, a variable in the environment of this process and its children only.
     """
     worker = os.getpid()
     if os.fork() != 0:

@@ -76,9 +76,7 @@ def visible(devices: Devices, replicas: int, environ: Mapping[str, str], *, ask:
 def describe(names: Sequence[str], *, ask: Ask = _ask) -> str:
     """Return the models of these GPUs, such as "2 x NVIDIA H200"; empty if there are no GPUs.
 
-    Args:
-        names: The names that `visible` returned.
-        ask: The function that runs `nvidia-smi`.
+    `names`: the names that `visible` returned. `ask`: the function that runs `nvidia-smi`.
     """
     if all(name == NO_GPU for name in names):
         return ""

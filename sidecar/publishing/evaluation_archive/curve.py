@@ -92,9 +92,7 @@ def smoothed(values: Sequence[float], weight: float) -> list[float]:
     w, the average after n finite values v is the sum of (1 - w) w^(n-i) v_i, divided by 1 - w^n. A curve that never
     changes, and values that are not finite, stay as they are.
 
-    Args:
-        values: The values.
-        weight: 0 (no smoothing) to less than 1.
+    `weight`: 0 (no smoothing) to less than 1.
     """
     if all(value == values[0] for value in values):
         return list(values)

@@ -264,9 +264,8 @@ class _NoStatesError(Exception):
 def details_json(closed: Closed, saved: Iterable[bytes] = ()) -> dict[str, Any]:
     """Return the row of `sidecar history --json` with everything else that the journal knows of a plan.
 
-    Args:
-        closed: The plan and its outcome.
-        saved: The metric states that the ranks saved, which hold the confusion matrices.
+    `closed`: the plan and its outcome. `saved`: the metric states that the ranks saved, which hold the confusion
+    matrices.
     """
     plan, outcome, result = closed.plan, closed.outcome, closed.outcome.result
     return closed_row(closed) | {

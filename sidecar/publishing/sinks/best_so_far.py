@@ -66,15 +66,12 @@ class BestSoFar:
     of a checkpoint that was evaluated before, unless it is better than the best one. If it is of the best checkpoint
     itself, its value replaces the one before. If the task or the data of the eval set
     changed, everything begins anew, because the numbers cannot be compared.
-
-    Args:
-        metric: EVAL_SET/METRIC. None: the first one with a direction that the newest task lists.
-        is_better: Compares two evaluations.
-        exceeds_noise: Asked about an evaluation that is better, unless it is the first. None: noise does not matter.
     """
 
+    # EVAL_SET/METRIC. None: the first one with a direction that the newest task lists.
     metric: str | None = None
-    is_better: IsBetter = better_value
+    is_better: IsBetter = better_value  # compares two evaluations
+    # Asked about an evaluation that is better, unless it is the first. None: noise does not matter.
     exceeds_noise: ExceedsNoise | None = None
     since: int = 0
     """The number of evaluations since the best one."""

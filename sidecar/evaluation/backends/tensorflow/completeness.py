@@ -52,18 +52,13 @@ class Restored:
 
 @dataclass(frozen=True, slots=True)
 class Exceptions:
-    """Hold what a task allows checkpoint and model to differ in.
+    """Hold what a task allows checkpoint and model to differ in."""
 
-    Args:
-        ignore: Patterns of values that the model lacks.
-        from_build_model: Patterns of variables that the checkpoint lacks.
-        is_placed: Whether `Task(checkpoint=…)` names the place of the model: then it is known that more lies there.
-        of_metrics: The `id` of each variable that is the state of a metric: each evaluation begins with its own.
-    """
-
-    ignore: Sequence[str] = ()
-    from_build_model: Sequence[str] = ()
+    ignore: Sequence[str] = ()  # patterns of values that the model lacks
+    from_build_model: Sequence[str] = ()  # patterns of variables that the checkpoint lacks
+    # Whether `Task(checkpoint=…)` names the place of the model: then it is known that more lies there
     is_placed: bool = False
+    # The `id` of each variable that is the state of a metric: each evaluation begins with its own
     of_metrics: frozenset[int] = frozenset()
 
     def keeps(self, variable: Any) -> bool:
@@ -167,10 +162,7 @@ def require_same_layers(model: Any, pairs: Iterable[tuple[str, str]], path: str)
     Most formats bind values by the order of the layers. If a task makes the same layers in another order, each gets
     values of the right shape, but of another layer. Names that Keras makes up show nothing.
 
-    Args:
-        model: The model.
-        pairs: The name of each layer in the model, and the name of the layer in the checkpoint whose values it got.
-        path: The checkpoint.
+    `pairs`: the name of each layer in the model, and the name of the layer in the checkpoint whose values it got.
     """
     own = {layer.name for layer in layers_of(model) if not _is_made_up(layer)}
     moved = {name: saved for name, saved in pairs if name != saved and name.rpartition("/")[2] in own}

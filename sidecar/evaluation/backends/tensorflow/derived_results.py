@@ -101,9 +101,7 @@ class DerivedResults:
     def numbers(self, states: _States, in_turn: Mapping[str, float]) -> dict[str, dict[str, float]]:
         """Return the numbers of each result by their names, once for these states of all batches.
 
-        Args:
-            states: The states of all metrics.
-            in_turn: The numbers of those metrics in turn that have a single one.
+        `states`: the states of all metrics. `in_turn`: the numbers of those metrics in turn that have a single one.
 
         Raises:
             EvaluationError: A result follows from another metric in turn.

@@ -54,10 +54,8 @@ class FileContents:
 def recorded(model: Any, path: str, may_lack: Callable[[Any], bool]) -> Iterator[FileContents]:
     """Record what `model.load_weights` reads in this block.
 
-    Args:
-        model: The built model.
-        path: The file that is loaded.
-        may_lack: Whether the file may lack this variable; a layer of such variables alone is then left as it is.
+    `model`: the built model. `path`: the file that is loaded. `may_lack`: whether the file may lack this variable; a
+    layer of such variables alone is then left as it is.
     """
     if is_keras_2(model):
         from tf_keras.src.saving import saving_lib

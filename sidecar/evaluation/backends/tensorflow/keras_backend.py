@@ -49,8 +49,7 @@ def notes_on(model: Any) -> tuple[str, ...]:
 def explained(backend: str | None) -> Iterator[None]:
     """Say that the worker computes with TensorFlow if a layer fails that was written for another backend.
 
-    Args:
-        backend: The backend that training uses; None if nothing but the error may tell.
+    `backend`: the backend that training uses; None if nothing but the error may tell.
     """
     try:
         yield

@@ -58,10 +58,8 @@ class KerasMetric:
 
         A metric that stores its last value, or a largest value without declaring it, is refused.
 
-        Args:
-            in_turn: The states after all batches, one after the other.
-            changes: The states after each batch alone.
-            additions: The number of values that a batch may add one by one.
+        `in_turn`: the states after all batches, one after the other. `changes`: the states after each batch alone.
+        `additions`: the number of values that a batch may add one by one.
         """
         states = zip(self.metric.variables, self.reductions, in_turn, *changes, strict=True)
         for variable, reduction, after_all, *parts in states:

@@ -94,10 +94,8 @@ class Measurement(Protocol):
     def step(self, batch: Batch, predictions: Any = None, start: Any = None) -> tuple[Any, Any, Calls]:
         """Compute within a trace everything that `add` needs of one batch.
 
-        Args:
-            batch: The batch.
-            predictions: The predictions for the batch, if they were computed before.
-            start: The states of `stateful_metrics` before the batch, by name; `None` for the identity.
+        `predictions`: the predictions for the batch, if they were computed before. `start`: the states of
+        `stateful_metrics` before the batch, by name; `None` for the identity.
 
         Returns:
             The outputs for `add`, the predictions, if they are known, and the updates of the metrics in turn.
@@ -127,10 +125,8 @@ class Measurement(Protocol):
     def add(self, states: SetStates, outputs: Any, firsts: Sequence[int | None]) -> None:
         """Add the outputs of several batches to the states.
 
-        Args:
-            states: The states of one eval set.
-            outputs: The outputs of `step`, with a list over the batches in place of each tensor.
-            firsts: The index in the eval set of the first example of each batch; `None` if it is unknown.
+        `states`: the states of one eval set. `outputs`: the outputs of `step`, with a list over the batches in place of
+        each tensor. `firsts`: the index in the eval set of the first example of each batch; `None` if it is unknown.
         """
 
     def compute(self, states: SetStates) -> MetricResult:

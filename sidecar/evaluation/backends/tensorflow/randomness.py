@@ -77,10 +77,8 @@ def require_equal(one: list[Any], other: list[Any], when: str) -> None:
 def seed_of(weights: str, eval_set: str, batch: int | bytes) -> Any:
     """Return the seed of one batch.
 
-    Args:
-        weights: Digest of the values of the model's variables.
-        eval_set: Name of the eval set.
-        batch: The number of the batch in the eval set, or a digest of its content if the number is unknown.
+    `weights`: digest of the values of the model's variables. `eval_set`: name of the eval set. `batch`: the number of
+    the batch in the eval set, or a digest of its content if the number is unknown.
     """
     number = batch if isinstance(batch, int) else int.from_bytes(batch[:7], "big")
     digest = hashlib.sha256(f"{weights} {eval_set}".encode(errors="surrogateescape")).digest()

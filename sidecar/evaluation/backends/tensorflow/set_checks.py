@@ -84,10 +84,8 @@ class SetChecks:
     def finish(self, step: Step, states: SetStates, *, divides_itself: bool) -> set[str]:
         """End an evaluation, and add the findings of this rank to the states.
 
-        Args:
-            step: The step that evaluated the batches.
-            states: The states of the batches of this rank.
-            divides_itself: Whether the set has no first batch that all ranks share.
+        `step`: the step that evaluated the batches. `states`: the states of the batches of this rank. `divides_itself`:
+        whether the set has no first batch that all ranks share.
 
         Returns:
             The names of the metrics whose states do not add up.

@@ -47,9 +47,7 @@ class TracedSteps:
     def add(self, first: Batch, spec: Any) -> None:
         """Create the step of the model for batches of this structure, unless it exists, and complete the model.
 
-        Args:
-            first: A batch of this structure.
-            spec: The structure, as nested `tf.TypeSpec`s.
+        `first`: a batch of this structure. `spec`: the structure, as nested `tf.TypeSpec`s.
         """
         structure = repr(spec)
         self._first_batches.setdefault(structure, (first, spec))

@@ -108,18 +108,13 @@ class _Log:
 
 @dataclass(slots=True)
 class _SetLog:
-    """Hold what the module logs for one eval set.
+    """Hold what the module logs for one eval set."""
 
-    Args:
-        keys: Names of the logged numbers; None before the first batch.
-        metrics: The metrics that a batch updates, by the name of their number.
-        unlogged: The names of those that are not logged, but used at the end.
-        following: Copies of the metrics in turn, which keep all batches.
-    """
-
-    keys: tuple[str, ...] | None = None
+    keys: tuple[str, ...] | None = None  # names of the logged numbers; None before the first batch
+    # The metrics that a batch updates, by the name of their number
     metrics: dict[str, TorchMetric] = field(default_factory=dict)
-    unlogged: set[str] = field(default_factory=set)
+    unlogged: set[str] = field(default_factory=set)  # the names of those that are not logged, but used at the end
+    # Copies of the metrics in turn, which keep all batches
     following: dict[str, TorchMetric] = field(default_factory=dict)
 
 
