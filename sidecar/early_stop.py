@@ -8,12 +8,15 @@
             print(signal.reason)
             break
 
-It needs nothing but the standard library. In a job of several processes only one may ask, and it must pass its answer
-on to the others, because a file becomes visible on two machines at two moments: docs/how-to/early-stop.md shows how.
+It needs nothing but the standard library, and obstore for a signal in a bucket. In a job of several processes only one
+may ask, and it must pass its answer on to the others, because a file becomes visible on two machines at two moments:
+docs/how-to/early-stop.md shows how.
 """
 
 import os
 import stat
+import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -22,6 +25,7 @@ from typing import Final
 from sidecar.errors import RecordError
 from sidecar.protocol.codec import loads
 from sidecar.protocol.records import SCHEMA
+from sidecar.system.bucket_url import is_url, split_url
 from sidecar.system.name_clash import require_own_package
 from sidecar.system.plain_text import one_line
 
@@ -31,6 +35,8 @@ FILE: Final = "early_stop.json"
 """The name of the signal in the run's state directory. A person withdraws the signal by deleting the file."""
 
 _MOST_BYTES: Final = 64 * 1024
+_PAUSE_SECONDS: Final = 10.0  # between two looks into a bucket
+_BUCKET_SECONDS: Final = 5.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,9 +83,12 @@ def should_stop(
     Args:
         checkpoint_dir: Directory in which training saves its checkpoints, as the sidecar has it.
         run: Name of the run, if the sidecar has the setting `run`. Default: the name of the directory.
-        state_dir: The sidecar's setting `state_dir`. Default: `.sidecar` in the checkpoint directory.
+        state_dir: The sidecar's setting `state_dir`, or the URL of its setting `state_backup`: a bucket is asked at
+            most every ten seconds. Default: `.sidecar` in the checkpoint directory.
     """
     try:
+        if state_dir is not None and is_url(state_dir):
+            return _in_bucket(str(state_dir), Path(checkpoint_dir).name if run is None else run).signal()
         path = _path(os.fspath(checkpoint_dir), run, None if state_dir is None else os.fspath(state_dir))
         if not stat.S_ISREG(os.lstat(path).st_mode):
             return None
@@ -96,14 +105,45 @@ def _path(checkpoint_dir: str, run: str | None, state_dir: str | None) -> str:
     return str(parent / (directory.resolve().name if run is None else run) / FILE)
 
 
+class _InBucket:
+    """Read the signal in a backup of the state, from time to time."""
+
+    def __init__(self, url: str, run: str) -> None:
+        from sidecar.checkpoints.object_store import ObjectStore, ObjectStoreRules  # noqa: PLC0415 - obstore is optional
+
+        scheme, bucket, prefix = split_url(url)
+        rules = ObjectStoreRules(bucket_timeout_seconds=_BUCKET_SECONDS)
+        self._store = ObjectStore(scheme=scheme, bucket=bucket, prefix=f"{prefix}/{run}".strip("/"), rules=rules)
+        self._signal: StopSignal | None = None
+        self._next = 0.0
+
+    def signal(self) -> StopSignal | None:
+        """Return the signal of the newest look. Raises `OSError` and `RecordError`."""
+        if (now := time.monotonic()) >= self._next:
+            self._next, self._signal = now + _PAUSE_SECONDS, None
+            with ThreadPoolExecutor(1) as thread:  # a notebook has an event loop in its own
+                data = thread.submit(self._store.content, FILE, _MOST_BYTES).result()
+            if data:
+                self._signal = _with_remedy(parse_signal(data), f"{FILE} in the sidecar's state directory")
+        return self._signal
+
+
+@lru_cache(maxsize=64)
+def _in_bucket(url: str, run: str) -> _InBucket:
+    return _InBucket(url, run)
+
+
 def _read(path: str) -> StopSignal | None:
     """Return the signal in a file. A link is not followed, and no more than some KB are read."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     with os.fdopen(descriptor, "rb") as file:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             return None
-        signal = parse_signal(file.read(_MOST_BYTES + 1))
-    # A resumed training that stops at once on an old signal has no other message than this one.
+        return _with_remedy(parse_signal(file.read(_MOST_BYTES + 1)), path)
+
+
+def _with_remedy(signal: StopSignal, path: str) -> StopSignal:
+    """Return the signal with the way to withdraw it: a resumed training that stops at once has no other message."""
     withdraw = f"to train on, delete {path}, which was written at {signal.created_at}"
     return replace(signal, reason=one_line(f"{signal.reason}; {withdraw}"))
 

@@ -96,6 +96,37 @@ def start_bucket(needs, tmp_path) -> Iterator[Callable[[str], BucketServer]]:
         yield start
 
 
+@pytest.fixture
+def use_bucket(start_bucket, monkeypatch) -> Callable[[str], BucketServer]:
+    """`use_bucket("localbucket")` is that server; this process, and what it starts, find it by their environment."""
+
+    def use(name: str) -> BucketServer:
+        server = start_bucket(name)
+        for variable in [each for each in os.environ if each.startswith(("AWS_", "AZURE_", "GOOGLE_"))]:
+            monkeypatch.delenv(variable)
+        for variable, value in server.environment.items():
+            monkeypatch.setenv(variable, value)
+        return server
+
+    return use
+
+
+@pytest.fixture
+def new_place(tmp_path):
+    """`new_place("a", url)` is the state directory of a machine, which is sent to a backup at that URL."""
+    from state_places import Place
+
+    made: list[Place] = []
+
+    def make(name: str, url: str) -> Place:
+        made.append(Place(tmp_path / name, url))
+        return made[-1]
+
+    yield make
+    for place in made:
+        place.end()
+
+
 @pytest.fixture(autouse=True)
 def _own_signals():
     """A daemon that a test runs in this process answers signals from then on."""

@@ -1,5 +1,6 @@
 """A training loop asks at any step, and nothing in the file or the storage can disturb it."""
 
+import asyncio
 import json
 import os
 import subprocess
@@ -8,6 +9,7 @@ import sys
 import pytest
 
 from sidecar.early_stop import StopSignal, should_stop
+from sidecar.errors import SettingsError
 
 SIGNAL = {
     "reason": "test/accuracy has not improved for 3 evaluations",
@@ -133,3 +135,32 @@ def test_a_place_that_cannot_be_found_out(tmp_path):
     (tmp_path / "loop").symlink_to("loop")
     assert should_stop(tmp_path / "loop") is None
     assert should_stop("~nobody-here/ckpts") is None
+
+
+@pytest.mark.seconds
+def test_a_signal_in_a_bucket(use_bucket, new_place):
+    """Training that sees no state directory reads the backup, also in a notebook, and goes on without the server."""
+    server = use_bucket("localbucket")
+    url = f"{server.url}/backups"
+    lost = should_stop("ckpts", "mnist", state_dir=url)
+    place = new_place("a", url)
+    place.storage.replace("early_stop.json", json.dumps(SIGNAL).encode())
+    place.send(1)
+
+    async def notebook():
+        return should_stop("elsewhere/mnist", state_dir=f"{url}/")  # another spelling is asked at once
+
+    assert lost is None
+    assert asyncio.run(notebook()).step == 400
+    place.storage.remove("early_stop.json")
+    place.send(2)
+    assert should_stop("ckpts", "mnist", state_dir=f"{url}//") is None
+    server.kill()
+    assert should_stop("ckpts", "mnist", state_dir=f"{url}///") is None
+
+
+def test_a_bucket_without_credentials_is_a_mistake(monkeypatch):
+    """Training would never stop, and nobody would know why."""
+    monkeypatch.delenv("AWS_ACCESS_KEY_ID", raising=False)
+    with pytest.raises(SettingsError, match="AWS_ACCESS_KEY_ID"):
+        should_stop("ckpts", "another", state_dir="s3://bucket/backups")

@@ -336,6 +336,25 @@ def compact(
     compact_journal(flags, dry_run=dry_run)
 
 
+@app.command(
+    name="restore-state",
+    epilog=examples(
+        "sidecar restore-state ckpts --state-backup s3://bucket/backups",
+        "sidecar restore-state ckpts && sidecar run ckpts",
+    ),
+)
+@takes_settings("state_backup", "node")
+def restore_state(flags: dict[str, Any]) -> None:
+    """Make the state directory of a run anew from its backup, to continue the run on this machine.
+
+    The daemon that has sent the backup then sends nothing more. If there is a run already, or no backup, nothing is
+    done, so the command may come before `sidecar run` in a script.
+    """
+    from sidecar.commands.restore_state import restore_state as restore
+
+    restore(flags, os.environ)
+
+
 @app.command(epilog=examples("sidecar init", "sidecar init ckpts", "sidecar init ckpts --framework torch"))
 def init(
     directory: Annotated[

@@ -62,6 +62,7 @@ OPTIONS: Final[dict[str, Option]] = {
     "state_dir": Option(
         kind=Path, value="DIR", text="Directory that the daemons of all nodes share.", default="DIR/.sidecar"
     ),
+    "state_backup": Option(kind=str, value="URL", text="Bucket's folder that keeps a copy of the state directory."),
     "run": Option(kind=str, value="NAME", text="Name of the training run.", default="the name of DIR"),
     "task": Option(kind=str, value="TASK", text="Task to evaluate with: path/file.py:attr or module:attr.", short="-t"),
     "replicas": Option(kind=int, value="N", text="Worker processes on this node.", short="-r", panel=_WORKERS),

@@ -67,7 +67,7 @@ def serve(settings: Settings, environ: Mapping[str, str], *, settings_file: Path
     log = structlog.get_logger().bind(run=settings.run, node=node)
     published = Published({})
     registry = CollectorRegistry()
-    deliveries = start_deliveries(settings, log)
+    deliveries = start_deliveries(settings, log, node)
     exporter = Exporter(registry, sinks=partial(statuses, deliveries))
     uploads = start_uploads(settings, deliveries, log)
     archive = ArchiveReader(

@@ -22,6 +22,7 @@ from sidecar.system.plain_text import shortened_without_password
 
 if TYPE_CHECKING:
     from sidecar.publishing.sinks.mlflow import MLflow
+    from sidecar.publishing.state_backup.sender import StateBackup
 
 
 class Closing(Protocol):
@@ -55,17 +56,29 @@ def make_sinks(settings: Settings, environ: Mapping[str, str] = os.environ) -> l
     return sinks
 
 
-def start_deliveries(settings: Settings, log: EventLog) -> list[Delivery]:
-    """Return a delivery to each sink of the settings. Raises `SettingsError` if one cannot be made."""
+def start_deliveries(settings: Settings, log: EventLog, node: str) -> "list[Delivery | StateBackup]":
+    """Return a delivery to each sink of the settings, and to the backup. Raises `SettingsError` if one cannot be made.
+
+    Raises `StateUnavailableError` if there is a backup, and no state.
+    """
     storage = PosixStorage(settings.run_dir)
     sinks: list[Sink | EventSink] = [*make_sinks(settings), *_acting_sinks(settings, log)]
-    deliveries = [Delivery(sink, storage, settings.run, log, run_dir=settings.run_dir) for sink in sinks]
+    deliveries: list[Delivery | StateBackup] = [
+        Delivery(sink, storage, settings.run, log, run_dir=settings.run_dir) for sink in sinks
+    ]
+    if settings.state_backup is not None:
+        from sidecar.commands.restore_state import backup_of, require_state  # noqa: PLC0415 - likewise
+        from sidecar.publishing.state_backup import sender  # noqa: PLC0415 - likewise
+
+        store = backup_of(settings)
+        require_state(settings, store)
+        deliveries.append(sender.StateBackup(store, settings.run_dir, settings.state_backup, node, log))
     for delivery in deliveries:
         delivery.start()
     return deliveries
 
 
-def start_uploads(settings: Settings, deliveries: Sequence[Delivery], log: EventLog) -> list[Closing]:
+def start_uploads(settings: Settings, deliveries: "Sequence[Delivery | StateBackup]", log: EventLog) -> list[Closing]:
     """Start the upload of the best checkpoints, if the settings ask for it, and return it."""
     if not settings.mlflow_log_best or not _logs_to_mlflow(settings):
         return []
@@ -100,7 +113,7 @@ def _acting_sinks(settings: Settings, log: EventLog) -> Iterator[EventSink]:
         )
 
 
-def statuses(deliveries: Iterable[Delivery]) -> list[SinkStatus]:
+def statuses(deliveries: "Iterable[Delivery | StateBackup]") -> list[SinkStatus]:
     """Return the status of each delivery, if this node delivers."""
     return [
         replace(status, stop_signalled=getattr(delivery.sink, "signalled", None))
@@ -109,7 +122,7 @@ def statuses(deliveries: Iterable[Delivery]) -> list[SinkStatus]:
     ]
 
 
-def all_delivered(deliveries: Iterable[Delivery]) -> bool:
+def all_delivered(deliveries: "Iterable[Delivery | StateBackup]") -> bool:
     """Return whether nothing is left to deliver on this node. Never waits."""
     return all(delivery.has_delivered for delivery in deliveries)
 

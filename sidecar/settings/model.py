@@ -178,6 +178,20 @@ class Settings(OutputSettings):
     """Whether file events of the kernel announce new checkpoints. Default: the type of the filesystem decides, since
     events of other machines do not arrive; a scan every `sweep_seconds` finds all checkpoints anyway."""
 
+    # A backup of the state in a bucket
+    state_backup: values.BucketUrl | None = None
+    """URL of a bucket's folder in which a copy of the state directory is kept, such as `s3://bucket/backups`; each run
+    has a folder of its own there, and `sidecar restore-state` continues the run on another machine. Default: only the
+    user knows a bucket, and a state directory on shared storage survives the machine anyway."""
+    bucket_endpoint: values.Endpoint | None = None
+    """URL of an object store that is compatible with that of the URL in `state_backup`. Default: the one of the cloud,
+    or `AWS_ENDPOINT_URL` for `s3://`, `AZURE_STORAGE_ENDPOINT` for `az://`."""
+    bucket_credentials: Literal["environment", "machine", "none"] = "environment"
+    """Where credentials come from: variables of the `environment` and the files that they name, the metadata address of
+    the `machine` as well, or `none` for a public bucket. Default: no request goes to an address that nobody named."""
+    bucket_timeout_seconds: values.Seconds = 30.0
+    """Time that one request to a bucket may take. Default: a part of 16 MiB arrives in it at 5 Mbit/s."""
+
     # Saves, retention and space
     save_weights: values.SaveWeights = "all"
     """Workers that save the restored weights: `all`, the `first` one only, or `none`. Default: the folder of each

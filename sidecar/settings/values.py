@@ -17,6 +17,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo
 
 from sidecar.protocol.records import SaveWeights as _SaveWeights
 from sidecar.settings.json_table import table_of
+from sidecar.system.bucket_url import split_url
 
 FORMATS: Final = (
     *("tf_object", "keras", "hdf5", "keras_shards", "orbax", "saved_model"),
@@ -313,6 +314,20 @@ def _is_receiver(value: str) -> str:
     return value
 
 
+def _is_endpoint(value: str) -> str:
+    parts = urlsplit(value)
+    if parts.scheme not in ("http", "https") or not parts.hostname or parts.username or parts.query or parts.fragment:
+        raise ValueError("write the URL of an object store without a user, such as http://minio:9000")
+    return value
+
+
+def _is_bucket_url(value: str) -> str:
+    split_url(value)
+    return value.rstrip("/")
+
+
+BucketUrl = Annotated[str, AfterValidator(_is_bucket_url)]
+Endpoint = Annotated[str, AfterValidator(_is_endpoint)]
 ReceiverUrl = Annotated[str, AfterValidator(_is_receiver)]
 TaskReference = Annotated[str, AfterValidator(_is_reference)]
 FrameworkName = Annotated[str, AfterValidator(_is_framework)]

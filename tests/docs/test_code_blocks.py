@@ -98,6 +98,7 @@ NOT_RUN = {
     "sidecar run ckpts --task jax_eval.py": "tests/test_readme.py runs it",
     "python read_predictions.py": "tests/examples/test_examples.py runs it",
     "tar -": "tests/docs/test_faq.py saves and restores a run",
+    "sidecar restore-state": "tests/integration/test_state_backup.py restores a run",
     "mv ckpts": "tests/docs/test_faq.py renames a run",
     "rm -r ckpts": "tests/docs/test_faq.py deletes a run",
     "sidecar export": "tests/publishing/test_export.py lets a real Prometheus read it",

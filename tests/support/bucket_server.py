@@ -107,8 +107,9 @@ class BucketServer:
 
     def kill(self):
         """End it and its children at once, as a crash does."""
-        os.killpg(self._running.pid, signal.SIGKILL)
-        self._running.wait()
+        if self._running.returncode is None:
+            os.killpg(self._running.pid, signal.SIGKILL)
+            self._running.wait()
 
     def stop(self):
         """Let it answer nothing until `resume`: connections stay open."""

@@ -1,7 +1,6 @@
 """The servers of object storage do what tests of the product rely on, each as far as `SERVERS` says."""
 
 import contextlib
-import os
 
 import pytest
 from bucket_server import SERVERS
@@ -14,15 +13,12 @@ RETRIES = {"max_retries": 0}
 
 
 @pytest.fixture
-def connected(monkeypatch):
-    """`connected(server)` is obstore's client of it, configured by the variables that a user sets."""
+def connected(use_bucket):
+    """`connected("moto_server")` is a server and obstore's client of it, configured as by a user."""
 
-    def connect(server):
-        for name in [each for each in os.environ if each.startswith(("AWS_", "AZURE_"))]:
-            monkeypatch.delenv(name)
-        for name, value in server.environment.items():
-            monkeypatch.setenv(name, value)
-        return from_url(server.url, client_options={"timeout": "5s", "allow_http": True}, retry_config=RETRIES)
+    def connect(name):
+        server = use_bucket(name)
+        return server, from_url(server.url, client_options={"timeout": "5s", "allow_http": True}, retry_config=RETRIES)
 
     return connect
 
@@ -36,9 +32,9 @@ def created(store, name, data):
 
 
 @pytest.mark.parametrize("name", SERVERS)
-def test_a_server_creates_lists_and_reads_ranges(name, start_bucket, connected):
+def test_a_server_creates_lists_and_reads_ranges(name, connected):
     """One name has one creator, except on s3rver; a range by an outdated etag is refused where etags hold."""
-    store = connected(start_bucket(name))
+    _, store = connected(name)
     winners = [created(store, "run/plan-1", bytes([each])) for each in range(2)]
     assert winners == ([True, True] if name == "s3rver" else [True, False])
     stale = store.head("run/plan-1")["e_tag"]
@@ -56,10 +52,9 @@ def test_a_server_creates_lists_and_reads_ranges(name, start_bucket, connected):
 
 
 @pytest.mark.parametrize("name", SERVERS)
-def test_a_server_can_be_killed_stopped_and_started_again(name, start_bucket, connected):
+def test_a_server_can_be_killed_stopped_and_started_again(name, connected):
     """A killed one refuses connections and returns at its address; objects on disk are there again."""
-    server = start_bucket(name)
-    store = connected(server)
+    server, store = connected(name)
     store.put("kept", b"1")
     server.kill()
     with pytest.raises(BaseError):

@@ -18,7 +18,7 @@ from sidecar.commands.check.peers import Here, exports, group, visibility, watch
 from sidecar.commands.check.state import journal, storage
 from sidecar.commands.check.trial import import_task, try_task
 from sidecar.commands.framework import with_framework, workers_listen
-from sidecar.commands.from_settings import export_rule
+from sidecar.commands.from_settings import export_rule, record_of
 from sidecar.commands.hooks import make_hooks
 from sidecar.commands.ineffective_settings import ineffective
 from sidecar.commands.observed_nodes import ObservedNodes
@@ -62,6 +62,8 @@ def findings(
         yield from storage(settings, storage_timeout)
     yield from _http(settings)
     yield from sinks(settings)
+    if settings.state_backup is not None:
+        yield _backup(settings)
     yield from hooks(settings)
     observed_nodes = yield from _nodes(settings, environ, storage_timeout)
     if role is not None and role.role == "chief":
@@ -194,6 +196,23 @@ def _task(
         return scan.found[-1] if scan.found else None
 
     return (yield from try_task(settings, make_workers, newest))
+
+
+def _backup(settings: Settings) -> Finding:
+    """Try what the backup of the state needs, and say whose credentials are used, and which run it holds."""
+    from sidecar.checkpoints.object_store import BucketError, ObjectStoreRules, credential_source  # noqa: PLC0415 - only with a backup
+    from sidecar.commands.restore_state import backup_of  # noqa: PLC0415 - likewise
+    from sidecar.publishing.state_backup.ownership import newest_owner, try_out, why  # noqa: PLC0415 - likewise
+
+    try:
+        store = backup_of(settings)
+        source = credential_source(store.scheme, record_of(ObjectStoreRules, settings))
+        try_out(store)
+        owner, _ = newest_owner(store)
+    except (BucketError, SidecarError) as error:
+        return Finding(what="backup", ok=False, text=why(error))
+    held = "holds no backup yet" if owner is None else f"holds the backup of run {owner.run}, begun on {owner.node}"
+    return Finding(what="backup", ok=True, text=f"{settings.state_backup} {held}; credentials: {source}")
 
 
 def sinks(settings: Settings) -> Iterator[Finding]:

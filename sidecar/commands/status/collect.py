@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import KW_ONLY, dataclass, field
 from itertools import chain
 from pathlib import Path
-from typing import Final, Self
+from typing import TYPE_CHECKING, Final, Self
 
 from sidecar.checkpoints.catalog import Catalog
 from sidecar.checkpoints.scan import ScanResult
@@ -28,6 +28,9 @@ from sidecar.protocol.heartbeat import Heartbeat
 from sidecar.protocol.records import Checkpoint, folder_name
 from sidecar.protocol.states import Verdict, WorkerPhase
 from sidecar.system.clock import Clock
+
+if TYPE_CHECKING:
+    from sidecar.publishing.state_backup.ownership import Own
 
 OBSERVED_BEATS: Final = 2.25  # every live node has beaten twice by then; the quarter is for slow storage
 _READING_SECONDS: Final = 0.1  # between two readings of the heartbeats, until each node is known to be alive or not
@@ -52,14 +55,16 @@ _RANKS: Final[Mapping[str, int]] = {phase: rank for rank, phase in enumerate(_IN
 
 @dataclass(frozen=True, slots=True)
 class Directory:
-    """Describe the checkpoint directory as this machine sees it.
+    """Describe the checkpoint directory as this machine sees it, and the copy of the state directory.
 
-    `path`: for display. `busy`: a sentence, if this machine evaluates and has too much to do.
+    `path`: for display. `busy`: a sentence, if this machine evaluates and has too much to do. `backup`: what the backup
+    has of the state; None: nothing was ever sent.
     """
 
     path: str = ""
     missing: bool = False
     busy: str = ""
+    backup: "Own | None" = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,6 +154,7 @@ class RunObserver:
     beat_seconds: float = 2.0
     place: str = ""
     best_export: Callable[[], BestExport | None] = lambda: None
+    backup: "Callable[[], Own | None]" = lambda: None
     _reader: "RunReader | None" = None  # None: no run was found yet
 
     def collect(self) -> RunStatus:
@@ -175,7 +181,7 @@ class RunObserver:
             incomplete=scan.waiting,
             unknown={**scan.unknown, **not_looked_for(scan, history, self._live(members))},
             min_workers=self.min_workers,
-            directory=Directory(self.place, scan.missing, self.busy(_nodes(history))),
+            directory=Directory(self.place, scan.missing, self.busy(_nodes(history)), self.backup()),
             best_export=self.best_export(),
             lease_seconds=self.lease_seconds,
             beat=self.beat_seconds,

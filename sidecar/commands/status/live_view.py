@@ -22,6 +22,7 @@ from sidecar.commands.status.collect import RunStatus
 from sidecar.commands.status.plan_progress import WorkerLine, plan_seconds_left
 from sidecar.commands.status.render import (
     active,
+    backup_line,
     best_export_line,
     last_change,
     lines,
@@ -101,6 +102,8 @@ def _sections(run: str, status: RunStatus, workers: Sequence[WorkerLine], width:
         yield Section(rows, min(4, rows), lambda count: metric_table(metrics, count - 1, width), blank=True)
     if status.best_export is not None:
         yield _texts([line_of(best_export_line(status.best_export))], least=0)
+    if status.directory.backup is not None:
+        yield _texts([line_of(backup_line(status))], least=0)
     yield _texts([line_of(_plan_text(status, workers), "bold" if status.history.open else "")], least=1, blank=True)
     if status.directory.busy:
         yield _texts([line_of(status.directory.busy, "yellow")], least=0)

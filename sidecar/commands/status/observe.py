@@ -1,7 +1,7 @@
 """Build the observer of a run for the commands that read shared storage only."""
 
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sidecar.commands.best import BestExport, read_best
 from sidecar.commands.from_settings import make_catalog, make_rules
@@ -11,9 +11,14 @@ from sidecar.commands.status.collect import RunObserver, file_times
 from sidecar.commands.storage_timeout import StorageTimeout
 from sidecar.commands.waiting import busy_among
 from sidecar.coordination.storage import PosixStorage, Storage
-from sidecar.errors import SidecarError
+from sidecar.errors import RecordError, SidecarError
+from sidecar.protocol.codec import loads
+from sidecar.protocol.record_limits import SMALL
 from sidecar.settings import Settings
 from sidecar.system.clock import SystemClock
+
+if TYPE_CHECKING:
+    from sidecar.publishing.state_backup.ownership import Own
 
 
 def observer_of(flags: dict[str, Any]) -> tuple[Settings, StorageTimeout, RunObserver]:
@@ -34,6 +39,7 @@ def observer_of(flags: dict[str, Any]) -> tuple[Settings, StorageTimeout, RunObs
         beat_seconds=settings.beat_seconds,
         place=str(settings.checkpoint_dir),
         best_export=partial(read_best_export, settings, storage),
+        backup=partial(read_backup, storage),
     )
     return settings, storage_timeout, observer
 
@@ -43,4 +49,17 @@ def read_best_export(settings: Settings, storage: Storage) -> BestExport | None:
     try:
         return read_best(settings, storage)
     except SidecarError:
+        return None
+
+
+def read_backup(storage: Storage) -> "Own | None":
+    """Return what the state directory says of its backup; None if it was never sent. Raises `StorageError`."""
+    data = storage.read("state_backup.json", SMALL.size)
+    if data is None:
+        return None
+    from sidecar.publishing.state_backup.ownership import Own  # noqa: PLC0415 - only runs with a backup pay for it
+
+    try:
+        return loads(Own, data)
+    except RecordError:
         return None

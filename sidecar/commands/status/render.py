@@ -64,6 +64,13 @@ def as_json(run: str, status: RunStatus) -> dict[str, Any]:
         "incomplete": [{"checkpoint": name, "reason": reason} for name, reason in status.incomplete],
         "checkpoint_dir_missing": status.directory.missing,
         "best_export": None if status.best_export is None else best_export_json(status.best_export),
+        "state_backup": None
+        if status.directory.backup is None
+        else {
+            "url": status.directory.backup.url,
+            "through": status.directory.backup.through,
+            "at": status.directory.backup.at,
+        },
     }
 
 
@@ -103,6 +110,8 @@ def lines(run: str, status: RunStatus) -> Iterator[RenderableType]:
     yield from _results(status)
     if status.best_export is not None:
         yield _text(best_export_line(status.best_export))
+    if status.directory.backup is not None:
+        yield _text(backup_line(status))
     yield _text(plan_line(status), "" if status.history.open is None else "bold")
     if status.directory.busy:
         yield _text(status.directory.busy, "yellow")
@@ -359,6 +368,16 @@ def _text(words: str, style: str = "") -> Text:
 
 _SHOWN: Final = ("path", "checkpoint", "digest", "step", "ranks", "better_than")
 _MOST_CHARACTERS: Final = 200  # of a comparison: other users may be able to write the manifest
+
+
+def backup_line(status: RunStatus) -> str:
+    """Return which plans the backup of the state has, and how many it lacks."""
+    own = status.directory.backup
+    assert own is not None
+    lacks = status.history.through - own.through
+    if lacks > 0:
+        return f"backup  {own.url} lacks {lacks} of {status.history.through} plans: see sink_failed in the daemon's log"
+    return f"backup  {own.url} has all {own.through} plans"
 
 
 def best_export_json(best: BestExport) -> dict[str, Any]:

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 
 from sidecar.coordination.closed_plan import has_plan
 from sidecar.coordination.journal_state import Entry, JournalState
@@ -431,7 +431,20 @@ class Delivery:
             self._status = replace(self._status, refused=self._status.refused + 1)
 
 
-def close(deliveries: Sequence[Delivery], seconds: float) -> None:
+class Closing(Protocol):
+    """End a thread that delivers, as `Delivery` does."""
+
+    def end(self) -> None:
+        """Let the thread end once it has delivered what is known."""
+
+    def join(self, until: float) -> bool:
+        """Wait for the end of the thread until a time of the monotonic clock, and return whether it ended."""
+
+    def give_up(self) -> bool:
+        """Break off the delivery that is under way, and return whether that is possible."""
+
+
+def close(deliveries: Sequence[Closing], seconds: float) -> None:
     """Deliver what is known, for at most `seconds` in all, and end the deliveries. One that hangs holds up no other."""
     for delivery in deliveries:
         delivery.end()

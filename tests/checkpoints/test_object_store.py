@@ -1,0 +1,209 @@
+"""Requests to an object store are bounded, need stated credentials, and fail with what to do."""
+
+import errno
+import io
+import os
+import subprocess
+import sys
+import time
+
+import pytest
+from fakes import FakeClock
+from object_servers import ObjectServer, page
+
+from sidecar.checkpoints import object_store
+from sidecar.checkpoints.object_store import BucketError, ObjectStore, ObjectStoreRules, credential_source
+from sidecar.errors import SettingsError
+
+SECRET = "a-secret-nobody-may-see"
+
+
+@pytest.fixture
+def server(monkeypatch):
+    """A server that works, named by the environment."""
+    for name in [each for each in os.environ if each.startswith(("AWS_", "GOOGLE_", "AZURE_"))]:
+        monkeypatch.delenv(name)
+    with ObjectServer() as running:
+        for name, value in running.environment.items():
+            monkeypatch.setenv(name, value)
+        yield running
+
+
+@pytest.fixture
+def clock():
+    return FakeClock()
+
+
+@pytest.fixture
+def store(server, clock):  # noqa: ARG001 - the environment names it
+    """A store of the server, with requests that may take two seconds."""
+    return ObjectStore(
+        scheme="s3", bucket="b", prefix="run", rules=ObjectStoreRules(bucket_timeout_seconds=2.0), clock=clock
+    )
+
+
+def failed(call):
+    """Return the error of a request that fails, which shows no secret."""
+    with pytest.raises(BucketError) as caught:
+        call()
+    assert SECRET not in f"{caught.value} {caught.value.filename}"
+    assert caught.value.__cause__ is None
+    return caught.value
+
+
+def test_it_lists_and_reads(server, store):
+    """A listing has names below the prefix, sizes, times and etags; parts and whole objects are read by them."""
+    content = os.urandom(40 << 20)
+    server.objects |= {"run/a.pt": content, "run/b/c.pt": b"12345", "another": b""}
+    listed = {found.key: found for found in store.listing()}
+    assert listed.keys() == {"a.pt", "b/c.pt"}
+    found = listed["a.pt"]
+    assert (found.size, found.modified_ns) == (len(content), 1767323045 * 10**9)
+    assert store.read("a.pt", found.etag, 10, 20) == content[10:20]
+    with io.FileIO(os.memfd_create("fetched"), "r+") as into:
+        store.fetch("a.pt", found.etag, found.size, into)
+        assert into.seek(0) == 0
+        assert into.read() == content
+    assert len(server.requests) == 5  # a listing, a part, and three parts of 16 MiB
+
+
+def test_a_replaced_object_is_no_other_object(server, store):
+    """Another etag is refused by the server, and noticed here where a server ignores the condition."""
+    server.objects["run/a"] = b"old"
+    (found,) = store.listing()
+    server.objects["run/a"] = b"new"
+    assert failed(lambda: store.read("a", found.etag, 0, 3)).errno == errno.ESTALE
+    server.answer = lambda path, query: server.usual(path, query, {"Range": "bytes=0-2"})
+    assert failed(lambda: store.read("a", found.etag, 0, 3)).errno == errno.ESTALE
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "number", "remedy"),
+    [
+        (404, "NoSuchBucket", errno.ENOENT, "bucket_endpoint"),
+        (403, "AccessDenied", errno.EACCES, "allow s3:ListBucket for s3://b/run"),
+        (401, "InvalidToken", errno.EACCES, "InvalidToken"),
+        (429, "SlowDown", errno.ETIMEDOUT, "429 (SlowDown)"),
+        (503, "SlowDown", errno.ETIMEDOUT, "503"),
+        (500, SECRET, errno.ETIMEDOUT, "500"),
+    ],
+)
+def test_an_error_says_what_to_do(server, store, status, code, number, remedy):
+    """Each kind has its number and its remedy; nothing of the answer but the code is shown."""
+    body = f"<Error><Code>{code}</Code><Message>{SECRET}</Message></Error>".encode()
+    server.answer = lambda *_: (status, {}, body)
+    error = failed(store.listing)
+    assert (error.errno, remedy in str(error)) == (number, True), error
+
+
+def test_a_refused_object_names_the_right_to_read(server, store):
+    """403 for an object names the right to read objects."""
+    server.answer = lambda *_: (403, {}, b"")
+    assert "s3:GetObject" in str(failed(lambda: store.read("a", "", 0, 1)))
+
+
+def test_a_busy_server_is_left_alone_for_a_while(server, store, clock):
+    """After a failure nothing is sent until a pause is over, which grows up to a minute; a success ends that."""
+    server.answer = lambda *_: (503, {}, b"")
+    pauses = []
+    failed(store.listing)
+    for _ in range(8):
+        sent, begin = len(server.requests), clock.seconds
+        while len(server.requests) == sent:
+            clock.seconds += 0.5
+            assert "503" in str(failed(store.listing))
+        pauses.append(clock.seconds - begin)
+    assert pauses == [1, 2, 4, 8, 16, 32, 60, 60]
+    server.answer = lambda *_: None
+    clock.seconds += 60
+    assert store.listing() == []
+    assert store.listing() == []
+
+
+@pytest.mark.seconds
+def test_a_server_that_does_not_answer_is_given_up(server, clock):
+    """Silence, a body that never ends and a closed port end within the bound of a request and its retries."""
+    rules = ObjectStoreRules(bucket_timeout_seconds=0.3)
+    store = ObjectStore(scheme="s3", bucket="b", prefix="run", rules=rules, clock=clock)
+    server.answer = lambda *_: time.sleep(3)
+    begin = time.monotonic()
+    assert failed(store.listing).errno == errno.ETIMEDOUT
+    clock.seconds += 100
+    server.answer = lambda *_: (206, {"Content-Length": "100", "ETag": "x", "Content-Range": "bytes 0-99/100"}, b"1")
+    assert failed(lambda: store.read("a", "", 0, 100)).errno == errno.ETIMEDOUT
+    assert time.monotonic() - begin < 10
+
+
+def test_a_wrong_number_of_bytes_is_an_error(server, store):
+    """A part that is longer than it was asked for is no part of a checkpoint."""
+    body = b"1" * 50
+    server.answer = lambda *_: (206, {"ETag": '"x"', "Content-Range": "bytes 0-49/100"}, body)
+    assert failed(lambda: store.read("a", '"x"', 0, 10)).errno in (errno.EIO, errno.ETIMEDOUT)
+
+
+def test_too_many_objects_are_refused(server, store, monkeypatch):
+    """A listing without an end is given up at a number of objects."""
+    monkeypatch.setattr(object_store, "MOST_OBJECTS", 2500)
+    pages = iter(range(10**6))
+    server.answer = lambda *_: (
+        200,
+        {},
+        page(((f"run/{next(pages)}-{each}", 1, '"x"') for each in range(1000)), "more"),
+    )
+    assert failed(store.listing).errno == errno.E2BIG
+    assert len(server.requests) < 10
+
+
+def test_pages_without_objects_do_not_hold_it_for_ever(server, store, monkeypatch):
+    """A listing of empty pages without an end is given up after a time."""
+    monkeypatch.setattr(object_store, "_LISTING_SECONDS", 0.5)
+    server.answer = lambda *_: (200, {}, page((), "more"))
+    begin = time.monotonic()
+    assert failed(store.listing).errno == errno.ETIMEDOUT
+    assert time.monotonic() - begin < 10
+
+
+def test_the_source_of_credentials_is_named_without_them():
+    """Variables are named, never their values; without any, the error names all ways."""
+    environ = {"AWS_ACCESS_KEY_ID": "name", "AWS_SECRET_ACCESS_KEY": SECRET}
+    rules = ObjectStoreRules()
+    assert credential_source("s3", rules, environ) == "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
+    with pytest.raises(SettingsError, match=r"GOOGLE_APPLICATION_CREDENTIALS.*bucket_credentials to machine"):
+        credential_source("gs", rules, environ)
+    assert "metadata" in credential_source("az", ObjectStoreRules(bucket_credentials="machine"), environ)
+    assert "anonymous" in credential_source("az", ObjectStoreRules(bucket_credentials="none"), environ)
+
+
+ASK = """
+import sys
+from sidecar.checkpoints.object_store import ObjectStore, ObjectStoreRules
+for credentials in ("none", "environment"):
+    rules = ObjectStoreRules(bucket_endpoint=sys.argv[2], bucket_credentials=credentials, bucket_timeout_seconds=1)
+    try:
+        ObjectStore(scheme=sys.argv[1], bucket="b", prefix="run", rules=rules).listing()
+    except Exception as error:
+        print(type(error).__name__, error)
+"""
+
+
+@pytest.mark.seconds
+@pytest.mark.parametrize("scheme", ["s3", "gs", "az"])
+def test_no_request_goes_to_an_address_that_nobody_named(needs, server, tmp_path, scheme):
+    """Without credentials, and without any need of them, a process connects to the endpoint alone, as strace shows."""
+    strace = needs("strace")
+    trace = tmp_path / "trace"
+    environ = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "AZURE_STORAGE_ACCOUNT_NAME": "devstoreaccount1"}
+    command = [sys.executable, "-c", ASK, scheme, server.address]
+    done = subprocess.run(
+        [strace, "-f", "-qq", "-e", "trace=connect,sendto", "-o", trace, *command],
+        env=environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "SettingsError there are no credentials" in done.stdout
+    called = [line for line in trace.read_text().splitlines() if "AF_INET" in line]
+    assert called, done.stdout
+    assert all("127.0.0.1" in line for line in called), called

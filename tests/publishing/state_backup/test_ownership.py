@@ -1,0 +1,93 @@
+"""One state directory owns a backup: the newest one that was created in `copies`."""
+
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from bucket_server import BUCKET
+from state_places import RULES
+
+from sidecar.publishing.state_backup.ownership import (
+    BackupRefusedError,
+    BackupReplacedError,
+    Owner,
+    claim,
+    create_owner,
+    is_part,
+    newest_owner,
+    open_backup,
+    owner_path,
+    require_newest,
+)
+
+pytestmark = pytest.mark.seconds
+
+URL = f"s3://{BUCKET}/backups"
+
+
+def owner(nonce="n", run="r1"):
+    """Return a record as a daemon writes it."""
+    return Owner(run=run, nonce=nonce, node="worker-0", at="2026-01-31T12:00:00.000Z")
+
+
+@pytest.fixture
+def store(use_bucket):
+    """The backup of a run on a server that checks conditions."""
+    use_bucket("moto_server")
+    return open_backup(URL, "mnist", RULES)
+
+
+def test_the_newest_copy_owns_the_backup(store, new_place):
+    """A restore creates the next record, from which the directory before it learns that it was replaced."""
+    assert newest_owner(store) == (None, 0)
+    place = new_place("a", URL)
+    own = claim(store, place.storage, URL, owner())
+    assert (own.number, claim(store, place.storage, URL, owner())) == (1, own)
+    require_newest(store, own)
+    create_owner(store, 2, owner("other"))
+    assert newest_owner(store) == (owner("other"), 2)
+    with pytest.raises(BackupReplacedError, match="worker-0"):
+        require_newest(store, own)
+    with pytest.raises(BackupReplacedError):
+        claim(store, place.storage, URL, owner())
+
+
+def test_of_many_machines_one_restores(use_bucket):
+    """All others read whose record is there."""
+    use_bucket("moto_server")
+    with ThreadPoolExecutor(8) as pool:
+        stores = [open_backup(URL, "mnist", RULES) for _ in range(8)]
+        found = list(pool.map(lambda number: create_owner(stores[number], 1, owner(f"n{number}")), range(8)))
+    assert len({each.nonce for each in found}) == 1
+
+
+def test_another_url_begins_another_backup(store, new_place):
+    """The number belongs to the URL in the settings."""
+    place = new_place("a", URL)
+    claim(store, place.storage, URL, owner())
+    create_owner(store, 2, owner("other"))
+    elsewhere = f"{URL}/more"
+    assert claim(open_backup(elsewhere, "mnist", RULES), place.storage, elsewhere, owner()).url == elsewhere
+
+
+def test_a_store_that_ignores_the_condition(use_bucket):
+    """It takes a second creation of one name."""
+    use_bucket("s3rver")
+    with pytest.raises(BackupRefusedError, match="If-None-Match"):
+        create_owner(open_backup(URL, "mnist", RULES), 1, owner())
+
+
+def test_names_of_a_backup_are_not_trusted():
+    """Only files of a state directory are parts of a backup, and none leads out of it."""
+    good = ("run.json", "snapshot.json.gz", "early_stop.json", "plans/000000000001.json", "sinks/dead_letters/x.json")
+    good += ("evaluations/ckpt-1@abc/plan-1/worker-0-of-1/weights/model.npz", "segments/000000000001.jsonl.gz")
+    bad = ("", "/etc/passwd", "../run.json", "plans/../run.json", "plans//x.json", "plans/./x", "run.json/x", "plans")
+    bad += ("state_backup.json", "members/n.json", "pins/a/b", "exports/best", "evaluations/.part", owner_path(1))
+    bad += (
+        "plans/a\nb.json",
+        "plans/a\0b.json",
+        "evaluations/" + "x" * 256,
+        "sinks/" + "d/" * 20 + "x",
+        "plans/\x1b[2J",
+    )
+    assert [name for name in good if not is_part(name)] == []
+    assert [name for name in bad if is_part(name)] == []

@@ -1,0 +1,104 @@
+"""A server of S3's protocol in a thread that misbehaves as a test asks it to, and counts its requests."""
+
+import contextlib
+import threading
+import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from urllib.parse import parse_qs, urlsplit
+from xml.sax.saxutils import escape
+
+MODIFIED = "2026-01-02T03:04:05.000Z"
+
+
+class ObjectServer:
+    """Serves `objects` (key: content) of the bucket `b`. `answer`: called before each answer; may give another one."""
+
+    def __init__(self, objects=None, answer=lambda _path, _query: None):
+        self.objects = {} if objects is None else objects
+        self.answer = answer
+        self.requests = []
+        self.sent = 0
+        self.latency_seconds = 0.0
+
+    def etag(self, key):
+        """Return the etag of an object, which follows from its content."""
+        return f'"{abs(hash(self.objects[key])):x}"'
+
+    def __enter__(self):
+        server = self
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def do_GET(self):
+                server.serve(self)
+
+            def log_message(self, *_):
+                """Say nothing."""
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._server.daemon_threads = True
+        self.address = f"http://127.0.0.1:{self._server.server_port}"
+        self.environment = {
+            "AWS_ENDPOINT_URL": self.address,
+            "AWS_ACCESS_KEY_ID": "reader",
+            "AWS_SECRET_ACCESS_KEY": "a-secret-nobody-may-see",
+            "AWS_REGION": "us-east-1",
+        }
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,))
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_):
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+    def serve(self, handler):
+        """Answer one request."""
+        url = urlsplit(handler.path)
+        query = {name: values[0] for name, values in parse_qs(url.query).items()}
+        self.requests.append((url.path, query, dict(handler.headers)))
+        time.sleep(self.latency_seconds)
+        answer = self.answer(url.path, query) or self.usual(url.path, query, handler.headers)
+        status, headers, body = answer
+        self.sent += len(body)
+        with contextlib.suppress(OSError):
+            handler.send_response(status)
+            for name, value in {"Content-Length": str(len(body)), **headers}.items():
+                handler.send_header(name, value)
+            handler.end_headers()
+            handler.wfile.write(body)
+
+    def usual(self, path, query, headers):
+        """Return status, headers and body as a server that works."""
+        if "list-type" in query:
+            return 200, {"Content-Type": "application/xml"}, self.listing(query)
+        key = path.removeprefix("/b/")
+        if key not in self.objects:
+            return 404, {}, b"<Error><Code>NoSuchKey</Code></Error>"
+        etag, content = self.etag(key), self.objects[key]
+        if headers.get("If-Match") not in (None, etag):
+            return 412, {}, b"<Error><Code>PreconditionFailed</Code></Error>"
+        first, last = headers["Range"].removeprefix("bytes=").split("-")
+        start, end = int(first), min(int(last) + 1, len(content))
+        said = {"ETag": etag, "Content-Range": f"bytes {start}-{end - 1}/{len(content)}"}
+        said["Last-Modified"] = "Fri, 02 Jan 2026 03:04:05 GMT"
+        return 206, said, content[start:end]
+
+    def listing(self, query):
+        """Return all objects below the prefix that was asked for."""
+        keys = [key for key in self.objects if key.startswith(query.get("prefix", ""))]
+        return page((key, len(self.objects[key]), self.etag(key)) for key in keys)
+
+
+def page(entries, following=""):
+    """Return one page of a listing; `following`: the token of the next one."""
+    contents = "".join(
+        f"<Contents><Key>{escape(key)}</Key><LastModified>{MODIFIED}</LastModified><ETag>{escape(etag)}</ETag>"
+        f"<Size>{size}</Size></Contents>"
+        for key, size, etag in entries
+    )
+    more = f"<NextContinuationToken>{following}</NextContinuationToken>" if following else ""
+    text = f"<ListBucketResult><IsTruncated>{str(bool(more)).lower()}</IsTruncated>{more}{contents}</ListBucketResult>"
+    return f'<?xml version="1.0" encoding="UTF-8"?>{text}'.encode()
