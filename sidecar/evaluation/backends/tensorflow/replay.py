@@ -46,15 +46,22 @@ class Replay:
         self._changes: list[Changes] = []
         self._is_over = False
 
-    def add(self, batch: Any, changes: Changes, run: Callable[[Any, Changes | None], Changes]) -> None:
+    def add(
+        self, batch: Any, changes_by_batch: Callable[[], Changes], run: Callable[[Any, Changes | None], Changes]
+    ) -> None:
         """Replay one batch, if it is one of those that the check needs.
 
         Args:
             batch: The batch.
-            changes: The states of the metrics after this batch alone.
+            changes_by_batch: Returns the states of the metrics after this batch alone.
             run: Evaluates a batch from the given states, and returns the states after it. None: from their identity.
         """
-        if not self._metrics or not self._count_and_choose(changes):
+        number, self._seen = self._seen, self._seen + 1
+        is_chosen = not self._is_over and number & (number - 1) == 0  # 0 and powers of two
+        if not self._metrics or not (is_chosen or self._is_open):
+            return
+        changes = changes_by_batch()
+        if not is_chosen and not self._changes_a_rare_state(changes):
             return
         times = 1
         for name, arrays in changes.items():
@@ -79,11 +86,12 @@ class Replay:
         self._is_over = True
         return found
 
-    def _count_and_choose(self, changes: Changes) -> bool:
-        """Count a batch, and return whether the check needs to replay it."""
-        number, self._seen = self._seen, self._seen + 1
-        if not self._is_over and number & (number - 1) == 0:  # 0 and powers of two
-            return True
+    @property
+    def _is_open(self) -> bool:
+        """Return whether a state has changed less often than the check needs."""
+        return any(count < _CHANGES_CHECKED for counts in self._changed.values() for count in counts)
+
+    def _changes_a_rare_state(self, changes: Changes) -> bool:
         return any(
             self._changed[name][index] < _CHANGES_CHECKED and self._has_changed(name, index, array)
             for name, arrays in changes.items()

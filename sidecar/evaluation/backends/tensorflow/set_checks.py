@@ -79,7 +79,7 @@ class SetChecks:
             if place in _DIVIDED:
                 self._found |= _dependent(step, batch, seed, carried, evaluated)
         assert self._replay is not None, "`begin` was called"
-        self._replay.add(batch, step.changes(outputs), partial(step.run_from, seed, carried))
+        self._replay.add(batch, partial(step.changes, outputs), partial(step.run_from, seed, carried))
 
     def finish(self, step: Step, states: SetStates, *, divides_itself: bool) -> set[str]:
         """End an evaluation, and add the findings of this rank to the states.
