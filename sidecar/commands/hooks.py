@@ -111,7 +111,7 @@ def make_target(hook: HookName, setting: HookSetting) -> Target:
 
     assert setting.url is not None  # one of both is there
     secret = None if setting.secret_file is None else read_secret(hook, setting.secret_file)
-    return Webhook(setting.url, secret, setting.timeout_seconds)
+    return Webhook(setting.url, secret, setting.timeout_seconds, setting.authorization_file)
 
 
 def read_secret(hook: HookName, path: Path) -> bytes:

@@ -16,6 +16,10 @@ def ineffective(settings: Settings) -> Iterator[str]:
     yield from _of_early_stop(settings)
     if settings.mlflow_log_best and not settings.mlflow and settings.mlflow_tracking_uri is None:
         yield "mlflow_log_best has no effect, as nothing is logged to MLflow: set mlflow_tracking_uri"
+    if settings.mlflow_token_file is not None and not settings.mlflow and settings.mlflow_tracking_uri is None:
+        yield "mlflow_token_file has no effect, as nothing is logged to MLflow: set mlflow_tracking_uri"
+    if settings.remote_write_authorization_file is not None and settings.remote_write is None:
+        yield "remote_write_authorization_file has no effect without remote_write: set that, too"
     if settings.mlflow_log_best and not settings.export_best:
         yield f"mlflow_log_best has no effect without exports: {_HAS_BEST}"
     if settings.tensorboard_tags != "metric" and settings.tensorboard_dir is None:

@@ -41,7 +41,8 @@ def make_sinks(settings: Settings, environ: Mapping[str, str] = os.environ) -> l
     if settings.remote_write is not None:
         from sidecar.publishing.sinks.remote_write import RemoteWrite  # noqa: PLC0415 - urllib and TLS take 3 MB
 
-        sinks.append(RemoteWrite(settings.remote_write, settings.sink_timeout_seconds))
+        credentials = settings.remote_write_authorization_file
+        sinks.append(RemoteWrite(settings.remote_write, settings.sink_timeout_seconds, credentials))
     if settings.tensorboard_dir is not None:
         from sidecar.publishing.sinks.tensorboard import TensorBoard  # noqa: PLC0415 - likewise
 
@@ -173,4 +174,5 @@ def _mlflow(settings: Settings, environ: Mapping[str, str]) -> "MLflow":
         settings.run_dir,
         settings.sink_timeout_seconds,
         environ=environ,
+        token_file=settings.mlflow_token_file,
     )

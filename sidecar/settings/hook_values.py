@@ -20,7 +20,7 @@ HOOK_NAMES: Final = ("result", "best", "failure", "nan", "end")
 DEADLINE_SECONDS: Final = 3600.0  # outlasts a restart or an upgrade of the receiver; the events after it wait meanwhile
 TIMEOUT_SECONDS: Final = 30.0  # receivers answer in seconds; a command that takes longer delays its own events only
 
-_KEYS: Final = ("command", "url", "secret_file", "deadline_seconds", "timeout_seconds")
+_KEYS: Final = ("command", "url", "secret_file", "authorization_file", "deadline_seconds", "timeout_seconds")
 _REMEDY: Final = 'write a command, such as "notify-send sidecar", or a URL, such as "https://example.com/hook"'
 
 
@@ -31,6 +31,7 @@ class HookSetting:
     command: tuple[str, ...] | None = None
     url: str | None = None
     secret_file: Path | None = None
+    authorization_file: Path | None = None
     deadline_seconds: float = DEADLINE_SECONDS
     timeout_seconds: float = TIMEOUT_SECONDS
 
@@ -53,12 +54,13 @@ def _hook(name: Any, given: Any) -> HookSetting:
     command, url = table.get("command"), table.get("url")
     if (command is None) == (url is None):
         raise ValueError(f"hook {name}: give either command or url: {_REMEDY}")
-    if command is not None and "secret_file" in table:
-        raise ValueError(f"hook {name}: secret_file signs what is posted to a URL, and command has none: leave it out")
+    if command is not None and (odd := [key for key in ("secret_file", "authorization_file") if key in table]):
+        raise ValueError(f"hook {name}: {odd[0]} is for what is posted to a URL, and command has none: leave it out")
     return HookSetting(
         command=None if command is None else _command(name, command),
         url=None if url is None else _url(name, url),
-        secret_file=_secret_file(name, table.get("secret_file")),
+        secret_file=_file(name, "secret_file", table.get("secret_file")),
+        authorization_file=_file(name, "authorization_file", table.get("authorization_file")),
         deadline_seconds=_seconds(name, "deadline_seconds", table.get("deadline_seconds", DEADLINE_SECONDS)),
         timeout_seconds=_seconds(name, "timeout_seconds", table.get("timeout_seconds", TIMEOUT_SECONDS)),
     )
@@ -92,15 +94,15 @@ def _url(name: str, given: Any) -> str:
     return str(given)
 
 
-def _secret_file(name: str, given: Any) -> Path | None:
+def _file(name: str, key: str, given: Any) -> Path | None:
     if given is None:
         return None
     if not isinstance(given, str | Path) or not str(given):
-        raise ValueError(f"hook {name}: write secret_file as the path of a file that holds the key")
+        raise ValueError(f"hook {name}: write {key} as the path of a file")
     try:
         return Path(given).expanduser().absolute()
     except RuntimeError as error:  # `~` of a user that does not exist
-        raise ValueError(f"hook {name}: secret_file: {error}: write the path in full") from error
+        raise ValueError(f"hook {name}: {key}: {error}: write the path in full") from error
 
 
 def _seconds(name: str, key: str, given: Any) -> float:

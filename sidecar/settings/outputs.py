@@ -19,6 +19,9 @@ class OutputSettings(BaseModel):
     remote_write: values.ReceiverUrl | None = None
     """URL to which every result is sent by Prometheus remote write, with its time, such as
     `http://prometheus:9090/api/v1/write`; it may hold `user:password@`. Default: only the user knows a receiver."""
+    remote_write_authorization_file: values.OptionalPath = None
+    """File with the value of the header `Authorization` for `remote_write`, such as `Bearer TOKEN`; it is read for each
+    request. Default: no header, or the user and the password in the URL."""
     tensorboard_dir: values.OptionalPath = None
     """Log directory of TensorBoard to which every result is written. Default: nothing is written unless asked for."""
     tensorboard_tags: Literal["metric", "keras"] = "metric"
@@ -31,6 +34,9 @@ class OutputSettings(BaseModel):
     mlflow_tracking_uri: TrackingUri | None = None
     """Tracking server of MLflow to which every result is logged, such as `http://mlflow:5000`; run, experiment and
     login come from the `MLFLOW_*` variables. Default: only the user knows a server."""
+    mlflow_token_file: values.OptionalPath = None
+    """File with the token for MLflow, in the place of the variable `MLFLOW_TRACKING_TOKEN`; it is read before each
+    result. Default: the variables hold the login, if there is one."""
     mlflow_log_best: bool = False
     """Whether each new best export (`exports/best`) is uploaded as an artifact of MLflow's run. Default: a checkpoint
     may be many times larger than all numbers of a run, and the exports are on shared storage anyway."""

@@ -23,6 +23,7 @@ from sidecar.errors import RecordError
 from sidecar.protocol.codec import dumps, loads
 from sidecar.protocol.record_limits import SMALL
 from sidecar.protocol.records import SCHEMA, Result
+from sidecar.publishing.sinks.credential_file import secret_line
 from sidecar.publishing.sinks.line_process import LineProcess, NoAnswerError
 from sidecar.publishing.sinks.sink import Evaluation, SinkRefusedError, SinkUnavailableError
 from sidecar.system.plain_text import shortened, without_password
@@ -31,6 +32,9 @@ _RUN_ID: Final = re.compile(r"[A-Za-z0-9][\w-]{0,255}", re.ASCII)
 MODULE: Final = "sidecar.publishing.sinks.mlflow_process"
 START_SECONDS: Final = 60.0  # to start Python and to import mlflow, from a slow disk
 _STEPS: Final = 4  # the most requests to the server for one question
+
+
+_TOKEN: Final = "MLFLOW_TRACKING_TOKEN"  # noqa: S105 - the name of a variable
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +58,9 @@ class MLflow:
         timeout_seconds: float,  # limit for each request to the server
         *,
         environ: Mapping[str, str],  # variables of MLflow: `MLFLOW_RUN_ID`, `MLFLOW_EXPERIMENT_NAME` and others
+        token_file: Path | None = None,  # with the token; it may be renewed at any time
     ) -> None:
+        self._token_file = token_file
         self._uri, self._storage, self._run_dir = without_password(uri), storage, run_dir
         self._timeout_seconds = timeout_seconds
         self._given = environ.get("MLFLOW_RUN_ID") or None
@@ -92,6 +98,12 @@ class MLflow:
             return self._given
         recorded = find_run(self._storage)
         return None if recorded is None else self._target(self._record(recorded.run))
+
+    def renew_token(self) -> None:
+        """Read the token again. Raises `SinkUnavailableError` if its file cannot be read."""
+        if self._token_file is not None and (token := secret_line(self._token_file)) != self.variables.get(_TOKEN):
+            self.variables[_TOKEN] = token
+            self._process.close()  # the next one starts with it
 
     def _own_run(self, evaluation: Evaluation) -> str:
         """Return the id of MLflow's run for this run. Several nodes may begin at once: one of their records is first.
@@ -132,6 +144,7 @@ class MLflow:
             raise SinkUnavailableError(f"{self._run_dir / path} is damaged: remove it ({error})") from error
 
     def _ask(self, question: Mapping[str, Any]) -> Any:
+        self.renew_token()
         return ask(self._process, question, _STEPS * self._timeout_seconds, remedy=self._remedy)
 
 

@@ -73,6 +73,7 @@ class BestUpload:
             if best is None:
                 return
             question = {"do": "log_best", "run": run, "name": best.name, "folder": str(best.folder)}
+            self._sink.renew_token()
             began = time.monotonic()
             answer = ask(self._process, question, _UPLOAD_SECONDS, descriptors=best.descriptors)
             self._sent = (run, best.name)

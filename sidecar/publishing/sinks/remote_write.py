@@ -11,9 +11,11 @@ import urllib.request
 from collections.abc import Iterator
 from http import HTTPStatus
 from http.client import HTTPException
+from pathlib import Path
 from typing import Final
 
 from sidecar.publishing.result_series import FAMILIES, ResultSample, result_samples
+from sidecar.publishing.sinks.credential_file import authorization
 from sidecar.publishing.sinks.http_request import NoRedirects, first_line, why_unanswered, without_user
 from sidecar.publishing.sinks.protobuf import bytes_field, double_field, integer_field, text_field, varint
 from sidecar.publishing.sinks.sink import Evaluation, SinkRefusedError, SinkUnavailableError
@@ -36,12 +38,14 @@ class RemoteWrite:
         url: URL of the receiver, such as `http://prometheus:9090/api/v1/write`. A user and a password in it are sent
             as Basic authentication.
         timeout_seconds: Limit for each step of a request: connect, send, wait for the answer.
+        authorization_file: File with the value of the header `Authorization`; it is read for each request.
     """
 
     name = "remote_write"
 
-    def __init__(self, url: str, timeout_seconds: float) -> None:
+    def __init__(self, url: str, timeout_seconds: float, authorization_file: Path | None = None) -> None:
         self._url, self._headers = without_user(url)
+        self._authorization_file = authorization_file
         self._timeout_seconds = timeout_seconds
         self._open = urllib.request.build_opener(NoRedirects).open
 
@@ -50,6 +54,7 @@ class RemoteWrite:
         samples = result_samples(evaluation.run, evaluation.checkpoint, evaluation.result)
         body = compressed(write_request(samples, evaluation.milliseconds))
         headers = {**_HEADERS, "User-Agent": f"sidecar-evaluator/{version()}", **self._headers}
+        headers |= authorization(self._authorization_file)
         request = urllib.request.Request(self._url, body, headers, method="POST")  # noqa: S310 - http(s) by the setting's check
         try:
             with self._open(request, timeout=self._timeout_seconds):

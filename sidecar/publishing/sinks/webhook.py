@@ -18,9 +18,11 @@ import urllib.request
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from http import HTTPStatus
+from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
 
+from sidecar.publishing.sinks.credential_file import authorization
 from sidecar.publishing.sinks.http_request import NoRedirects, first_line, why_unanswered, without_user
 from sidecar.publishing.sinks.sink import SinkRefusedError, SinkUnavailableError
 from sidecar.version import version
@@ -37,6 +39,7 @@ class Webhook:
     url: str
     secret: bytes | None  # the key of the signature; None: events are not signed
     timeout_seconds: float  # limit for the whole exchange, from the connection to the answer
+    authorization_file: Path | None = None  # with the value of the header `Authorization`, read for each event
     wall: Callable[[], float] = time.time  # returns the Unix time in seconds, for the timestamp
     _connections: list["_Abortable"] = field(default_factory=list)
 
@@ -55,6 +58,7 @@ class Webhook:
         """
         url, headers = without_user(self.url)
         headers |= {"Content-Type": "application/json", "User-Agent": f"sidecar-evaluator/{version()}"}
+        headers |= authorization(self.authorization_file)
         headers |= signed_headers(body, id_, round(self.wall()), self.secret)
         request = urllib.request.Request(url, body, headers, method="POST")  # noqa: S310 - http(s) by the setting's check
         self._connections.clear()
