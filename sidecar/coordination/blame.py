@@ -17,5 +17,5 @@ def blamed(failures: Iterable[Outcome], failure_class: FailureClass) -> int:
 
 
 def losers(outcome: Outcome) -> tuple[str, ...]:
-    """Return the nodes without which the next attempt may do better."""
+    """Return the places without which the next attempt may do better: nodes, or machines of a cluster."""
     return outcome.odd or (() if outcome.node is None else (outcome.node,))

@@ -19,15 +19,18 @@ RETIRED_WORKERS_KEPT: Final = 10_000
 """The number of retired workers that are remembered: more than old heartbeats in storage could still name."""
 
 Daemon = tuple[str, str]
-"""The node and the incarnation of a daemon."""
+"""The place and the incarnation of a daemon: one that commands a cluster has a place for each machine."""
 
 Witness = tuple[str | None, str, str]
-"""The digest of a task; node and incarnation of a daemon that tried it."""
+"""The digest of a task; place and incarnation of a daemon that tried it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Losses:
-    """Count the plans that one daemon lost in a row while others took part. `until`: the last plan without it."""
+    """Count the plans that one place lost in a row while others took part. `until`: the last plan without it.
+
+    `node` is the place: the name is that of the file of a snapshot, which older releases read.
+    """
 
     node: str
     incarnation: str
@@ -91,9 +94,9 @@ class Exclusions:
         for witness in [witness for witness in self.unusable if witness[0] == plan.task]:
             del self.unusable[witness]
 
-    def is_left_out(self, node: str, incarnation: str, through: int) -> bool:
-        """Return whether a daemon is left out of the plan after plan `through`, because it lost too many in a row."""
-        losses = self.losses.get((node, incarnation))
+    def is_left_out(self, place: str, incarnation: str, through: int) -> bool:
+        """Return whether a place is left out of the plan after plan `through`, because it lost too many in a row."""
+        losses = self.losses.get((place, incarnation))
         return losses is not None and losses.until > through
 
 
@@ -103,6 +106,6 @@ def incarnation_of(worker: str, node: str) -> str:
 
 
 def daemons_of(plan: Plan) -> list[Daemon]:
-    """Return the daemons whose workers a plan lists, each once."""
+    """Return the daemons whose workers a plan lists, each once for each place."""
     members = plan.members or ()
-    return list(dict.fromkeys((member.node, incarnation_of(member.worker, member.node)) for member in members))
+    return list(dict.fromkeys((member.place, incarnation_of(member.worker, member.node)) for member in members))

@@ -11,7 +11,7 @@ the saves, which follow from the plan.
 
 import hashlib
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Annotated, ClassVar, Final
 
@@ -61,19 +61,26 @@ def outcome_path(number: int) -> str:
 class RankedPlan(Plan):
     """The form of a plan in its file if its group is large: each of `ranks` takes the place of a member.
 
-    A rank is the node, the part of the worker's id behind the node's name, and the address.
+    A rank is the node, the part of the worker's id behind the node's name, the address, and the host if there is one.
     """
 
     NEWEST_SCHEMA: ClassVar[int] = RANKS_SCHEMA
 
-    ranks: Annotated[tuple[Annotated[tuple[str, ...], AtMost(3)], ...], AtMost(4096)]
+    ranks: Annotated[tuple[Annotated[tuple[str, ...], AtMost(4)], ...], AtMost(4096)]
 
     def with_members(self) -> Plan:
-        """Return the plan with its members. Raises `ValueError` if a rank has not three texts."""
+        """Return the plan with its members. Raises `ValueError` if a rank has neither three nor four texts."""
         members = tuple(
-            Member(rank, node, f"{node}.{rest}", address) for rank, (node, rest, address) in enumerate(self.ranks)
+            Member(rank, node, f"{node}.{rest}", address, _host(host))
+            for rank, (node, rest, address, *host) in enumerate(self.ranks)
         )
         return Plan(**{each.name: getattr(self, each.name) for each in fields(Plan)} | {"members": members})
+
+
+def _host(texts: Sequence[str]) -> str | None:
+    """Return the only text, or None if there is none. Raises `ValueError` if there are more."""
+    (host,) = texts or (None,)
+    return host
 
 
 def encode(record: Plan | Outcome, plan: Plan | None) -> bytes:
@@ -82,7 +89,9 @@ def encode(record: Plan | Outcome, plan: Plan | None) -> bytes:
         members = record.members or ()
         if len(members) <= _MOST_MEMBERS or not all(each.worker.startswith(f"{each.node}.") for each in members):
             return dumps(record)
-        ranks = tuple((each.node, each.worker[len(each.node) + 1 :], each.address) for each in members)
+        ranks = tuple(
+            (each.node, each.worker[len(each.node) + 1 :], each.address, *filter(None, [each.host])) for each in members
+        )
         given = {each.name: getattr(record, each.name) for each in fields(record)}
         return dumps(RankedPlan(**given | {"members": (), "schema": RANKS_SCHEMA, "ranks": ranks}))
     if plan is not None and _omits_saves(plan) and record.result is not None and record.result.saves == plan.saves:
@@ -120,7 +129,7 @@ def decode_plan(data: bytes, number: int, run: str | None, where: str = "") -> P
     try:
         plan = plan.with_members() if isinstance(plan, RankedPlan) else plan
     except ValueError:
-        why: str | None = "a rank has not three texts"
+        why: str | None = "a rank has neither three nor four texts"
     else:
         why = next(_broken_by_plan(plan), None)
     return plan if why is None else _void_plan(number, plan.run, plan.nonce, f"{path}: {why}")

@@ -196,9 +196,9 @@ class JournalState:
         self.totals.succeeded(plan, checkpoint, result)
         self.eval_sets |= seen_data(result)
 
-    def is_left_out(self, node: str, incarnation: str) -> bool:
-        """Return whether a daemon is left out of the next plan, because it lost too many in a row."""
-        return self.exclusions.is_left_out(node, incarnation, self.through)
+    def is_left_out(self, place: str, incarnation: str) -> bool:
+        """Return whether a place of a daemon is left out of the next plan, because it lost too many in a row."""
+        return self.exclusions.is_left_out(place, incarnation, self.through)
 
     def changed(self, result: Result) -> tuple[str, ...]:
         """Return the eval sets of a new result whose data differ from their last evaluation."""

@@ -160,7 +160,7 @@ class PlanExecution:
             self.times.joined_at = now
             if self.plan.task is not None and report.task != self.plan.task:
                 message = "the task's code changed while the daemon ran; the changed one is used from now on"
-                self.fail(FailureKind.MISMATCH, message, rank, now, odd=(self.node,))
+                self.fail(FailureKind.MISMATCH, message, rank, now, odd=(self._place_of(rank),))
         elif isinstance(report, Done) and report.plan == self.plan.plan and self.times.done_at is None:
             self.times.done_at = now
             self._succeed(report, now)
@@ -169,6 +169,10 @@ class PlanExecution:
     def _last(self) -> int | None:
         """Return the rank to blame if the group did not form for an unknown reason: the same rank on every node."""
         return self.plan.members[-1].rank if self.plan.members else None
+
+    def _place_of(self, rank: int | None) -> str:
+        """Return the place of a rank of this node; the node if it is not one rank's failure."""
+        return next((member.place for member in self.own if member.rank == rank), self.node)
 
     def fail(
         self,
@@ -191,18 +195,18 @@ class PlanExecution:
             return
         members = self.plan.members or ()
         if not secondary:
-            at_fault = next((member for member in members if member.node in odd or member.rank == lost), None)
-            node, rank = (self.node, rank) if at_fault is None else (at_fault.node, at_fault.rank)
+            at_fault = next((member for member in members if member.place in odd or member.rank == lost), None)
+            node, rank = (self._place_of(rank), rank) if at_fault is None else (at_fault.place, at_fault.rank)
             own_fault = lasting if at_fault is None else None
             self.ending = Failure(
                 now, Fail(kind=kind, message=message, node=node, rank=rank, odd=odd, lasting=own_fault)
             )
             return
-        others = [member for member in members if member.node != self.node]
+        others = [member for member in members if member.place != self._place_of(rank)]
         blamed = next((member for member in members if member.rank == lost), others[-1] if others else None)
         fail = Fail(kind=kind, message=message)
         if blamed is not None:
-            fail = Fail(kind=kind, message=message, node=blamed.node, rank=blamed.rank)
+            fail = Fail(kind=kind, message=message, node=blamed.place, rank=blamed.rank)
         self.ending = Failure(now + self.second_thought_seconds, fail)
 
     def _is_restoring(self, worker: str) -> bool:
@@ -219,12 +223,12 @@ class PlanExecution:
 
 
 def odd_nodes(plan: Plan, sides: Sequence[Sequence[int]]) -> tuple[str, ...]:
-    """Return the nodes whose ranks differ from those of most nodes; empty if there is no majority.
+    """Return the places whose ranks differ from those of most places; empty if there is no majority.
 
     `sides`: the ranks by answer. If two sides have equally many nodes, the side with the proposer counts as the larger.
     If there are more sides and none is the largest, or if the ranks of one node differ, all nodes share the cause.
     """
-    members = {member.rank: member.node for member in plan.members or ()}
+    members = {member.rank: member.place for member in plan.members or ()}
     nodes = [{members[rank] for rank in side if rank in members} for side in sides]
     most = max(map(len, nodes), default=0)
     largest = [side for side in nodes if len(side) == most]

@@ -147,7 +147,7 @@ def judge_open_plan(plan: Plan, view: View, rules: PlanRules, now: float) -> Fai
         last = members[-1]
         waited = f"every rank waited for the others for {limit:g} s (collective_timeout_seconds)"
         message = f"{waited}: they do not reach each other"
-        return Fail(kind=FailureKind.STALLED, message=message, node=last.node, rank=last.rank)
+        return Fail(kind=FailureKind.STALLED, message=message, node=last.place, rank=last.rank)
     limit = rules.plan_cap_seconds
     deadline = view.timers.plan_opened_at + limit
     if now >= deadline:

@@ -6,13 +6,13 @@ list members, the daemon to decide which node removes pins, and `sidecar status`
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Literal
 
 from sidecar.coordination.blame import blame, losers
 from sidecar.coordination.journal_state import JournalState
 from sidecar.protocol.heartbeat import Heartbeat, NumericProfiles
-from sidecar.protocol.records import Checkpoint
+from sidecar.protocol.records import Checkpoint, place_of
 from sidecar.protocol.states import FailureClass, NodeState
 from sidecar.system.plain_text import listed
 
@@ -92,22 +92,44 @@ def choose_nodes(
     checkpoint: Checkpoint | None,
     task: str | None,
 ) -> list[Heartbeat]:
-    """Return the nodes that should evaluate a checkpoint, or any, without nodes that would fail if enough are left.
+    """Return the nodes that should evaluate a checkpoint, or any, without places that would fail if enough are left.
+
+    A node that commands the machines of a cluster is returned once for each machine, with the slots there.
 
     Otherwise nodes are added again until they are enough: first nodes that only lost plans of other checkpoints, then
     nodes that lost this checkpoint, by the number of losses, and last nodes that cannot read it.
     """
     losses = Counter[str]() if checkpoint is None else _losses_with(checkpoint, history, task)
 
-    def trouble(heartbeat: Heartbeat) -> tuple[bool, int, bool]:
+    def trouble(place: str, heartbeat: Heartbeat) -> tuple[bool, int, bool]:
         cannot_read = checkpoint is not None and not can_read(heartbeat, checkpoint)
-        return cannot_read, losses[heartbeat.node], history.is_left_out(heartbeat.node, heartbeat.incarnation)
+        return cannot_read, losses[place], history.is_left_out(place, heartbeat.incarnation)
 
-    for most in sorted({trouble(heartbeat) for heartbeat in candidates}):
-        chosen = [heartbeat for heartbeat in candidates if trouble(heartbeat) <= most]
+    places = [each for heartbeat in candidates for each in by_place(heartbeat)]
+    for most in sorted({trouble(*each) for each in places}):
+        chosen = [heartbeat for place, heartbeat in places if trouble(place, heartbeat) <= most]
         if sum(bool(slot.worker or slot.standby) for heartbeat in chosen for slot in heartbeat.slots) >= min_workers:
             return chosen
     return list(candidates)
+
+
+def by_place(heartbeat: Heartbeat) -> list[tuple[str, Heartbeat]]:
+    """Return the places of a node, each with the node's heartbeat that lists the slots of this place alone."""
+    hosts = dict.fromkeys(slot.host for slot in heartbeat.slots)
+    if len(hosts) <= 1:
+        return [(place_of(heartbeat.node, *(hosts or (None,))), heartbeat)]
+    return [
+        (
+            place_of(heartbeat.node, host),
+            replace(heartbeat, slots=tuple(slot for slot in heartbeat.slots if slot.host == host)),
+        )
+        for host in hosts
+    ]
+
+
+def places_of(heartbeats: Iterable[Heartbeat]) -> set[str]:
+    """Return the places of several nodes."""
+    return {place for heartbeat in heartbeats for place, _ in by_place(heartbeat)}
 
 
 def versions(one: Heartbeat, other: Heartbeat) -> tuple[str, str]:
@@ -132,23 +154,24 @@ def may_release_pins(compatible: Sequence[Heartbeat], node: str) -> bool:
 def left_out(
     workers: Sequence[Heartbeat], history: JournalState, node: str | None, min_workers: int
 ) -> dict[str, LeftOut]:
-    """Return the ready nodes that take no part, or not in everything, and why."""
+    """Return the ready nodes, and machines of clusters, that take no part, or not in everything, and why."""
     compatible = compatible_nodes(workers, node)
     if not compatible:
         return {}
     names = {heartbeat.node for heartbeat in compatible}
-    chosen = {heartbeat.node for heartbeat in choose_nodes(compatible, history, min_workers, None, None)}
+    chosen = places_of(choose_nodes(compatible, history, min_workers, None, None))
     reasons = {}
     for heartbeat in ready_workers(workers):
         if heartbeat.task is None:
             continue
         if heartbeat.node not in names:
             reasons[heartbeat.node] = _difference(heartbeat, compatible)
-        elif heartbeat.node not in chosen:
-            count = history.exclusions.losses[heartbeat.node, heartbeat.incarnation].count
+            continue
+        for place in [place for place, _ in by_place(heartbeat) if place not in chosen]:
+            count = history.exclusions.losses[place, heartbeat.incarnation].count
             lost = "the last plan" if count == 1 else f"{count} plans in a row"
-            reasons[heartbeat.node] = LeftOut("losses", f"it lost {lost}: the next goes without it")
-        elif heartbeat.checkpoints.unreadable:
+            reasons[place] = LeftOut("losses", f"it lost {lost}: the next goes without it")
+        if heartbeat.node not in reasons and heartbeat.checkpoints.unreadable:
             unreadable = listed(heartbeat.checkpoints.unreadable, _NAMES_SHOWN)
             reasons[heartbeat.node] = LeftOut("unreadable", f"it cannot read {unreadable}")
     return reasons
@@ -171,7 +194,7 @@ def _may_be_of(heartbeat: Heartbeat, kind: tuple[str, str | None, NumericProfile
 
 
 def _losses_with(checkpoint: Checkpoint, history: JournalState, task: str | None) -> Counter[str]:
-    """Count how often each node failed with a checkpoint.
+    """Count how often each place failed with a checkpoint.
 
     A failure that the task raised counts for that task only. A failure of the node counts for all tasks.
     """
@@ -181,7 +204,7 @@ def _losses_with(checkpoint: Checkpoint, history: JournalState, task: str | None
         for outcome in outcomes
         if failed_task == task or blame(outcome) != FailureClass.CHECKPOINT
     ]
-    return Counter(node for outcome in failures for node in losers(outcome))
+    return Counter(place for outcome in failures for place in losers(outcome))
 
 
 def _difference(heartbeat: Heartbeat, compatible: Sequence[Heartbeat]) -> LeftOut:

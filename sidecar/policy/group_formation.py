@@ -53,7 +53,9 @@ def is_outgrown(
 
 def _warm_group(nodes: Sequence[Heartbeat], history: JournalState) -> tuple[Member, ...]:
     """Return the members of the group that all active workers of these nodes form; empty if there is no such group."""
-    members = _enumerate((heartbeat.node, slot.worker, slot.address) for heartbeat in nodes for slot in heartbeat.slots)
+    members = _enumerate(
+        (heartbeat.node, slot.worker, slot.address, slot.host) for heartbeat in nodes for slot in heartbeat.slots
+    )
     newest = history.newest
     # A group that never succeeded has failed. The workers of other groups were killed when this one was formed.
     whole = newest is not None and newest.plan.members == members
@@ -71,7 +73,7 @@ def _standbys(nodes: Sequence[Heartbeat], history: JournalState, most: int) -> t
     joined = {member.worker for member in (newest.plan.members or ())} if newest is not None else set[str]()
     retired = history.exclusions.retired_workers
     standbys = [
-        (int(heartbeat.about.load or 0), place, (heartbeat.node, slot.standby, slot.standby_address))
+        (int(heartbeat.about.load or 0), place, (heartbeat.node, slot.standby, slot.standby_address, slot.host))
         for place, heartbeat in enumerate(nodes)
         for slot in heartbeat.slots
         if slot.standby is not None and slot.standby not in joined and slot.standby not in retired
@@ -80,7 +82,9 @@ def _standbys(nodes: Sequence[Heartbeat], history: JournalState, most: int) -> t
     return _enumerate(worker for _, _, worker in sorted(chosen, key=itemgetter(1)))
 
 
-def _enumerate(workers: Iterable[tuple[str, str | None, str | None]]) -> tuple[Member, ...]:
-    """Return members with ranks from (node, worker, address), without workers that lack a process or an address."""
-    running = [(node, name, address) for node, name, address in workers if name is not None and address is not None]
-    return tuple(Member(rank, node, name, address) for rank, (node, name, address) in enumerate(running))
+def _enumerate(workers: Iterable[tuple[str, str | None, str | None, str | None]]) -> tuple[Member, ...]:
+    """Return members with ranks from (node, worker, address, host), without workers that lack a process or address."""
+    running = [
+        (node, name, address, host) for node, name, address, host in workers if name is not None and address is not None
+    ]
+    return tuple(Member(rank, *each) for rank, each in enumerate(running))

@@ -11,12 +11,12 @@ from typing import Final
 from sidecar.coordination.blame import blame, blamed, losers
 from sidecar.coordination.checkpoint_verdicts import BEFORE_START
 from sidecar.policy.disputes import is_disputed
-from sidecar.policy.eligibility import compatible_nodes
+from sidecar.policy.eligibility import compatible_nodes, places_of
 from sidecar.policy.rules import RetryRules, Rules
 from sidecar.policy.selection import pending
 from sidecar.policy.view import View
 from sidecar.protocol.record_limits import PLAN
-from sidecar.protocol.records import Checkpoint, Key, Outcome, Settlement
+from sidecar.protocol.records import Checkpoint, Key, Outcome, Settlement, node_of
 from sidecar.protocol.states import FailureClass, Verdict
 
 REOPENED: Final = "it vanished, and is there again"
@@ -158,7 +158,7 @@ def verdict_of_failures(failures: Sequence[Outcome], view: View, rules: RetryRul
     """
     last = failures[-1]
     reason = f"{last.kind}: {last.message}"
-    is_alone = not view.nodes.liveness_unknown and len(compatible_nodes(view.nodes.ready, view.node)) <= 1
+    is_alone = not view.nodes.liveness_unknown and len(places_of(compatible_nodes(view.nodes.ready, view.node))) <= 1
     corrupt_reports = blamed(failures, FailureClass.CORRUPT)
     witnesses = {outcome.node for outcome in failures if blame(outcome) == FailureClass.CORRUPT}
     if len(witnesses) > 1 or (is_alone and corrupt_reports >= rules.max_attempts):
@@ -178,7 +178,11 @@ def _unusable_task(view: View) -> str | None:
     A daemon that was restarted tries again: data or packages may have been corrected meanwhile.
     """
     present = {(view.task, heartbeat.node, heartbeat.incarnation) for heartbeat in view.nodes.ready}
-    proofs = [found.outcome for witness, found in view.history.exclusions.unusable.items() if witness in present]
+    proofs = [
+        found.outcome
+        for (task, place, incarnation), found in view.history.exclusions.unusable.items()
+        if (task, node_of(place), incarnation) in present
+    ]
     if not _is_proven(proofs, view):
         return None
     newest = proofs[-1]
@@ -196,5 +200,5 @@ def _is_proven(lasting: Sequence[Outcome], view: View) -> bool:
     begin, might succeed, so it counts as present.
     """
     nodes = view.nodes
-    is_alone = not nodes.liveness_unknown and all(heartbeat.node == view.node for heartbeat in nodes.ready)
+    is_alone = not nodes.liveness_unknown and places_of(nodes.ready) <= {view.node}
     return len({outcome.node for outcome in lasting}) > (0 if is_alone else 1)

@@ -18,7 +18,7 @@ from typing import Annotated, Any, Final, Literal, NamedTuple, TypeVar, Union
 
 from sidecar.errors import NewerSchemaError, RecordError, VoidRecordError
 from sidecar.protocol.record_limits import SMALL, AtMost, RecordLimits, excess
-from sidecar.protocol.records import INLINED, SCHEMA, UNSAVED
+from sidecar.protocol.records import INLINED, SCHEMA, SPARSE, UNSAVED
 
 R = TypeVar("R")
 
@@ -39,7 +39,7 @@ def fields_of(record: Any) -> dict[str, Any]:
         value = getattr(record, field.name)
         if field.inlined:
             values.update(fields_of(value))
-        else:
+        elif value is not None or not field.sparse:
             values[field.name] = value if field.cut is None or value is None else field.cut(value)
     return values
 
@@ -253,7 +253,7 @@ def _record(cls: type, limits: RecordLimits | None) -> _Converter:
         if not isinstance(value, dict):
             raise _UnfitError(f"expected an object, found {str(value)[:80]!r}")
         values = {}
-        for (name, _, required, inlined, _), part in parts:
+        for (name, _, required, inlined, _, _), part in parts:
             if inlined:
                 values[name] = part(value)
             elif name in value:
@@ -269,13 +269,14 @@ def _record(cls: type, limits: RecordLimits | None) -> _Converter:
 
 
 class _Field(NamedTuple):
-    """Describe one field of a record. `cut`: how a writer shortens its value."""
+    """Describe one field of a record. `cut`: how a writer shortens its value. `sparse`: it is not written if None."""
 
     name: str
     kind: Any
     required: bool
     inlined: bool
     cut: Callable[[Any], Any] | None
+    sparse: bool
 
 
 @functools.cache
@@ -289,6 +290,7 @@ def _fields(cls: type) -> tuple[_Field, ...]:
             required=item.default is item.default_factory is dataclasses.MISSING,
             inlined=_is_marked(hints[item.name], INLINED),
             cut=_cutter(hints[item.name]),
+            sparse=_is_marked(hints[item.name], SPARSE),
         )
         for item in dataclasses.fields(cls)
         if not _is_marked(hints[item.name], UNSAVED)

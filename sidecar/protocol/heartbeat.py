@@ -8,7 +8,7 @@ from typing import Annotated, ClassVar, Final
 
 from sidecar.protocol.export_rule import ExportRule
 from sidecar.protocol.record_limits import HEARTBEAT, AtMost, RecordLimits
-from sidecar.protocol.records import SCHEMA, Inlined, Role
+from sidecar.protocol.records import SCHEMA, SPARSE, Inlined, Role
 from sidecar.protocol.states import NodeState
 
 SEGMENTS_KNOWN: Final = 1
@@ -17,13 +17,14 @@ SEGMENTS_KNOWN: Final = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Slot:
-    """One replica of a node in its heartbeat: the worker in a group, and the standby worker."""
+    """One replica of a node in its heartbeat: the worker in a group, and the standby worker. `host`: as of `Member`."""
 
     worker: str | None
     group: str | None
     address: str | None
     standby: str | None
     standby_address: str | None
+    host: Annotated[str | None, SPARSE] = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,6 +23,9 @@ INLINED: Final = "inlined"
 UNSAVED: Final = "unsaved"
 """Marker of a field that no file has."""
 
+SPARSE: Final = "sparse"
+"""Marker of a field that a file has only if it is not None."""
+
 T = TypeVar("T")
 Inlined = Annotated[T, INLINED]
 """The type of a field that holds a part of a record. The JSON has the fields of the part, but not its name."""
@@ -101,12 +104,31 @@ def shown_step(step: int | None, source: str | None) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """One rank of an eval group. The id `worker` is never used again, `address` is HOST:PORT."""
+    """One rank of an eval group. The id `worker` is never used again, `address` is HOST:PORT.
+
+    `host` is the machine of a cluster on which the worker runs; None: it runs on the node itself.
+    """
 
     rank: int
     node: str
     worker: str
     address: str
+    host: Annotated[str | None, SPARSE] = None
+
+    @property
+    def place(self) -> str:
+        """Return the place that a failure of this rank is blamed on: see `place_of`."""
+        return place_of(self.node, self.host)
+
+
+def place_of(node: str, host: str | None) -> str:
+    """Return the place that failures are blamed on: a node, or one of the machines that it commands, as NODE/HOST."""
+    return node if host is None else f"{node}/{host}"
+
+
+def node_of(place: str) -> str:
+    """Return the node of a place. The name of a node has no slash, because it is a file name."""
+    return place.partition("/")[0]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -290,10 +312,10 @@ class Result:
 class Outcome:
     """The end of a plan.
 
-    `plan_nonce` is the nonce of the plan, because the number alone could later belong to another plan. `odd` names the
-    nodes whose values differ from those of the majority; it is empty if there is no majority. `lasting` means that the
-    failure follows only from code and shapes: every attempt at this `checkpoint`, or at any checkpoint with this
-    `task`, ends in the same way. None: another attempt may succeed.
+    `plan_nonce` is the nonce of the plan, because the number alone could later belong to another plan. `node` is the
+    place to blame (`place_of`), and `odd` names the places whose values differ from those of the majority; it is empty
+    if there is no majority. `lasting` means that the failure follows only from code and shapes: every attempt at this
+    `checkpoint`, or at any checkpoint with this `task`, ends in the same way. None: another attempt may succeed.
     """
 
     LIMITS: ClassVar[RecordLimits] = OUTCOME

@@ -71,3 +71,13 @@ def test_no_more_losers_are_kept_than_are_there_at_once():
             history.apply(record)
     assert len(history.exclusions.losses) == LOSERS_KEPT
     assert ("n2", str(LOSERS_KEPT + 9)) in history.exclusions.losses
+
+
+def test_a_machine_of_a_cluster_loses_without_its_daemon():
+    """Its daemon commands the other machines, which may succeed without it."""
+    plan = make_plan(1, workers=("n1.i.1", "n1.i.2"))
+    members = tuple(replace(member, node="n1", host=host) for member, host in zip(plan.members, "xy", strict=True))
+    history = fold(replace(plan, members=members), failure(1, node="n1/y"))
+    assert history.is_left_out("n1/y", "i")
+    assert not history.is_left_out("n1/x", "i")
+    assert not history.is_left_out("n1", "i")

@@ -194,9 +194,9 @@ def test_a_worker_with_a_foreign_name_is_written_whole(journal, storage, new_pla
     assert loads(Plan, storage.read(plan_path(1))).members == members
 
 
-@pytest.mark.parametrize("ranks", [[["n", "i.1"]], [["n", "i.1", "h:1", "x"]], [["n", "i.1", "h:1"]] * 2])
+@pytest.mark.parametrize("ranks", [[["n", "i.1"]], [["n", "i.1", "h:1", "h", "x"]], [["n", "i.1", "h:1"]] * 2])
 def test_ranks_that_name_no_group_make_a_plan_void(journal, put, new_plan, ranks):
-    """Each has three texts, and no worker is listed twice."""
+    """Each has three or four texts, and no worker is listed twice."""
     put(plan_path(1), changed(new_plan(1), members=[], ranks=ranks, schema=2))
     (plan,) = journal.read_new()
     assert plan.void is not None

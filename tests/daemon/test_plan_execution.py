@@ -49,14 +49,14 @@ class FakeWorkers:
         self.evaluated.append((worker, command.save_to))
 
 
-def new_part(node="n2", task="t1", **there):
+def new_part(node="n2", task="t1", members=MEMBERS, **there):
     plan = Plan(
         plan=7,
         run="r",
         nonce="p",
         checkpoint=CHECKPOINT,
         attempt=1,
-        members=MEMBERS,
+        members=members,
         settles=(),
         task=task,
         proposer="n1",
@@ -338,3 +338,25 @@ def test_the_daemon_adds_what_only_it_knows():
 def test_a_warm_group_that_another_node_proposed():
     """Nothing joined, nothing was agreed here, and nobody watched the checkpoint appear."""
     assert PlanTimes(done_at=5.0).durations({}, None, 5.0) == {"join": 0.0, "publish": 0.0}
+
+
+ON_A_CLUSTER = tuple(Member(rank, "n2", f"n2.i.{rank + 1}", f"{host}:1", host) for rank, host in enumerate("xyz"))
+
+
+@pytest.mark.parametrize(
+    ("report", "blamed"),
+    [
+        (Exited(-9, "", why="its machine y has not answered for 8 s"), "n2/y"),
+        (replace(failed("member_lost"), lost=2), "n2/z"),
+        (failed("member_lost"), "n2/z"),
+        (replace(failed("mismatch"), sides=((0, 2), (1,))), "n2/y"),
+    ],
+    ids=["the machine that failed", "the one that was lost", "the last of the others", "the one that differs"],
+)
+def test_the_machine_of_a_cluster_is_to_blame_and_not_its_daemon(report, blamed):
+    """Otherwise one bad machine would exclude all of them."""
+    part = new_part(members=ON_A_CLUSTER, **{member.worker: Worker() for member in ON_A_CLUSTER})
+    part.start("path", 1.0)
+    part.observe("n2.i.2", report, 2.0)
+    assert part.ending.fail.node == blamed
+    assert part.ending.fail.odd in ((), (blamed,))

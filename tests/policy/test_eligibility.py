@@ -212,3 +212,37 @@ def test_who_is_left_out_is_told_with_the_reason():
     assert left_out(same, history(), "a", 1)["c"].why == "it runs version 1 (code y), most nodes 1 (code xxxxxxxx)"
     assert left_out(there[:2], history(losses="ab"), "a", 1) == {}, "without both nobody would be left"
     assert left_out([], JournalState(), None, 1) == {}
+
+
+def cluster(*hosts, name="a"):
+    """A node that commands one worker on each of these machines of a cluster."""
+    slots = [
+        Slot(worker=None, group=None, address=None, standby=f"{name}.i.{n}", standby_address=f"{host}:1", host=host)
+        for n, host in enumerate(hosts)
+    ]
+    return make_heartbeat(node=name, slots=tuple(slots), profile="p")
+
+
+@pytest.mark.parametrize(("min_workers", "hosts"), [(1, ["x", "z"]), (2, ["x", "z"]), (3, ["x", "y", "z"])])
+def test_a_machine_of_a_cluster_that_lost_is_left_out_alone(min_workers, hosts):
+    """Its daemon and the other machines take part; it is added again if they are not enough."""
+    history = JournalState(exclusions=Exclusions(losses={("a/y", "i"): Losses("a/y", "i", 2, 9)}))
+    chosen = choose_nodes([cluster("x", "y", "z")], history, min_workers, None, None)
+    assert [slot.host for heartbeat in chosen for slot in heartbeat.slots] == hosts
+
+
+def test_a_machine_that_is_left_out_is_named():
+    """By the node that commands it and its own address."""
+    history = JournalState(exclusions=Exclusions(losses={("a/y", "i"): Losses("a/y", "i", 2, 9)}))
+    assert left_out([cluster("x", "y")], history, "a", 1).keys() == {"a/y"}
+
+
+def test_a_machine_that_lost_a_checkpoint_is_not_asked_again_for_it():
+    """Failures count for the machine that they are blamed on."""
+    history = JournalState()
+    failed = Outcome(
+        plan=1, run="r", nonce="n", status="failed", closed_by="a", completed_at="", kind="worker_died", node="a/x"
+    )
+    history.verdicts.failures[A.key] = {None: [failed]}
+    chosen = choose_nodes([cluster("x", "y")], history, 1, A, None)
+    assert [slot.host for heartbeat in chosen for slot in heartbeat.slots] == ["y"]
