@@ -31,6 +31,8 @@ UNTESTED = {
     "commands/terminal.py": "streams of a program; tests/commands/test_cli.py",
     "commands/worker_pool.py": "puts workers together; tests/integration starts them",
     "daemon/build.py": "puts a daemon together; every test with fakes.Node",
+    "daemon/workers/ray/actor.py": "runs on a Ray cluster; tests/integration/test_ray.py",
+    "daemon/workers/ray/bridge.py": "the connection to a Ray cluster; tests/integration/test_ray.py",
     "errors.py": "classes of errors with their exit codes; tests/commands/test_cli.py",
     "evaluation/backend.py": "the interface of a framework; tests/evaluation/test_framework_traits.py",
     "evaluation/backends/tensorflow/collective.py": "needs real groups; tests/daemon/workers/test_group_processes.py",

@@ -201,12 +201,14 @@ def _workers(
 
 
 def _supervisor(settings: Settings, workers: WorkerPool, log: EventLog) -> WorkerSupervisor:
+    on_ray = settings.engine == "ray"
     return WorkerSupervisor(
         workers=workers,
         spec=make_task_spec(settings),
         backoff_first_seconds=settings.backoff_first_seconds,
         backoff_last_seconds=settings.backoff_last_seconds,
-        release_idle=settings.release_idle_seconds if settings.devices != "cpu" else None,
+        release_idle=None if settings.devices == "cpu" or on_ray else settings.release_idle_seconds,
+        release_all=settings.ray_idle_seconds if on_ray else None,
         gpus=workers.engine.gpus(),
         log=log,
     )

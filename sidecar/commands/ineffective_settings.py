@@ -4,9 +4,13 @@
 """
 
 from collections.abc import Iterator
+from typing import Final
 
 from sidecar.settings import Settings
 
+_OF_RAY: Final = frozenset(
+    f"ray_{name}" for name in ("address", "workers", "resources", "labels", "any_node", "idle_seconds", "token_file")
+)
 _HAS_BEST = "set export_best = 1 and best_metric"
 
 
@@ -22,6 +26,10 @@ def ineffective(settings: Settings) -> Iterator[str]:
         yield "remote_write_authorization_file has no effect without remote_write: set that, too"
     if settings.mlflow_log_best and not settings.export_best:
         yield f"mlflow_log_best has no effect without exports: {_HAS_BEST}"
+    if settings.engine == "local" and (names := sorted(_OF_RAY & settings.model_fields_set)):
+        yield f"{', '.join(names)}: no effect without a cluster: set engine = 'ray', too"
+    if settings.engine == "ray" and "replicas" in settings.model_fields_set:
+        yield "replicas has no effect on a Ray cluster, where each machine has one worker process: set ray_workers"
     if settings.tensorboard_tags != "metric" and settings.tensorboard_dir is None:
         yield f"tensorboard_tags = {settings.tensorboard_tags!r} has no effect without tensorboard_dir: set that, too"
 

@@ -13,9 +13,12 @@ from sidecar.daemon.workers.logs import usable_log_folder
 from sidecar.daemon.workers.pool import PhaseTimeouts, WorkerPool
 from sidecar.daemon.workers.ports import Ports
 from sidecar.daemon.workers.process import Post
-from sidecar.evaluation.framework_traits import traits_of
+from sidecar.daemon.workers.ray.engine import RayCluster, RayEngine, RayLaunch
+from sidecar.errors import SettingsError
+from sidecar.evaluation.framework_traits import FrameworkTraits, traits_of
 from sidecar.policy.node_identity import advertised_host
 from sidecar.settings import Settings
+from sidecar.settings.spelling import ways
 
 
 def make_workers(
@@ -31,30 +34,72 @@ def make_workers(
 
     `warn` is called if their logs go elsewhere. `most`: use only so many of the node's replicas.
     """
+    bounds = record_of(PhaseTimeouts, settings)
+    engine = _ray(settings, environ, most) if settings.engine == "ray" else _local(settings, environ, warn, most)
+    return WorkerPool(engine=engine, bounds=bounds, name=name, post=post, keep_standby=settings.standby)
+
+
+def _local(
+    settings: Settings, environ: Mapping[str, str], warn: Callable[[str], object], most: int | None
+) -> LocalEngine:
+    """Build the engine of this machine."""
     logs, moved = usable_log_folder(settings.worker_logs)
     if moved is not None:
         warn(moved)
     devices = visible(settings.devices, settings.replicas, environ)[:most]
     check_idle(devices, share=settings.share_gpu)
     traits = traits_of(settings.framework)
-    threads = thread_variables(settings.threads) if traits.threads_by_environment else {}
     launch = WorkerLaunch(
         interpreter=str(settings.worker_python),
         traits=traits,
         environment=environ,
-        changes={**threads, **settings.worker_env},
+        changes=_changes(settings, traits),
         devices=devices,
         logs=logs,
         directory=str(Path.cwd()),
     )
     ports = Ports(settings.ports.start, settings.ports.stop - 1)
-    return WorkerPool(
-        engine=LocalEngine(launch=launch, host=advertised_host(settings, environ), ports=ports),
-        bounds=record_of(PhaseTimeouts, settings),
-        name=name,
-        post=post,
-        keep_standby=settings.standby,
+    return LocalEngine(launch=launch, host=advertised_host(settings, environ), ports=ports)
+
+
+def _changes(settings: Settings, traits: FrameworkTraits) -> dict[str, str | None]:
+    """Return the variables that worker processes get, or lose if None."""
+    threads = thread_variables(settings.threads) if traits.threads_by_environment else {}
+    return {**threads, **settings.worker_env}
+
+
+def _ray(settings: Settings, environ: Mapping[str, str], most: int | None) -> RayEngine:
+    """Build the engine of a Ray cluster. Raises `SettingsError` if it is not clear which machines may evaluate."""
+    if settings.ray_address is None:
+        raise SettingsError(f"engine = 'ray' needs the address of the cluster's head: {ways('ray_address')}")
+    if not settings.ray_labels and not settings.ray_any_node:
+        raise SettingsError(
+            "engine = 'ray' could use the machines of the chief and of trainers: start the machines that may evaluate "
+            'with `ray start --labels=role=eval`, and write ray_labels = {role = "eval"} into sidecar.toml, or '
+            "ray_any_node = true if none of them trains"
+        )
+    if settings.devices not in ("cpu", "gpu"):
+        raise SettingsError(
+            f"devices = {list(settings.devices)!r} names GPUs of this machine, but engine = 'ray' takes those that the "
+            "cluster grants: write devices = 'gpu'"
+        )
+    cluster = RayCluster(
+        address=settings.ray_address,
+        workers=min(settings.ray_workers, most or settings.ray_workers),
+        resources=settings.ray_resources or {"CPU": float(settings.threads)},
+        gpu=settings.devices == "gpu",
+        labels=settings.ray_labels,
     )
+    launch = RayLaunch(
+        interpreter=str(settings.worker_python),
+        framework=settings.framework,
+        changes=_changes(settings, traits_of(settings.framework)),
+        ports=(settings.ports.start, settings.ports.stop - 1),
+        logs=str(settings.worker_logs),
+        directory=str(Path.cwd()),
+        folders=(str(settings.checkpoint_dir), str(settings.state_dir), str(Path.cwd())),
+    )
+    return RayEngine(cluster=cluster, launch=launch, token=settings.ray_token_file, environment=environ)
 
 
 def make_task_spec(settings: Settings) -> TaskSpec:

@@ -154,7 +154,8 @@ class Daemon:
     def _supervise(self, supervisor: WorkerSupervisor, now: float) -> None:
         """Start and kill worker processes as needed, and note the task, the numerics and the failure they found."""
         filling, evaluating = not self.shutdown.begun, self.state.history.open is not None
-        for overrun in supervisor.tend(now, filling=filling, evaluating=evaluating):
+        waiting = self.state.timers.work_waiting
+        for overrun in supervisor.tend(now, filling=filling, evaluating=evaluating, waiting=waiting):
             report = Failed(kind=overrun.kind, message=f"the worker {overrun.message}", phase=overrun.phase)
             self.runner.observe(overrun.worker, report, now)
         if (broken := self.state.broken_group(now)) is not None:

@@ -36,7 +36,7 @@ from sidecar.protocol.heartbeat import (
     NumericProfiles,
     Slot,
 )
-from sidecar.protocol.records import Key, Outcome, Plan, Settlement, folder_name
+from sidecar.protocol.records import Key, Outcome, Plan, Settlement, folder_name, node_of
 from sidecar.protocol.states import NodeState, OutcomeStatus, Verdict
 from sidecar.retention.exports.export_report import NO_EXPORTS, ExportsReport
 from sidecar.retention.pins.policy import PinPolicy
@@ -111,6 +111,11 @@ class Timers:
             self._work_waiting_since = None
         elif self._work_waiting_since is None:
             self._work_waiting_since = now
+
+    @property
+    def work_waiting(self) -> bool:
+        """Return whether there is work and no plan."""
+        return self._work_waiting_since is not None
 
     def view(self) -> TimersView:
         """Return the times by which the policy decides."""
@@ -330,7 +335,7 @@ class DaemonState:
         each member is watched by some of them.
         """
         plan, losses = self.history.open, self.history.exclusions.losses
-        losers = [node for node, _ in reversed(losses)][:_ATTENDED]
+        losers = list(dict.fromkeys(node_of(place) for place, _ in reversed(losses)))[:_ATTENDED]
         members = dict.fromkeys(member.node for member in (plan.members or () if plan is not None else ()))
         return (*losers, *(members if len(members) <= _ATTENDED else ()))
 

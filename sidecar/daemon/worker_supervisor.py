@@ -14,7 +14,7 @@ from sidecar.daemon.workers.pool import TimedOut, Worker, WorkerPool
 from sidecar.daemon.workers.process import Event, Exited
 from sidecar.errors import SidecarError, TaskError
 from sidecar.protocol.heartbeat import NumericProfiles
-from sidecar.protocol.messages import Checked, Done, Failed, Joined, Ready
+from sidecar.protocol.messages import Checked, Done, Failed, Joined, Phase, Ready
 from sidecar.system.event_log import EventLog
 
 _MAX_DOUBLINGS: Final = 16
@@ -29,6 +29,7 @@ class WorkerSupervisor:
     backoff_first_seconds: float  # seconds before a standby that died is replaced; doubled each time
     backoff_last_seconds: float
     release_idle: float | None  # seconds after which an idle worker leaves its GPU; None: a CPU needs no release
+    release_all: float | None = None  # seconds without work after which a cluster gets its machines back
     gpus: str  # their names, part of the numeric profile: the process that checks the task does not see them
     log: EventLog
     task: str | None = None  # digest of its code, once it was checked
@@ -36,9 +37,14 @@ class WorkerSupervisor:
     failure: SidecarError | None = None  # why this daemon must end
     _failures: int = 0
     _fill_at: float = 0.0
+    _worked_at: float = 0.0  # when there was last a checkpoint to evaluate
+    _holds: bool = True  # whether the slots may have machines of a cluster
 
-    def tend(self, now: float, *, filling: bool, evaluating: bool) -> list[TimedOut]:
-        """Start missing workers, kill workers that exceeded a time limit, and return these."""
+    def tend(self, now: float, *, filling: bool, evaluating: bool, waiting: bool = True) -> list[TimedOut]:
+        """Start missing workers, kill workers that exceeded a time limit, and return these.
+
+        `waiting`: a checkpoint needs an evaluation.
+        """
         overruns = self.workers.overruns(now)
         for overrun in overruns:
             self._warn("worker_overran", overrun.worker, kind=overrun.kind, message=overrun.message)
@@ -51,7 +57,7 @@ class WorkerSupervisor:
         if now >= self._fill_at:
             if self.task is None:
                 self._start(lambda: self._probe(now), now)
-            elif filling:
+            elif filling and self._has_work(now, working=evaluating or waiting):
                 self._start(lambda: self._fill(now), now)
         if self.release_idle is not None and not evaluating:
             self.workers.release(now - self.release_idle)
@@ -68,6 +74,8 @@ class WorkerSupervisor:
         self.workers.observe(name, report, now)
         if probing:
             self._probed(worker, report, now)
+        elif isinstance(report, Phase) and not worker.ready:
+            self.log.info("worker_placed", worker=name, pid=worker.process.pid, address=worker.address)
         elif isinstance(report, Ready):
             self.log.info("worker_ready", worker=name, pid=worker.process.pid, framework=report.version)
         elif isinstance(report, Joined):
@@ -86,6 +94,19 @@ class WorkerSupervisor:
         """Kill the workers of these names that run on this node, because they are not needed any more."""
         for worker in [worker for name in names if (worker := self.workers.find(name)) is not None]:
             self.workers.kill(worker)
+
+    def _has_work(self, now: float, *, working: bool) -> bool:
+        """Return whether workers are needed, and give a cluster its machines back after a time without work."""
+        if self.release_all is None:
+            return True
+        if working:
+            self._worked_at, self._holds = now, True
+        elif self._holds and now - self._worked_at >= self.release_all:
+            self._holds = False
+            self.workers.kill_all()
+            self.workers.engine.release()
+            self.log.info("cluster_released", idle_seconds=self.release_all)
+        return self._holds and (working or any(self.workers.all()))
 
     def _start(self, start: Callable[[], None], now: float) -> None:
         """Start processes, and note a failure. A machine without memory or ports now may have them later."""
@@ -118,7 +139,8 @@ class WorkerSupervisor:
     def _fill(self, now: float) -> None:
         """Start the standbys that are missing."""
         for worker in self.workers.fill(now):
-            self.log.info("worker_started", worker=worker.worker, pid=worker.process.pid, address=worker.address)
+            if worker.address:
+                self.log.info("worker_started", worker=worker.worker, pid=worker.process.pid, address=worker.address)
 
     def _lost(
         self, worker: Worker, report: Failed | Exited, now: float, *, evaluating: bool, served_seconds: float
@@ -158,7 +180,7 @@ class WorkerSupervisor:
         if isinstance(report, Ready):
             probe.process.send(self.spec.check())
         elif isinstance(report, Checked):
-            self.task = report.task
+            self.task, self._worked_at = report.task, now
             self.numerics = replace(self.numerics, profile=_digest({**report.profile, "gpus": self.gpus}))
             self.log.info("task_checked", task=self.spec.task, digest=report.task[:12], eval_sets=report.eval_sets)
             self.workers.kill(probe)

@@ -128,7 +128,7 @@ class PhaseBound(StrEnum):
 class WorkerPhase(StrEnum):
     """Name the phases of a worker process.
 
-        IMPORT ──▶ STANDBY ──▶ JOIN ──▶ IMPORT (task) ──▶ BUILD ──▶ IDLE
+        [PLACE ──▶] IMPORT ──▶ STANDBY ──▶ JOIN ──▶ IMPORT (task) ──▶ BUILD ──▶ IDLE
         IDLE ──▶ READ ──▶ RESTORE ──▶ HELLO ──▶ EVALUATE ──▶ SAVE ──▶ REDUCE | SUM ──▶ CONCLUDE ──▶ IDLE
         any of them ──▶ FAILED
 
@@ -136,6 +136,7 @@ class WorkerPhase(StrEnum):
     the checkpoint during READ.
     """
 
+    PLACE = auto()  # a cluster has not found a machine for it yet
     IMPORT = auto()
     STANDBY = auto()
     JOIN = auto()

@@ -103,6 +103,8 @@ _SENTENCES: Final[Mapping[str, Callable[[Event], str]]] = {
     "checkpoint_settled": _settled,
     "nonfinite_examples": lambda event: f"{_name(event)}: {'; '.join(event['found'])}",
     "worker_started": lambda _: "",
+    "worker_placed": lambda _: "",
+    "cluster_released": _said("nothing to evaluate for {idle_seconds:g} s: the cluster got its machines back"),
     "worker_ready": lambda _: "",
     "worker_exited": _worker_lost,
     "worker_failed": _worker_lost,

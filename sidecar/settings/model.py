@@ -147,6 +147,32 @@ class Settings(OutputSettings):
     always_cluster: bool = False
     """Whether a group of one worker forms a TensorFlow cluster, too. Default: one worker has nobody to sum with."""
 
+    # A cluster that runs the worker processes. All its machines have `worker_python`, which is the cluster's Python.
+    engine: Literal["local", "ray"] = "local"
+    """Where the worker processes run: `local` on this node, `ray` on machines of a Ray cluster, one on each. Default:
+    a node that trains has processors and memory to spare, and needs no cluster."""
+    ray_address: values.Address | None = None
+    """Address of the head of the Ray cluster, as HOST:PORT. This machine must be a node of the cluster, for which
+    `ray start --num-cpus=0` suffices. Default: only the user knows it, and `engine = "ray"` asks for it."""
+    ray_workers: values.Count = 1
+    """Machines of the cluster that evaluate together, each with one worker process and its standby. Default: one, as
+    without a cluster."""
+    ray_resources: values.Resources = {}  # noqa: RUF012 - pydantic copies defaults
+    """What Ray reserves on each of these machines, by name, such as CPU and memory; `devices = "gpu"` adds a GPU.
+    Default: as many CPUs as `threads`, which a worker process computes with."""
+    ray_labels: values.Labels = {}  # noqa: RUF012 - pydantic copies defaults
+    """Labels that a machine must have to be used, as given to `ray start --labels=role=eval`. Default: none, and
+    `engine = "ray"` asks for some: they keep the machines out that train."""
+    ray_any_node: bool = False
+    """Whether any machine of the cluster may evaluate, without `ray_labels`. Default: the chief and trainers may be
+    among them, and would be slowed down."""
+    ray_idle_seconds: values.Seconds = 300.0
+    """Time without a checkpoint to evaluate after which the cluster gets its machines back. Default: longer than the
+    start of new machines takes, and short enough to pay for few that idle."""
+    ray_token_file: values.OptionalPath = None
+    """File with the token of the cluster's login (`RAY_AUTH_MODE=token`). Default: no login, and everybody who reaches
+    the cluster can run code in it; `sidecar check` warns of that."""
+
     # Reading of checkpoints
     trust_saved_graph: bool = False
     """Whether the graph that a SavedModel holds may be run, by its own signature; all nodes of a group must agree.

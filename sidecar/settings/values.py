@@ -431,5 +431,27 @@ def _is_device(item: Any) -> bool:
     return isinstance(item, int) and not isinstance(item, bool) and item >= 0
 
 
+def _are_resources(value: Any) -> dict[str, float]:
+    remedy = 'write names with amounts, such as {"CPU": 2, "memory": 4e9}'
+    parsed = table_of(value, remedy)
+    if any(
+        not isinstance(amount, int | float) or isinstance(amount, bool) or amount <= 0 for amount in parsed.values()
+    ):
+        raise ValueError(remedy)
+    if "GPU" in parsed:
+        raise ValueError('has GPU: write devices = "gpu" instead, which adds one for each worker process')
+    return {str(name): float(amount) for name, amount in parsed.items()}
+
+
+def _are_labels(value: Any) -> dict[str, str]:
+    remedy = 'write names with texts, such as {"role": "eval"}'
+    parsed = table_of(value, remedy)
+    if not all(isinstance(text, str) and text for text in parsed.values()):
+        raise ValueError(remedy)
+    return dict(parsed)
+
+
 Environment = Annotated[dict[str, str | None], BeforeValidator(_is_environment)]
+Resources = Annotated[dict[str, float], BeforeValidator(_are_resources)]
+Labels = Annotated[dict[str, str], BeforeValidator(_are_labels)]
 Devices = Annotated[Literal["cpu", "gpu"] | tuple[int | str, ...], BeforeValidator(_are_devices)]

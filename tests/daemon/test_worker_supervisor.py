@@ -229,3 +229,20 @@ def test_silence_while_this_process_was_stopped_is_forgiven(supervisor):
     supervisor.forgive(5000.0)
     assert tend(supervisor, 6000.0, filling=False) == []
     assert len(tend(supervisor, 6801.0, filling=False)) == 1
+
+
+def test_a_cluster_gets_its_machines_back_when_nothing_waits(supervisor, node):
+    """After a time without work no process is left, and the next checkpoint starts workers again."""
+    supervisor.release_all = 300.0
+    worker = ready(supervisor)
+    tend(supervisor, 299.0, waiting=False)
+    assert "cluster_released" not in node.log.names()
+    tend(supervisor, 300.0, waiting=False)
+    assert node.log.names().count("cluster_released") == 1
+    assert worker.process.kills == 1
+    supervisor.observe(worker.worker, Exited(-9, ""), 301.0, evaluating=False)
+    tend(supervisor, 400.0, waiting=False)
+    assert list(supervisor.workers.all()) == []
+    tend(supervisor, 500.0, waiting=True)
+    assert len(list(supervisor.workers.all())) == 1
+    assert node.log.names().count("cluster_released") == 1

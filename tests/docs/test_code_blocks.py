@@ -86,6 +86,8 @@ NOT_RUN = {
     "srun": "tests/deploy/test_slurm.py runs it",
     "sidecar run ckpts --task my_eval.py:task --done-marker": "tests/deploy/test_slurm.py runs it",
     "sidecar run ckpts --task my_eval.py:task --role worker --stop": "tests/deploy/test_slurm.py runs it",
+    "export RAY_AUTH_MODE": "tests/support/ray_cluster.py starts nodes so",
+    "ray start": "tests/support/ray_cluster.py starts nodes so",
     "squeue": "tests/deploy/test_slurm.py runs it",
     "sbatch": "tests/deploy/test_slurm.py runs it",
     "torchrun": "test_the_pytorch_page_works runs it",

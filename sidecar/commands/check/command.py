@@ -9,6 +9,7 @@ import socket
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping
 from pathlib import Path
+from typing import Final
 
 from sidecar.checkpoints.catalog import Catalog
 from sidecar.checkpoints.scan import DiscoveredCheckpoint
@@ -40,6 +41,11 @@ from sidecar.system.clock import SystemClock
 from sidecar.system.name_clash import installed_beside, replaced
 from sidecar.version import version
 
+_NO_LOGIN: Final = (
+    "without a login, everybody who reaches the Ray cluster can run code in it: start its head and its nodes with "
+    "RAY_AUTH_MODE=token, and set ray_token_file to the file with the token"
+)
+
 
 def findings(
     settings: Settings,
@@ -61,6 +67,8 @@ def findings(
     if (yield from journal(settings, storage_timeout)):
         yield from storage(settings, storage_timeout)
     yield from _http(settings)
+    if settings.engine == "ray" and settings.ray_token_file is None:
+        yield Finding(what="ray", ok=True, text=_NO_LOGIN, doubtful=True)
     yield from sinks(settings)
     if settings.state_backup is not None:
         yield _backup(settings)
@@ -187,8 +195,8 @@ def _task(
     *,
     quick: bool,
 ) -> Generator[Finding, None, str | None]:
-    """Evaluate with the task in a worker process, or if `quick` only import it. Return the digest of its code."""
-    if quick:
+    """Evaluate with the task in a worker process, or only import it. Return the digest of its code."""
+    if quick or settings.engine == "ray":  # the folder of a trial is on this machine
         return (yield from import_task(settings, make_workers, search_path))
 
     def newest() -> DiscoveredCheckpoint | None:

@@ -218,8 +218,9 @@ def import_task(
     except SidecarError as error:
         yield Finding(what="task", ok=False, text=str(error))
         return None
+    why = "engine = 'ray'" if settings.engine == "ray" else "--quick"
     about = f"{settings.task} evaluates {', '.join(imported.eval_sets)} with {settings.framework} {imported.version}"
-    text = f"{about}. Not tried (--quick): to build its model, to restore a checkpoint and to evaluate a batch"
+    text = f"{about}. Not tried ({why}): to build its model, to restore a checkpoint and to evaluate a batch"
     yield Finding(what="task", ok=True, text=text, tried=False)
     return imported.digest
 

@@ -31,6 +31,10 @@ class Placed(Protocol):
         """Return HOST:PORT, at which the worker's group reaches it; empty until there is a place."""
 
     @property
+    def host(self) -> str | None:
+        """Return the machine of a cluster; None for the node itself, and until there is a place."""
+
+    @property
     def phase(self) -> WorkerPhase:
         """Return the phase in which the worker begins."""
 
@@ -44,6 +48,10 @@ class Engine(Protocol):
     @property
     def slots(self) -> int:
         """Return the number of worker processes that evaluate together."""
+
+    @property
+    def granted(self) -> bool:
+        """Return whether each slot has its machine for good. A cluster grants machines, and takes them back."""
 
     def place(self, worker: str, slot: int | None, *, running: Collection[str], post: Post) -> Placed:
         """Start a worker process of a slot, whose processes share a device.
@@ -62,6 +70,9 @@ class Engine(Protocol):
 
     def gpus(self) -> str:
         """Return the models of the GPUs, such as "2 x NVIDIA H200"; empty if there are none or they are not known."""
+
+    def release(self) -> None:
+        """Give back what is reserved for the slots, whose processes were killed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,6 +114,7 @@ class LocalPlaced:
     address: str
     close: Callable[[], None]
     phase: WorkerPhase = WorkerPhase.IMPORT
+    host: None = None
 
 
 @dataclass(slots=True, kw_only=True)
@@ -113,6 +125,7 @@ class LocalEngine:
     host: str
     ports: Ports
     start: Start = field(default=start)
+    granted: bool = True
 
     @property
     def slots(self) -> int:
@@ -152,6 +165,9 @@ class LocalEngine:
     def gpus(self) -> str:
         """Return the models of the GPUs; empty if there are none."""
         return describe(self.launch.devices)
+
+    def release(self) -> None:
+        """Do nothing: this machine's devices are free once its processes have ended."""
 
 
 def host_and_port(host: str, port: int) -> str:

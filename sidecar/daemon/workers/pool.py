@@ -129,6 +129,9 @@ class WorkerPool:
         """Return the slots for the heartbeat, with the workers that can be listed in a plan."""
         slots = []
         for replica in self._replicas:
+            found = [worker for worker in (replica.active, replica.standby) if worker is not None and worker.address]
+            if not found and not self.engine.granted:
+                continue  # a group must not wait for what a cluster may grant in an hour
             active = replica.active if replica.active and not replica.active.killed else None
             standby = (
                 replica.standby if replica.standby and replica.standby.ready and not replica.standby.killed else None
@@ -140,6 +143,7 @@ class WorkerPool:
                     address=active.address if active else None,
                     standby=standby.worker if standby else None,
                     standby_address=standby.address if standby else None,
+                    host=found[0].placed.host if found else None,
                 )
             )
         return tuple(slots)

@@ -41,12 +41,14 @@ class Exited:
     """Report that a worker process ended.
 
     `status` is the exit code, or minus the number of the signal. `tail` is the end of the log. `memory_short`: SIGKILL
-    ended it, and while it ran the kernel ended processes because memory was short.
+    ended it, and while it ran the kernel ended processes because memory was short. `why`: a cluster lost it, or it
+    never ran there.
     """
 
     status: int
     tail: str
     memory_short: bool = False
+    why: str = ""
 
     @property
     def crashed(self) -> bool:
@@ -54,6 +56,8 @@ class Exited:
         return -self.status in _CRASHES
 
     def __str__(self) -> str:
+        if self.why:
+            return f"the worker process was lost: {self.why}"
         end = f"was killed by {_signal_name(-self.status)}" if self.status < 0 else f"exited with {self.status}"
         if self.memory_short:
             end += (

@@ -1,9 +1,12 @@
 """The slots of a node: who may be listed, who is held to which bound, who is replaced; processes and time are fakes."""
 
-import pytest
-from daemon.workers.slots import evaluation, grouped, join
+from types import SimpleNamespace
 
-from sidecar.daemon.workers.pool import group_id
+import pytest
+from daemon.workers.slots import BOUNDS, evaluation, grouped, join
+from fakes import FakeProcess
+
+from sidecar.daemon.workers.pool import WorkerPool, group_id
 from sidecar.daemon.workers.process import Exited, Halted
 from sidecar.protocol.heartbeat import Slot
 from sidecar.protocol.messages import Joined, Phase, Progress, Ready
@@ -199,3 +202,50 @@ def test_group_id_is_of_workers_in_order():
     assert group_id([one, two]) == group_id([one, Member(1, "c", "b.1.1", "z:2")])
     assert group_id([one, two]) != group_id([two, one])
     assert group_id([one]) != group_id([one, two])
+
+
+class Cluster:
+    """An engine that grants a machine when a test says so."""
+
+    slots, granted = 2, False
+
+    def __init__(self):
+        self.placed = []
+
+    def place(self, *_, **__):
+        """Note a worker, which has no address yet."""
+        process = FakeProcess(pid=0, environment={})
+        placed = SimpleNamespace(process=process, address="", host=None, phase=WorkerPhase.PLACE, close=lambda: None)
+        self.placed.append(placed)
+        return placed
+
+    def grant(self, number, host):
+        """Give a worker its machine."""
+        self.placed[number].address, self.placed[number].host = f"{host}:1", host
+
+
+def test_a_wait_for_a_machine_has_no_limit_and_no_slot():
+    """A cluster may need an hour; the heartbeat lists a slot once it has a machine, so that no group waits for it."""
+    engine = Cluster()
+    workers = WorkerPool(engine=engine, bounds=BOUNDS, name="n.1", post=print)
+    workers.fill(0.0)
+    assert workers.overruns(1e9) == []
+    assert workers.slots() == ()
+    engine.grant(1, "10.0.0.9")
+    workers.observe("n.1.2", Phase(WorkerPhase.IMPORT), 3600.0)
+    workers.observe("n.1.2", Ready("torch", "2"), 3601.0)
+    slot = Slot(worker=None, group=None, address=None, standby="n.1.2", standby_address="10.0.0.9:1", host="10.0.0.9")
+    assert workers.slots() == (slot,)
+    workers.observe("n.1.2", Exited(-9, ""), 3602.0)
+    assert workers.slots() == ()
+
+
+def test_the_import_on_a_machine_has_its_limit():
+    """It begins when the machine is there."""
+    engine = Cluster()
+    workers = WorkerPool(engine=engine, bounds=BOUNDS, name="n.1", post=print)
+    workers.fill(0.0)
+    engine.grant(0, "10.0.0.9")
+    workers.observe("n.1.1", Phase(WorkerPhase.IMPORT), 3600.0)
+    assert workers.overruns(3719.0) == []
+    assert [overrun.worker for overrun in workers.overruns(3721.0)] == ["n.1.1"]

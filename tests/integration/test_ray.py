@@ -1,0 +1,226 @@
+"""`engine = "ray"`: a real cluster of four raylets. Its processes, machines and head are killed while it evaluates."""
+
+import json
+import os
+import signal
+import time
+from datetime import datetime
+
+import psutil
+import pytest
+from numpy_trainer import NUMPY
+from ray_cluster import PROGRAMS, RayCluster
+
+pytestmark = pytest.mark.nightly
+
+EVAL, CHIEF = ("127.0.0.3", "127.0.0.4"), "127.0.0.5"
+TASK = "numpy_plain.py"
+IDLE_SECONDS = 4
+WORKER = "sidecar/evaluation/__main__.py"
+
+
+@pytest.fixture(scope="module")
+def ray(needs):
+    """A head, two nodes that may evaluate, and one of the chief."""
+    needs("ray", PROGRAMS)
+    with RayCluster() as cluster:
+        cluster.add(*EVAL, role="eval")
+        cluster.add(CHIEF, role="chief")
+        yield cluster
+
+
+@pytest.fixture(scope="module")
+def start(sidecar, ray):
+    """Start a daemon that evaluates on the cluster."""
+
+    def run(folder, *options, **changes):
+        settings = {
+            "SIDECAR_ENGINE": "ray",
+            "SIDECAR_RAY_ADDRESS": ray.address,
+            "SIDECAR_RAY_WORKERS": str(len(EVAL)),
+            "SIDECAR_RAY_LABELS": '{"role": "eval"}',
+            "SIDECAR_RAY_RESOURCES": '{"CPU": 1}',
+            "SIDECAR_RAY_TOKEN_FILE": str(ray.token),
+            "SIDECAR_WORKER_PYTHON": str(PROGRAMS / "python"),
+            "SIDECAR_MIN_WORKERS": str(len(EVAL)),
+        }
+        return sidecar.run(folder, *options, task=TASK, **NUMPY | settings | changes)
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def watched(start, tmp_path_factory):
+    """A daemon whose group is warm, and the folder that it watches."""
+    folder = tmp_path_factory.mktemp("watched") / "ckpts"
+    folder.mkdir()
+    daemon = start(folder, SIDECAR_MIN_WORKERS="1")
+    yield daemon, folder
+    daemon.process.kill()
+    daemon.process.wait()
+
+
+def bits(daemon):
+    """Return for each evaluation, in order, what must be equal to the last bit."""
+    records = [json.loads(path.read_bytes()) for path in sorted((daemon.run_dir / "outcomes").glob("*.json"))]
+    results = [record["result"] for record in records]
+    return [
+        (each["variables"], {name: metric["hex"] for name, metric in each["metrics"]["test"].items()})
+        for each in results
+    ]
+
+
+def seconds_until(daemon, event, since):
+    """Return the time from `since` to the first line of the log about an event after that."""
+
+    def look():
+        times = [datetime.fromisoformat(line["timestamp"]).timestamp() for line in daemon.log(event)]
+        return [moment - since for moment in times if moment >= since]
+
+    return daemon.until(look, f"another {event}")[0]
+
+
+def workers_of(ray):
+    """Return the worker processes on each machine that may evaluate."""
+    return {address: ray.nodes[address].processes(WORKER, "--reports") for address in EVAL}
+
+
+def placed(daemon):
+    """Return the ids of all worker processes that this daemon had on the cluster, which is this machine."""
+    return [line["pid"] for line in daemon.log("worker_placed")]
+
+
+def warm(daemon, folder, trainer, step):
+    """Let the daemon evaluate one more checkpoint with both machines, and return its row."""
+
+    def together():
+        saved = trainer.save(folder, step)
+        row = daemon.evaluated(*saved)[saved[0]["name"]]
+        return row if row["workers"] == len(EVAL) else None
+
+    row = None
+    while row is None:
+        row, step = together(), step + 1
+    return row
+
+
+def test_the_same_bits_as_locally(start, ray, sidecar, numpy_trainer, tmp_path):
+    """Two machines of the cluster give each number that two local processes give; no other machine had a worker."""
+    folders = tmp_path / "there" / "ckpts", tmp_path / "here" / "ckpts"
+    saved = [numpy_trainer.save(folder, 1, 2, 3) for folder in folders]
+    assert saved[0] == saved[1]
+    there = start(folders[0])
+    here = sidecar.run(folders[1], "--once", task=TASK, SIDECAR_REPLICAS="2", SIDECAR_MIN_WORKERS="2", **NUMPY)
+    there.evaluated(*saved[0])
+    assert here.wait().code == 0
+    assert bits(there) == bits(here)
+    assert len(bits(there)) == len(saved[0])
+    assert {row["workers"] for row in there.successes()} == {2}
+    assert {line["address"].partition(":")[0] for line in there.log("worker_placed")} == set(EVAL)
+    assert there.end(signal.SIGTERM).code == 0
+    assert [each for found in workers_of(ray).values() for each in found] == []
+
+
+def test_a_worker_process_that_is_killed(watched, ray, numpy_trainer, record_property):
+    """The daemon hears of it within a moment, and replaces the worker."""
+    daemon, folder = watched
+    warm(daemon, folder, numpy_trainer, 100)
+    child, since = workers_of(ray)[EVAL[0]][0], time.time()
+    child.kill()
+    record_property("seconds", seconds_until(daemon, "worker_exited", since))
+    assert warm(daemon, folder, numpy_trainer, 200)["status"] == "succeeded"
+
+
+def test_an_actor_that_is_killed_takes_its_worker_process_with_it(watched, ray, numpy_trainer, record_property, until):
+    """Nothing is left on the machine that computes for nobody."""
+    daemon, folder = watched
+    warm(daemon, folder, numpy_trainer, 300)
+    child = workers_of(ray)[EVAL[0]][0]
+    actor, since = next(each for each in child.parents() if each.name().startswith("ray::")), time.time()
+    actor.kill()
+    record_property("seconds", seconds_until(daemon, "worker_exited", since))
+    until(lambda: not child.is_running(), "the end of the worker process")
+    warm(daemon, folder, numpy_trainer, 400)
+
+
+def test_a_helper_process_that_is_killed(watched, ray, numpy_trainer, until):
+    """The daemon lives, all workers end with the connection, and another helper process gets new ones."""
+    daemon, folder = watched
+    warm(daemon, folder, numpy_trainer, 500)
+    before = [each for found in workers_of(ray).values() for each in found]
+    (helper,) = [pid for pid in daemon.children() if "bridge.py" in " ".join(psutil.Process(pid).cmdline())]
+    os.kill(helper, signal.SIGKILL)
+    until(lambda: not any(each.is_running() for each in before), "the end of all worker processes")
+    warm(daemon, folder, numpy_trainer, 600)
+
+
+def test_a_machine_that_hangs(watched, ray, numpy_trainer, record_property):
+    """It is given up after a few seconds without an answer, evaluation goes on without it, and it may come back."""
+    daemon, folder = watched
+    warm(daemon, folder, numpy_trainer, 700)
+    hung, since = ray.nodes[EVAL[1]], time.time()
+    hung.signal(signal.SIGSTOP)
+    try:
+        (saved,) = numpy_trainer.save(folder, 800)
+        row = daemon.evaluated(saved)[saved["name"]]
+        record_property("seconds", seconds_until(daemon, "worker_exited", since))
+        record_property("evaluated_after_seconds", time.time() - since)
+        assert row["workers"] == 1
+        failed = [each for each in daemon.log("plan_failed") if each["checkpoint"] == saved["name"]]
+        assert {each["node"].partition("/")[2] for each in failed} <= {EVAL[1]}
+    finally:
+        hung.signal(signal.SIGCONT)
+    warm(daemon, folder, numpy_trainer, 900)
+
+
+def test_idle_machines_are_given_back(start, numpy_trainer, tmp_path, until, alive):
+    """No process is left there until the next checkpoint, for which the cluster is asked again."""
+    folder = tmp_path / "ckpts"
+    saved = numpy_trainer.save(folder, 1)
+    daemon = start(folder, SIDECAR_RAY_IDLE_SECONDS=str(IDLE_SECONDS))
+    daemon.evaluated(*saved)
+    daemon.logged("cluster_released")
+    until(lambda: alive(placed(daemon)) == [], "the end of all worker processes")
+    daemon.evaluated(*numpy_trainer.save(folder, 2))
+    assert daemon.end(signal.SIGTERM).code == 0
+
+
+def test_a_daemon_that_is_killed(start, numpy_trainer, tmp_path, until, alive, record_property):
+    """Its actors and worker processes end at once."""
+    folder = tmp_path / "ckpts"
+    saved = numpy_trainer.save(folder, 1)
+    daemon = start(folder)
+    daemon.evaluated(*saved)
+    assert alive(placed(daemon))
+    since = time.time()
+    daemon.process.kill()
+    until(lambda: alive(placed(daemon)) == [], "the end of all worker processes", 10)
+    record_property("seconds", time.time() - since)
+
+
+def test_a_machine_that_fails(watched, ray, numpy_trainer, record_property):
+    """Evaluation goes on without it, and with it again once it is back."""
+    daemon, folder = watched
+    warm(daemon, folder, numpy_trainer, 1000)
+    since = time.time()
+    ray.nodes[EVAL[1]].kill()
+    record_property("seconds", seconds_until(daemon, "worker_exited", since))
+    (saved,) = numpy_trainer.save(folder, 1100)
+    assert daemon.evaluated(saved)[saved["name"]]["workers"] == 1
+    ray.add(EVAL[1], role="eval")
+    warm(daemon, folder, numpy_trainer, 1200)
+
+
+def test_a_head_that_fails(watched, ray, numpy_trainer):
+    """The daemon lives and says that the cluster is lost; results are as before when a cluster is there again."""
+    daemon, folder = watched
+    row = warm(daemon, folder, numpy_trainer, 1300)
+    ray.nodes.pop("127.0.0.2").kill()
+    daemon.until(lambda: any("connection to the Ray cluster" in str(each) for each in daemon.log()), "the loss")
+    for node in list(ray.nodes.values()):
+        node.kill()
+    ray.start_head()
+    ray.add(*EVAL, role="eval")
+    warm(daemon, folder, numpy_trainer, 1400)
+    assert row["status"] == "succeeded"
+    assert daemon.end(signal.SIGTERM).code == 0
