@@ -20,7 +20,7 @@ NEWER = $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Pytho
 PIP := $(BIN)/pip install --disable-pip-version-check --constraint tests/constraints.txt
 # One more than the two cores of CI: daemons and groups wait now and then.
 JOBS ?= 3
-PYTEST := $(BIN)/pytest --numprocesses $(JOBS) --durations 10
+PYTEST = $(BIN)/pytest --numprocesses $(JOBS) --durations 10
 # Many images set this one. Each of the hundreds of processes of the tests would then compile the package again.
 unexport PYTHONDONTWRITEBYTECODE
 # What the fast tests reach, in percent, rounded down: they import no backend of TensorFlow or PyTorch. The whole suite was
@@ -71,8 +71,10 @@ demo: $(or $(wildcard $(READY)),$(DEMO_READY))  ## Train on real digits and watc
 test: lint $(MLFLOW_READY) $(BUCKETS_READY)  ## Run every check and the tests of every part, with real processes and faults (10 to 14 minutes on two cores; ARGS="tests/daemon -x").
 	$(PYTEST) -m 'not nightly' $(ARGS)
 
+# These tests hardly wait, and each further process imports all of them once more.
+test-fast: JOBS = 2
 test-fast: $(READY)  ## Run the tests that import no framework and start no process for seconds (1 minute).
-	PYTHONPATH=tests/support$(if $(PYTHONPATH),:$(PYTHONPATH)) $(PYTEST) -p no_framework $(COVERAGE) -m 'not tensorflow and not torch and not seconds and not nightly' $(SECONDS:%=--ignore=%) $(ARGS)
+	PYTHONPATH=tests/support$(if $(PYTHONPATH),:$(PYTHONPATH)) $(PYTEST) -p no_framework -o tmp_path_retention_policy=failed $(COVERAGE) -m 'not tensorflow and not torch and not seconds and not nightly' $(SECONDS:%=--ignore=%) $(ARGS)
 
 coverage: $(READY) $(MLFLOW_READY) $(BUCKETS_READY)  ## Run the tests of `make test`; fail if they reach less of the package than they did.
 	$(PYTEST) --cov --cov-report=term:skip-covered --cov-fail-under=$(COVERAGE_FLOOR) -m 'not nightly' $(ARGS)

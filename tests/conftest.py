@@ -144,6 +144,12 @@ def _unconfigured_log():
         structlog.reset_defaults()
 
 
+@pytest.fixture
+def _unsynced(monkeypatch):
+    """Let `os.fsync` return at once, for tests of what has nothing to do with power failures."""
+    monkeypatch.setattr(os, "fsync", lambda _: None)
+
+
 @dataclass(frozen=True)
 class Trained:
     """Hold what the trainer left behind: one folder per kind of checkpoint, and what plain Keras says about each."""

@@ -1,16 +1,19 @@
 """Rules of the house that no tool checks."""
 
 import ast
+import gc
 import re
 import tomllib
 from pathlib import Path
+
+import pytest
 
 TESTS = Path(__file__).parent
 ROOT = TESTS.parent
 SOURCES = ROOT / "sidecar"
 MOST_WORDS = 5
 MOST_FIELDS = 15
-MOST_PATCHES = 279  # calls of setattr in tests; it only falls
+MOST_PATCHES = 259  # calls of setattr in tests; it only falls
 MOST_PRIVATE_READS = 194  # reads of `_name` of objects in tests; it only falls
 RIDDLES = ("What", "Whatever", "Who", "Whoever", "Whose", "Of")  # no sentence of a docstring begins with them
 UNTESTED = {
@@ -59,6 +62,28 @@ MANY_FIELDS = {
 }  # one for each setting, argument, column or key
 
 
+PARSED = {}
+"""The trees of files that a rule has asked for, while the tests of this file run."""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _without_garbage_collection():
+    """Millions of nodes that all stay would be gone through again and again."""
+    gc.disable()
+    yield
+    PARSED.clear()
+    gc.enable()
+
+
+def trees(folder, pattern=""):
+    """Yield the path and the tree of each Python file below a folder whose text has a match of the pattern."""
+    for path in sorted(folder.rglob("*.py")):
+        if re.search(pattern, text := path.read_text()):
+            if path not in PARSED:
+                PARSED[path] = ast.parse(text)
+            yield path, PARSED[path]
+
+
 def pattern_of(node):
     """Return the text of a string literal, with a placeholder for each value in it."""
     if isinstance(node, ast.JoinedStr):
@@ -68,9 +93,9 @@ def pattern_of(node):
     return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else ""
 
 
-def patterns_in(source):
+def patterns_in(tree):
     """Yield the line and the text of each literal that is given as `match=`."""
-    for node in ast.walk(ast.parse(source)):
+    for node in ast.walk(tree):
         for keyword in node.keywords if isinstance(node, ast.Call) else ():
             if keyword.arg == "match":
                 yield keyword.value.lineno, pattern_of(keyword.value)
@@ -86,16 +111,15 @@ def test_sentences_are_recognised():
     source = (
         'raises(E, match=f"the file {a} is not there")\nraises(E, match="a b.*c d" + "e f")\nraises(E, match="a.*b")'
     )
-    assert [(line, len(words_of(text))) for line, text in patterns_in(source)] == [(1, 6), (2, 5), (3, 2)]
+    assert [(line, len(words_of(text))) for line, text in patterns_in(ast.parse(source))] == [(1, 6), (2, 5), (3, 2)]
 
 
 def test_no_pattern_of_an_error_is_a_sentence():
     """Messages may be worded anew without a change of tests, so `match=` holds values and at most five words."""
     found = [
         f"{path.relative_to(TESTS)}:{line}: {text}"
-        for path in sorted(TESTS.rglob("*.py"))
-        if "match" in (source := path.read_text())
-        for line, text in patterns_in(source)
+        for path, tree in trees(TESTS, r"\bmatch=")
+        for line, text in patterns_in(tree)
         if len(words_of(text)) > MOST_WORDS
     ]
     assert not found, "\n".join(found)
@@ -127,9 +151,9 @@ def test_the_order_of_the_folders_is_told_as_it_is():
 PARTS = ("state", "schedule", "storage_health", "shutdown", "retention", "runner", "tracker", "timers", "statistics")
 
 
-def foreign_fields(source):
+def foreign_fields(tree):
     """Yield each attribute of one of a daemon's parts that is assigned outside that part."""
-    for node in ast.walk(ast.parse(source)):
+    for node in ast.walk(tree):
         for target in targets_of(node) if isinstance(node, ast.Assign | ast.AugAssign) else ():
             owners = ast.unparse(target.value).split(".") if isinstance(target, ast.Attribute) else []
             if owners[-1:] != ["self"] and set(PARTS) & set(owners):
@@ -139,12 +163,12 @@ def foreign_fields(source):
 def test_foreign_fields_are_recognised():
     """The rule below finds an assignment through `self`, through a local name and in a tuple."""
     source = "self.state.a = 1\nstate.b += 1\nself.c, self.state.tracker.d = 1, 2\nself.times.e = other.state.f"
-    assert list(foreign_fields(source)) == ["self.state.a", "state.b", "self.state.tracker.d"]
+    assert list(foreign_fields(ast.parse(source))) == ["self.state.a", "state.b", "self.state.tracker.d"]
 
 
 def test_each_part_of_a_daemon_alone_assigns_its_fields():
     """The other parts call its methods, so that one file shows all that can happen to a field."""
-    found = {path.name: list(foreign_fields(path.read_text())) for path in (SOURCES / "daemon").glob("*.py")}
+    found = {path.name: list(foreign_fields(tree)) for path, tree in trees(SOURCES / "daemon")}
     assert not {name: fields for name, fields in found.items() if fields}
 
 
@@ -201,9 +225,8 @@ def test_classes_of_the_product_have_few_fields():
     """A class with more fields holds several things that have names of their own."""
     found = {
         node.name: fields
-        for path in SOURCES.rglob("*.py")
-        if "class" in (source := path.read_text())
-        for node in ast.walk(ast.parse(source))
+        for _, tree in trees(SOURCES, "class")
+        for node in ast.walk(tree)
         if isinstance(node, ast.ClassDef) and (fields := len(fields_of(node))) > MOST_FIELDS
     }
     assert found.keys() - MANY_FIELDS == set(), found
@@ -234,10 +257,10 @@ def test_the_tests_mirror_the_source():
     """`sidecar/a/b.py` is tested by `tests/a/test_b.py`, unless it does nothing or the table excuses it."""
     found = {
         name.as_posix()
-        for path in SOURCES.rglob("*.py")
+        for path, tree in trees(SOURCES)
         if path.name not in {"__init__.py", "__main__.py"}
         and not (TESTS / (name := path.relative_to(SOURCES)).with_name(f"test_{path.name}")).is_file()
-        and does_something(ast.parse(path.read_text()))
+        and does_something(tree)
     }
     assert found == UNTESTED.keys(), "\n".join(sorted(found ^ UNTESTED.keys()))
 
@@ -248,14 +271,9 @@ def test_what_is_tested_elsewhere_is_tested_there():
     assert [path for path in sorted(named) if not (ROOT / path).exists()] == []
 
 
-def trees_of_tests():
-    """Yield each Python file of the tests as a tree."""
-    return (ast.parse(path.read_text()) for path in sorted(TESTS.rglob("*.py")))
-
-
 def is_patch(node):
     """Tell whether a node calls `setattr` or `monkeypatch.setattr`."""
-    return isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] == "setattr"
+    return isinstance(node, ast.Call) and "setattr" in (getattr(node.func, "attr", ""), getattr(node.func, "id", ""))
 
 
 def is_private_read(node):
@@ -282,7 +300,7 @@ def test_patches_private_reads_and_riddles_are_recognised():
 
 def test_tests_patch_and_look_inside_ever_less():
     """The product takes clocks, storage and starters as arguments."""
-    nodes = [node for tree in trees_of_tests() for node in ast.walk(tree)]
+    nodes = [node for _, tree in trees(TESTS, r"\bsetattr\(|\._[a-z]") for node in ast.walk(tree)]
     assert sum(map(is_patch, nodes)) <= MOST_PATCHES
     assert sum(map(is_private_read, nodes)) <= MOST_PRIVATE_READS
 
@@ -292,7 +310,7 @@ def test_docstrings_of_tests_are_sentences_of_nouns_and_verbs():
     kinds = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
     found = [
         sentence
-        for tree in trees_of_tests()
+        for _, tree in trees(TESTS, rf"\b({'|'.join(RIDDLES)})\s")
         for node in ast.walk(tree)
         if isinstance(node, kinds)
         for sentence in riddles_in(ast.get_docstring(node) or "")

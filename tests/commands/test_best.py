@@ -23,9 +23,8 @@ NAMES = {"ckpt-1.index", "ckpt-1.data-00000-of-00001", "manifest.json"}
 
 
 @pytest.fixture
-def node(tmp_path, monkeypatch):
+def node(tmp_path, _unsynced):
     """A node that has exported the better one of two checkpoints; training deleted it."""
-    monkeypatch.setattr(os, "fsync", lambda _: None)
     node = Node(tmp_path, FakeClock(), exports=ExportRule(metric="test/accuracy", count=2))
     for step, number in ((1, 0.9), (2, 0.8)):
         node.numbers[f"ckpt-{step}"] = Value(value=number, hex=number.hex(), goal="max")

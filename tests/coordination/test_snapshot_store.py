@@ -96,6 +96,7 @@ def test_a_snapshot_unpacks_to_a_bounded_length(storage, monkeypatch):
     assert snapshot_store.resume(storage, journal) is None
 
 
+@pytest.mark.seconds
 def test_a_snapshot_of_many_checkpoints_fits(storage):
     """350,000 evaluations: three years at one in five minutes."""
     history = fold(random_journal(1, 10))

@@ -1,14 +1,11 @@
 """Daemons whose whole histories are replayed: by hand, without processes or sleeps."""
 
-import os
-
 import pytest
 from fakes import FakeClock, Node, pass_time, save
 
 
 @pytest.fixture
-def clock(monkeypatch):
-    monkeypatch.setattr(os, "fsync", lambda _: None)  # nothing here is about power failures
+def clock(_unsynced):
     return FakeClock()
 
 

@@ -17,8 +17,7 @@ ODD = {
 
 
 @pytest.fixture
-def node(tmp_path, monkeypatch):
-    monkeypatch.setattr(os, "fsync", lambda _: None)
+def node(tmp_path, _unsynced):
     node = Node(tmp_path, FakeClock())
     save(node.checkpoint_dir, 1)
     pass_time(15, node)

@@ -1,7 +1,6 @@
 """Answer requests to storage in one thread."""
 
 import errno
-import os
 import re
 
 import pytest
@@ -17,8 +16,7 @@ from sidecar.retention.saves.retention import CleanupRequest
 
 
 @pytest.fixture
-def node(tmp_path, monkeypatch):
-    monkeypatch.setattr(os, "fsync", lambda _: None)
+def node(tmp_path, _unsynced):
     return Node(tmp_path, FakeClock())
 
 
@@ -216,9 +214,9 @@ def test_states_stay_when_weights_and_predictions_go(storage_thread):
     assert (outside / "precious").exists()
 
 
-def test_a_pin_is_always_possible_when_there_is_none(tmp_path, monkeypatch):
+@pytest.mark.usefixtures("_unsynced")
+def test_a_pin_is_always_possible_when_there_is_none(tmp_path):
     """A bound smaller than one checkpoint would otherwise end the run without a word."""
-    monkeypatch.setattr(os, "fsync", lambda _: None)
     node = Node(tmp_path, FakeClock(), pin_max_bytes=1)
     for step in (1, 2):
         save(node.checkpoint_dir, step, keep=range(1, step))

@@ -1,6 +1,5 @@
 """Load each exported checkpoint by its framework's own reader, from the path that is printed."""
 
-import os
 import shutil
 from pathlib import Path
 
@@ -17,9 +16,8 @@ RECORDED = Path(__file__).parents[1] / "checkpoints" / "recorded" / "kinds"
 
 
 @pytest.fixture
-def export(tmp_path, monkeypatch):
+def export(tmp_path, _unsynced):
     """Let a daemon export what was recorded of a writer, and return a path to load: in the exports, or in a copy."""
-    monkeypatch.setattr(os, "fsync", lambda _: None)
 
     def export(kind: str, *, copy: bool) -> Path:
         node = Node(tmp_path, FakeClock(), exports=ExportRule(metric="test/accuracy", count=1))

@@ -119,7 +119,9 @@ def test_all_kinds_are_known():
     assert len(KINDS) >= 16
 
 
-@pytest.mark.parametrize("name", sorted(KINDS))
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.seconds] * (name == "Snapshot")) for name in sorted(KINDS)]
+)
 def test_every_field_has_a_limit(name):
     """Nothing may be larger than what was thought of, and a reader names what is."""
     cls = KINDS[name]

@@ -82,14 +82,19 @@ def _daemon_stop(simulation, host, fault) -> None:
     simulation.stop_daemon(host, fault.length)
 
 
+def _assign(host, name, value):
+    """Return an action that gives an attribute of a host a value."""
+    return lambda: setattr(host, name, value)
+
+
 def _stop_before_create(simulation, host, fault) -> None:
     host.stop_before_create = fault.length
-    simulation.scheduler.at(simulation.scheduler.now + LINGERS, lambda: setattr(host, "stop_before_create", 0.0))
+    simulation.scheduler.at(simulation.scheduler.now + LINGERS, _assign(host, "stop_before_create", 0.0))
 
 
 def _stop_after_create(simulation, host, fault) -> None:
     host.stop_after_create = fault.length
-    simulation.scheduler.at(simulation.scheduler.now + LINGERS, lambda: setattr(host, "stop_after_create", 0.0))
+    simulation.scheduler.at(simulation.scheduler.now + LINGERS, _assign(host, "stop_after_create", 0.0))
 
 
 def _machine_stop(simulation, host, fault) -> None:
@@ -112,7 +117,7 @@ def _all_storage_hangs(simulation, _, fault) -> None:
 
 def _slow(simulation, host, fault) -> None:
     host.slowness = 3.0 + 40.0 * fault.value
-    _later(simulation, fault, lambda: setattr(host, "slowness", 1.0))
+    _later(simulation, fault, _assign(host, "slowness", 1.0))
 
 
 def _stale_reads(simulation, host, fault) -> None:
@@ -128,7 +133,7 @@ def _stale_reads(simulation, host, fault) -> None:
 
 def _lost_replies(simulation, host, fault) -> None:
     host.loses_replies = True
-    _later(simulation, fault, lambda: setattr(host, "loses_replies", False))
+    _later(simulation, fault, _assign(host, "loses_replies", False))
 
 
 def _rewind(simulation, _, fault) -> None:
@@ -191,12 +196,12 @@ def befall(process, fault) -> None:
 
 def _workers_cannot_start(simulation, host, fault) -> None:
     host.imports_fail = True
-    _later(simulation, fault, lambda: setattr(host, "imports_fail", False))
+    _later(simulation, fault, _assign(host, "imports_fail", False))
 
 
 def _worker_lies(simulation, host, fault) -> None:
     host.lies = True
-    _later(simulation, fault, lambda: setattr(host, "lies", False))
+    _later(simulation, fault, _assign(host, "lies", False))
 
 
 def _some_checkpoint(simulation, fault):
@@ -452,7 +457,7 @@ def _run_missing(simulation, host, fault) -> None:
 
 def _pins_late(simulation, host, fault) -> None:
     host.pins_late = fault.value * host.spec.settings.visibility
-    _later(simulation, fault, lambda: setattr(host, "pins_late", 0.0))
+    _later(simulation, fault, _assign(host, "pins_late", 0.0))
 
 
 def _leftover(simulation, _, fault) -> None:

@@ -49,7 +49,7 @@ def numbers_of(loaded) -> dict[str, int]:
     }
 
 
-@settings(max_examples=200)
+@settings(max_examples=2 * settings().max_examples)
 @given(st.dictionaries(KEYS | HASHABLE, VALUES, max_size=6) | VALUES, PROTOCOLS)
 def test_the_numbers_are_those_of_the_loaded_mapping(value, protocol):
     """All of them, and no others, whatever else the pickle holds."""
@@ -79,7 +79,7 @@ CONTENT = st.recursive(
 )
 
 
-@settings(max_examples=200)
+@settings(max_examples=2 * settings().max_examples)
 @given(st.dictionaries(KEYS, CONTENT, min_size=1, max_size=8), PROTOCOLS, st.data())
 def test_a_beginning_holds_no_other_numbers(value, protocol, data):
     """Wherever the pickle is cut off, a number that is returned is one of the whole mapping."""
@@ -120,7 +120,7 @@ def test_an_end_holds_the_step_after_the_weights(protocol):
     assert found([weights, "step", 70]) is None
 
 
-@settings(max_examples=200)
+@settings(max_examples=2 * settings().max_examples)
 @given(st.dictionaries(KEYS, CONTENT, min_size=1, max_size=8), PROTOCOLS, KEYS, st.data())
 def test_an_end_holds_no_other_numbers(value, protocol, key, data):
     """An end of a pickle gives the right number or none, wherever that end begins."""
@@ -129,7 +129,7 @@ def test_an_end_holds_no_other_numbers(value, protocol, key, data):
     assert found in (None, numbers_of(value).get(key))
 
 
-@settings(max_examples=200)
+@settings(max_examples=2 * settings().max_examples)
 @given(st.binary(max_size=200), st.sampled_from((b"", b"\x80\x02}", b"\x80\x02}(", b"\x80\x04}\x94(\x8c\x04step")))
 def test_arbitrary_bytes(data, head):
     """Nothing is raised, and what is returned are texts and numbers."""
@@ -138,7 +138,7 @@ def test_arbitrary_bytes(data, head):
         assert 0 <= number < 2**63
 
 
-@settings(max_examples=200)
+@settings(max_examples=2 * settings().max_examples)
 @given(st.dictionaries(KEYS, VALUES, max_size=5), PROTOCOLS, st.data())
 def test_damaged_pickles(value, protocol, data):
     """Some bytes of a real one are others."""

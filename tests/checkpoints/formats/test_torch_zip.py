@@ -95,6 +95,7 @@ def test_the_name_of_the_first_folder_does_not_matter(tmp_path):
     assert len(digests) == 1
 
 
+@pytest.mark.seconds
 @pytest.mark.parametrize("kind", ARCHIVES)
 def test_flipped_bits(written, tmp_path, kind, tally):
     """Each is refused, found by `check`, or changes neither the digest nor what `zipfile` reads from the archive."""

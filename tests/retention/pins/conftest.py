@@ -1,6 +1,5 @@
 """Checkpoints and daemons that the tests of other rooms use as well, and a reconciler that is visited by hand."""
 
-import os
 from pathlib import Path
 
 import pytest
@@ -98,8 +97,7 @@ class Looks:
 
 
 @pytest.fixture
-def looks(tmp_path, monkeypatch):
-    monkeypatch.setattr(os, "fsync", lambda _: None)
+def looks(tmp_path, _unsynced):
     return Looks(tmp_path)
 
 

@@ -29,9 +29,9 @@ def test_a_pin_that_nobody_can_read_goes_by_its_name_when_that_is_settled(looks)
     assert looks.pinned() == ["ckpt-2", "ckpt-3", "ckpt-4"]
 
 
-def test_the_journal_says_what_a_pins_name_means(tmp_path, monkeypatch):
+@pytest.mark.usefixtures("_unsynced")
+def test_the_journal_says_what_a_pins_name_means(tmp_path):
     """It was evaluated and let go; what is left of its pin goes when that comes back, as storage may bring it."""
-    monkeypatch.setattr(os, "fsync", lambda _: None)
     node = Node(tmp_path, FakeClock())
     save(node.checkpoint_dir, 5)
     pass_time(10, node)
@@ -44,10 +44,10 @@ def test_the_journal_says_what_a_pins_name_means(tmp_path, monkeypatch):
     assert [each.exists() for each in left] == [False, True]
 
 
+@pytest.mark.usefixtures("_unsynced")
 @pytest.mark.skipif(os.geteuid() != 0, reason="a disk of its own needs root")
 def test_who_was_not_heard_of_for_long_lets_go_what_is_settled(tmp_path, monkeypatch):
     """No heartbeat could be written for several leases: such a node may not decide, but the journal has decided."""
-    monkeypatch.setattr(os, "fsync", lambda _: None)
     with Disk(tmp_path / "disk") as disk:
         node = Node(tmp_path / "node", FakeClock(), state_dir=disk.path / "state")
         node.silent = {"Evaluate"}
@@ -80,10 +80,10 @@ def test_who_was_not_heard_of_for_long_lets_go_what_is_settled(tmp_path, monkeyp
         assert outcomes(node.history) == [("succeeded", "ckpt-5"), ("succeeded", "ckpt-6")]
 
 
+@pytest.mark.usefixtures("_unsynced")
 @pytest.mark.skipif(os.geteuid() != 0, reason="a disk of its own needs root")
-def test_who_is_started_on_a_full_disk_lets_go_what_is_settled(tmp_path, monkeypatch):
+def test_who_is_started_on_a_full_disk_lets_go_what_is_settled(tmp_path):
     """All nodes lost power, say: nobody else is there to make room, and training waits for it, too."""
-    monkeypatch.setattr(os, "fsync", lambda _: None)
     with Disk(tmp_path / "disk") as disk:
         node = Node(tmp_path / "node", FakeClock(), state_dir=disk.path / "state")
         for step in (5, 6):

@@ -1,7 +1,6 @@
 """Scan, unpin and pin in one pass, though single entries cannot be read."""
 
 import errno
-import os
 
 import pytest
 from fakes import FakeClock, Node, outcomes, pass_time, save
@@ -64,9 +63,9 @@ def test_news_tell_of_what_was_absent_for_a_while_and_then_is_gone(looks):
         shown.append(looks(seconds=400).reconciliation.scan)
 
 
-def test_a_pin_that_cannot_be_read_for_long_is_evaluated_when_it_can(tmp_path, monkeypatch):
+@pytest.mark.usefixtures("_unsynced")
+def test_a_pin_that_cannot_be_read_for_long_is_evaluated_when_it_can(tmp_path):
     """Training deleted all but the pin; the plans of others come and go meanwhile."""
-    monkeypatch.setattr(os, "fsync", lambda _: None)
     node = Node(tmp_path, FakeClock())
     node.silent = {"Evaluate"}
     for step in (5, 6):
@@ -85,9 +84,9 @@ def test_a_pin_that_cannot_be_read_for_long_is_evaluated_when_it_can(tmp_path, m
     assert ended["ckpt-6"] == ended["ckpt-7"] == "succeeded"
 
 
-def test_a_pin_that_cannot_be_read_does_not_block_all_others(tmp_path, monkeypatch):
+@pytest.mark.usefixtures("_unsynced")
+def test_a_pin_that_cannot_be_read_does_not_block_all_others(tmp_path):
     """It takes all that pins may take, and stays: one that is wanted is held all the same, which is said."""
-    monkeypatch.setattr(os, "fsync", lambda _: None)
     looks = Looks(tmp_path, pin_max_bytes=1000)
     folder = looks.pins / f"ckpt-1@{'1' * 12}"
     folder.mkdir(parents=True)
