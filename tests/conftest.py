@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 from bucket_server import PROGRAMS, BucketServer
+from faults import SystemCalls
 
 # Read by libgomp when a test imports torch. Its threads would spin at barriers and take the cores from other tests.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
@@ -142,6 +143,12 @@ def _unconfigured_log():
     yield
     if (structlog := sys.modules.get("structlog")) is not None:
         structlog.reset_defaults()
+
+
+@pytest.fixture
+def system_calls(monkeypatch):
+    """Functions of `os` that fail, or are observed, until the test ends."""
+    return SystemCalls(monkeypatch)
 
 
 @pytest.fixture

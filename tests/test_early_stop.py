@@ -1,6 +1,7 @@
 """A training loop asks at any step, and nothing in the file or the storage can disturb it."""
 
 import asyncio
+import errno
 import json
 import os
 import subprocess
@@ -96,27 +97,22 @@ def test_only_a_regular_file_counts(place, file, tmp_path):
     assert should_stop(place) is None
 
 
-def test_storage_trouble_disturbs_no_training(place, file, monkeypatch):
+def test_storage_trouble_disturbs_no_training(place, file, system_calls):
     """Take any error of the system."""
     file.write_text(json.dumps(SIGNAL))
     for name in ("lstat", "open"):
-        with monkeypatch.context() as patch:
-
-            def fail(*_, **__):
-                raise OSError(5, "Input/output error")
-
-            patch.setattr(os, name, fail)
-            assert should_stop(place) is None
+        system_calls.refuse(name, errno.EIO)
+        assert should_stop(place) is None
+        system_calls.allow()
     assert should_stop("null\0character") is None
 
 
-def test_a_question_costs_one_call_of_the_system(place, file, monkeypatch):
+def test_a_question_costs_one_call_of_the_system(place, file, system_calls):
     """So a loop may ask at every step."""
     should_stop(place)
     calls = []
-    lstat = os.lstat
-    monkeypatch.setattr(os, "lstat", lambda path: calls.append(path) or lstat(path))
-    monkeypatch.setattr(os, "open", lambda *_: calls.append("open"))
+    system_calls.observe("lstat", calls.append)
+    system_calls.observe("open", lambda *_, **__: calls.append("open"))
     for _ in range(3):
         should_stop(place)
     assert calls == [str(file)] * 3

@@ -1,5 +1,6 @@
 """`sidecar eval` and `sidecar check` load a checkpoint from a folder that holds nothing else, as daemons do."""
 
+import errno
 import os
 from pathlib import Path
 
@@ -32,13 +33,9 @@ def test_its_files_are_there_and_no_others(path, tmp_path):
 
 
 @pytest.mark.parametrize("small", [True, False], ids=["copied", "symbolic link"])
-def test_files_that_cannot_be_linked(path, tmp_path, monkeypatch, small):
+def test_files_that_cannot_be_linked(path, tmp_path, monkeypatch, system_calls, small):
     """Another filesystem, or a file of another user: the folder holds the same content all the same."""
-
-    def refuse(*_, **__):
-        raise PermissionError(1, "Operation not permitted")
-
-    monkeypatch.setattr(os, "link", refuse)
+    system_calls.refuse("link", errno.EPERM)
     monkeypatch.setattr(own_folder, "_SMALL_BYTES", 1 << 20 if small else -1)
     with in_own_folder(path, inspect_one(path), tmp_path) as own:
         index = own.with_suffix(".index")

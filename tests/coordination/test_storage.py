@@ -26,13 +26,6 @@ def path_of(fd):
     return Path(f"/proc/self/fd/{fd}").readlink()
 
 
-def failing(number):
-    def call(*_args, **_kwargs):
-        raise OSError(number, os.strerror(number))
-
-    return call
-
-
 def run_until_killed(root, patched, call):
     """Let another process reach os.<patched> in the middle of `call`, and die there by SIGKILL."""
     script = (
@@ -103,21 +96,20 @@ def test_a_record_that_nobody_would_read_never_becomes_visible(storage, put):
         storage.read("plans/1")
 
 
-def test_data_and_then_the_name_are_made_durable(storage, monkeypatch):
+def test_data_and_then_the_name_are_made_durable(storage, system_calls):
     """The file is fsynced before its name is linked, the folder after it."""
     storage.create("plans/1", b"")
     calls = []
     for name in ("fsync", "link"):
-        real = getattr(os, name)
-        monkeypatch.setattr(module.os, name, lambda *a, _n=name, _r=real, **k: (calls.append(_n), _r(*a, **k)))
+        system_calls.observe(name, lambda *_, called=name, **__: calls.append(called))
     storage.create("plans/2", b"")
     assert calls == ["fsync", "link", "fsync"]
 
 
-def test_a_heartbeat_costs_no_fsync(storage, monkeypatch):
+def test_a_heartbeat_costs_no_fsync(storage, system_calls):
     """Replacing does not wait for the disk once the folder exists."""
     storage.replace("members/x", b"")
-    monkeypatch.setattr(module.os, "fsync", failing(errno.EIO))
+    system_calls.refuse("fsync", errno.EIO)
     storage.replace("members/x", b"more")
     assert storage.read("members/x") == b"more"
 
@@ -134,59 +126,46 @@ def test_a_heartbeat_costs_no_fsync(storage, monkeypatch):
         ("link", errno.EIO, "Input/output error"),
     ],
 )
-def test_a_failed_creation_says_what_to_do_and_leaves_nothing(storage, monkeypatch, call, number, named):
+def test_a_failed_creation_says_what_to_do_and_leaves_nothing(storage, system_calls, call, number, named):
     """The error names the file, the reason and the remedy; neither the name nor a temporary file stays."""
     storage.create("plans/1", b"")
-    with monkeypatch.context() as patch:
-        patch.setattr(module.os, call, failing(number))
-        with pytest.raises(StorageError, match=named) as caught:
-            storage.create("plans/2", b"data")
+    system_calls.refuse(call, number)
+    with pytest.raises(StorageError, match=named) as caught:
+        storage.create("plans/2", b"data")
+    system_calls.allow()
     assert f"cannot create {storage.root}/plans/2: " in str(caught.value)
     assert files(storage) == ["plans/1"]
 
 
-def test_a_failed_replacement_keeps_the_old_content(storage, monkeypatch):
+def test_a_failed_replacement_keeps_the_old_content(storage, system_calls):
     """Whole or not at all."""
     storage.replace("members/x", b"old")
-    with monkeypatch.context() as patch:
-        patch.setattr(module.os, "rename", failing(errno.EIO))
-        with pytest.raises(StorageError, match="cannot write"):
-            storage.replace("members/x", b"new")
+    system_calls.refuse("rename", errno.EIO)
+    with pytest.raises(StorageError, match="cannot write"):
+        storage.replace("members/x", b"new")
     assert storage.read("members/x") == b"old"
     assert files(storage) == ["members/x"]
 
 
-def test_the_folder_is_synced_even_if_the_reply_to_link_was_lost(storage, monkeypatch):
+def test_the_folder_is_synced_even_if_the_reply_to_link_was_lost(storage, system_calls):
     """The name may be there and others may act on it, so it must be durable."""
     storage.create("plans/1", b"")
-    real, synced = os.link, []
-
-    def link_then_fail(*args, **kwargs):
-        real(*args, **kwargs)
-        raise OSError(errno.EIO, "reply lost")
-
-    sync = os.fsync
-    monkeypatch.setattr(module.os, "link", link_then_fail)
-    monkeypatch.setattr(module.os, "fsync", lambda fd: (synced.append(path_of(fd)), sync(fd)))
+    synced = []
+    system_calls.refuse("link", errno.EIO, once_done=True)
+    system_calls.observe("fsync", lambda fd: synced.append(path_of(fd)))
     with pytest.raises(StorageError):
         storage.create("plans/2", b"data")
     assert storage.read("plans/2") == b"data"
     assert synced[-1] == storage.root / "plans"
 
 
-def test_a_filesystem_that_cannot_sync_folders_is_good_enough(storage, monkeypatch):
+def test_a_filesystem_that_cannot_sync_folders_is_good_enough(storage, system_calls):
     """Only that one answer is forgiven: a folder that failed to sync is an error."""
     storage.create("plans/1", b"")
-    real = os.fsync
-
-    def sync(fd, number):
-        if path_of(fd).is_dir():
-            raise OSError(number, "no")
-        real(fd)
-
-    monkeypatch.setattr(module.os, "fsync", lambda fd: sync(fd, errno.EINVAL))
+    system_calls.refuse("fsync", errno.EINVAL, lambda fd: path_of(fd).is_dir())
     storage.create("plans/2", b"")
-    monkeypatch.setattr(module.os, "fsync", lambda fd: sync(fd, errno.EIO))
+    system_calls.allow()
+    system_calls.refuse("fsync", errno.EIO, lambda fd: path_of(fd).is_dir())
     with pytest.raises(StorageError):
         storage.create("plans/3", b"")
 

@@ -389,15 +389,11 @@ def test_small_checkpoints_on_a_small_disk_are_held(new_node):
     assert ends(node) == {"succeeded": [1, 2, 3]}
 
 
-def test_a_copy_that_would_fill_the_disk_waits_for_room(new_node, monkeypatch):
+def test_a_copy_that_would_fill_the_disk_waits_for_room(new_node, system_calls):
     """Links are refused, and there is no room for a copy: said once, tried at each look, evaluated when there is."""
-
-    def refuse(*_, **__):
-        raise OSError(errno.EPERM, "Operation not permitted")
-
     node = new_node(keep_free_bytes=10_000)
     node.free = 10_000
-    monkeypatch.setattr(os, "link", refuse_links(refuse))
+    system_calls.refuse("link", errno.EPERM, lambda _, target, **__: "ckpt-" in str(target))  # not the journal's
     storm(node, 1, 2, keep=[1])
     pass_time(60, node)
     assert not (node.run_dir / "pins").exists() or pinned(node) == []
@@ -407,15 +403,6 @@ def test_a_copy_that_would_fill_the_disk_waits_for_room(new_node, monkeypatch):
     node.free = 20_000
     pass_time(10, node)
     assert ends(node) == {"succeeded": [1, 2]}
-
-
-def refuse_links(refuse, link=os.link):
-    """Links of checkpoints fail, those of the journal do not."""
-
-    def call(source, target, **more):
-        return refuse() if "ckpt-" in str(target) else link(source, target, **more)
-
-    return call
 
 
 # -- the end of a run ------------------------------------------------------------------------------------------------

@@ -51,10 +51,10 @@ def test_save_below_folders_that_do_not_exist(tmp_path, monkeypatch):
     save(tmp_path / "a" / "b" / "c" / "d" / "e")
 
 
-def test_everything_is_on_disk_before_the_folder_has_its_name(tmp_path, monkeypatch):
+def test_everything_is_on_disk_before_the_folder_has_its_name(tmp_path, system_calls):
     """Every file and folder is synced first, states.json after all other files; the name is synced afterwards."""
     folder, synced = tmp_path / "evaluations" / "c" / "plan-1" / "worker-0-of-1", []
-    monkeypatch.setattr(os, "fsync", lambda file: synced.append(str(Path(f"/proc/self/fd/{file}").readlink())))
+    system_calls.observe("fsync", lambda file: synced.append(str(Path(f"/proc/self/fd/{file}").readlink())))
     save(folder, save_weights=lambda part: (part / "weights").touch(), rows=[("test", rows(0, 1.0))], root=tmp_path)
     part = f"{folder.parent}/.worker-0-of-1.part"
     assert synced[:3] == [str(path) for path in (tmp_path, *list(folder.parents)[2:0:-1])]  # each has its name first
@@ -116,17 +116,15 @@ def no_space(*_, **__):
     raise OSError(errno.ENOSPC, "No space left on device")
 
 
-@pytest.mark.parametrize("when", ["weights", "predictions", "states", "sync", "rename"])
-def test_a_full_disk_is_a_failure_of_storage_that_leaves_nothing(tmp_path, monkeypatch, when):
+@pytest.mark.parametrize("when", ["weights", "predictions", "states", "fsync", "rename"])
+def test_a_full_disk_is_a_failure_of_storage_that_leaves_nothing(tmp_path, monkeypatch, system_calls, when):
     """Wherever it is noticed: kind, place and remedy are told, and no folder is there."""
     if when == "predictions":
         monkeypatch.setattr(np.lib.format, "write_array_header_1_0", no_space)
     if when == "states":
         monkeypatch.setattr(json, "dumps", no_space)
-    if when == "sync":
-        monkeypatch.setattr(os, "fsync", no_space)
-    if when == "rename":
-        monkeypatch.setattr(os, "rename", no_space)
+    if when in {"fsync", "rename"}:
+        system_calls.refuse(when, errno.ENOSPC)
     folder = tmp_path / "plan-1" / "worker-0-of-1"
     folder.parent.mkdir()
     with pytest.raises(EvaluationError) as caught:

@@ -1,6 +1,7 @@
 """Streams take nothing for a while, or never again: nobody waits for them, and lost lines are counted."""
 
 import contextlib
+import errno
 import fcntl
 import os
 import time
@@ -80,21 +81,14 @@ def test_the_end_does_not_wait_for_a_reader_that_stopped(pipe):
     writer.close()
 
 
-def test_lines_that_a_full_disk_refused_are_counted(tmp_path, monkeypatch):
+def test_lines_that_a_full_disk_refused_are_counted(tmp_path, system_calls):
     """The next line that is written says how many are missing before it."""
     path = tmp_path / "log"
-    original = os.write
     with path.open("w") as stream:
         writer = LineWriter(stream, "{} lost".format)
-
-        def full(descriptor, data):
-            if descriptor == stream.fileno():
-                raise OSError(28, "No space left on device")
-            return original(descriptor, data)
-
-        monkeypatch.setattr(os, "write", full)
+        system_calls.refuse("write", errno.ENOSPC, lambda descriptor, _: descriptor == stream.fileno())
         writer.msg("one")
         writer.msg("two")
-        monkeypatch.setattr(os, "write", original)
+        system_calls.allow()
         writer.msg("three")
     assert path.read_text() == "2 lost\nthree\n"

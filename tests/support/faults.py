@@ -13,6 +13,42 @@ def path_of(path, dir_fd=None) -> str:
     return str(opened) if isinstance(path, int) else str(opened / os.fspath(path))
 
 
+class SystemCalls:
+    """Functions of `os` that a test makes fail, or that it observes. All other calls of them are carried out."""
+
+    def __init__(self, monkeypatch) -> None:
+        self._patch, self._originals = monkeypatch, {}
+
+    def refuse(self, call: str, error, about=lambda *_, **__: True, *, once_done: bool = False) -> None:
+        """Raise an error, or the one of that number, for the arguments that `about` returns true for.
+
+        With `once_done` the call is carried out, and its answer is lost.
+        """
+
+        def fail(*arguments, **named) -> None:
+            if about(*arguments, **named):
+                if once_done:
+                    self._originals[call](*arguments, **named)
+                raise OSError(error, os.strerror(error)) if isinstance(error, int) else error
+
+        self.observe(call, fail)
+
+    def observe(self, call: str, note) -> None:
+        """Let `note` know the arguments of each call before it is carried out."""
+        original = self._originals.setdefault(call, getattr(os, call))
+
+        def noted(*arguments, **named):
+            note(*arguments, **named)
+            return original(*arguments, **named)
+
+        self._patch.setattr(os, call, noted)
+
+    def allow(self) -> None:
+        """Carry out every call from now on."""
+        for call, original in self._originals.items():
+            self._patch.setattr(os, call, original)
+
+
 class Place:
     """A file or folder, and what is below it, of which storage says the same error each time."""
 

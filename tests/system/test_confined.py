@@ -42,11 +42,10 @@ def test_a_name_is_one_component(folder, name):
         pass
 
 
-def test_folders_are_made_on_the_way_and_durable_before_what_is_below(folder, monkeypatch):
+def test_folders_are_made_on_the_way_and_durable_before_what_is_below(folder, system_calls):
     """A folder that is there costs no fsync."""
     synced = []
-    real = os.fsync
-    monkeypatch.setattr(os, "fsync", lambda fd: (synced.append(Path(f"/proc/self/fd/{fd}").readlink().name), real(fd)))
+    system_calls.observe("fsync", lambda fd: synced.append(Path(f"/proc/self/fd/{fd}").readlink().name))
     for name in ("first", "second"):
         with folder.folder("a/b", make=True) as made, made.create_file(name):
             pass

@@ -106,10 +106,10 @@ def test_only_two_modules_call_fsync():
     assert callers == {"system/confined.py", "system/durable.py"}
 
 
-def test_a_new_file_is_durable_with_its_content(tmp_path, monkeypatch):
+def test_a_new_file_is_durable_with_its_content(tmp_path, system_calls):
     """It is written whole before it is synced; a name that stands there is an error."""
     synced = []
-    monkeypatch.setattr(os, "fsync", lambda file: synced.append(Path(f"/proc/self/fd/{file}").read_bytes()))
+    system_calls.observe("fsync", lambda file: synced.append(Path(f"/proc/self/fd/{file}").read_bytes()))
     with open_folder(tmp_path) as folder:
         durable.write_new(folder, "name", b"content")
         with pytest.raises(FileExistsError):
@@ -117,9 +117,9 @@ def test_a_new_file_is_durable_with_its_content(tmp_path, monkeypatch):
     assert (synced, (tmp_path / "name").read_bytes()) == ([b"content"], b"content")
 
 
-def test_a_write_that_fails_leaves_nothing(tmp_path, monkeypatch):
+def test_a_write_that_fails_leaves_nothing(tmp_path, system_calls):
     """Neither a new file nor a replacement that could not be finished stays."""
-    monkeypatch.setattr(os, "fsync", _full)
+    system_calls.refuse("fsync", errno.ENOSPC)
     (tmp_path / "name").write_bytes(b"before")
     with open_folder(tmp_path) as folder:
         with pytest.raises(OSError, match="No space"):
@@ -129,26 +129,22 @@ def test_a_write_that_fails_leaves_nothing(tmp_path, monkeypatch):
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == {"name": b"before"}
 
 
-def _full(_):
-    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-
-def test_a_file_is_replaced_whole(tmp_path, monkeypatch):
+def test_a_file_is_replaced_whole(tmp_path, system_calls):
     """A view that may be lost is written without waiting for the disk."""
     (tmp_path / "name").write_bytes(b"before")
-    monkeypatch.setattr(os, "fsync", _full)
+    system_calls.refuse("fsync", errno.ENOSPC)
     with open_folder(tmp_path) as folder:
         durable.replace(folder, "name", b"after", temporary=".part", survives_crash=False)
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == {"name": b"after"}
 
 
-def test_all_below_a_folder_is_synced(tmp_path, monkeypatch):
+def test_all_below_a_folder_is_synced(tmp_path, system_calls):
     """Files before the folders that hold them; links are left alone."""
     (tmp_path / "a" / "b").mkdir(parents=True)
     (tmp_path / "a" / "b" / "file").touch()
     (tmp_path / "a" / "link").symlink_to("nowhere")
     synced = []
-    monkeypatch.setattr(os, "fsync", lambda file: synced.append(Path(f"/proc/self/fd/{file}").readlink().name))
+    system_calls.observe("fsync", lambda file: synced.append(Path(f"/proc/self/fd/{file}").readlink().name))
     with open_folder(tmp_path / "a") as folder:
         durable.sync_below(folder)
     assert synced == ["file", "b"]

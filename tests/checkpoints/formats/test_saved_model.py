@@ -1,5 +1,6 @@
 """Decide which folders are whole SavedModels."""
 
+import errno
 import os
 import shutil
 
@@ -60,16 +61,9 @@ def test_assets_that_change(checkpoint, root, new_catalog):
     assert new_catalog(quiet_seconds=0).scan().found == ()
 
 
-def test_a_folder_that_cannot_be_read(checkpoint, root, new_catalog, monkeypatch):
+def test_a_folder_that_cannot_be_read(checkpoint, root, new_catalog, system_calls):
     """One that is somebody else's does not hide the others."""
     checkpoint("export")
     shutil.copytree(root / "m-5", root / "foreign")
-    real = os.scandir
-
-    def refused(path):
-        if "foreign" in str(path):
-            raise PermissionError(13, "Permission denied")
-        return real(path)
-
-    monkeypatch.setattr(os, "scandir", refused)
+    system_calls.refuse("scandir", errno.EACCES, lambda path: "foreign" in str(path))
     assert "m-5" in [found.checkpoint.name for found in new_catalog(quiet_seconds=0).scan().found]

@@ -2,7 +2,6 @@
 
 import json
 import math
-import os
 
 import pytest
 from fakes import ListLog
@@ -282,12 +281,11 @@ def test_storage_that_is_full(make, place, storage, monkeypatch):
     assert should_stop(place) is not None
 
 
-def test_the_file_is_whole_and_durable(make, place, storage, monkeypatch):
+def test_the_file_is_whole_and_durable(make, place, storage, system_calls):
     """It is synced before its name exists."""
     order = []
-    fsync, link = os.fsync, os.link
-    monkeypatch.setattr(os, "fsync", lambda descriptor: order.append("fsync") or fsync(descriptor))
-    monkeypatch.setattr(os, "link", lambda *given, **named: order.append("link") or link(*given, **named))
+    for name in ("fsync", "link"):
+        system_calls.observe(name, lambda *_, called=name, **__: order.append(called))
     given_at(make(), evaluations(0.5, 0.4, 0.3), place)
     assert order.index("fsync") < order.index("link")
     assert order[-1] == "fsync"

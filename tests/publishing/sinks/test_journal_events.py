@@ -1,7 +1,6 @@
 """Make events of the journal, each once and in order, for sinks that come and go."""
 
 import json
-import os
 import threading
 import time
 from dataclasses import replace
@@ -489,14 +488,13 @@ def test_progress_of_a_newer_release_is_not_replaced(deliver, storage, sink, thr
     assert sink.got == []
 
 
-def test_progress_is_durable(deliver, run, monkeypatch):
+def test_progress_is_durable(deliver, run, system_calls):
     """After a power failure a torn file would look like a first start."""
     journal = Journal(run)
     finish(deliver, journal)
     order = []
-    fsync, rename = os.fsync, os.rename
-    monkeypatch.setattr(os, "fsync", lambda descriptor: order.append("fsync") or fsync(descriptor))
-    monkeypatch.setattr(os, "rename", lambda *given, **named: order.append("rename") or rename(*given, **named))
+    for name in ("fsync", "rename"):
+        system_calls.observe(name, lambda *_, called=name, **__: order.append(called))
     journal.evaluate("ckpt-1", 100)
     finish(deliver, journal)
     assert order == ["fsync", "rename", "fsync", "rename"]  # the record, then its copy, which may be torn

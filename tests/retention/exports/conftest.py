@@ -93,3 +93,8 @@ def requeue(node, name: str) -> None:
             proposed_at="now",
         )
     )
+
+
+def is_export(*_, src_dir_fd=None, dst_dir_fd=None, **__):
+    """Tell whether a rename is one between folders, which makes an export of a pin."""
+    return src_dir_fd != dst_dir_fd

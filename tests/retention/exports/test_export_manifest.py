@@ -13,6 +13,7 @@ from retention.exports.conftest import (
     export_of,
     exported,
     exports,
+    is_export,
     linked,
     manifest,
 )
@@ -41,19 +42,12 @@ def test_a_manifest_says_what_was_measured(exporting):
     assert manifest(exporting)["better_than"]["better"] is False
 
 
-def test_a_kill_between_manifest_and_rename_leaves_a_pin(exporting, monkeypatch):
+def test_a_kill_between_manifest_and_rename_leaves_a_pin(exporting, system_calls):
     """The manifest is in the pin already. The next daemon finishes it."""
-    rename = os.rename
-
-    def dies(source, target, *arguments, **settings):
-        if settings.get("src_dir_fd") != settings.get("dst_dir_fd"):
-            raise KeyboardInterrupt
-        return rename(source, target, *arguments, **settings)
-
-    monkeypatch.setattr(os, "rename", dies)
+    system_calls.refuse("rename", KeyboardInterrupt(), is_export)
     with pytest.raises(KeyboardInterrupt):
         evaluate(exporting, 0.9)
-    monkeypatch.setattr(os, "rename", rename)
+    system_calls.allow()
     (pin,) = (exporting.run_dir / "pins").glob("ckpt-1@*")
     assert (pin / "manifest.json").exists()
     restarted = Node(exporting.checkpoint_dir.parent, exporting.clock, incarnation="i2", exports=RULE)

@@ -15,6 +15,7 @@ from retention.exports.conftest import (
     export_of,
     exported,
     exports,
+    is_export,
     is_whole,
     linked,
     manifest,
@@ -112,22 +113,15 @@ def test_a_node_that_exports_nothing_exports_for_others(new_node):
 
 
 @pytest.mark.parametrize("code", [errno.EXDEV, errno.ENOSPC, errno.EROFS, errno.EACCES])
-def test_a_pin_that_cannot_be_exported_stays_and_is_tried_again(exporting, monkeypatch, code):
+def test_a_pin_that_cannot_be_exported_stays_and_is_tried_again(exporting, system_calls, code):
     """Evaluation goes on meanwhile, and the reason is told."""
-    rename = os.rename
-
-    def refuse(source, target, *arguments, **settings):
-        if settings.get("src_dir_fd") != settings.get("dst_dir_fd"):
-            raise OSError(code, os.strerror(code))
-        return rename(source, target, *arguments, **settings)
-
-    monkeypatch.setattr(os, "rename", refuse)
+    system_calls.refuse("rename", code, is_export)
     evaluate(exporting, 0.5, 0.9, 0.8)
     assert exported(exporting) == []
     assert pinned_names(exporting) == ["ckpt-2", "ckpt-3"]  # the first is not among the best any more
     assert len(exporting.history.verdicts.succeeded) == 3
     assert exporting.log.of("checkpoint_entry_failed")
-    monkeypatch.setattr(os, "rename", rename)
+    system_calls.allow()
     pass_time(70, exporting)
     assert (exported(exporting), pinned_names(exporting)) == (["ckpt-2", "ckpt-3"], [])
 

@@ -1,7 +1,6 @@
 """Decide which node copies a checkpoint that cannot be linked."""
 
 import errno
-import os
 import threading
 from pathlib import Path
 
@@ -92,16 +91,9 @@ def test_a_copy_of_what_was_never_seen_goes_on_as_long_as_it_grows(look):
 
 
 @pytest.fixture
-def no_links(monkeypatch):
+def no_links(monkeypatch, system_calls):
     """The checkpoints belong to another user, say; links within the state directory are granted."""
-    link = os.link
-
-    def refuse(source, target, **options):
-        if "src_dir_fd" not in options:
-            raise OSError(errno.EPERM, os.strerror(errno.EPERM))
-        link(source, target, **options)
-
-    monkeypatch.setattr(os, "link", refuse)
+    system_calls.refuse("link", errno.EPERM, lambda *_, **named: "src_dir_fd" not in named)
     monkeypatch.setattr(link_or_copy, "_SMALL_BYTES", 0)
 
 

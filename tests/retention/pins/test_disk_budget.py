@@ -106,16 +106,12 @@ def test_what_pins_alone_hold(place):
 
 
 @pytest.mark.parametrize("code", [errno.EPERM, errno.EXDEV])
-def test_a_copy_without_room_is_not_begun(place, code, monkeypatch):
+def test_a_copy_without_room_is_not_begun(place, code, system_calls):
     """Whole checkpoints are copied where links are refused; nothing is left of what cannot be."""
-
-    def refuse(*_, **__):
-        raise OSError(code, os.strerror(code))
-
     pins = place / ".sidecar" / "pins"
     (first, *_) = found(place, pins)
     size = sum(file.size for file in first.files)
-    monkeypatch.setattr(os, "link", refuse)
+    system_calls.refuse("link", code)
     with pytest.raises(NoRoomError, match=rf"\b{size} bytes.*\b1000\b.*\b{999 + size}\b"):
         pin(first, pins, room=room(999 + size))
     assert list(pins.iterdir()) == []
@@ -133,12 +129,12 @@ def test_a_link_needs_room_for_what_is_copied_beside_it_only(place):
     assert (pins / first.checkpoint.folder / data.name).samefile(data)
 
 
-def test_a_copy_ends_when_training_takes_the_room_meanwhile(place, monkeypatch):
+def test_a_copy_ends_when_training_takes_the_room_meanwhile(place, system_calls):
     """It is asked before each file."""
     pins = place / ".sidecar" / "pins"
     (first, *_) = found(place, pins)
     free = iter([10**6, 500])
-    monkeypatch.setattr(os, "link", lambda *_, **__: (_ for _ in ()).throw(OSError(errno.EXDEV, "")))
+    system_calls.refuse("link", errno.EXDEV)
     with pytest.raises(NoRoomError):
         pin(first, pins, room=DiskBudget(None, 1000, lambda: next(free)))
     assert list(pins.iterdir()) == []

@@ -66,41 +66,27 @@ def test_a_quota_empties_itself(looks):
     assert looks.pinned() == ["ckpt-6"]
 
 
-def test_one_that_cannot_be_let_go_holds_up_no_other(looks, monkeypatch):
+def test_one_that_cannot_be_let_go_holds_up_no_other(looks, system_calls):
     """It is told and tried again."""
     for step in (5, 6):
         save(looks.root, step, keep=[5])
     looks("ckpt-5", "ckpt-6")
-    rename = os.rename
-
-    def refuse(name, *arguments, **settings):
-        if str(name).startswith("ckpt-5@"):
-            raise OSError(errno.EACCES, "Permission denied")
-        return rename(name, *arguments, **settings)
-
-    monkeypatch.setattr(os, "rename", refuse)
+    system_calls.refuse("rename", errno.EACCES, lambda name, *_, **__: str(name).startswith("ckpt-5@"))
     answers = [looks() for _ in range(4)]
     assert looks.pinned() == ["ckpt-5"]
     assert answers[-1].error is None
     assert named(answers[-1].reconciliation.scan.failed) == ["ckpt-5"]
-    monkeypatch.setattr(os, "rename", rename)
+    system_calls.allow()
     for _ in range(20):
         looks()
     assert looks.pinned() == []
 
 
-def test_a_name_that_the_filesystem_does_not_allow_is_explained(looks, monkeypatch):
+def test_a_name_that_the_filesystem_does_not_allow_is_explained(looks, system_calls):
     """Encrypted ones allow 143 bytes: nothing is copied in vain, and the sentence says what to do."""
-    stat = os.stat
-
-    def short(path, *arguments, **settings):
-        if "dir_fd" in settings and len(str(path)) > 12:
-            raise OSError(errno.ENAMETOOLONG, "File name too long")
-        return stat(path, *arguments, **settings)
-
     save(looks.root, 5)
     looks()
-    monkeypatch.setattr(os, "stat", short)
+    system_calls.refuse("stat", errno.ENAMETOOLONG, lambda path, **named: "dir_fd" in named and len(str(path)) > 12)
     answer = looks("ckpt-5")
     (why,) = answer.reconciliation.scan.failed.values()
     assert "longer than the filesystem allows" in why
@@ -130,23 +116,13 @@ def test_a_full_disk_empties_itself(tmp_path):
 
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT])
-def test_where_there_is_no_room_for_another_name_a_pin_goes_in_place(looks, monkeypatch, code):
+def test_where_there_is_no_room_for_another_name_a_pin_goes_in_place(looks, system_calls, code):
     """Remove the record of a pin first, so that a half removed pin is never read as one."""
     save(looks.root, 5)
     looks("ckpt-5")
-    rename, unlinked, unlink = os.rename, [], os.unlink
-
-    def refuse(name, *arguments, **settings):
-        if str(name).startswith("ckpt-5@"):
-            raise OSError(code, os.strerror(code))
-        return rename(name, *arguments, **settings)
-
-    def noted(name, *arguments, **settings):
-        unlinked.append(str(name))
-        return unlink(name, *arguments, **settings)
-
-    monkeypatch.setattr(os, "rename", refuse)
-    monkeypatch.setattr(os, "unlink", noted)
+    unlinked = []
+    system_calls.refuse("rename", code, lambda name, *_, **__: str(name).startswith("ckpt-5@"))
+    system_calls.observe("unlink", lambda name, **__: unlinked.append(str(name)))
     for _ in range(2):
         looks()
     assert looks.pinned() == []

@@ -29,13 +29,6 @@ def listed(folder) -> list[str]:
     return [entry.name for entry in folder.iterdir()]
 
 
-def refuse_links(monkeypatch, code):
-    def refused(*_, **__):
-        raise OSError(code, os.strerror(code))
-
-    monkeypatch.setattr(os, "link", refused)
-
-
 def test_index_is_copied_and_data_linked(found, root, pins):
     """The index is rewritten in place by writers, so a link would change with it; shards are replaced by renames."""
     pinned = pin(found, pins)
@@ -48,30 +41,30 @@ def test_index_is_copied_and_data_linked(found, root, pins):
 
 
 @pytest.mark.parametrize("code", [errno.EPERM, errno.EXDEV, errno.ENOSYS])
-def test_refused_links_are_copied(found, root, pins, monkeypatch, code):
+def test_refused_links_are_copied(found, root, pins, system_calls, code):
     """Another user's files, another filesystem, no links at all: then the shard is copied, its time of writing too."""
-    refuse_links(monkeypatch, code)
+    system_calls.refuse("link", code)
     pinned = pin(found, pins)
     assert not (pinned.folder / DATA).samefile(root / DATA)
     assert (pinned.folder / DATA).read_bytes() == (root / DATA).read_bytes()
     assert (pinned.folder / DATA).stat().st_mtime_ns == (root / DATA).stat().st_mtime_ns
 
 
-def test_what_must_be_copied_is_left_to_another_node_if_asked_to(found, pins, monkeypatch):
+def test_what_must_be_copied_is_left_to_another_node_if_asked_to(found, pins, monkeypatch, system_calls):
     """Nothing is held then, and nothing left over; but what is small is copied by whoever finds it."""
-    refuse_links(monkeypatch, errno.EPERM)
+    system_calls.refuse("link", errno.EPERM)
     monkeypatch.setattr(gather_module, "_SMALL_BYTES", 0)
     with pytest.raises(MustCopyError, match="ckpt-3 cannot be linked"):
         pin(found, pins, copies=False)
     assert listed(pins) == []
     monkeypatch.undo()
-    refuse_links(monkeypatch, errno.EPERM)
+    system_calls.refuse("link", errno.EPERM)
     assert pin(found, pins, copies=False).folder.is_dir()
 
 
-def test_other_errors_of_links_are_told(found, pins, monkeypatch):
+def test_other_errors_of_links_are_told(found, pins, system_calls):
     """A full disk is a storage error, and leaves nothing behind."""
-    refuse_links(monkeypatch, errno.ENOSPC)
+    system_calls.refuse("link", errno.ENOSPC)
     with pytest.raises(StorageError, match="No space"):
         pin(found, pins)
     assert listed(pins) == []

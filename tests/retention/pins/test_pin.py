@@ -1,7 +1,6 @@
 """Pin a checkpoint as one folder, or not at all."""
 
 import errno
-import os
 import shutil
 import threading
 from dataclasses import replace
@@ -127,16 +126,10 @@ def test_an_interrupted_unpin_leaves_no_pin(found, pins, new_catalog, monkeypatc
 
 
 @pytest.mark.parametrize(("call", "code"), [("rename", errno.ENOENT), ("mkdir", errno.EEXIST), ("link", errno.EEXIST)])
-def test_requests_that_are_sent_twice_leave_nothing(found, pins, monkeypatch, call, code):
+def test_requests_that_are_sent_twice_leave_nothing(found, pins, system_calls, call, code):
     """NFS: the first was carried out and its answer was lost, so the second finds it done, and says so."""
-    original = getattr(os, call)
-
-    def twice(*arguments, **settings):
-        original(*arguments, **settings)
-        raise OSError(code, os.strerror(code))
-
     pins.parent.mkdir(parents=True)
-    monkeypatch.setattr(os, call, twice)
+    system_calls.refuse(call, code, once_done=True)
     pinned = pin(found, pins)
     assert listed(pins) == [found.checkpoint.folder]
     assert verify(pinned.folder, "ckpt-3") == found.checkpoint.digest

@@ -46,7 +46,7 @@ def test_the_journal_says_what_a_pins_name_means(tmp_path):
 
 @pytest.mark.usefixtures("_unsynced")
 @pytest.mark.skipif(os.geteuid() != 0, reason="a disk of its own needs root")
-def test_who_was_not_heard_of_for_long_lets_go_what_is_settled(tmp_path, monkeypatch):
+def test_who_was_not_heard_of_for_long_lets_go_what_is_settled(tmp_path, system_calls):
     """No heartbeat could be written for several leases: such a node may not decide, but the journal has decided."""
     with Disk(tmp_path / "disk") as disk:
         node = Node(tmp_path / "node", FakeClock(), state_dir=disk.path / "state")
@@ -54,14 +54,9 @@ def test_who_was_not_heard_of_for_long_lets_go_what_is_settled(tmp_path, monkeyp
         save(node.checkpoint_dir, 5)
         pass_time(5, node)
         pins = node.run_dir / "pins"
-        ((folder,), rename) = pins.glob("ckpt-5@*"), os.rename
-
-        def refuse(name, *arguments, **settings):
-            if name == folder.name:
-                raise OSError(errno.EIO, "Input/output error")
-            return rename(name, *arguments, **settings)
-
-        monkeypatch.setattr(os, "rename", refuse)  # so that its pin stands when the disk fills up
+        (folder,) = pins.glob("ckpt-5@*")
+        # So that its pin stands when the disk fills up.
+        system_calls.refuse("rename", errno.EIO, lambda name, *_, **__: name == folder.name)
         node.silent = set()
         while not node.history.verdicts.succeeded:
             pass_time(1, node)
@@ -72,7 +67,7 @@ def test_who_was_not_heard_of_for_long_lets_go_what_is_settled(tmp_path, monkeyp
             pass_time(60, node)
             assert "No space left" in node.status.unready
             assert sorted(path.name.split("@")[0] for path in pins.iterdir()) == ["ckpt-5", "ckpt-6"]
-            monkeypatch.setattr(os, "rename", rename)
+            system_calls.allow()
             pass_time(120, node)
             assert sorted(path.name.split("@")[0] for path in pins.iterdir()) == ["ckpt-6"]
         node.silent = set()

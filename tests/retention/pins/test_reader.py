@@ -54,17 +54,10 @@ def test_a_pin_that_was_never_read_is_unknown_only(pinned, call, code):
     assert found_in(catalog.scan()) == ["ckpt-1", "ckpt-2"]
 
 
-def test_a_stale_pin_is_asked_for_once_more(pinned, monkeypatch):
+def test_a_stale_pin_is_asked_for_once_more(pinned, system_calls):
     """NFS says so of what another client replaced; asked again it answers."""
-    catalog, original, left = pinned.catalog(), os.stat, [None]
-
-    def stat(path, *arguments, **settings):
-        if str(path).startswith("ckpt-1@") and left:
-            left.pop()
-            raise OSError(errno.ESTALE, "Stale file handle")
-        return original(path, *arguments, **settings)
-
-    monkeypatch.setattr(os, "stat", stat)
+    catalog, left = pinned.catalog(), [True]
+    system_calls.refuse("stat", errno.ESTALE, lambda path, **_: str(path).startswith("ckpt-1@") and left and left.pop())
     assert (catalog.scan().unknown, left) == ({}, [])
 
 

@@ -1,7 +1,6 @@
 """Measure what the folder of pins takes, and how far unfinished pins are."""
 
 import errno
-import os
 
 import pytest
 
@@ -19,16 +18,9 @@ def found(put, new_catalog):
     return new_catalog().scan().found[-1]
 
 
-def refuse_links(monkeypatch, code):
-    def refused(*_, **__):
-        raise OSError(code, os.strerror(code))
-
-    monkeypatch.setattr(os, "link", refused)
-
-
-def test_others_see_how_far_a_copy_is(found, pins, monkeypatch):
+def test_others_see_how_far_a_copy_is(found, pins, monkeypatch, system_calls):
     """By the checkpoint's digest; nothing is told of pins that are whole."""
-    refuse_links(monkeypatch, errno.EPERM)
+    system_calls.refuse("link", errno.EPERM)
     seen = []
 
     def copy(*args):

@@ -66,17 +66,10 @@ def test_what_is_no_folder_of_a_worker_is_left_alone_and_reported(root, odd):
     assert tidied.sizes == {PLAN: 2}
 
 
-def test_one_file_that_cannot_be_asked_about_stops_nothing(root, monkeypatch):
+def test_one_file_that_cannot_be_asked_about_stops_nothing(root, system_calls):
     """A disk with a bad block says so of one file; the others are measured and removed."""
     saved(root, "evaluations/ckpt-6@0/plan-2")
-    real = os.stat
-
-    def ask(path, **keywords):
-        if path == "weights.index":
-            raise OSError(errno.EIO, "Input/output error")
-        return real(path, **keywords)
-
-    monkeypatch.setattr(os, "stat", ask)
+    system_calls.refuse("stat", errno.EIO, lambda path, **_: path == "weights.index")
     both = ("evaluations/ckpt-6@0/plan-2", PLAN)
     tidied = ArtifactCleanup(root).tidy(CleanupRequest(drop=both[:1], measure=both))
     assert tidied.sizes == {PLAN: 12, both[0]: 0}
