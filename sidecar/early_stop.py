@@ -25,6 +25,7 @@ from typing import Final
 from sidecar.errors import RecordError
 from sidecar.protocol.codec import loads
 from sidecar.protocol.records import SCHEMA
+from sidecar.system.bucket_folder import BucketFolder
 from sidecar.system.bucket_url import is_url, split_url
 from sidecar.system.name_clash import require_own_package
 from sidecar.system.plain_text import one_line
@@ -81,10 +82,11 @@ def should_stop(
     if the file cannot be read. On storage that hangs it waits as any other access would.
 
     Args:
-        checkpoint_dir: Directory in which training saves its checkpoints, as the sidecar has it.
+        checkpoint_dir: Directory in which training saves its checkpoints, or its URL, as the sidecar has it.
         run: Name of the run, if the sidecar has the setting `run`. Default: the name of the directory.
         state_dir: The sidecar's setting `state_dir`, or the URL of its setting `state_backup`: a bucket is asked at
-            most every ten seconds. Default: `.sidecar` in the checkpoint directory.
+            most every ten seconds. Default: `.sidecar` in the checkpoint directory; for a URL, the folder of this
+            user's that a sidecar on this machine has by default.
     """
     try:
         if state_dir is not None and is_url(state_dir):
@@ -101,7 +103,8 @@ def should_stop(
 def _path(checkpoint_dir: str, run: str | None, state_dir: str | None) -> str:
     """Return the path of the signal. It is computed once, so that a question costs one call of the system."""
     directory = Path(checkpoint_dir).expanduser().absolute()
-    parent = directory / ".sidecar" if state_dir is None else Path(state_dir).expanduser().absolute()
+    beside = BucketFolder.of(checkpoint_dir).state_dir if is_url(checkpoint_dir) else directory / ".sidecar"
+    parent = (beside if state_dir is None else Path(state_dir)).expanduser().absolute()
     return str(parent / (directory.resolve().name if run is None else run) / FILE)
 
 

@@ -30,6 +30,7 @@ from sidecar.checkpoints.subfolders import Subfolders
 from sidecar.errors import StorageError
 from sidecar.protocol.records import Key, Settlement
 from sidecar.system.bounded_calls import Calls, HangingError, call_directly
+from sidecar.system.bucket_folder import BucketFolder, place_of
 from sidecar.system.clock import Clock
 
 _MADE_ELSEWHERE: Final = "a node is making a pin of it, or left one unfinished"
@@ -63,7 +64,8 @@ class Catalog:
         rest: Callable[[], object] = lambda: None,
         progress: Callable[[], None] = lambda: None,
     ) -> None:
-        self._root = root.absolute()
+        self._root = root if isinstance(root, BucketFolder) else root.absolute()
+        self._source = getattr(root, "source", None) if isinstance(root, BucketFolder) else None
         self._pins_dir = pins_dir.absolute()
         self._pins = pins
         self._clock = clock
@@ -99,14 +101,16 @@ class Catalog:
         now = self._clock.now()
         missing = False
         try:
+            if self._source is not None:
+                self._source.refresh()
             self._directory.scan(now, None if hints is None else _in_root(hints), sweep=sweep)
             self._subfolders.scan(now, hints, sweep=sweep)
         except FileNotFoundError:
-            missing = True
+            missing = not isinstance(self._root, BucketFolder)  # where no source asks for the objects
             self._directory.forget()
             self._subfolders.forget()
         except OSError as error:
-            raise StorageError(f"cannot read the checkpoint directory {self._root}: {error.strerror}") from error
+            raise StorageError(f"cannot read {place_of(self._root)}: {error.strerror}") from error
         # The pins come second: a checkpoint that is pinned and deleted meanwhile is then found in one of both.
         pins = self._pins.scan(now)
         directories = (self._directory, *self._subfolders.directories())
@@ -121,6 +125,7 @@ class Catalog:
             waiting=(
                 *chain.from_iterable(directory.waiting() for directory in directories),
                 *self._subfolders.waiting(),
+                *(() if self._source is None else self._source.waiting()),
                 *pins.reasons,
                 *((f"@{digest}", _MADE_ELSEWHERE) for digest in sorted(making)),
             ),
@@ -137,6 +142,8 @@ class Catalog:
 
     def is_missing(self) -> bool:
         """Return whether the checkpoint directory does not exist, as far as storage says."""
+        if isinstance(self._root, BucketFolder):
+            return False
         try:
             self._root.stat()
         except FileNotFoundError:

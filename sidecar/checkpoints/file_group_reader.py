@@ -13,11 +13,13 @@ from typing import Final
 from sidecar.checkpoints.candidate_decision import CandidateDecider, CandidateDecision
 from sidecar.checkpoints.files import File, Listing, contents, stat_files
 from sidecar.checkpoints.formats import Candidate, Format, Inspection
+from sidecar.checkpoints.inspect import identified
 from sidecar.checkpoints.known_candidate import KnownCandidate
 from sidecar.checkpoints.scan import written_at
 from sidecar.checkpoints.work_budget import TakesLongerError, WorkBudget
 from sidecar.errors import CheckpointError, ChecksumError, CorruptError, VanishedError
 from sidecar.protocol.records import Settlement
+from sidecar.system.bucket_folder import BucketFolder
 from sidecar.system.clock import Clock
 from sidecar.system.entry_errors import Entry, Meaning, meaning
 
@@ -161,6 +163,7 @@ class FileGroupReader:
             return known
         verdict: Inspection | CheckpointError
         proven = False
+        root = self.decider.root if isinstance(self.decider.root, BucketFolder) else None
         try:
             verdict = format_.inspect(
                 self.decider.root, candidate.name, step_key=self.decider.rules.step_key, work=self.work()
@@ -169,6 +172,7 @@ class FileGroupReader:
                 self._require_same_files(format_, candidate)
             doubtful = known is not None and isinstance(known.verdict, ChecksumError)
             proven = self._is_proven(format_, candidate, verdict, doubtful=doubtful)
+            verdict = verdict if root is None else identified(root, verdict)
         except (VanishedError, OSError, TakesLongerError):
             raise
         except CheckpointError as error:
@@ -222,6 +226,8 @@ class FileGroupReader:
         Only files that were just written are checked, or are `doubtful`, and no large ones: a scan must end soon.
         Raises as `Format.check`: `ChecksumError` for content that is not what was written.
         """
+        if isinstance(self.decider.root, BucketFolder):
+            return len(candidate.files) == 1  # an object is there as a whole, or not at all
         just_written = self.clock.wall() - written_at(candidate.files) < _JUST_SECONDS
         size = inspection.proof_bytes
         if size is None or size > _QUICKLY_CHECKED_BYTES or not (just_written or doubtful):

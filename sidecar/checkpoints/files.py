@@ -17,6 +17,7 @@ from typing import BinaryIO, Final, NamedTuple
 
 from sidecar.checkpoints.work_budget import OPENED_FILE, READ_KIB, SAMPLE, WorkBudget
 from sidecar.errors import CorruptError, VanishedError
+from sidecar.system.bucket_folder import BucketFolder, ObjectFile, place_of
 from sidecar.system.entry_errors import Entry, Meaning, meaning
 
 NEVER: Final = (".*", "workertemp_*", "tmp-*", "*.tmp*")
@@ -168,16 +169,26 @@ def open_file(folder: Path, name: str) -> Iterator[BinaryIO]:
         descriptor = os.open(resolve(folder, name), flags)
     except OSError as error:
         if error.errno in _ABSENT:
-            raise VanishedError(f"{folder / name} is gone") from error
+            raise VanishedError(f"{place_of(folder / name)} is gone") from error
         raise
     mode = os.fstat(descriptor).st_mode
     if not stat.S_ISREG(mode):
         os.close(descriptor)
         if stat.S_ISDIR(mode):
-            raise VanishedError(f"{folder / name} is a folder")
-        raise CorruptError(f"{folder / name} is not a regular file")
-    with os.fdopen(descriptor, "rb", buffering=0) as file:
+            raise VanishedError(f"{place_of(folder / name)} is a folder")
+        raise CorruptError(f"{place_of(folder / name)} is not a regular file")
+    if isinstance(folder, BucketFolder):
+        opened = folder.source.open(folder / name, descriptor)
+    else:
+        opened = os.fdopen(descriptor, "rb", buffering=0)
+    with opened as file:
         yield file
+
+
+def read_at(file: BinaryIO, length: int, offset: int) -> bytes:
+    """Return up to `length` bytes of a file of `open_file`, from `offset` on. Its descriptor may be that of a stub."""
+    file.seek(offset)
+    return file.read(length)
 
 
 def is_there(path: Path) -> bool:
@@ -220,8 +231,8 @@ def sampled_digest(folder: Path, names: Iterable[str]) -> str:
         with open_file(folder, name) as file:
             size = os.fstat(file.fileno()).st_size
             digest.update(f"{name}\0{size}\0".encode("utf-8", "surrogateescape"))
-            digest.update(os.pread(file.fileno(), _SAMPLE_BYTES, 0))
-            digest.update(os.pread(file.fileno(), _SAMPLE_BYTES, max(0, size - _SAMPLE_BYTES)))
+            digest.update(read_at(file, _SAMPLE_BYTES, 0))
+            digest.update(read_at(file, _SAMPLE_BYTES, max(0, size - _SAMPLE_BYTES)))
     return digest.hexdigest()
 
 
@@ -232,26 +243,27 @@ def update_from_content(digest: "hashlib._Hash", file: BinaryIO, work: WorkBudge
     them, so that changed weights change the digest wherever they lie. Because a scan must end, the parts lie further
     apart above 16 GiB, and when the files of one checkpoint have used up the samples of its `work`.
     """
-    descriptor = file.fileno()
-    size = os.fstat(descriptor).st_size
+    size = os.fstat(file.fileno()).st_size
     digest.update(f"{size}\0".encode())
     work.add(OPENED_FILE)
+    if isinstance(file, ObjectFile):
+        return  # `BucketMirror.digest` identifies objects by their etags
     if size <= _ALL_BYTES and work.take_whole(size):
         for offset in range(0, size, _STRIDE_BYTES):
-            part = os.pread(descriptor, _STRIDE_BYTES, offset)
+            part = read_at(file, _STRIDE_BYTES, offset)
             digest.update(part)
             work.add(READ_KIB * (1 + len(part) // 1024))
         return
-    digest.update(os.pread(descriptor, _SAMPLE_BYTES, 0))
+    digest.update(read_at(file, _SAMPLE_BYTES, 0))
     stride = max(_STRIDE_BYTES, size // _MOST_PROBES)
     wanted = max(0, -(-size // stride) - 1)
     taken = work.take_samples(wanted)
     if taken < wanted:
         stride = size // (taken + 1) + 1
     for offset in range(stride, size, stride):
-        digest.update(os.pread(descriptor, _PROBE_BYTES, offset))
+        digest.update(read_at(file, _PROBE_BYTES, offset))
         work.add(SAMPLE)
-    digest.update(os.pread(descriptor, _SAMPLE_BYTES, size - _SAMPLE_BYTES))
+    digest.update(read_at(file, _SAMPLE_BYTES, size - _SAMPLE_BYTES))
 
 
 def _is_inside(folder: Path, path: str | Path) -> bool:

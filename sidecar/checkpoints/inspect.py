@@ -1,18 +1,26 @@
 """Inspect one checkpoint whose path is known: its digest and step, its checksums, and the path to restore it from."""
 
+import json
 import re
+from dataclasses import replace
 from pathlib import Path, PurePath
 from typing import Final
 
 from sidecar.checkpoints.discovery_rules import DiscoveryRules
+from sidecar.checkpoints.files import read_file
 from sidecar.checkpoints.formats import FORMATS, Format, Inspection, looked_for
 from sidecar.checkpoints.scan import DiscoveredCheckpoint, in_folder
 from sidecar.checkpoints.step_names import step_in_name
 from sidecar.checkpoints.subfolder_hint import names_in, of_tensorflow_1, pattern_line, remedy_below, similar_folder
-from sidecar.errors import StorageError, VanishedError
+from sidecar.errors import CheckpointError, StorageError, VanishedError
 from sidecar.protocol.records import Checkpoint, StepSource
+from sidecar.system.bucket_folder import BucketFolder, place_of
+
+FETCHED: Final = ".fetched.json"
+"""The file next to a checkpoint that was fetched from a bucket: its digest by etags, and the one by its content."""
 
 _DEFAULTS: Final = DiscoveryRules()
+_MOST_FETCHED_BYTES: Final = 4096
 
 
 def restore_path(checkpoint: DiscoveredCheckpoint | Checkpoint, folder: Path) -> str:
@@ -38,9 +46,21 @@ def inspect_again(folder: Path, name: str, format_name: str) -> Inspection:
             f"{name} is of the format {format_name!r}; known are {', '.join(FORMATS)}: update this daemon"
         )
     try:
-        return FORMATS[format_name].inspect(folder, PurePath(name).name)
+        return identified(folder, FORMATS[format_name].inspect(folder, PurePath(name).name))
     except OSError as error:
-        raise StorageError(f"cannot read {folder / name}: {error.strerror}") from error
+        raise StorageError(f"cannot read {place_of(folder / name)}: {error.strerror}") from error
+
+
+def identified(folder: Path, inspection: Inspection) -> Inspection:
+    """Return the inspection with the digest by etags, if the folder is one of a bucket, or holds what it fetched."""
+    if isinstance(folder, BucketFolder):
+        return replace(inspection, digest=folder.source.digest(folder / name for name in inspection.files))
+    try:
+        recorded = json.loads(read_file(folder, FETCHED, limit=_MOST_FETCHED_BYTES))
+    except (CheckpointError, ValueError):
+        return inspection
+    is_same = isinstance(recorded, dict) and recorded.get("content") == inspection.digest
+    return replace(inspection, digest=str(recorded.get("digest"))) if is_same else inspection
 
 
 def check(path: Path, format_name: str) -> None:
@@ -54,7 +74,7 @@ def check(path: Path, format_name: str) -> None:
     try:
         FORMATS[format_name].check(path.parent, path.name)
     except OSError as error:
-        raise StorageError(f"cannot read {path}: {error.strerror}") from error
+        raise StorageError(f"cannot read {place_of(path)}: {error.strerror}") from error
 
 
 def as_checkpoint(format_: Format, name: str, inspection: Inspection, pattern: re.Pattern[str] | None) -> Checkpoint:
@@ -127,10 +147,13 @@ def inspect_one(
                 continue  # this format has no checkpoint of that name
             is_below = root is not None and folder.is_relative_to(root) and ".." not in path.parts
             below = str(folder.relative_to(root)) if root is not None and is_below and folder != root else ""
+            inspection = identified(folder, inspection)
             return as_checkpoint(format_, in_folder(below, name), inspection, rules.step_expression)
         found = names_in(folder, formats=formats) if folder.is_dir() else []
         hint = None if found else _remedy(path)
     except OSError as error:
-        raise StorageError(f"cannot read {path}: {error.strerror}") from error
+        raise StorageError(f"cannot read {place_of(path)}: {error.strerror}") from error
     names = ", ".join(found[:10]) or "none"
-    raise VanishedError(f"there is no checkpoint {name} in {folder}; found: {names}" + (f"; {hint}" if hint else ""))
+    raise VanishedError(
+        f"there is no checkpoint {name} in {place_of(folder)}; found: {names}" + (f"; {hint}" if hint else "")
+    )

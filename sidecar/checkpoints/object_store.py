@@ -235,7 +235,7 @@ class ObjectStore:
                     key, etag = entry["path"], entry["e_tag"]
                     name_bytes += len(key)
                     modified_ns = max(0, int(entry["last_modified"].timestamp() * 1000) * 1_000_000)
-                    found.append(StoredObject(key, entry["size"], modified_ns, etag or ""))
+                    found.append(StoredObject(key, entry["size"], modified_ns, _quoted(etag)))
                 if len(found) > MOST_OBJECTS or name_bytes > _MOST_NAME_BYTES:
                     text = f"there are more than {MOST_OBJECTS} objects: name a folder in it that holds one run"
                     raise BucketError(errno.E2BIG, text, self._url(""))
@@ -249,7 +249,7 @@ class ObjectStore:
         async with asyncio.timeout(self.rules.bucket_timeout_seconds * (_RETRIES + 1)):
             options: Any = {"range": (start, end)} | ({"if_match": etag} if etag else {})
             answer = await obstore.get_async(self.open(), key, options=options)
-            if etag and answer.meta["e_tag"] != etag:
+            if etag and _quoted(answer.meta["e_tag"]) != etag:
                 raise BucketError(errno.ESTALE, "the object was replaced", self._url(key))
             left = end - start
             async for chunk in answer.stream(min_chunk_size=_CHUNK_BYTES):
@@ -347,6 +347,11 @@ class ObjectStore:
                 f"{self._url('')}: its credentials or its endpoint cannot be used ({type(error).__name__}); check "
                 f"the variables that begin with {'AWS_, GOOGLE_ or AZURE_'}"
             ) from None
+
+
+def _quoted(etag: str | None) -> str:
+    """Return an etag in quotes, as answers and conditions have it, and the listings of Azure do not; empty if None."""
+    return "" if etag is None else '"' + etag.strip('"') + '"'
 
 
 def _first(error: BaseException) -> BaseException:

@@ -40,6 +40,7 @@ from sidecar.retention.exports.export_manifest import (
 )
 from sidecar.retention.pins.disk_budget import free_bytes
 from sidecar.settings import Settings
+from sidecar.system.bucket_folder import BucketFolder
 from sidecar.system.confined import Folder, open_folder
 from sidecar.system.durable import copy_content, sync_file
 from sidecar.system.plain_text import number, one_line
@@ -109,6 +110,8 @@ def _saved_best(settings: Settings, storage: Storage) -> tuple[Path, dict[str, A
     step = "" if best.step is None else f" (step {best.step})"
     about = f"{best.checkpoint}{step} is the best by {metric}, {number(best.number)}"
     path = settings.checkpoint_dir / best.checkpoint
+    if isinstance(settings.checkpoint_dir, BucketFolder):
+        raise NoExportError(f"{about}; it was not exported, and may lie in the bucket: {_remedy(settings)}")
     try:
         is_there = checkpoint is not None and (
             inspect_again(path.parent, path.name, checkpoint.format).digest == checkpoint.digest

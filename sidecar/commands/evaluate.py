@@ -32,6 +32,8 @@ from sidecar.policy.roles import decide_role
 from sidecar.protocol.records import Checkpoint
 from sidecar.protocol.states import FailureKind
 from sidecar.settings import Settings, load
+from sidecar.system.bucket_folder import BucketFolder, place_of
+from sidecar.system.bucket_url import is_url
 
 _HIDES_HINTS: Final = ("NOTIFY_SOCKET", "KUBERNETES_SERVICE_HOST")  # why a daemon without a hint refuses to start
 _MARKERS: Final = (saved_model.MARKER, orbax.MARKER)
@@ -41,8 +43,13 @@ def find_checkpoint(flags: dict[str, Any], path: Path | None, report: Callable[[
     """Return the settings, and the path of the checkpoint: the one at `path`, or the newest one of a directory.
 
     `flags`: the options that name settings; `checkpoint_dir` is taken from `path` if there is no option.
-    Raises `SettingsError` if settings are wrong, or a directory has no complete checkpoint.
+    Of a URL it is the newest one. Raises `SettingsError` if settings are wrong, or a directory has no complete
+    checkpoint.
     """
+    if path is not None and is_url(path):
+        settings = load_settings(flags | {"checkpoint_dir": flags["checkpoint_dir"] or path})
+        settings.require_task()
+        return settings, newest_in(settings, report)
     path = None if path is None else path.absolute()
     folder = None if path is None else path if _is_directory_of_checkpoints(path, None) else path.parent
     settings = load_settings(flags | {"checkpoint_dir": flags["checkpoint_dir"] or folder})
@@ -75,7 +82,7 @@ def newest_in(settings: Settings, report: Callable[[str], None]) -> Path:
     It is the last one in the order in which a daemon would evaluate them: see `checkpoints.discovery_order`.
     """
     place = settings.checkpoint_dir
-    if not place.is_dir():
+    if not isinstance(place, BucketFolder) and not place.is_dir():
         remedy = similar_folder(place) or "name the one that training saves its checkpoints in"
         raise SettingsError(f"there is no directory {place}: {remedy}")
     scan = make_catalog(settings, once=True).scan()
@@ -83,9 +90,9 @@ def newest_in(settings: Settings, report: Callable[[str], None]) -> Path:
     if not present:
         waiting = "".join(f"; {name} is not complete: {reason}" for name, reason in scan.waiting[:3])
         below = "" if scan.below is None else f"; {scan.below}"
-        raise SettingsError(f"there is no complete checkpoint in {place}{waiting}{below}")
+        raise SettingsError(f"there is no complete checkpoint in {place_of(place)}{waiting}{below}")
     newest = present[-1].checkpoint.name
-    report(f"{newest} is evaluated, the newest of {len(present)} in {place}")
+    report(f"{newest} is evaluated, the newest of {len(present)} in {place_of(place)}")
     return place / newest
 
 

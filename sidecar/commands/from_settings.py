@@ -17,6 +17,7 @@ from sidecar.protocol.export_rule import ExportRule
 from sidecar.retention.pins.index import PinIndex
 from sidecar.settings import Settings
 from sidecar.system.bounded_calls import Calls, call_directly
+from sidecar.system.bucket_folder import BucketFolder, Source
 from sidecar.system.clock import Clock, SystemClock
 
 if TYPE_CHECKING:
@@ -30,6 +31,7 @@ def make_catalog(
     clock: Clock | None = None,
     *,
     once: bool = False,
+    asks_bucket: bool = True,
     calls: Calls = call_directly,
     longer: Calls = call_directly,
     rest: Callable[[], object] = lambda: None,
@@ -37,22 +39,34 @@ def make_catalog(
 ) -> Catalog:
     """Build the catalog of the checkpoint directory. With `once` it does not wait until files are quiet.
 
-    The other arguments are those of `Catalog`.
+    Without `asks_bucket` it asks no object store, so that of a bucket it finds only what is pinned. The other arguments
+    are those of `Catalog`.
     """
-    pins_dir = settings.run_dir / "pins"
+    pins_dir, root = settings.run_dir / "pins", settings.checkpoint_dir
     rules = replace(record_of(DiscoveryRules, settings), formats=formats_looked_for(settings))
     rules = replace(rules, quiet_seconds=0.0) if once else rules
+    clock = clock or SystemClock()
+    if isinstance(root, BucketFolder) and asks_bucket and not hasattr(root, "source"):
+        root.source = source_of(root, settings, clock)
     return Catalog(
-        settings.checkpoint_dir,
+        root,
         pins_dir,
         PinIndex(pins_dir, rules, calls=calls, progress=progress),
         rules=rules,
-        clock=clock or SystemClock(),
+        clock=clock,
         calls=calls,
         longer=longer,
         rest=rest,
         progress=progress,
     )
+
+
+def source_of(folder: BucketFolder, settings: Settings, clock: Clock) -> Source:
+    """Return what reads the bucket of a folder by the settings. Nothing is sent yet. Raises `SettingsError`."""
+    from sidecar.checkpoints.bucket_mirror import mirror_of  # noqa: PLC0415 - nobody else pays for these imports
+    from sidecar.checkpoints.object_store import ObjectStoreRules  # noqa: PLC0415 - as above
+
+    return mirror_of(folder, record_of(ObjectStoreRules, settings), settings.bucket_scan_seconds, clock)
 
 
 def make_rules(settings: Settings) -> Rules:

@@ -15,6 +15,7 @@ from sidecar.coordination.state_directory import StateDirectory
 from sidecar.coordination.storage import PosixStorage
 from sidecar.errors import SettingsError, StateUnavailableError, StorageError
 from sidecar.settings import FileHere, Settings, file_here, load
+from sidecar.system.bucket_folder import BucketFolder
 from sidecar.system.plain_text import printable
 
 
@@ -70,7 +71,7 @@ def check_place(checkpoint_dir: Path, run_dir: Path) -> None:
         SettingsError: There is neither a checkpoint directory nor a run, or the run is that of another directory.
         StateUnavailableError: The state of the run is unavailable, as when its storage is not mounted.
     """
-    if not checkpoint_dir.is_dir() and not run_dir.is_dir():
+    if not isinstance(checkpoint_dir, BucketFolder) and not checkpoint_dir.is_dir() and not run_dir.is_dir():
         remedy = similar_folder(checkpoint_dir) or "name the directory that training saves in"
         raise SettingsError(
             f"checkpoint_dir {str(checkpoint_dir)!r} does not exist, and there is no run in {run_dir}: {remedy}"

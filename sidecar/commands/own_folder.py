@@ -13,11 +13,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from sidecar.checkpoints.files import resolve
+from sidecar.checkpoints.files import open_file, resolve
 from sidecar.checkpoints.formats import FORMATS
 from sidecar.checkpoints.inspect import verify
 from sidecar.errors import EvaluationFailedError, StorageError, VanishedError
 from sidecar.protocol.records import Checkpoint
+from sidecar.system.bucket_folder import BucketFolder, ObjectFile, place_of
 from sidecar.system.confined import open_folder
 
 _PREFIX: Final = ".checkpoint-"
@@ -47,7 +48,9 @@ def in_own_folder(path: Path, checkpoint: Checkpoint, inside: Path) -> Iterator[
     try:
         _gather(path, checkpoint, Path(folder))
         if verify(path.parent, path.name, checkpoint.format) != checkpoint.digest:
-            raise EvaluationFailedError(f"mismatch: {path} was replaced before it was evaluated: evaluate it again")
+            raise EvaluationFailedError(
+                f"mismatch: {place_of(path)} was replaced before it was evaluated: evaluate it again"
+            )
         yield Path(folder, path.name)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
@@ -69,6 +72,11 @@ def _gather(path: Path, checkpoint: Checkpoint, folder: Path) -> None:
         for name in FORMATS[checkpoint.format].inspect(path.parent, path.name).files:
             original, linked = resolve(path.parent, name), folder / name
             linked.parent.mkdir(parents=True, exist_ok=True)
+            if isinstance(path, BucketFolder):
+                with open_file(path.parent, name) as stub, linked.open("xb") as fetched:
+                    assert isinstance(stub, ObjectFile)
+                    stub.fetch(fetched)
+                continue
             try:
                 os.link(original, linked, follow_symlinks=False)
             except FileNotFoundError:

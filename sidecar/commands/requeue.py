@@ -35,6 +35,7 @@ from sidecar.protocol.records import Key, Plan, Settlement
 from sidecar.protocol.states import OutcomeStatus, Verdict
 from sidecar.retention.exports.export_folder import names_in, opened_exports
 from sidecar.settings import Settings
+from sidecar.system.bucket_url import is_url
 from sidecar.system.clock import Clock, timestamp
 from sidecar.system.plain_text import listed, printable
 
@@ -91,7 +92,9 @@ def requeue_typed(flags: dict[str, Any], typed: Request, *, dry_run: bool, wait_
     if not names and not typed.all_failed and not typed.all_evaluated:
         more = " or --all" if typed.again else ""
         raise SettingsError(f"nothing is named: give names of checkpoints, such as ckpt-5, or --all-failed{more}")
-    settings, storage_timeout, observer = observer_of(flags | {"checkpoint_dir": flags["checkpoint_dir"] or place})
+    settings, storage_timeout, observer = observer_of(
+        flags | {"checkpoint_dir": flags["checkpoint_dir"] or place}, asks_bucket=True
+    )
     waits = flags["wait"] is not False
     reopened = storage_timeout.call(
         lambda: requeue(
@@ -163,6 +166,8 @@ def _is_checkpoint_dir(typed: Sequence[str]) -> bool:
     A checkpoint that is a folder holds no run's state.
     """
     place = Path(typed[0])
+    if is_url(typed[0]):
+        return True
     before_names = len(typed) > 1 and not any(map(os.path.dirname, typed[1:]))
     if not place.is_dir():
         return before_names and bool(similar_folder(place.absolute()))

@@ -39,6 +39,7 @@ from sidecar.publishing.sinks.delivery import close
 from sidecar.publishing.systemd import Notifier
 from sidecar.settings import Settings
 from sidecar.system.addresses import own_addresses, public, public_address
+from sidecar.system.bucket_folder import BucketFolder, place_of
 from sidecar.system.clock import Clock, SystemClock
 from sidecar.system.event_log import EventLog
 from sidecar.system.shortages import require_descriptors
@@ -60,13 +61,13 @@ def serve(settings: Settings, environ: Mapping[str, str], *, settings_file: Path
         settings.require_task()
         check_before_import(settings)
         settings = with_framework(settings, Path.cwd())
-    if not settings.wait and not settings.checkpoint_dir.is_dir():
-        similar = similar_folder(settings.checkpoint_dir) or "without --once it would be waited for"
-        raise SettingsError(f"checkpoint_dir {str(settings.checkpoint_dir)!r} does not exist: {similar}")
+    folder = settings.checkpoint_dir
+    if not settings.wait and not isinstance(folder, BucketFolder) and not folder.is_dir():
+        similar = similar_folder(folder) or "without --once it would be waited for"
+        raise SettingsError(f"checkpoint_dir {str(folder)!r} does not exist: {similar}")
     access = AccessFile(settings.http_access)
     log = structlog.get_logger().bind(run=settings.run, node=node)
-    published = Published({})
-    registry = CollectorRegistry()
+    published, registry = Published({}), CollectorRegistry()
     deliveries = start_deliveries(settings, log, node)
     exporter = Exporter(registry, sinks=partial(statuses, deliveries))
     uploads = start_uploads(settings, deliveries, log)
@@ -75,7 +76,7 @@ def serve(settings: Settings, environ: Mapping[str, str], *, settings_file: Path
     )
     updates = [*(delivery.update for delivery in deliveries), archive.update]
     delivered = partial(all_delivered, deliveries) if deliveries else None
-    clock, facts = SystemClock(), {"checkpoint_dir": str(settings.checkpoint_dir), "page_links": settings.page_links}
+    clock, facts = SystemClock(), {"checkpoint_dir": place_of(folder), "page_links": settings.page_links}
     publisher = Publisher(
         published=published,
         exporter=exporter,
@@ -199,13 +200,14 @@ def _announce(log: EventLog, settings: Settings, decision: RoleDecision, url: st
         version=version(),
         role=decision.role,
         role_source=decision.source,
-        checkpoint_dir=str(settings.checkpoint_dir),
+        checkpoint_dir=place_of(settings.checkpoint_dir),
         state_dir=str(settings.state_dir),
         http=url,
     )
-    timeout = StorageTimeout(settings.storage_timeout_seconds, str(settings.checkpoint_dir))
+    folder = settings.checkpoint_dir
+    timeout = StorageTimeout(settings.storage_timeout_seconds, str(folder))
     with contextlib.suppress(StorageError):  # the daemon reports it
-        if similar := timeout.call(lambda: similar_folder(settings.checkpoint_dir)):
+        if not isinstance(folder, BucketFolder) and (similar := timeout.call(lambda: similar_folder(folder))):
             log.warning("checkpoint_dir_missing", remedy=similar)
     for message in ineffective(settings):
         log.warning("setting_ineffective", message=message)

@@ -20,6 +20,7 @@ from sidecar.errors import RecordError, RunReplacedError, SettingsError, StateUn
 from sidecar.protocol.codec import dumps
 from sidecar.protocol.records import SCHEMA
 from sidecar.system import durable
+from sidecar.system.bucket_folder import BucketFolder, place_of
 from sidecar.system.clock import Clock, SystemClock
 from sidecar.system.confined import open_folder
 
@@ -79,6 +80,13 @@ class StateDirectory:
 
     def check(self, run: Run) -> None:
         """Check a run without writing anything. Raises as `join`."""
+        if isinstance(self.checkpoint_dir, BucketFolder):
+            if run.checkpoint_dir not in (None, place_of(self.checkpoint_dir)):
+                raise SettingsError(
+                    f"{self.run_dir} holds the run of {run.checkpoint_dir}, not of {place_of(self.checkpoint_dir)}: "
+                    "give this job another name with --run, or another state_dir"
+                )
+            return
         if self._is_inside():
             return
         found = self._read_marker()
@@ -136,7 +144,8 @@ class StateDirectory:
             if marker is None or marker.run != run:
                 return None
             return f"{path} belongs to run {found}, but {self.marker} names run {run}: mount the state of run {run}"
-        if self._is_apart() or _device(self.checkpoint_dir) != self._devices[0]:
+        is_url = isinstance(self.checkpoint_dir, BucketFolder)  # the state lies on a disk of its own
+        if self._is_apart() or (not is_url and _device(self.checkpoint_dir) != self._devices[0]):
             return (
                 f"{path} is gone, as if its storage was unmounted: mount it again. To begin a new run, delete "
                 f"{self.marker} if it exists, and restart this daemon"
@@ -162,6 +171,8 @@ class StateDirectory:
 
     def _is_apart(self) -> bool:
         """Return whether the state may be unavailable while the checkpoints are available."""
+        if isinstance(self.checkpoint_dir, BucketFolder):
+            return False
         return not self._is_inside() or self._devices[0] != self._devices[1]
 
     def _is_same(self, path: str) -> bool:

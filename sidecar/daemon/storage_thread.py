@@ -42,6 +42,7 @@ from sidecar.retention.pins.policy import PinPolicy
 from sidecar.retention.pins.reconciler import PinReconciler, Reconciliation
 from sidecar.retention.saves.retention import CleanupRequest, CleanupResult
 from sidecar.system.bounded_calls import Calls, HangingError, call_directly
+from sidecar.system.bucket_folder import place_of
 from sidecar.system.clock import Clock
 from sidecar.system.shortages import machine_shortage
 
@@ -353,7 +354,7 @@ class StorageThread:
             return DirectoryMissing()
         if self.place is not None and find_run(self.storage, self._grace) is None:
             self.place.check_beginning()
-        checkpoint_dir = None if self.place is None else str(self.place.checkpoint_dir)
+        checkpoint_dir = None if self.place is None else place_of(self.place.checkpoint_dir)
         run = open_run(
             self.storage, self.clock.wall(), checkpoint_dir=checkpoint_dir, grace=self._grace, new_id=self.new_id
         )

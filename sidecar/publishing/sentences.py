@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from sidecar.protocol.records import shown_step
+from sidecar.system.bucket_url import is_url
 from sidecar.system.plain_text import number
 
 Event = Mapping[str, Any]
@@ -24,9 +25,11 @@ def sentence(event: Event) -> str | None:
 
 def _started(event: Event) -> str:
     doing = "evaluates nothing" if event["role"] == "chief" else "evaluates"
+    state = f"\n  state: {event['state_dir']}" if is_url(event["checkpoint_dir"]) else ""
     return (
         f"sidecar-evaluator {event['version']}: run {event['run']} on node {event['node']}, which {doing} "
-        f"({event['role_source']})\n  checkpoints: {event['checkpoint_dir']}\n  status page: {event['http']}"
+        f"({event['role_source']})\n  checkpoints: {event['checkpoint_dir']}"
+        f"{state}\n  status page: {event['http']}"
     )
 
 

@@ -14,7 +14,8 @@ from sidecar.settings.model import Settings
 from sidecar.settings.outputs import OutputSettings
 
 _TYPES: Final = {
-    **dict.fromkeys(("CheckpointDirectory", "StateDirectory", "LogDirectory", "OptionalPath", "Program"), "path"),
+    "CheckpointDirectory": "path, or URL",
+    **dict.fromkeys(("StateDirectory", "LogDirectory", "OptionalPath", "Program"), "path"),
     **dict.fromkeys(
         ("str", "RunName", "TaskReference", "FileName", "Host", "PortRange", "Address", "MarkerName", "StepPattern"),
         "text",
@@ -22,7 +23,7 @@ _TYPES: Final = {
     **dict.fromkeys(("CompleteMarker", "FrameworkName", "MetricName", "NamePattern"), "text"),
     **dict.fromkeys(("BucketUrl", "Endpoint", "PageUrl", "ReceiverUrl", "TrackingUri"), "text"),
     "bool": "`true` or `false`",
-    **dict.fromkeys(("Count", "MostWorkers"), "whole number, 1 or more"),
+    **dict.fromkeys(("Count", "MostWorkers", "PinBytes"), "whole number, 1 or more"),
     "Whole": "whole number, 0 or more",
     "ExportCount": "whole number, 0 to 10",
     "RetainedStates": "whole number, 0 to 1000",

@@ -28,10 +28,12 @@ class Settings(OutputSettings):
 
     # Directories. A relative path starts at the current directory, wherever it is written; it is made absolute.
     checkpoint_dir: values.CheckpointDirectory
-    """Directory in which training saves its checkpoints. Default: none, since a guess helps nobody."""
+    """Directory in which training saves its checkpoints, or the URL of a bucket's folder: `s3://…`, `gs://…` or
+    `az://…`. Default: none, since a guess helps nobody."""
     state_dir: values.StateDirectory = _DERIVED
     """Directory that the daemons of all nodes share, with one folder for each run. Default: `.sidecar` in
-    `checkpoint_dir`, since all nodes share that storage already."""
+    `checkpoint_dir`, since all nodes share that storage already; for a URL, a folder below `~/.local/state/sidecar`
+    that is named after a hash of the URL, since the state needs a POSIX filesystem."""
     run: values.RunName = _DERIVED
     """Name of the training run, in file names and in the metrics' labels. Default: the name of `checkpoint_dir`, which
     is how people call the run."""
@@ -204,19 +206,22 @@ class Settings(OutputSettings):
     """Whether file events of the kernel announce new checkpoints. Default: the type of the filesystem decides, since
     events of other machines do not arrive; a scan every `sweep_seconds` finds all checkpoints anyway."""
 
-    # A backup of the state in a bucket
+    # Buckets: checkpoints, and a backup of the state
     state_backup: values.BucketUrl | None = None
     """URL of a bucket's folder in which a copy of the state directory is kept, such as `s3://bucket/backups`; each run
     has a folder of its own there, and `sidecar restore-state` continues the run on another machine. Default: only the
     user knows a bucket, and a state directory on shared storage survives the machine anyway."""
     bucket_endpoint: values.Endpoint | None = None
-    """URL of an object store that is compatible with that of the URL in `state_backup`. Default: the one of the cloud,
+    """URL of an object store that is compatible with that of the URLs in other settings. Default: the one of the cloud,
     or `AWS_ENDPOINT_URL` for `s3://`, `AZURE_STORAGE_ENDPOINT` for `az://`."""
     bucket_credentials: Literal["environment", "machine", "none"] = "environment"
     """Where credentials come from: variables of the `environment` and the files that they name, the metadata address of
     the `machine` as well, or `none` for a public bucket. Default: no request goes to an address that nobody named."""
     bucket_timeout_seconds: values.Seconds = 30.0
     """Time that one request to a bucket may take. Default: a part of 16 MiB arrives in it at 5 Mbit/s."""
+    bucket_scan_seconds: values.Seconds = 10.0
+    """Interval between two listings of checkpoints in a bucket. Default: each costs money, 360 an hour for 1,000
+    objects."""
 
     # Saves, retention and space
     save_weights: values.SaveWeights = "all"
@@ -238,9 +243,10 @@ class Settings(OutputSettings):
     cache_bytes: values.Whole = 1024**3
     """Most bytes of prepared data that a worker process keeps in memory for the next evaluation; 0 prepares the data
     anew each time. Default: 1 GiB, into which common test sets fit."""
-    pin_max_bytes: values.Count | None = None
-    """Most bytes that pinned checkpoints may hold. Default: no limit, since every pinned checkpoint still has to be
-    evaluated and only the user can say how much is too much."""
+    pin_max_bytes: values.PinBytes = None
+    """Most bytes that pinned checkpoints may hold; one is pinned in any case. Default: no limit, since every pinned
+    checkpoint still has to be evaluated and only the user can say how much is too much; 50 GB for those fetched from a
+    bucket, which take space on a local disk."""
     keep_free_bytes: values.Whole = 1024**3
     """Free bytes of storage that pins must leave; a checkpoint smaller than a hundredth of the free space is pinned in
     any case. Default: 1 GiB, enough for training to save another checkpoint of 100 million weights with optimizer."""

@@ -17,7 +17,8 @@ from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo
 
 from sidecar.protocol.records import SaveWeights as _SaveWeights
 from sidecar.settings.json_table import table_of
-from sidecar.system.bucket_url import split_url
+from sidecar.system.bucket_folder import BucketFolder
+from sidecar.system.bucket_url import is_url, split_url
 
 FORMATS: Final = (
     *("tf_object", "keras", "hdf5", "keras_shards", "orbax", "saved_model"),
@@ -92,14 +93,31 @@ LongestBackoff = Annotated[Seconds, AfterValidator(_backoff_grows)]
 def _absolute(value: Any) -> Any:
     if value == "":
         raise ValueError("write a path")
+    if is_url(value):
+        raise ValueError("is a URL: write the path of a local directory")
     try:
         return Path(value).expanduser().absolute() if isinstance(value, str | Path) else value
     except RuntimeError as error:  # `~` of a user that does not exist
         raise ValueError(f"{error}: write the path in full") from error
 
 
+def _in_a_bucket(value: Any) -> Any:
+    if not is_url(value):
+        return _absolute(value)
+    return value if isinstance(value, BucketFolder) else BucketFolder.of(str(value))
+
+
 def _beside_checkpoints(value: Any, info: ValidationInfo) -> Any:
-    return info.data.get("checkpoint_dir", Path()) / ".sidecar" if value is None else value
+    if value is not None:
+        return value
+    checkpoints = info.data.get("checkpoint_dir", Path())
+    return checkpoints.state_dir if isinstance(checkpoints, BucketFolder) else checkpoints / ".sidecar"
+
+
+def _bounded_in_a_bucket(value: Any, info: ValidationInfo) -> Any:
+    """Bound what was fetched from a bucket, unless the user did. Links to files of a directory need no bound."""
+    is_bucket = isinstance(info.data.get("checkpoint_dir"), BucketFolder)
+    return 50 * 10**9 if value is None and is_bucket else value
 
 
 def _of_this_user(value: Any, info: ValidationInfo) -> Any:
@@ -118,6 +136,8 @@ def _is_no_file(value: Path) -> Path:
 
 def _holds_no_checkpoints(value: Path, info: ValidationInfo) -> Path:
     checkpoints = info.data.get("checkpoint_dir")
+    if isinstance(checkpoints, BucketFolder):
+        return value
     if checkpoints and checkpoints.resolve().is_relative_to(value.resolve()):
         # Nothing under a state directory is ever a candidate.
         raise ValueError(f"must not be or contain checkpoint_dir ({checkpoints}): name a folder in or beside it")
@@ -131,10 +151,11 @@ def _is_executable(value: Path) -> Path:
 
 
 _AbsolutePath = Annotated[Path, BeforeValidator(_absolute)]
-CheckpointDirectory = Annotated[_AbsolutePath, AfterValidator(_is_no_file)]
+CheckpointDirectory = Annotated[Path, BeforeValidator(_in_a_bucket), AfterValidator(_is_no_file)]
 StateDirectory = Annotated[_AbsolutePath, BeforeValidator(_beside_checkpoints), AfterValidator(_holds_no_checkpoints)]
 OptionalPath = Annotated[Path | None, BeforeValidator(_absolute)]
 LogDirectory = Annotated[_AbsolutePath, BeforeValidator(_of_this_user)]
+PinBytes = Annotated[Count | None, BeforeValidator(_bounded_in_a_bucket)]
 Program = Annotated[_AbsolutePath, AfterValidator(_is_executable)]
 
 # -- names and addresses -----------------------------------------------------------------------------------------------
@@ -168,7 +189,10 @@ def _is_ip(text: str, version: int) -> bool:
 
 
 def _named_after_checkpoints(value: Any, info: ValidationInfo) -> Any:
-    return info.data.get("checkpoint_dir", Path("run")).resolve().name if value is None else value
+    checkpoints = info.data.get("checkpoint_dir", Path("run"))
+    if value is not None:
+        return value
+    return checkpoints.url.rpartition("/")[2] if isinstance(checkpoints, BucketFolder) else checkpoints.resolve().name
 
 
 def _has_no_empty_pattern(value: tuple[str, ...]) -> tuple[str, ...]:
@@ -307,17 +331,17 @@ def _names_a_set(value: str) -> str:
     return value
 
 
-def _is_receiver(value: str) -> str:
-    parts = urlsplit(value)  # raises a ValueError for brackets that do not match
-    if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
-        raise ValueError("write the URL of a receiver, such as http://prometheus:9090/api/v1/write")
-    return value
-
-
 def _is_endpoint(value: str) -> str:
     parts = urlsplit(value)
     if parts.scheme not in ("http", "https") or not parts.hostname or parts.username or parts.query or parts.fragment:
         raise ValueError("write the URL of an object store without a user, such as http://minio:9000")
+    return value
+
+
+def _is_receiver(value: str) -> str:
+    parts = urlsplit(value)  # raises a ValueError for brackets that do not match
+    if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
+        raise ValueError("write the URL of a receiver, such as http://prometheus:9090/api/v1/write")
     return value
 
 

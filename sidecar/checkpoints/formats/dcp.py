@@ -21,7 +21,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO, Final
 
-from sidecar.checkpoints.files import MOST_ENTRIES, Listing, list_files, open_file, update_from_content
+from sidecar.checkpoints.files import MOST_ENTRIES, Listing, list_files, open_file, read_at, update_from_content
 from sidecar.checkpoints.formats.format import Candidate, FolderFormat, Inspection
 from sidecar.checkpoints.formats.torch_zip import check_archives
 from sidecar.checkpoints.work_budget import SAMPLE, WorkBudget
@@ -173,7 +173,7 @@ def _frames(file: BinaryIO, where: str, work: WorkBudget) -> Iterator[bytes]:
     size, position, last = os.fstat(file.fileno()).st_size, 2, b""
     if size > MAX_METADATA_BYTES:
         raise CorruptError(f"{where} has {size} bytes; up to {MAX_METADATA_BYTES} are read")
-    if size and _PROTOCOL.fullmatch(os.pread(file.fileno(), 2, 0)) is None:
+    if size and _PROTOCOL.fullmatch(read_at(file, 2, 0)) is None:
         raise CorruptError(f"{where} is not a pickle of protocol 4 or 5, as torch.distributed.checkpoint writes it")
     alone, pieces = 0, 0
     while position < size:
@@ -181,14 +181,14 @@ def _frames(file: BinaryIO, where: str, work: WorkBudget) -> Iterator[bytes]:
         work.add(SAMPLE)
         if pieces > _FEW_PIECES + size // _BYTES_PER_PIECE:
             raise CorruptError(f"{where} is not a pickle of a checkpoint: it has {pieces} pieces up to {position}")
-        start, end = _piece(os.pread(file.fileno(), _HEAD_BYTES, position), position)
+        start, end = _piece(read_at(file, _HEAD_BYTES, position), position)
         alone = alone + 1 if end == position + 1 else 0
         if alone > _MOST_ALONE:
             raise CorruptError(f"{where} is damaged: there is no frame of the pickle at {position}")
         if end > size:
             break
         for position in range(start, end, _CHUNK_BYTES):
-            last = os.pread(file.fileno(), min(_CHUNK_BYTES, end - position), position)
+            last = read_at(file, min(_CHUNK_BYTES, end - position), position)
             yield last
         position = end
     if position != size or not last.endswith(_STOP):

@@ -15,7 +15,7 @@ from collections.abc import Container, Iterator
 from pathlib import Path
 from typing import Final
 
-from sidecar.checkpoints.files import Listing, open_file, update_from_content
+from sidecar.checkpoints.files import Listing, open_file, read_at, update_from_content
 from sidecar.checkpoints.formats.format import BACKUP, EMBEDDINGS, EMBEDDINGS_BEGINNING, Candidate, Inspection
 from sidecar.checkpoints.formats.keras_iterations import iterations
 from sidecar.checkpoints.work_budget import WorkBudget
@@ -107,7 +107,7 @@ def update_from_hdf5(digest: "hashlib._Hash", folder: Path, name: str, work: Wor
     """Check that a file is whole, add its content to a digest, and return its size."""
     with open_file(folder, name) as file:
         size = os.fstat(file.fileno()).st_size
-        require_whole(os.pread(file.fileno(), SUPERBLOCK_BYTES, 0), size, name)
+        require_whole(read_at(file, SUPERBLOCK_BYTES, 0), size, name)
         update_from_content(digest, file, work)
     return size
 

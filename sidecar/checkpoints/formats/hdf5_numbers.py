@@ -8,9 +8,10 @@ The bytes are untrusted. Every address is compared with the file's length before
 per file are bounded. Any other content raises `UnexpectedError`.
 """
 
-import os
 from collections.abc import Iterator
 from typing import BinaryIO, Final, NamedTuple
+
+from sidecar.checkpoints.files import read_at
 
 _MAX_READS: Final = 1000
 _MAX_BYTES: Final = 4 * 1024 * 1024
@@ -50,7 +51,7 @@ class Hdf5Numbers:
     """Read integers of one HDF5 file, or of a part of a file that begins at `start` and has `size` bytes."""
 
     def __init__(self, file: BinaryIO, start: int, size: int) -> None:
-        self._descriptor, self._start, self._size = file.fileno(), start, size
+        self._file, self._start, self._size = file, start, size
         self._reads, self._bytes = _MAX_READS, _MAX_BYTES
 
     def root(self) -> int:
@@ -181,7 +182,7 @@ class Hdf5Numbers:
             raise UnexpectedError("more than any model needs")
         if at < 0 or at + length > self._size:
             raise UnexpectedError("an address outside the file")
-        data = os.pread(self._descriptor, length, self._start + at)
+        data = read_at(self._file, length, self._start + at)
         if len(data) < length:
             raise UnexpectedError("the file became shorter")
         return data

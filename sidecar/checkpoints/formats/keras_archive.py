@@ -6,13 +6,12 @@ only the optimizer's step count.
 """
 
 import hashlib
-import os
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO, Final
 
-from sidecar.checkpoints.files import Listing, open_file
+from sidecar.checkpoints.files import Listing, open_file, read_at
 from sidecar.checkpoints.formats.format import Candidate, Inspection
 from sidecar.checkpoints.formats.hdf5 import SUPERBLOCK_BYTES, require_suffix, require_whole
 from sidecar.checkpoints.formats.keras_iterations import iterations
@@ -56,7 +55,7 @@ class KerasArchive:
             members = _members(file, name, work)
             weights = next(member for member in members if member.name == WEIGHTS)
             if weights.method == zipfile.ZIP_STORED:
-                head = os.pread(file.fileno(), min(SUPERBLOCK_BYTES, weights.size), weights.start)
+                head = read_at(file, min(SUPERBLOCK_BYTES, weights.size), weights.start)
                 require_whole(head, weights.size, f"{WEIGHTS} in {name}")
                 step = iterations(file, weights.start, weights.size)
         digest = hashlib.sha256(f"{self.name}\0".encode())

@@ -18,7 +18,16 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final
 
-from sidecar.checkpoints.files import MOST_ENTRIES, File, Listing, list_files, open_file, read_file, update_from_content
+from sidecar.checkpoints.files import (
+    MOST_ENTRIES,
+    File,
+    Listing,
+    list_files,
+    open_file,
+    read_at,
+    read_file,
+    update_from_content,
+)
 from sidecar.checkpoints.formats.crc32c import crc32c
 from sidecar.checkpoints.formats.format import Candidate, FolderFormat, Inspection
 from sidecar.checkpoints.work_budget import WorkBudget
@@ -79,7 +88,7 @@ class Orbax(FolderFormat):
         for file in files:
             with open_file(folder, file.name) as opened:
                 if file.name.rpartition("/")[2] == MANIFEST:
-                    _require_whole(os.pread(opened.fileno(), _MAX_BYTES + 1, 0), file.name)
+                    _require_whole(read_at(opened, _MAX_BYTES + 1, 0), file.name)
                     arrays += 1
                 inner = file.name.removeprefix(f"{name}/")
                 digest.update(f"{inner}\0".encode(errors="surrogateescape"))

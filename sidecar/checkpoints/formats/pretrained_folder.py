@@ -20,7 +20,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Final
 
-from sidecar.checkpoints.files import MOST_ENTRIES, File, Listing, list_files, open_file, read_file, size_of
+from sidecar.checkpoints.files import MOST_ENTRIES, File, Listing, list_files, open_file, read_at, read_file, size_of
 from sidecar.checkpoints.formats.format import Candidate, FolderFormat, Inspection, about
 from sidecar.checkpoints.formats.json_members import has_many_containers
 from sidecar.checkpoints.formats.safetensors import Safetensors
@@ -159,8 +159,8 @@ def _trainer_step(folder: Path, name: str, names: Collection[str]) -> int | None
         return None
     with open_file(folder, f"{name}/{STATE}") as file:
         size = os.fstat(file.fileno()).st_size
-        head = os.pread(file.fileno(), _READ_BYTES, 0)
-        tail = os.pread(file.fileno(), _TAIL_BYTES, max(0, size - _TAIL_BYTES))
+        head = read_at(file, _READ_BYTES, 0)
+        tail = read_at(file, _TAIL_BYTES, max(0, size - _TAIL_BYTES))
     step = _STEP.search(head)
     is_whole = _is_json(head) if size <= _READ_BYTES else tail.rstrip().endswith(b"\n}")  # the inner } are indented
     if step is None or not is_whole:

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO, Final
 
-from sidecar.checkpoints.files import Listing, open_file, update_from_content
+from sidecar.checkpoints.files import Listing, open_file, read_at, update_from_content
 from sidecar.checkpoints.formats.format import Candidate, Inspection, shown
 from sidecar.checkpoints.formats.hdf5 import require_suffix
 from sidecar.checkpoints.formats.json_members import read_members, string_at, value_at
@@ -99,7 +99,7 @@ def _update(digest: "hashlib._Hash", folder: Path, name: str, keys: Sequence[str
     """Check that a file is whole, add its content to a digest, and return the step in its metadata if there is one."""
     with open_file(folder, name) as file:
         size = os.fstat(file.fileno()).st_size
-        length = int.from_bytes(os.pread(file.fileno(), _LENGTH_BYTES, 0), "little")
+        length = int.from_bytes(read_at(file, _LENGTH_BYTES, 0), "little")
         if length > MAX_HEADER_BYTES:
             raise CorruptError(f"{name} states a header of {length} bytes; up to {MAX_HEADER_BYTES} are read")
         work.add(TEXT_KIB * (min(length, size) // 1024))
@@ -116,7 +116,7 @@ def _update(digest: "hashlib._Hash", folder: Path, name: str, keys: Sequence[str
 
 def _read_text(digest: "hashlib._Hash", file: BinaryIO, length: int, name: str) -> str | None:
     """Return the text of a header, and add its bytes to a digest; None if it is cut off. Raises `CorruptError`."""
-    content = os.pread(file.fileno(), length, _LENGTH_BYTES)
+    content = read_at(file, length, _LENGTH_BYTES)
     if len(content) < length:
         return None
     digest.update(content)

@@ -21,6 +21,7 @@ from sidecar.checkpoints.files import (
     as_file,
     list_files,
     open_file,
+    read_at,
     resolve,
     update_from_content,
 )
@@ -171,7 +172,7 @@ def _messages(file: BinaryIO, start: int, end: int, budget: Iterator[int], work:
         if position >= end:
             break
         work.add(SAMPLE)
-        head = os.pread(file.fileno(), min(_HEAD_BYTES, end - position), position)
+        head = read_at(file, min(_HEAD_BYTES, end - position), position)
         tag, at = read_varint(head, 0)
         if tag & 7 not in (VARINT, BYTES):
             raise CorruptError(f"it is not a SavedModel: a field at {position} has the wire type {tag & 7}")
@@ -189,7 +190,7 @@ def _asset(file: BinaryIO, span: range) -> str:
     """Return the path of an asset in `assets/`. Raises `CorruptError` for a name that is not a plain file name."""
     if len(span) > _MAX_ASSET_BYTES:
         raise CorruptError(f"it has an asset name of {len(span)} bytes: more than a file name needs")
-    message = os.pread(file.fileno(), len(span), span.start)
+    message = read_at(file, len(span), span.start)
     found = [value for number, _, value in fields(message) if number == _FILENAME]
     asset = os.fsdecode(found[-1]) if found and isinstance(found[-1], bytes) else ""
     if asset in ("", ".", "..") or "/" in asset or "\0" in asset:

@@ -12,7 +12,6 @@ The writer renames the shards into place, then writes the index *in place*, then
 import bisect
 import hashlib
 import operator
-import os
 import re
 from collections import defaultdict
 from collections.abc import Container, Iterator, Mapping, Sequence
@@ -20,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
 
-from sidecar.checkpoints.files import File, Listing, open_file, read_file, size_of
+from sidecar.checkpoints.files import File, Listing, open_file, read_at, read_file, size_of
 from sidecar.checkpoints.formats.checkpoint_state import named_in
 from sidecar.checkpoints.formats.crc32c import masked_crc32c
 from sidecar.checkpoints.formats.format import (
@@ -274,7 +273,7 @@ def _source(rank: _Rank, step_key: str | None) -> StepSource:
 def _require_length(folder: Path, shard: str, graph: Entry) -> None:
     """Check the length that the object graph states, because TensorFlow uses it before it compares a checksum."""
     with open_file(folder, shard) as file:
-        head = os.pread(file.fileno(), min(_LENGTH_BYTES, graph.size), graph.offset)
+        head = read_at(file, min(_LENGTH_BYTES, graph.size), graph.offset)
     with about(shard):
         length, used = read_varint(head, 0)
         if used + _CRC_BYTES + length != graph.size:
@@ -296,7 +295,7 @@ def _read_step(folder: Path, shards: Sequence[str], bundle: _Bundle) -> tuple[St
 def _read_integer(folder: Path, shard: str, entry: Entry, byteorder: Literal["little", "big"]) -> int:
     """Return the value of a scalar integer. Raises `CorruptError` if it does not match its checksum."""
     with open_file(folder, shard) as file:
-        raw = os.pread(file.fileno(), entry.size, entry.offset)
+        raw = read_at(file, entry.size, entry.offset)
     if (found := masked_crc32c(raw)) != entry.crc:
         raise CorruptError(
             f"{shard}: the training step (at {entry.offset}) has the checksum {found:08x}, but the index states "

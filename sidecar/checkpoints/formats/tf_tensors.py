@@ -18,7 +18,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import BinaryIO, Final, NamedTuple
 
-from sidecar.checkpoints.files import open_file
+from sidecar.checkpoints.files import open_file, read_at
 from sidecar.checkpoints.formats.crc32c import extend, masked
 from sidecar.checkpoints.formats.format import shown
 from sidecar.checkpoints.formats.protobuf import read_varint
@@ -113,7 +113,7 @@ def _crc_of_lengths(file: BinaryIO, entry: Entry) -> tuple[int, int]:
     """Return the checksum of the lengths of all strings, and the position behind the lengths."""
     position, end, crc, left = entry.offset, entry.offset + entry.size, 0, math.prod(entry.shape)
     while left:
-        part, at = os.pread(file.fileno(), min(_LENGTHS_BYTES, end - position), position), 0
+        part, at = read_at(file, min(_LENGTHS_BYTES, end - position), position), 0
         while left and at < max(1, len(part) - _VARINT_BYTES):  # a length that is cut is whole in the next part
             short = _SHORT.match(part, at)
             count = min(left, short.end() - at) if short else 0
@@ -132,7 +132,7 @@ def _crc_of_variants(file: BinaryIO, entry: Entry) -> int:
     """Return the checksum of all variants of a tensor."""
     position, end, crc = entry.offset, entry.offset + entry.size, 0
     for _ in range(math.prod(entry.shape)):
-        length, used = read_varint(os.pread(file.fileno(), min(_VARINT_BYTES, end - position), position), 0)
+        length, used = read_varint(read_at(file, min(_VARINT_BYTES, end - position), position), 0)
         start, position = position + used, position + used + length + _CRC_BYTES
         if position > end:
             raise CorruptError("a variant is longer than its tensor")
@@ -143,7 +143,7 @@ def _crc_of_variants(file: BinaryIO, entry: Entry) -> int:
 def _crc_of_bytes(file: BinaryIO, crc: int, position: int, end: int) -> int:
     """Return the checksum of earlier bytes, `crc`, followed by the bytes from `position` to `end`."""
     while position < end:
-        part = os.pread(file.fileno(), min(_CHUNK_BYTES, end - position), position)
+        part = read_at(file, min(_CHUNK_BYTES, end - position), position)
         if not part:
             break  # the file became shorter, so the checksum will not match
         crc = extend(crc, part)

@@ -22,7 +22,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import BinaryIO, Final
 
-from sidecar.checkpoints.files import Listing, open_file, update_from_content
+from sidecar.checkpoints.files import Listing, open_file, read_at, update_from_content
 from sidecar.checkpoints.formats.format import Candidate, Inspection
 from sidecar.checkpoints.formats.hdf5 import require_suffix
 from sidecar.checkpoints.formats.pickle_numbers import number_at_end, numbers_at_top
@@ -119,7 +119,7 @@ def _members(file: BinaryIO, name: str, work: WorkBudget) -> dict[str, Member]:
 
     Raises `IncompleteError` if it has no table yet, `CorruptError` if it is not an archive of `torch.save`.
     """
-    if os.pread(file.fileno(), len(_LEGACY), 0) == _LEGACY:
+    if read_at(file, len(_LEGACY), 0) == _LEGACY:
         raise CorruptError(
             f"{name} is in the format of torch before 1.6, which has no sign of completeness: save it without "
             f"_use_new_zipfile_serialization=False (DeepSpeed: checkpoint_serialization), or name it with "
@@ -182,13 +182,13 @@ def _step(file: BinaryIO, pickled: Member, keys: tuple[str, ...], work: WorkBudg
     pickle is read: a larger one takes too long.
     """
     fewest, size = min(_READ_BYTES, pickled.size), pickled.size
-    found = numbers_at_top(os.pread(file.fileno(), fewest, pickled.start), work)
+    found = numbers_at_top(read_at(file, fewest, pickled.start), work)
     if (step := next((found[key] for key in keys if key in found), None)) is not None or size <= _READ_BYTES:
         return step
-    end = os.pread(file.fileno(), fewest, pickled.start + size - fewest)
+    end = read_at(file, fewest, pickled.start + size - fewest)
     if (step := next((step for key in keys if (step := number_at_end(end, key, work)) is not None), None)) is not None:
         return step
-    found = numbers_at_top(os.pread(file.fileno(), min(_MOST_BYTES, size), pickled.start), work)
+    found = numbers_at_top(read_at(file, min(_MOST_BYTES, size), pickled.start), work)
     return next((found[key] for key in keys if key in found), None)
 
 

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import BinaryIO, Final
 
+from sidecar.checkpoints.files import read_at
 from sidecar.checkpoints.formats.format import shown
 from sidecar.checkpoints.work_budget import WorkBudget
 from sidecar.errors import ChecksumError, CorruptError, IncompleteError
@@ -70,7 +71,7 @@ def archives_in(file: BinaryIO, name: str) -> Iterator[range]:
     end = os.fstat(file.fileno()).st_size
     while end:
         start = max(0, end - _END_RECORD_64.size - _LOCATOR_BYTES - _END_RECORD.size)
-        record = os.pread(file.fileno(), end - start, start)
+        record = read_at(file, end - start, start)
         if record[:4] != _END_64 or record[-_END_RECORD.size :][:4] != _END:
             raise CorruptError(f"{name}: there is no end of an archive at {end}")
         length = len(record) + _number(record, 40, 8) + _number(record, 48, 8)  # and the table, and what lies before it
@@ -93,7 +94,7 @@ def read_members(file: BinaryIO, name: str, work: WorkBudget, place: range | Non
     offset, length, count = _find_table(file, place, name)
     if length > MAX_TABLE_BYTES:
         raise CorruptError(f"{name} has a zip table of {length} bytes, more than any model needs")
-    entries = sorted(_entries(os.pread(file.fileno(), length, offset), count, name), key=lambda entry: entry[1])
+    entries = sorted(_entries(read_at(file, length, offset), count, name), key=lambda entry: entry[1])
     members, end = [], place.start
     for entry, inside, flags in entries:
         work.add(_WORK_PER_MEMBER)
@@ -117,7 +118,7 @@ def _find_table(file: BinaryIO, place: range, name: str) -> tuple[int, int, int]
     Raises `CorruptError` if the table does not end where its end record begins.
     """
     window = min(len(place), _END_RECORD.size + _FULL_16)
-    tail = os.pread(file.fileno(), window, place.stop - window)
+    tail = read_at(file, window, place.stop - window)
     at = tail.rfind(_END)
     while at >= 0 and not _ends_with(tail, at):
         at = tail.rfind(_END, 0, at)
@@ -125,11 +126,11 @@ def _find_table(file: BinaryIO, place: range, name: str) -> tuple[int, int, int]
         raise IncompleteError(f"{name} does not end with its zip table: it is being written, or its writer died")
     _, disk, first_disk, counted, count, length, offset, _ = _END_RECORD.unpack_from(tail, at)
     end = place.stop - window + at
-    locator = os.pread(file.fileno(), _LOCATOR_BYTES, max(place.start, end - _LOCATOR_BYTES))
+    locator = read_at(file, _LOCATOR_BYTES, max(place.start, end - _LOCATOR_BYTES))
     is_full = _FULL_16 in (count, counted) or _FULL_32 in (length, offset)
     if is_full or locator[:4] == _LOCATOR:  # PyTorch's writer, miniz, writes the large record for small files, too
         end = min(place.start + _number(locator, 8, 8), place.stop)
-        record = os.pread(file.fileno(), _END_RECORD_64.size, end)
+        record = read_at(file, _END_RECORD_64.size, end)
         if locator[:4] != _LOCATOR or record[:4] != _END_64 or len(record) < _END_RECORD_64.size:
             raise CorruptError(f"{name}: the zip table of a large file is damaged")
         small = ((counted, _FULL_16), (count, _FULL_16), (length, _FULL_32), (offset, _FULL_32))
@@ -206,11 +207,11 @@ def _located(file: BinaryIO, member: Member, at: int, flags: int, name: str) -> 
 
     Raises `CorruptError` if the local header contradicts the table.
     """
-    header = os.pread(file.fileno(), _LOCAL_HEADER.size, at)
+    header = read_at(file, _LOCAL_HEADER.size, at)
     if header[:4] != _LOCAL or len(header) < _LOCAL_HEADER.size:
         raise CorruptError(f"{name}: {shown(member.name)} is not where the zip table says")
     _, _, _, method, _, _, crc, stored_size, size, name_bytes, extra_bytes = _LOCAL_HEADER.unpack(header)
-    if os.fsdecode(os.pread(file.fileno(), name_bytes, at + _LOCAL_HEADER.size)) != member.name:
+    if os.fsdecode(read_at(file, name_bytes, at + _LOCAL_HEADER.size)) != member.name:
         raise CorruptError(f"{name}: {shown(member.name)} has another name in its own header")
     in_table = (min(member.stored_size, _FULL_32), min(member.size, _FULL_32))
     elsewhere = (_FULL_32, _FULL_32)  # a writer that reserved room for large sizes writes them into more fields
@@ -269,7 +270,7 @@ def _expanded(file: BinaryIO, member: Member, name: str) -> Iterator[bytes]:
 def _stored(file: BinaryIO, member: Member) -> Iterator[bytes]:
     """Yield the member's bytes as they lie in the file; fewer if the file became shorter."""
     position, end = member.start, member.start + member.stored_size
-    while position < end and (part := os.pread(file.fileno(), min(_CHUNK_BYTES, end - position), position)):
+    while position < end and (part := read_at(file, min(_CHUNK_BYTES, end - position), position)):
         yield part
         position += len(part)
 

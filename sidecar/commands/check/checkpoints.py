@@ -12,14 +12,20 @@ from sidecar.checkpoints.step_sources import REMEDY, StepSources
 from sidecar.checkpoints.subfolder_hint import of_several_runs, similar_folder
 from sidecar.checkpoints.watch import Watch
 from sidecar.commands.check.finding import Finding
+from sidecar.commands.from_settings import record_of
 from sidecar.commands.storage_timeout import StorageTimeout
 from sidecar.errors import SidecarError
 from sidecar.settings import Settings
+from sidecar.system.bucket_folder import BucketFolder, place_of
+from sidecar.system.bucket_url import split_url
 
 
 def checkpoints(settings: Settings, catalog: Catalog, storage_timeout: StorageTimeout) -> Iterator[Finding]:
     """Report the checkpoints that a scan finds, hints about names and runs, and how new ones will be detected."""
+    place = place_of(settings.checkpoint_dir)
     try:
+        if isinstance(settings.checkpoint_dir, BucketFolder):
+            yield _credentials(settings, settings.checkpoint_dir)
         scan = storage_timeout.call(catalog.scan)
         detection = storage_timeout.call(lambda: _detection(settings))
         unmatched = None if scan.found else storage_timeout.call(lambda: _unmatched(settings))
@@ -29,11 +35,11 @@ def checkpoints(settings: Settings, catalog: Catalog, storage_timeout: StorageTi
         return
     if scan.missing:
         why = similar or "is it shared with the chief?"
-        text = f"{settings.checkpoint_dir} does not exist yet, and the daemon would wait: {why}"
+        text = f"{place} does not exist yet, and the daemon would wait: {why}"
         yield Finding(what="checkpoints", ok=True, text=text, doubtful=bool(similar))
         return
     newest = f", the newest is {scan.found[-1].checkpoint.name}" if scan.found else ""
-    yield Finding(what="checkpoints", ok=True, text=f"{len(scan.found)} complete in {settings.checkpoint_dir}{newest}")
+    yield Finding(what="checkpoints", ok=True, text=f"{len(scan.found)} complete in {place}{newest}")
     for hint in (unmatched, scan.below, _several_runs(settings, scan)):
         if hint is not None:
             yield Finding(what="checkpoints", ok=True, text=hint, doubtful=True)
@@ -70,8 +76,18 @@ def _several_runs(settings: Settings, scan: ScanResult) -> str | None:
     return None if runs is None else f"{runs}; checkpoint_glob makes one run of them"
 
 
+def _credentials(settings: Settings, folder: BucketFolder) -> Finding:
+    """Return where credentials of the bucket come from. Raises `SettingsError` if there are none."""
+    from sidecar.checkpoints.object_store import ObjectStoreRules, credential_source  # noqa: PLC0415 - as in `source_of`
+
+    source = credential_source(split_url(folder.url)[0], record_of(ObjectStoreRules, settings))
+    return Finding(what="bucket", ok=True, text=f"{folder.url} is read with credentials from {source}")
+
+
 def _detection(settings: Settings) -> str:
     """Return a sentence about how new checkpoints are detected, and on which type of filesystem."""
+    if isinstance(settings.checkpoint_dir, BucketFolder):
+        return f"new ones are detected by a listing of the bucket every {settings.bucket_scan_seconds:g} s"
     why_not = partial(why_no_events, file_events=settings.file_events, sweep_seconds=settings.sweep_seconds)
     watch = Watch(settings.checkpoint_dir, lambda: None, why_not=why_not)
     watch.start()

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import unquote
 
-from sidecar.checkpoints.inspect import check, restore_path, verify
+from sidecar.checkpoints.inspect import check, verify
 from sidecar.checkpoints.scan import DiscoveredCheckpoint
 from sidecar.checkpoints.several_models import remedy_for_several_models
 from sidecar.checkpoints.subfolder_hint import names_in
@@ -99,7 +99,7 @@ def try_task(
             try:
                 if settings.verify == "full":
                     check(found.folder / Path(checkpoint.name).name, checkpoint.format)
-                result = _evaluate(settings, checkpoint, Path(restore_path(found, found.folder)), make_workers, seen)
+                result = _evaluate(settings, checkpoint, found.folder / Path(checkpoint.name).name, make_workers, seen)
                 assert result is not None
             except SidecarError:
                 if _is_unchanged(found):

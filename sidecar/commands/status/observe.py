@@ -15,20 +15,24 @@ from sidecar.errors import RecordError, SidecarError
 from sidecar.protocol.codec import loads
 from sidecar.protocol.record_limits import SMALL
 from sidecar.settings import Settings
+from sidecar.system.bucket_folder import BucketFolder, place_of
 from sidecar.system.clock import SystemClock
 
 if TYPE_CHECKING:
     from sidecar.publishing.state_backup.ownership import Own
 
 
-def observer_of(flags: dict[str, Any]) -> tuple[Settings, StorageTimeout, RunObserver]:
-    """Read the settings, and return them with the limit of calls to storage and the observer of their run."""
+def observer_of(flags: dict[str, Any], *, asks_bucket: bool = False) -> tuple[Settings, StorageTimeout, RunObserver]:
+    """Read the settings, and return them with the limit of calls to storage and the observer of their run.
+
+    `asks_bucket`: as in `make_catalog`.
+    """
     settings, storage_timeout = load_in_time(flags)
     storage_timeout.call(lambda: check_place(settings.checkpoint_dir, settings.run_dir))
     storage = PosixStorage(settings.run_dir, storage_timeout.answered)
     observer = RunObserver(
         storage,
-        make_catalog(settings, once=True, progress=storage_timeout.answered),
+        make_catalog(settings, once=True, asks_bucket=asks_bucket, progress=storage_timeout.answered),
         SystemClock(),
         lease_seconds=settings.lease_seconds,
         written_at=file_times(settings.run_dir),
@@ -37,7 +41,7 @@ def observer_of(flags: dict[str, Any]) -> tuple[Settings, StorageTimeout, RunObs
         selection=make_rules(settings).selection,
         min_workers=settings.min_workers,
         beat_seconds=settings.beat_seconds,
-        place=str(settings.checkpoint_dir),
+        place=_place(settings),
         best_export=partial(read_best_export, settings, storage),
         backup=partial(read_backup, storage),
     )
@@ -63,3 +67,9 @@ def read_backup(storage: Storage) -> "Own | None":
         return loads(Own, data)
     except RecordError:
         return None
+
+
+def _place(settings: Settings) -> str:
+    """Return the directory of the checkpoints; for a URL, with the directory of the state, which is elsewhere."""
+    place = place_of(settings.checkpoint_dir)
+    return f"{place}, its state in {settings.state_dir}" if isinstance(settings.checkpoint_dir, BucketFolder) else place

@@ -17,6 +17,7 @@ from sidecar.checkpoints.formats import FORMATS
 from sidecar.checkpoints.scan import DiscoveredCheckpoint
 from sidecar.errors import IncompleteError, MustCopyError, UnreadableError
 from sidecar.retention.pins.disk_budget import DiskBudget
+from sidecar.system.bucket_folder import BucketFolder, ObjectFile
 from sidecar.system.confined import Folder
 from sidecar.system.durable import sync_file
 from sidecar.system.entry_errors import Entry, Meaning, meaning
@@ -55,7 +56,8 @@ def gather(discovered: DiscoveredCheckpoint, into: Folder, room: DiskBudget, *, 
     with contextlib.ExitStack() as stack:
         folders = _folders(into, names, stack)
         gathered: dict[str, File] = {}
-        refused = False  # if one link is refused all are, because the files have the same owner and storage
+        # One refusal counts for all: the files have the same owner and storage. Objects of a bucket cannot be linked.
+        refused = isinstance(discovered.folder, BucketFolder)
         for name in names:
             if refused or format_.written_in_place(name):
                 continue
@@ -136,9 +138,13 @@ def _copy(original: BinaryIO, name: str, into: Folder) -> File:
     """Copy a file's content and time of modification durably into a folder, and return the original file."""
     before = os.fstat(original.fileno())
     with into.create_file(PurePath(name).name) as copy:
-        while part := _part(original, name):
-            copy.write(part)
-        copy.flush()
+        if isinstance(original, ObjectFile):
+            with reading(name):
+                original.fetch(copy)
+        else:
+            while part := _part(original, name):
+                copy.write(part)
+            copy.flush()
         status = os.fstat(original.fileno())
         if as_file(name, status).content != as_file(name, before).content and _is_only_read(original, name, into):
             status = before

@@ -7,6 +7,7 @@ block. If links are refused, whole checkpoints are copied, in a separate thread 
 
 import contextlib
 import errno
+import json
 import os
 import stat
 import threading
@@ -17,7 +18,7 @@ from typing import Final
 
 from sidecar.checkpoints.files import File
 from sidecar.checkpoints.formats import FORMATS
-from sidecar.checkpoints.inspect import verify
+from sidecar.checkpoints.inspect import FETCHED, verify
 from sidecar.checkpoints.scan import DiscoveredCheckpoint
 from sidecar.errors import ChecksumError, CorruptError, IncompleteError, StorageError, UnreadableError, VanishedError
 from sidecar.protocol.codec import dumps
@@ -25,6 +26,7 @@ from sidecar.protocol.records import Checkpoint
 from sidecar.retention.pins.disk_budget import DiskBudget
 from sidecar.retention.pins.link_or_copy import gather, reading
 from sidecar.retention.pins.names import PIN_RECORD, removed_name, unfinished_name
+from sidecar.system.bucket_folder import BucketFolder
 from sidecar.system.confined import Folder, open_folder
 from sidecar.system.durable import write_new
 from sidecar.system.entry_errors import Entry, Meaning, meaning
@@ -160,6 +162,8 @@ def _make(
     with _temporary_folder(pins, checkpoint, owner) as temporary:
         files = gather(discovered, temporary, room, copies=copies)
         _write_record(checkpoint, temporary)
+        if isinstance(discovered.folder, BucketFolder):
+            _write_digests(discovered, discovered.folder, files, temporary)
         temporary.sync()
         _require_unchanged(discovered, temporary.path, files)
         if check:
@@ -246,6 +250,16 @@ def _require_unchanged(discovered: DiscoveredCheckpoint, temporary: Path, files:
 def _write_record(checkpoint: Checkpoint, temporary: Folder) -> None:
     """Write the record that describes the checkpoint into its pin."""
     write_new(temporary, PIN_RECORD, dumps(replace(checkpoint, pin=None)))
+
+
+def _write_digests(
+    discovered: DiscoveredCheckpoint, folder: BucketFolder, files: tuple[File, ...], temporary: Folder
+) -> None:
+    """Write the digests of what was fetched into its pin: by the etags as they are now, and by the content."""
+    checkpoint = discovered.checkpoint
+    by_etags = folder.source.digest(folder / file.name for file in files)
+    by_content = verify(temporary.path, checkpoint.name, checkpoint.format)
+    write_new(temporary, FETCHED, json.dumps({"digest": by_etags, "content": by_content}).encode())
 
 
 def _publish(temporary: Folder, pins: Folder, name: str) -> None:

@@ -15,7 +15,7 @@ from urllib.parse import unquote
 from sidecar.checkpoints.discovery_rules import DiscoveryRules
 from sidecar.checkpoints.files import File, list_files, read_file
 from sidecar.checkpoints.formats import FORMATS, looked_for
-from sidecar.checkpoints.inspect import as_checkpoint
+from sidecar.checkpoints.inspect import as_checkpoint, identified
 from sidecar.checkpoints.scan import DiscoveredCheckpoint, in_folder, parent_of, written_at
 from sidecar.errors import CheckpointError, IncompleteError, RecordError
 from sidecar.protocol.codec import loads
@@ -114,6 +114,7 @@ class PinReader:
             for candidate in format_.candidates(folder, listing):
                 try:
                     inspection = format_.inspect(folder, candidate.name, step_key=self.rules.step_key)
+                    inspection = identified(folder, inspection)
                 except CheckpointError as error:
                     problems.append(error)
                     continue

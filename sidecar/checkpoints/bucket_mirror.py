@@ -1,0 +1,205 @@
+"""Show the objects below a URL as stubs in a local folder, and read an object where its stub is opened.
+
+The stub of an object is a file without content that has the object's size and time. So the code that finds, compares,
+inspects and pins checkpoints is the same for a bucket and for a directory. Content comes in blocks of 256 KiB, which
+are kept for a while, because readers of formats ask for a hundred small pieces next to each other. `files.open_file`
+opens a stub by its source, and `retention.pins.link_or_copy` fetches a whole object.
+"""
+
+import atexit
+import contextlib
+import fcntl
+import hashlib
+import os
+import shutil
+import tempfile
+import threading
+from collections import OrderedDict
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path, PurePosixPath
+from typing import BinaryIO, Final, cast
+
+from sidecar.checkpoints.object_store import ObjectStore, ObjectStoreRules, StoredObject
+from sidecar.errors import IncompleteError
+from sidecar.system.bucket_folder import FOLDERS, BucketFolder, ObjectFile
+from sidecar.system.bucket_url import split_url
+from sidecar.system.clock import Clock, SystemClock
+
+_BLOCK_BYTES: Final = 256 * 1024
+_MOST_BLOCKS: Final = 24  # 6 MiB
+_MOST_AT_ONCE: Final = 8 * _BLOCK_BYTES  # a larger piece is read without being kept
+_DEEPEST: Final = 16
+_NAMED: Final = 3  # names without a stub that are reported
+
+
+@dataclass(slots=True, kw_only=True)
+class BucketMirror:
+    """Hold the stubs of a URL, and read what they stand for.
+
+    Args:
+        folder: The folder of the stubs.
+        store: Reads the objects.
+        seconds: The time between two listings.
+        clock: The clock of this node.
+    """
+
+    folder: BucketFolder
+    store: ObjectStore
+    seconds: float = 10.0
+    clock: Clock = field(default_factory=SystemClock)
+    _objects: dict[str, StoredObject] = field(default_factory=dict)  # those with a stub, by key
+    _ignored: dict[str, str] = field(default_factory=dict)  # by key: why there is no stub
+    _listed_at: float = float("-inf")
+    _blocks: "OrderedDict[tuple[StoredObject, int], bytes]" = field(default_factory=OrderedDict)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def refresh(self) -> None:
+        """List the objects and bring the stubs up to date, if that is due. Raises `BucketError`."""
+        now = self.clock.now()
+        if now < self._listed_at + self.seconds:
+            return
+        listed = {found.key: found for found in self.store.listing()}
+        folders = {str(parent) for key in listed for parent in PurePosixPath(key).parents}
+        for key in listed.keys() & {"", *folders}:  # as consoles of buckets make them, to show a folder
+            del listed[key]
+        self._ignored = {}
+        for key in self._objects.keys() - listed.keys():
+            (self.folder / key).unlink(missing_ok=True)
+            del self._objects[key]
+        for key, found in listed.items():
+            if self._objects.get(key) != found:
+                self._show(found)
+        self._listed_at = now
+
+    def open(self, path: Path, descriptor: int) -> BinaryIO:
+        """Return a file that reads the object of the stub at `path`, which is open as `descriptor`."""
+        key = str(path.relative_to(self.folder))
+        listed, status = self._objects.get(key), os.fstat(descriptor)
+        if listed is None or (status.st_size, status.st_mtime_ns) != (listed.size, listed.modified_ns):
+            os.close(descriptor)
+            raise IncompleteError(f"{key} is being replaced")
+        fetch = partial(self.store.fetch, listed.key, listed.etag, listed.size)
+        return cast("BinaryIO", ObjectFile(descriptor, partial(self.read, listed), fetch))
+
+    def digest(self, paths: Iterable[Path]) -> str:
+        """Return the digest of a checkpoint by the names, sizes and etags of its objects. It ends in `:etag`."""
+        digest = hashlib.sha256()
+        for key in sorted(str(path.relative_to(self.folder)) for path in paths):
+            if (found := self._objects.get(key)) is None:
+                raise IncompleteError(f"{key} is being replaced")
+            digest.update(
+                f"{key}\0{found.size}\0{found.etag or found.modified_ns}\0".encode("utf-8", "surrogateescape")
+            )
+        return f"{digest.hexdigest()}:etag"
+
+    def waiting(self) -> Iterable[tuple[str, str]]:
+        """Return (key, reason) of the first objects that have no stub, and how many others there are."""
+        named = list(self._ignored.items())[:_NAMED]
+        if len(self._ignored) > len(named):
+            named.append(("…", f"{len(self._ignored) - len(named)} more names cannot be those of files"))
+        return named
+
+    def read(self, listed: StoredObject, start: int, end: int) -> bytes:
+        """Return a part of an object, in blocks that are kept for a while. Raises `BucketError`."""
+        if end - start > _MOST_AT_ONCE:
+            return self._read(listed, start, end)
+        first, last = start // _BLOCK_BYTES, -(-end // _BLOCK_BYTES)
+        known = {number: block for number in range(first, last) if (block := self._block(listed, number)) is not None}
+        missing = [number for number in range(first, last) if number not in known]
+        if missing:
+            begin = missing[0] * _BLOCK_BYTES
+            content = self._read(listed, begin, min((missing[-1] + 1) * _BLOCK_BYTES, listed.size))
+            for number in range(missing[0], missing[-1] + 1):
+                at = number * _BLOCK_BYTES - begin
+                known[number] = self._keep(listed, number, content[at : at + _BLOCK_BYTES])
+        return b"".join(known[number] for number in range(first, last))[start - first * _BLOCK_BYTES :][: end - start]
+
+    def _read(self, listed: StoredObject, start: int, end: int) -> bytes:
+        return self.store.read(listed.key, listed.etag, start, end) if end > start else b""
+
+    def _block(self, listed: StoredObject, number: int) -> bytes | None:
+        with self._lock:
+            block = self._blocks.get((listed, number))
+            if block is not None:
+                self._blocks.move_to_end((listed, number))
+        return block
+
+    def _keep(self, listed: StoredObject, number: int, block: bytes) -> bytes:
+        with self._lock:
+            self._blocks[listed, number] = block
+            while len(self._blocks) > _MOST_BLOCKS:
+                self._blocks.popitem(last=False)
+        return block
+
+    def _show(self, found: StoredObject) -> None:
+        """Make or replace the stub of an object. A key that cannot be the name of a file gets none."""
+        if (why := _why_no_name(found.key)) is None:
+            path = self.folder / found.key
+            new = path.parent / f".new-{hashlib.sha256(path.name.encode()).hexdigest()[:16]}"
+            try:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                with new.open("xb") as stub:
+                    os.ftruncate(stub.fileno(), found.size)
+                    os.utime(stub.fileno(), ns=(found.modified_ns, found.modified_ns))
+                new.rename(path)
+            except OSError as error:
+                why = f"it cannot be shown as a file: {error.strerror}"
+                with contextlib.suppress(OSError):
+                    new.unlink()
+        if why is None:
+            self._objects[found.key] = found
+        else:
+            self._ignored[found.key[:100]] = why
+            self._objects.pop(found.key, None)
+
+
+def mirror_of(folder: BucketFolder, rules: ObjectStoreRules, seconds: float, clock: Clock) -> BucketMirror:
+    """Create the folder of a URL, and return what supplies it. Nothing is sent yet.
+
+    Raises `SettingsError` if there are no credentials, or obstore is not installed.
+    """
+    scheme, bucket, prefix = split_url(folder.url)
+    store = ObjectStore(scheme=scheme, bucket=bucket, prefix=prefix, rules=rules, clock=clock)
+    store.open()
+    _make(folder)
+    return BucketMirror(folder=folder, store=store, seconds=seconds, clock=clock)
+
+
+def _why_no_name(key: str) -> str | None:
+    """Return why a key cannot be the name of a file in a folder; None if it can."""
+    parts = key.split("/")
+    if len(parts) > _DEEPEST:
+        return f"it has more than {_DEEPEST} folders"
+    if any(part in ("", ".", "..") for part in parts) or not key.isprintable():
+        return "it is not the name of a file"
+    return None
+
+
+def _make(folder: BucketFolder) -> None:
+    """Create the folder of the stubs until this process ends, and remove those of processes that were killed."""
+    for other in Path(tempfile.gettempdir()).glob(f"{FOLDERS}*"):
+        if (lock := _locked(other)) is not None:
+            shutil.rmtree(other, ignore_errors=True)
+            os.close(lock)
+    folder.mkdir(mode=0o700)
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    fcntl.flock(descriptor, fcntl.LOCK_EX)  # held until the process ends
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+
+
+def _locked(folder: Path) -> int | None:
+    """Return the descriptor of a folder whose process has ended; None if that lives, or is another user's."""
+    try:
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        if os.fstat(descriptor).st_uid == os.getuid():
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return descriptor
+    except OSError:
+        pass
+    os.close(descriptor)
+    return None
