@@ -87,8 +87,9 @@ class Catalog:
 
         self._corrupt: list[Settlement] = []  # given up and not reported yet
         self._directory = directory("")
-        sweep_seconds = rules.full_sweep_seconds
-        self._subfolders = Subfolders(self._directory, directory, never=never, full_sweep_seconds=sweep_seconds)
+        self._subfolders = Subfolders(
+            root=self._directory, new=directory, never=never, full_sweep_seconds=rules.full_sweep_seconds
+        )
         self._subfolder_hint = SubfolderHint(self._root, never, calls, clock)
         self._known = KnownCheckpoints(compares_names=rules.step_pattern is None)
 
@@ -183,8 +184,7 @@ def _in_root(hints: Collection[str]) -> set[str]:
 class KnownCheckpoints:
     """Merge the checkpoints that each scan reads in the directory and in the pins.
 
-    Args:
-        compares_names: Whether steps in names are found by a comparison of all names. False if the user set a pattern.
+    `compares_names`: whether steps in names are found by a comparison of all names. False if the user set a pattern.
     """
 
     def __init__(self, *, compares_names: bool) -> None:

@@ -132,8 +132,8 @@ class CheckpointDirectory:
         self._calls = calls
         self._progress = progress
         self._index = DirectoryIndex(
-            reader.top,
-            partial(group_of, marker=self._decider.rules.marker, formats=self._decider.rules.looked_for),
+            root=reader.top,
+            group_of=partial(group_of, marker=self._decider.rules.marker, formats=self._decider.rules.looked_for),
             below=self._decider.below,
             full_sweep_seconds=self._decider.rules.full_sweep_seconds,
             clock=clock,

@@ -15,6 +15,7 @@ import os
 import stat
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
@@ -38,47 +39,31 @@ _LISTING_SHARE: Final = 1000
 Times = tuple[int, int]
 
 
+@dataclass(eq=False, kw_only=True)
 class DirectoryIndex:
-    """Hold the names in a directory that may belong to checkpoints, by group of files.
+    """Hold the names in a directory that may belong to checkpoints, by group of files."""
 
-    Args:
-        root: The checkpoint directory, which may not exist yet.
-        group_of: Returns the group of a file by its name; None if the file belongs to no group.
-        below: The path from `root` of the folder that is indexed. No link in that path is followed.
-        full_sweep_seconds: All files are compared again within this time.
-        clock: The clock of this node.
-    """
-
-    def __init__(
-        self,
-        root: Path,
-        group_of: Callable[[str], FileGroup | None],
-        *,
-        below: str = "",
-        full_sweep_seconds: float,
-        clock: Clock,
-    ) -> None:
-        self._root = root
-        self._below = below
-        self._group_of = group_of
-        self._full_sweep_seconds = full_sweep_seconds
-        self._clock = clock
-        self._inodes: dict[str, int] = {}  # by name, as listed
-        self._members: dict[FileGroup, tuple[str, ...]] = {}  # names by group
-        self._identity: tuple[int, int] | None = None
-        self._changed: tuple[Times, float] | None = None  # (the directory's times, when they were first seen)
-        self._listed: tuple[Times, float, float] | None = None  # the last listing: (times, begun at, seconds it took)
-        self._uncompared: list[FileGroup] = []  # groups that are still to be compared in this round
-        self._pending: set[FileGroup] = set()  # groups that changed: they stay here if listing fails midway
-        self._compared_at = float("-inf")
+    root: Path  # the checkpoint directory, which may not exist yet
+    group_of: Callable[[str], FileGroup | None]  # returns the group of a file by its name; None if it belongs to none
+    below: str = ""  # the path from `root` of the folder that is indexed. No link in that path is followed.
+    full_sweep_seconds: float  # all files are compared again within this time
+    clock: Clock
+    _inodes: dict[str, int] = field(default_factory=dict)  # by name, as listed
+    _members: dict[FileGroup, tuple[str, ...]] = field(default_factory=dict)  # names by group
+    _identity: tuple[int, int] | None = None
+    _changed: tuple[Times, float] | None = None  # (the directory's times, when they were first seen)
+    _listed: tuple[Times, float, float] | None = None  # the last listing: (times, begun at, seconds it took)
+    _uncompared: list[FileGroup] = field(default_factory=list)  # groups still to be compared in this round
+    _pending: set[FileGroup] = field(default_factory=set)  # groups that changed: they stay here if listing fails midway
+    _compared_at: float = float("-inf")
 
     @contextlib.contextmanager
     def open(self) -> Iterator[int]:
         """Open the directory and yield its descriptor. On NFS this refreshes the cached times. Raises OSError."""
         with contextlib.ExitStack() as stack:
-            opened = stack.enter_context(open_folder(self._root))
-            if self._below:
-                opened = stack.enter_context(opened.folder(self._below))
+            opened = stack.enter_context(open_folder(self.root))
+            if self.below:
+                opened = stack.enter_context(opened.folder(self.below))
             yield opened.descriptor
 
     def forget(self) -> None:
@@ -121,9 +106,9 @@ class DirectoryIndex:
 
     def to_compare(self, now: float) -> Iterator[FileGroup]:
         """Yield the groups whose files are to be compared in this sweep."""
-        seconds = min(max(0.0, now - self._compared_at), self._full_sweep_seconds)
+        seconds = min(max(0.0, now - self._compared_at), self.full_sweep_seconds)
         self._compared_at = now
-        left = max(_FILES_PER_SWEEP, len(self._inodes) * seconds / self._full_sweep_seconds)
+        left = max(_FILES_PER_SWEEP, len(self._inodes) * seconds / self.full_sweep_seconds)
         if not self._uncompared:
             self._uncompared = list(self._members)
         while self._uncompared and left > 0:
@@ -138,11 +123,11 @@ class DirectoryIndex:
         """
         if self._listed is not None:
             listed, at, _ = self._listed
-            if listed == times and at >= since + _COARSE_SECONDS and now < at + self._full_sweep_seconds:
+            if listed == times and at >= since + _COARSE_SECONDS and now < at + self.full_sweep_seconds:
                 return
-        begin, self._listed = self._clock.now(), None
+        begin, self._listed = self.clock.now(), None
         if self._read_names(descriptor):
-            self._listed = times, now, self._clock.now() - begin
+            self._listed = times, now, self.clock.now() - begin
 
     def _is_listing_slow(self, now: float, *, is_awaited: bool) -> bool:
         """Return whether the directory should be listed later, because the last listing took long.
@@ -158,7 +143,7 @@ class DirectoryIndex:
         Return whether the listing is whole: whether the filesystem distinguished folders from files for all names.
         """
         seen, is_whole = list[str](), True
-        inodes, group_of = self._inodes, self._group_of
+        inodes, group_of = self._inodes, self.group_of
         with os.scandir(descriptor) as entries:
             for entry in entries:
                 name, inode = entry.name, entry.inode()
@@ -194,7 +179,7 @@ class DirectoryIndex:
                     self._listed = None
                     changed |= self._groups_with(name)
                 continue
-            group: FileGroup | None = _folder_group(name) if stat.S_ISDIR(status.st_mode) else self._group_of(name)
+            group: FileGroup | None = _folder_group(name) if stat.S_ISDIR(status.st_mode) else self.group_of(name)
             if group is not None:
                 changed |= self._add(name, status.st_ino, group)
         return changed
@@ -225,7 +210,7 @@ class DirectoryIndex:
 
     def _groups_with(self, name: str) -> set[FileGroup]:
         """Return the indexed groups that a name may belong to, as a folder or as a file."""
-        return {group for group in (name, self._group_of(name)) if group is not None and group in self._members}
+        return {group for group in (name, self.group_of(name)) if group is not None and group in self._members}
 
 
 def _folder_group(name: str) -> str | None:

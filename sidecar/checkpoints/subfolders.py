@@ -7,6 +7,7 @@ the scan of the others. Links are not entered.
 
 import errno
 from collections.abc import Callable, Collection, Iterable, Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
@@ -26,27 +27,21 @@ _WATCHED: Final = 4
 _GONE: Final = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)  # the last two: a file or a link replaced the folder
 
 
+@dataclass(eq=False, kw_only=True)
 class Subfolders:
     """Hold the sub-folders of the checkpoint directory, and decide which of them each scan reads."""
 
-    def __init__(
-        self,
-        root: CheckpointDirectory,  # the checkpoint directory, above all sub-folders
-        new: Callable[[str], CheckpointDirectory],  # creates the directory of a path from `root`
-        *,
-        never: str | None = None,  # the path of the sub-folder that holds the state, in which nothing is a checkpoint
-        full_sweep_seconds: float,  # every sub-folder is scanned again within this time
-    ) -> None:
-        self._root = root
-        self._new = new
-        self._never = never
-        self._full_sweep_seconds = full_sweep_seconds
-        self._directories: dict[str, CheckpointDirectory] = {}  # by path; the one that changed last is the last
-        self._inner: dict[str, set[str]] = {}  # by path: the paths of the sub-folders directly in it
-        self._unscanned: list[str] = []  # paths that are still to be scanned in this round
-        self._swept_at = float("-inf")
-        self._unreadable: dict[str, str] = {}  # by path: why it cannot be read
-        self._left_out: dict[str, str] = {}  # by path: how many of the sub-folders directly in it are not scanned
+    root: CheckpointDirectory  # the checkpoint directory, above all sub-folders
+    new: Callable[[str], CheckpointDirectory]  # creates the directory of a path from `root`
+    never: str | None = None  # the path of the sub-folder that holds the state, in which nothing is a checkpoint
+    full_sweep_seconds: float  # every sub-folder is scanned again within this time
+    _directories: dict[str, CheckpointDirectory] = field(default_factory=dict)  # by path; the one changed last is last
+    _inner: dict[str, set[str]] = field(default_factory=dict)  # by path: the paths of the sub-folders directly in it
+    _unscanned: list[str] = field(default_factory=list)  # paths that are still to be scanned in this round
+    _swept_at: float = float("-inf")
+    _unreadable: dict[str, str] = field(default_factory=dict)  # by path: why it cannot be read
+    # By path: how many of the sub-folders directly in it are not scanned
+    _left_out: dict[str, str] = field(default_factory=dict)
 
     def scan(self, now: float, hints: Collection[str] | None, *, sweep: bool) -> None:
         """Scan the sub-folders that may have changed. The root must have been scanned before.
@@ -54,7 +49,7 @@ class Subfolders:
         `hints`: paths from the root that file events reported; None: there are no events. `sweep`: whether some other
         sub-folders are scanned, too.
         """
-        due = self._enter("", self._root)
+        due = self._enter("", self.root)
         hinted = _by_folder(hints or ())
         due += [path for path in self._directories if path in hinted or self._directories[path].is_due(now)]
         if sweep or hints is None:
@@ -89,7 +84,7 @@ class Subfolders:
 
     def _enter(self, above: str, directory: CheckpointDirectory) -> list[str]:
         """Update the sub-folders of the directory at the path `above`, and return the paths of new ones."""
-        existing = {in_folder(above, name) for name in directory.folders} - {self._never}
+        existing = {in_folder(above, name) for name in directory.folders} - {self.never}
         inner = self._inner.setdefault(above, set())
         for path in inner - existing:
             self._leave(path)
@@ -100,7 +95,7 @@ class Subfolders:
             reason = f"{len(new) - room} sub-folders are not scanned: there are more than {MOST_FOLDERS}"
             self._left_out[above or "."] = reason
         for path in (entered := new[:room]):
-            self._directories[path] = self._new(path)
+            self._directories[path] = self.new(path)
             inner.add(path)
         return entered
 
@@ -132,9 +127,9 @@ class Subfolders:
     def _in_sweep(self, now: float) -> list[str]:
         """Return the paths to scan in this sweep: those that changed last, and the next ones of this round."""
         paths = list(self._directories)
-        seconds = min(max(0.0, now - self._swept_at), self._full_sweep_seconds)
+        seconds = min(max(0.0, now - self._swept_at), self.full_sweep_seconds)
         self._swept_at = now
-        share = max(_FOLDERS_PER_SWEEP, int(len(paths) * seconds / self._full_sweep_seconds))
+        share = max(_FOLDERS_PER_SWEEP, int(len(paths) * seconds / self.full_sweep_seconds))
         if not self._unscanned:
             self._unscanned = paths
         turn, self._unscanned = self._unscanned[-share:], self._unscanned[:-share]

@@ -104,9 +104,7 @@ class PosixStorage:
     The path of the root is trusted. Other users may write below it. So each folder is opened by its name in the folder
     above it, no link is followed, and only regular files are read. A file of any other type is an error at once.
 
-    Args:
-        root: The folder.
-        on_answer: Called whenever the storage has answered a request.
+    `on_answer`: called whenever the storage has answered a request.
     """
 
     def __init__(self, root: Path, on_answer: Callable[[], None] = lambda: None) -> None:

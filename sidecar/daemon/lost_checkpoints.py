@@ -50,9 +50,8 @@ class ScanChange:
 class LostCheckpoints:
     """Remember the checkpoints that are gone. Times are seconds of this node's clock.
 
-    Args:
-        vanished_after_seconds: A checkpoint has vanished once it is missing in every scan for so many seconds.
-        given_up: Settlements of checkpoints that this node gave up and the journal has not settled yet.
+    `vanished_after_seconds`: a checkpoint has vanished once it is missing in every scan for so many seconds.
+    `given_up`: settlements of checkpoints that this node gave up and the journal has not settled yet.
     """
 
     vanished_after_seconds: float = 60.0

@@ -59,8 +59,7 @@ class BatchDependence:
 
     The findings of an evaluation hold for later ones: a later checkpoint may hide them.
 
-    Args:
-        names: All metrics that may depend on the batches. `MODEL`, `LABELS` and `UNTESTED` are added.
+    `names`: all metrics that may depend on the batches. `MODEL`, `LABELS` and `UNTESTED` are added.
     """
 
     def __init__(self, names: Iterable[str]) -> None:

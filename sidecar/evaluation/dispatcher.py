@@ -33,10 +33,7 @@ _return_free_memory: Final = getattr(ctypes.CDLL(None), "malloc_trim", None) if 
 class Dispatcher:
     """Carry out commands, one at a time.
 
-    Args:
-        framework: The backend.
-        report: Sends a report to the daemon.
-        files: Knows from which files the data were read. None: nothing is known.
+    `report`: sends a report to the daemon. `files`: knows from which files the data were read. None: nothing is known.
     """
 
     def __init__(self, framework: Backend, report: Callable[[Report], None], files: OpenedFiles | None = None) -> None:

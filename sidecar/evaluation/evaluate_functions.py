@@ -41,9 +41,7 @@ _LARGEST: Final = 2**31 - 1  # the largest seed that TensorFlow takes
 class EvaluateFunctions:
     """Call the functions of one task on one rank, and turn what they return into states and numbers.
 
-    Args:
-        task: The task.
-        shard: This rank, and the number of ranks.
+    `shard`: this rank, and the number of ranks.
     """
 
     def __init__(self, task: Task, shard: Shard) -> None:

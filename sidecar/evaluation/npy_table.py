@@ -24,8 +24,7 @@ from sidecar.system.durable import sync_file
 class NpyTable:
     """Write the columns that one worker saves of one eval set.
 
-    Args:
-        folder: Folder of the files; created with the first rows.
+    `folder`: folder of the files; created with the first rows.
     """
 
     def __init__(self, folder: Path) -> None:

@@ -34,9 +34,8 @@ _DRAWN: Final = "batches with random numbers"  # name of a state
 class RandomDraws:
     """Run batches with seeded generators if the user's code draws random numbers.
 
-    Args:
-        seed: Seeds the generators for one batch, as `seed` does.
-        generators: Returns the states of these generators, as `generators` does.
+    `seed`: seeds the generators for one batch, as `seed` does. `generators`: returns the states of these generators, as
+    `generators` does.
     """
 
     def __init__(self, seed: Callable[[str, str, int | bytes], Any], generators: Callable[[], tuple[Any, ...]]) -> None:

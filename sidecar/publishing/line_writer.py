@@ -20,9 +20,8 @@ _END_SECONDS: Final = 2.0  # for the last lines, before the process ends
 class LineWriter:
     """Write whole lines from all threads, and never raise: a full disk must not stop the daemon.
 
-    Args:
-        stream: The stream. One without a descriptor, such as a text in memory, is written directly.
-        lost: Returns the line that tells how many lines were lost, because nobody took them.
+    `stream`: the stream. One without a descriptor, such as a text in memory, is written directly. `lost`: returns the
+    line that tells how many lines were lost, because nobody took them.
     """
 
     def __init__(self, stream: TextIO, lost: Callable[[int], str]) -> None:

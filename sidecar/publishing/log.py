@@ -86,11 +86,8 @@ def entry_logged(
 
     A plan that only settles checkpoints gets no line, because an entry for each of these checkpoints follows.
 
-    Args:
-        log: The logger.
-        entry: The entry.
-        best: The best evaluation so far, by eval set and metric.
-        log_of: Returns the log file of the worker of this node that took part in a plan, or None.
+    `best`: the best evaluation so far, by eval set and metric. `log_of`: returns the log file of the worker of this
+    node that took part in a plan, or None.
     """
     if isinstance(entry, Plan):
         if entry.checkpoint is not None and entry.members is not None:

@@ -20,9 +20,8 @@ class CacheBudget:
 class Cache:
     """Cache all batches of one eval set that this rank evaluates, or no batches if they do not all fit.
 
-    Args:
-        budget: Bytes that are left; the caches of all eval sets share them.
-        arrays: Returns the arrays that a batch consists of.
+    `budget`: bytes that are left; the caches of all eval sets share them. `arrays`: returns the arrays that a batch
+    consists of.
     """
 
     def __init__(self, budget: CacheBudget, arrays: Callable[[Batch], Iterable[NDArray[Any]]]) -> None:

@@ -48,9 +48,8 @@ _SHARE: Final = 0.02
 class SampleCheck:
     """Compare a batch with its first reading: the first one of the set or, if batches are listed, one of their sample.
 
-    Args:
-        source: Opens the data. The first batch is read at once.
-        digest_of: Returns the digest of the content of a batch.
+    `source`: opens the data. The first batch is read at once. `digest_of`: returns the digest of the content of a
+    batch.
 
     Attributes:
         first: Digest of the first batch; None if there is none.
@@ -158,10 +157,9 @@ class EvalSetReader:
     def leave_to_first(self, reason: str, check: Callable[[int, int], None] | None = None) -> None:
         """Give all batches to rank 0, in order, and none to the other ranks; a stream that was read is read again.
 
-        Args:
-            reason: Completes "the set divides itself, and …" in the message for such a set.
-            check: Called with number and size of each batch that is read. It raises `EvaluationError` for a batch that
-                cannot be evaluated in this way.
+        `reason`: completes "the set divides itself, and …" in the message for such a set. `check`: called with number
+        and size of each batch that is read. It raises `EvaluationError` for a batch that cannot be evaluated in this
+        way.
 
         Raises:
             EvaluationError: The set divides itself.

@@ -35,9 +35,7 @@ class ThirdPart:
 
     All ranks look at the same batches, so that they decide alike.
 
-    Args:
-        eval_set: Name of the eval set.
-        remedy: What to write if the third part is no weight.
+    `eval_set`: name of the eval set. `remedy`: what to write if the third part is no weight.
     """
 
     def __init__(self, eval_set: str, remedy: str) -> None:

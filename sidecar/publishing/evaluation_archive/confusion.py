@@ -33,9 +33,7 @@ Matrix = list[list[float]]
 def matrices(result: Result, saved: Iterable[bytes]) -> list[dict[str, Any]]:
     """Return the confusion matrices of a result: eval set, metric, names of the classes, and a row for each actual one.
 
-    Args:
-        result: The result, which names the classes.
-        saved: The file `states.json` of every rank. One at a time is held.
+    `result`: the result, which names the classes. `saved`: the file `states.json` of every rank. One at a time is held.
     """
     if not result.classes or len(result.examples) > _MOST_EVAL_SETS:
         return []

@@ -9,7 +9,7 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any, Final, TypeVar
 
 from sidecar.coordination.closed_plan import read_closed
@@ -50,33 +50,28 @@ class _Known:
         return self.entries[-1].plan.run if self.entries else None
 
 
+_NOTHING: Final = _Known()
+
+
+@dataclass(eq=False)
 class ArchiveReader:
-    """Read the past of a run when somebody asks for it. The daemon's loop calls `update`.
+    """Read the past of a run when somebody asks for it. The daemon's loop calls `update`."""
 
-    Args:
-        storage: The state directory of the run.
-        log_of: Returns the log file of a worker of this node, for a failed plan.
-        now: Returns seconds of a monotonic clock.
-    """
-
-    def __init__(
-        self,
-        storage: Storage,
-        *,
-        log_of: Callable[[Closed], str | None] = lambda _: None,
-        now: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._storage, self.log_of, self._now = storage, log_of, now
-        self._changed = threading.Condition()  # guards all fields below; nobody holds it while storage is read
-        self._known = self._followed = _Known()  # the latter: what the thread has added
-        self._archive: ArchivedEvaluations | None = None  # None: nobody asked
-        self._run: str | None = None
-        self._through = 0
-        self._whole = False  # the journal was read to its end once
-        self._failing: str | None = None
-        self._asked_at = 0.0
-        self._wanted: OrderedDict[int, None] = OrderedDict()
-        self._details: OrderedDict[int, dict[str, Any] | None] = OrderedDict()  # None: there is no such evaluation
+    storage: Storage  # the state directory of the run
+    log_of: Callable[[Closed], str | None] = lambda _: None  # returns the log file of a worker of this node
+    now: Callable[[], float] = time.monotonic
+    # Guards all fields below; nobody holds it while storage is read
+    _changed: threading.Condition = field(default_factory=threading.Condition)
+    _known: _Known = field(default_factory=lambda: _NOTHING)
+    _followed: _Known = field(default_factory=lambda: _NOTHING)  # what the thread has added
+    _archive: ArchivedEvaluations | None = None  # None: nobody asked
+    _run: str | None = None
+    _through: int = 0
+    _whole: bool = False  # the journal was read to its end once
+    _failing: str | None = None
+    _asked_at: float = 0.0
+    _wanted: OrderedDict[int, None] = field(default_factory=OrderedDict)
+    _details: OrderedDict[int, dict[str, Any] | None] = field(default_factory=OrderedDict)  # None: no such evaluation
 
     def update(self, _: Status, history: JournalState) -> None:
         """Note what the loop knows. Never waits for storage."""
@@ -120,7 +115,7 @@ class ArchiveReader:
 
     def _begin(self) -> ArchivedEvaluations:
         """Return the evaluations that were read, and start the thread unless it runs. The caller holds the lock."""
-        self._asked_at = self._now()
+        self._asked_at = self.now()
         if self._archive is None:
             # The thread reads these at once. Before they are set, it would take what was forgotten for read.
             self._archive, self._through, self._whole, self._failing = ArchivedEvaluations(), 0, False, None
@@ -158,7 +153,7 @@ class ArchiveReader:
 
     def _forgets(self) -> bool:
         """Forget everything if nobody asked for long; return whether it did. The caller holds the lock."""
-        if self._now() - self._asked_at < _IDLE_SECONDS:
+        if self.now() - self._asked_at < _IDLE_SECONDS:
             return False
         self._archive = None
         self._details.clear()
@@ -172,8 +167,8 @@ class ArchiveReader:
         archive, history = ArchivedEvaluations(), JournalState(log=EntryLog(keep=1))
         with self._changed:
             self._archive, self._through, self._run = archive, 0, None
-        if (run := read_run(self._storage)) is not None:
-            self._run, journal = run, Journal(self._storage, run)
+        if (run := read_run(self.storage)) is not None:
+            self._run, journal = run, Journal(self.storage, run)
             while records := journal.read_new(_RECORDS):
                 entries = [entry for record in records for entry in history.apply(record)]
                 with self._changed:
@@ -216,7 +211,7 @@ class ArchiveReader:
     def _details_of(self, number: int) -> dict[str, Any] | None:
         """Return the details of a plan; None if its records are missing or damaged. Raises `StorageError`."""
         try:
-            closed = read_closed(self._storage, number, self._run)
+            closed = read_closed(self.storage, number, self._run)
         except (RecordError, StorageLostError):
             return None
         if closed is None or closed.plan.checkpoint is None:
@@ -238,7 +233,7 @@ class ArchiveReader:
     def _is_empty(self, folder: str) -> bool:
         """Return whether nothing is in a folder, or it is not there; False if that cannot be read."""
         try:
-            return not self._storage.names(folder)
+            return not self.storage.names(folder)
         except SidecarError:
             return False
 
@@ -249,7 +244,7 @@ class ArchiveReader:
             return
         for folder in result.saves:
             try:
-                content = self._storage.read(f"{folder}/states.json")
+                content = self.storage.read(f"{folder}/states.json")
             except SidecarError as error:
                 raise _NoStatesError from error
             if content is None:

@@ -28,8 +28,7 @@ _HOST: Final = re.compile(r"(?:\[(?P<v6>[0-9A-Fa-f:.%a-z]+)\]|(?P<name>[A-Za-z0-
 class Hosts:
     """Hold the names under which clients may address this daemon.
 
-    Args:
-        names: Names, or globs such as `*.example.com`, from the settings.
+    `names`: names, or globs such as `*.example.com`, from the settings.
     """
 
     def __init__(self, names: Iterable[str]) -> None:

@@ -39,9 +39,8 @@ class _UnusableParameterError(ValueError):
 class PageViews:
     """Answer the requests of the status page.
 
-    Args:
-        status: Returns the content of /api/status. The value is replaced as a whole, and never changed in place.
-        archive: Answers questions about all evaluations.
+    `status`: returns the content of /api/status. The value is replaced as a whole, and never changed in place.
+    `archive`: answers questions about all evaluations.
     """
 
     def __init__(self, status: Callable[[], dict[str, Any]], archive: ArchiveReader) -> None:

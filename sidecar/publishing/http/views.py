@@ -54,9 +54,8 @@ CONTENT_SECURITY_POLICY: Final = (
 class Request(BaseHTTPRequestHandler):
     """Parse one request head in memory, with the parser of the standard library.
 
-    Args:
-        head: The request line and the headers, with the empty line that ends them.
-        added: Headers of the answer, in addition to the usual ones or in their place.
+    `head`: the request line and the headers, with the empty line that ends them. `added`: headers of the answer, in
+    addition to the usual ones or in their place.
     """
 
     default_request_version = "HTTP/1.0"  # so that a refusal always has a status line

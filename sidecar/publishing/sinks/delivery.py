@@ -69,9 +69,7 @@ PlacedEntry = tuple[Place, Entry]
 class WaitingEvents:
     """Find the events behind a place of the journal, oldest first. Only the first `MOST` are in memory.
 
-    Args:
-        storage: The state directory of the run.
-        takes: The classes of the events.
+    `storage`: the state directory of the run. `takes`: the classes of the events.
     """
 
     def __init__(self, storage: Storage, takes: frozenset[type]) -> None:

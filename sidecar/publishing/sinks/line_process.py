@@ -30,9 +30,8 @@ class NoAnswerError(SidecarError):
 class LineProcess:
     """Ask a process that answers each line of JSON with one line. One thread uses it.
 
-    Args:
-        module: The module that the process runs. It reads from standard input, and ends when that ends.
-        variables: Variables that the process gets in addition to those of the daemon.
+    `module`: the module that the process runs. It reads from standard input, and ends when that ends. `variables`:
+    variables that the process gets in addition to those of the daemon.
     """
 
     def __init__(self, module: str, variables: Mapping[str, str]) -> None:

@@ -29,9 +29,8 @@ _MERGE: Final[dict[str, Callable[..., Any]]] = {"sum": np.add, "max": np.maximum
 class KerasMetric:
     """Give one metric of Keras an identity, mergeable states and final numbers.
 
-    Args:
-        metric: The metric. It must have been updated once, so that its variables exist.
-        label: A name for messages. The default is made of name and class of the metric.
+    `metric`: the metric. It must have been updated once, so that its variables exist. `label`: a name for messages. The
+    default is made of name and class of the metric.
     """
 
     def __init__(self, metric: Any, label: str | None = None) -> None:
@@ -160,9 +159,8 @@ class KerasMetric:
     def numbers(self, states: SetStates, shown: str) -> dict[str, float]:
         """Return the final numbers by name: a mean is divided in float64, other numbers come from `result()` of Keras.
 
-        Args:
-            states: The states over all batches.
-            shown: The name of a single number. Several numbers have their own names, or `shown` and their index.
+        `states`: the states over all batches. `shown`: the name of a single number. Several numbers have their own
+        names, or `shown` and their index.
         """
         sums = self.totals(states)
         if self.divides:

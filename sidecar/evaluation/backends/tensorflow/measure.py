@@ -109,11 +109,8 @@ class Measurement(Protocol):
     ) -> set[str]:
         """Return the names of metrics that depend on the division of a batch, if its predictions do not.
 
-        Args:
-            whole: The batch.
-            halves: Its halves.
-            predictions: The predictions for the batch.
-            of_halves: Those for the halves, if they are known; they are used where rows are not examples.
+        `predictions`: the predictions for the batch. `of_halves`: those for the halves, if they are known; they are
+        used where rows are not examples.
         """
 
     def contents(self, outputs: Any) -> list[str]:

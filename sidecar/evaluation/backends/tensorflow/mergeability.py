@@ -85,9 +85,8 @@ def have_same_rows(batch: Any) -> bool:
 def divided(batch: Any) -> tuple[Any, Any, Any]:
     """Return a batch and its two parts; if it has a single example, return it twice as the batch, and as both parts.
 
-    Args:
-        batch: A nested structure of tensors (n, …), which may be ragged or sparse, or `None`. The masks that Keras
-            attaches to tensors are dropped.
+    `batch`: a nested structure of tensors (n, …), which may be ragged or sparse, or `None`. The masks that Keras
+    attaches to tensors are dropped.
     """
     tensors = map_tensors(tf.identity, batch)
     examples = next(int(tensor.shape[0]) for tensor in tf.nest.flatten(tensors) if tensor is not None)
@@ -123,9 +122,8 @@ def without_padding(batch: Any, spec: Any) -> Any:
     Tensors (n, T, …) are cut to the longest example. The ends of examples are padding if all of them hold the same
     value more than once.
 
-    Args:
-        batch: A part of a batch: a nested structure of tensors.
-        spec: The structure of batches, as nested `tf.TypeSpec`s. Only axis 1 may have an unknown size.
+    `batch`: a part of a batch: a nested structure of tensors. `spec`: the structure of batches, as nested
+    `tf.TypeSpec`s. Only axis 1 may have an unknown size.
     """
     tensors, specs = tf.nest.flatten(batch), tf.nest.flatten(spec)
     lengths: dict[int, int] = {}  # from the size of the axis in the batch to the longest example

@@ -16,9 +16,7 @@ from sidecar.evaluation.task import Task, call
 def make_model(task: Task, *, trusts: bool) -> Any:
     """Build the model of a task.
 
-    Args:
-        task: The task.
-        trusts: Whether stored graphs are trusted. Only then a task may have no model.
+    `trusts`: whether stored graphs are trusted. Only then a task may have no model.
 
     Returns:
         The model, or `None` if the task has none.

@@ -12,8 +12,7 @@ from sidecar.evaluation.backends.tensorflow.layer_tables import settings_of, tab
 class NonVariableState:
     """Hold digests of the tables and settings of all layers of one model, from the last time that they were read.
 
-    Args:
-        model: The built model; `None` if there is no model, and so no such state.
+    `model`: the built model; `None` if there is no model, and so no such state.
     """
 
     def __init__(self, model: Any) -> None:

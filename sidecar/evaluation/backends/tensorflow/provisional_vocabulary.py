@@ -20,8 +20,7 @@ _NUMBER: Final = -(2**31) + 11
 class ProvisionalVocabularies:
     """Give a vocabulary to the layers of a model that have none, and require that restores replace it.
 
-    Args:
-        model: The model, which need not be built; `None` if there is none.
+    `model`: the model, which need not be built; `None` if there is none.
     """
 
     def __init__(self, model: Any) -> None:

@@ -23,11 +23,7 @@ _LARGEST: Final = 2**31 - 1  # the largest value that every kind of generator ac
 
 
 class Randomness:
-    """Seed the generators from which a model draws.
-
-    Args:
-        model: A built model.
-    """
+    """Seed the generators from which a model draws. `model`: a built model."""
 
     def __init__(self, model: Any) -> None:
         self._model = model
@@ -44,8 +40,7 @@ class Randomness:
     def check(self, evaluate: Callable[[], Any]) -> None:
         """Evaluate a first batch several times, and raise `EvaluationError` unless equal seeds give equal bits.
 
-        Args:
-            evaluate: Evaluates the batch. Returns its predictions and states, as a nested structure of tensors.
+        `evaluate`: evaluates the batch. Returns its predictions and states, as a nested structure of tensors.
         """
         evaluate()  # some generators are created only when the model draws for the first time
         first = self._seeded(0, evaluate)

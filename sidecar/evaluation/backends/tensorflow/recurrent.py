@@ -19,8 +19,7 @@ from sidecar.evaluation.backends.tensorflow.libraries import class_named, is_ker
 class RecurrentStates:
     """Read and set the states of all such layers of a model, at any depth. Most models have no such layers.
 
-    Args:
-        model: A model that was called once, so that its layers have their states.
+    `model`: a model that was called once, so that its layers have their states.
     """
 
     def __init__(self, model: Any) -> None:

@@ -28,9 +28,7 @@ def is_saved_model(path: str) -> bool:
 class SavedGraph:
     """Call the signature of a SavedModel like a model, with the inputs of a batch.
 
-    Args:
-        path: The SavedModel's folder.
-        signature: Name of the function to call.
+    `path`: the SavedModel's folder. `signature`: name of the function to call.
 
     Raises:
         EvaluationError: `mismatch` if it cannot be loaded or has no such signature, `corrupt` if its bytes contradict
@@ -55,10 +53,8 @@ class SavedGraph:
     def __call__(self, x: Any, *, training: bool = False) -> Any:
         """Return the signature's only output, or a dict of its outputs.
 
-        Args:
-            x: A tensor (n, …) for a signature of one input, else a dict of tensors by the names of its inputs. Other
-                tensors in the dict are left out.
-            training: Ignored: the behaviour of a signature was fixed when it was saved.
+        `x`: a tensor (n, …) for a signature of one input, else a dict of tensors by the names of its inputs. Other
+        tensors in the dict are left out. `training`: ignored: the behaviour of a signature was fixed when it was saved.
         """
         del training
         try:

@@ -34,9 +34,8 @@ _DIVIDED: Final = (0, 1, 2, 4)
 class SetChecks:
     """Check the evaluations of one eval set on one rank.
 
-    Args:
-        name: The name of the eval set.
-        first: A batch that is the first one on all ranks, unless the set divides itself.
+    `name`: the name of the eval set. `first`: a batch that is the first one on all ranks, unless the set divides
+    itself.
     """
 
     def __init__(self, name: str, first: Batch) -> None:

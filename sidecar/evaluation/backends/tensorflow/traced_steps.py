@@ -20,9 +20,8 @@ from sidecar.evaluation.task import Task
 class TracedSteps:
     """Create and find the steps of one task by the structure of their batches.
 
-    Args:
-        task: The task that the steps evaluate.
-        model: The built model of the task; `None` if only stored graphs are evaluated.
+    `task`: the task that the steps evaluate. `model`: the built model of the task; `None` if only stored graphs are
+    evaluated.
     """
 
     def __init__(self, task: Task, model: Any) -> None:

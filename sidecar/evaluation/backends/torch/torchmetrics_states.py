@@ -34,9 +34,7 @@ _WORD: Final = 8
 class MetricStates:
     """Read, merge and load the states of a metric, and of the metrics that it wraps.
 
-    Args:
-        label: Describes the metric in messages.
-        metric: A metric of torchmetrics.
+    `label`: describes the metric in messages. `metric`: a metric of torchmetrics.
 
     Raises:
         EvaluationError: The metric has no states, or states that cannot be merged exactly.
