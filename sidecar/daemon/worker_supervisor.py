@@ -35,8 +35,8 @@ class WorkerSupervisor:
     task: str | None = None  # digest of its code, once it was checked
     numerics: NumericProfiles = field(default_factory=NumericProfiles)
     failure: SidecarError | None = None  # why this daemon must end
-    _failures: int = 0
-    _fill_at: float = 0.0
+    failures: int = 0  # processes in a row that never served
+    fill_at: float = 0.0  # no process starts before that time
     _worked_at: float = 0.0  # when there was last a checkpoint to evaluate
     _holds: bool = True  # whether the slots may have machines of a cluster
 
@@ -54,7 +54,7 @@ class WorkerSupervisor:
             if worker.ready and worker.progress.halted is None and self.workers.is_probe(overrun.worker):
                 self.failure = TaskError(f"task {self.spec.task!r} cannot be checked: the process {overrun.message}")
             self._give_up(worker, now)
-        if now >= self._fill_at:
+        if now >= self.fill_at:
             if self.task is None:
                 self._start(lambda: self._probe(now), now)
             elif filling and self._has_work(now, working=evaluating or waiting):
@@ -79,7 +79,7 @@ class WorkerSupervisor:
         elif isinstance(report, Ready):
             self.log.info("worker_ready", worker=name, pid=worker.process.pid, framework=report.version)
         elif isinstance(report, Joined):
-            self._failures = 0
+            self.failures = 0
             self._learn(report.task)
             self.numerics = replace(self.numerics, joined_profile=_digest(report.profile))
         elif isinstance(report, Failed | Exited):
@@ -151,7 +151,7 @@ class WorkerSupervisor:
         elif isinstance(report, Failed) and not (evaluating and worker.group):
             self._warn("worker_failed", worker.worker, kind=report.kind, message=report.message)
         if served_seconds >= self.backoff_last_seconds:
-            self._failures = 0  # a worker that served so long did not fail because of its start
+            self.failures = 0  # a worker that served so long did not fail because of its start
         if worker.group is None:
             self._give_up(worker, now)
         elif not evaluating:
@@ -165,9 +165,9 @@ class WorkerSupervisor:
 
     def _pause(self, now: float) -> None:
         """Start no process for a while, which doubles with each failure."""
-        pause = self.backoff_first_seconds * 2.0 ** min(self._failures, _MAX_DOUBLINGS)
-        self._failures += 1
-        self._fill_at = now + min(self.backoff_last_seconds, pause)
+        pause = self.backoff_first_seconds * 2.0 ** min(self.failures, _MAX_DOUBLINGS)
+        self.failures += 1
+        self.fill_at = now + min(self.backoff_last_seconds, pause)
 
     def _learn(self, task: str) -> None:
         """Note the task's digest. Workers import the task when they join, so they notice changes of its code."""

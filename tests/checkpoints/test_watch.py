@@ -6,6 +6,7 @@ import threading
 import time
 
 import pytest
+from watchdog.observers import Observer
 
 from sidecar.checkpoints.watch import Watch, _Waker
 
@@ -17,9 +18,23 @@ def woken():
     return threading.Event()
 
 
+class Observers(list):
+    """The observers that a watch has made, in their order."""
+
+    def new(self):
+        """Make one more."""
+        self.append(Observer())
+        return self[-1]
+
+
 @pytest.fixture
-def watch(root, woken):
-    watch = Watch(root, woken.set)
+def observers():
+    return Observers()
+
+
+@pytest.fixture
+def watch(root, woken, observers):
+    watch = Watch(root, woken.set, observer=observers.new)
     yield watch
     watch.stop()
 
@@ -97,13 +112,12 @@ def test_the_directory_is_replaced_between_sweeps(watch, root, woken):
     wakes_for_a_rename_into(root, woken)
 
 
-def test_deleted_and_made_anew_between_sweeps(watch, root, woken):
+def test_deleted_and_made_anew_between_sweeps(watch, root, woken, observers):
     """A sweep that sees only the new directory notices that the watch of the old one has ended."""
     watch.start()
-    old = watch._observer
     root.rmdir()
     root.mkdir()
-    wait_for(lambda: watch.ensure() or watch._observer is not old)
+    wait_for(lambda: watch.ensure() or len(observers) > 1)
     wakes_for_a_rename_into(root, woken)
 
 
@@ -120,12 +134,11 @@ def test_threads_end(watch):
     assert watch.problem == "stopped"
 
 
-def test_ensure_keeps_a_good_watch(watch):
+def test_ensure_keeps_a_good_watch(watch, observers):
     """Sweeps do not start a thread each."""
     watch.start()
-    observer = watch._observer
     watch.ensure()
-    assert watch._observer is observer
+    assert len(observers) == 1
 
 
 def test_without_inotify(root, woken):
@@ -144,8 +157,6 @@ def test_without_inotify(root, woken):
 
 def test_a_limit_met_while_scheduling(root, woken):
     """A half-started observer is ended, its threads too."""
-    from watchdog.observers import Observer
-
     before = set(threading.enumerate())
 
     def limited():
@@ -263,9 +274,9 @@ def test_a_directory_whose_events_do_not_tell_all_is_not_watched(root, woken):
 
 
 @pytest.mark.parametrize("rename", [False, True])
-def test_the_marker_inside_a_new_folder_wakes(root, woken, rename):
+def test_the_marker_inside_a_new_folder_wakes(root, woken, observers, rename):
     """A SavedModel is written into a folder that just came, its marker last; the folder's name is told."""
-    watch = Watch(root, woken.set, folders=True)
+    watch = Watch(root, woken.set, folders=True, observer=observers.new)
     watch.start()
     watch.changed()
     try:
@@ -276,7 +287,7 @@ def test_the_marker_inside_a_new_folder_wakes(root, woken, rename):
         else:
             folder.mkdir()
         assert woken.wait(BOUND_SECONDS)
-        wait_for(lambda: len(watch._observer.emitters) == 2)
+        wait_for(lambda: len(observers[-1].emitters) == 2)
         watch.changed()
         woken.clear()
         (folder / "saved_model.pb").write_bytes(b"x")
@@ -286,21 +297,21 @@ def test_the_marker_inside_a_new_folder_wakes(root, woken, rename):
         watch.stop()
 
 
-def test_only_the_newest_folders_are_watched(root, woken):
+def test_only_the_newest_folders_are_watched(root, woken, observers):
     """And one that is deleted ends no watch but its own."""
-    watch = Watch(root, woken.set, folders=True)
+    watch = Watch(root, woken.set, folders=True, observer=observers.new)
     watch.start()
     try:
         for number in range(7):
             (root / f"model-{number}").mkdir()
         (root / "x_temp").mkdir()
-        wait_for(lambda: any(each.watch.path.endswith("model-6") for each in watch._observer.emitters))
-        assert len(watch._observer.emitters) <= 5
-        observer = watch._observer
+        wait_for(lambda: any(each.watch.path.endswith("model-6") for each in observers[-1].emitters))
+        (observer,) = observers
+        assert len(observer.emitters) <= 5
         (root / "model-6").rmdir()
         wait_for(lambda: not all(each.is_alive() for each in observer.emitters))
         watch.ensure()
-        assert watch._observer is observer
+        assert observers == [observer]
         wakes_for_a_rename_into(root, woken)
     finally:
         watch.stop()

@@ -91,21 +91,21 @@ def test_pauses_double_and_end_with_a_worker_that_joins(supervisor):
     for _ in range(4):
         worker = ready(supervisor, 1000.0)
         supervisor.observe(worker.worker, Exited(1, ""), 1000.0, evaluating=False)
-        pauses.append(supervisor._fill_at - 1000.0)
-        supervisor._fill_at = 0.0
+        pauses.append(supervisor.fill_at - 1000.0)
+        supervisor.fill_at = 0.0
     assert pauses == [1.0, 2.0, 4.0, 8.0]
     join(supervisor, ready(supervisor, 1000.0), 1000.0)
     worker = ready(supervisor, 1000.0)
     supervisor.observe(worker.worker, Exited(1, ""), 1000.0, evaluating=False)
-    assert supervisor._fill_at == 1001.0
+    assert supervisor.fill_at == 1001.0
 
 
 def test_a_standby_that_ends_after_a_long_time_is_replaced_soon(supervisor):
     """Once a month is no habit."""
-    supervisor._failures = 7
+    supervisor.failures = 7
     worker = ready(supervisor, 0.0)
     supervisor.observe(worker.worker, Exited(-9, ""), 301.0, evaluating=False)
-    assert supervisor._fill_at == 302.0
+    assert supervisor.fill_at == 302.0
 
 
 def test_a_standby_that_failed_counts_once(supervisor):
@@ -113,12 +113,12 @@ def test_a_standby_that_failed_counts_once(supervisor):
     worker = ready(supervisor, 0.0)
     supervisor.observe(worker.worker, failed("join", "no module"), 10.0, evaluating=False)
     supervisor.observe(worker.worker, Exited(-9, ""), 11.0, evaluating=False)
-    assert (supervisor._failures, supervisor._fill_at) == (1, 11.0)
-    supervisor._fill_at = 0.0
+    assert (supervisor.failures, supervisor.fill_at) == (1, 11.0)
+    supervisor.fill_at = 0.0
     worker = ready(supervisor, 20.0)
     supervisor.dismiss([worker.worker, "unknown"])
     supervisor.observe(worker.worker, Exited(-9, ""), 21.0, evaluating=False)
-    assert (supervisor._failures, supervisor._fill_at) == (1, 0.0)
+    assert (supervisor.failures, supervisor.fill_at) == (1, 0.0)
 
 
 def test_a_standby_that_hangs_at_import_is_replaced_later(supervisor):
@@ -126,7 +126,7 @@ def test_a_standby_that_hangs_at_import_is_replaced_later(supervisor):
     tend(supervisor, 0.0)
     (overrun,) = tend(supervisor, 121.0)
     assert overrun.kind == "join"
-    assert supervisor._fill_at == 122.0
+    assert supervisor.fill_at == 122.0
     assert tend(supervisor, 122.0) == []
 
 

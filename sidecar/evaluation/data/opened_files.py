@@ -65,7 +65,7 @@ class OpenedFiles:
 
     def install(self) -> None:
         """Begin to see which files this process opens."""
-        sys.addaudithook(self._hear)
+        sys.addaudithook(self.hear)
 
     @contextmanager
     def reading(self, *excluded: str) -> Iterator[None]:
@@ -101,7 +101,7 @@ class OpenedFiles:
             if self._useless[path] >= _MOST_USELESS:
                 self._versions.pop(path, None)
 
-    def _hear(self, event: str, arguments: tuple[Any, ...]) -> None:
+    def hear(self, event: str, arguments: tuple[Any, ...]) -> None:
         """Note a file that is opened for reading. An error here would be raised by the user's `open`."""
         if not self._is_reading or event not in _EVENTS:
             return

@@ -25,13 +25,13 @@ class InstalledSink:
     """Call a sink of another author: whatever it raises becomes an error of this program, in one line."""
 
     def __init__(self, name: str, sink: Sink) -> None:
-        self.name, self._sink = name, sink
+        self.name, self.sink = name, sink
 
     def write(self, evaluation: Evaluation) -> None:
         """Deliver a copy of one evaluation: the journal and the other sinks hold the evaluation itself."""
         daemon = os.getpid()
         try:
-            self._sink.write(copy.deepcopy(evaluation))
+            self.sink.write(copy.deepcopy(evaluation))
         except SinkRefusedError as error:
             raise SinkRefusedError(_sentence(error)) from error
         except SinkUnavailableError as error:

@@ -26,7 +26,7 @@ def read(files, *paths, flags=READ, excluded=()):
     """Say that these files are opened while data are read."""
     with files.reading(*map(str, excluded)):
         for path in paths:
-            files._hear("open", (str(path), "rb", flags))
+            files.hear("open", (str(path), "rb", flags))
 
 
 @pytest.fixture
@@ -148,10 +148,10 @@ def test_what_is_no_data_is_not_noted(files, path, tmp_path, monkeypatch):
     read(files, code, tmp_path, "/proc/self/status", "/dev/null", tmp_path / "missing")
     read(files, path, flags=os.O_WRONLY)
     read(files, checkpoint, excluded=[tmp_path / "ckpt-5"])
-    files._hear("open", (str(path), "rb", READ))
+    files.hear("open", (str(path), "rb", READ))
     with files.reading():
-        files._hear("open", (3, "rb", READ))
-        files._hear("import", ("os", None, None, None, None))
+        files.hear("open", (3, "rb", READ))
+        files.hear("import", ("os", None, None, None, None))
     monkeypatch.setattr(opened_files, "_MOST_FILES", 0)
     read(files, path)
     for each in (code, checkpoint, path):

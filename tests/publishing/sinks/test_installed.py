@@ -116,7 +116,7 @@ def test_a_sink_is_loaded_and_gets_results(tmp_path):
     """With its options, the name of the run and the time limit; its progress is stored under its name."""
     sink = make(options={"path": "/x"})
     deliver(sink, tmp_path, ListLog()).close(PATIENCE_SECONDS)
-    assert (sink._sink.options, sink._sink.given, sink._sink.got) == ({"path": "/x"}, ("mnist", 7.0), [1])
+    assert (sink.sink.options, sink.sink.given, sink.sink.got) == ({"path": "/x"}, ("mnist", 7.0), [1])
     assert (tmp_path / "sinks/acme.json").exists()
 
 
@@ -189,7 +189,7 @@ def test_a_sink_that_exits_keeps_its_thread(tmp_path):
     delivery = deliver(make(options={"raises": SystemExit(4)}), tmp_path, log)
     until(lambda: delivery.status.failing is not None)
     assert [(event, fields["reason"]) for event, fields in log.events] == [("sink_failed", "SystemExit: 4")]
-    del delivery.sink._sink.options["raises"]
+    del delivery.sink.sink.options["raises"]
     until(lambda: delivery.status.pending == 0)
     delivery.close(PATIENCE_SECONDS)
 
@@ -199,7 +199,7 @@ def test_a_sink_that_changes_the_result():
     evaluation = evaluated()
     sink = make(options={"clears": 1})
     sink.write(evaluation)
-    assert sink._sink.got == [1]
+    assert sink.sink.got == [1]
     assert evaluation.result.metrics
 
 
@@ -210,7 +210,7 @@ def test_a_sink_that_forks():
     sink.write(evaluated())
     if os.getpid() != daemon:
         os._exit(0)
-    _, status = os.waitpid(sink._sink.child, 0)
+    _, status = os.waitpid(sink.sink.child, 0)
     assert os.waitstatus_to_exitcode(status) == 1
 
 
@@ -235,7 +235,7 @@ def test_a_sink_that_hangs(tmp_path):
     hanging, other = deliver(make(options={"hangs": 1}), tmp_path, ListLog()), make()
     until(lambda: hanging.status.pending == 1)
     deliver(other, tmp_path / "other", ListLog()).close(PATIENCE_SECONDS)
-    assert other._sink.got == [1]
+    assert other.sink.got == [1]
     began = time.monotonic()
     hanging.close(0.1)
     assert time.monotonic() - began < PATIENCE_SECONDS / 2
