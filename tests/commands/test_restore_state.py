@@ -9,6 +9,7 @@ from state_places import RULES
 from typer.testing import CliRunner
 
 from sidecar.checkpoints.object_store import ObjectStore
+from sidecar.commands.check.command import backup
 from sidecar.commands.cli import app
 from sidecar.commands.restore_state import backup_of, require_state, restore
 from sidecar.coordination.compaction import Compaction
@@ -272,3 +273,22 @@ def test_the_command_may_stand_in_a_script(use_bucket, new_place, tmp_path):
     said += [CliRunner().invoke(app, [*words, str(tmp_path / "b")]) for _ in range(2)]
     assert [each.exit_code for each in said] == [0, 0, 0], [each.output for each in said]
     assert [each.output.split()[0] for each in said] == ["nothing", "restored", "nothing"]
+
+
+def test_check_tries_the_bucket(use_bucket, new_place, settings_of, monkeypatch):
+    """It names credentials and the run, and says what is missing: conditions, the server, credentials."""
+    server = use_bucket("localbucket")
+    place = new_place("a", URL)
+    settings = settings_of(place)
+    found = [backup(settings)]
+    place.send(1)
+    found.append(backup(settings))
+    assert [each.ok for each in found] == [True, True], found
+    assert "no backup yet; credentials: AWS_ACCESS_KEY_ID" in found[0].text
+    assert "begun on worker-0" in found[1].text
+    server.kill()
+    assert "does not answer" in backup(settings).text
+    use_bucket("s3rver")
+    assert "If-None-Match" in backup(settings).text
+    monkeypatch.delenv("AWS_ACCESS_KEY_ID")
+    assert "bucket_credentials" in backup(settings).text

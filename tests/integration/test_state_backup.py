@@ -48,7 +48,7 @@ def test_a_lost_machine(start_bucket, sidecar, numpy_trainer, place, tmp_path, u
         marker.unlink()  # the other machine has another disk, to which training copies its checkpoints
     words = ("restore-state", place, "--state-dir", new, "--state-backup", f"s3://{BUCKET}/backups")
     refused = start(sidecar, place, new, server).wait()
-    assert refused.code == 4
+    assert refused.code == 4, refused.err
     assert "sidecar restore-state" in refused.sentence
     restored = sidecar.command(*words, **server.environment)
     assert restored.code == 0, restored.err

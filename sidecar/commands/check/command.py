@@ -71,7 +71,7 @@ def findings(
         yield Finding(what="ray", ok=True, text=_NO_LOGIN, doubtful=True)
     yield from sinks(settings)
     if settings.state_backup is not None:
-        yield _backup(settings)
+        yield backup(settings)
     yield from hooks(settings)
     observed_nodes = yield from _nodes(settings, environ, storage_timeout)
     if role is not None and role.role == "chief":
@@ -206,7 +206,7 @@ def _task(
     return (yield from try_task(settings, make_workers, newest))
 
 
-def _backup(settings: Settings) -> Finding:
+def backup(settings: Settings) -> Finding:
     """Try what the backup of the state needs, and say whose credentials are used, and which run it holds."""
     from sidecar.checkpoints.object_store import BucketError, ObjectStoreRules, credential_source  # noqa: PLC0415 - only with a backup
     from sidecar.commands.restore_state import backup_of  # noqa: PLC0415 - likewise
