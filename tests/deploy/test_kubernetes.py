@@ -3,6 +3,7 @@
 import ast
 import copy
 import ipaddress
+import json
 import re
 import shutil
 import subprocess
@@ -22,7 +23,8 @@ from sidecar.settings import load
 ROOT = Path(__file__).parents[2]
 KUBERNETES = ROOT / "deploy" / "kubernetes"
 TREES = ("cluster", "base", "overlays/example")
-NEWEST = kubernetes_validate.latest_version()
+VERSIONS = ("1.35", "1.36", "1.37")
+"""The newest versions, whose schemas have every field; they are in the package kubernetes-validate."""
 CHIEF = {"training.kubeflow.org/job-name": "digits", "training.kubeflow.org/job-role": "master"}
 RANK_0 = {  # of a TrainJob
     "jobset.sigs.k8s.io/jobset-name": "digits",
@@ -163,7 +165,8 @@ def validate(thing):
     if thing["kind"] == "PodMonitor":
         jsonschema.validate(thing, POD_MONITOR)
     else:
-        kubernetes_validate.validate(thing, NEWEST, strict=True)
+        for version in VERSIONS:
+            kubernetes_validate.validate(thing, version, strict=True)
 
 
 def selects(selector, labels):
@@ -232,7 +235,7 @@ def megabytes(quantity):
 
 @pytest.mark.parametrize("tree", TREES)
 def test_a_current_kubernetes_knows_every_field(trees, tree):
-    """Every object is valid by the newest schemas at hand, and none has a field that they do not know."""
+    """Every object is valid by the schemas of the three newest versions, and none has a field that they do not know."""
     assert trees[tree]
     for each in trees[tree]:
         validate(each)
@@ -526,3 +529,127 @@ def test_another_task_is_another_pod(kubectl, example, tmp_path):
     changed = render(kubectl, folder)
     assert changed.one("ConfigMap")["metadata"]["name"] != example.one("ConfigMap")["metadata"]["name"]
     assert changed.pod != example.pod
+
+
+IN_THE_JOB = KUBERNETES / "in-the-job"
+KUBEFLOW = json.loads(Path(__file__).with_name("kubeflow_schemas.json").read_text())
+
+
+def test_the_versions_are_the_newest_at_hand():
+    """A release of the package with newer schemas is noticed."""
+    assert kubernetes_validate.latest_version().startswith(f"{VERSIONS[-1]}.")
+
+
+def templates(thing):
+    """Yield each pod template of an object of any kind, by its name there."""
+    spec = thing["spec"]
+    if thing["kind"] == "PyTorchJob":
+        yield from ((name, each["template"]) for name, each in spec["pytorchReplicaSpecs"].items())
+    elif thing["kind"] == "TrainingRuntime":
+        for job in spec["template"]["spec"]["replicatedJobs"]:
+            yield job["name"], job["template"]["spec"]["template"]
+    elif thing["kind"] == "Job":
+        yield "job", spec["template"]
+
+
+def pods_with_daemons():
+    """Yield the name, the pod and the daemon's container of each manifest beside the kustomize base."""
+    for path in (*sorted(IN_THE_JOB.iterdir()), KUBERNETES / "job.yaml"):
+        for thing in yaml.safe_load_all(path.read_text()):
+            for name, template in templates(thing):
+                pod = template["spec"]
+                for container in (*pod.get("initContainers", ()), *pod["containers"]):
+                    if container["name"] == "sidecar":
+                        yield f"{thing['kind']} {name}", pod, container
+
+
+PODS = {name: (pod, container) for name, pod, container in pods_with_daemons()}
+
+
+def given_to(container, index="1"):
+    """Return the variables that the kubelet gives a container in the pod of this rank."""
+    fields = {
+        "metadata.name": f"pod-{index}",
+        "metadata.annotations['batch.kubernetes.io/job-completion-index']": index,
+        "status.podIP": "10.1.2.3",
+    }
+    given = {"KUBERNETES_SERVICE_HOST": "10.96.0.1"}
+    for each in container["env"]:
+        value = each["value"] if "value" in each else fields[each["valueFrom"]["fieldRef"]["fieldPath"]]
+        given[each["name"]] = re.sub(r"\$\((\w+)\)", lambda found: given[found[1]], value)
+    return given
+
+
+@pytest.mark.parametrize("kind", KUBEFLOW)
+def test_objects_of_kubeflow_have_only_fields_that_it_knows(kind):
+    """The parts of its schemas that are used here are kept, with their source; the pods inside are tried below."""
+    (thing,) = (
+        thing
+        for path in IN_THE_JOB.iterdir()
+        for thing in yaml.safe_load_all(path.read_text())
+        if thing["kind"] == kind
+    )
+    jsonschema.validate(thing, KUBEFLOW[kind]["schema"])
+    thing["spec"]["misspelt"] = "value"
+    with pytest.raises(jsonschema.ValidationError, match="misspelt"):
+        jsonschema.validate(thing, KUBEFLOW[kind]["schema"])
+
+
+def test_daemons_are_in_three_kinds_of_pods():
+    """The workers of a PyTorchJob, the nodes of a TrainJob, and a job that ends."""
+    assert list(PODS) == ["PyTorchJob Worker", "TrainingRuntime node", "Job job"]
+
+
+@pytest.mark.parametrize("name", PODS)
+def test_pods_beside_the_base_are_valid_and_restricted(name):
+    """Every field is known, and the daemon's container keeps to the Pod Security Standard `restricted`."""
+    pod, container = PODS[name]
+    validate({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "a"}, "spec": pod})
+    context = pod.get("securityContext", {}) | container["securityContext"]
+    assert context["runAsNonRoot"] is True
+    assert context["seccompProfile"] == {"type": "RuntimeDefault"}
+    assert (context["allowPrivilegeEscalation"], context["readOnlyRootFilesystem"]) == (False, True)
+    assert context["capabilities"] == {"drop": ["ALL"]}
+    mounted = {each["name"] for each in container["volumeMounts"]}
+    assert mounted == {"checkpoints", "task", "sidecar-tmp"} == {each["name"] for each in pod["volumes"]}
+
+
+@pytest.mark.parametrize("name", PODS)
+def test_daemons_beside_the_base_know_their_role(name):
+    """Rank 0 of a TrainJob is the chief by its index; the others evaluate, under a name of their own."""
+    _, container = PODS[name]
+    command, folder, *words = container["args"]
+    assert (command, folder) == ("run", "/ckpts")
+    task = words[words.index("--task") + 1]
+    roles = {}
+    for index in ("0", "1", "2"):
+        given = given_to(container, index)
+        settings = load({"checkpoint_dir": folder, "task": task}, environ=given)
+        node = node_name(settings, given)
+        roles[node] = decide_role(settings, node, given).role
+        assert advertised_host(settings, given, own=pytest.fail) == "10.1.2.3"
+    assert len(roles) == 3
+    assert list(roles.values()) == (["chief"] if name.startswith("TrainingRuntime") else ["worker"]) + ["worker"] * 2
+
+
+@pytest.mark.parametrize("name", [name for name in PODS if name != "Job job"])
+def test_a_daemon_in_the_job_is_a_native_sidecar(name):
+    """It does not keep the pod of a training that has ended, and has the time to end what it does."""
+    pod, container = PODS[name]
+    assert container in pod["initContainers"]
+    assert container["restartPolicy"] == "Always"
+    assert pod["terminationGracePeriodSeconds"] >= 25 + SAY_GOODBYE_SECONDS
+    assert container["startupProbe"]["httpGet"] == {"path": "/healthz", "port": "sidecar"}
+
+
+def test_the_job_ends_and_repeats_no_mistake():
+    """It ends when nothing waits. Codes after which a supervisor should start the daemon again are tried again."""
+    job = yaml.safe_load((KUBERNETES / "job.yaml").read_text())
+    validate(job)
+    _, container = PODS["Job job"]
+    assert container["args"][-2:] == ["--stop-idle-seconds", "60"]
+    (rule,) = job["spec"]["podFailurePolicy"]["rules"]
+    assert (rule["action"], rule["onExitCodes"]["containerName"]) == ("FailJob", container["name"])
+    assert set(rule["onExitCodes"]["values"]) == {1, 2, 3, 5, 6}
+    assert not {4, 70} & set(rule["onExitCodes"]["values"])
+    assert job["spec"]["template"]["spec"]["restartPolicy"] == "Never"
