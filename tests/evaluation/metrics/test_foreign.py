@@ -186,6 +186,23 @@ class ByClass(Share):
         self.seen.append(1)
 
 
+class InClosure:
+    """Keeps a list that neither its attributes nor a copy show; the mean of one batch is the same each time."""
+
+    def __init__(self):
+        seen = []
+        self.add, self.all = seen.extend, lambda: seen
+
+    def update(self, preds, _target):
+        self.add(preds[:, 0])
+
+    def compute(self):
+        return float(np.mean(self.all()))
+
+    def reset(self):
+        pass
+
+
 def drawn(y, predictions, *, own=np.random.default_rng(1)):  # noqa: B008 - the mistake
     return float(own.random() + 0 * len(y) + 0 * len(predictions))
 
@@ -210,6 +227,7 @@ def three(y_true, y_pred, classes):
         (lambda y, predictions: 0.0, "InTurn(lambda y, predictions: …, name='my_metric')"),
         (ByClass(), "'ByClass.seen'"),
         (drawn, "other numbers for the same examples"),
+        (InClosure(), "other numbers for the same examples"),
         (absolute, "Mean(lambda y, predictions: absolute(y, predictions), name='absolute')"),
         (lambda: 1, "InTurn needs a name"),
         (InTurn(lambda y, predictions: None, name="nothing"), "return a number, or numbers by name"),

@@ -148,22 +148,38 @@ class TorchMetric:
         """
         with torch.inference_mode():
             if not self._resets_well:
-                self._require_reset(y, predictions)
+                self._require_reset((y, predictions))
             if self._draws:
                 seed()
             self._update_again(y, predictions)
 
-    def _require_reset(self, y: Any, predictions: Any) -> None:
-        """Update the metric after a reset, reset it again, and compare what it holds with the state before."""
+    def _require_reset(self, batch: tuple[Any, Any]) -> None:
+        """Compare what the metric holds and returns before and after batches that a reset has to forget."""
         before = self._held()
-        self._update_again(y, predictions)
+        size = len(next(_rows(batch[1]), ())) // 2
+        half = _part(batch, 0, size) if size > 1 else batch  # LAPACK may end the process for a single example
+        numbers, _, again = map(self._numbers_alone, (batch, half, batch))
         self.metric.reset()
         if kept := [name for name, content in self._held().items() if content != before.get(name)]:
             raise self._refused(
                 f"keeps {listed([repr(name) for name in kept])} when it is reset, so each evaluation would count the "
                 f"batches of those before: make it a state with add_state(…), or set it again in reset()"
             )
+        if not self._draws and None not in (numbers, again) and numbers != again:
+            raise self._refused(
+                "gives another number for the first batch after others: it keeps something that reset() does not "
+                "empty, so each evaluation would count the batches of those before"
+            )
         self._resets_well = True
+
+    def _numbers_alone(self, batch: tuple[Any, Any]) -> str | None:
+        """Return the numbers for a batch after a reset as a text; None if a single batch is not enough for them."""
+        self.metric.reset()
+        try:
+            self._update_again(*batch)
+            return repr(self._numbers())
+        except EvaluationError:
+            return None
 
     def _held(self) -> dict[str, str]:
         """Return a description of all attributes of the metric and of those that it wraps, by name."""

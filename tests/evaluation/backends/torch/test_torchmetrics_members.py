@@ -116,6 +116,29 @@ def test_a_metric_in_turn_that_a_reset_does_not_empty(checkpoint):
         result_of_ranks(replace(given, metrics=lambda: [Last(keeps=True)]), checkpoint, 1)
 
 
+def test_a_metric_in_turn_that_keeps_something_in_an_object_of_its_own(checkpoint):
+    """Its attributes do not show it, but the number for the first batch does, after another batch."""
+    import torchmetrics
+
+    class Lengths:
+        def __init__(self):
+            self.found = []
+
+    class Mean(torchmetrics.Metric):
+        def __init__(self):
+            super().__init__()
+            self.lengths = Lengths()
+
+        def update(self, preds, _target):
+            self.lengths.found += preds[:, 0].tolist()
+
+        def compute(self):
+            return sum(self.lengths.found) / len(self.lengths.found)
+
+    with pytest.raises(EvaluationError, match=r"'mean'.*reset"):
+        result_of_ranks(task(lambda: [Mean()]), checkpoint, 1)
+
+
 def test_a_metric_that_proves_to_be_no_sum_in_several_sets(checkpoint):
     """The last batch, a short one, shows it; each set begins again."""
     import torch
