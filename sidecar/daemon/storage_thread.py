@@ -290,7 +290,7 @@ class StorageThread:
     views: Calls = call_directly
     scans: Calls = call_directly  # makes the reconciler's calls, one at a time
     _requests: "SimpleQueue[Request | None]" = field(default_factory=SimpleQueue)
-    _membership: Joining | JoinedRun = field(default_factory=Joining)
+    membership: Joining | JoinedRun = field(default_factory=Joining)
     _grace: GracePeriod = field(init=False)
     _thread: threading.Thread | None = None
 
@@ -330,14 +330,14 @@ class StorageThread:
             error = machine_shortage(unknown) or SidecarError(
                 f"{type(request).__name__} failed, please report it: {type(unknown).__name__}: {unknown}"
             )
-        records = () if isinstance(self._membership, Joining) else self._membership.take_records()
+        records = () if isinstance(self.membership, Joining) else self.membership.take_records()
         return RequestFailed(request, error, records)
 
     def _carry_out(self, request: Request) -> Response:
         """Carry out one request. Raises the error if it fails."""
         if isinstance(request, JoinRun):
             return self._join()
-        run = self._membership
+        run = self.membership
         if isinstance(run, Joining):
             raise SidecarError(f"{type(request).__name__} was asked for before a run was joined, please report it")
         if isinstance(request, Sync):
@@ -360,7 +360,7 @@ class StorageThread:
         )
         if self.place is not None and (found := find_run(self.storage, self._grace)) is not None:
             self.place.join(found)
-        self._membership = JoinedRun(
+        self.membership = JoinedRun(
             storage=self.storage,
             journal=Journal(self.storage, run, self._grace),
             heartbeats=Heartbeats(self.storage, run, self.reads, self.calls),
@@ -368,7 +368,7 @@ class StorageThread:
             views=self.views,
             compaction=Compaction(self.storage, run),
         )
-        return Joined(run, snapshot_store.resume(self.storage, self._membership.journal, self.calls))
+        return Joined(run, snapshot_store.resume(self.storage, self.membership.journal, self.calls))
 
     def _sync(self, run: JoinedRun, sync: Sync) -> Synced:
         """Write and read heartbeats first, so that later failures do not hide this node, and then do all the rest.

@@ -85,7 +85,7 @@ class BoundedCalls:
     waits_again: bool = False  # whether a second request for a key waits as long as the first
     now: Callable[[], float] = time.monotonic  # returns seconds of a monotonic clock
     _inbox: "SimpleQueue[_Call | None] | None" = None  # the queue of the free thread
-    _late: dict[str, _Call] = field(default_factory=dict)
+    late: dict[str, _Call] = field(default_factory=dict)
 
     def __call__(self, key: str, function: Callable[[], T], /) -> T:
         """Return the result of `function`, or the late result of an earlier call for this key.
@@ -93,7 +93,7 @@ class BoundedCalls:
         Raises:
             HangingError: The call has not ended within `patience_seconds`, or too many calls hang already.
         """
-        call = self._late.get(key)
+        call = self.late.get(key)
         if call is None:
             call = self._begin(key, function)
         elif self.waits_again:
@@ -103,7 +103,7 @@ class BoundedCalls:
             is_working = 2 * call.cpu_seconds() > waited
             what = "reading it takes longer than" if is_working else "storage has not answered for"
             raise HangingError(key, f"{what} {waited:.0f} s; other entries are still read")
-        self._late.pop(key, None)
+        self.late.pop(key, None)
         if call.error is not None:
             raise call.error
         value: T = call.value
@@ -112,7 +112,7 @@ class BoundedCalls:
     @property
     def hanging(self) -> list[str]:
         """Return the keys of calls that have not ended."""
-        return [key for key, call in self._late.items() if not call.done.is_set()]
+        return [key for key, call in self.late.items() if not call.done.is_set()]
 
     def _begin(self, key: str, function: Callable[[], Any]) -> _Call:
         """Begin a call and wait briefly for its end. If it hangs, the next call gets a new thread."""
@@ -123,7 +123,7 @@ class BoundedCalls:
         if not call.done.wait(self.patience_seconds):
             inbox.put(None)  # its thread ends after this call
             self._inbox = None
-            self._late[key] = call
+            self.late[key] = call
             self._forget_finished()
         return call
 
@@ -141,6 +141,6 @@ class BoundedCalls:
 
     def _forget_finished(self) -> None:
         """Drop the oldest late results if there are too many."""
-        finished = [key for key, call in self._late.items() if call.done.is_set()]
+        finished = [key for key, call in self.late.items() if call.done.is_set()]
         for key in finished[:-_FINISHED_KEPT]:
-            del self._late[key]
+            del self.late[key]

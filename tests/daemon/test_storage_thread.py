@@ -29,7 +29,7 @@ def storage_thread(node):
 
 
 def visit(storage_thread, *, look=True, wanted=True, tidying=CleanupRequest()):  # noqa: B008 - frozen
-    beat = make_heartbeat(run=storage_thread._membership.journal.run)
+    beat = make_heartbeat(run=storage_thread.membership.journal.run)
     return storage_thread.answer(Sync(heartbeat=beat, scan=look, pin_policy=AllAlike(wanted), tidying=tidying))
 
 
@@ -38,7 +38,7 @@ def plan(storage_thread, number=1, nonce="mine"):
     checkpoint = Checkpoint(name="ckpt-5", digest="d" * 64, step=5, format="tf_object")
     return Plan(
         plan=number,
-        run=storage_thread._membership.journal.run,
+        run=storage_thread.membership.journal.run,
         nonce=nonce,
         checkpoint=checkpoint,
         attempt=1,
@@ -53,7 +53,7 @@ def plan(storage_thread, number=1, nonce="mine"):
 def outcome(storage_thread, number=1, nonce="mine"):
     return Outcome(
         plan=number,
-        run=storage_thread._membership.journal.run,
+        run=storage_thread.membership.journal.run,
         nonce=nonce,
         status="failed",
         closed_by="n1",
@@ -172,7 +172,7 @@ def test_an_error_at_the_checkpoints_does_not_hide_the_others(storage_thread, mo
 def test_a_long_journal_is_read_in_pieces(storage_thread, monkeypatch):
     """The loop shows between them that it lives."""
     monkeypatch.setattr("sidecar.daemon.storage_thread._MOST_RECORDS", 2)
-    journal = Journal(storage_thread.storage, storage_thread._membership.journal.run)
+    journal = Journal(storage_thread.storage, storage_thread.membership.journal.run)
     for number in (1, 2):
         journal.propose(plan(storage_thread, number))
         journal.read_new()

@@ -119,8 +119,8 @@ class Meeting:
     """A collective of threads."""
 
     def __init__(self, size):
-        self._barrier = threading.Barrier(size, timeout=20)
-        self._given = [None] * size
+        self.barrier = threading.Barrier(size, timeout=20)
+        self.given = [None] * size
 
     def rank(self, rank):
         """Return what that rank holds of it."""
@@ -136,10 +136,10 @@ class Meeting:
 
             def sum(self, mine):
                 """Wait for the arrays of all ranks, and return their sum."""
-                meeting._given[rank] = mine
-                meeting._barrier.wait()
-                total = np.sum(meeting._given, axis=0)
-                meeting._barrier.wait()
+                meeting.given[rank] = mine
+                meeting.barrier.wait()
+                total = np.sum(meeting.given, axis=0)
+                meeting.barrier.wait()
                 return total
 
         return Rank()

@@ -274,7 +274,7 @@ class NodePins:
     def bytes(self) -> int:
         """As `Pinner.bytes`: what a copier that died left counts until it did not grow for the patience of others."""
         now, patience = self._simulation.scheduler.now, 2 * self._life.host.spec.settings.patience
-        running = {life.incarnation for life in self._simulation._running()}
+        running = {life.incarnation for life in self._simulation.running_lives()}
         making = sum(incarnation in running for _, incarnation in self._disk.copies)
         left = sum(now - at < patience for at in self._disk.leftovers.values())
         return _BYTES * (len(self._disk.pins) + making + left)

@@ -496,7 +496,7 @@ class Referee:
 
     def _exported_count(self) -> int:
         """Return how many of the best checkpoints the daemons that run want to be exported."""
-        lives = self._simulation._running()
+        lives = self._simulation.running_lives()
         return max((life.host.spec.settings.export_best for life in lives if life.role == "worker"), default=0)
 
     def _best(self, book: Book) -> list[tuple[str, str]]:
@@ -539,7 +539,7 @@ class Referee:
             self._check_let_go(content, life)
         self.pinned_since.pop(content.key, None)
         book, read = self.book, self._as_read_by(life)  # a requeue that comes at that moment finds the pin gone
-        lives = [other for other in self._simulation._running() if other.role == "worker" and not other.terminated]
+        lives = [other for other in self._simulation.running_lives() if other.role == "worker" and not other.terminated]
         lives = [other for other in lives if other.daemon.state.node_state == "ready"]
         tasks = {other.host.spec.task for other in lives}
         settled = all(book.is_settled(content.key, task) for task in tasks) or all(
@@ -646,7 +646,7 @@ class Referee:
         """
         simulation = self._simulation
         now = simulation.scheduler.now
-        lives = [each for each in simulation._running() if each.host.daemon_troubled_until < now]
+        lives = [each for each in simulation.running_lives() if each.host.daemon_troubled_until < now]
         lives = [each for each in lives if each.host.spec.schema >= self.newest_schema]  # others stand by
         well = {each.incarnation for each in lives if each.began < now - 10.0}
         copies = [(each, content) for each, (_, content, _) in simulation.disk.copies.items()]
@@ -699,7 +699,7 @@ class Referee:
         """
         book = self.book if book is None else book
         if there is None:
-            known = min((other.host.spec.schema for other in self._simulation._running()), default=1)
+            known = min((other.host.spec.schema for other in self._simulation.running_lives()), default=1)
             lying = (each for each in self._simulation.disk.all() if each.schema <= known)
             there = {each.key: each for each in lying if each.written_at <= before}
         return [f"{key[0]}@{key[1][:12]}" for key in there if key not in book.succeeded and key not in book.settled]

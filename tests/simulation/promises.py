@@ -482,12 +482,12 @@ class Promises:
         """Faults are over for long, and all is settled; what is back although it had vanished is evaluated, too."""
         simulation, book = self.simulation, self.referee.book
         back = [key for key in self.there if any(each.verdict == "vanished" for each in book.settled.get(key, ()))]
-        if back and not simulation.purged and simulation._could_go_on():
+        if back and not simulation.purged and simulation.could_go_on():
             simulation.scheduler.run(simulation.scheduler.now + simulation.bound())
         self.note()
         self._check_attempts()
         book = self.referee.book
-        if self.referee.run is None or simulation.purged or not simulation._could_go_on():
+        if self.referee.run is None or simulation.purged or not simulation.could_go_on():
             return
         healthy = (life.host.spec for life, _ in self._healthy(passing=True))
         tasks = {spec.task for spec in healthy if self._is_largest(spec.kind)}  # the others wait, and say so
@@ -519,7 +519,7 @@ class Promises:
     def _reading(self) -> list:
         """Return who evaluates and can read the journal: others stand by, also when they are all that is left."""
         newest = self.referee.newest_schema
-        return [life for life in self.simulation._evaluating() if life.host.spec.schema >= newest]
+        return [life for life in self.simulation.evaluating_lives() if life.host.spec.schema >= newest]
 
     def _is_one(self, there: list) -> bool:
         """Whether one publishes, and at most one more: of a newer release, whose heartbeats the others cannot read.
@@ -527,12 +527,12 @@ class Promises:
         They follow the journal alike, until that release writes there: then who cannot read it stands by.
         """
         schemas = sorted(life.host.spec.schema for life in there)
-        oldest = min((life.host.spec.schema for life in self.simulation._evaluating()), default=1)
+        oldest = min((life.host.spec.schema for life in self.simulation.evaluating_lives()), default=1)
         one_each = len(set(schemas)) == len(schemas)
         return len(there) == 1 or (one_each and schemas[:1] == [oldest] and oldest >= self.referee.newest_schema)
 
     def _publishers(self) -> list:
-        return [life for life in self.simulation._evaluating() if life.daemon.status().publisher]
+        return [life for life in self.simulation.evaluating_lives() if life.daemon.status().publisher]
 
     def _check_attempts(self) -> None:
         odd = int(any(not host.spec.shows_profile for host in self.simulation.hosts))

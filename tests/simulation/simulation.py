@@ -230,12 +230,14 @@ class Simulation:
             and self._all_have_turns()
         ):
             self._check_all_end(end)
-        elif self.violation is None and not self.purged and (self._could_go_on() or not book.unsettled()):
+        elif self.violation is None and not self.purged and (self.could_go_on() or not book.unsettled()):
             left = book.unsettled()
             book.check("all is settled", not left, lambda: f"{left} after {self.bound():.0f} s without faults")
-            is_open = book.book.open is not None and self._could_go_on()
+            is_open = book.book.open is not None and self.could_go_on()
             book.check("no plan stays open", not is_open, lambda: f"{book.book.open}")
-            book.check("one daemon per name", self._one_each(), lambda: f"{[each.name for each in self._running()]}")
+            book.check(
+                "one daemon per name", self._one_each(), lambda: str([each.name for each in self.running_lives()])
+            )
             end = self.scheduler.now + self.bound()
             while self.violation is None and self.scheduler.now < end and book.wrong_exports():
                 self.scheduler.run(self.scheduler.now + _LOOK_EVERY)
@@ -254,7 +256,7 @@ class Simulation:
         settings = self.hosts[0].spec.settings
         if self.disk.done_at is not None or settings.stop_idle is not None:
             return True
-        known = max((life.host.spec.schema for life in self._running()), default=1)
+        known = max((life.host.spec.schema for life in self.running_lives()), default=1)
         saves = [save for save in self.scenario.saves if save.step == settings.stop_after_step]
         last = {(save.name, digest_of(save.content)) for save in saves if self.referee.counts(save)}
         there = {each.key for each in self.disk.all() if each.schema <= known} - self.referee.corrupt.keys()
@@ -272,18 +274,19 @@ class Simulation:
     def _check_all_end(self, end: float) -> None:
         """The run is over, and so is every daemon that evaluates."""
         book = self.referee
-        while self.violation is None and self.scheduler.now < end and self._evaluating():
+        while self.violation is None and self.scheduler.now < end and self.evaluating_lives():
             self.scheduler.run(self.scheduler.now + _LOOK_EVERY)
         if self.violation is None:
-            left = [life.name for life in self._evaluating()]
+            left = [life.name for life in self.evaluating_lives()]
             book.check("all end", not left, lambda: f"{left} run on after {self.bound():.0f} s without faults")
             # What was saved when all had said so came too late, and so did what none of them had the time to see.
             seen = [life.ended_run_at - 2 * life.host.spec.settings.sweep - 1.0 for life in self.lives]
             left = book.unsettled(before=max(seen, default=float("inf")))
             book.check("all is settled", not left, lambda: f"{left} when all had ended")
 
-    def _evaluating(self) -> list[Life]:
-        return [life for life in self._running() if life.role == "worker"]
+    def evaluating_lives(self) -> list[Life]:
+        """Return the daemons of worker nodes that run."""
+        return [life for life in self.running_lives() if life.role == "worker"]
 
     def bound(self) -> float:
         """Seconds within which all must be settled once faults stopped: a sum of bounds that are settings."""
@@ -296,21 +299,22 @@ class Simulation:
         each_try = 2 * settings[0].backoff_last + 15.0 + settings[0].join
         return longest + each_try * (len(self.scenario.saves) * (settings[0].max_attempts + 1) + 2)
 
-    def _could_go_on(self) -> bool:
+    def could_go_on(self) -> bool:
         """Return whether enough workers of one kind run that can read the journal."""
         alike: Counter = Counter()
-        for life in self._running():
+        for life in self.running_lives():
             if life.role == "worker" and life.host.spec.schema >= self.referee.newest_schema:
                 alike[life.host.spec.kind] += life.host.spec.replicas
         needed = max(host.spec.settings.min_workers for host in self.hosts)
         return bool(alike) and max(alike.values()) >= needed
 
-    def _running(self) -> list[Life]:
+    def running_lives(self) -> list[Life]:
+        """Return the daemons that run."""
         return [host.life for host in self.hosts if host.runs and host.life is not None]
 
     def _one_each(self) -> bool:
         newest = self.referee.newest_schema  # who cannot read that stands by, and writes nothing
-        names = Counter(life.host.name for life in self._running() if life.host.spec.schema >= newest)
+        names = Counter(life.host.name for life in self.running_lives() if life.host.spec.schema >= newest)
         return max(names.values(), default=1) == 1
 
     # -- the world ----------------------------------------------------------------------------------------------------
@@ -339,7 +343,7 @@ class Simulation:
 
     def _tell(self, event, but=None) -> None:
         """A file event arrives at all nodes that look, if there are any."""
-        for life in self._running() if self.scenario.events else ():
+        for life in self.running_lives() if self.scenario.events else ():
             if life.role == "worker" and life is not but:
                 when = self.scheduler.now + 0.02 * self.random.random()
                 self.scheduler.at(when, lambda life=life: life.receive(event()), life)

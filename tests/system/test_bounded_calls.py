@@ -71,7 +71,7 @@ def test_what_comes_late_is_handed_over_to_who_asks_again(gate):
     calls = BoundedCalls(patience_seconds=0.01)
     with pytest.raises(HangingError):
         calls("slow", hang(gate))
-    late = calls._late["slow"]
+    late = calls.late["slow"]
     gate.set()
     assert late.done.wait(60)
     assert calls("slow", lambda: "anew") == "late"
@@ -94,11 +94,11 @@ def test_results_that_nobody_asks_for_are_forgotten(gate):
     for number in range(200):
         with pytest.raises(HangingError):
             calls(str(number), hang(gate))
-    late = list(calls._late.values())
+    late = list(calls.late.values())
     gate.set()
     assert all(each.done.wait(60) for each in late)
     again = threading.Event()
     with pytest.raises(HangingError):
         calls("one more", hang(again))
     again.set()
-    assert len(calls._late) <= 65
+    assert len(calls.late) <= 65

@@ -220,7 +220,7 @@ def _read_bundle(index: bytes, step_key: str | None, work: WorkBudget) -> _Bundl
             if entry.dtype != STRING or not entry.scalar:
                 raise CorruptError("the object graph is not text")
         if entry.scalar and _INTEGERS.get(entry.dtype) == entry.size:
-            rank = _step_rank(key.decode("utf-8", "replace"), step_key)
+            rank = step_rank(key.decode("utf-8", "replace"), step_key)
             if rank is not None:
                 bisect.insort(likely, (rank, entry), key=operator.itemgetter(0))
                 del likely[_MOST_COUNTS:]  # keys may be long
@@ -244,7 +244,7 @@ def _tensors(index: bytes, shards: int) -> Iterator[tuple[bytes, Entry]]:
             yield key, entry
 
 
-def _step_rank(key: str, step_key: str | None) -> _Rank | None:
+def step_rank(key: str, step_key: str | None) -> _Rank | None:
     """Return the rank of a scalar's key as the training step: the least is the likeliest; None if it is not a step.
 
     The count of an optimizer comes first, because optimizers always increment it, and the count nearest to the root

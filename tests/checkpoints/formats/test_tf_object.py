@@ -185,7 +185,7 @@ def test_the_nearest_optimizer_counts():
         "step",
         "global_step",
     ]
-    ranks = [module._step_rank(f"{key}/.ATTRIBUTES/VARIABLE_VALUE", None) for key in keys]
+    ranks = [module.step_rank(f"{key}/.ATTRIBUTES/VARIABLE_VALUE", None) for key in keys]
     assert ranks == sorted(ranks)
-    assert module._step_rank("save_counter/.ATTRIBUTES/VARIABLE_VALUE", None) is None
-    assert module._step_rank("model/step/.ATTRIBUTES/VARIABLE_VALUE", None) is None
+    assert module.step_rank("save_counter/.ATTRIBUTES/VARIABLE_VALUE", None) is None
+    assert module.step_rank("model/step/.ATTRIBUTES/VARIABLE_VALUE", None) is None

@@ -76,7 +76,7 @@ class Looks:
     def __call__(self, *wanted, seconds=2.0, settled=()):
         """One visit with a look, after some time."""
         self.node.clock.seconds += seconds
-        beat = make_heartbeat(run=self.storage_thread._membership.journal.run)
+        beat = make_heartbeat(run=self.storage_thread.membership.journal.run)
         return self.storage_thread.answer(
             Sync(heartbeat=beat, scan=True, pin_policy=Names(*wanted, settled=settled), tidying=CleanupRequest())
         )
