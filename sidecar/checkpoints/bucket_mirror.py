@@ -28,7 +28,7 @@ from sidecar.system.bucket_url import split_url
 from sidecar.system.clock import Clock, SystemClock
 
 _BLOCK_BYTES: Final = 256 * 1024
-_MOST_BLOCKS: Final = 24  # 6 MiB
+_MOST_BLOCKS: Final = 8  # 2 MiB
 _MOST_AT_ONCE: Final = 8 * _BLOCK_BYTES  # a larger piece is read without being kept
 _DEEPEST: Final = 16
 _NAMED: Final = 3  # names without a stub that are reported

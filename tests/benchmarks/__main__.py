@@ -42,6 +42,7 @@ TOPICS = (
     "saves",
     "journal_size",
     "watching",
+    "buckets",
     "nodes",
     "soak",
 )

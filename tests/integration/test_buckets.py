@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 from bucket_server import BucketServer
+from integration.torch_trainer import TORCH
 from numpy_trainer import NUMPY
 from obstore.store import from_url
-from torch_trainer import TORCH
 
 pytestmark = pytest.mark.seconds
 
@@ -107,7 +107,8 @@ def test_a_bucket_has_the_bits_of_a_directory(request, until, new_bucket, tmp_pa
     assert bucket.environ["AWS_SECRET_ACCESS_KEY"] not in ended.err + ended.out
 
 
-@pytest.mark.parametrize("name", ["moto_server", pytest.param("azurite-blob", marks=pytest.mark.nightly)])
+@pytest.mark.nightly
+@pytest.mark.parametrize("name", ["moto_server", "azurite-blob"])
 def test_commands_take_a_url(numpy_trainer, new_bucket, tmp_path, name):
     """Every command that takes the directory takes its URL, and does what it can or says one sentence."""
     bucket = new_bucket(name)
