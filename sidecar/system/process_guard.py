@@ -1,8 +1,9 @@
 """Guard processes end other processes once the daemon is gone, also after SIGKILL. Standard library only.
 
-A guard waits until a pipe closes of which only the daemon has the other end. It is forked by a worker process
-(`leave_guard`), or started by `sidecar.system.child`, for which this file is the program: it gets the process group on
-its standard input, and as its argument the mark, if there is one.
+A guard waits until a pipe closes of which only the daemon has the other end. The guard of a worker process also ends it
+if its task forks without end. A guard is forked by a worker process (`leave_guard`), or started by
+`sidecar.system.child`, for which this file is the program: it gets the process group on its standard input, and as its
+argument the mark, if there is one.
 
 The parent-death signal ends only one process, and SIGKILL to its process group misses children that called setsid. A
 guard finds these by their mark: a variable of their environment, which every child inherits. A guard cannot adopt them
@@ -27,6 +28,12 @@ NO_GROUP: Final = 0
 _PR_SET_PDEATHSIG: Final = 1
 _END_SECONDS: Final = 60.0  # processes that fork faster than they are stopped cannot be ended, unless a limit does it
 _AGAIN_SECONDS: Final = 0.05
+
+MOST_PROCESSES: Final = 1000
+"""The most processes that a worker may have started and that live. Loaders of data start some for each GPU."""
+
+_LOOK_SECONDS: Final = 0.5
+_TOO_MANY: Final = "sidecar: the task has started {} processes, more than {}: this worker process and they are ended\n"
 
 
 def end_with_parent(parent: int) -> None:
@@ -53,9 +60,38 @@ def leave_guard(mark: str) -> None:
     with contextlib.suppress(OSError):  # without pidfd: the daemon closes the input when the worker ends
         ending.register(os.pidfd_open(worker), select.POLLIN)
     if os.getppid() == worker:
-        ending.poll()
+        _wait(ending, worker, mark)
     _end(worker, mark)
     os._exit(0)
+
+
+def _wait(ending: select.poll, worker: int, mark: str) -> None:
+    """Wait until the worker ends, or has more than `MOST_PROCESSES` descendants, which is said in its log.
+
+    Counting them reads a file of each process of the machine. So they are counted only after the number of all threads
+    of the machine has grown, which one file tells.
+    """
+    known = _threads()
+    while not ending.poll(_LOOK_SECONDS * 1000):
+        threads = _threads()
+        if threads > known + MOST_PROCESSES // 2:
+            if (count := len(_marked(mark.encode()))) > MOST_PROCESSES:
+                with contextlib.suppress(OSError):  # the worker's own log, which this process does not hold open
+                    log = os.open(f"/proc/{worker}/fd/2", os.O_WRONLY | os.O_NONBLOCK | os.O_APPEND)
+                    os.write(log, _TOO_MANY.format(count, MOST_PROCESSES).encode())
+                    os.close(log)
+                return
+            known = threads
+        known = min(known, threads)
+
+
+def _threads() -> int:
+    """Return the number of threads of the machine; 0 if it is unknown. Source: proc(5), fourth field of loadavg."""
+    try:
+        with open("/proc/loadavg", "rb") as file:  # noqa: PTH123 - as in `_read`
+            return int(file.read().split()[3].partition(b"/")[2])
+    except (OSError, ValueError, IndexError):
+        return 0
 
 
 def guard(mark: str | None) -> None:

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -70,6 +71,36 @@ def test_children_end_with_their_leader(started, tmp_path, guarded):
     finally:
         with contextlib.suppress(ProcessLookupError):
             os.kill(apart, signal.SIGKILL)
+
+
+def test_a_worker_that_forks_without_end_is_ended(tmp_path):
+    """Its log says why; no descendant is left, whatever sessions they begin. A few processes are no reason."""
+    code = (
+        "import os, sys, time\nfrom sidecar.system import process_guard\n"
+        "process_guard.MOST_PROCESSES = 20\nprocess_guard.leave_guard('TEST_MARK=forks')\n"
+        "def fork(count):\n"
+        "    for _ in range(count):\n"
+        "        if os.fork() == 0:\n            os.setsid()\n            time.sleep(600)\n"
+        "fork(15)\ntime.sleep(2)\nprint('few', file=sys.stderr)\nfork(30)\ntime.sleep(600)"
+    )
+    environ = os.environ | {"TEST_MARK": "forks"}
+    command = [sys.executable, "-c", code]
+    with (
+        (tmp_path / "log").open("wb") as log,
+        subprocess.Popen(command, stdin=subprocess.PIPE, stderr=log, env=environ, process_group=0) as program,
+    ):
+        assert program.wait(60) == -signal.SIGKILL
+        said = (tmp_path / "log").read_text()
+    assert re.fullmatch(r"few\nsidecar: the task has started [0-9]+ processes, more than 20: .*\n", said)
+    left = [each for each in psutil.process_iter() if _has_mark(each)]
+    assert psutil.wait_procs(left, 30)[1] == []
+
+
+def _has_mark(process):
+    """Return whether a process is one of the test's."""
+    with contextlib.suppress(psutil.Error):
+        return process.environ().get("TEST_MARK") == "forks"
+    return False
 
 
 def test_a_program_that_cannot_be_started_leaves_no_guard():
