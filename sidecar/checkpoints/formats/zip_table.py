@@ -106,6 +106,9 @@ def read_members(file: BinaryIO, name: str, work: WorkBudget, place: range | Non
         if end > offset:
             raise CorruptError(f"{name}: {shown(entry.name)} ends at {end}, but the data ends at {offset}")
         members.append(member)
+    expanded, most = sum(member.size for member in members), _MAX_EXPANSION * len(place) + _LARGE_BYTES
+    if expanded > most:
+        raise CorruptError(f"{name}: its members expand to {expanded} bytes, more than {most} for a file of its size")
     names = [member.name for member in members]
     if len(set(names)) < len(names):
         raise CorruptError(f"{name} has two members with the same name")

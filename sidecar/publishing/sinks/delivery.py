@@ -170,15 +170,23 @@ class Delivery:
         run: Name of the run.
         log: The daemon's log.
         run_dir: The run's state directory, for events on which the program of the sink fails; None: they are not kept.
+        changed: Waits for news, and for the time of the next attempt. Its lock is reentrant.
     """
 
     def __init__(
-        self, sink: Sink | EventSink, storage: Storage, run: str, log: EventLog, *, run_dir: Path | None = None
+        self,
+        sink: Sink | EventSink,
+        storage: Storage,
+        run: str,
+        log: EventLog,
+        *,
+        run_dir: Path | None = None,
+        changed: threading.Condition | None = None,
     ) -> None:
         self.sink, self._storage, self._run, self.log = sink, storage, run, log
         self._program_errors = _ProgramErrors(run_dir)
         self._events = sink if isinstance(sink, EventSink) else None
-        self._changed = threading.Condition()  # its lock is reentrant
+        self._changed = changed or threading.Condition()
         self._known: _Known | None = None  # None: another node publishes
         self._done: _Known | None = None  # all of this was delivered
         self._delivered: Progress | None = None  # None: it must be read

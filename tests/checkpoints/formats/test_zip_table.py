@@ -40,6 +40,17 @@ def test_a_zip_bomb_is_not_extracted(tmp_path):
     assert time.monotonic() - started < 3
 
 
+def test_members_that_expand_too_far_together_are_refused(tmp_path):
+    """With verify = "full" every byte of them is read: at most 100 times the file, and 256 MiB."""
+    with zipfile.ZipFile(tmp_path / "m.keras", "w", zipfile.ZIP_DEFLATED, compresslevel=9) as file:
+        for name in ("metadata.json", "config.json", "model.weights.h5", "more"):
+            with file.open(name, "w") as member:
+                for _ in range(100):
+                    member.write(b"\0" * (1 << 20))
+    with pytest.raises(CorruptError, match="members expand to 419430400 bytes"):
+        FORMATS["keras"].inspect(tmp_path, "m.keras")
+
+
 def patched(content: bytes, signature: bytes, at: int, value: bytes) -> bytes:
     """The last record of a kind with other bytes in it."""
     position = content.rfind(signature) + at

@@ -58,8 +58,8 @@ def sink():
 def deliver(storage, log, sink, request):
     """Start a delivery as the daemon of a node does; `deliver(storage=…)` takes another storage."""
 
-    def start(storage=storage, run_dir=None):
-        made = Delivery(sink, storage, "mnist", log, run_dir=run_dir)
+    def start(storage=storage, run_dir=None, sink=sink, changed=None):
+        made = Delivery(sink, storage, "mnist", log, run_dir=run_dir, changed=changed)
         made.start()
         request.addfinalizer(lambda: made.close(PATIENCE_SECONDS))
         return made
@@ -85,9 +85,16 @@ def finish(delivery, history):
     delivery.close(PATIENCE_SECONDS)
 
 
+@pytest.fixture
+def long_pauses():
+    """A sink that failed is asked again as late as in a daemon."""
+
+
 @pytest.fixture(autouse=True)
-def _short_pauses(monkeypatch):
+def _short_pauses(monkeypatch, request):
     """A sink that failed is asked again soon."""
+    if "long_pauses" in request.fixturenames:
+        return
     monkeypatch.setattr(delivery, "_FIRST_PAUSE_SECONDS", 0.01)
     monkeypatch.setattr(delivery, "_LAST_PAUSE_SECONDS", 0.5)
 

@@ -7,9 +7,12 @@ from dataclasses import replace
 import pytest
 from journals import Journal
 from publishing.sinks.conftest import PATIENCE_SECONDS, finish, publishing, until
+from receivers import receiver
 
 from sidecar.coordination.journal_state import JournalState
+from sidecar.protocol.records import Value
 from sidecar.publishing.sinks import delivery as delivery_module
+from sidecar.publishing.sinks.remote_write import RemoteWrite
 from sidecar.publishing.sinks.sink import SinkRefusedError, SinkUnavailableError
 from sidecar.publishing.status import SinkStatus
 
@@ -126,6 +129,55 @@ def test_a_receiver_that_is_away_costs_no_event(deliver, sink, tmp_path):
     delivery.update(publishing(), journal.history)
     until(lambda: delivery.has_delivered)
     assert (sink.plans, delivery.status.refused) == ([1], 0)
+
+
+class VirtualHours(threading.Condition):
+    """Wait for nothing: what would have been waited is added up."""
+
+    def __init__(self):
+        super().__init__()
+        self.seconds, self.tries = 0.0, 0
+
+    def wait_for(self, predicate, timeout=None):
+        """Return at once if there is a bound on the wait."""
+        if timeout is None:
+            return super().wait_for(predicate)
+        self.seconds += timeout
+        return predicate()
+
+
+class Away(list):
+    """The answers of a receiver that is down for an hour: `503` each time."""
+
+    def __init__(self, clock):
+        super().__init__()
+        self.clock = clock
+
+    def __bool__(self):
+        return self.clock.seconds < 3600
+
+    def pop(self, _):
+        """Count the request, and refuse it."""
+        self.clock.tries += 1
+        return 503
+
+
+@pytest.mark.usefixtures("long_pauses")
+def test_a_receiver_that_is_dead_for_an_hour(deliver, log, monkeypatch):
+    """It is asked about once a minute, and gets all in the end. The log says twice what happened."""
+    monkeypatch.setenv("no_proxy", "*")
+    clock, journal = VirtualHours(), Journal()
+    for step in range(1, 13):
+        journal.evaluate(f"ckpt-{step}", step, {"accuracy": Value(value=step / 20, hex=(step / 20).hex(), goal="max")})
+    with receiver() as server:
+        server.answers = Away(clock)
+        delivery = deliver(sink=RemoteWrite(server.url, PATIENCE_SECONDS), changed=clock)
+        delivery.update(publishing(), journal.history)
+        until(lambda: "sink_recovered" in log.names())
+    assert log.names() == ["sink_failed", "sink_recovered"]
+    assert 60 <= clock.tries <= 70
+    assert (delivery.status.pending, delivery.status.refused) == (0, 0)
+    assert len(server.requests) - clock.tries == 12
 
 
 def test_how_far_a_sink_is_behind(deliver, sink):
