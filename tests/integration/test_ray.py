@@ -2,12 +2,14 @@
 
 import json
 import os
+import shutil
 import signal
 import time
 from datetime import datetime
 
 import psutil
 import pytest
+from integration.torch_trainer import TORCH
 from numpy_trainer import NUMPY
 from ray_cluster import PROGRAMS, RayCluster
 
@@ -33,7 +35,7 @@ def ray(needs):
 def start(sidecar, ray):
     """Start a daemon that evaluates on the cluster."""
 
-    def run(folder, *options, **changes):
+    def run(folder, *options, task=TASK, **changes):
         settings = {
             "SIDECAR_ENGINE": "ray",
             "SIDECAR_RAY_ADDRESS": ray.address,
@@ -44,7 +46,7 @@ def start(sidecar, ray):
             "SIDECAR_WORKER_PYTHON": str(PROGRAMS / "python"),
             "SIDECAR_MIN_WORKERS": str(len(EVAL)),
         }
-        return sidecar.run(folder, *options, task=TASK, **NUMPY | settings | changes)
+        return sidecar.run(folder, *options, task=task, **NUMPY | settings | changes)
 
     return run
 
@@ -104,17 +106,20 @@ def warm(daemon, folder, trainer, step):
     return row
 
 
-def test_the_same_bits_as_locally(start, ray, sidecar, numpy_trainer, tmp_path):
+@pytest.mark.parametrize(("trainer", "task", "settings"), [("numpy", TASK, NUMPY), ("torch", "torch_plain.py", TORCH)])
+def test_the_same_bits_as_locally(trainer, task, settings, start, ray, sidecar, request, tmp_path, record_property):
     """Two machines of the cluster give each number that two local processes give; no other machine had a worker."""
-    folders = tmp_path / "there" / "ckpts", tmp_path / "here" / "ckpts"
-    saved = [numpy_trainer.save(folder, 1, 2, 3) for folder in folders]
-    assert saved[0] == saved[1]
-    there = start(folders[0])
-    here = sidecar.run(folders[1], "--once", task=TASK, SIDECAR_REPLICAS="2", SIDECAR_MIN_WORKERS="2", **NUMPY)
-    there.evaluated(*saved[0])
+    there, here = tmp_path / "there" / "ckpts", tmp_path / "here" / "ckpts"
+    saved = request.getfixturevalue(f"{trainer}_trainer").save(there, 1, 2, 3)
+    shutil.copytree(there, here)
+    there = start(there, task=task, **settings)
+    here = sidecar.run(here, "--once", task=task, SIDECAR_REPLICAS="2", SIDECAR_MIN_WORKERS="2", **settings)
+    there.evaluated(*saved)
     assert here.wait().code == 0
     assert bits(there) == bits(here)
-    assert len(bits(there)) == len(saved[0])
+    assert len(bits(there)) == len(saved)
+    for name, daemon in (("there", there), ("here", here)):
+        record_property(f"warm_seconds_{name}", min(each["took"] for each in daemon.log("evaluation_succeeded")[1:]))
     assert {row["workers"] for row in there.successes()} == {2}
     assert {line["address"].partition(":")[0] for line in there.log("worker_placed")} == set(EVAL)
     assert there.end(signal.SIGTERM).code == 0

@@ -61,7 +61,6 @@ class RayCluster:
         with socket.create_server(("127.0.0.2", 0)) as server:
             self.address = f"127.0.0.2:{server.getsockname()[1]}"
         self.nodes = {}
-        self._starts = 0
 
     def __enter__(self):
         try:
@@ -79,18 +78,17 @@ class RayCluster:
         port = self.address.partition(":")[2]
         more = (f"--port={port}", f"--temp-dir={self._folder}", "--include-dashboard=false", "--num-cpus=0")
         self._start("127.0.0.2", "--head", *more)
-        self._wait_for_starts()
 
     def add(self, *addresses, **labels):
         """Start nodes with these labels, and wait until they have joined."""
         told = ",".join(f"{name}={value}" for name, value in labels.items())
         for address in addresses:
             self._start(address, f"--address={self.address}", "--num-cpus=2", f"--labels={told}")
-        self._wait_for_starts()
 
     def log(self):
         """Return what the nodes printed."""
-        return (self._folder / "log").read_text(errors="replace")
+        log = self._folder / "log"
+        return log.read_text(errors="replace") if log.exists() else ""
 
     def close(self):
         """End all processes, and remove what they wrote."""
@@ -99,25 +97,27 @@ class RayCluster:
             node.kill()
         shutil.rmtree(self._folder, ignore_errors=True)
 
-    def _wait_for_starts(self):
-        """Wait until all nodes run. One that is started before the head is complete would wait for ever."""
-        end = time.monotonic() + PATIENCE_SECONDS
-        while self.log().count(STARTED) < self._starts:
-            assert time.monotonic() < end, self.log()
-            time.sleep(0.1)
-
     def _start(self, address, *words):
+        """Start a node and wait until it runs. Ray gives it 30 s, which are short on a busy machine: start it again.
+
+        A node that is started before the head is complete waits for ever.
+        """
         environ = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
         environ |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(self.token), "RAY_ENABLE_AUTO_CONNECT": "0"}
         environ |= {"RAY_USAGE_STATS_ENABLED": "0", "PYTHONUNBUFFERED": "1"}
         usual = (f"--node-ip-address={address}", "--min-worker-port=0", "--max-worker-port=0", "--block")
         command = (PROGRAMS / "ray", "start", *usual, f"--object-store-memory={STORE_BYTES}", *words)
-        with (self._folder / "log").open("ab") as log:
-            process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environ, cwd=self._folder
-            )
-        self.nodes[address] = RayNode(address, process)
-        self._starts += 1
+        started, end = self.log().count(STARTED), time.monotonic() + PATIENCE_SECONDS
+        process = None
+        while self.log().count(STARTED) == started:
+            assert time.monotonic() < end, self.log()
+            if process is None or process.poll() is not None:
+                with (self._folder / "log").open("ab") as log:
+                    process = subprocess.Popen(
+                        command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environ, cwd=self._folder
+                    )
+                self.nodes[address] = RayNode(address, process)
+            time.sleep(0.1)
 
 
 def _is_called(process, words):
