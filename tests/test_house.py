@@ -32,7 +32,6 @@ UNTESTED = {
     "commands/status/command.py": "calls the parts of status; tests/commands/status",
     "commands/status/observe.py": "calls the parts of status; tests/commands/status",
     "commands/terminal.py": "streams of a program; tests/commands/test_cli.py",
-    "commands/worker_pool.py": "puts workers together; tests/integration starts them",
     "daemon/build.py": "puts a daemon together; every test with fakes.Node",
     "daemon/workers/ray/actor.py": "runs on a Ray cluster; tests/integration/test_ray.py",
     "daemon/workers/ray/bridge.py": "the connection to a Ray cluster; tests/integration/test_ray.py",
