@@ -43,6 +43,7 @@ from sidecar.publishing.state_backup.ownership import (
 )
 from sidecar.retention.exports.export_folder import EXPORTS, link_best
 from sidecar.settings import Settings
+from sidecar.system.bucket_folder import place_of
 from sidecar.system.clock import Clock, SystemClock, timestamp
 from sidecar.system.confined import Folder, open_folder
 from sidecar.system.durable import sync_file
@@ -79,7 +80,7 @@ def require_state(settings: Settings, store: ObjectStore) -> None:
     owner, number = _newest(store)
     if owner is None:
         return
-    command = f"sidecar restore-state {shlex.quote(str(settings.checkpoint_dir))}"
+    command = f"sidecar restore-state {shlex.quote(place_of(settings.checkpoint_dir))}"
     if settings.state_dir != settings.checkpoint_dir / ".sidecar":
         command += f" --state-dir {shlex.quote(str(settings.state_dir))}"
     raise StateUnavailableError(

@@ -87,6 +87,22 @@ def test_a_daemon_without_state_does_not_begin_anew(use_bucket, new_place, setti
         require_state(settings, backup_of(settings))
 
 
+def test_checkpoints_in_a_bucket(use_bucket, new_place):
+    """The line to type has their URL, which people wrote, and not the folder that stands for it."""
+    use_bucket("localbucket")
+    new_place("a", URL).send(1)
+    place = f"s3://{BUCKET}/ckpts"
+    new = new_place("b", URL)
+    settings = load(
+        {"checkpoint_dir": place, "state_dir": new.folder, "run": "mnist", "state_backup": URL, "config": None}
+    )
+    with pytest.raises(StateUnavailableError, match=f"sidecar restore-state {place} --state-dir"):
+        require_state(settings, backup_of(settings))
+    words = ["restore-state", place, "--run", "mnist", "--state-backup", URL, "--state-dir", str(new.folder)]
+    said = CliRunner().invoke(app, words)
+    assert (said.exit_code, said.output.split()[0]) == (0, "restored"), said.output
+
+
 def test_records_that_arrive_late_are_removed(use_bucket, new_place, restored, objects):
     """A daemon that was sending while it was replaced may leave one, which would be in the way of the new machine's."""
     use_bucket("localbucket")
