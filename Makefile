@@ -58,7 +58,7 @@ HASHED = sed -n 's/^\([[:alnum:]_.-]*==[^ ;]*\).*/\1/p' $(1) | grep -v '^torch==
   .venv-hashes/bin/uv pip compile --quiet --no-deps --no-annotate --no-header --generate-hashes --python-version 3.11.7 \
   --output-file .venv-hashes/pins - && { grep '^\#' $(2); cat .venv-hashes/pins; } > .venv-hashes/new && mv .venv-hashes/new $(2)
 
-.PHONY: foreign coverage coverage-fast matrix dist release-notes hashes help demo test test-fast test-all test-rest test-gpu faults lint docs bench simulate dashboards reference screenshots try-compose soak try-systemd try-readme clean
+.PHONY: foreign coverage coverage-fast matrix dist sbom release-notes hashes help demo test test-fast test-all test-rest test-gpu faults lint docs bench simulate dashboards reference screenshots try-compose soak try-systemd try-readme clean
 
 help:  ## Show this.
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST)
@@ -133,6 +133,14 @@ matrix: $(READY)  ## Run the fast tests under each other Python, and one evaluat
 dist: $(READY)  ## Build the wheel and the sdist into dist/: the same bytes from the same commit.
 	rm -rf dist
 	$(BIN)/python -m hatchling build --directory dist
+
+sbom: dist  ## Write what the wheel needs, in the tested versions, to dist/ (CycloneDX; downloads 30 MB).
+	@rm -rf .venv-sbom && $(PYTHON) -m venv .venv-sbom/tool && $(PYTHON) -m venv --without-pip .venv-sbom/installed
+	@.venv-sbom/tool/bin/pip install --quiet --disable-pip-version-check cyclonedx-bom==7.5.0
+	@.venv-sbom/tool/bin/pip --python .venv-sbom/installed/bin/python install --quiet --disable-pip-version-check --constraint tests/constraints.txt dist/*.whl
+	@rm .venv-sbom/installed/lib/python*/site-packages/sidecar_evaluator-*.dist-info/direct_url.json  # it names this folder
+	@.venv-sbom/tool/bin/cyclonedx-py environment --output-reproducible --output-file dist/sidecar_evaluator.cdx.json .venv-sbom/installed
+	@rm -rf .venv-sbom
 
 release-notes:  ## Print what CHANGELOG.md says about a release (TAG=v0.2.0).
 	@awk -v head='## [$(TAG:v%=%)]' 'index($$0, "## [") == 1 { on = index($$0, head) == 1; next } on' CHANGELOG.md
