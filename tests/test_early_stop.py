@@ -56,6 +56,19 @@ def test_the_signal_is_read(place, file):
     assert should_stop(place) is None
 
 
+def test_a_url_has_its_state_on_this_machine(tmp_path, monkeypatch):
+    """Where the daemon of a bucket has it by default, or where its setting says, without a request."""
+    from sidecar.settings import Settings
+
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    folder = Settings(checkpoint_dir="s3://bucket/run").run_dir
+    folder.mkdir(parents=True)
+    assert should_stop("s3://bucket/run") is None
+    (folder / "early_stop.json").write_text(json.dumps(SIGNAL))
+    assert should_stop("s3://bucket/run").step == should_stop("s3://bucket/run/", "run").step == SIGNAL["step"]
+    assert should_stop("s3://another/run") is None
+
+
 def test_the_reason_says_how_to_train_on(place, file):
     """A resumed training that stops at once has no other message; the file may hold anything."""
     file.write_text(json.dumps(SIGNAL | {"reason": "no\x1b[2J improvement"}))

@@ -59,7 +59,8 @@ class Checkpoint:
     """One complete checkpoint. A known name with changed content is another checkpoint.
 
     `name` is the path prefix relative to checkpoint_dir. `digest` is a hex SHA-256 over names, sizes and the checksums
-    of the format. `pin` is the folder of the pinned files relative to the run's state directory, once there is one.
+    of the format; for objects of a bucket, over names, sizes and etags, with `:etag` at its end. `pin` is the folder of
+    the pinned files relative to the run's state directory, once there is one.
     `step` is `None` in journal files if `step_source` is `order`: `JournalState` numbers such checkpoints.
     """
 

@@ -13,6 +13,7 @@ from sidecar.checkpoints.formats import file_group
 from sidecar.coordination.run import Run
 from sidecar.coordination.state_directory import StateDirectory
 from sidecar.errors import RunReplacedError, SettingsError, StateUnavailableError
+from sidecar.system.bucket_folder import BucketFolder
 
 RUN = Run(run="r1", nonce="n")
 
@@ -155,3 +156,17 @@ def test_a_marker_is_no_checkpoint(elsewhere, clock, name):
     clock.seconds += 1000
     look = catalog.scan()
     assert (look.found, look.waiting, look.corrupt) == ((), (), ())
+
+
+def test_the_run_of_a_bucket_is_no_other_directorys(tmp_path):
+    """The state belongs to the URL that it was begun for, so digests by etags and by content never come together."""
+    run_dir = tmp_path / "state" / "run"
+    run_dir.mkdir(parents=True)
+    run = Run(run="a", nonce="b", created_at="2026-01-01T00:00:00Z", checkpoint_dir="s3://bucket/run")
+    StateDirectory(BucketFolder.of("s3://bucket/run"), run_dir).join(run)
+    assert list(tmp_path.rglob(".sidecar-run-*")) == []
+    with pytest.raises(SettingsError, match="s3://bucket/other"):
+        StateDirectory(BucketFolder.of("s3://bucket/other"), run_dir).join(run)
+    (tmp_path / "ckpts").mkdir()
+    with pytest.raises(SettingsError):
+        StateDirectory(tmp_path / "ckpts", run_dir).join(run)
