@@ -226,9 +226,6 @@ class Referee:
             if number in records
             for path_of in (_path(kind, number),)
         }
-        for lost in held.keys() & expected.keys():  # a purge took them after they were read
-            if life.asked_at <= self._purged.get(lost, float("-inf")):
-                expected[lost] = held[lost]
         closed = len(book.plans) - (book.open is not None)
         self._simulation.counts["segments"] += 1
         self.check(
