@@ -149,7 +149,7 @@ BLOCKS: Final[dict[str, Callable[[], str]]] = {
     "exit-codes": _exit_codes,
     "decisions": _decisions,
     "slowdown": _slowdown,
-    "step-keys": _listed("checkpoints/formats/step_keys.py", "STEP_KEYS"),
+    "step-keys": _listed("checkpoints/formats/format.py", "STEP_KEYS"),
     "variables-of-the-job": _listed("daemon/workers/environment.py", "_OF_THE_JOB"),
 }
 """Every block by its name."""

@@ -21,9 +21,8 @@ from sidecar.checkpoints.discovery_rules import DiscoveryRules
 from sidecar.checkpoints.file_group_reader import FileGroupReader
 from sidecar.checkpoints.formats import FORMATS
 from sidecar.checkpoints.inspect import stem_of
-from sidecar.checkpoints.pin_scan import PinScan, PinScanner
 from sidecar.checkpoints.presence import Answer, Presence, ask, ask_directory
-from sidecar.checkpoints.scan import DiscoveredCheckpoint, ScanResult
+from sidecar.checkpoints.scan import DiscoveredCheckpoint, PinScan, PinScanner, ScanResult
 from sidecar.checkpoints.step_names import NamedSteps
 from sidecar.checkpoints.subfolder_hint import SubfolderHint
 from sidecar.checkpoints.subfolders import Subfolders

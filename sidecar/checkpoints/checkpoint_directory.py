@@ -1,5 +1,9 @@
 """Hold the checkpoints in one directory, and read only changed files again. `subfolders` holds those of sub-folders.
 
+Each scan has four steps: `DirectoryIndex` and `FileComparison` find the groups of files that changed, `_GroupReadings`
+reads these groups with a `FileGroupReader`, and `CheckpointDirectory` replaces the candidates of these groups. A group
+whose candidates wait for a time is read again when that time has come (`_Due`).
+
 This module neither waits nor writes. Reading blocks for as long as the storage does, so `calls` makes such calls.
 """
 

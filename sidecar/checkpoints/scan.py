@@ -1,10 +1,10 @@
-"""Define the records of one scan of checkpoints. The catalog makes them; the pins and the daemon read them. No I/O."""
+"""Define the records of one scan, of checkpoints and of pins. The pins and the daemon read them. No I/O."""
 
 import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 
 from sidecar.checkpoints.files import File
 from sidecar.protocol.records import Checkpoint, Key, Settlement
@@ -98,3 +98,26 @@ def parent_of(name: str) -> str:
 def in_folder(folder: str, name: str) -> str:
     """Return the full name of the checkpoint `name`. `folder`: its path from the checkpoint directory; may be empty."""
     return f"{folder}/{name}" if folder else name
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PinScan:
+    """Hold the result of one scan of the pins.
+
+    `found`: the checkpoints that pins hold. `reasons`: (folder name, reason) of each pin that cannot be used. The other
+    fields are as in `ScanResult`, but `making` also has the unfinished pins of checkpoints that this scan found.
+    """
+
+    found: Mapping[Key, DiscoveredCheckpoint] = field(default_factory=dict)
+    broken: tuple[BrokenPin, ...] = ()
+    unknown: Mapping[str, str] = field(default_factory=dict)
+    unclaimed: frozenset[str] = frozenset()
+    reasons: tuple[tuple[str, str], ...] = ()
+    making: frozenset[str] = frozenset()
+
+
+class PinScanner(Protocol):
+    """Scan the pins of a run."""
+
+    def scan(self, now: float) -> PinScan:
+        """Scan once; `now` in seconds of the node's clock. Raises `StorageError` if nothing can be read."""

@@ -1,4 +1,9 @@
-"""Make the sinks that the settings ask for, and start and end the deliveries to them."""
+"""Make the sinks that the settings ask for, and start and end the deliveries to them.
+
+`serve` calls `start_deliveries` and `start_uploads` before the loop begins, and asks `all_delivered` at the end of a
+run. A `Delivery` is the thread of one sink. `cli` runs all of that within `leave`. `sidecar check` calls `make_sinks`
+alone.
+"""
 
 import os
 import sys

@@ -1,6 +1,9 @@
 """Execute one plan on this node: its workers join and evaluate, and their reports decide how the plan ends.
 
 No I/O and no clock: reports and times are arguments, commands go to the workers, and the result is an ending.
+
+`plan_runner` makes a `PlanExecution` for each plan that lists workers of this node, passes the reports of these workers
+to it, and asks for `ending`: a `Success` or a `Failure`, and the time from which this node may write it.
 """
 
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,9 @@
 """Read the saves of all workers of one plan, and join them. Imports numpy, never a framework.
 
 The files are not trusted: the saves of all ranks must be present, and they must agree to the last byte. Nothing in them
-is ever executed.
+is ever executed. `sidecar.results.read` is `read` here; `artifact_writer` has written the files of one worker: states,
+columns and weights. `read` joins them: `merge_records` adds the states of all ranks, `_join` puts the rows of all ranks
+into the order of the data.
 """
 
 import contextlib

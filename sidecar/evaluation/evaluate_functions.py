@@ -2,7 +2,8 @@
 
 A function of (model) is called on one worker: function i on worker i mod n. A function of (model, shard) is called on
 all workers, and returns sums over its part of the questions, which are added up exactly. Nothing is tried out before or
-repeated, since a test harness may take hours, so the result's notes say that it was not checked.
+repeated, since a test harness may take hours, so the result's notes say that it was not checked. `rank_evaluation` runs
+the functions after the eval sets, adds up the states of all ranks, and asks `EvaluateFunctions` for the numbers.
 """
 
 import ctypes

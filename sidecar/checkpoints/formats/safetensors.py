@@ -17,11 +17,10 @@ from pathlib import Path
 from typing import BinaryIO, Final
 
 from sidecar.checkpoints.files import Listing, open_file, read_at, update_from_content
-from sidecar.checkpoints.formats.format import Candidate, Inspection, shown
+from sidecar.checkpoints.formats.format import STEP_KEYS, Candidate, Inspection, shown
 from sidecar.checkpoints.formats.hdf5 import require_suffix
 from sidecar.checkpoints.formats.json_members import read_members, string_at, value_at
 from sidecar.checkpoints.formats.shards import as_shard, doubt_about, read_index, require_none_unfinished, shards_of
-from sidecar.checkpoints.formats.step_keys import STEP_KEYS
 from sidecar.checkpoints.work_budget import TEXT_KIB, WorkBudget
 from sidecar.errors import CorruptError, IncompleteError, VanishedError
 from sidecar.protocol.records import StepSource

@@ -23,10 +23,9 @@ from pathlib import Path
 from typing import BinaryIO, Final
 
 from sidecar.checkpoints.files import Listing, open_file, read_at, update_from_content
-from sidecar.checkpoints.formats.format import Candidate, Inspection
+from sidecar.checkpoints.formats.format import STEP_KEYS, Candidate, Inspection
 from sidecar.checkpoints.formats.hdf5 import require_suffix
 from sidecar.checkpoints.formats.pickle_numbers import number_at_end, numbers_at_top
-from sidecar.checkpoints.formats.step_keys import STEP_KEYS
 from sidecar.checkpoints.formats.zip_table import Member, archives_in, compare_checksum, read_members
 from sidecar.checkpoints.work_budget import WorkBudget
 from sidecar.errors import CheckpointError, CorruptError, VanishedError

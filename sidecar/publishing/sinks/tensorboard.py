@@ -9,15 +9,16 @@ import struct
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Literal
+from typing import BinaryIO, Final, Literal
 from urllib.parse import quote
 
+from sidecar.checkpoints.formats.crc32c import masked_crc32c
 from sidecar.coordination.totals import number_of
 from sidecar.protocol.records import Value
-from sidecar.publishing.sinks.event_file import append, records
 from sidecar.publishing.sinks.protobuf import bytes_field, double_field, float_field, integer_field, text_field
 from sidecar.publishing.sinks.sink import Evaluation, SinkRefusedError, SinkUnavailableError
 from sidecar.system.confined import Folder, open_folder
+from sidecar.system.durable import sync_file
 from sidecar.system.plain_text import shortened
 
 Tags = Literal["metric", "keras"]
@@ -153,3 +154,53 @@ def _time_of(event: bytes) -> int:
         return 0
     _, seconds = _WALL_TIME.unpack_from(event)
     return round(1000 * seconds) if 0 < seconds < _LAST_SECOND else 0
+
+
+_HEAD_BYTES: Final = 12  # length and its checksum
+_CHECKSUM_BYTES: Final = 4
+_LONGEST_RECORD: Final = 1 << 24
+
+
+def record(data: bytes) -> bytes:
+    """Return data as a record."""
+    length = struct.pack("<Q", len(data))
+    return b"".join([length, struct.pack("<I", masked_crc32c(length)), data, struct.pack("<I", masked_crc32c(data))])
+
+
+def records(file: BinaryIO) -> Iterator[tuple[int, bytes]]:
+    """Yield the end and the data of each whole record, from the beginning of a file."""
+    file.seek(0)
+    end = 0
+    while (data := _next(file)) is not None:
+        end += _HEAD_BYTES + len(data) + _CHECKSUM_BYTES
+        yield end, data
+
+
+def append(file: BinaryIO, *data: bytes) -> None:
+    """Append records durably. The file must end with a whole record: readers stop at one that is not."""
+    waiting = memoryview(b"".join(map(record, data)))
+    while waiting:
+        waiting = waiting[os.write(file.fileno(), waiting) :]
+    sync_file(file)
+
+
+def _next(file: BinaryIO) -> bytes | None:
+    """Return the data of the next record; None if it is not whole."""
+    head = _read_exactly(file, _HEAD_BYTES)
+    if len(head) < _HEAD_BYTES:
+        return None
+    length, checksum = struct.unpack("<QI", head)
+    if checksum != masked_crc32c(head[:8]) or length > _LONGEST_RECORD:
+        return None
+    data, tail = _read_exactly(file, length), _read_exactly(file, _CHECKSUM_BYTES)
+    whole = len(data) == length and tail == struct.pack("<I", masked_crc32c(data))
+    return data if whole else None
+
+
+def _read_exactly(file: BinaryIO, size: int) -> bytes:
+    """Return that many bytes, or fewer at the end of the file."""
+    parts = []
+    while size and (part := file.read(size)):
+        parts.append(part)
+        size -= len(part)
+    return b"".join(parts)

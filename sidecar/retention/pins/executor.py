@@ -1,7 +1,8 @@
 """Pin and unpin checkpoints, one after the other. An error about one checkpoint does not affect the others.
 
 The reconciler calls this in the storage thread. Unpinning comes first, so that a full disk or quota has room for new
-pins.
+pins. `PinPolicy` has decided which pins are needed (`PinDecision`); `PinExecutor` carries that out with the
+`BackgroundPinner`, and collects in `PinChanges` what the scan has to report.
 """
 
 from collections.abc import Callable, Collection

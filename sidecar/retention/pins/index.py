@@ -10,8 +10,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from sidecar.checkpoints.discovery_rules import DiscoveryRules
-from sidecar.checkpoints.pin_scan import PinScan
-from sidecar.checkpoints.scan import BrokenPin
+from sidecar.checkpoints.scan import BrokenPin, PinScan
 from sidecar.errors import StorageError
 from sidecar.retention.pins.names import digest_in_name, is_pin
 from sidecar.retention.pins.reader import Known, PinReader, PinReading, PinState

@@ -1,4 +1,8 @@
-"""Find the best evaluations so far, by one metric: their saves, or their checkpoints, are retained. Pure."""
+"""Find the best evaluations so far, by one metric: their saves, or their checkpoints, are retained. Pure.
+
+`Totals.ranked` of the journal holds the best evaluations of each metric. `saves.retention` asks `BestBy` whose saves
+stay, and the daemon's state asks `exported` which checkpoints an `ExportRule` wants below `exports`.
+"""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass

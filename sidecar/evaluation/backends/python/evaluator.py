@@ -1,4 +1,9 @@
-"""Evaluate a model with the functions `load` and `predict` of the task."""
+"""Evaluate a model with the functions `load` and `predict` of the task.
+
+`rank_evaluation` calls the methods of `PythonEvaluator`: `read` reads the eval sets, `restore` calls `load`, often
+while they are read, and `evaluate` calls `predict` for each batch of this rank. Metrics of `sidecar.metrics` take its
+arrays.
+"""
 
 import shutil
 from collections.abc import Callable, Mapping, Sequence

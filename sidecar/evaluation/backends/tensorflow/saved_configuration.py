@@ -4,6 +4,9 @@ All variables may fit although an activation, an axis or the order of layers dif
 another model. The configuration is read as data: no class is imported and no stored code is run. A difference that
 surely changes numbers is refused; one that may is told in a note, also other types; names, initial values and what is
 active in training alone are not compared.
+
+`keras_file` calls `compare_configuration` after it has restored the variables. Both configurations are brought into one
+form (`_plain`), and then compared from models (`_compare_models`) down to layers, settings and calls.
 """
 
 import contextlib

@@ -1,6 +1,9 @@
 """Number the batches of a task's source: a dataset, arrays, an iterator, or files of records.
 
 Batch b belongs to rank b mod n. Batches are formed before `prepare` is applied, from the same examples for any n.
+
+`data.DatasetSource` makes a `Source` for its eval set. The source calls the function of the task once, turns what it
+returns into a `tf.data.Dataset`, and yields the batches of this rank with their numbers.
 """
 
 import hashlib

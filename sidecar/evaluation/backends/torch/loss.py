@@ -3,6 +3,9 @@
 The number is the one that the criterion itself returns for the whole eval set as one batch. So it is divided by what
 torch divides by: the sum of class weights for `CrossEntropyLoss(weight=…)`, and only positions that are not ignored
 count. The order of arguments is that of torch: (predictions, y).
+
+`step` computes `TorchLoss` for each batch. `unreduced_loss` makes the criterion return one loss for each item, and
+`output_losses` has a `TorchLoss` for each output of a model with several.
 """
 
 import math
