@@ -13,6 +13,7 @@ from journals import settlement
 
 from sidecar.commands import cli
 from sidecar.commands.status.collect import RunObserver
+from sidecar.commands.status.render import lines
 from sidecar.coordination.run import open_run
 from sidecar.coordination.storage import PosixStorage
 from sidecar.protocol.records import Checkpoint
@@ -106,3 +107,13 @@ def type_(here, monkeypatch, capsys):
         return ended.value.code, out, err
 
     return type_
+
+
+def shown(found, width=100):
+    """Return what a person sees."""
+    from rich.console import Console, Group
+
+    console = Console(width=width, color_system=None)
+    with console.capture() as captured:
+        console.print(Group(*lines("mnist", found)))
+    return captured.get()

@@ -1,21 +1,11 @@
 """Look at a checkpoint directory once, with the settings of the daemons."""
 
+from commands.conftest import shown
 from fakes import save
 
 from sidecar.commands.from_settings import make_catalog
-from sidecar.commands.status.render import lines
 from sidecar.protocol.records import Settlement, folder_name
 from sidecar.settings import Settings
-
-
-def shown(found, width=100):
-    """Return what a person sees."""
-    from rich.console import Console, Group
-
-    console = Console(width=width, color_system=None)
-    with console.capture() as captured:
-        console.print(Group(*lines("mnist", found)))
-    return captured.get()
 
 
 def test_who_looks_once_calls_nothing_unfinished_that_is_whole(place):

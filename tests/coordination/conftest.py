@@ -211,3 +211,33 @@ class Crashing:
             (self.storage.root / path).unlink()
             self.lost.remove(path)
         self.storage.sync(folder)
+
+
+class Counted:
+    """Storage that counts what it is asked."""
+
+    def __init__(self, storage):
+        self.storage, self.asked = storage, []
+
+    def __getattr__(self, method):
+        def call(*arguments):
+            self.asked.append((method, arguments[0]))
+            return getattr(self.storage, method)(*arguments)
+
+        return call
+
+
+@pytest.fixture
+def evaluated(journal, new_plan, new_outcome):
+    """A journal of three evaluations, read to its end."""
+    for number in (1, 2, 3):
+        assert journal.propose(new_plan(number, nonce=f"plan-{number}"))
+        journal.read_new()
+        assert journal.close(new_outcome(number, plan_nonce=f"plan-{number}"))
+        journal.read_new()
+    return journal
+
+
+def lose(storage, *paths):
+    for path in paths:
+        (storage.root / path).unlink()

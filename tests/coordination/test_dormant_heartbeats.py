@@ -3,6 +3,7 @@
 import os
 
 import pytest
+from coordination.conftest import Counted
 
 from sidecar.coordination.heartbeats import Heartbeats, heartbeat_path
 
@@ -10,20 +11,6 @@ from sidecar.coordination.heartbeats import Heartbeats, heartbeat_path
 @pytest.fixture
 def members(storage):
     return Heartbeats(storage, "run-a")
-
-
-class Counted:
-    """Storage that counts what it is asked."""
-
-    def __init__(self, storage):
-        self.storage, self.asked = storage, []
-
-    def __getattr__(self, method):
-        def call(*arguments):
-            self.asked.append((method, arguments[0]))
-            return getattr(self.storage, method)(*arguments)
-
-        return call
 
 
 HOUR, WEEK = 3600.0, 7 * 86400.0

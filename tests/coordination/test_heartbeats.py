@@ -4,6 +4,7 @@ import os
 from itertools import pairwise
 
 import pytest
+from coordination.conftest import Counted
 from users import MALLORY, VICTIM, acting_as, only_root, shared_folder
 
 from sidecar.coordination.heartbeats import Heartbeats, heartbeat_path, watched_nodes
@@ -223,20 +224,6 @@ def test_of_two_daemons_that_start_at_once_under_one_name_one_goes(storage, new_
                 gone.append(incarnation)
                 del daemons[incarnation]
     assert gone == ["b"]
-
-
-class Counted:
-    """Storage that counts what it is asked."""
-
-    def __init__(self, storage):
-        self.storage, self.asked = storage, []
-
-    def __getattr__(self, method):
-        def call(*arguments):
-            self.asked.append((method, arguments[0]))
-            return getattr(self.storage, method)(*arguments)
-
-        return call
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import threading
 from pathlib import Path
 
 import pytest
-from coordination.conftest import Crashing
+from coordination.conftest import Crashing, lose
 from fakes import FakeClock
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -372,22 +372,6 @@ def test_a_record_that_could_not_be_made_durable_is_read_again(journal, new_plan
 @pytest.fixture
 def clock():
     return FakeClock()
-
-
-@pytest.fixture
-def evaluated(journal, new_plan, new_outcome):
-    """A journal of three evaluations, read to its end."""
-    for number in (1, 2, 3):
-        assert journal.propose(new_plan(number, nonce=f"plan-{number}"))
-        journal.read_new()
-        assert journal.close(new_outcome(number, plan_nonce=f"plan-{number}"))
-        journal.read_new()
-    return journal
-
-
-def lose(storage, *paths):
-    for path in paths:
-        (storage.root / path).unlink()
 
 
 def test_an_old_outcome_is_not_taken_for_that_of_another_plan(evaluated, storage, run, new_plan):

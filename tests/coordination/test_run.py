@@ -4,7 +4,7 @@ import json
 import threading
 
 import pytest
-from coordination.conftest import Crashing
+from coordination.conftest import Crashing, lose
 
 from sidecar.coordination.run import RUN_PATH, check_run, open_run
 from sidecar.coordination.storage import PosixStorage
@@ -64,22 +64,6 @@ def test_a_run_that_its_creator_had_not_made_durable_is_not_joined(storage):
     with pytest.raises(StorageError, match=r"run\.json.*gone"):
         open_run(Crashing(storage, ["run.json"]), 0.0)
     assert open_run(storage, 0.0, new_id=lambda: "the next") == "the next"
-
-
-@pytest.fixture
-def evaluated(journal, new_plan, new_outcome):
-    """A journal of three evaluations, read to its end."""
-    for number in (1, 2, 3):
-        assert journal.propose(new_plan(number, nonce=f"plan-{number}"))
-        journal.read_new()
-        assert journal.close(new_outcome(number, plan_nonce=f"plan-{number}"))
-        journal.read_new()
-    return journal
-
-
-def lose(storage, *paths):
-    for path in paths:
-        (storage.root / path).unlink()
 
 
 @pytest.mark.usefixtures("evaluated")

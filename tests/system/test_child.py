@@ -1,6 +1,5 @@
 """Children lead groups of their own, end with the process that started them, and are waited for with a deadline."""
 
-import contextlib
 import os
 import signal
 import subprocess
@@ -9,22 +8,9 @@ from types import SimpleNamespace
 import pytest
 from processes import children
 
-from sidecar.system.child import ChildProcess, output_of, start
+from sidecar.system.child import ChildProcess, output_of
 
 SLEEP = ("sleep", "600")
-
-
-@pytest.fixture
-def started():
-    """Start children; all are killed after the test."""
-    with contextlib.ExitStack() as stack:
-
-        def begin(command, **changes):
-            child = start(command, **{"guarded": None} | changes)
-            stack.callback(child.close)
-            return child
-
-        yield begin
 
 
 def test_a_wait_has_a_deadline(started):

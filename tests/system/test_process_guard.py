@@ -16,19 +16,6 @@ from sidecar.system.child import start
 SLEEP = ("sleep", "600")
 
 
-@pytest.fixture
-def started():
-    """Start children; all are killed after the test."""
-    with contextlib.ExitStack() as stack:
-
-        def begin(command, **changes):
-            child = start(command, **{"guarded": None} | changes)
-            stack.callback(child.close)
-            return child
-
-        yield begin
-
-
 def family(place):
     """Return a command with a child in its process group and one in a session of its own, which writes their ids."""
     code = "import os, subprocess, sys, time\nkinds = (False, True)\n"

@@ -4,28 +4,19 @@ import json
 from functools import partial
 
 import pytest
+from commands.conftest import shown
 from fakes import Node as FakeNode
 from fakes import pass_time, save
 
 from sidecar.commands.hints import no_run
 from sidecar.commands.load import check_place
 from sidecar.commands.status.collect import RunObserver, RunReader, observe_for
-from sidecar.commands.status.render import as_json, lines
+from sidecar.commands.status.render import as_json
 from sidecar.coordination.run import open_run
 from sidecar.coordination.storage import PosixStorage
 from sidecar.errors import SettingsError
 from sidecar.protocol.states import WorkerPhase
 from sidecar.settings import Settings
-
-
-def shown(found, width=100):
-    """Return what a person sees."""
-    from rich.console import Console, Group
-
-    console = Console(width=width, color_system=None)
-    with console.capture() as captured:
-        console.print(Group(*lines("mnist", found)))
-    return captured.get()
 
 
 def strict(found):

@@ -5,25 +5,16 @@ import math
 from dataclasses import replace
 
 import pytest
+from commands.conftest import shown
 from fakes import save
 from statuses import make_status
 
 from sidecar.commands.status.collect import RunObserver
-from sidecar.commands.status.render import as_json, lines
+from sidecar.commands.status.render import as_json
 from sidecar.protocol.heartbeat import WorkerProgress
 from sidecar.protocol.records import EvalData, Settlement, Value
 from sidecar.protocol.states import NodeState
 from sidecar.publishing.report import status_json
-
-
-def shown(found, width=100):
-    """Return what a person sees."""
-    from rich.console import Console, Group
-
-    console = Console(width=width, color_system=None)
-    with console.capture() as captured:
-        console.print(Group(*lines("mnist", found)))
-    return captured.get()
 
 
 def strict(found):

@@ -1,5 +1,6 @@
 """Sinks that note what they get, and deliveries to them with short pauses."""
 
+import math
 import sys
 import threading
 import time
@@ -7,12 +8,15 @@ import types
 
 import pytest
 from fakes import ListLog
+from journals import Journal
 from statuses import make_status
 
 from sidecar.coordination.storage import PosixStorage
+from sidecar.protocol.records import Value
 from sidecar.publishing.sinks import delivery
 from sidecar.publishing.sinks.delivery import Delivery
 from sidecar.publishing.sinks.journal_events import stored_entries
+from sidecar.publishing.sinks.sink import Evaluation
 
 PATIENCE_SECONDS = 60.0
 
@@ -118,3 +122,26 @@ def scalars(monkeypatch):
         return {tag: [(each.step, each.value) for each in events.Scalars(tag)] for tag in events.Tags()["scalars"]}
 
     return read
+
+
+BEGIN = 1_769_860_800_000  # milliseconds
+RUN = "0123abcd"
+
+
+def value(number, **more):
+    return Value(value=number if math.isfinite(number) else None, hex=number.hex(), **more)
+
+
+@pytest.fixture
+def evaluation():
+    """Make the evaluation of a step, with these numbers of each eval set."""
+
+    def make(step, metrics, eval_sets=("test",)):
+        journal = Journal()
+        journal.plan(f"ckpt-{step}", step=step)
+        closed = journal.succeed(metrics, eval_sets=eval_sets)
+        at = BEGIN + (step or 0) * 10
+        checkpoint, result = closed.plan.checkpoint, closed.outcome.result
+        return Evaluation(run="mnist", plan=1, checkpoint=checkpoint, result=result, milliseconds=at, id=f"{RUN}-1")
+
+    return make

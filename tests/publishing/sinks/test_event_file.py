@@ -1,38 +1,10 @@
 """Write a file that TensorBoard reads, whatever state a killed writer left."""
 
-import math
+from publishing.sinks.conftest import RUN, value
 
-import pytest
-from journals import Journal
-
-from sidecar.protocol.records import Value
-from sidecar.publishing.sinks.sink import Evaluation
 from sidecar.publishing.sinks.tensorboard import TensorBoard
 
-BEGIN = 1_769_860_800_000  # milliseconds
-
-RUN = "0123abcd"
-
 FILE = f"events.out.tfevents.sidecar.mnist.{RUN}.0"
-
-
-def value(number, **more):
-    return Value(value=number if math.isfinite(number) else None, hex=number.hex(), **more)
-
-
-@pytest.fixture
-def evaluation():
-    """Make the evaluation of a step, with these numbers of each eval set."""
-
-    def make(step, metrics, eval_sets=("test",)):
-        journal = Journal()
-        journal.plan(f"ckpt-{step}", step=step)
-        closed = journal.succeed(metrics, eval_sets=eval_sets)
-        at = BEGIN + (step or 0) * 10
-        checkpoint, result = closed.plan.checkpoint, closed.outcome.result
-        return Evaluation(run="mnist", plan=1, checkpoint=checkpoint, result=result, milliseconds=at, id=f"{RUN}-1")
-
-    return make
 
 
 def test_every_state_in_which_a_killed_writer_leaves_the_file(tmp_path, evaluation, scalars):

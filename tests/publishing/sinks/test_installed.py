@@ -11,6 +11,7 @@ import pytest
 from fakes import ListLog
 from installed_sinks import install
 from journals import Journal
+from publishing.sinks.conftest import until
 from statuses import make_status
 
 from sidecar.coordination.storage import PosixStorage
@@ -102,14 +103,6 @@ def deliver(sink, place, log):
         make_status(run="mnist", node="worker-0", state="ready", publisher=True, journal_read=True), journal.history
     )
     return made
-
-
-def until(condition):
-    """Wait until something holds."""
-    end = time.monotonic() + PATIENCE_SECONDS
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.01)
 
 
 def test_a_sink_is_loaded_and_gets_results(tmp_path):

@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 from fakes import ListLog
 from journals import Journal, settlement, short_memories
+from publishing.sinks.conftest import until
 from statuses import make_status
 
 from sidecar.coordination.journal import Journal as StoredJournal
@@ -89,13 +90,6 @@ def publishing(**changes):
 
 
 ENDED = publishing(ended=Ended("all is done", 0))
-
-
-def until(condition):
-    end = time.monotonic() + PATIENCE_SECONDS
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.01)
 
 
 def begin(deliver, journal, status=None):

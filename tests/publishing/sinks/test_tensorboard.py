@@ -15,15 +15,13 @@ from urllib.parse import urlencode
 from urllib.request import ProxyHandler, build_opener
 
 import pytest
-from journals import Journal
+from publishing.sinks.conftest import BEGIN, RUN, value
 
-from sidecar.protocol.records import Value
-from sidecar.publishing.sinks.sink import Evaluation, SinkRefusedError, SinkUnavailableError
+from sidecar.publishing.sinks.sink import SinkRefusedError, SinkUnavailableError
 from sidecar.publishing.sinks.tensorboard import TensorBoard
 
 PATIENCE_SECONDS = 60
 
-BEGIN = 1_769_860_800_000  # milliseconds
 
 WITHOUT_TENSORFLOW = """
 import sys, types
@@ -32,35 +30,15 @@ from tensorboard.main import run_main
 run_main()
 """
 
-RUN = "0123abcd"
 
 FILE = f"events.out.tfevents.sidecar.mnist.{RUN}.0"
 
 open_url = build_opener(ProxyHandler({})).open
 
 
-def value(number, **more):
-    return Value(value=number if math.isfinite(number) else None, hex=number.hex(), **more)
-
-
 def nearest(number):
     """The float of 32 bits that is nearest to a number."""
     return ctypes.c_float(number).value
-
-
-@pytest.fixture
-def evaluation():
-    """Make the evaluation of a step, with these numbers of each eval set."""
-
-    def make(step, metrics, eval_sets=("test",)):
-        journal = Journal()
-        journal.plan(f"ckpt-{step}", step=step)
-        closed = journal.succeed(metrics, eval_sets=eval_sets)
-        at = BEGIN + (step or 0) * 10
-        checkpoint, result = closed.plan.checkpoint, closed.outcome.result
-        return Evaluation(run="mnist", plan=1, checkpoint=checkpoint, result=result, milliseconds=at, id=f"{RUN}-1")
-
-    return make
 
 
 def test_its_reader_has_every_number(tmp_path, evaluation, scalars):
