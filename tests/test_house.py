@@ -19,7 +19,6 @@ RIDDLES = ("What", "Whatever", "Who", "Whoever", "Whose", "Of")  # no sentence o
 UNTESTED = {
     "checkpoints/known_candidate.py": "a record with one property; test_file_group_reader.py",
     "commands/bootstrap.py": "puts a daemon together; tests/integration starts it",
-    "commands/check/command.py": "calls the trials in their order; tests/integration/test_check.py",
     "commands/check/state.py": "needs a run on storage; tests/integration/test_check.py",
     "commands/demo/digits.py": "a task that the demo evaluates; tests/commands/demo/test_run.py",
     "commands/demo/digits_torch.py": "a task that the demo evaluates; tests/commands/demo/test_run.py",

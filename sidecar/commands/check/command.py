@@ -66,7 +66,7 @@ def findings(
     yield from checkpoints(settings, catalog, storage_timeout)
     if (yield from journal(settings, storage_timeout)):
         yield from storage(settings, storage_timeout)
-    yield from _http(settings)
+    yield from http(settings)
     if settings.engine == "ray" and settings.ray_token_file is None:
         yield Finding(what="ray", ok=True, text=_NO_LOGIN, doubtful=True)
     yield from sinks(settings)
@@ -153,8 +153,15 @@ def _nodes(
     return observed_nodes
 
 
-def _http(settings: Settings) -> Iterator[Finding]:
-    """Report whether a daemon could serve its page at the address of the settings."""
+def http(settings: Settings) -> Iterator[Finding]:
+    """Report whether a daemon could serve its page at the address of the settings, by the access that they give."""
+    if settings.http_access is not None:
+        from sidecar.publishing.http.access import read_access  # noqa: PLC0415 - TLS takes 3 MB
+
+        try:
+            read_access(settings.http_access)
+        except SettingsError as error:
+            yield Finding(what="http", ok=False, text=str(error))
     family = socket.AF_INET6 if ":" in settings.http_host else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as trial:
         trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
