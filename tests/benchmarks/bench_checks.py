@@ -16,7 +16,7 @@ ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "TF_NUM_I
 
 
 def measure(quick):
-    rounds = 3 if quick else 9
+    rounds = 2 if quick else 5
     rows, figures = [], []
     for framework in FRAMEWORKS:
         env = ONE_THREAD | {"BENCH_EXAMPLES": "6400"}

@@ -12,7 +12,7 @@ from sidecar.evaluation.first_batch import FirstBatchOfSet
 
 FRAMEWORK = sys.argv[1]
 TASKS = {"tensorflow": "conv", "torch": "conv_torch", "python": "dense_python"}
-EVALUATIONS = 4  # the first one, and later ones
+EVALUATIONS = 3  # the first one, and later ones
 task = importlib.import_module(TASKS[FRAMEWORK]).task()
 
 

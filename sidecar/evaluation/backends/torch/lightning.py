@@ -79,9 +79,11 @@ class _Log:
             return
         if args or options.get("on_epoch") is False:
             raise _refused(f"logs {name!r} with {'arguments by position' if args else 'on_epoch=False'}: {_FORM}")
-        reduction = _REDUCTIONS.get(str(options.get("reduce_fx", "mean")))
+        function = options.get("reduce_fx", "mean")
+        function = str(getattr(function, "__name__", function))  # such as torch.sum
+        reduction = _REDUCTIONS.get(function)
         if reduction is None:
-            raise _refused(f"logs {name!r} with reduce_fx={options['reduce_fx']!r}: {_FORM}")
+            raise _refused(f"logs {name!r} with reduce_fx={function!r}: {_FORM}")
         if isinstance(value, torch.Tensor) and value.numel() == 1:
             value = value.item()
         if not isinstance(value, numbers.Real):

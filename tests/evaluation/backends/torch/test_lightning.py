@@ -407,6 +407,20 @@ def test_signatures_of_the_step(checkpoint, name):
     assert indices == ([0.0, 1.0] if takes_index else [-1.0, -1.0])
 
 
+def test_functions_of_torch_reduce_as_their_names_do(checkpoint):
+    """Lightning takes both; others are refused by name."""
+    import torch
+
+    def logs(reduce):
+        return module(validation_step=lambda self, batch, batch_idx: self.log("n", 1.0, reduce_fx=reduce))
+
+    batches = math.ceil(N / BATCH)
+    for reduce, number in ((torch.sum, batches), ("sum", batches), (torch.mean, 1.0)):
+        assert of_ranks(logs(reduce), checkpoint, 2) == {"n": number}
+    with pytest.raises(EvaluationError, match="reduce_fx='amax'"):
+        of_ranks(logs(torch.amax), checkpoint)
+
+
 def test_each_eval_set_has_metrics_and_names_of_its_own(checkpoint):
     """A list of metrics, one for each set, is usual; the number of the second one was 0."""
     import torch
