@@ -190,9 +190,6 @@ def test_what_is_gone_or_out_of_reach_is_not_damaged(tmp_path):
     assert hdf5.read_failure(str(tmp_path / "m.h5"), OSError(said)).kind == "storage"
 
 
-pytestmark = [pytest.mark.tensorflow, pytest.mark.filterwarnings("ignore")]  # of Keras, while it saves
-
-
 def test_a_child_that_is_killed_is_not_the_files_fault():
     """By somebody, or for want of memory; what it does to itself is."""
     from sidecar.evaluation import hdf5
