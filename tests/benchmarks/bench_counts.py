@@ -1,8 +1,8 @@
 """Counts over 100,000,000 examples."""
 
-from crew import Crew, Place
 from programs import Child, scratch
 from table import Figure, Table
+from worker_group import Place, WorkerGroup
 
 HOW = """Two real worker processes evaluate 10⁸ synthetic examples in batches of 99,991, all-reduced; how many the
 model gets right is known by arithmetic. Beside it Keras' own accuracy metric, updated with batches of the same
@@ -18,8 +18,8 @@ def measure(quick):
     sevenths, thirds, both = (-(-examples // each) for each in (7, 3, 21))
     right = examples - sevenths - thirds + 2 * both
     with scratch() as folder:
-        with Crew(folder, "many.py", [Place()] * 2, env=env, cache_bytes=0) as crew:
-            result, seconds = crew.evaluate(str(folder / "ckpt-1"))
+        with WorkerGroup(folder, "many.py", [Place()] * 2, env=env, cache_bytes=0) as worker_group:
+            result, seconds = worker_group.evaluate(str(folder / "ckpt-1"))
         found = result.examples["test"]
         found_right = result.metrics["test"]["accuracy"].value * found
         with Child("keras_count.py", folder=folder, **env) as child:

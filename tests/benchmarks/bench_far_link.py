@@ -6,10 +6,10 @@ import statistics
 import subprocess
 import sys
 
-from crew import Crew, Place
 from link import HOSTS, Link
 from programs import Child, scratch
 from table import Figure, Table
+from worker_group import Place, WorkerGroup
 
 BATCHES = 500
 ROUND_TRIP_SECONDS = 0.020
@@ -30,10 +30,12 @@ def measure(quick):
             saver = stack.enter_context(Child("saver.py", "keras", "dense", folder=folder))
             path = saver.ask(folder=str(folder / "ckpts"), step=1)["path"]
             places = [_place(folder, link, number) for number in range(2)]
-            crew = stack.enter_context(Crew(folder, "dense.py", places, env={"BENCH_BATCHES": str(BATCHES)}))
-            ours = _in_turn(link, rounds, lambda: crew.evaluate(path)[1])
+            worker_group = stack.enter_context(
+                WorkerGroup(folder, "dense.py", places, env={"BENCH_BATCHES": str(BATCHES)})
+            )
+            ours = _in_turn(link, rounds, lambda: worker_group.evaluate(path)[1])
             link.delay = ROUND_TRIP_SECONDS / 2
-            trips = [_round_trip(link, crew.members[1].address) for _ in range(5)]
+            trips = [_round_trip(link, worker_group.members[1].address) for _ in range(5)]
         with contextlib.ExitStack() as stack:
             addresses = [f"{host}:24990" for host in HOSTS]
             ranks = [

@@ -4,9 +4,9 @@ import contextlib
 import statistics
 
 import psutil
-from crew import Crew, Place
 from programs import Child, scratch
 from table import Figure, Table
+from worker_group import Place, WorkerGroup
 
 HOW = """Real worker processes, driven by the daemon's own messages, evaluate checkpoints one after the other: two,
 in turn, so that values change; weights and states are saved each time, and deleted. Resident memory of rank 0 in MB
@@ -29,12 +29,12 @@ def measure(quick):
             saver = stack.enter_context(Child(*program, folder=folder))
             paths = [saver.ask(folder=str(folder / framework), step=step)["path"] for step in (1, 2)]
             for name, places in {"one worker, alone": 1, "two workers in a cluster": 2}.items():
-                crew_folder = folder / f"{framework}-{places}"
-                with Crew(crew_folder, task, [Place()] * places, framework=framework) as crew:
-                    process = psutil.Process(crew.pids[0])
+                group_folder = folder / f"{framework}-{places}"
+                with WorkerGroup(group_folder, task, [Place()] * places, framework=framework) as worker_group:
+                    process = psutil.Process(worker_group.pids[0])
                     sizes = []
                     for number in range(count):
-                        crew.evaluate(paths[number % 2])
+                        worker_group.evaluate(paths[number % 2])
                         sizes.append(process.memory_info().rss / 1e6)
                 found[f"{framework}: {name}"] = _growth(sizes)
     rows = [(name, count, *each) for name, each in found.items()]

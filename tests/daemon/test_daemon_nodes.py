@@ -394,7 +394,7 @@ def test_a_member_that_is_chief_is_never_used(new_node):
 
 
 def test_the_chief_only_says_that_it_is_there(new_node):
-    """No crew, no process, no look at checkpoints, no proposal; a heartbeat with its role; healthy and ready."""
+    """No workers, no process, no look at checkpoints, no proposal; a heartbeat with its role; healthy and ready."""
     chief, worker = new_node("chief-0", role="chief"), new_node("worker-0")
     save(chief.checkpoint_dir, 5)
     pass_time(30, chief, worker)

@@ -224,7 +224,7 @@ def test_storage_that_takes_longer_than_a_beat_for_a_visit_does_not_keep_records
     assert outcomes(node.history) == [("succeeded", "ckpt-5")]
 
 
-def test_the_couriers_thread_carries_and_ends(node):
+def test_the_storage_thread_answers_and_ends(node):
     """The storage thread answers each request by a message, and closing waits for the requests before it."""
     answers = queue.SimpleQueue()
     node.checkpoint_dir.mkdir(parents=True)

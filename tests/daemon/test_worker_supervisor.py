@@ -14,7 +14,7 @@ CHECKPOINT = Checkpoint(name="ckpt-5", digest="d" * 64, step=5, format="tf_objec
 
 @pytest.fixture
 def node(tmp_path):
-    """A node whose crew is tended by hand: the task was tried, nothing else was done."""
+    """A node whose workers are tended by hand: the task was tried, nothing else was done."""
     made = Node(tmp_path, FakeClock())
     made.daemon.supervisor.task = "t1"
     return made

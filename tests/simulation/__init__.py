@@ -16,9 +16,9 @@ Modelled, not real: what the catalog and the pinner tell of folders (`checkpoint
 would take too long. An error about one entry is told there as `found.Look` says: what was known stays known, and is in
 `unknown`. That the product's own folders do so is shown by their tests, on real files.
 
-Everything is an event on one line of time (`scheduler`), in one thread. A courier is a greenlet that gives way at each
-operation on storage, so that others act, and faults fall, between any two operations of a request. One seed decides all
-of it: no wall clock, no thread, no order of a set or hash takes part; a test compares two processes.
+Everything is an event on one line of time (`scheduler`), in one thread. A storage thread is a greenlet that gives way
+at each operation on storage, so that others act, and faults fall, between any two operations of a request. One seed
+decides all of it: no wall clock, no thread, no order of a set or hash takes part; a test compares two processes.
 
 After every step `invariants.Referee` checks what must hold; its sentences are in `INVARIANTS`. It reads the journal
 from the bytes on the disk and keeps its own book, so that it does not repeat the daemon's mistakes. `promises` are

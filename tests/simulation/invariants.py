@@ -49,7 +49,7 @@ INVARIANTS = {
     "by any node that turns and reaches the storage",
     "daemons end for a reason": "a daemon ends only by SIGTERM, by losing its storage or its run, by a namesake, or as "
     "what ends the run has come and all is settled: then with 1 if something failed for good; a chief settles nothing",
-    "daemons do not crash": "neither loop nor courier raises",
+    "daemons do not crash": "neither loop nor storage thread raises",
     "one daemon per name": "of two daemons under one name at most one is left some beats after faults stopped",
     "all is settled": "after faults stopped, all complete checkpoints end settled, within a stated time",
     "all end": "when what ends the run has come and all is settled, every daemon that evaluates ends",

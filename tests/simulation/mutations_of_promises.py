@@ -451,8 +451,8 @@ HARMLESS = {
     "a result replaces a failure that is already to be written": "the result is that of all ranks, and its saves are "
     "durable: whichever record is created first stands, and both are true",
     "nothing is read again after an absence": "records are only created behind what was read, and creating reads on",
-    "run.json is not read before a create": "the courier has read it in the same request; the second scan only makes "
-    "the moment shorter in which a person may delete everything",
+    "run.json is not read before a create": "the storage thread has read it in the same request; the second scan only "
+    "makes the moment shorter in which a person may delete everything",
     "pins go in the scan that finds them unwanted": "a grace for nodes that just came: the plan that settled it stands",
 }
 """Rules whose breach nothing shows, and why no promise is broken by it."""

@@ -133,7 +133,7 @@ class _Log:
 
 
 class Life:
-    """One daemon from its start to its end: the loop, its courier, its worker processes."""
+    """One daemon from its start to its end: the loop, its storage thread, its worker processes."""
 
     def __init__(self, simulation, host: Host, incarnation: str) -> None:
         self.simulation, self.host, self.incarnation = simulation, host, incarnation
@@ -145,7 +145,7 @@ class Life:
         self.ended = float("inf")
         self.terminated = False
         self.looked_at = float("inf")  # when it asked for its newest look
-        self.asked_at = float("inf")  # when it asked its courier for something last
+        self.asked_at = float("inf")  # when it asked its storage thread for something last
         self.left: dict = {}  # what it could read of checkpoints when it said that the run is over
         self.ended_run_at = float("-inf")  # when it said that the run is over
         self.ended_after: tuple[int, bool] | None = None  # the plan, and whether it was closed, when it said so
@@ -340,7 +340,7 @@ class Life:
     # -- the carrier of requests --------------------------------------------------------------------------------------
 
     def submit(self, request: Request) -> None:
-        """As `StorageThread.submit`: the courier carries it out while others go on."""
+        """As `StorageThread.submit`: the storage thread carries it out while others go on."""
         if isinstance(request, CreatePlan):
             self.simulation.proposes(self, request.plan)
         elif isinstance(request, Sync):
@@ -367,7 +367,7 @@ class Life:
         self.simulation.scheduler.at(self.simulation.scheduler.now + 0.0005, self.waiter.resume, self)
 
     def rest(self, seconds: float) -> None:
-        """Called from inside the courier: give others time, and be stopped here if the daemon is."""
+        """Called from inside the storage thread: give others time, and be stopped here if the daemon is."""
         waiter, scheduler = self.waiter, self.simulation.scheduler
         assert waiter is not None
         scheduler.at(scheduler.now + seconds, waiter.resume, self)

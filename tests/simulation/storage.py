@@ -13,7 +13,7 @@ from simulation.disk import JOURNAL, Disk
 
 
 class NodeStorage:
-    """The run's state directory, as one life of a daemon reaches it. Called from inside its courier."""
+    """The run's state directory, as one life of a daemon reaches it. Called from inside its storage thread."""
 
     def __init__(self, simulation, life) -> None:
         self._simulation, self._life, self._host = simulation, life, life.host

@@ -223,7 +223,7 @@ class AllAlike:
 
 
 class Node:
-    """One node: a daemon, its courier and its worker processes, all of them turned by hand.
+    """One node: a daemon, its storage thread and its worker processes, all of them turned by hand.
 
     Worker processes do at once what they are told, but for what `silent` names: start, Check, Join, Evaluate.
     """

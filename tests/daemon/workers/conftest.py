@@ -32,7 +32,7 @@ PATIENT = PhaseTimeouts(
 )
 
 
-class Crew:
+class WorkerGroup:
     """The worker processes of one node; every wait ends after two minutes."""
 
     def __init__(self, folder, environment, size, bounds=PATIENT):
@@ -115,12 +115,14 @@ class Crew:
 
 
 @pytest.fixture(scope="module")
-def crew(tmp_path_factory, quiet_environment):
-    """Makes crews; all are killed at the end of the module."""
+def worker_group(tmp_path_factory, quiet_environment):
+    """Make groups of workers; all are killed at the end of the module."""
     with contextlib.ExitStack() as stack:
 
         def make(size, *, environment=(), **changes):
-            made = Crew(tmp_path_factory.mktemp("crew"), quiet_environment | dict(environment), size, **changes)
+            made = WorkerGroup(
+                tmp_path_factory.mktemp("worker_group"), quiet_environment | dict(environment), size, **changes
+            )
 
             @stack.callback
             def end():

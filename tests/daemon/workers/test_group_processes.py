@@ -25,9 +25,9 @@ TF_CONFIG = '{"cluster": {"chief": ["10.0.0.1:1"], "worker": ["10.0.0.2:1"]}, "t
 
 
 @pytest.fixture(scope="module")
-def trio(crew):
+def trio(worker_group):
     """Three workers in one group, started in the environment of a training process, which trust stored graphs."""
-    made = crew(3, environment={"TF_CONFIG": TF_CONFIG, "MASTER_ADDR": "10.0.0.1", "RANK": "3"})
+    made = worker_group(3, environment={"TF_CONFIG": TF_CONFIG, "MASTER_ADDR": "10.0.0.1", "RANK": "3"})
     made.joined = made.form("noisy", options={"trust_saved_graph": True})
     return made
 
@@ -40,9 +40,9 @@ def evaluated(trio, trained):
 
 
 @pytest.fixture(scope="module")
-def single(crew):
+def single(worker_group):
     """One worker that has joined no group yet."""
-    made = crew(1)
+    made = worker_group(1)
     made.start()
     return made
 
@@ -98,9 +98,9 @@ def has_the_bits_of(done, evaluated):
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("size", [1, 2])
-def test_any_number_of_workers_gives_the_same_bits(crew, trained, evaluated, size):
+def test_any_number_of_workers_gives_the_same_bits(worker_group, trained, evaluated, size):
     """1 process without a cluster, and 2, find the bits of 3."""
-    done = once(crew(size), trained, "task")
+    done = once(worker_group(size), trained, "task")
     has_the_bits_of(done, evaluated)
     assert [each.rank for each in done] == list(range(size))
 
@@ -225,9 +225,9 @@ def test_killed_worker_takes_its_children_along(trio):
 
 
 @pytest.mark.nightly
-def test_users_exception_on_one_rank(crew, trained):
+def test_users_exception_on_one_rank(worker_group, trained):
     """One rank's user code raises: its traceback is the reason, whatever its peers lose by it, and all are killed."""
-    made = crew(2)
+    made = worker_group(2)
     pids = []
     with pytest.raises(EvaluationFailedError) as caught:
         once(made, trained, "broken_on_last_rank", show=lambda statuses: pids.extend(each.pid for each in statuses))
@@ -242,9 +242,9 @@ def test_users_exception_on_one_rank(crew, trained):
 
 
 @pytest.mark.nightly
-def test_worker_whose_data_hang(crew, trained):
+def test_worker_whose_data_hang(worker_group, trained):
     """User code that hangs is noticed by its bound, since nothing else would ever tell."""
-    made = crew(
+    made = worker_group(
         1,
         bounds=PhaseTimeouts(
             join_timeout_seconds=120,

@@ -65,7 +65,7 @@ class Names:
 
 
 class Looks:
-    """The courier of a node whose run is open, visited by hand."""
+    """The storage thread of a node whose run is open, visited by hand."""
 
     def __init__(self, folder, **settings) -> None:
         self.node = Node(folder, FakeClock(), **settings)

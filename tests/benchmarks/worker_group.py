@@ -37,7 +37,7 @@ class Place:
     interpreter: str = sys.executable
 
 
-class Crew:
+class WorkerGroup:
     """A group with one worker process in each place, which has joined and stays warm; `with` ends it."""
 
     def __init__(self, folder, task, places, env=None, framework="tensorflow", **join):
