@@ -35,7 +35,7 @@ def ray(needs):
 def start(sidecar, ray):
     """Start a daemon that evaluates on the cluster."""
 
-    def run(folder, *options, task=TASK, **changes):
+    def run(folder, *options, task=TASK, trained=NUMPY, **changes):
         settings = {
             "SIDECAR_ENGINE": "ray",
             "SIDECAR_RAY_ADDRESS": ray.address,
@@ -46,7 +46,7 @@ def start(sidecar, ray):
             "SIDECAR_WORKER_PYTHON": str(PROGRAMS / "python"),
             "SIDECAR_MIN_WORKERS": str(len(EVAL)),
         }
-        return sidecar.run(folder, *options, task=task, **NUMPY | settings | changes)
+        return sidecar.run(folder, *options, task=task, **trained | settings | changes)
 
     return run
 
@@ -112,7 +112,7 @@ def test_the_same_bits_as_locally(trainer, task, settings, start, ray, sidecar, 
     there, here = tmp_path / "there" / "ckpts", tmp_path / "here" / "ckpts"
     saved = request.getfixturevalue(f"{trainer}_trainer").save(there, 1, 2, 3)
     shutil.copytree(there, here)
-    there = start(there, task=task, **settings)
+    there = start(there, task=task, trained=settings)
     here = sidecar.run(here, "--once", task=task, SIDECAR_REPLICAS="2", SIDECAR_MIN_WORKERS="2", **settings)
     there.evaluated(*saved)
     assert here.wait().code == 0
