@@ -1,11 +1,9 @@
 """A pytest plugin for `make test-fast` (`-p no_framework`): a test that imports a framework in its process fails.
 
-Tests of properties try fewer examples than in `make test`, and temporary files are in memory if there is enough of it.
+Tests of properties try fewer examples than in `make test`.
 """
 
-import os
 import re
-import shutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,8 +11,6 @@ from pathlib import Path
 from hypothesis import settings
 
 WHOLLY_MARKED = re.compile(r"^pytestmark = \[?pytest\.mark\.(tensorflow|torch)\b", re.MULTILINE)
-MEMORY = Path("/dev/shm")
-MEMORY_BYTES = 4 << 30  # the tests' files take 0.6 GB
 FRAMEWORKS = {"jax", "keras", "tensorflow", "tf_keras", "torch"}
 
 
@@ -36,5 +32,3 @@ def pytest_ignore_collect(collection_path: Path) -> bool | None:
 sys.meta_path.insert(0, Refusing())
 settings.register_profile("fast", max_examples=20)
 settings.load_profile("fast")
-if MEMORY.is_dir() and shutil.disk_usage(MEMORY).free > MEMORY_BYTES:
-    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))  # the variable that pytest documents
