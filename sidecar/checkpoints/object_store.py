@@ -321,9 +321,7 @@ class ObjectStore:
         try:
             from obstore import store  # noqa: PLC0415 - as above
         except ImportError as error:
-            raise SettingsError(
-                f"{self._url('')} needs obstore: pip install 'sidecar-evaluator[buckets]' for this interpreter"
-            ) from error
+            raise SettingsError(f"{self._url('')} needs obstore: pip install obstore, for this interpreter") from error
         endpoint = self.rules.bucket_endpoint or os.environ.get(_ENDPOINTS.get(self.scheme, ""), "")
         config: dict[str, Any] = {"skip_signature": True} if self.rules.bucket_credentials == "none" else {}
         if endpoint:
