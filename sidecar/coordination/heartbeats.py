@@ -9,7 +9,6 @@ and `cp -p` set other times, so the age does not prove that a node is gone. As s
 changes in any way, its node counts as active, and its file is read before all others.
 """
 
-import math
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -216,6 +215,7 @@ class Heartbeats:
         self._calls = calls
         self._reads_per_second = reads.per_second
         self._saved_reads = reads.per_second  # reads that were allowed until now and not made
+        self._saved_for_watched = 0.0  # those among them that watched nodes may have
         self._last_read_at: float | None = None
         self._files: dict[str, _HeartbeatFile] = {}
         self._own: str | None = None
@@ -297,8 +297,10 @@ class Heartbeats:
         """Return the nodes whose files are read now, within the allowed number of reads."""
         since = now - self._last_read_at if self._last_read_at is not None else float("inf")
         self._last_read_at = now
-        budget = min(_READS_AT_ONCE_SECONDS, since) * self._reads_per_second + self._saved_reads
-        budget = min(budget, _READS_AT_ONCE_SECONDS * self._reads_per_second)
+        allowed = min(_READS_AT_ONCE_SECONDS, since) * self._reads_per_second
+        most = _READS_AT_ONCE_SECONDS * self._reads_per_second
+        budget = min(allowed + self._saved_reads, most)
+        for_watched = min(allowed / _SHARE_OF_WATCHED + self._saved_for_watched, most / _SHARE_OF_WATCHED)
 
         others = sorted((node for node in self._files if node != self._own), key=self._order)
         failing = [node for node in others if self._files[node].unanswered][:_UNANSWERED_AT_ONCE]
@@ -306,10 +308,10 @@ class Heartbeats:
         often = [node for node in others if not self._files[node].silent]
         rarely = [node for node in others if self._files[node].silent and self._files[node].is_due(now)]
         for_silent = max(int(budget) // _SHARE_OF_SILENT, int(budget) - len(often))
-        first = self._before_others(often, attended)[: math.ceil(budget) // _SHARE_OF_WATCHED]
+        first = self._before_others(often, attended)[: int(for_watched)]
         chosen = list(dict.fromkeys([*first, *rarely[:for_silent], *often]))
         chosen = chosen[: max(0, int(budget) - len(failing))] + failing  # they may take long
-        self._saved_reads = budget - len(chosen)
+        self._saved_reads, self._saved_for_watched = budget - len(chosen), for_watched - len(first)
         return chosen
 
     def _before_others(self, often: Sequence[str], attended: Iterable[str]) -> list[str]:

@@ -7,7 +7,7 @@ import pytest
 from coordination.conftest import Counted
 from users import MALLORY, VICTIM, acting_as, only_root, shared_folder
 
-from sidecar.coordination.heartbeats import Heartbeats, heartbeat_path, watched_nodes
+from sidecar.coordination.heartbeats import Heartbeats, ReadLimits, heartbeat_path, watched_nodes
 from sidecar.coordination.liveness import HeartbeatReadings, Liveness, natural_order
 from sidecar.coordination.storage import PosixStorage
 from sidecar.errors import NodeNameTakenError, StorageError
@@ -279,6 +279,22 @@ def test_watched_and_attended_nodes_are_read_at_every_look(storage, new_heartbea
         looks = [look for look, read in enumerate(found) if node in read]
         assert max(b - a for a, b in pairwise(looks)) <= 6
     assert reading.round_seconds == pytest.approx((99 - 5) / (9 - 2.5))
+
+
+def test_watched_nodes_leave_others_their_turns_however_few_reads_a_look_has(storage, new_heartbeat):
+    """Looks of one read each gave it to a watched node, nearly always: others counted as unheard after a while."""
+    nodes = [f"worker-{number}" for number in range(15)]
+    for node in nodes:
+        Heartbeats(storage, "run-a").write(new_heartbeat(node))
+    members, read_at = Heartbeats(storage, "run-a", reads=ReadLimits(per_second=1.0)), dict[str, float]()
+    for look in range(200):
+        for node in nodes:
+            Heartbeats(storage, "run-a").write(new_heartbeat(node, beat=look))
+        members.write(new_heartbeat("worker-0", beat=look))
+        reading = members.read_due(now := 1.0638 * look)
+        read_at |= {each.node: now for each in reading.heartbeats}
+        assert all(now - read_at.get(node, now) < 3 * reading.round_seconds for node in nodes[1:])
+    assert len(read_at) == len(nodes) - 1
 
 
 LONG_TURN = 100.0
