@@ -33,6 +33,7 @@ _NODE_OPTIONS: Final = ("task", "replicas", "min_workers", "port_range", "role",
 _RUN_OPTIONS: Final = (
     *_NODE_OPTIONS,
     *("log_format", "queue", "every_steps", "start", "stop_after_step", "stop_idle_seconds", "done_marker"),
+    "state_backup",
 )
 _EVAL_OPTIONS: Final = ("task", "replicas", "port_range", "role", "node", "host")
 

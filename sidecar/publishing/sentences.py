@@ -133,6 +133,8 @@ _SENTENCES: Final[Mapping[str, Callable[[Event], str]]] = {
     "eval_set_changed": lambda event: (
         f"{_name(event)}: other data in {', '.join(event['eval_sets'])}: {event['remedy']}"
     ),
+    "http_access_read": _said("HTTP: {file} was read again"),
+    "http_access_failed": _remedied("HTTP: {message}"),
     "file_events_unavailable": _remedied("no file events: {reason}"),
     "step_unknown": _remedied("{checkpoint}: its step is unknown"),
     "checkpoints_deleted_unseen": _remedied(

@@ -287,7 +287,7 @@ def test_watched_nodes_leave_others_their_turns_however_few_reads_a_look_has(sto
     for node in nodes:
         Heartbeats(storage, "run-a").write(new_heartbeat(node))
     members, read_at = Heartbeats(storage, "run-a", reads=ReadLimits(per_second=1.0)), dict[str, float]()
-    for look in range(200):
+    for look in range(160):
         for node in nodes:
             Heartbeats(storage, "run-a").write(new_heartbeat(node, beat=look))
         members.write(new_heartbeat("worker-0", beat=look))

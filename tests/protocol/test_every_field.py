@@ -44,10 +44,18 @@ def record_kinds():
                 and isinstance(call.args[0], ast.Name)
                 and call.args[0].id not in ("cls", "data")
             ):
-                name = ".".join(("sidecar", *path.relative_to(PACKAGE).with_suffix("").parts))
-                kind = getattr(importlib.import_module(name), call.args[0].id)
+                name = call.args[0].id
+                kind = getattr(importlib.import_module(_module_of(name, path)), name)
                 found[kind.__qualname__] = kind
     return found
+
+
+def _module_of(name, path):
+    """Return the module that a file takes a class from, also inside a function; the file's own if it imports none."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and name in {alias.name for alias in node.names}:
+            return node.module
+    return ".".join(("sidecar", *path.relative_to(PACKAGE).with_suffix("").parts))
 
 
 KINDS = record_kinds()

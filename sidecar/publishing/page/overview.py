@@ -9,6 +9,7 @@ from sidecar.publishing.page.markup import advice, cell, counted, head, lines, m
 
 _PHASES: Final[Mapping[str | None, str]] = {
     None: "not reported yet",
+    "place": "waiting for a machine",
     "import": "importing",
     "standby": "ready for a group",
     "join": "forming the group",
