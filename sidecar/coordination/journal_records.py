@@ -64,6 +64,7 @@ class RankedPlan(Plan):
     A rank is the node, the part of the worker's id behind the node's name, the address, and the host if there is one.
     """
 
+    KIND: ClassVar[str] = Plan.__name__
     NEWEST_SCHEMA: ClassVar[int] = RANKS_SCHEMA
 
     ranks: Annotated[tuple[Annotated[tuple[str, ...], AtMost(4)], ...], AtMost(4096)]

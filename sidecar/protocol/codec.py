@@ -51,6 +51,11 @@ def limits_of(cls: type) -> RecordLimits:
     return limits
 
 
+def _kind_of(cls: type) -> str:
+    """Return what messages call a kind of record: the name of its class, or of the one whose other form it is."""
+    return getattr(cls, "KIND", cls.__name__)
+
+
 def loads(cls: type[R], data: bytes) -> R:
     """Parse a record. Raises a `RecordError` that names the field which is missing or has the wrong type.
 
@@ -58,11 +63,11 @@ def loads(cls: type[R], data: bytes) -> R:
     """
     limits = limits_of(cls)
     if (why := excess(data, limits)) is not None:
-        raise VoidRecordError(f"the {cls.__name__} record {why}")
+        raise VoidRecordError(f"the {_kind_of(cls)} record {why}")
     try:
         parsed = _DECODER.decode(data.decode(errors="surrogatepass"))
     except (ValueError, RecursionError) as error:
-        raise RecordError(f"not a {cls.__name__} record: {error}") from error
+        raise RecordError(f"not a {_kind_of(cls)} record: {error}") from error
     return _convert(cls, parsed, limits)
 
 
@@ -75,11 +80,11 @@ def _convert(cls: type[R], parsed: Any, limits: RecordLimits | None) -> R:
     """Build a record from parsed JSON. Raises a `RecordError` with the place of the error."""
     known = getattr(cls, "NEWEST_SCHEMA", SCHEMA)
     if isinstance(parsed, Mapping) and isinstance(schema := parsed.get("schema", SCHEMA), int) and schema > known:
-        raise NewerSchemaError(f"{cls.__name__} has schema {schema}, this version knows {known}: update this daemon")
+        raise NewerSchemaError(f"{_kind_of(cls)} has schema {schema}, this version knows {known}: update this daemon")
     try:
         return typing.cast("R", _record(typing.cast("Hashable", cls), limits)(parsed))
     except _UnfitError as error:
-        sentence = f"{cls.__name__}{error.place}: {error.sentence}"
+        sentence = f"{_kind_of(cls)}{error.place}: {error.sentence}"
         if error.void:
             raise VoidRecordError(sentence, *(parsed.get(name) for name in ("run", "plan"))) from None
         raise RecordError(sentence) from None

@@ -40,7 +40,7 @@ def test_weights_of_words_are_those_of_the_checkpoint(evaluate, tmp_path, librar
         assert {name: one[name].value for name in alone} == pytest.approx(alone, rel=2e-6)
 
 
-@pytest.mark.parametrize("kind", [".weights.h5", "ckpt", "exported"])
+@pytest.mark.parametrize("kind", [".weights.h5", "ckpt"])
 def test_where_the_checkpoint_does_not_have_it_the_result_says_so(evaluate, tmp_path, kind):
     """The numbers are those of the task's own vocabulary."""
     import keras
@@ -49,8 +49,6 @@ def test_where_the_checkpoint_does_not_have_it_the_result_says_so(evaluate, tmp_
     path = str(tmp_path / f"m{kind}")
     if kind == "ckpt":
         path = tf.train.Checkpoint(model=of_texts(keras, SAVED)).write(path)
-    elif kind == "exported":  # only its graph has the vocabulary, and stored graphs are not run
-        of_texts(keras, SAVED).export(path, verbose=False)
     else:
         of_texts(keras, SAVED).save_weights(path)
     found = evaluate(task(lambda: of_texts(keras, OTHER), TEXTS), path)
