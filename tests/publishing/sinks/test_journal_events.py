@@ -516,6 +516,7 @@ def test_times_increase_over_an_event_that_was_refused(deliver, sink, run):
 
 def test_one_that_hangs_leaves_the_others_their_time_to_end(deliver, run, monkeypatch):
     """All learn at once that the daemon ends, and all have until the same moment."""
+    monkeypatch.setattr(module, "_FIRST_PAUSE_SECONDS", PATIENCE_SECONDS)  # before a thread reads it
     slow, away, journal = Recorder(), Recorder(), Journal(run)
     away.name = "away"
     both = [deliver(slow), deliver(away)]
@@ -524,7 +525,6 @@ def test_one_that_hangs_leaves_the_others_their_time_to_end(deliver, run, monkey
     until(lambda: all(each.has_delivered for each in both))
     slow.hangs.set()
     away.raises = [SinkUnavailableError("away")]
-    monkeypatch.setattr(module, "_FIRST_PAUSE_SECONDS", PATIENCE_SECONDS)
     journal.evaluate("ckpt-1", 100)
     for each in both:
         each.update(publishing(), journal.history)
