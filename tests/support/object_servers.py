@@ -17,8 +17,13 @@ class ObjectServer:
         self.objects = {} if objects is None else objects
         self.answer = answer
         self.requests = []
-        self.sent = 0
+        self._sizes = []  # of bodies: requests of several threads append to it at once
         self.latency_seconds = 0.0
+
+    @property
+    def sent(self):
+        """Bytes of all bodies."""
+        return sum(self._sizes)
 
     def etag(self, key):
         """Return the etag of an object, which follows from its content."""
@@ -62,7 +67,7 @@ class ObjectServer:
         time.sleep(self.latency_seconds)
         answer = self.answer(url.path, query) or self.usual(url.path, query, handler.headers)
         status, headers, body = answer
-        self.sent += len(body)
+        self._sizes.append(len(body))
         with contextlib.suppress(OSError):
             handler.send_response(status)
             for name, value in {"Content-Length": str(len(body)), **headers}.items():
