@@ -33,8 +33,10 @@ def make_certificate(folder, name, authority=None, san="IP:127.0.0.1"):
     """Write NAME.key and NAME.crt, signed by another one, or by itself."""
     key = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-keyout", f"{name}.key", "-days", "2")
     signed = () if authority is None else ("-CA", f"{authority}.crt", "-CAkey", f"{authority}.key")
-    kind = "CA:TRUE" if authority is None else "CA:FALSE"
-    extensions = ("-addext", f"subjectAltName={san}", "-addext", f"basicConstraints=critical,{kind}")
+    # Python 3.13 asks for the usage of keys.
+    kind = ("CA:TRUE", "keyCertSign") if authority is None else ("CA:FALSE", "digitalSignature")
+    stated = (f"subjectAltName={san}", f"basicConstraints=critical,{kind[0]}", f"keyUsage=critical,{kind[1]}")
+    extensions = [word for each in stated for word in ("-addext", each)]
     openssl(folder, "req", "-x509", *key, "-subj", f"/CN={name}", *signed, *extensions, "-out", f"{name}.crt")
 
 
