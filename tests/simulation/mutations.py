@@ -117,10 +117,10 @@ def _hear_nothing(self, command, said, _):
     self._batch(command, said, 1)
 
 
-def _list_whoever_is_there(nodes, history):
+def _list_whoever_is_there(nodes, history, _most):
     """Active workers are listed in new groups as if they had never joined."""
     return group_formation._enumerate(
-        (each.node, slot.worker or slot.standby, slot.address or slot.standby_address)
+        (each.node, slot.worker or slot.standby, slot.address or slot.standby_address, slot.host)
         for each in nodes
         for slot in each.slots
         if (slot.worker or slot.standby) not in history.exclusions.retired_workers
