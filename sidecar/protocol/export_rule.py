@@ -9,5 +9,5 @@ class ExportRule:
 
     metric: str  # EVAL_SET/METRIC, the metric that says which checkpoints are best (`best_metric`)
     count: int  # the number of best checkpoints that are retained (`export_best`)
-    # What makes a checkpoint the new best one (`best_by`): `value` or `significant`, or a newer release's value
+    # How a checkpoint becomes the new best one (`best_by`): `value` or `significant`, or a newer release's value
     by: str = "value"

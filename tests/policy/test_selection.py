@@ -3,10 +3,11 @@
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from policy.views import outcome, plan
 
 from sidecar.coordination.journal_state import JournalState
 from sidecar.policy.selection import Selection
-from sidecar.protocol.records import Checkpoint, Member, Outcome, Plan, Result, Settlement
+from sidecar.protocol.records import Checkpoint, Settlement
 
 HUNDRED = Selection(every_steps=100)
 LATEST = Selection("latest")
@@ -19,49 +20,12 @@ def saved(step, *, pinned=True, name=None):
     )
 
 
-def plan(number, checkpoint, settles=()):
-    members = None if checkpoint is None else (Member(0, "n1", f"n1.i.{number}", "h:1"),)
-    return Plan(
-        plan=number,
-        run="r",
-        nonce=f"p{number}",
-        checkpoint=checkpoint,
-        attempt=1,
-        members=members,
-        settles=settles,
-        task="t",
-        proposer="n1",
-        proposed_at="now",
-    )
-
-
-def outcome(number, *, fails=False):
-    if fails:
-        return Outcome(
-            plan=number,
-            run="r",
-            nonce=f"o{number}",
-            status="failed",
-            closed_by="n1",
-            completed_at="now",
-            kind="stalled",
-            node="n1",
-            message="because",
-        )
-    result = Result(
-        group="g", workers=1, examples={}, metrics={}, phases={}, variables="v", task="t", profile={}, saves=()
-    )
-    return Outcome(
-        plan=number, run="r", nonce=f"o{number}", status="succeeded", closed_by="n1", completed_at="now", result=result
-    )
-
-
 def after(*checkpoints, fails=()):
     """The journal once these were tried, one after the other; those in `fails` failed."""
     history = JournalState()
     for number, each in enumerate(checkpoints, 1):
-        history.apply(plan(number, each))
-        history.apply(outcome(number, fails=each in fails))
+        history.apply(plan(number, each, (f"n1.i.{number}",)))
+        history.apply(outcome(number, "stalled" if each in fails else None))
     return history
 
 
@@ -70,7 +34,7 @@ def requeue(history, *checkpoints):
         Settlement(name=each.name, digest=each.digest, step=each.step, verdict="requeued", reason="by you")
         for each in checkpoints
     )
-    history.apply(plan(history.through + 1, None, settles))
+    history.apply(plan(history.through + 1, None, settles=settles))
     return history
 
 
@@ -200,7 +164,7 @@ def test_what_a_person_asked_for_again_is_evaluated(selection):
     history = requeue(after(saved(300)), saved(110))
     waiting = [saved(110), saved(310), saved(400)]
     assert chosen(selection, waiting, history)[0] == [110, 400]
-    history.apply(plan(3, saved(110)))
+    history.apply(plan(3, saved(110), ("n1.i.3",)))
     history.apply(outcome(3))
     assert history.last_planned_step == 300
     assert chosen(selection, waiting[1:], history)[0] == [400]
@@ -213,7 +177,7 @@ def test_what_was_evaluated_and_is_asked_for_again_is_evaluated(selection):
     history = requeue(after(saved(110), saved(300)), saved(110))
     waiting = [saved(110), saved(310), saved(400)]
     assert chosen(selection, waiting, history)[0] == [110, 400]
-    history.apply(plan(4, saved(110)))
+    history.apply(plan(4, saved(110), ("n1.i.4",)))
     history.apply(outcome(4))
     assert history.last_planned_step == 300
     assert chosen(selection, waiting[1:], history)[0] == [400]

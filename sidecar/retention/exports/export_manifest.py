@@ -57,7 +57,7 @@ class Manifest:
     metrics: dict[str, dict[str, Value]]  # its numbers by eval set, each with its 95 % interval
     examples: dict[str, int]  # examples that were counted, by eval set
     files: tuple[ExportedFile, ...]
-    # What the numbers were measured on, by eval set. Numbers of two exports can be compared if fingerprints and
+    # The data of the numbers, by eval set. Numbers of two exports can be compared if fingerprints and
     # examples are equal, and `task`. Empty: an older release wrote the manifest.
     data: dict[str, EvalData] = field(default_factory=dict)
     task: str = ""  # digest of the task's code

@@ -57,7 +57,7 @@ class Exports:
 
     root: Path  # the state directory of the run
     storage: Storage  # the same, for records
-    # What this node's settings export; None: nothing. Then this node only makes exports for other nodes.
+    # The exports that this node's settings ask for; None: this node only makes exports for other nodes.
     rule: ExportRule | None = None
     calls: Calls = call_directly  # makes calls that may hang
     _comparisons: "ComparisonStore | None" = None
