@@ -166,6 +166,8 @@ def test_a_job_that_is_started_anew_goes_on(slurm, job, how):
     assert slurm.field(number, "Restarts") == "1"
     assert evaluated(job) == ALL
     assert len(starts(job)) == 6
+    kinds = {row.get("kind") for row in rows(read_history(PosixStorage(job / "ckpts/.sidecar/ckpts")))}
+    assert '"event": "draining"' in (job / "out").read_text() or "restarted" in kinds  # the words may end with srun
 
 
 @pytest.mark.nightly
