@@ -10,7 +10,6 @@ import json
 import math
 import sys
 import time
-import types
 import warnings
 from datetime import datetime
 from urllib.parse import urlencode
@@ -19,6 +18,7 @@ import pytest
 from mlflow_server import PROGRAMS, MlflowServer
 from numpy_trainer import NUMPY
 from prometheus_server import PrometheusServer
+from tensorboard_reader import read_events
 
 STEPS = (10, 20, 30)
 BOUNDS = ("value", "lower", "upper")
@@ -164,12 +164,9 @@ def test_tables_show_five_digits_of_them(run, sidecar, numbers):
         assert rounded in lines[step].split(), metric
 
 
-def test_tensorboard_shows_the_nearest_floats(run, numbers, monkeypatch):
+def test_tensorboard_shows_the_nearest_floats(run, numbers):
     """TensorBoard has 32 bits for a number: its reader finds the float that is nearest."""
-    monkeypatch.setitem(sys.modules, "tensorboard.compat.notf", types.ModuleType("notf"))  # without TensorFlow
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-
-    shown = EventAccumulator(str(run.place / "tensorboard" / "test"), size_guidance={"scalars": 0}).Reload()
+    shown = read_events(run.place / "tensorboard" / "test")
     found = {(each.step, tag): bits(each.value) for tag in shown.Tags()["scalars"] for each in shown.Scalars(tag)}
     assert found == {
         (step, metric if bound == "value" else f"{metric}/{bound}"): bits(ctypes.c_float(float.fromhex(number)).value)

@@ -1,15 +1,14 @@
 """Sinks that note what they get, and deliveries to them with short pauses."""
 
 import math
-import sys
 import threading
 import time
-import types
 
 import pytest
 from fakes import ListLog
 from journals import Journal
 from statuses import make_status
+from tensorboard_reader import read_events
 
 from sidecar.coordination.storage import PosixStorage
 from sidecar.protocol.records import Value
@@ -112,13 +111,11 @@ def journal_reads(monkeypatch):
 
 
 @pytest.fixture
-def scalars(monkeypatch):
+def scalars():
     """Read a folder with TensorBoard's reader: by tag, the steps and the numbers."""
-    monkeypatch.setitem(sys.modules, "tensorboard.compat.notf", types.ModuleType("notf"))
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     def read(folder):
-        events = EventAccumulator(str(folder), size_guidance={"scalars": 0}).Reload()
+        events = read_events(folder)
         return {tag: [(each.step, each.value) for each in events.Scalars(tag)] for tag in events.Tags()["scalars"]}
 
     return read
