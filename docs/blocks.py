@@ -4,6 +4,7 @@ A part stands between `<!-- generated: NAME -->` and `<!-- end of NAME -->`, in 
 """
 
 import ast
+import json
 import re
 import tomllib
 from collections.abc import Callable, Iterator
@@ -140,6 +141,18 @@ def _slowdown() -> str:
     )
 
 
+def _measured(topic: str, column: str, *row: str | int) -> Callable[[], str]:
+    """Return what gives a cell of the table that a benchmark wrote: in `column`, of the row that begins so."""
+
+    def cell() -> str:
+        table = json.loads((ROOT / f"tests/benchmarks/results/{topic}.json").read_text(encoding="utf-8"))
+        (found,) = (cells for cells in table["rows"] if cells[: len(row)] == [*row])
+        value = found[table["columns"].index(column)]
+        return f"{value:.1f}" if isinstance(value, float) else str(value).replace("%", " %")
+
+    return cell
+
+
 BLOCKS: Final[dict[str, Callable[[], str]]] = {
     "folders": _folders,
     "public-modules": _public_modules,
@@ -149,6 +162,11 @@ BLOCKS: Final[dict[str, Callable[[], str]]] = {
     "exit-codes": _exit_codes,
     "decisions": _decisions,
     "slowdown": _slowdown,
+    "early-stop-before": _measured("early_stop", "slow: lost", "100%", 5, "patience alone"),
+    "early-stop-lost": _measured("early_stop", "slow: lost", "100%", 5, "levelled off"),
+    "early-stop-flat": _measured("early_stop", "flat: evaluations", "100%", 5, "levelled off"),
+    "early-stop-flat-before": _measured("early_stop", "flat: evaluations", "100%", 5, "patience alone"),
+    "early-stop-sticky": _measured("early_stop", "slow: lost", "30%", 5, "levelled off"),
     "step-keys": _listed("checkpoints/formats/format.py", "STEP_KEYS"),
     "variables-of-the-job": _listed("daemon/workers/environment.py", "_OF_THE_JOB"),
 }

@@ -45,10 +45,10 @@ def acts_on_best(settings: Settings) -> list[str]:
 
 
 def _of_the_best(settings: Settings) -> Iterator[str]:
-    if settings.best_by == "significant" and not acts_on_best(settings):
+    if settings.best_by == "significant" and not {"export_best", "the hook best"}.intersection(acts_on_best(settings)):
         yield (
             "best_by = 'significant' has no effect, as nothing is done with the best evaluation: "
-            f"{_HAS_BEST}, early_stop_patience, or a hook best"
+            f"{_HAS_BEST}, or a hook best"
         )
 
 
@@ -58,8 +58,3 @@ def _of_early_stop(settings: Settings) -> Iterator[str]:
         for name, is_set in (("metric", metric is not None), ("min_delta", settings.early_stop_min_delta > 0)):
             if is_set:
                 yield f"early_stop_{name} has no effect without early_stop_patience: set that, to 5, say"
-    elif settings.best_by == "significant" and metric not in (None, settings.best_metric):
-        yield (
-            f"best_by = 'significant' has no effect on the early stop by {metric!r}, only on one by best_metric: set "
-            "early_stop_min_delta, or best_metric to the same metric"
-        )

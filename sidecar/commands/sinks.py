@@ -105,17 +105,14 @@ def _acting_sinks(settings: Settings, log: EventLog) -> Iterator[EventSink]:
 
         yield from make_hooks(settings)
     if settings.early_stop_patience is not None:
-        from sidecar.commands.hooks import make_noise_rule  # noqa: PLC0415 - likewise
         from sidecar.publishing.sinks.early_stop import EarlyStop  # noqa: PLC0415 - only if it is asked for
 
-        compares_best_metric = settings.early_stop_metric in (None, settings.best_metric)
         yield EarlyStop(
             storage=PosixStorage(settings.run_dir),
             log=log,
             patience=settings.early_stop_patience,
             metric=settings.early_stop_metric or settings.best_metric,
             min_delta=settings.early_stop_min_delta,
-            exceeds_noise=make_noise_rule(settings) if compares_best_metric else None,
         )
 
 

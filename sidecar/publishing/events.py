@@ -65,7 +65,8 @@ EVENTS: Final[Mapping[str, str]] = {
     "sink_recovered": "A sink takes results again.",
     "sink_progress_damaged": "The record of what a sink has is damaged; `follows` says what is done.",
     "sink_refused": "A sink refused a result for good, or a hook gave an event up; the next ones are delivered.",
-    "early_stop_signalled": "A metric did not improve for `early_stop_patience` evaluations: training is told to stop.",
+    "early_stop_signalled": "A metric did not improve for `early_stop_patience` evaluations, and levelled off: "
+    "training is told to stop.",
     "best_uploaded": "The best export was uploaded to MLflow.",
     "best_upload_failed": "The best export could not be uploaded to MLflow; that is tried again.",
     # Shared storage and time

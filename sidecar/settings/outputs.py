@@ -52,14 +52,16 @@ class OutputSettings(BaseModel):
     """Commands or URLs that are called after each `result`, on a new `best` one, on a `failure`, on a result with
     `nan`, and at the `end` of the run. Default: only the user knows whom to call."""
     early_stop_patience: values.Count | None = None
-    """Evaluations in a row without an improvement after which the daemon writes the signal to stop training. Default:
-    no signal, since only the user knows how long a plateau of the metric may last."""
+    """Evaluations in a row without an improvement after which the daemon writes the signal to stop training, if the
+    metric has levelled off: a straight line through the newest ones, three times as many, does not rise. Default: no
+    signal, since only the user knows how long a plateau of the metric may last."""
     early_stop_metric: values.MetricName | None = None
     """Metric, as EVAL_SET/METRIC, that must improve. Default: `best_metric`, else the first metric of the task that has
     a direction, since a task lists its main metric first."""
     early_stop_min_delta: values.Difference = 0.0
-    """Difference by more than which a value must be better to count as an improvement. Default: any better value
-    counts, since only the user knows how much the metric varies."""
+    """Difference by more than which a value must be better to count as an improvement, and the line must rise in
+    `early_stop_patience` evaluations. Default: any improvement counts, since only the user knows which one is worth
+    its time."""
 
     # The best checkpoints
     best_metric: values.MetricName | None = None
@@ -70,6 +72,6 @@ class OutputSettings(BaseModel):
     training deletes them: at most 10, and all nodes must have the same number. Default: they take as much space as
     checkpoints do, and only the user knows whether training keeps them anyway."""
     best_by: Literal["value", "significant"] = "value"
-    """When another evaluation becomes the best one for the link `exports/best`, for hooks and for the early stop by
-    `best_metric`: whenever its number is better (`value`), or only if it is better by more than noise (`significant`).
-    Default: the best one then has the best number, which is shown everywhere."""
+    """When another evaluation becomes the best one for the link `exports/best` and for hooks: whenever its number is
+    better (`value`), or only if it is better by more than noise (`significant`). Default: the best one then has the
+    best number, which is shown everywhere."""

@@ -45,6 +45,7 @@ TOPICS = (
     "buckets",
     "nodes",
     "soak",
+    "early_stop",
 )
 PREFACE = """# What was measured
 

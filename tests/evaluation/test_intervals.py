@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sidecar.evaluation.intervals import Z, normal, wilson
+from sidecar.evaluation.intervals import Z, normal, student_t, wilson
 
 
 def test_z_is_the_quantile():
@@ -93,3 +93,18 @@ def test_normal_does_not_overflow_on_the_way():
     lower, upper = normal(1e308, 1.7e308, 2)
     assert math.isfinite(lower)
     assert math.isfinite(upper)
+
+
+@pytest.mark.parametrize("degrees", [1, 2, 3, 4, 7, 30, 299, 300, 1001, 10**7])
+def test_student_t_is_the_quantile(degrees):
+    """As scipy has it."""
+    scipy = pytest.importorskip("scipy.stats")
+    for probability in (0.5, 0.6, 0.975, 0.9995):
+        assert student_t(degrees, probability) == pytest.approx(scipy.t.ppf(probability, degrees), rel=1e-10, abs=1e-10)
+
+
+@pytest.mark.parametrize(("degrees", "probability"), [(0, 0.975), (5, 0.3), (5, 1.0)])
+def test_student_t_has_no_such_quantile(degrees, probability):
+    """A caller's mistake."""
+    with pytest.raises(ValueError, match="no quantile"):
+        student_t(degrees, probability)

@@ -1,4 +1,4 @@
-"""Write the signal to stop training, once a metric has not improved for a number of evaluations.
+"""Write the signal to stop training, once a metric has not improved for a number of evaluations, and does not rise.
 
 It is a sink: a fold over the evaluations in the order of the journal, in the daemon of the publishing node. A record in
 the state directory names the newest evaluation at which the signal was there. So another node, or this one after a
@@ -7,7 +7,9 @@ restart, decides the same. `sidecar.early_stop` reads the signal in the training
 
 import contextlib
 import math
-from collections.abc import Iterable
+import sys
+from collections import deque
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, Final
 
@@ -16,16 +18,61 @@ from sidecar.coordination.totals import number_of
 from sidecar.coordination.unique_names import create_and_read
 from sidecar.early_stop import FILE, StopSignal, parse_signal
 from sidecar.errors import RecordError
+from sidecar.evaluation.intervals import student_t
 from sidecar.protocol.codec import dumps, loads
 from sidecar.protocol.record_limits import SMALL
 from sidecar.protocol.records import SCHEMA, shown_step
-from sidecar.publishing.sinks.best_so_far import BestSoFar, ExceedsNoise, better_by, value_of
+from sidecar.publishing.sinks.best_so_far import BestSoFar, better_by, value_of
 from sidecar.publishing.sinks.sink import Evaluation, Event, SinkUnavailableError
 from sidecar.system.clock import timestamp
 from sidecar.system.event_log import EventLog
 from sidecar.system.plain_text import number, one_line
 
 _SIGNALLED: Final = "sinks/early_stop.signalled.json"  # no sink has a name with a dot
+
+_WINDOW: Final = 3
+"""The newest numbers through which the line is laid, as a multiple of the patience."""
+
+_ENOUGH: Final = 2
+"""The numbers after which the line itself decides, as a multiple of the patience; before, its interval does."""
+
+_LEAST: Final = 3  # numbers through which a line has an error
+
+
+def has_levelled_off(numbers: Sequence[float], patience: int, min_delta: float) -> bool:
+    """Return whether the newest numbers show no improvement of more than `min_delta` in `patience` evaluations.
+
+    `numbers`: those of all evaluations so far, in their order; larger ones are better. A straight line is laid through
+    the newest ones by least squares, three times as many as `patience`, which tells a slow rise from noise where a
+    comparison of two numbers cannot. With at least twice `patience` numbers the slope decides, and before, the upper
+    end of its 95 % interval. tests/benchmarks/bench_early_stop.py measures how often this is wrong. Numbers that are
+    not finite are left out, unless the newest `patience` ones are all of that kind: then training has diverged.
+    """
+    window = numbers[-_WINDOW * patience :]
+    points = [(at, number) for at, number in enumerate(window) if math.isfinite(number)]
+    if len(points) < 2 or points[-1][0] < len(window) - patience:  # noqa: PLR2004 - a line needs two points
+        return True
+    slope, error = _line(points)
+    if len(window) < _ENOUGH * patience:
+        if len(points) < _LEAST:
+            return False
+        slope += student_t(len(points) - 2) * error
+    return slope * patience <= min_delta
+
+
+def _line(points: Sequence[tuple[int, float]]) -> tuple[float, float]:
+    """Return the slope of the line of least squares, and its standard error: 0 for two points."""
+    first = points[0][1]
+    scale = max(abs(number / 2 - first / 2) for _, number in points) or 1.0  # half of it, or it could overflow
+    middle = math.fsum(at for at, _ in points) / len(points)
+    heights = [(number / 2 - first / 2) / scale for _, number in points]
+    level = math.fsum(heights) / len(points)
+    spread = math.fsum((at - middle) ** 2 for at, _ in points)
+    pairs = list(zip((at - middle for at, _ in points), (height - level for height in heights), strict=True))
+    slope = math.fsum(at * height for at, height in pairs) / spread
+    left = math.fsum((height - slope * at) ** 2 for at, height in pairs)
+    error = math.sqrt(left / (len(points) - 2) / spread) if len(points) >= _LEAST else 0.0
+    return slope * scale * 2, error * scale * 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +85,7 @@ class Signalled:
 
 @dataclass(slots=True, kw_only=True)
 class EarlyStop:
-    """Give the signal once at least `patience` evaluations in a row were not better than the best one before them.
+    """Give the signal once at least `patience` evaluations in a row were not better, and the metric has levelled off.
 
     A person withdraws the signal by deleting its file. It is given again after `patience` further evaluations without
     an improvement, counted from the newest one at which the signal was there.
@@ -51,25 +98,25 @@ class EarlyStop:
     patience: int  # the number of evaluations without an improvement
     metric: str | None = None  # EVAL_SET/METRIC; None: the first one with a direction that the task lists
     min_delta: float = 0.0  # the least difference that counts as an improvement is more than this
-    exceeds_noise: ExceedsNoise | None = None  # whether an improvement must be more than noise, too; None: it need not
     name: str = "early_stop"
     signalled: bool = False
     """Whether the file holds a signal, as of the newest evaluation. Other threads read this."""
     _best: BestSoFar = field(init=False)
     _noted: int = 0  # the newest plan whose evaluation was compared
+    _numbers: deque[float] = field(init=False)  # the newest ones that count; larger ones are better
     _is_due: bool = False  # whether that one gives the signal
     _signalled_at: int = 0  # the number of evaluations since the best one at which the signal was there last
     _recorded: str = ""  # the id of the evaluation at which it was, as storage has it
 
     def __post_init__(self) -> None:
-        self._best = BestSoFar(
-            metric=self.metric, is_better=better_by(self.min_delta), exceeds_noise=self.exceeds_noise
-        )
+        self._best = BestSoFar(metric=self.metric, is_better=better_by(self.min_delta))
+        self._numbers = deque(maxlen=min(_WINDOW * self.patience, sys.maxsize))
 
     def resume(self, past: Iterable[Evaluation], /) -> None:
         """Compare the evaluations of the past. None of them gives a signal any more."""
         self._best = self._best.renewed()
         self._noted = self._signalled_at = 0
+        self._numbers.clear()
         self._recorded = self._read_record()
         for evaluation in past:
             self._note(evaluation, past=True)
@@ -100,14 +147,20 @@ class EarlyStop:
         """Do nothing: a request to storage cannot be broken off."""
 
     def _note(self, evaluation: Evaluation, *, past: bool = False) -> None:
-        before, begun = self._best.since, self._best.begun
-        self._best.note(evaluation, past=past)
+        before, begun, metric = self._best.since, self._best.begun, self._best.metric_compared
+        is_better = self._best.note(evaluation)
         self._noted, since = evaluation.plan, self._best.since
-        if self._best.begun != begun:  # the data or the task changed
+        if (self._best.begun, self._best.metric_compared) != (begun, metric):  # data, task or metric changed
             before = self._signalled_at = 0
+            self._numbers.clear()
         if since < before:
             self._signalled_at = 0
-        self._is_due = since != before and since - self._signalled_at >= self.patience
+        if (is_better or since != before) and self._best.metric_compared is not None:
+            value = value_of(evaluation, self._best.metric_compared)
+            assert value is not None  # else it would not count
+            self._numbers.append(number_of(value) if value.goal == "max" else -number_of(value))
+        is_late = not past and since != before and since - self._signalled_at >= self.patience
+        self._is_due = is_late and has_levelled_off([*self._numbers], self.patience, self.min_delta)
 
     def _look(self) -> None:
         """Find out whether the signal is there, by the rules of training. Raises as `write`."""

@@ -6,12 +6,13 @@ import math
 import pytest
 from fakes import ListLog
 from journals import Journal
+from training_curves import REST_IS_TWO_POINTS, curves, stop_of
 
 from sidecar.coordination.storage import PosixStorage
 from sidecar.early_stop import FILE, should_stop
 from sidecar.errors import StorageError
 from sidecar.protocol.records import Value
-from sidecar.publishing.sinks.early_stop import EarlyStop
+from sidecar.publishing.sinks.early_stop import EarlyStop, _line, has_levelled_off
 from sidecar.publishing.sinks.journal_events import event_of, placed
 from sidecar.publishing.sinks.sink import SinkUnavailableError
 
@@ -63,7 +64,11 @@ def given_at(sink, events, place):
     [
         ((0.5, 0.4, 0.3), 2),
         ((0.5, 0.5, 0.5), 2),
-        ((0.5, 0.4, 0.6, 0.5, 0.5), 4),
+        ((0.5, 0.4, 0.6, 0.5, 0.5), None),  # the line through them still rises
+        ((0.5, 0.4, 0.6, 0.5, 0.5, 0.4), 5),
+        ((0.5, 0.4, 0.6, 0.65, 0.5, 0.55), None),
+        ((1e308, -1e308, -1e308), None),  # of three numbers, the interval of the slope decides
+        ((1e308, -1e308, -1e308, -1e308), 3),
         ((0.1, 0.2, 0.3, 0.4), None),
         ((0.5, math.nan, math.nan), 2),
         ((math.nan, math.nan), 1),
@@ -71,7 +76,7 @@ def given_at(sink, events, place):
     ],
 )
 def test_the_signal_comes_after_patience_evaluations_without_an_improvement(make, place, numbers, expected):
-    """In a row; NaN is none."""
+    """In a row, once the metric has levelled off; NaN is none."""
     assert given_at(make(), evaluations(*numbers), place) == expected
 
 
@@ -92,7 +97,7 @@ def test_patience_begins_anew_with_other_data(make, place, numbers, data, patien
 def test_the_signal_says_why(make, place, log):
     """As a sentence, and with the numbers; the log has it, too."""
     sink = make()
-    assert given_at(sink, evaluations(0.25, 0.5, 0.5, 0.375), place) == 3
+    assert given_at(sink, evaluations(0.25, 0.5, 0.5, 0.25), place) == 3
     signal = should_stop(str(place))
     assert (signal.metric, signal.best, signal.best_step, signal.step) == ("test/accuracy", 0.5, 100, 300)
     assert (signal.best_checkpoint, signal.checkpoint, signal.patience) == ("ckpt-1", "ckpt-3", 2)
@@ -109,14 +114,14 @@ def test_an_improvement_may_have_to_be_larger(make, place):
 
 def test_a_checkpoint_does_not_count_twice(make, place):
     """A checkpoint that was requeued and evaluated again counts only once."""
-    events = evaluations(0.5, 0.4, 0.4, 0.4, 0.4, names=["a", "b", "b", "b", "c"])
+    events = evaluations(0.5, 0.4, 0.4, 0.4, 0.3, names=["a", "b", "b", "b", "c"])
     assert given_at(make(), events, place) == 4
 
 
 @pytest.mark.parametrize("restarted_at", range(1, 5))
 def test_another_daemon_decides_the_same(make, place, restarted_at):
     """After a restart, or on another node: the journal is read from its beginning."""
-    events = evaluations(0.5, 0.6, 0.4, 0.5, 0.3)
+    events = evaluations(0.5, 0.6, 0.45, 0.3, 0.15)
     sink = make(patience=3)
     for event in events[:restarted_at]:
         sink.write(event)
@@ -186,12 +191,12 @@ def test_further_evaluations_count_from_the_newest_signal(make, place, storage):
 
 def test_an_improvement_ends_the_plateau(make, place, storage):
     """After a signal that was withdrawn, too."""
-    events = evaluations(0.5, 0.5, 0.5, 0.6, 0.6, 0.6)
+    events = evaluations(0.5, 0.5, 0.5, 0.6, 0.6, 0.5, 0.5, 0.5)
     sink = make()
     for event in events[:3]:
         sink.write(event)
     storage.remove(FILE)
-    assert given_at(sink, events[3:], place) == 2
+    assert given_at(sink, events[3:], place) == 3
 
 
 @pytest.mark.parametrize("before", [None, 10])
@@ -290,3 +295,32 @@ def test_the_file_is_whole_and_durable(make, place, storage, system_calls):
     assert order.index("fsync") < order.index("link")
     assert order[-1] == "fsync"
     assert json.loads(storage.read(FILE))["schema"] == 1
+
+
+def test_a_smaller_number_may_be_better(make, place):
+    """A loss that falls goes on, and one that has stopped falling does not."""
+    assert given_at(make(), evaluations(0.9, 0.7, 0.8, 0.6, 0.7, 0.65, 0.6, 0.7, 0.75, goal="min"), place) == 8
+
+
+@pytest.mark.parametrize("numbers", [[1e308 * (-1) ** at for at in range(12)], [0.1] * 12, [5e-324, 0.0] * 6])
+def test_a_line_is_laid_through_any_numbers(numbers):
+    """Nothing overflows, and numbers that are equal rise by exactly 0."""
+    assert all(has_levelled_off(numbers[:count], 4, 0.0) for count in (5, 8, 12) if numbers[0] == numbers[1])
+    slope, error = _line([*enumerate(numbers)])
+    assert math.isfinite(slope)
+    assert math.isfinite(error)
+
+
+def test_the_line_is_that_of_least_squares():
+    """With the standard error of scipy."""
+    scipy = pytest.importorskip("scipy.stats")
+    numbers = [0.31, 0.72, 0.55, 0.91, 0.4, 0.77, 0.8]
+    expected = scipy.linregress(range(7), numbers)
+    assert _line([*enumerate(numbers)]) == pytest.approx((expected.slope, expected.stderr), rel=1e-12)
+
+
+@pytest.mark.parametrize(("curve", "fewest", "most"), [("rises", 0, 12), ("flat", 96, 100)])
+def test_a_slow_rise_is_told_from_a_plateau(curve, fewest, most):
+    """0.2 points per checkpoint on 1,000 examples: few of 100 runs end with more than 2 of 10 points to come."""
+    stops = [stop_of(numbers, 5) for numbers in curves(curve, 100, seed=5)]
+    assert fewest <= sum(stop is not None and stop < REST_IS_TWO_POINTS for stop in stops) <= most

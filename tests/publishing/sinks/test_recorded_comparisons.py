@@ -8,13 +8,11 @@ from sidecar.commands import hooks as hooks_of_settings
 from sidecar.commands.sinks import _acting_sinks
 from sidecar.coordination.journal import outcome_path, plan_path
 from sidecar.coordination.storage import PosixStorage
-from sidecar.early_stop import FILE
 from sidecar.errors import StorageError
 from sidecar.evaluation.intervals import wilson
 from sidecar.protocol.codec import dumps
 from sidecar.protocol.records import Value
 from sidecar.publishing.sinks.best_so_far import BestSoFar
-from sidecar.publishing.sinks.early_stop import EarlyStop
 from sidecar.publishing.sinks.hook import Hook
 from sidecar.publishing.sinks.journal_events import event_of, placed
 from sidecar.publishing.sinks.recorded_comparisons import RecordedComparisons
@@ -146,41 +144,13 @@ def test_an_evaluation_that_cannot_be_compared_now(make, events, storage, monkey
     assert hook.target.ids == [1, 4]
 
 
-def test_early_stop(storage):
-    """Both more than noise and more than the least difference must be gained."""
-    events = stored(storage, [800, 810, 815, 900])
-
-    def signalled_at(**given):
-        storage.remove(FILE)
-        sink = EarlyStop(storage=storage, log=ListLog(), patience=2, metric="test/accuracy", **given)
-        for event in events:
-            sink.write(event)
-            if sink.signalled:
-                return event.plan
-        return None
-
-    exceeds_noise = RecordedComparisons(storage, storage.root)
-    assert signalled_at() is None
-    assert signalled_at(exceeds_noise=exceeds_noise) == 3
-    assert signalled_at(min_delta=0.002) is None
-    assert signalled_at(min_delta=0.002, exceeds_noise=exceeds_noise) == 3
-    assert signalled_at(min_delta=0.2, exceeds_noise=lambda *_, past: not past) == 3
-
-
 @pytest.mark.parametrize(
     ("given", "asked"),
-    [
-        ({}, [False, False]),
-        ({"best_by": "significant", "best_metric": "test/accuracy"}, [True, True]),
-        ({"best_by": "significant"}, [True, True]),
-        ({"best_by": "significant", "best_metric": "a/b", "early_stop_metric": "a/b"}, [True, True]),
-        ({"best_by": "significant", "best_metric": "a/b", "early_stop_metric": "a/c"}, [True, False]),
-    ],
+    [({}, False), ({"best_by": "significant", "best_metric": "a/b"}, True), ({"best_by": "significant"}, True)],
 )
 def test_the_settings_decide(tmp_path, given, asked):
     """The rule holds for `best_metric`."""
-    settings = Settings(checkpoint_dir=tmp_path, hooks={"best": "true"}, early_stop_patience=2, **given)
-    hook, stop = _acting_sinks(settings, ListLog())
-    assert [hook.best.exceeds_noise is not None, stop.exceeds_noise is not None] == asked
+    settings = Settings(checkpoint_dir=tmp_path, hooks={"best": "true"}, **given)
+    (hook,) = _acting_sinks(settings, ListLog())
     (made,) = hooks_of_settings.make_hooks(settings)
-    assert (made.best.exceeds_noise is not None) == asked[0]
+    assert [each.best.exceeds_noise is not None for each in (hook, made)] == [asked, asked]
