@@ -1,6 +1,6 @@
 """Hold the eval sets of a task on one rank, and choose those that take part in an evaluation."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from functools import partial
 from typing import Generic, TypeVar
 
@@ -55,13 +55,15 @@ class EvalSets(Generic[Reader]):
         self.chosen = readers
         """The eval sets that take part in the present evaluation."""
 
-    def expect_weights(self, remedy: str, first: Mapping[str, Batch]) -> None:
+    def expect_weights(self, remedy: str, first: Mapping[str, Batch], names: Container[str]) -> None:
         """Take the third part of each batch as weights of examples: see `EvalSetReader.expect_weights`.
 
-        `first` has the first batch of each set after `prepare`, by the name of the set.
+        `first` has the first batch of each set after `prepare`, by the name of the set. `names`: the sets of which it
+        is true.
         """
         for reader in self._readers:
-            reader.expect_weights(remedy, first.get(reader.name))
+            if reader.name in names:
+                reader.expect_weights(remedy, first.get(reader.name))
 
     def read(self, tick: Tick, evaluated: int = 0, most: int | None = None) -> tuple[Stream, ...]:
         """Choose the eval sets that take part, and read those that have not been read yet: at most `most` batches."""

@@ -5,7 +5,7 @@ Only worker processes import the task's module; the daemon knows its name: `modu
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any, Final, Literal, get_args
 
@@ -43,6 +43,9 @@ class EvalSet:
         check: How workers compare a dataset of PyTorch that has indices, before they evaluate: its list of batches and
             the contents of eight of them ("sample"), so that each worker reads its own examples only; or all contents
             ("all"), which each worker reads once. Other data is always compared as far as possible.
+        metrics: As `Task(metrics=…)`, for this set alone. A set with metrics or a loss of its own has none of the task.
+        loss: As `Task(loss=…)`, for this set alone.
+        step: As `Task(step=…)`, for this set alone.
     """
 
     source: Callable[..., Any]
@@ -51,6 +54,9 @@ class EvalSet:
     every_nth: int = 1
     nonfinite: NonfinitePolicy | None = None
     check: CheckPolicy = "sample"
+    metrics: Callable[[], Sequence[Any]] | None = None
+    loss: Any = None
+    step: Callable[[Any, Any], Any] | None = None
 
     def __post_init__(self) -> None:
         if not callable(self.source):
@@ -65,6 +71,14 @@ class EvalSet:
             raise TaskError(f"EvalSet(nonfinite={self.nonfinite!r}) must be 'count', 'refuse' or 'allow'")
         if self.check not in get_args(CheckPolicy):
             raise TaskError(f"EvalSet(check={self.check!r}) must be 'sample' or 'all'")
+        for name in ("metrics", "step"):
+            if (value := getattr(self, name)) is not None and not callable(value):
+                raise TaskError(f"EvalSet({name}=…) must be a function, found {value!r}: write lambda: …")
+
+    @property
+    def measures(self) -> bool:
+        """Whether the set has metrics or a loss of its own."""
+        return self.metrics is not None or self.loss is not None
 
     @property
     def shards_itself(self) -> bool:
@@ -120,7 +134,7 @@ class Task:
         eval_sets: By name, a function that returns the data, or an `EvalSet`. Elements are (x, y) or
             (x, y, sample_weight), one example each unless `batch_size` is None. Without metrics and loss, elements are
             what the compiled model's `test_step` takes.
-        metrics: Returns new metric objects.
+        metrics: Returns new metric objects. They measure each set that has none of its own.
         loss: A loss object, or a function of (y, y_pred) that returns one number per example. With PyTorch a criterion
             such as `nn.CrossEntropyLoss()`, or a function of (predictions, y): the order of arguments is that of the
             framework. Without metrics and loss, everything is measured that the compiled Keras model's `test_step`
@@ -255,7 +269,7 @@ class Task:
             return
         if self.build_model is not None:
             return
-        if self.metrics is None and self.loss is None:
+        if not self._measures_all:
             raise TaskError(
                 "Task(build_model=None) needs metrics or loss, since a stored graph has none: give one of them, or a "
                 "function that returns the model"
@@ -270,13 +284,41 @@ class Task:
         if not measures_itself and (self.load is None or self.predict is None):
             missing = "load" if self.load is None else "predict"
             raise TaskError(f"Task(load=…) and Task(predict=…) belong together: give {missing}, too")
-        if self.metrics is None and not measures_itself:
+        if not self._measures_all and not measures_itself:
             raise TaskError(
                 "Task(load=…, predict=…) needs metrics: give a function that returns some of sidecar.metrics"
             )
+        for name, eval_set in self.sets().items():
+            if eval_set.loss is not None:
+                raise TaskError(
+                    f"Task(eval_sets={{{name!r}: EvalSet(loss=…)}}) is for models that are restored; with load and "
+                    f"predict give metrics, such as sidecar.metrics.LogLoss()"
+                )
         for name in ("build_model", "checkpoint", "restore", "loss", "step", "ignore", "from_build_model"):
             if getattr(self, name) not in (None, ()):
                 raise TaskError(f"Task({name}=…) is for models that are restored; with load and predict leave it out")
+
+    @property
+    def _measures_all(self) -> bool:
+        """Whether there are metrics or a loss for each eval set."""
+        of_task = self.metrics is not None or self.loss is not None
+        own = [isinstance(one, EvalSet) and one.measures for one in self.eval_sets.values()]
+        return of_task or (bool(own) and all(own))
+
+    def of_set(self, name: str) -> "Task":
+        """Return the task with the metrics, loss and step that are for this eval set; itself if these are its own."""
+        eval_set = self.sets()[name]
+        if not eval_set.measures and eval_set.step is None:
+            return self
+        measured = {"metrics": eval_set.metrics, "loss": eval_set.loss} if eval_set.measures else {}
+        return replace(self, **measured, step=eval_set.step or self.step)
+
+    def require_no_steps(self, framework: str) -> None:
+        """Raise `TaskError` for a `step`, which only PyTorch takes."""
+        found = [f"EvalSet(step=…) of {name!r}" for name, each in self.sets().items() if each.step is not None]
+        found += [] if self.step is None else ["Task(step=…)"]
+        if found:
+            raise TaskError(f"{found[-1]} needs framework = 'torch', found framework = {framework!r}")
 
     def wants_in_turn(self, metric: str) -> bool:
         """Return whether the task asks for this metric to be evaluated in turn."""

@@ -33,6 +33,7 @@ RUN_BY = {
     "my_eval.py": "tests/test_readme.py",
     "read_saves.py": "tests/test_readme.py",
     "several_sets.py": "tests/docs/test_code_blocks.py",
+    "own_metrics.py": "tests/docs/test_code_blocks.py",
     "harness.py": "tests/evaluation/test_evaluate_functions.py",
     "in_turn.py": "tests/evaluation/metrics/test_foreign.py",
     "play.py": "tests/evaluation/test_evaluate_functions.py",
@@ -305,14 +306,18 @@ def assert_all_were_evaluated(folder):
 @pytest.mark.tensorflow
 def test_the_parts_of_tasks_work(folder):
     """The task of several sets can be made; averaged weights are restored from a checkpoint that has them."""
-    parts = {file: code for _, file, code in blocks("python") if file in ("several_sets.py", "restore_averaged.py")}
+    chosen = ("several_sets.py", "own_metrics.py", "restore_averaged.py")
+    parts = {file: code for _, file, code in blocks("python") if file in chosen}
     program = f"""
 import keras, numpy as np, tensorflow as tf
 from my_eval import build_model, test_set
 from sidecar import EvalSet, Task
-hard_set = test_set
+from sidecar.metrics import MAE, Accuracy
+hard_set = angles_set = test_set
 made = {parts["several_sets.py"].strip()}
 assert set(made.eval_sets) == {{"test", "hard"}}
+made = {parts["own_metrics.py"].strip()}
+assert [made.of_set(name).metrics()[0].name for name in ("test", "angles")] == ["accuracy", "mae"]
 {parts["restore_averaged.py"]}
 model, optimizer = build_model(), keras.optimizers.Adam(0.1, use_ema=True, ema_momentum=0.5)
 model.build((None, 8))

@@ -66,6 +66,8 @@ def test_mistakes_in_a_task(changes, words):
         ({"source": print, "every_nth": None}, "EvalSet(every_nth=None)"),
         ({"source": print, "every_nth": True}, "EvalSet(every_nth=True)"),
         ({"source": print, "nonfinite": True}, "EvalSet(nonfinite=True) must be 'count', 'refuse' or 'allow'"),
+        ({"source": print, "metrics": [1]}, "EvalSet(metrics=…) must be a function, found [1]: write lambda: …"),
+        ({"source": print, "step": 1}, "EvalSet(step=…) must be a function, found 1"),
     ],
 )
 def test_mistakes_in_an_eval_set(arguments, words):
@@ -82,6 +84,26 @@ def test_every_set_in_its_long_form():
     assert list(sets) == ["b", "a"]
     assert sets["b"] == EvalSet(print)
     assert sets["a"] is longer
+
+
+def test_a_set_with_its_own_measurement_needs_none_of_the_task():
+    """Each set must have something; a step is for PyTorch, a loss for models that are restored."""
+    own = EvalSet(print, metrics=list)
+    assert good(build_model=None, eval_sets={"a": own}).of_set("a").metrics is list
+    with pytest.raises(TaskError, match="needs metrics or loss"):
+        good(build_model=None, eval_sets={"a": own, "b": print})
+    with pytest.raises(TaskError, match=r"'b': EvalSet\(loss=….*give metrics"):
+        good(build_model=None, load=print, predict=print, eval_sets={"a": own, "b": EvalSet(print, loss=print)})
+    task = good(eval_sets={"a": own, "b": EvalSet(print, step=max), "c": print}, loss=print, step=min)
+    assert [(one.metrics, one.loss, one.step) for one in map(task.of_set, "abc")] == [
+        (list, None, min),
+        (None, print, max),
+        (None, print, min),
+    ]
+    assert task.of_set("c") is task
+    for name, words in ("keras", r"Task\(step=….*'keras'"), ("python", "'python'"):
+        with pytest.raises(TaskError, match=words):
+            task.require_no_steps(name)
 
 
 def test_no_framework_is_imported():

@@ -81,9 +81,9 @@ class PythonEvaluator:
         readers = open_readers(task, shard, open_source, cache_bytes=cache_bytes, nonfinite="allow")
         sets = EvalSets(task, shard, readers)
         with following_from_code():
-            sets.expect_weights(_REMEDY, _first_prepared(task, sources))
+            sets.expect_weights(_REMEDY, _first_prepared(task, sources), task.eval_sets)
         with following_from_code():
-            evaluator = cls(task, shard, sets, sources, Measurement(chosen(task)))
+            evaluator = cls(task, shard, sets, sources)
             evaluator.choose_in_turn()
         return evaluator
 
@@ -93,15 +93,16 @@ class PythonEvaluator:
         shard: Shard,
         sets: EvalSets[EvalSetReader],
         sources: Mapping[str, ArraySource],
-        measurement: Measurement,
     ) -> None:
         assert task.load is not None, "the dispatcher checks it"
         self._load, self._predict = task.load, task.predict
         self._task, self._shard, self._sets = task, shard, sets
-        self._sources, self._measurement = sources, measurement
+        self._sources = sources
+        self._measurements = {name: Measurement(chosen(task.of_set(name))) for name in task.eval_sets}
+        self._measurement = next(iter(self._measurements.values()), Measurement([]))  # of the set that is evaluated
         self._columns = PredictionsColumns(task.predictions, _column) if task.predictions else None
         self._draws = RandomDraws(repeatability.seed, repeatability.generators)
-        dependence = BatchDependence(self._measurement.names)
+        dependence = BatchDependence(self._names)
         self._first_batch = FirstBatch(dependence, _require_equal, self._contents)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="digest")
         self._model: Any = None
@@ -110,8 +111,8 @@ class PythonEvaluator:
 
     def choose_in_turn(self) -> None:
         """Let worker 0 evaluate the sets whose metrics are updated in turn. It is the first call of any method."""
-        self._task.require_in_turn(self._measurement.names)
-        self._sets.leave_to_first(lambda _: self._in_turn)
+        self._task.require_in_turn(self._names)
+        self._sets.leave_to_first(self._in_turn)
 
     def read(self, tick: Tick, evaluated: int = 0, most: int | None = None) -> tuple[Stream, ...]:
         """Choose the eval sets that take part, and read those that have not been read yet."""
@@ -164,6 +165,7 @@ class PythonEvaluator:
         for place, reader in enumerate(self._sets.chosen):
             batch = None if reader.sharding == "own" else next(self._sources[reader.name].first_prepared(), None)
             if batch is not None:
+                self._measurement = self._measurements[reader.name]
                 output = self._draws.run(reader.name, 0, partial(self._run, reader, batch))
                 outputs[place] = summary(self._measurement.predictions(output.arrays))
         return outputs
@@ -200,22 +202,28 @@ class PythonEvaluator:
         return {reader.name: self._compute(reader, reduced[reader.name]) for reader in self._sets.chosen}
 
     @property
-    def _in_turn(self) -> dict[str, str]:
-        """The metrics in turn, with the reason; empty if the task asks for it."""
-        wanted = {name: "" for name in self._measurement.names if self._task.wants_in_turn(name)}
-        return wanted | self._measurement.in_turn
+    def _names(self) -> list[str]:
+        """The names of all metrics of all sets, each once."""
+        return list(dict.fromkeys(name for each in self._measurements.values() for name in each.names))
+
+    def _in_turn(self, eval_set: str) -> dict[str, str]:
+        """Return the metrics in turn of a set, with the reason; empty if the task asks for it."""
+        measurement = self._measurements[eval_set]
+        wanted = {name: "" for name in measurement.names if self._task.wants_in_turn(name)}
+        return wanted | measurement.in_turn
 
     def _compute(self, reader: EvalSetReader, states: SetStates) -> MetricResult:
         dependence = self._first_batch.dependence
         dependence.refuse(states, reader.name, reader.sharding)
         self._draws.refuse(states, reader.name, reader.sharding)
-        numbers = self._measurement.compute(states)
-        in_turn = ResultsInTurn(self._in_turn).notes({})
+        numbers = self._measurements[reader.name].compute(states)
+        in_turn = ResultsInTurn(self._in_turn(reader.name)).notes({})
         third_part = reader.third_part.notes if reader.third_part else ()
         notes = *numbers.notes, *dependence.notes(states), *self._draws.notes(states), *in_turn, *third_part
         return replace(numbers, notes=notes)
 
     def _evaluate(self, reader: EvalSetReader, tick: Tick, keep: SaveRows) -> SetStates:
+        self._measurement = self._measurements[reader.name]
         states = self._states(reader)
         first_batch = self._first_batch.of(reader.name, reader.batches, self._shard.world_size)
 
@@ -303,7 +311,7 @@ class PythonEvaluator:
         return _REMEDY if any(reader.third_part and reader.third_part.notes for reader in self._sets.chosen) else ""
 
     def _states(self, reader: EvalSetReader) -> SetStates:
-        own = self._measurement.states(self._sets.info(reader))
+        own = self._measurements[reader.name].states(self._sets.info(reader))
         return own | self._first_batch.dependence.states() | self._draws.states()
 
 

@@ -8,8 +8,7 @@ from sidecar.evaluation.task import Task
 
 
 def _require(task: Task) -> None:
-    if task.step is not None:
-        raise TaskError("Task(step=…) needs framework = 'torch', found framework = 'python'")
+    task.require_no_steps("python")
     if isinstance(task.checkpoint, str):
         raise TaskError(
             f"Task(checkpoint={task.checkpoint!r}) must be a function of the model with framework = 'python'"

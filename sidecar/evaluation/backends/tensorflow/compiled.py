@@ -53,7 +53,6 @@ class CompiledMeasurement:
         losses = _losses_of_keras(model)
         self._metrics: dict[str, KerasMetric] = {}
         self._take(losses, task, found)
-        task.require_in_turn([str(metric.name) for metric in _leaves(model.metrics)])
         self.randomness = Randomness(model)
         self.randomness.check(lambda: self._all_of(first))
         self.dependence = BatchDependence(list(self._metrics))
@@ -134,6 +133,11 @@ class CompiledMeasurement:
         """Update a metric in turn from now on, because it has proved to be no sum."""
         metric = self._metrics.pop(name).metric
         self.in_turn.add(name, metric, label_of(metric), reason)
+
+    @property
+    def names(self) -> list[str]:
+        """Return the names of the metrics that may be updated in turn."""
+        return [str(metric.name) for metric in _leaves(self._model.metrics)]
 
     @property
     def reads_classes(self) -> bool:

@@ -105,27 +105,29 @@ class KerasEvaluator:
         for batches in readers:
             spec, first = batches.spec, batches.first()
             self._checks[batches.name] = SetChecks(batches.name, first)
-            has_weights = isinstance(first, tuple) and len(first) == _PARTS and takes_weights(task, self.model)
+            own = task.of_set(batches.name)
+            has_weights = isinstance(first, tuple) and len(first) == _PARTS and takes_weights(own, self.model)
             if has_weights:
                 batches.expect_weights(_REMEDY, first)
             with (
                 following_from_code(ValueError, tf.errors.InvalidArgumentError),
                 naming_weights(partial(str, _REMEDY if has_weights else "")),
             ):
-                self._add_step(first, spec)
+                self._add_step(batches.name, first, spec)
         self._recurrent = RecurrentStates(self.model)
         for batches in readers if self._recurrent else ():
             with following_from_code():
                 batches.leave_to_first_for(self._recurrent)
         if self.model is not None:
+            self._steps.require_in_turn()
             self._leave_to_first()
         self._non_variable = NonVariableState(self.model)
         if not self.loads_graphs and not self._non_variable.has_tables:
             self._steps.forget_first_batches()
 
-    def _add_step(self, first: Any, spec: Any) -> None:
+    def _add_step(self, eval_set: str, first: Any, spec: Any) -> None:
         try:
-            self._steps.add(first, spec)
+            self._steps.add(eval_set, first, spec)
         except tf.errors.FailedPreconditionError as error:
             if "Table not initialized" not in str(error):
                 raise
@@ -181,7 +183,7 @@ class KerasEvaluator:
     def _load(self, path: str) -> SavedGraph | None:
         """Restore the model and return `None`, or return the stored graph that is evaluated in its place."""
         if self.loads_graphs and is_saved_model(path):
-            if self._task.metrics is None and self._task.loss is None:
+            if any(own.metrics is None and own.loss is None for own in map(self._task.of_set, self._task.eval_sets)):
                 raise EvaluationError(
                     "task_error",
                     f"the graph stored in {path} has no metrics: give Task(metrics=…) or Task(loss=…), or "
@@ -206,7 +208,7 @@ class KerasEvaluator:
             return
         self._graph = graph
         self.builds += 1
-        self._steps.use_graph(graph, [batches.spec for batches in self._sets.chosen])
+        self._steps.use_graph(graph, {batches.name: batches.spec for batches in self._sets.chosen})
 
     def _renew_steps(self) -> None:
         """Trace again if vocabularies or bins changed, because a trace keeps the tables it was made with."""
@@ -371,7 +373,7 @@ class KerasEvaluator:
         return states | {_NEGATIVES: ExactSum((2,), "int64")}
 
     def _step_of(self, batches: Batches) -> Step:
-        return self._steps.step_for(batches.spec)
+        return self._steps.step_for(batches.name, batches.spec)
 
 
 def takes_weights(task: Task, model: Any) -> bool:

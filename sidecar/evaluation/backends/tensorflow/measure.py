@@ -78,6 +78,10 @@ class Measurement(Protocol):
     """The relative difference allowed between sums over a batch and sums over its parts."""
 
     @property
+    def names(self) -> list[str]:
+        """Return the names of the metrics that may be updated in turn."""
+
+    @property
     def reads_classes(self) -> bool:
         """Return whether a metric of Keras takes labels as numbers of classes, and ignores none of them."""
 
@@ -177,7 +181,6 @@ class ChosenMeasurement:
             else:
                 inputs = pick(y, output), pick(predictions, output), pick_weights(weights, output)
                 self._add(name, output, metric, inputs, found_late(found, name), wanted=task.wants_in_turn(name))
-        task.require_in_turn([*self._traced, *self._neutral, *self.in_turn])
         self.dependence = BatchDependence([*self._traced, *self._neutral, _LOSS])
         self.of_batches: set[str] = set()
         self.tolerance = max((metric.tolerance for _, metric in self._traced.values()), default=TOLERANCE)
@@ -216,6 +219,11 @@ class ChosenMeasurement:
         """Update a metric in turn from now on, because it has proved to be no sum."""
         output, measured = self._traced.pop(name)
         self._put_in_turn(name, output, measured.metric, reason)
+
+    @property
+    def names(self) -> list[str]:
+        """Return the names of the metrics that may be updated in turn."""
+        return [*self._traced, *self._neutral, *self.in_turn]
 
     @property
     def reads_classes(self) -> bool:

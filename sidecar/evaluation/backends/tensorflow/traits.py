@@ -38,8 +38,7 @@ def task():
 
 
 def _require(task: Task) -> None:
-    if task.step is not None:
-        raise TaskError("Task(step=…) needs framework = 'torch', found framework = 'tensorflow'")
+    task.require_no_steps("tensorflow")
     if isinstance(task.checkpoint, str):
         raise TaskError(
             f"Task(checkpoint={task.checkpoint!r}) must be a function of the model with framework = 'tensorflow'"

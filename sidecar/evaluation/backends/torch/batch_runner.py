@@ -41,13 +41,14 @@ class BatchRunner:
 
     Attributes:
         model: The model of the task.
-        step: Runs the model on one batch.
+        step: Runs the model on one batch of the eval set that is evaluated.
     """
 
     def __init__(self, task: Task, device: torch.device) -> None:
         self._task, self._device = task, device
         self.model = built(task).to(device)
-        self.step = step_for(task, self.model, device)
+        self._steps = _steps_for(task, self.model, device)
+        self.step = next(iter(self._steps.values()))
         self._of_compilation = repeatability.switch_off_compilation(self.model)
         self._draws = RandomDraws(repeatability.seed, repeatability.generators)
         self._first_batch: FirstBatch | None = None
@@ -62,10 +63,14 @@ class BatchRunner:
             self._try_out(batch, examples)
         self._suspects = repeatability.changed_attributes(self.model, before)
         self.model.requires_grad_(requires_grad=False)
-        self._first_batch = FirstBatch(BatchDependence(self.step.names), self._require_equal, self.step.contents)
+        names = [name for step in self._steps.values() for name in step.names]
+        if any(isinstance(step, Step) for step in self._steps.values()):
+            self._task.require_in_turn(list(dict.fromkeys(names)))
+        self._first_batch = FirstBatch(BatchDependence(names), self._require_equal, self._contents)
 
     def _enter(self, eval_set: str) -> None:
-        """Let the next calls of the step be about this eval set: a LightningModule may measure each in its own way."""
+        """Let the next calls of the step be about this eval set, which may be measured in its own way."""
+        self.step = self._steps[eval_set]
         if isinstance(self.step, LightningStep):
             self.step.index = list(self._task.eval_sets).index(eval_set)
 
@@ -86,6 +91,14 @@ class BatchRunner:
             self.step.run(batch, examples, 0)
         except RuntimeError:
             self.step.mode = torch.no_grad  # gradients of inputs cannot be computed in the inference mode
+
+    def begins_again(self, of_sets: Mapping[str, SetStates]) -> bool:
+        """Return whether a metric has proved to be no sum in a set, so that the evaluation must be done again."""
+        by_step: dict[Step | LightningStep, list[SetStates]] = {}
+        for eval_set, states in of_sets.items():
+            by_step.setdefault(self._steps[eval_set], []).append(states)
+        found = [step.begins_again(states) for step, states in by_step.items()]  # each notes what it finds
+        return any(found)
 
     def note_restored(self) -> None:
         """Prepare the restored model, before its values are hashed and saved in other threads."""
@@ -223,7 +236,7 @@ class BatchRunner:
         """Raise `EvaluationError` if outputs depend on what the model computed from earlier weights."""
         if self._fresh is None:
             return
-        used, self.step = self.step, step_for(self._task, self._fresh, self._device)
+        used, self.step = self.step, step_for(self._task.of_set(reader.name), self._fresh, self._device)
         try:
             self.step.mode = used.mode
             if isinstance(self.step, LightningStep) and isinstance(used, LightningStep):
@@ -240,9 +253,24 @@ class BatchRunner:
         run = partial(self.step.run, batch, reader.examples_in(batch), number)
         return self._draws.run(reader.name, place, run)
 
+    def _contents(self, arrays: list[NDArray[Any]]) -> dict[str, str]:
+        return self.step.contents(arrays)
+
     def _require_equal(self, one: Sequence[NDArray[Any]], other: Sequence[NDArray[Any]], when: str) -> None:
         if self._device.type == "cpu":  # kernels of a GPU may add in any order
             repeatability.require_equal(list(one), list(other), when)
+
+
+def _steps_for(task: Task, model: nn.Module, device: torch.device) -> dict[str, Step | LightningStep]:
+    """Return what measures batches of each eval set. Sets without anything of their own share one."""
+    shared: list[Step | LightningStep] = []
+    steps: dict[str, Step | LightningStep] = {}
+    for name in task.eval_sets or [""]:
+        of_set = task.of_set(name) if name else task
+        step = shared[0] if of_set is task and shared else step_for(of_set, model, device)
+        shared += [step] if of_set is task else []
+        steps[name] = step
+    return steps
 
 
 def step_for(task: Task, model: nn.Module, device: torch.device) -> Step | LightningStep:

@@ -88,9 +88,9 @@ class TorchEvaluator:
         task = self._task
         with following_from_code(RuntimeError):
             first = self._first_batches()
-            if takes_weights(task):
-                remedy = next((remedy_of(batch) for batch, _ in first.values()), "")
-                self._sets.expect_weights(remedy, {name: batch for name, (batch, _) in first.items()})
+            weighted = [name for name in task.eval_sets if takes_weights(task.of_set(name))]
+            remedy = next((remedy_of(batch) for name, (batch, _) in first.items() if name in weighted), "")
+            self._sets.expect_weights(remedy, {name: batch for name, (batch, _) in first.items()}, weighted)
             self._runner.try_out(first)
             self._sets.leave_to_first(self._runner.in_turn)
         self._kept = Kept.of(self.model, task.from_build_model)
@@ -180,7 +180,7 @@ class TorchEvaluator:
 
     def begins_again(self, reduced: States) -> bool:
         """Put metrics in turn that have proved to be no sums, and return whether any number needs that."""
-        found = self._runner.step.begins_again([reduced[reader.name] for reader in self._sets.chosen])
+        found = self._runner.begins_again({reader.name: reduced[reader.name] for reader in self._sets.chosen})
         with following_from_code():
             return self._sets.leave_to_first(self._runner.in_turn) or found
 

@@ -80,7 +80,6 @@ class Step:
         self._torchmetrics = TorchMetrics(
             [pair for pair in metrics if is_torchmetric(pair[1])], device, task.wants_in_turn
         )
-        task.require_in_turn([*self._torchmetrics.names, *self._measurement.names])
         self._columns = PredictionsColumns(task.predictions, _column) if task.predictions else None
         has_own_metrics = any(not is_torchmetric(metric) for _, metric in metrics)
         self._needs_arrays = has_own_metrics or self._columns is not None

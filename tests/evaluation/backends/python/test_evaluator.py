@@ -210,3 +210,15 @@ def test_a_label_that_is_taken_for_a_weight(checkpoint, tmp_path):
     """Two inputs and a label give an error about shapes, which names what was taken for the weight."""
     (end,) = run(task(lambda: (X, X, Y)), checkpoint, tmp_path / "states")
     assert "((x1, x2), y)" in str(end)
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+def test_a_set_with_its_own_metrics(checkpoint, tmp_path, ranks):
+    """It has none of the task's, and another one stays as it is: each as if it were alone."""
+    own = EvalSet(lambda: (X, Y), metrics=lambda: [Mean(lambda _, scores: scores.min(axis=1), name="least")])
+    (tmp_path / "one").mkdir()
+    (tmp_path / "many").mkdir()
+    alone = run(task(eval_sets={"own": own}, metrics=None), checkpoint, tmp_path / "one")[0].result
+    found = run(task(eval_sets={"test": lambda: (X, Y), "own": own}), checkpoint, tmp_path / "many", ranks)[0].result
+    assert found.metrics["own"] == alone.metrics["own"]
+    assert [sorted(values) for values in found.metrics.values()] == [["accuracy", "mean"], ["least"]]

@@ -48,3 +48,23 @@ def test_sets_of_different_kinds(trained, digits, evaluate):
     assert found["loss"].value == pytest.approx(check_of["loss"], rel=1e-6)
     assert found.values["weighted"]["loss"].value == pytest.approx(check_of["loss_weighted"], rel=1e-6)
     assert found.traces == [2, 2]
+
+
+@pytest.mark.parametrize("is_compiled", [False, True])
+def test_a_set_with_its_own_metrics_and_loss(trained, digits, evaluate, is_compiled):
+    """It has none of the task's and a trace of its own, also next to a compiled model: each as if it were alone."""
+    import keras
+
+    from sidecar import EvalSet
+
+    what = {"metrics": None, "loss": None} if is_compiled else {}
+    build = digits.compiled if is_compiled else digits.conv
+    own = {"metrics": lambda: [keras.metrics.SparseTopKCategoricalAccuracy(2, name="of_two")]}
+    sets = {"test": digits.held_out, "own": EvalSet(digits.held_out, **own)}
+    path = trained.path("model")
+    found = evaluate(digits.make(build, sets, **what), path, ranks=2)
+    alone = evaluate(digits.make(build, **what), path)
+    assert found.values["test"] == alone.values["test"]
+    assert found.values["own"] == evaluate(digits.make(build, loss=None, **own), path).values["test"]
+    assert list(found.values["own"]) == ["of_two"]
+    assert found.traces == [2, 2]

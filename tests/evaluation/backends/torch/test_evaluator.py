@@ -5,7 +5,8 @@ import pytest
 from evaluation.backends.torch.small_nets import EXAMPLES, bits, dataset, net, task, tensors
 from tests_torch import result_of_ranks, torch_evaluator
 
-from sidecar import Task
+from sidecar import EvalSet, Task
+from sidecar.errors import TaskError
 from sidecar.evaluation.failures import EvaluationError
 from sidecar.evaluation.output_comparison import differing_outputs
 from sidecar.metrics import AUC
@@ -240,3 +241,34 @@ def test_a_harness_is_called_once_with_the_restored_model(trained, tmp_path, eva
     assert result.metrics["harness"]["acc"].value == float(right.double().mean())
     assert list(result.metrics) == ["test", "harness"] if with_sets else ["harness"]
     assert any("not checked for repeatability" in note for note in result.notes)
+
+
+def test_a_set_with_its_own_metrics_loss_and_step(checkpoint):
+    """Each set is measured as if it were alone: the same bits, names and directions, with 1 to 4 ranks."""
+    from torch import nn
+
+    from sidecar.metrics import MSE
+
+    own = {"metrics": lambda: [MSE()], "step": lambda model, batch: (batch[0][:, 0], model(batch[0])[:, 0])}
+    criterion = nn.CrossEntropyLoss(label_smoothing=0.1)
+    sets = {
+        "plain": dataset,
+        "regression": EvalSet(dataset, **own),
+        "smooth": EvalSet(dataset, loss=criterion),
+    }
+    alone = {
+        "plain": task(),
+        "regression": task(loss=None, **own),
+        "smooth": task(metrics=None, loss=criterion),
+    }
+    expected = {name: result_of_ranks(one, checkpoint, 1)["test"].values for name, one in alone.items()}
+    for ranks in (1, 2, 3, 4):
+        found = result_of_ranks(task(eval_sets=sets), checkpoint, ranks)
+        assert {name: result.values for name, result in found.items()} == expected
+    assert {name: sorted(values) for name, values in expected.items()} == {
+        "plain": ["accuracy", "loss"],
+        "regression": ["mse"],
+        "smooth": ["loss"],
+    }
+    with pytest.raises(TaskError, match=r"'other'.*'loss', 'accuracy', 'mse'"):
+        torch_evaluator(task(eval_sets=sets, in_turn=["other"]))
