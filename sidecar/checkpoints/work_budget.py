@@ -4,16 +4,26 @@ A reader counts its work in units; one unit is about a microsecond of one core. 
 node decides the same about the same files, however busy it is. The whole budget is far more than any real checkpoint
 needs: a terabyte in 1,000 files of `torch.distributed.checkpoint` with a million parts takes 6 million units, an index
 of 100,000 shards 8 million. A scan gives a brief budget first, so that files that take longer wait for their turn.
+
+Comparing all checksums (`verify = "full"`) has a budget of its own: for the pieces, of which those million parts have
+105 million units, and for the bytes, so that no hole in a file and no expanded content keeps a reader for ever.
 """
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Final
+from typing import BinaryIO, Final
 
 from sidecar.errors import CorruptError
 
 MOST_UNITS: Final = 20_000_000
 """The work that one checkpoint may cause: about 20 seconds of one core."""
+
+MOST_FULL_UNITS: Final = 10 * MOST_UNITS
+"""The work that comparing all checksums of one checkpoint may cause, without the bytes that are compared."""
+
+MOST_COMPARED_BYTES: Final = 4 << 40
+"""The bytes of one checkpoint that are compared with checksums: about an hour of one core."""
 
 BRIEF_UNITS: Final = 100_000
 """The work after which a scan goes on with other checkpoints: about 0.1 seconds. Most checkpoints take a tenth."""
@@ -43,14 +53,19 @@ _REST_UNITS: Final = 10_000
 """Units between two rests: about as long as a thread may hold Python's lock without anybody noticing."""
 
 
+class TooMuchWorkError(CorruptError):
+    """The whole budget is used up. The same files always end so."""
+
+
 class TakesLongerError(Exception):
     """The brief budget is used up: nothing is known of the checkpoint, which needs a turn of its own."""
 
 
 @dataclass(slots=True)
 class WorkBudget:
-    """Count the units of work that the inspection of one checkpoint takes."""
+    """Count the units of work that one checkpoint takes: its inspection, or comparing all of its checksums."""
 
+    is_full: bool = False  # whether all checksums are compared
     is_brief: bool = False  # whether only `BRIEF_UNITS` are allowed, after which `add` raises `TakesLongerError`
     # Called after each hundredth of a second of work. A thread beside others waits in it for as long.
     rest: Callable[[], object] = lambda: None
@@ -58,13 +73,15 @@ class WorkBudget:
     _rested_at: int = 0
     _samples: int = field(default=MOST_SAMPLES)
     _whole_bytes: int = field(default=MOST_WHOLE_BYTES)
+    _compared: int = 0
+    _files: set[tuple[int, int]] = field(default_factory=set)
 
     def add(self, units: int) -> None:
         """Count some work.
 
         Raises:
             TakesLongerError: The brief budget is used up.
-            CorruptError: The whole budget is used up. The same files always end so.
+            TooMuchWorkError: The whole budget is used up.
         """
         self.units += units
         if self.units - self._rested_at < _REST_UNITS:
@@ -72,12 +89,35 @@ class WorkBudget:
         self._rested_at = self.units
         if self.is_brief and self.units > BRIEF_UNITS:
             raise TakesLongerError
-        if self.units > MOST_UNITS:
-            raise CorruptError(
-                f"reading its structure needs more than {MOST_UNITS} steps of work, the limit for one checkpoint: "
+        most, what = MOST_UNITS, "reading its structure"
+        if self.is_full:
+            most, what = MOST_FULL_UNITS, "comparing its checksums"
+        if self.units > most:
+            raise TooMuchWorkError(
+                f"{what} needs more than {most} steps of work, the limit for one checkpoint: "
                 "save it in fewer files or with fewer tensors"
             )
         self.rest()
+
+    def compare(self, size: int) -> None:
+        """Count bytes that are about to be compared with checksums. Raises `TooMuchWorkError` if they are too many."""
+        self._compared += size
+        if self._compared > MOST_COMPARED_BYTES:
+            raise TooMuchWorkError(
+                f"comparing its checksums reads more than {MOST_COMPARED_BYTES} bytes, the limit for one checkpoint: "
+                'save a smaller one, or set verify = "structure"'
+            )
+
+    def is_new(self, file: BinaryIO) -> bool:
+        """Return whether an open file is met for the first time, and count that it was opened.
+
+        Hard links make one file into very many, which need not be compared again.
+        """
+        self.add(OPENED_FILE)
+        status = os.fstat(file.fileno())
+        before = len(self._files)
+        self._files.add((status.st_dev, status.st_ino))
+        return len(self._files) > before
 
     def take_samples(self, count: int) -> int:
         """Return how many parts of a file may still be read for the digest, at most `count`, and count them."""

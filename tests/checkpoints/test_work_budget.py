@@ -7,11 +7,21 @@ import threading
 from collections import deque
 
 import pytest
-from checkpoints.hostile import safetensors
+from checkpoints.hostile import safetensors, torch_archive
 
 from sidecar.checkpoints import work_budget as module
 from sidecar.checkpoints.formats import FORMATS
-from sidecar.checkpoints.work_budget import BRIEF_UNITS, MOST_UNITS, TakesLongerError, WorkBudget
+from sidecar.checkpoints.formats.tf_tensors import STRING, VARIANT, Entry, check_tensors
+from sidecar.checkpoints.formats.torch_zip import check_archive, check_archives
+from sidecar.checkpoints.work_budget import (
+    BRIEF_UNITS,
+    MOST_FULL_UNITS,
+    MOST_UNITS,
+    OPENED_FILE,
+    TakesLongerError,
+    TooMuchWorkError,
+    WorkBudget,
+)
 from sidecar.errors import CorruptError
 from sidecar.system.bounded_calls import BoundedCalls
 
@@ -73,6 +83,59 @@ def test_an_index_of_100_000_shards_is_read(tmp_path):
     (tmp_path / "m.safetensors.index.json").write_text(index)
     FORMATS["safetensors"].inspect(tmp_path, "m.safetensors.index.json", work=work)
     assert work.units / len(shards) * 100_000 < MOST_UNITS / 2
+
+
+EMPTY_ARCHIVE = (
+    struct.pack("<4sQ2H2L4Q", b"PK\6\6", 44, 45, 45, 0, 0, 0, 0, 0, 0)
+    + struct.pack("<4sLQL", b"PK\6\7", 0, 0, 1)
+    + struct.pack("<4s4H2LH", b"PK\5\6", 0, 0, 0, 0, 0, 0, 0)
+)
+
+
+def check_pieces(folder, dtype, piece, count, work):
+    """Compare a tensor of so many pieces with its checksum."""
+    (folder / "m").write_bytes(piece * count)
+    entry = Entry(dtype, (count,), sliced=False, shard=0, offset=0, size=len(piece) * count, crc=0)
+    check_tensors(folder, ["m"], [(b"w", entry)], work)
+
+
+def check_row(folder, _, piece, count, work):
+    """Compare so many archives in a row."""
+    (folder / "m").write_bytes(piece * count)
+    check_archives(folder, "m", work)
+
+
+@pytest.mark.parametrize(
+    ("check", "dtype", "piece"),
+    [(check_pieces, VARIANT, bytes(5)), (check_pieces, STRING, b"\x80\x01"), (check_row, None, EMPTY_ARCHIVE)],
+    ids=["variants", "strings", "archives"],
+)
+def test_comparing_checksums_has_a_budget_of_pieces(tmp_path, check, dtype, piece):
+    """A file of very short pieces takes far longer than its bytes do."""
+    work = WorkBudget(is_full=True, units=MOST_FULL_UNITS - 20_000)
+    with pytest.raises(TooMuchWorkError, match=rf"checksums.* {MOST_FULL_UNITS} steps"):
+        check(tmp_path, dtype, piece, 31_000, work)
+
+
+def test_bytes_in_a_hole_are_not_compared(tmp_path):
+    """A shard may state more bytes than all disks hold, and would be read for days."""
+    (tmp_path / "m").touch()
+    os.truncate(tmp_path / "m", size := 6 << 40)
+    entry = Entry(1, (size // 4,), sliced=False, shard=0, offset=0, size=size, crc=0)
+    with pytest.raises(TooMuchWorkError, match="verify"):
+        check_tensors(tmp_path, ["m"], [(b"w", entry)], WorkBudget(is_full=True))
+
+
+def test_a_file_of_many_names_is_compared_once(tmp_path):
+    """Each further hard link only costs that it is opened."""
+    torch_archive(tmp_path, {"data.pkl": b"\x80\x02}.", "data/0": b"x", "data/1": b"y"}, "whole", "a.bin")
+    os.link(tmp_path / "a.bin", tmp_path / "b.bin")
+    work = WorkBudget(is_full=True)
+    check_archive(tmp_path, "a.bin", work)
+    before = work.units
+    check_archive(tmp_path, "b.bin", work)
+    assert work.units == before + OPENED_FILE
+    assert before > 2 * OPENED_FILE
 
 
 @pytest.fixture

@@ -112,8 +112,9 @@ class Dcp(FolderFormat):
 
     def check(self, folder: Path, name: str) -> None:
         """Compare every part with its CRC-32. Loading does not."""
+        work = WorkBudget(is_full=True)
         for file in self.inspect(folder, name).files[1:]:
-            check_archives(folder, file)
+            check_archives(folder, file, work)
 
     def written_in_place(self, file: str) -> bool:
         """Return True: if a folder is saved again, its data files are emptied and filled."""

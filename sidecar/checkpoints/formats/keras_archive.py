@@ -68,9 +68,10 @@ class KerasArchive:
 
     def check(self, folder: Path, name: str) -> None:
         """Compare every member with its CRC-32. Compressed members are expanded in small parts."""
+        work = WorkBudget(is_full=True)
         with open_file(folder, require_suffix(name, self.suffixes)) as file:
-            for member in _members(file, name, WorkBudget()):
-                compare_checksum(file, member, name)
+            for member in _members(file, name, work):
+                compare_checksum(file, member, name, work)
 
     def written_in_place(self, file: str) -> bool:
         """Return True: Keras writes the archive under its final name."""

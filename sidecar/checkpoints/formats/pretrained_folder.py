@@ -95,9 +95,10 @@ class PretrainedFolder(FolderFormat):
 
     def check(self, folder: Path, name: str) -> None:
         """Compare the checksums of files of `torch.save`. Safetensors have none, so their structure is checked."""
+        work = WorkBudget(is_full=True)
         for file in self.inspect(folder, name).files:
             if file.endswith(".bin"):
-                check_archive(folder, file)
+                check_archive(folder, file, work)
 
     def written_in_place(self, file: str) -> bool:
         """Return True: most releases write under the final name."""

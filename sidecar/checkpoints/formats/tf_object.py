@@ -184,8 +184,8 @@ class TfObject:
     def check(self, folder: Path, name: str) -> None:
         """Compare every tensor with its masked CRC-32C."""
         _, *shards = self.inspect(folder, name).files
-        index = read_file(folder, f"{name}.index", limit=MAX_INDEX_BYTES)
-        check_tensors(folder, shards, _tensors(index, len(shards)))
+        index, work = read_file(folder, f"{name}.index", limit=MAX_INDEX_BYTES), WorkBudget(is_full=True)
+        check_tensors(folder, shards, _tensors(index, len(shards), work), work)
 
     def written_in_place(self, file: str) -> bool:
         """Return True for the index only: shards are renamed into place."""
@@ -234,9 +234,10 @@ def _read_bundle(index: bytes, step_key: str | None, work: WorkBudget) -> _Bundl
     )
 
 
-def _tensors(index: bytes, shards: int) -> Iterator[tuple[bytes, Entry]]:
+def _tensors(index: bytes, shards: int, work: WorkBudget) -> Iterator[tuple[bytes, Entry]]:
     """Yield every tensor that has data, by its key, in order of keys. The data of a sliced tensor has other keys."""
-    for key, value in read_table(index, WorkBudget()):
+    for key, value in read_table(index, work):
+        work.add(_TENSOR + len(value) // _BYTES_PER_UNIT)
         entry = read_entry(value) if key else None
         if entry is not None and entry.size:
             if entry.shard >= shards:  # the index was replaced after the inspection

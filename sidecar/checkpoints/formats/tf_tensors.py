@@ -22,6 +22,7 @@ from sidecar.checkpoints.files import open_file, read_at
 from sidecar.checkpoints.formats.crc32c import extend, masked
 from sidecar.checkpoints.formats.format import shown
 from sidecar.checkpoints.formats.protobuf import read_varint
+from sidecar.checkpoints.work_budget import OPENED_FILE, TooMuchWorkError, WorkBudget
 from sidecar.errors import ChecksumError, CorruptError, IncompleteError
 
 STRING: Final = 7  # DT_STRING and DT_VARIANT (core/framework/types.proto)
@@ -30,6 +31,8 @@ _CHUNK_BYTES: Final = 1 << 20
 _LENGTHS_BYTES: Final = 1 << 16
 _VARINT_BYTES: Final = 10
 _CRC_BYTES: Final = 4
+_LENGTH: Final = 1  # units of work
+_VARIANT: Final = 3
 _HALF: Final = 1 << 32
 _SHORT: Final = re.compile(rb"[\0-\x7f]*")  # lengths of one byte each
 _END_OF_NAME: Final = b"\0\1"
@@ -53,14 +56,16 @@ class Entry(NamedTuple):
         return not self.shape and not self.sliced
 
 
-def check_tensors(folder: Path, shards: Sequence[str], entries: Iterable[tuple[bytes, Entry]]) -> None:
+def check_tensors(
+    folder: Path, shards: Sequence[str], entries: Iterable[tuple[bytes, Entry]], work: WorkBudget
+) -> None:
     """Read every tensor once, and compare it with its checksum.
 
     Raises:
         ChecksumError: A checksum does not match; the message names the shard, the tensor, and both checksums.
         IncompleteError: A shard ends before its tensors do.
         CorruptError: The tensors of a shard have more bytes in all than the shard, so they overlap. Reading all of them
-            could take arbitrarily long.
+            could take arbitrarily long. Or the budget is used up.
     """
     left: dict[int, int] = {}
     with contextlib.ExitStack() as stack:
@@ -72,6 +77,7 @@ def check_tensors(folder: Path, shards: Sequence[str], entries: Iterable[tuple[b
                     stack.close()
                     files.clear()
                 files[entry.shard] = stack.enter_context(open_file(folder, name))
+                work.add(OPENED_FILE)
             file = files[entry.shard]
             size = os.fstat(file.fileno()).st_size
             if entry.offset + entry.size > size:
@@ -79,7 +85,8 @@ def check_tensors(folder: Path, shards: Sequence[str], entries: Iterable[tuple[b
             left[entry.shard] = left.get(entry.shard, size) - entry.size
             if left[entry.shard] < 0:
                 raise CorruptError(f"{name}: the tensor {_readable(key)} overlaps others: all exceed the file's size")
-            crc = _crc_of(file, entry)
+            work.compare(entry.size)
+            crc = _crc_of(file, entry, work)
             if crc is None or masked(crc) != entry.crc:
                 found = "no readable lengths" if crc is None else f"the checksum {masked(crc):08x}"
                 raise ChecksumError(
@@ -95,21 +102,23 @@ def _readable(key: bytes) -> str:
     return shown(key)
 
 
-def _crc_of(file: BinaryIO, entry: Entry) -> int | None:
+def _crc_of(file: BinaryIO, entry: Entry, work: WorkBudget) -> int | None:
     """Return the checksum of a tensor's bytes; None if the lengths of its strings or variants cannot be read."""
     end = entry.offset + entry.size
     try:
         if entry.dtype == STRING:
-            crc, position = _crc_of_lengths(file, entry)
+            crc, position = _crc_of_lengths(file, entry, work)
             return _crc_of_bytes(file, crc, position, end)  # also covers the stored checksum of the lengths
         if entry.dtype == VARIANT:
-            return _crc_of_variants(file, entry)
+            return _crc_of_variants(file, entry, work)
+    except TooMuchWorkError:
+        raise
     except CorruptError:
         return None
     return _crc_of_bytes(file, 0, entry.offset, end)
 
 
-def _crc_of_lengths(file: BinaryIO, entry: Entry) -> tuple[int, int]:
+def _crc_of_lengths(file: BinaryIO, entry: Entry, work: WorkBudget) -> tuple[int, int]:
     """Return the checksum of the lengths of all strings, and the position behind the lengths."""
     position, end, crc, left = entry.offset, entry.offset + entry.size, 0, math.prod(entry.shape)
     while left:
@@ -122,16 +131,18 @@ def _crc_of_lengths(file: BinaryIO, entry: Entry) -> tuple[int, int]:
                 widened[::4] = part[at : at + count]
                 crc, at, left = extend(crc, bytes(widened)), at + count, left - count
             else:
+                work.add(_LENGTH)
                 length, at = read_varint(part, at)
                 crc, left = extend(crc, length.to_bytes(4 if length < _HALF else 8, "little")), left - 1
         position += at
     return crc, position
 
 
-def _crc_of_variants(file: BinaryIO, entry: Entry) -> int:
+def _crc_of_variants(file: BinaryIO, entry: Entry, work: WorkBudget) -> int:
     """Return the checksum of all variants of a tensor."""
     position, end, crc = entry.offset, entry.offset + entry.size, 0
     for _ in range(math.prod(entry.shape)):
+        work.add(_VARIANT)
         length, used = read_varint(read_at(file, min(_VARINT_BYTES, end - position), position), 0)
         start, position = position + used, position + used + length + _CRC_BYTES
         if position > end:

@@ -18,7 +18,7 @@ import hashlib
 import os
 import re
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import BinaryIO, Final
 
@@ -38,6 +38,7 @@ _EXPORT_MEMBER: Final = "archive_format"
 _TENSORS: Final = "data/"
 _READ_BYTES: Final = 16 * 1024
 _MOST_BYTES: Final = 1024 * 1024
+_ARCHIVE: Final = 12  # units of work
 
 _NO_MODEL: Final = re.compile(
     r"(?:optimizer|scheduler|scaler)(?:_\d+)?\.pt|rng_state(?:_\d+)?\.pth|.*_optim_states\.pt"
@@ -92,7 +93,7 @@ class TorchZip:
 
     def check(self, folder: Path, name: str) -> None:
         """Compare every member that has a CRC-32 with it. `torch.load` does not."""
-        check_archive(folder, _require_known_name(name))
+        check_archive(folder, _require_known_name(name), WorkBudget(is_full=True))
 
     def written_in_place(self, file: str) -> bool:
         """Return True: `torch.save` writes under the final name."""
@@ -147,21 +148,25 @@ def update_from_archive(digest: "hashlib._Hash", folder: Path, name: str, work: 
         _add_members(digest, _members(file, name, work), file, work)
 
 
-def check_archive(folder: Path, name: str) -> None:
+def check_archive(folder: Path, name: str, work: WorkBudget) -> None:
     """Compare every member that has a CRC-32 with it. `torch.load` does not."""
     with open_file(folder, name) as file:
-        for member in _members(file, name, WorkBudget()).values():
-            if member.crc:
-                compare_checksum(file, member, name)
+        if work.is_new(file):
+            _compare(file, name, _members(file, name, work).values(), work)
 
 
-def check_archives(folder: Path, name: str) -> None:
+def check_archives(folder: Path, name: str, work: WorkBudget) -> None:
     """Compare every member that has a CRC-32 with it, in a file that is a row of archives of `torch.save`."""
     with open_file(folder, name) as file:
-        for place in archives_in(file, name):
-            for member in read_members(file, name, WorkBudget(), place):
-                if member.crc:
-                    compare_checksum(file, member, name)
+        for place in archives_in(file, name) if work.is_new(file) else ():
+            work.add(_ARCHIVE)
+            _compare(file, name, read_members(file, name, work, place), work)
+
+
+def _compare(file: BinaryIO, name: str, members: Iterable[Member], work: WorkBudget) -> None:
+    for member in members:
+        if member.crc:
+            compare_checksum(file, member, name, work)
 
 
 def _add_members(digest: "hashlib._Hash", members: Mapping[str, Member], file: BinaryIO, work: WorkBudget) -> bool:

@@ -225,8 +225,9 @@ def _located(file: BinaryIO, member: Member, at: int, flags: int, name: str) -> 
     return replace(member, start=start)
 
 
-def compare_checksum(file: BinaryIO, member: Member, name: str) -> None:
+def compare_checksum(file: BinaryIO, member: Member, name: str, work: WorkBudget) -> None:
     """Raise `ChecksumError` if the content of a member has another CRC-32 or size than the table says."""
+    work.compare(member.size)
     crc = _crc_of(file, member, name)
     if crc != member.crc:
         raise ChecksumError(
