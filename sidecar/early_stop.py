@@ -112,7 +112,7 @@ class _InBucket:
     """Read the signal in a backup of the state, from time to time."""
 
     def __init__(self, url: str, run: str) -> None:
-        from sidecar.checkpoints.object_store import ObjectStore, ObjectStoreRules  # noqa: PLC0415 - obstore is optional
+        from sidecar.system.object_store import ObjectStore, ObjectStoreRules  # noqa: PLC0415 - obstore is optional
 
         scheme, bucket, prefix = split_url(url)
         rules = ObjectStoreRules(bucket_timeout_seconds=_BUCKET_SECONDS)

@@ -21,11 +21,11 @@ from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO, Final, cast
 
-from sidecar.checkpoints.object_store import ObjectStore, ObjectStoreRules, StoredObject
 from sidecar.errors import IncompleteError
 from sidecar.system.bucket_folder import FOLDERS, BucketFolder, ObjectFile
 from sidecar.system.bucket_url import split_url
 from sidecar.system.clock import Clock, SystemClock
+from sidecar.system.object_store import ObjectStore, ObjectStoreRules, StoredObject
 
 _BLOCK_BYTES: Final = 256 * 1024
 _MOST_BLOCKS: Final = 8  # 2 MiB

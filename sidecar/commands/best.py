@@ -21,10 +21,11 @@ import typer
 from sidecar.checkpoints.inspect import inspect_again
 from sidecar.commands.hints import no_run
 from sidecar.commands.load import check_place, load_in_time, warn
+from sidecar.commands.state_storage import state_storage
 from sidecar.coordination.closed_plan import read_success
 from sidecar.coordination.journal import read_history
 from sidecar.coordination.run import read_run
-from sidecar.coordination.storage import PosixStorage, Storage
+from sidecar.coordination.storage import Storage
 from sidecar.errors import CheckpointError, NoExportError, NothingExportedError, SettingsError, StorageError
 from sidecar.protocol.codec import dumps
 from sidecar.protocol.records import Checkpoint
@@ -70,8 +71,8 @@ class BestExport:
 def print_best(flags: dict[str, Any], *, as_json: bool, copy_to: Path | None) -> None:
     """Print the path of the best export, or its manifest, or copy it and print the path of the copy."""
     settings, timeout = load_in_time(flags)
-    storage = PosixStorage(settings.run_dir)
-    timeout.call(lambda: check_place(settings.checkpoint_dir, settings.run_dir))
+    storage = state_storage(settings)
+    timeout.call(lambda: check_place(settings))
     try:
         found = timeout.call(lambda: find_best(settings, storage))
     except NothingExportedError:

@@ -15,11 +15,12 @@ from sidecar.checkpoints.filesystem import why_no_events
 from sidecar.checkpoints.watch import Watch
 from sidecar.checkpoints.watched_catalog import WatchedCatalog
 from sidecar.commands.from_settings import export_rule, make_catalog, make_rules, record_of
+from sidecar.commands.state_storage import state_storage
 from sidecar.commands.worker_pool import make_task_spec, make_workers
 from sidecar.coordination.heartbeats import DORMANT_SECONDS, ReadLimits
 from sidecar.coordination.run import JOURNAL_FOLDERS
 from sidecar.coordination.state_directory import StateDirectory
-from sidecar.coordination.storage import TEMPORARY, PosixStorage
+from sidecar.coordination.storage import TEMPORARY
 from sidecar.daemon.build import build_daemon
 from sidecar.daemon.events import FilesChanged, JournalChanged, Message
 from sidecar.daemon.loop import Daemon
@@ -113,7 +114,7 @@ def daemon_from_settings(
             owner=node,
             make=make_pin,
             calls=entries,
-            exports=Exports(settings.run_dir, PosixStorage(settings.run_dir), identity.exports, entries),
+            exports=Exports(settings.run_dir, state_storage(settings), identity.exports, entries),
         ),
         saves=ArtifactCleanup(settings.run_dir, views, OldEvaluations(settings.run_dir, clock.now)),
         clock=clock,
@@ -123,7 +124,7 @@ def daemon_from_settings(
         turns=CopyArbiter(settings.copy_turn_seconds),
     )
     storage_thread = StorageThread(
-        storage=PosixStorage(settings.run_dir),
+        storage=state_storage(settings),
         reconciler=reconciler,
         clock=clock,
         post=inbox.put,

@@ -64,7 +64,7 @@ def make_catalog(
 def source_of(folder: BucketFolder, settings: Settings, clock: Clock) -> Source:
     """Return what reads the bucket of a folder by the settings. Nothing is sent yet. Raises `SettingsError`."""
     from sidecar.checkpoints.bucket_mirror import mirror_of  # noqa: PLC0415 - nobody else pays for these imports
-    from sidecar.checkpoints.object_store import ObjectStoreRules  # noqa: PLC0415 - as above
+    from sidecar.system.object_store import ObjectStoreRules  # noqa: PLC0415 - as above
 
     return mirror_of(folder, record_of(ObjectStoreRules, settings), settings.bucket_scan_seconds, clock)
 

@@ -15,7 +15,7 @@ from typing import Final
 import typer
 
 from sidecar.checkpoints.subfolder_hint import similar_folder
-from sidecar.coordination.storage import PosixStorage
+from sidecar.commands.state_storage import state_storage
 from sidecar.coordination.totals import Best
 from sidecar.errors import SettingsError, SidecarError
 from sidecar.protocol.records import Checkpoint, Nonfinite, Result, Value
@@ -52,7 +52,7 @@ def make_noise_rule(settings: Settings) -> ExceedsNoise | None:
         return None
     from sidecar.publishing.sinks.recorded_comparisons import RecordedComparisons  # noqa: PLC0415 - most daemons compare nothing
 
-    return RecordedComparisons(PosixStorage(settings.run_dir), settings.run_dir)
+    return RecordedComparisons(state_storage(settings), settings.run_dir)
 
 
 def try_hooks(settings: Settings, event: str | None, report: Callable[[str], None] = typer.echo) -> bool:

@@ -9,10 +9,10 @@ import typer
 
 from sidecar.checkpoints.subfolder_hint import similar_folder
 from sidecar.commands.framework import with_framework
+from sidecar.commands.state_storage import state_storage
 from sidecar.commands.storage_timeout import StorageTimeout
 from sidecar.coordination.run import find_run
 from sidecar.coordination.state_directory import StateDirectory
-from sidecar.coordination.storage import PosixStorage
 from sidecar.errors import SettingsError, StateUnavailableError, StorageError
 from sidecar.settings import FileHere, Settings, file_here, load
 from sidecar.system.bucket_folder import BucketFolder
@@ -64,19 +64,20 @@ def configured_directory(flags: dict[str, Any]) -> Path | None:
         return None
 
 
-def check_place(checkpoint_dir: Path, run_dir: Path) -> None:
-    """Raise an error if these directories cannot belong to one run.
+def check_place(settings: Settings) -> None:
+    """Raise an error if the directories of the settings cannot belong to one run.
 
     Raises:
         SettingsError: There is neither a checkpoint directory nor a run, or the run is that of another directory.
         StateUnavailableError: The state of the run is unavailable, as when its storage is not mounted.
     """
+    checkpoint_dir, run_dir = settings.checkpoint_dir, settings.run_dir
     if not isinstance(checkpoint_dir, BucketFolder) and not checkpoint_dir.is_dir() and not run_dir.is_dir():
         remedy = similar_folder(checkpoint_dir) or "name the directory that training saves in"
         raise SettingsError(
             f"checkpoint_dir {str(checkpoint_dir)!r} does not exist, and there is no run in {run_dir}: {remedy}"
         )
-    place, run = StateDirectory(checkpoint_dir, run_dir), find_run(PosixStorage(run_dir))
+    place, run = StateDirectory(checkpoint_dir, run_dir), find_run(state_storage(settings))
     if run is None:
         place.check_beginning()
         return

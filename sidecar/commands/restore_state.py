@@ -15,7 +15,6 @@ from typing import Any, Final
 
 import typer
 
-from sidecar.checkpoints.object_store import BucketError, ObjectStore, ObjectStoreRules, StoredObject
 from sidecar.commands.from_settings import record_of
 from sidecar.commands.load import load_settings
 from sidecar.coordination.journal import read_history
@@ -47,6 +46,7 @@ from sidecar.system.bucket_folder import place_of
 from sidecar.system.clock import Clock, SystemClock, timestamp
 from sidecar.system.confined import Folder, open_folder
 from sidecar.system.durable import sync_file
+from sidecar.system.object_store import BucketError, ObjectStore, ObjectStoreRules, StoredObject
 
 _AT_ONCE: Final = 8  # objects that are fetched at the same time
 

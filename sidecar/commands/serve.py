@@ -20,9 +20,9 @@ from sidecar.commands.framework import with_framework, workers_listen
 from sidecar.commands.ineffective_settings import ineffective
 from sidecar.commands.port_owner import node_serving
 from sidecar.commands.sinks import all_delivered, start_deliveries, start_uploads, statuses
+from sidecar.commands.state_storage import state_storage
 from sidecar.commands.storage_timeout import StorageTimeout
 from sidecar.commands.task_file import check_before_import
-from sidecar.coordination.storage import PosixStorage
 from sidecar.daemon.events import Message, Terminate
 from sidecar.daemon.loop import Daemon
 from sidecar.daemon.storage_thread import StorageThread
@@ -72,7 +72,7 @@ def serve(settings: Settings, environ: Mapping[str, str], *, settings_file: Path
     exporter = Exporter(registry, sinks=partial(statuses, deliveries))
     uploads = start_uploads(settings, deliveries, log)
     archive = ArchiveReader(
-        PosixStorage(settings.run_dir), log_of=lambda closed: failed_worker_log(closed, life.daemon.worker_log)
+        state_storage(settings), log_of=lambda closed: failed_worker_log(closed, life.daemon.worker_log)
     )
     updates = [*(delivery.update for delivery in deliveries), archive.update]
     delivered = partial(all_delivered, deliveries) if deliveries else None

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NoReturn, Protocol
 import typer
 
 from sidecar.commands.load import warn
-from sidecar.coordination.storage import PosixStorage
+from sidecar.commands.state_storage import state_storage
 from sidecar.errors import SettingsError, SidecarError
 from sidecar.publishing.sinks.delivery import Delivery
 from sidecar.publishing.sinks.sink import EventSink, Sink
@@ -67,7 +67,7 @@ def start_deliveries(settings: Settings, log: EventLog, node: str) -> "list[Deli
 
     Raises `StateUnavailableError` if there is a backup, and no state.
     """
-    storage = PosixStorage(settings.run_dir)
+    storage = state_storage(settings)
     sinks: list[Sink | EventSink] = [*make_sinks(settings), *_acting_sinks(settings, log)]
     deliveries: list[Delivery | StateBackup] = [
         Delivery(sink, storage, settings.run, log, run_dir=settings.run_dir) for sink in sinks
@@ -108,7 +108,7 @@ def _acting_sinks(settings: Settings, log: EventLog) -> Iterator[EventSink]:
         from sidecar.publishing.sinks.early_stop import EarlyStop  # noqa: PLC0415 - only if it is asked for
 
         yield EarlyStop(
-            storage=PosixStorage(settings.run_dir),
+            storage=state_storage(settings),
             log=log,
             patience=settings.early_stop_patience,
             metric=settings.early_stop_metric or settings.best_metric,
@@ -172,7 +172,7 @@ def _mlflow(settings: Settings, environ: Mapping[str, str]) -> "MLflow":
 
     return MLflow(
         uri,
-        PosixStorage(settings.run_dir),
+        state_storage(settings),
         settings.run_dir,
         settings.sink_timeout_seconds,
         environ=environ,

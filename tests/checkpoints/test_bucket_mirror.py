@@ -15,12 +15,12 @@ from fakes import FakeClock
 from object_servers import ObjectServer, page
 
 from sidecar.checkpoints.files import list_files, open_file, read_at, read_file, size_of
-from sidecar.checkpoints.object_store import BucketError
 from sidecar.commands.from_settings import make_catalog
 from sidecar.errors import IncompleteError, StorageError, VanishedError
 from sidecar.retention.pins.disk_budget import DiskBudget
 from sidecar.retention.pins.pin import pin
 from sidecar.settings import Settings
+from sidecar.system.object_store import BucketError
 
 BLOCK = 256 * 1024
 

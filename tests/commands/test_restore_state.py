@@ -8,7 +8,6 @@ from publishing.sinks.conftest import publishing, until
 from state_places import RULES
 from typer.testing import CliRunner
 
-from sidecar.checkpoints.object_store import ObjectStore
 from sidecar.commands.check.command import backup
 from sidecar.commands.cli import app
 from sidecar.commands.restore_state import backup_of, require_state, restore
@@ -17,6 +16,7 @@ from sidecar.coordination.journal import read_history
 from sidecar.errors import RecordError, StateUnavailableError, StorageError, StorageLostError
 from sidecar.publishing.state_backup.ownership import BackupReplacedError
 from sidecar.settings import load
+from sidecar.system.object_store import ObjectStore
 
 pytestmark = pytest.mark.seconds
 

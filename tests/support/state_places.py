@@ -8,13 +8,13 @@ from fakes import ListLog
 from journals import Journal
 from publishing.sinks.conftest import publishing, until
 
-from sidecar.checkpoints.object_store import ObjectStoreRules
 from sidecar.coordination.journal import Journal as StoredJournal
 from sidecar.coordination.run import open_run
 from sidecar.coordination.storage import PosixStorage
 from sidecar.protocol.records import group_id
 from sidecar.publishing.state_backup.ownership import open_backup
 from sidecar.publishing.state_backup.sender import StateBackup
+from sidecar.system.object_store import ObjectStoreRules
 
 RULES = ObjectStoreRules(bucket_timeout_seconds=5)
 MOST_SECONDS = 60

@@ -78,7 +78,7 @@ def _several_runs(settings: Settings, scan: ScanResult) -> str | None:
 
 def _credentials(settings: Settings, folder: BucketFolder) -> Finding:
     """Return where credentials of the bucket come from. Raises `SettingsError` if there are none."""
-    from sidecar.checkpoints.object_store import ObjectStoreRules, credential_source  # noqa: PLC0415 - as in `source_of`
+    from sidecar.system.object_store import ObjectStoreRules, credential_source  # noqa: PLC0415 - as in `source_of`
 
     source = credential_source(split_url(folder.url)[0], record_of(ObjectStoreRules, settings))
     return Finding(what="bucket", ok=True, text=f"{folder.url} is read with credentials from {source}")

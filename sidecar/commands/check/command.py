@@ -25,9 +25,9 @@ from sidecar.commands.ineffective_settings import ineffective
 from sidecar.commands.observed_nodes import ObservedNodes
 from sidecar.commands.port_owner import node_serving
 from sidecar.commands.sinks import make_sinks
+from sidecar.commands.state_storage import state_storage
 from sidecar.commands.storage_timeout import StorageTimeout
 from sidecar.commands.task_file import find_typo
-from sidecar.coordination.storage import PosixStorage
 from sidecar.daemon.workers.pool import WorkerPool
 from sidecar.daemon.workers.ports import OPEN_PORTS_REMEDY
 from sidecar.daemon.workers.process import Post
@@ -138,7 +138,7 @@ def _nodes(
     settings: Settings, environ: Mapping[str, str], storage_timeout: StorageTimeout
 ) -> Generator[Finding, None, ObservedNodes | None]:
     """Report which other nodes are alive, and how late their heartbeats are seen here. Return None if that fails."""
-    storage = PosixStorage(settings.run_dir, storage_timeout.answered)
+    storage = state_storage(settings, storage_timeout.answered)
     beat, lease = settings.beat_seconds, settings.lease_seconds
     try:
         node = node_name(settings, environ)
@@ -215,9 +215,9 @@ def _task(
 
 def backup(settings: Settings) -> Finding:
     """Try what the backup of the state needs, and say whose credentials are used, and which run it holds."""
-    from sidecar.checkpoints.object_store import BucketError, ObjectStoreRules, credential_source  # noqa: PLC0415 - only with a backup
     from sidecar.commands.restore_state import backup_of  # noqa: PLC0415 - likewise
     from sidecar.publishing.state_backup.ownership import newest_owner, try_out, why  # noqa: PLC0415 - likewise
+    from sidecar.system.object_store import BucketError, ObjectStoreRules, credential_source  # noqa: PLC0415 - only with a backup
 
     try:
         store = backup_of(settings)

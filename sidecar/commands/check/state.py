@@ -5,12 +5,12 @@ from collections.abc import Generator, Iterator
 
 from sidecar.checkpoints.filesystem import mount_here, troubles
 from sidecar.commands.check.finding import Finding
+from sidecar.commands.state_storage import state_storage
 from sidecar.commands.storage_timeout import StorageTimeout
 from sidecar.coordination import snapshot_store
 from sidecar.coordination.journal import Journal
 from sidecar.coordination.run import find_run
 from sidecar.coordination.state_directory import StateDirectory
-from sidecar.coordination.storage import PosixStorage
 from sidecar.errors import SidecarError, StateUnavailableError
 from sidecar.settings import Settings
 
@@ -31,7 +31,7 @@ def journal(settings: Settings, storage_timeout: StorageTimeout) -> Generator[Fi
 
 def _read_journal(settings: Settings, storage_timeout: StorageTimeout) -> str:
     """Read the journal to its end, and return a sentence about the run. Raises the error that a daemon would meet."""
-    storage = PosixStorage(settings.run_dir, storage_timeout.answered)
+    storage = state_storage(settings, storage_timeout.answered)
     place, run = StateDirectory(settings.checkpoint_dir, settings.run_dir), find_run(storage)
     if run is None:
         place.check_beginning()
@@ -69,7 +69,7 @@ def storage(settings: Settings, storage_timeout: StorageTimeout) -> Iterator[Fin
 
 def _content_after_two_creations(settings: Settings) -> bytes | None:
     """Create one name twice with different content, and return the content, which must be the first one."""
-    storage = PosixStorage(settings.run_dir)
+    storage = state_storage(settings)
     name = f".check-{secrets.token_hex(8)}"
     try:
         storage.create(name, b"first")

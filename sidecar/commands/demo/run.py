@@ -22,8 +22,8 @@ from sidecar.commands.demo.frameworks import TASKS, Framework
 from sidecar.commands.demo.screen import Scene, activity, opened
 from sidecar.commands.from_settings import make_catalog
 from sidecar.commands.hints import program, short
+from sidecar.commands.state_storage import state_storage
 from sidecar.commands.status.collect import RunObserver, RunStatus
-from sidecar.coordination.storage import PosixStorage
 from sidecar.errors import SettingsError, StorageError
 from sidecar.publishing.report import rows
 from sidecar.settings import Settings
@@ -168,7 +168,7 @@ def observer_of(folder: Folder) -> RunObserver:
     """Return the observer of the demo's run."""
     settings = Settings(checkpoint_dir=folder.checkpoints)
     return RunObserver(
-        PosixStorage(settings.run_dir),
+        state_storage(settings),
         make_catalog(settings, once=True),
         SystemClock(),
         lease_seconds=settings.lease_seconds,

@@ -7,10 +7,11 @@ from sidecar.commands.best import BestExport, read_best
 from sidecar.commands.from_settings import make_catalog, make_rules
 from sidecar.commands.hints import no_run
 from sidecar.commands.load import check_place, load_in_time
+from sidecar.commands.state_storage import state_storage
 from sidecar.commands.status.collect import RunObserver, file_times
 from sidecar.commands.storage_timeout import StorageTimeout
 from sidecar.commands.waiting import busy_among
-from sidecar.coordination.storage import PosixStorage, Storage
+from sidecar.coordination.storage import Storage
 from sidecar.errors import RecordError, SidecarError
 from sidecar.protocol.codec import loads
 from sidecar.protocol.record_limits import SMALL
@@ -28,8 +29,8 @@ def observer_of(flags: dict[str, Any], *, asks_bucket: bool = False) -> tuple[Se
     `asks_bucket`: as in `make_catalog`.
     """
     settings, storage_timeout = load_in_time(flags)
-    storage_timeout.call(lambda: check_place(settings.checkpoint_dir, settings.run_dir))
-    storage = PosixStorage(settings.run_dir, storage_timeout.answered)
+    storage_timeout.call(lambda: check_place(settings))
+    storage = state_storage(settings, storage_timeout.answered)
     observer = RunObserver(
         storage,
         make_catalog(settings, once=True, asks_bucket=asks_bucket, progress=storage_timeout.answered),

@@ -13,7 +13,6 @@ from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 from typing import Final
 
-from sidecar.checkpoints.object_store import BucketError, ObjectStore, ObjectStoreRules
 from sidecar.coordination.storage import Storage
 from sidecar.coordination.unique_names import create_and_read, parse
 from sidecar.errors import RecordError, SidecarError
@@ -21,6 +20,7 @@ from sidecar.protocol.codec import dumps
 from sidecar.protocol.record_limits import SMALL
 from sidecar.protocol.records import SCHEMA
 from sidecar.system.bucket_url import split_url
+from sidecar.system.object_store import BucketError, ObjectStore, ObjectStoreRules
 
 COPIES: Final = "copies"
 OWN_PATH: Final = "state_backup.json"

@@ -15,7 +15,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
-from sidecar.checkpoints.object_store import ObjectStore
 from sidecar.coordination.compaction import single_files
 from sidecar.coordination.journal_records import outcome_path, plan_path
 from sidecar.coordination.journal_state import JournalState
@@ -45,6 +44,7 @@ from sidecar.retention.exports.export_folder import EXPORTS, linked_export
 from sidecar.system.clock import timestamp
 from sidecar.system.confined import Folder, open_folder
 from sidecar.system.event_log import EventLog
+from sidecar.system.object_store import ObjectStore
 
 NAME: Final = "state_backup"
 """The name of the backup among the sinks, in metrics, in `sidecar status` and in the log."""

@@ -37,11 +37,11 @@ def test_a_run_of_another_name_is_told(catalog, clock, place):
 
 def test_a_place_that_does_not_exist_is_a_mistake(tmp_path):
     """Neither checkpoints nor a run: the sentence names the path. Either of them is enough."""
-    ckpts, run_dir = tmp_path / "ckpst", tmp_path / "state" / "ckpst"
-    with pytest.raises(SettingsError, match=rf"'{ckpts}'.*{run_dir}"):
-        check_place(ckpts, run_dir)
-    run_dir.mkdir(parents=True)
-    check_place(ckpts, run_dir)
+    settings = Settings(checkpoint_dir=tmp_path / "ckpst", state_dir=tmp_path / "state")
+    with pytest.raises(SettingsError, match=rf"'{settings.checkpoint_dir}'.*{settings.run_dir}"):
+        check_place(settings)
+    settings.run_dir.mkdir(parents=True)
+    check_place(settings)
 
 
 def test_who_beats_is_found_out_by_looking_twice(observer, writers, clock):

@@ -11,9 +11,9 @@ import pytest
 from fakes import FakeClock
 from object_servers import ObjectServer, page
 
-from sidecar.checkpoints import object_store
-from sidecar.checkpoints.object_store import BucketError, ObjectStore, ObjectStoreRules, credential_source
 from sidecar.errors import SettingsError
+from sidecar.system import object_store
+from sidecar.system.object_store import BucketError, ObjectStore, ObjectStoreRules, credential_source
 
 SECRET = "a-secret-nobody-may-see"
 
@@ -176,7 +176,7 @@ def test_the_source_of_credentials_is_named_without_them():
 
 ASK = """
 import sys
-from sidecar.checkpoints.object_store import ObjectStore, ObjectStoreRules
+from sidecar.system.object_store import ObjectStore, ObjectStoreRules
 for credentials in ("none", "environment"):
     rules = ObjectStoreRules(bucket_endpoint=sys.argv[2], bucket_credentials=credentials, bucket_timeout_seconds=1)
     try:
