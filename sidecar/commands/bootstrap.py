@@ -2,10 +2,10 @@
 
 import ctypes
 import os
-import queue
 import secrets
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
@@ -27,9 +27,9 @@ from sidecar.daemon.loop import Daemon
 from sidecar.daemon.storage_thread import StorageThread
 from sidecar.daemon.timing import Timing
 from sidecar.daemon.worker_supervisor import WorkerSupervisor
+from sidecar.daemon.worker_turn import Turn
 from sidecar.daemon.workers.command_specs import EvaluateSpec
 from sidecar.daemon.workers.pool import WorkerPool
-from sidecar.daemon.workers.process import Post
 from sidecar.evaluation.source_digest import source_digest
 from sidecar.policy.node_identity import Identity, page_url
 from sidecar.policy.roles import RoleDecision
@@ -57,6 +57,15 @@ _M_MMAP_THRESHOLD: Final = -3  # of mallopt(3)
 _LARGE_BYTES: Final = 256 * 1024
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AmongRuns:
+    """Hold what a daemon needs to know of the other runs in its process."""
+
+    turn: Turn  # when it may have worker processes
+    processes: Callable[[], Collection[int]]  # the worker processes of all runs, which may use the GPUs one by one
+    page: str  # the path of its page, such as `/runs/exp-1/`
+
+
 def return_large_blocks() -> None:
     """Let glibc return large blocks to the system when they are freed, such as the text of an index of 16 MiB.
 
@@ -73,14 +82,20 @@ def daemon_from_settings(
     *,
     node: str,
     decision: RoleDecision,
-    inbox: "queue.SimpleQueue[Message]",
+    post: Callable[[Message], None],
     clock: Clock,
     log: EventLog,
     publisher: Publisher,
     scheme: str = "http",
+    among: AmongRuns | None = None,
 ) -> Daemon:
-    """Build a daemon and its storage thread from the settings. Neither runs yet. `scheme`: of this node's page."""
+    """Build a daemon and its storage thread from the settings. Neither runs yet.
+
+    `post` receives the daemon's messages from any thread. `scheme`: of this node's page. `among`: the other runs of
+    this process; None: it serves this one alone.
+    """
     return_large_blocks()
+    url = page_url(settings, environ, scheme)
     identity = Identity(
         run=settings.run,
         node=node,
@@ -89,7 +104,7 @@ def daemon_from_settings(
         evaluation_code=source_digest(),
         role=decision,
         exports=export_rule(settings),
-        page_url=page_url(settings, environ, scheme),
+        page_url=url if url is None or among is None else f"{url.rstrip('/')}{among.page}",
     )
     evaluates = decision.role == "worker"
     room = DiskBudget(settings.pin_max_bytes, settings.keep_free_bytes, partial(free_bytes, settings.run_dir))
@@ -105,7 +120,7 @@ def daemon_from_settings(
                 longer=BoundedCalls(patience_seconds=_LONG_SECONDS, most_hanging=1, now=clock.now),
                 rest=partial(threading.Event().wait, _LONG_SECONDS),
             ),
-            _watch(settings, inbox) if evaluates else None,
+            _watch(settings, post, journal=among is None) if evaluates else None,
             clock,
             settings.sweep_seconds,
         ),
@@ -127,7 +142,7 @@ def daemon_from_settings(
         storage=state_storage(settings),
         reconciler=reconciler,
         clock=clock,
-        post=inbox.put,
+        post=post,
         reads=ReadLimits(dormant_seconds=max(DORMANT_SECONDS, 10 * settings.lease_seconds)),
         place=StateDirectory(settings.checkpoint_dir, settings.run_dir, settings.run_lost_seconds, clock),
         visibility_seconds=settings.visibility_seconds,
@@ -136,7 +151,20 @@ def daemon_from_settings(
         scans=BoundedCalls(most_hanging=1, waits_again=True, now=clock.now),
     )
     rules = make_rules(settings)
-    workers = _workers(settings, environ, identity, lambda *report: inbox.put(report), log) if evaluates else None
+    own, turn = (tuple, None) if among is None else (among.processes, among.turn)
+    workers = (
+        make_workers(
+            settings,
+            environ,
+            identity.workers,
+            lambda *report: post(report),
+            warn=lambda text: log.warning("worker_logs_moved", reason=text),
+            granted=among is None,
+            own=own,
+        )
+        if evaluates
+        else None
+    )
     daemon_log = DaemonLog(log) if workers is None else DaemonLog(log, workers.log_of)
     return build_daemon(
         identity=identity,
@@ -160,6 +188,7 @@ def daemon_from_settings(
         publish=publisher,
         delivered=publisher.delivered,
         load=_load,
+        turn=turn,
     )
 
 
@@ -174,29 +203,24 @@ def _marker(settings: Settings) -> Callable[[], bool]:
     return (lambda: False) if name is None else partial(is_there, settings.checkpoint_dir / name)
 
 
-def _watch(settings: Settings, inbox: "queue.SimpleQueue[Message]") -> Watch:
-    """Watch the checkpoints and the journal, so that plans of other nodes are seen at once if file events arrive."""
+def _watch(settings: Settings, post: Callable[[Message], None], *, journal: bool) -> Watch:
+    """Watch the checkpoints and, if `journal`, the journal: plans of other nodes are seen at once if events arrive.
+
+    Each watch takes one of the 128 instances of inotify that a user has, so many runs watch their checkpoints only.
+    """
     why_not = partial(why_no_events, file_events=settings.file_events, sweep_seconds=settings.sweep_seconds)
-    journal = [
-        Watch(settings.run_dir / folder, lambda: inbox.put(JournalChanged()), unless=TEMPORARY, why_not=why_not)
-        for folder in JOURNAL_FOLDERS
+    also = [
+        Watch(settings.run_dir / folder, lambda: post(JournalChanged()), unless=TEMPORARY, why_not=why_not)
+        for folder in (JOURNAL_FOLDERS if journal else ())
     ]
     depth = CheckpointGlob.of(settings.checkpoint_glob).depth
     return Watch(
         settings.checkpoint_dir,
-        lambda: inbox.put(FilesChanged()),
-        also=journal,
+        lambda: post(FilesChanged()),
+        also=also,
         folders=True,
         depth=depth,
         why_not=why_not,
-    )
-
-
-def _workers(
-    settings: Settings, environ: Mapping[str, str], identity: Identity, post: Post, log: EventLog
-) -> WorkerPool:
-    return make_workers(
-        settings, environ, identity.workers, post, warn=lambda text: log.warning("worker_logs_moved", reason=text)
     )
 
 

@@ -8,34 +8,25 @@ import queue
 import signal
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Final
 
 from prometheus_client import CollectorRegistry
 
 from sidecar.checkpoints.subfolder_hint import similar_folder
-from sidecar.commands.bootstrap import daemon_from_settings
-from sidecar.commands.framework import with_framework, workers_listen
+from sidecar.commands.framework import workers_listen
 from sidecar.commands.ineffective_settings import ineffective
 from sidecar.commands.port_owner import node_serving
-from sidecar.commands.sinks import all_delivered, start_deliveries, start_uploads, statuses
-from sidecar.commands.state_storage import state_storage
+from sidecar.commands.served_run import ServedRun, settings_to_serve
 from sidecar.commands.storage_timeout import StorageTimeout
-from sidecar.commands.task_file import check_before_import
 from sidecar.daemon.events import Message, Terminate
 from sidecar.daemon.loop import Daemon
-from sidecar.daemon.storage_thread import StorageThread
 from sidecar.daemon.workers.ports import OPEN_PORTS_REMEDY
 from sidecar.errors import NodeNameTakenError, RunReplacedError, SettingsError, StorageError
 from sidecar.policy.node_identity import advertised_host, node_name
 from sidecar.policy.roles import RoleDecision, decide_role
-from sidecar.publishing.evaluation_archive import ArchiveReader
 from sidecar.publishing.http import AccessFile, Server
 from sidecar.publishing.plain_structlog import structlog
-from sidecar.publishing.prometheus import Exporter
-from sidecar.publishing.publisher import Published, Publisher, failed_worker_log
-from sidecar.publishing.sinks.delivery import close
 from sidecar.publishing.systemd import Notifier
 from sidecar.settings import Settings
 from sidecar.system.addresses import own_addresses, public, public_address
@@ -45,7 +36,6 @@ from sidecar.system.event_log import EventLog
 from sidecar.system.shortages import require_descriptors
 from sidecar.version import version
 
-_CLOSE_SECONDS: Final = 2.0  # for the last request to storage, and for the HTTP server
 _WORKERS_END_SECONDS: Final = 10.0  # for killed workers to free memory and ports before the next run begins
 
 
@@ -57,64 +47,37 @@ def serve(settings: Settings, environ: Mapping[str, str], *, settings_file: Path
     require_descriptors()
     node = node_name(settings, environ)
     decision = decide_role(settings, node, environ)
-    if decision.role == "worker":
-        settings.require_task()
-        check_before_import(settings)
-        settings = with_framework(settings, Path.cwd())
+    settings = settings_to_serve(settings, decision)
     folder = settings.checkpoint_dir
     if not settings.wait and not isinstance(folder, BucketFolder) and not folder.is_dir():
         similar = similar_folder(folder) or "without --once it would be waited for"
         raise SettingsError(f"checkpoint_dir {str(folder)!r} does not exist: {similar}")
     access = AccessFile(settings.http_access)
     log = structlog.get_logger().bind(run=settings.run, node=node)
-    published, registry = Published({}), CollectorRegistry()
-    deliveries = start_deliveries(settings, log, node)
-    exporter = Exporter(registry, sinks=partial(statuses, deliveries))
-    uploads = start_uploads(settings, deliveries, log)
-    archive = ArchiveReader(
-        state_storage(settings), log_of=lambda closed: failed_worker_log(closed, life.daemon.worker_log)
-    )
-    updates = [*(delivery.update for delivery in deliveries), archive.update]
-    delivered = partial(all_delivered, deliveries) if deliveries else None
-    clock, facts = SystemClock(), {"checkpoint_dir": place_of(folder), "page_links": settings.page_links}
-    publisher = Publisher(
-        published=published,
-        exporter=exporter,
+    clock, registry = SystemClock(), CollectorRegistry()
+    run = ServedRun(
+        settings,
+        environ,
+        node=node,
+        decision=decision,
+        clock=clock,
+        log=log,
+        registry=registry,
         notify=Notifier(environ),
-        deliver=updates,
-        delivered=delivered,
-        facts=facts,
-        log_of=archive.log_of,
+        scheme=access.access.scheme,
     )
-
-    def begin() -> _Life:
-        inbox: queue.SimpleQueue[Message] = queue.SimpleQueue()
-        daemon = daemon_from_settings(
-            settings,
-            environ,
-            node=node,
-            decision=decision,
-            inbox=inbox,
-            clock=clock,
-            log=log,
-            publisher=publisher,
-            scheme=access.access.scheme,
-        )
-        return _Life(daemon, inbox)
-
-    life = begin()
+    life = _Life.of(run)
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):  # before anybody can see that the daemon runs
         signal.signal(number, lambda number, _: life.inbox.put(Terminate(signal.Signals(number).name)))
-    published.status = publisher.document(life.daemon.status(), life.daemon.state.history)  # it never lacks a field
     server = Server(
         settings.http_host,
         settings.http_port,
         names=(*settings.http_hosts, *([] if settings.host is None else [settings.host])),
         registry=registry,
         health=lambda: life.daemon.healthy(),  # noqa: PLW0108 - the daemon may be another one by then
-        ready=lambda: published.unready,
-        status=lambda: published.status,
-        archive=archive,
+        ready=lambda: run.published.unready,
+        status=lambda: run.published.status,
+        archive=run.archive,
         access=access,
     )
     _listen(server, settings, node)
@@ -130,13 +93,10 @@ def serve(settings: Settings, environ: Mapping[str, str], *, settings_file: Path
             except RunReplacedError as error:
                 log.warning("run_begun_anew", reason=str(error))
                 life.end_workers(clock, _WORKERS_END_SECONDS)
-                before, life = life, begin()
+                before, life = life, _Life.of(run)
                 before.hand_over(life)
     finally:
-        waited = life.daemon.shutdown.ended is not None  # the sinks have had their time
-        close(deliveries, 0.0 if waited else settings.sink_timeout_seconds)
-        for upload in uploads:
-            upload.close(settings.sink_timeout_seconds)
+        run.close_sinks()
         server.close()
 
 
@@ -157,18 +117,23 @@ def _listen(server: Server, settings: Settings, node: str) -> None:
 class _Life:
     """Hold a daemon and its inbox for one run. The daemon of the next run shares nothing with it."""
 
+    served: ServedRun
     daemon: Daemon
     inbox: "queue.SimpleQueue[Message]"
 
+    @classmethod
+    def of(cls, run: ServedRun) -> "_Life":
+        """Return the life of a new daemon of a run."""
+        inbox: queue.SimpleQueue[Message] = queue.SimpleQueue()
+        return cls(run, run.begin(inbox.put), inbox)
+
     def run(self) -> int:
         """Run the daemon and its storage thread. Raise the error that ended it, if one did."""
-        storage_thread = self.daemon.storage_thread
-        assert isinstance(storage_thread, StorageThread)
-        storage_thread.start()
+        self.served.start_storage()
         try:
             return self.daemon.run(self.inbox)
         finally:
-            storage_thread.close(_CLOSE_SECONDS)
+            self.served.close_storage()
 
     def end_workers(self, clock: Clock, seconds: float) -> None:
         """Wait until the killed workers have ended and freed their memory and ports, for `seconds` at most."""

@@ -1,6 +1,6 @@
 """Build the pool of worker processes, and the description of their task, from the settings."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 
 from sidecar.commands.framework import backend_options
@@ -29,25 +29,43 @@ def make_workers(
     *,
     warn: Callable[[str], object],
     most: int | None = None,
+    granted: bool = True,
+    own: Callable[[], Collection[int]] = tuple,
 ) -> WorkerPool:
     """Build the pool of this node's worker processes, and start none.
 
-    `warn` is called if their logs go elsewhere. `most`: use only so many of the node's replicas.
+    Args:
+        settings: The settings.
+        environ: The environment of the daemon.
+        name: The name of this node and its incarnation, with which the names of its workers begin.
+        post: Receives the events of the workers, from any thread.
+        warn: Called with the reason if their logs go elsewhere.
+        most: Use only so many of the node's replicas.
+        granted: As in `Engine`.
+        own: Returns the processes that may use the GPUs: workers of other runs in this process, which take turns.
     """
     bounds = record_of(PhaseTimeouts, settings)
-    engine = _ray(settings, environ, most) if settings.engine == "ray" else _local(settings, environ, warn, most)
+    if settings.engine == "ray":
+        engine: LocalEngine | RayEngine = _ray(settings, environ, most)
+    else:
+        engine = _local(settings, environ, warn, most, own)
+        engine.granted = granted
     return WorkerPool(engine=engine, bounds=bounds, name=name, post=post, keep_standby=settings.standby)
 
 
 def _local(
-    settings: Settings, environ: Mapping[str, str], warn: Callable[[str], object], most: int | None
+    settings: Settings,
+    environ: Mapping[str, str],
+    warn: Callable[[str], object],
+    most: int | None,
+    own: Callable[[], Collection[int]],
 ) -> LocalEngine:
     """Build the engine of this machine."""
     logs, moved = usable_log_folder(settings.worker_logs)
     if moved is not None:
         warn(moved)
     devices = visible(settings.devices, settings.replicas, environ)[:most]
-    check_idle(devices, share=settings.share_gpu)
+    check_idle(devices, share=settings.share_gpu, own=own())
     traits = traits_of(settings.framework)
     launch = WorkerLaunch(
         interpreter=str(settings.worker_python),

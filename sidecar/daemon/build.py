@@ -27,6 +27,7 @@ from sidecar.daemon.storage_health import StorageHealth
 from sidecar.daemon.storage_schedule import StorageSchedule
 from sidecar.daemon.timing import Timing
 from sidecar.daemon.worker_supervisor import WorkerSupervisor
+from sidecar.daemon.worker_turn import Turn, WorkerTurn
 from sidecar.daemon.workers.command_specs import EvaluateSpec
 from sidecar.policy.node_identity import Identity
 from sidecar.policy.rules import Rules
@@ -54,11 +55,13 @@ def build_daemon(
     new_nonce: Callable[[], str] = lambda: secrets.token_hex(16),
     load: Callable[[], float | None] = lambda: None,
     snapshot_plans: int = 200,
+    turn: Turn | None = None,
 ) -> Daemon:
     """Return a daemon with all its parts.
 
     `start_new`: whether checkpoints from before the first start do not count. `supervisor`: None on a chief.
-    `delivered`: returns whether the sinks have everything; None if there are no sinks.
+    `delivered`: returns whether the sinks have everything; None if there are no sinks. `turn`: when this run may have
+    worker processes, among other runs of this process.
     """
     storage_health = StorageHealth(
         answered_at=clock.now(), timeout_seconds=timing.storage_timeout_seconds, beat_seconds=timing.beat_seconds
@@ -131,4 +134,5 @@ def build_daemon(
         clock=clock,
         log=log,
         publish=publish,
+        turn=None if turn is None or supervisor is None else WorkerTurn(turn=turn, workers=supervisor.workers),
     )

@@ -9,7 +9,7 @@ import queue
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import Final, Protocol
 
 from sidecar.coordination.journal_state import JournalState
 from sidecar.daemon.events import FilesChanged, JournalChanged, Message, Terminate
@@ -24,12 +24,15 @@ from sidecar.daemon.storage_schedule import StorageSchedule
 from sidecar.daemon.storage_thread import CreatePlan, Request, Response
 from sidecar.daemon.timing import Timing
 from sidecar.daemon.worker_supervisor import WorkerSupervisor
+from sidecar.daemon.worker_turn import WorkerTurn
 from sidecar.errors import SidecarError
 from sidecar.protocol.messages import Failed
 from sidecar.protocol.states import NodeState
 from sidecar.publishing.status import Status
 from sidecar.system.clock import Clock
 from sidecar.system.event_log import EventLog
+
+_READ_BEATS: Final = 2  # after which other nodes have read a heartbeat
 
 
 class StorageRequests(Protocol):
@@ -56,6 +59,7 @@ class Daemon:
     clock: Clock
     log: EventLog
     publish: Callable[[Status, JournalState], None]
+    turn: WorkerTurn | None = None  # None: no other run wants the worker processes of this node
     _turned_at: float = field(init=False)
 
     def __post_init__(self) -> None:
@@ -153,9 +157,15 @@ class Daemon:
 
     def _supervise(self, supervisor: WorkerSupervisor, now: float) -> None:
         """Start and kill worker processes as needed, and note the task, the numerics and the failure they found."""
+        if self.turn is not None:
+            wants, unlisted_since = self._wants_workers(supervisor, now), self._unlisted_since(now)
+            self.turn.take(now, wants=wants, unlisted_since=unlisted_since)
+        may_start = self.turn is None or self.turn.may_start()
         filling, evaluating = not self.shutdown.begun, self.state.history.open is not None
         waiting = self.state.timers.work_waiting
-        for overrun in supervisor.tend(now, filling=filling, evaluating=evaluating, waiting=waiting):
+        for overrun in supervisor.tend(
+            now, filling=filling, evaluating=evaluating, waiting=waiting, may_start=may_start
+        ):
             report = Failed(kind=overrun.kind, message=f"the worker {overrun.message}", phase=overrun.phase)
             self.runner.observe(overrun.worker, report, now)
         if (broken := self.state.broken_group(now)) is not None:
@@ -165,6 +175,25 @@ class Daemon:
         self.state.note_task(supervisor.task, supervisor.numerics)
         if supervisor.failure is not None:
             self.shutdown.end(supervisor.failure)
+
+    def _wants_workers(self, supervisor: WorkerSupervisor, now: float) -> bool:
+        """Return whether this node has use for worker processes: for its part in a plan, or for the next one."""
+        if self.runner.execution is not None:
+            return True
+        needs = supervisor.task is None or self.requests.needs_workers
+        return needs and not self.shutdown.begun and now >= supervisor.fill_at
+
+    def _unlisted_since(self, now: float) -> float | None:
+        """Return since when the workers must not be offered, so that no plan can list them any more; None: one may.
+
+        Other nodes have read the newest heartbeat two beats after it was written.
+        """
+        nodes, own = self.state.nodes, self.state.nodes.liveness.heartbeat(self.state.identity.node)
+        proposing = isinstance(self.storage_health.asked, CreatePlan)
+        if self.runner.execution is not None or proposing or (own is not None and own.slots):
+            return None
+        alone = all(heartbeat.node == self.state.identity.node for heartbeat in nodes.alive(now))
+        return now if alone else now - _READ_BEATS * self.timing.beat_seconds
 
     def _may_ask(self, now: float) -> bool:
         """Return whether storage may get a request: it has answered, and the last failure was long enough ago."""

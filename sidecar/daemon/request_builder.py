@@ -123,6 +123,8 @@ class RequestBuilder:
     delivered: Callable[[], bool] = lambda: True
     # Returns how busy the processors of this node are, as `AboutNode.load`
     load: Callable[[], float | None] = lambda: None
+    # Whether worker processes would have something to do, by the policy's newest decision
+    needs_workers: bool = False
 
     def next(self, now: float) -> Request | None:
         """Return the next request to storage; None if nothing is due."""
@@ -168,12 +170,14 @@ class RequestBuilder:
         if self.shutdown.code is not None or (plan is None and self.state.task is None):
             return None
         action = decide(self.state.view(now, draining=self.shutdown.draining), self.rules, now)
+        self.needs_workers = isinstance(action, Wait) and action.for_workers
         if isinstance(action, Stop):
             self._stop(action, now)
             return None
         self.shutdown.go_on()
         if isinstance(action, Propose):
             self.runner.note_proposal(self.state.history.through + 1, now)
+            self.needs_workers = action.checkpoint is not None
             return CreatePlan(self.records.plan(action, run))
         if isinstance(action, Fail) and plan is not None:
             return CreateOutcome(self.records.failure(plan, action))

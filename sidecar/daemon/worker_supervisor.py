@@ -40,10 +40,12 @@ class WorkerSupervisor:
     _worked_at: float = 0.0  # when there was last a checkpoint to evaluate
     _holds: bool = True  # whether the slots may have machines of a cluster
 
-    def tend(self, now: float, *, filling: bool, evaluating: bool, waiting: bool = True) -> list[TimedOut]:
+    def tend(
+        self, now: float, *, filling: bool, evaluating: bool, waiting: bool = True, may_start: bool = True
+    ) -> list[TimedOut]:
         """Start missing workers, kill workers that exceeded a time limit, and return these.
 
-        `waiting`: a checkpoint needs an evaluation.
+        `waiting`: a checkpoint needs an evaluation. `may_start`: it is the turn of this run among others.
         """
         overruns = self.workers.overruns(now)
         for overrun in overruns:
@@ -54,7 +56,7 @@ class WorkerSupervisor:
             if worker.ready and worker.progress.halted is None and self.workers.is_probe(overrun.worker):
                 self.failure = TaskError(f"task {self.spec.task!r} cannot be checked: the process {overrun.message}")
             self._give_up(worker, now)
-        if now >= self.fill_at:
+        if may_start and now >= self.fill_at:
             if self.task is None:
                 self._start(lambda: self._probe(now), now)
             elif filling and self._has_work(now, working=evaluating or waiting):

@@ -33,11 +33,15 @@ class Fail:
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """Do nothing until something happens, or until a time; `listen` if another node is about to write a record."""
+    """Do nothing until something happens, or until a time; `listen` if another node is about to write a record.
+
+    `for_workers`: a checkpoint could be evaluated now, so that worker processes have something to do.
+    """
 
     until: float | None = None
     why: str = ""
     listen: bool = False
+    for_workers: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,15 +23,17 @@ def form_group(checkpoint: Checkpoint, view: View, rules: GroupRules, now: float
     if warm and len(warm) >= max(rules.min_workers, len(standbys)):
         return warm
     if len(standbys) < rules.min_workers:
-        return Wait(why=f"{len(standbys)} workers stand by, min_workers = {rules.min_workers}")
+        return Wait(why=f"{len(standbys)} workers stand by, min_workers = {rules.min_workers}", for_workers=True)
     if len(standbys) == rules.max_workers:
         return standbys
     slots = sum(len(heartbeat.slots) for heartbeat in nodes)
     timers = view.timers
     if len(standbys) < slots and now < timers.first_standby_at + rules.join_timeout_seconds:
-        return Wait(timers.first_standby_at + rules.join_timeout_seconds, "more workers are about to stand by")
+        until = timers.first_standby_at + rules.join_timeout_seconds
+        return Wait(until, "more workers are about to stand by", for_workers=True)
     if now < timers.newest_standby_at + rules.group_settle_seconds:
-        return Wait(timers.newest_standby_at + rules.group_settle_seconds, "more workers may come soon")
+        until = timers.newest_standby_at + rules.group_settle_seconds
+        return Wait(until, "more workers may come soon", for_workers=True)
     return standbys
 
 

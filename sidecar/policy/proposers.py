@@ -30,7 +30,9 @@ def propose_in_turn(action: Propose, view: View, rules: Rules, now: float) -> Pr
     if view.node not in nodes or order[0].task != view.task:  # its own heartbeat may still name another task
         return Wait(why=f"{view.node} is not counted, or has another version, task or profile than most nodes")
     own_turn = view.timers.turns_begin_at + nodes.index(view.node) * rules.plans.proposal_turn_seconds
-    return action if now >= own_turn else Wait(own_turn, f"{nodes[0]} proposes first", listen=True)
+    if now >= own_turn:
+        return action
+    return Wait(own_turn, f"{nodes[0]} proposes first", listen=True, for_workers=action.checkpoint is not None)
 
 
 def proposal_order(candidates: Sequence[Heartbeat], plans: int) -> list[Heartbeat]:

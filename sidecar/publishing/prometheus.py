@@ -37,14 +37,15 @@ class Exporter(Collector):
     """Collect every `sidecar_*` family. The constructor registers it with `registry`.
 
     Args:
-        registry: The registry that is scraped; never the global one, so that several daemons fit in one process.
+        registry: The registry that is scraped; never the global one, so that several daemons fit in one process. None:
+            `RunsCollector` collects for several runs.
         process_metrics: Whether to add the daemon's own `process_*` families (CPU seconds, memory, open files).
         sinks: Returns the status of each sink to which this node delivers.
     """
 
     def __init__(
         self,
-        registry: CollectorRegistry,
+        registry: CollectorRegistry | None,
         *,
         process_metrics: bool = True,
         sinks: Callable[[], Iterable[SinkStatus]] = tuple,
@@ -52,9 +53,10 @@ class Exporter(Collector):
         self._sinks = sinks
         self._snapshot: tuple[Metric, ...] = (_build_info(),)
         self._shown: Status | None = None
-        registry.register(self)
-        if process_metrics:
-            ProcessCollector(registry=registry)
+        if registry is not None:
+            registry.register(self)
+            if process_metrics:
+                ProcessCollector(registry=registry)
 
     def update(self, status: Status, history: JournalState) -> None:
         """Build the snapshot for the next scrapes. Only the thread that changes `history` may call this."""

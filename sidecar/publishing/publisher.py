@@ -17,7 +17,6 @@ from sidecar.publishing.log import entry_logged
 from sidecar.publishing.prometheus import Exporter
 from sidecar.publishing.report import status_json
 from sidecar.publishing.status import Status
-from sidecar.publishing.systemd import Notifier
 from sidecar.system.event_log import EventLog
 
 
@@ -35,7 +34,7 @@ class Publisher:
 
     published: Published
     exporter: Exporter
-    notify: Notifier
+    notify: Callable[[Status, JournalState], None]
     deliver: Sequence[Callable[[Status, JournalState], None]] = ()  # to sinks; none of them waits
     delivered: Callable[[], bool] | None = None  # whether the sinks have everything; None: there are none
     last: tuple[Status, int] | None = None

@@ -74,6 +74,7 @@ class WorkerPool:
     name: str  # node and incarnation: unique for all time
     post: Post
     keep_standby: bool = True
+    offered: bool = True  # whether plans may list the workers
     _replicas: list[_Replica] = field(default_factory=list)
     _leaving: list[Worker] = field(default_factory=list)  # killed after they were replaced, and not ended yet
     _probe: Worker | None = None
@@ -128,7 +129,7 @@ class WorkerPool:
     def slots(self) -> tuple[Slot, ...]:
         """Return the slots for the heartbeat, with the workers that can be listed in a plan."""
         slots = []
-        for replica in self._replicas:
+        for replica in self._replicas if self.offered else ():
             found = [worker for worker in (replica.active, replica.standby) if worker is not None and worker.address]
             if not found and not self.engine.granted:
                 continue  # a group must not wait for what a cluster may grant in an hour

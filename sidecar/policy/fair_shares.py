@@ -1,0 +1,109 @@
+"""Decide which of several runs on one node may have worker processes now, so that each gets its share. Pure.
+
+A run that wants workers has its turn when it has used the least time so far, divided by its priority. It keeps them
+while nobody else waits; otherwise it gives them back between two evaluations, after `turn_seconds` at the earliest. A
+run that comes back from idleness has no claim on the time before, so that it cannot keep the others waiting for long.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+
+@dataclass(slots=True)
+class _Claim:
+    """Hold what one run has used, and whether it waits."""
+
+    priority: float
+    used: float = 0.0  # seconds with workers, divided by the priority
+    wants: bool = False
+    waits_since: float = 0.0
+    turn_since: float | None = None  # since when it has its turn; None: it has none
+    charged_at: float = 0.0
+
+    @property
+    def waits(self) -> bool:
+        """Return whether the run wants workers, and has no turn."""
+        return self.wants and self.turn_since is None
+
+
+@dataclass(slots=True, kw_only=True)
+class FairShares:
+    """Give turns to runs. Times are arguments.
+
+    Args:
+        at_once: The number of runs that have their turn at the same time.
+        turn_seconds: The time for which a turn lasts although others wait, if the run has work.
+        wake: Called with the name of a run whose turn began, or that may have to end its turn.
+    """
+
+    at_once: int
+    turn_seconds: float
+    wake: Callable[[str], None] = lambda _: None
+    _claims: dict[str, _Claim] = field(default_factory=dict)
+
+    def join(self, run: str, priority: float) -> None:
+        """Add a run. One with twice the priority gets twice the time."""
+        self._claims[run] = _Claim(priority)
+
+    def leave(self, run: str, now: float) -> None:
+        """Remove a run, whose workers have ended."""
+        self._claims.pop(run, None)
+        self._begin_turns(now)
+
+    def note(self, run: str, now: float, *, wants: bool) -> None:
+        """Note whether a run has use for workers now, and begin its turn if one is free."""
+        claim = self._claims[run]
+        self._charge(claim, now)
+        if wants and not claim.wants:
+            claim.waits_since = now
+            if claim.turn_since is None:
+                others = [other.used for other in self._claims.values() if other.wants]
+                claim.used = max(claim.used, min(others, default=claim.used))
+        claim.wants = wants
+        if wants and claim.turn_since is None:
+            self._begin_turns(now)
+            if claim.turn_since is None:
+                for name, other in self._claims.items():
+                    if other.turn_since is not None and not other.wants:
+                        self.wake(name)
+
+    def has_turn(self, run: str) -> bool:
+        """Return whether a run may have workers."""
+        return self._claims[run].turn_since is not None
+
+    def must_end(self, run: str, now: float) -> bool:
+        """Return whether a run must end its turn as soon as no evaluation runs, because another one waits."""
+        claim = self._claims[run]
+        if claim.turn_since is None:
+            return False
+        self._charge(claim, now)
+        waiting = [other for other in self._claims.values() if other.waits]
+        if not claim.wants:
+            return bool(waiting)
+        return now >= claim.turn_since + self.turn_seconds and any(other.used < claim.used for other in waiting)
+
+    def end_turn(self, run: str, now: float) -> None:
+        """Note that the workers of a run have ended, and begin the turn of the next run."""
+        claim = self._claims[run]
+        self._charge(claim, now)
+        claim.turn_since, claim.waits_since = None, now
+        self._begin_turns(now)
+
+    def shares(self) -> dict[str, float]:
+        """Return the seconds that each run has used, divided by its priority."""
+        return {name: claim.used for name, claim in self._claims.items()}
+
+    def _charge(self, claim: _Claim, now: float) -> None:
+        """Charge the time since the last call to a run that has its turn and uses it."""
+        if claim.turn_since is not None and claim.wants:
+            claim.used += max(0.0, now - claim.charged_at) / claim.priority
+        claim.charged_at = now
+
+    def _begin_turns(self, now: float) -> None:
+        """Begin turns as long as some are free and runs wait."""
+        free = self.at_once - sum(claim.turn_since is not None for claim in self._claims.values())
+        waiting = [(claim.used, claim.waits_since, name) for name, claim in self._claims.items() if claim.waits]
+        for _, _, name in sorted(waiting)[: max(0, free)]:
+            claim = self._claims[name]
+            claim.turn_since = claim.charged_at = now
+            self.wake(name)
