@@ -1,8 +1,9 @@
 """List, read and write objects below a URL through obstore, with a bound for each request, and errors with a remedy.
 
-`publishing.state_backup` keeps a copy of the state with it. obstore is imported when a store is opened, and never in a
-process that forks, because its threads do not exist in the child. An error never shows what the server or obstore said,
-which may hold keys: only the status, and the code that the server gave.
+`checkpoints.bucket_mirror` reads checkpoints with it, `coordination.object_storage` keeps the state in it, and
+`publishing.state_backup` a copy. obstore is imported when a store is opened, and never in a process that forks, because
+its threads do not exist in the child. An error never shows what the server or obstore said, which may hold keys: only
+the status, and the code that the server gave.
 """
 
 import asyncio
@@ -13,6 +14,7 @@ import re
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Final, Literal, NamedTuple, TypeVar
 
@@ -36,10 +38,10 @@ _PARTS: Final = 4  # that are fetched at the same time
 _CHUNK_BYTES: Final = 1 << 20
 _RETRIES: Final = 2
 _FIRST_PAUSE_SECONDS: Final = 1.0
-_LONGEST_PAUSE_SECONDS: Final = 60.0
 _STATUS: Final = re.compile(r"status code: (\d{3})")
 _CODE: Final = re.compile(r"<Code>([A-Za-z0-9]{1,60})</Code>")
 _NAME: Final = re.compile(r'Path "([^"]{1,200})')
+_NO_BUCKET: Final = ("NoSuchBucket", "ContainerNotFound")
 _REFUSED: Final = (401, 403)
 _REPLACED: Final = 412
 
@@ -111,7 +113,7 @@ class ObjectStore:
     """Read the objects below a prefix of a bucket.
 
     After a failure that may pass, no request is made for a while, so that a busy server is not asked in vain: 1 s at
-    first, then ever longer, 60 s at most.
+    first, then ever longer, `longest_pause_seconds` at most.
     """
 
     scheme: str
@@ -119,15 +121,19 @@ class ObjectStore:
     prefix: str
     rules: ObjectStoreRules = ObjectStoreRules()
     clock: Clock = field(default_factory=SystemClock)
+    longest_pause_seconds: float = 60.0
     requests: int = 0  # that were made so far, without those of obstore for pages after the first
     _store: "Store | None" = None
     _failures: int = 0
     _pause_until: float = float("-inf")
     _paused_for: str = ""
 
-    def listing(self) -> list[StoredObject]:
-        """Return all objects. Raises `BucketError`, also if there are too many, or their listing has no end."""
-        return self._request(0, self._list)
+    def listing(self, folder: str = "") -> list[StoredObject]:
+        """Return all objects in a folder and below it; "" is the prefix itself.
+
+        Raises `BucketError`, also if there are too many, or their listing has no end.
+        """
+        return self._request(0, partial(self._list, folder))
 
     def read(self, key: str, etag: str, start: int, end: int) -> bytes:
         """Return a part of an object that still has the etag. Raises `BucketError`."""
@@ -156,18 +162,33 @@ class ObjectStore:
 
     def content(self, key: str, limit: int) -> bytes | None:
         """Return an object; None if it does not exist. Raises `BucketError`, also if it has more bytes than `limit`."""
+        found = self.beginning(key, limit + 1)
+        if found is not None and len(found[0]) > limit:
+            raise BucketError(errno.EFBIG, f"it has more than {limit} bytes", self._url(key))
+        return None if found is None else found[0]
+
+    def beginning(self, key: str, most: int) -> tuple[bytes, str] | None:
+        """Return the first `most` bytes of an object, and its etag; None if it does not exist. Raises `BucketError`.
+
+        No more is read, whatever the server says of its size.
+        """
         import obstore  # noqa: PLC0415 - as in `_list`
 
-        async def get() -> bytes | None:
+        async def get() -> tuple[bytes, str] | None:
             self.requests += 1
             async with asyncio.timeout(self.rules.bucket_timeout_seconds * (_RETRIES + 1)):
                 try:
                     answer = await obstore.get_async(self.open(), key)
-                except FileNotFoundError:
+                except FileNotFoundError as error:
+                    if any(code in str(error) for code in _NO_BUCKET):
+                        raise
                     return None
-                if answer.meta["size"] > limit:
-                    raise BucketError(errno.EFBIG, f"it has more than {limit} bytes", self._url(key))
-                return bytes(await answer.bytes_async())
+                data = bytearray()
+                async for chunk in answer.stream(min_chunk_size=min(most, _CHUNK_BYTES)):
+                    data += memoryview(chunk)[: most - len(data)]
+                    if len(data) == most:
+                        break
+                return bytes(data), _quoted(answer.meta["e_tag"])
 
         return self._request(1, get)
 
@@ -203,13 +224,20 @@ class ObjectStore:
 
         return self._request(2, put)
 
-    def put(self, key: str, data: bytes | Path) -> None:
-        """Write an object in place of the one that may exist, whole or not at all. Raises `BucketError`, `OSError`."""
+    def put(self, key: str, data: bytes | Path, *, instead_of: str = "") -> None:
+        """Write an object in place of the one that may exist, whole or not at all. Raises `BucketError`, `OSError`.
+
+        `instead_of`: an etag; an object with another one stays, and is an error with the errno `ESTALE`. Some servers
+        ignore it.
+        """
         import obstore  # noqa: PLC0415 - as in `_list`
 
         async def put() -> None:
             self.requests += 1
-            await obstore.put_async(self.open(), key, data)
+            if instead_of:
+                await obstore.put_async(self.open(), key, data, mode={"e_tag": instead_of})
+            else:
+                await obstore.put_async(self.open(), key, data)
 
         self._request(2, put)
 
@@ -224,12 +252,12 @@ class ObjectStore:
 
         self._request(3, delete)
 
-    async def _list(self) -> list[StoredObject]:
+    async def _list(self, folder: str) -> list[StoredObject]:
         import obstore  # noqa: PLC0415 - only where checkpoints lie in a bucket
 
         found, name_bytes = list[StoredObject](), 0
         async with asyncio.timeout(_LISTING_SECONDS):
-            async for chunk in obstore.list(self.open(), chunk_size=1000):
+            async for chunk in obstore.list(self.open(), folder or None, chunk_size=1000):
                 self.requests += 1
                 for entry in chunk:
                     key, etag = entry["path"], entry["e_tag"]
@@ -272,7 +300,7 @@ class ObjectStore:
         except Exception as error:  # noqa: BLE001 - obstore has its own tree of errors
             failure = self._explained(_first(error), action)
             if failure.errno == errno.ETIMEDOUT:
-                pause = min(_LONGEST_PAUSE_SECONDS, _FIRST_PAUSE_SECONDS * 2.0 ** min(self._failures, 10))
+                pause = min(self.longest_pause_seconds, _FIRST_PAUSE_SECONDS * 2.0 ** min(self._failures, 10))
                 self._failures += 1
                 self._pause_until, self._paused_for = now + pause, str(failure.strerror)
             raise failure from None
@@ -292,7 +320,8 @@ class ObjectStore:
             what = f"the object {name!a} has a name that is not a path: delete it, or use another folder"
             return BucketError(errno.EINVAL, what, where)
         if isinstance(error, FileNotFoundError) or status == 404:  # noqa: PLR2004 - not found
-            what = "the object is gone" if action else "there is no such bucket: check its name, and bucket_endpoint"
+            what = "there is no such bucket: check its name, and bucket_endpoint"
+            what = "the object is gone" if action and code[2:-1] not in _NO_BUCKET else what
             return BucketError(errno.ENOENT, what + code, where)
         if kind == "PreconditionError" or status == _REPLACED:
             return BucketError(errno.ESTALE, "the object was replaced", where)

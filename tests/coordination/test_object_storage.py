@@ -1,0 +1,121 @@
+"""A state directory in an object store keeps what one on a filesystem keeps: on real servers, and on bad ones."""
+
+import re
+import threading
+
+import pytest
+from object_servers import ObjectServer
+
+from sidecar.coordination.object_storage import ObjectStorage
+from sidecar.coordination.storage import MAX_RECORD_BYTES, PosixStorage
+from sidecar.errors import RecordError, SettingsError, StorageError
+from sidecar.system.object_store import ObjectStore, ObjectStoreRules
+
+RULES = ObjectStoreRules(bucket_timeout_seconds=5)
+SERVERS = (
+    pytest.param("moto_server"),
+    *(pytest.param(name, marks=pytest.mark.nightly) for name in ("localbucket", "azurite-blob")),
+)
+
+
+def opened(server, run="a", rules=RULES):
+    """Return the storage of a run, as another daemon would open it, too."""
+    scheme, _, bucket = server.url.partition("://")
+    store = ObjectStore(scheme=scheme, bucket=bucket, prefix=f"state/{run}" if run else "", rules=rules)
+    return ObjectStorage(store, f"{server.url}/state/{run}")
+
+
+@pytest.fixture(params=["posix", *(server for server in SERVERS if server.values != ("localbucket",))])
+def storage(request, tmp_path, use_bucket):
+    """The storage that `Storage` describes, of each kind; localbucket cannot delete."""
+    if request.param == "posix":
+        return PosixStorage(tmp_path / "state" / "a")
+    return opened(use_bucket(request.param))
+
+
+@pytest.mark.seconds
+def test_every_storage_keeps_the_same_promises(storage):
+    """Create once, replace, cut, list, compare before a change, remove: names with any character, content of any."""
+    assert (storage.read("run.json"), storage.names("plans"), storage.modified("plans")) == (None, [], {})
+    storage.create("plans/10", b"first")
+    storage.create("plans/10", b"second")
+    storage.create("plans/9", b"")
+    odd = "members/w%20ö@1+2,=:.json"
+    for content in (b"one", b"two"):
+        storage.replace(odd, content, survives_crash=True)
+    assert [storage.read(path) for path in ("plans/10", "plans/9", odd)] == [b"first", b"", b"two"]
+    assert [storage.read("plans/10", limit) for limit in (0, 3, 4, 5, 99)] == [b"f", b"firs", b"first", *[b"first"] * 2]
+    storage.create("plans-of-others/1", b"")
+    assert (storage.names("plans"), storage.names("members")) == (["10", "9"], [odd.partition("/")[2]])
+    storage.create("evaluations/a/plan-1/states.json", b"{}")
+    assert storage.names("evaluations") == ["a"]
+    times = storage.modified("plans")
+    assert (times.keys(), min(times.values()) > 1.7e9) == ({"9", "10"}, True)
+    storage.replace("plans/10", b"marker", instead_of=b"another")
+    assert storage.read("plans/10") == b"first"
+    storage.replace("plans/10", b"marker", instead_of=b"first")
+    assert storage.read("plans/10") == b"marker"
+    storage.remove("plans/10", holding=b"first")
+    assert storage.names("plans") == ["10", "9"]
+    storage.remove("plans/10", holding=b"marker")
+    for _ in range(2):
+        storage.remove("plans/9")
+    assert storage.names("plans") == []
+    storage.sync("plans")
+    storage.sweep("plans", 1e12)
+    for path in ("", "../x", "a//b", "a/./b", "a/", "a\0b"):
+        for use in (storage.read, lambda path: storage.create(path, b""), storage.remove):
+            with pytest.raises(RecordError, match=re.escape(f"{path!r} ")):
+                use(path)
+    with pytest.raises(RecordError, match=rf"plans/1\b.*{MAX_RECORD_BYTES}"):
+        storage.create("plans/1", bytes(MAX_RECORD_BYTES + 1))
+
+
+@pytest.mark.seconds
+@pytest.mark.parametrize("name", SERVERS)
+def test_of_daemons_that_create_at_once_one_decides(use_bucket, name):
+    """Each of 20 names is created by eight clients at the same moment, and all of them read the same."""
+    server = use_bucket(name)
+    assert opened(server).probe() is (name != "localbucket")  # which ignores a stale etag of a put
+    began, read = threading.Barrier(8), []
+
+    def decide(number):
+        mine = opened(server)
+        for plan in range(20):
+            began.wait()
+            mine.create(f"plans/{plan}", b"%d" % number)
+            read.append((plan, mine.read(f"plans/{plan}")))
+
+    threads = [threading.Thread(target=decide, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert (len(read), len(set(read))) == (160, 20)
+
+
+@pytest.mark.seconds
+def test_a_store_that_ignores_conditions_is_refused(use_bucket):
+    """Several daemons would decide the same plan: the message names what the store lacks, and nothing stays there."""
+    storage = opened(server := use_bucket("s3rver"))
+    with pytest.raises(SettingsError, match=r"s3://runs/state/a overwrote .*If-None-Match"):
+        storage.probe()
+    assert not opened(server, "").names("state")
+
+
+def test_a_server_in_trouble_is_an_error_of_storage(monkeypatch):
+    """An answer without end is cut, a missing bucket is no missing record, and a refusal names the right."""
+    with ObjectServer({"state/a/run.json": b"x" * 100}) as server:
+        for variable, value in server.environment.items():
+            monkeypatch.setenv(variable, value)
+        store = ObjectStore(scheme="s3", bucket="b", prefix="state/a", rules=RULES)
+        storage, answers = ObjectStorage(store, "s3://b/state/a", lambda: answers.append(1)), []
+        huge = {"Content-Length": str(1 << 40), "ETag": '"e"', "Last-Modified": "Fri, 02 Jan 2026 03:04:05 GMT"}
+        server.answer = lambda *_: (200, huge, b"y" * 200_000)
+        assert (storage.read("run.json", 64), answers) == (b"y" * 65, [1])
+        for status, code, sentence in ((404, "NoSuchBucket", "no such bucket"), (403, "AccessDenied", "s3:GetObject")):
+            server.answer = lambda *_, s=status, c=code: (s, {}, f"<Error><Code>{c}</Code></Error>".encode())
+            with pytest.raises(StorageError, match=rf"s3://b/state/a/run\.json: .*{sentence}"):
+                storage.read("run.json", 64)
+        server.answer = lambda *_: (404, {}, b"<Error><Code>NoSuchKey</Code></Error>")
+        assert storage.read("run.json", 64) is None
