@@ -141,7 +141,7 @@ def _slowdown() -> str:
     )
 
 
-def _measured(topic: str, column: str, *row: str | int) -> Callable[[], str]:
+def _measured(topic: str, column: str, *row: str | float) -> Callable[[], str]:
     """Return what gives a cell of the table that a benchmark wrote: in `column`, of the row that begins so."""
 
     def cell() -> str:
@@ -152,6 +152,9 @@ def _measured(topic: str, column: str, *row: str | int) -> Callable[[], str]:
 
     return cell
 
+
+_EQUAL: Final = ("false best", 1000, 0.9)
+_BETTER: Final = (1000, 0.9, "", 25)
 
 BLOCKS: Final[dict[str, Callable[[], str]]] = {
     "folders": _folders,
@@ -167,6 +170,14 @@ BLOCKS: Final[dict[str, Callable[[], str]]] = {
     "early-stop-flat": _measured("early_stop", "flat: evaluations", "100%", 5, "levelled off"),
     "early-stop-flat-before": _measured("early_stop", "flat: evaluations", "100%", 5, "patience alone"),
     "early-stop-sticky": _measured("early_stop", "slow: lost", "30%", 5, "levelled off"),
+    "looks-95-1000": _measured("many_looks", "usual", *_EQUAL, "100%"),
+    "looks-1000": _measured("many_looks", "many looks", *_EQUAL, "100%"),
+    "looks-95-1000-sticky": _measured("many_looks", "usual", *_EQUAL, "30%"),
+    "looks-1000-sticky": _measured("many_looks", "many looks", *_EQUAL, "30%"),
+    "looks-95-found": _measured("many_looks", "usual", "found", *_BETTER),
+    "looks-found": _measured("many_looks", "many looks", "found", *_BETTER),
+    "looks-95-once": _measured("many_looks", "usual", "at once", *_BETTER),
+    "looks-once": _measured("many_looks", "many looks", "at once", *_BETTER),
     "step-keys": _listed("checkpoints/formats/format.py", "STEP_KEYS"),
     "variables-of-the-job": _listed("daemon/workers/environment.py", "_OF_THE_JOB"),
 }

@@ -46,6 +46,7 @@ TOPICS = (
     "nodes",
     "soak",
     "early_stop",
+    "many_looks",
 )
 PREFACE = """# What was measured
 

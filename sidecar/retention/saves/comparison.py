@@ -11,25 +11,51 @@ first one that applies is used:
   improvement than finds one that is none.
 - `value`: the noise is unknown, and the better number is better.
 
+Each evaluation after the best one is one more look, and a look at the usual 95 % errs once in 40 times. So the interval
+is the longer the more looks there were: `confidence_after` gives its confidence.
+
 `saves.comparison_store` reads the values of examples, and decides once for all nodes.
 """
 
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
+from statistics import NormalDist
 from typing import Final
 
 from sidecar.coordination.totals import has_direction, number_of
+from sidecar.evaluation.intervals import Z, student_t
 from sidecar.protocol.records import SCHEMA, Result, Value
 from sidecar.system.plain_text import one_line
-
-Z: Final = 1.959963984540054
-"""The 97.5 % quantile of the standard normal distribution."""
 
 RULES: Final = ("paired", "intervals", "value")
 
 NOT_COMPARABLE: Final = "none"
 """The rule of two evaluations that cannot be compared."""
+
+CONFIDENCE: Final = 0.95
+"""The confidence of an interval that is looked at once."""
+
+_HALF: Final = 50
+"""The number of looks that share half of all errors."""
+
+_ERRORS: Final = 0.14
+"""The sum of the errors of all looks, as if no two could err together."""
+
+
+def confidence_after(looks: int) -> float:
+    """Return the confidence of the interval at a look, by its number from 1, at evaluations after the best one.
+
+    Look k calls an evaluation better that is not with a probability of 7 / ((k + 49) (k + 50)), which is half of what
+    the interval misses (alpha spending: K. K. G. Lan and D. L. DeMets, "Discrete sequential boundaries for clinical
+    trials", Biometrika 70 (1983) 659-663). All looks compare with the same best evaluation and share its noise. So at
+    least one of them errs with a probability of 4.9 %, in a run of any length whose checkpoints are equally good: that
+    is the probability that many treatments, compared with one control, exceed these limits (C. W. Dunnett, "A multiple
+    comparison procedure for comparing several treatments with a control", JASA 50 (1955) 1096-1121).
+    """
+    looks = max(looks, 1)
+    return 1 - 2 * _ERRORS * _HALF / ((looks + _HALF - 1) * (looks + _HALF))
+
 
 _ROUNDING: Final = 1e-6
 """The largest difference between a published number and the mean of saved values, relative to the number.
@@ -51,7 +77,8 @@ class Comparison:
     # Whether the newer evaluation is better by more than noise; with the rule `value`, whether it is better
     better: bool
     difference: float | None = None  # the newer number minus the older one; None if it is not finite
-    lower: float | None = None  # lower end of the 95 % interval of the difference; None with the rule `value`
+    confidence: float = CONFIDENCE  # of the interval of the difference: larger after more looks
+    lower: float | None = None  # lower end of that interval; None with the rule `value`
     upper: float | None = None  # upper end of that interval
     examples: int | None = None  # number of pairs, with the rule `paired`
     note: str = ""  # why the evaluations cannot be compared, or are not compared example by example; empty if they are
@@ -68,15 +95,21 @@ class Comparison:
         if self.lower is None or self.upper is None:
             return f"{by}(noise unknown)"
         ends = sorted((abs(self.lower), abs(self.upper))) if self.lower * self.upper > 0 else (self.lower, self.upper)
-        return f"{by}(95 % {ends[0]:.4g} to {ends[1]:.4g}, {self.rule})"
+        return f"{by}({_percent(self.confidence)} {ends[0]:.4g} to {ends[1]:.4g}, {self.rule})"
+
+
+def _percent(confidence: float) -> str:
+    """Return a confidence as text, rounded down: `95 %`, `99.09 %`."""
+    return f"{math.floor(confidence * 1e4) / 100:g} %"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Difference:
-    """Hold the difference of two numbers with its 95 % interval, None if it is unknown, and how it was found."""
+    """Hold the difference of two numbers with its interval, None if it is unknown, and how it was found."""
 
     rule: str
     number: float | None
+    confidence: float = CONFIDENCE
     lower: float | None = None
     upper: float | None = None
     examples: int | None = None
@@ -112,28 +145,35 @@ class Pairs:
         self.totals.append(math.fsum(differences))
         self.squares.append(math.fsum(difference * difference for difference in differences))
 
-    def difference(self) -> Difference | None:
+    def difference(self, confidence: float = CONFIDENCE) -> Difference | None:
         """Return the mean difference with its interval; None for fewer than two pairs.
 
         Values of 0 and 1, as of an accuracy: the interval of A. Agresti and Y. Min, "Simple improved confidence
         intervals for comparing matched proportions", Statistics in Medicine 24 (2005) 729-740. It adds half a pair to
         each of the four cells, because the plain interval is too short if few examples differ. Other values: the mean
-        of the differences ± z s / sqrt(n) (NIST/SEMATECH e-Handbook of Statistical Methods, sections 1.3.5.2 and
-        7.3.1.1, with z in place of t).
+        of the differences ± t s / sqrt(n) (NIST/SEMATECH e-Handbook of Statistical Methods, sections 1.3.5.2 and
+        7.3.1.1).
         """
         if self.count < 2:  # noqa: PLR2004 - the variance of one value is unknown
             return None
-        mean = math.fsum(self.totals) / self.count
+        mean, share = math.fsum(self.totals) / self.count, (1 + confidence) / 2
         if self.binary:
             count = self.count + 2
             middle = (self.larger - self.smaller) / count
             variance = (self.larger + self.smaller + 1) / count - middle**2
-            half = Z * math.sqrt(variance / count)
+            half = NormalDist().inv_cdf(share) * math.sqrt(variance / count)
         else:
             middle = mean
             variance = (math.fsum(self.squares) - mean * mean * self.count) / (self.count - 1)
-            half = Z * math.sqrt(max(variance, 0.0) / self.count)
-        return Difference(rule="paired", number=mean, lower=middle - half, upper=middle + half, examples=self.count)
+            half = student_t(self.count - 1, share) * math.sqrt(max(variance, 0.0) / self.count)
+        return Difference(
+            rule="paired",
+            number=mean,
+            confidence=confidence,
+            lower=middle - half,
+            upper=middle + half,
+            examples=self.count,
+        )
 
 
 def is_rounded(number: float, published: float, size: float) -> bool:
@@ -155,33 +195,34 @@ def published(paired: Difference, expected: Difference, size: float) -> Differen
     return replace(paired, number=expected.number, lower=paired.lower + shift, upper=paired.upper + shift)
 
 
-def compare_values(new: Value, old: Value) -> Difference:
-    """Return the difference of two numbers by their intervals, as that of two independent estimates.
+def compare_values(new: Value, old: Value, confidence: float = CONFIDENCE) -> Difference:
+    """Return the difference of two numbers by their 95 % intervals, as that of two independent estimates.
 
     The rule is MOVER, the method of variance estimates recovery, of G. Y. Zou and A. Donner, "Construction of
     confidence limits about effect measures: a general approach", Statistics in Medicine 27 (2008) 1693-1702. It
     recovers the variance of each estimate from the end of its own interval that matters, so it holds for intervals that
-    are not symmetric, such as Wilson's; for two proportions it is method 10 of R. G. Newcombe (1998). Without both
-    intervals the rule is `value`.
+    are not symmetric, such as Wilson's; for two proportions it is method 10 of R. G. Newcombe (1998). A larger
+    confidence makes it longer, as it would that of a normal distribution. Without both intervals the rule is `value`.
     """
     after, before = number_of(new), number_of(old)
     if not (math.isfinite(after) and math.isfinite(before)):
-        return _infinite(after, before)
+        return Difference(rule="value", number=_infinite(after, before), confidence=confidence)
     number = after - before
     if new.lower is None or new.upper is None or old.lower is None or old.upper is None:
-        return Difference(rule="value", number=number)
-    lower = number - math.hypot(after - new.lower, old.upper - before)
-    upper = number + math.hypot(new.upper - after, before - old.lower)
+        return Difference(rule="value", number=number, confidence=confidence)
+    longer = NormalDist().inv_cdf((1 + confidence) / 2) / Z
+    lower = number - longer * math.hypot(after - new.lower, old.upper - before)
+    upper = number + longer * math.hypot(new.upper - after, before - old.lower)
     if not (math.isfinite(lower) and math.isfinite(upper)):
-        return Difference(rule="value", number=number)
-    return Difference(rule="intervals", number=number, lower=lower, upper=upper)
+        return Difference(rule="value", number=number, confidence=confidence)
+    return Difference(rule="intervals", number=number, confidence=confidence, lower=lower, upper=upper)
 
 
-def _infinite(after: float, before: float) -> Difference:
-    """Return the difference of numbers of which one is infinite: only its sign is known."""
+def _infinite(after: float, before: float) -> float | None:
+    """Return the difference of numbers of which one is not finite: only its sign is known; None if not even that is."""
     if math.isnan(after) or math.isnan(before) or after == before:
-        return Difference(rule="value", number=None)
-    return Difference(rule="value", number=math.inf if after > before else -math.inf)
+        return None
+    return math.inf if after > before else -math.inf
 
 
 def comparison(run: str, metric: str, new: tuple[int, Value], old: tuple[int, Value], found: Difference) -> Comparison:
@@ -198,6 +239,7 @@ def comparison(run: str, metric: str, new: tuple[int, Value], old: tuple[int, Va
             found.rule != NOT_COMPARABLE and has_direction(new[1]) and goal == old[1].goal and found.is_better(goal)
         ),
         difference=found.number if finite else None,
+        confidence=found.confidence,
         lower=found.lower,
         upper=found.upper,
         examples=found.examples,

@@ -1,7 +1,8 @@
 """Compare two evaluations once for all nodes: the first comparison that is recorded holds, as long as it is possible.
 
 A record is `comparisons/<plan>-<other plan>-<metric>.json` in the run's state directory. Saved predictions are removed
-some time after an evaluation, so a comparison that is made later could have another result.
+some time after an evaluation, so a comparison that is made later could have another result. The number of looks is the
+number of plans between the two evaluations, so that each node knows it, whatever else it has compared.
 """
 
 import hashlib
@@ -24,6 +25,7 @@ from sidecar.retention.saves.comparison import (
     Pairs,
     compare_values,
     comparison,
+    confidence_after,
     contradiction,
     published,
     size_of,
@@ -57,7 +59,7 @@ class ComparisonStore:
         their results. Raises as `compare`.
         """
         (plan, after), (old_plan, before) = ((plan, self._number(plan, result)) for plan, result in (new, old))
-        difference = self._by_numbers(new[1], old[1], (after, before))
+        difference = self._by_numbers(new[1], old[1], (after, before), confidence_after(abs(plan - old_plan)))
         found = comparison(run, self.metric, (plan, after), (old_plan, before), difference)
         data = self.storage.read(self._path(plan, old_plan), SMALL.size) if difference.rule != NOT_COMPARABLE else None
         return _valid(data, found, (after, before)).better
@@ -77,7 +79,8 @@ class ComparisonStore:
     def _agreed(self, new: Closed, old: Closed) -> Comparison:
         """Return the recorded comparison, or record this node's own. An impossible record counts as none."""
         values = self._value(new), self._value(old)
-        difference = self._by_numbers(new.outcome.result, old.outcome.result, values)
+        confidence = confidence_after(abs(new.plan.plan - old.plan.plan))
+        difference = self._by_numbers(new.outcome.result, old.outcome.result, values, confidence)
         found = self._comparison(new, old, difference)
         if difference.rule == NOT_COMPARABLE:
             return found
@@ -91,12 +94,16 @@ class ComparisonStore:
             data = create_and_read(self.storage, path, dumps(own))
         return _valid(data, found, values)
 
-    def _by_numbers(self, new: Result | None, old: Result | None, values: tuple[Value, Value]) -> Difference:
+    def _by_numbers(
+        self, new: Result | None, old: Result | None, values: tuple[Value, Value], confidence: float
+    ) -> Difference:
         """Return the difference by the published numbers alone, or why there is none."""
         assert new is not None  # it has a number
         assert old is not None
         why = obstacle(new, old, _eval_set(new, self.metric))
-        return compare_values(*values) if why is None else Difference(rule=NOT_COMPARABLE, number=None, note=why)
+        if why is not None:
+            return Difference(rule=NOT_COMPARABLE, number=None, confidence=confidence, note=why)
+        return compare_values(*values, confidence)
 
     def _path(self, new: int, old: int) -> str:
         return f"comparisons/{new}-{old}-{hashlib.sha256(self.metric.encode()).hexdigest()[:12]}.json"
@@ -131,7 +138,7 @@ class ComparisonStore:
         pairs = Pairs()
         for start in range(0, len(newer), _PART):
             pairs.add(newer[start : start + _PART], older[start : start + _PART])
-        found = pairs.difference()
+        found = pairs.difference(expected.confidence)
         if found is None or (found := published(found, expected, size)) is None:
             raise UnusableError("the values of examples do not give the difference of the published numbers")
         return found

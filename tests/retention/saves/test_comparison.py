@@ -9,7 +9,15 @@ import pytest
 
 from sidecar.evaluation.intervals import wilson
 from sidecar.protocol.records import Value
-from sidecar.retention.saves.comparison import Comparison, Difference, Pairs, compare_values, comparison, contradiction
+from sidecar.retention.saves.comparison import (
+    Comparison,
+    Difference,
+    Pairs,
+    compare_values,
+    comparison,
+    confidence_after,
+    contradiction,
+)
 
 
 def value(number, bounds=(None, None), goal="max"):
@@ -43,19 +51,6 @@ def test_matched_proportions_are_compared_as_agresti_and_min_do():
     count, difference = 1602, 64 / 1602
     half = 1.959964 * math.sqrt((150.5 + 86.5) / count - difference**2) / math.sqrt(count)
     assert (found.lower, found.upper) == pytest.approx((difference - half, difference + half), abs=1e-6)
-
-
-def test_other_paired_values_are_compared_by_their_differences():
-    """As numpy computes mean and standard error."""
-    random_ = np.random.default_rng(1)
-    old = random_.normal(2, 1, 5000)
-    new = old - 0.05 + random_.normal(0, 0.1, 5000)
-    pairs = Pairs()
-    pairs.add(new.tolist(), old.tolist())
-    found, differences = pairs.difference(), new - old
-    half = 1.959964 * differences.std(ddof=1) / math.sqrt(5000)
-    assert (found.lower, found.upper) == pytest.approx((differences.mean() - half, differences.mean() + half), rel=1e-6)
-    assert found.is_better("min")
 
 
 @pytest.mark.parametrize(
@@ -156,3 +151,42 @@ def test_impossible_records_are_not_believed(lie):
     """Another user may write them: what contradicts the published numbers counts for nothing."""
     assert isinstance(lie, Comparison)
     assert contradiction(lie, EXPECTED, "max", 0.82) is not None
+
+
+def test_all_looks_together_err_in_at_most_5_percent():
+    """The differences from one control, of equal correlation, as Dunnett computes it: for any number of looks."""
+    scipy = pytest.importorskip("scipy.stats")
+    shared = np.linspace(-8, 8, 401)
+    density = scipy.norm.pdf(shared) * (shared[1] - shared[0])
+    limits = scipy.norm.ppf([(1 + confidence_after(look)) / 2 for look in range(1, 2001)])
+    none = sum(scipy.norm.logcdf(limit * math.sqrt(2) + shared) for limit in limits)
+    assert 0.045 < 1 - float((density * np.exp(none)).sum()) < 0.05
+
+
+def test_a_later_look_has_a_longer_interval():
+    """By each rule, and the record says of which confidence it is."""
+    pairs = Pairs()
+    pairs.add([0.1 * at for at in range(30)], [0.0] * 30)
+    for differences in (
+        [pairs.difference(confidence_after(look)) for look in (1, 2, 10)],
+        [compare_values(NEW, OLD, confidence_after(look)) for look in (1, 2, 10)],
+    ):
+        widths = [each.upper - each.lower for each in differences]
+        assert widths == sorted(widths)
+        assert [each.confidence for each in differences] == [confidence_after(look) for look in (1, 2, 10)]
+    (first, *_) = (comparison("r", "test/accuracy", (2, NEW), (1, OLD), each) for each in differences)
+    assert f"({math.floor(confidence_after(1) * 1e4) / 100:g} %" in first.describe()
+
+
+@pytest.mark.parametrize("count", [2, 5, 5000])
+def test_other_values_have_the_interval_of_students_t(count):
+    """As scipy computes it for the differences of the pairs."""
+    scipy = pytest.importorskip("scipy.stats")
+    random_ = np.random.default_rng(1)
+    old = random_.normal(2, 1, count)
+    new = old - 0.05 + random_.normal(0, 0.1, count)
+    pairs = Pairs()
+    pairs.add(new.tolist(), old.tolist())
+    found = pairs.difference(0.99)
+    expected = scipy.ttest_rel(new, old).confidence_interval(0.99)
+    assert (found.lower, found.upper) == pytest.approx((expected.low, expected.high), rel=1e-9)
