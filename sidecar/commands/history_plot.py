@@ -5,17 +5,19 @@ imported here alone.
 """
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from array import array
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice, pairwise
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from sidecar.commands.history_table import STAR, Metric
 from sidecar.coordination.journal_state import Entry
+from sidecar.coordination.key_set import PackedKey, pack, unpack
 from sidecar.coordination.totals import number_of
-from sidecar.protocol.records import Checkpoint, Key, Value, shown_step
+from sidecar.protocol.records import Checkpoint, Value
 from sidecar.publishing.stretches import with_breaks
-from sidecar.system.plain_text import listed, number, one_line, shortened
+from sidecar.system.plain_text import number, one_line, shortened
 
 PLOTS_SHOWN: Final = 6
 """The most plots of one command: more would scroll away."""
@@ -36,29 +38,80 @@ class Point:
     """Hold one value of a metric. `x` is its step, or its number in order if steps are unknown."""
 
     x: int
-    value: Value
-    where: str  # the step or the checkpoint, as people read it
+    number: float
+    ends: tuple[float, float] | None  # of its interval
     plan: int
     stretch: int = 0  # numbers of two stretches cannot be compared
 
-    @property
-    def number(self) -> float:
-        """Return the value as a float."""
-        return number_of(self.value)
+
+@dataclass(slots=True)
+class _Evaluations:
+    """Hold what the axis needs of all evaluations, in the order of the journal, in little memory."""
+
+    rows: dict[PackedKey, int] = field(default_factory=dict)  # the newest row of each checkpoint
+    plans: "array[int]" = field(default_factory=lambda: array("Q"))
+    steps: list[int | None] = field(default_factory=list)  # None: unknown
+
+    def add(self, checkpoint: Checkpoint, plan: int) -> int:
+        """Append an evaluation, and return its row."""
+        row, key = len(self.plans), pack(checkpoint.key)
+        self.rows.pop(key, None)
+        self.rows[key] = row
+        self.plans.append(plan)
+        self.steps.append(None if checkpoint.step_source == "order" else checkpoint.step)
+        return row
 
 
 @dataclass(slots=True)
+class _Numbers:
+    """Hold the numbers of one metric, in the order of the journal, in little memory."""
+
+    rows: "array[int]" = field(default_factory=lambda: array("Q"))  # of the evaluations that have one
+    stretches: "array[int]" = field(default_factory=lambda: array("Q"))
+    values: "array[float]" = field(default_factory=lambda: array("d"))
+    lower: "array[float]" = field(default_factory=lambda: array("d"))
+    upper: "array[float]" = field(default_factory=lambda: array("d"))
+
+    def add(self, row: int, value: Value, stretch: int) -> None:
+        """Append the number of an evaluation."""
+        self.rows.append(row)
+        self.stretches.append(stretch)
+        self.values.append(number_of(value))
+        self.lower.append(math.nan if value.lower is None else value.lower)
+        self.upper.append(math.nan if value.upper is None else value.upper)
+
+    def __iter__(self) -> Iterator[tuple[int, float, float, float, int]]:
+        """Yield the row of an evaluation, its number, the ends of the interval (nan for none), and the stretch."""
+        return zip(self.rows, self.values, self.lower, self.upper, self.stretches, strict=True)
+
+
+@dataclass(frozen=True, slots=True)
 class Series:
-    """Hold the points of one metric by rising `x`, and what `x` is."""
+    """Hold the numbers of one metric, and what `x` of its points is: the step, or the order."""
 
     metric: Metric
-    axis: str
-    points: list[Point] = field(default_factory=list)
+    axis: Literal["step", "order"]
+    evaluations: _Evaluations
+    numbers: _Numbers
 
-    @property
-    def drawable(self) -> list[Point]:
-        """Return the points that have a place on the plot."""
-        return [point for point in self.points if abs(point.number) <= _LARGEST]
+    def points(self) -> list[Point]:
+        """Return the newest number of each checkpoint by rising `x`. Points take far more memory than numbers."""
+        orders = {row: order for order, row in enumerate(self.evaluations.rows.values(), start=1)}
+        points = []
+        for row, value, lower, upper, stretch in self.numbers:
+            if row in orders:
+                step, plan = self.evaluations.steps[row], self.evaluations.plans[row]
+                x = step if self.axis == "step" and step is not None else orders[row]
+                ends = None if math.isnan(lower) and math.isnan(upper) else (lower, upper)
+                points.append(Point(x=x, number=value, ends=ends, plan=plan, stretch=stretch))
+        points.sort(key=lambda point: point.x)
+        return points
+
+    def where(self, point: Point) -> str:
+        """Return the step or the checkpoint of a point, as people read it."""
+        if self.axis == "step":
+            return f"step {point.x}"
+        return one_line(unpack(next(islice(self.evaluations.rows, point.x - 1, None)))[0])
 
 
 def plots(all_series: Sequence[Series], best: Mapping[Metric, int], *, width: int, colors: bool) -> Iterator[str]:
@@ -82,96 +135,82 @@ def plots(all_series: Sequence[Series], best: Mapping[Metric, int], *, width: in
         yield "no evaluation has numbers to plot"
 
 
-@dataclass(frozen=True, slots=True)
-class _Evaluation:
-    """Hold what is plotted of an evaluation: its values, each with the number of its stretch."""
-
-    checkpoint: Checkpoint
-    plan: int
-    values: tuple[tuple[Metric, Value, int], ...]
-
-
 def series_of(entries: Iterable[Entry]) -> list[Series]:
     """Return the series of each metric. Evaluations count in their order if the step of one is unknown.
 
-    If a checkpoint was evaluated again, its newest numbers count. Only the first `PLOTS_SHOWN` have points, so that a
+    If a checkpoint was evaluated again, its newest numbers count. Only the first `PLOTS_SHOWN` have numbers, so that a
     long history takes little memory.
     """
-    evaluations: dict[Key, _Evaluation] = {}
-    metrics, stretches = dict[Metric, None](), dict[str, int]()
+    evaluations, stretches = _Evaluations(), dict[str, int]()
+    metrics = dict[Metric, _Numbers]()
     for closed, broken in with_breaks(entries):
         checkpoint, result = closed.plan.checkpoint, closed.outcome.result
         assert checkpoint is not None
         assert result is not None
         for eval_set in result.examples:
             stretches[eval_set] = stretches.get(eval_set, 0) + (eval_set in broken)
-        metrics |= dict.fromkeys((eval_set, name) for eval_set, values in result.metrics.items() for name in values)
-        plotted = tuple(
-            ((eval_set, name), result.metrics[eval_set][name], stretches.get(eval_set, 0))
-            for eval_set, name in islice(metrics, PLOTS_SHOWN)
-            if name in result.metrics.get(eval_set, {})
-        )
-        evaluations.pop(checkpoint.key, None)
-        evaluations[checkpoint.key] = _Evaluation(checkpoint, closed.plan.plan, plotted)
-    steps = [each.checkpoint.step for each in evaluations.values() if each.checkpoint.step_source != "order"]
-    has_steps = len(steps) == len(evaluations) and None not in steps
-    found = {metric: Series(metric, "step" if has_steps else "order") for metric in metrics}
-    for order, each in enumerate(evaluations.values(), start=1):
-        step = each.checkpoint.step
-        x = step if has_steps and step is not None else order
-        where = f"step {shown_step(step, each.checkpoint.step_source)}" if has_steps else each.checkpoint.name
-        for metric, value, stretch in each.values:
-            found[metric].points.append(Point(x=x, value=value, where=where, plan=each.plan, stretch=stretch))
-    for series in found.values():
-        series.points.sort(key=lambda point: point.x)
-    return list(found.values())
+        row = evaluations.add(checkpoint, closed.plan.plan)
+        for eval_set, values in result.metrics.items():
+            for name in values:
+                if (eval_set, name) not in metrics:
+                    metrics[eval_set, name] = _Numbers()
+        for (eval_set, name), numbers in islice(metrics.items(), PLOTS_SHOWN):
+            if (value := result.metrics.get(eval_set, {}).get(name)) is not None:
+                numbers.add(row, value, stretches.get(eval_set, 0))
+    has_steps = all(evaluations.steps[row] is not None for row in evaluations.rows.values())
+    axis: Literal["step", "order"] = "step" if has_steps else "order"
+    return [Series(metric, axis, evaluations, numbers) for metric, numbers in metrics.items()]
 
 
 def _plot(series: Series, best: int | None, columns: int, *, colors: bool) -> Iterator[str]:
     """Yield the title, the canvas with its axes, and sentences about values without a place on it."""
-    eval_set, name = series.metric
-    marked = [point for point in series.drawable if point.plan == best]
-    at = f"  {STAR} best {number(marked[0].number)} at {one_line(marked[0].where)}" if marked else ""
+    (eval_set, name), points = series.metric, series.points()
+    drawable = [point for point in points if abs(point.number) <= _LARGEST]
+    marked = [point for point in drawable if point.plan == best]
+    at = f"  {STAR} best {number(marked[0].number)} at {series.where(marked[0])}" if marked else ""
     yield f"{one_line(f'{eval_set}/{name}')} over {series.axis}{at}"
-    if series.drawable:
-        yield from _canvas(series, marked, columns, colors=colors).splitlines()
-    changes = [after for before, after in pairwise(series.points) if after.stretch != before.stretch]
+    if drawable:
+        yield from _canvas(series.axis, points, drawable, marked, columns, colors=colors).splitlines()
+    changes = [after for before, after in pairwise(points) if after.stretch != before.stretch]
     if changes:
-        few = listed([one_line(point.where) for point in changes], _GAPS_NAMED)
+        few = _few(changes, series.where)
         yield f"data or task changed at {few}: numbers on both sides cannot be compared"
-    left_out = [point for point in series.points if abs(point.number) > _LARGEST or math.isnan(point.number)]
+    left_out = [point for point in points if abs(point.number) > _LARGEST or math.isnan(point.number)]
     if left_out:
-        few = listed([f"{number(point.value.number)} at {one_line(point.where)}" for point in left_out], _GAPS_NAMED)
+        few = _few(left_out, lambda point: f"{number(point.number)} at {series.where(point)}")
         yield f"gaps: {few}: not finite, or too large to draw"
     yield ""
 
 
-def _canvas(series: Series, marked: Sequence[Point], columns: int, *, colors: bool) -> str:
+def _few(points: Sequence[Point], words: Callable[[Point], str]) -> str:
+    """Return the words about the first points, and the number of the others."""
+    more = f" and {len(points) - _GAPS_NAMED} more" if len(points) > _GAPS_NAMED else ""
+    return ", ".join(map(words, points[:_GAPS_NAMED])) + more
+
+
+def _canvas(
+    axis: str, points: list[Point], drawable: list[Point], marked: Sequence[Point], columns: int, *, colors: bool
+) -> str:
     """Return the plot: a line through the values, dots at the ends of intervals, a star at the best value."""
     import plotille  # noqa: PLC0415 - no other command needs it
 
     figure: Any = plotille.Figure()
     figure.width, figure.height, figure.origin, figure.with_colors = columns, _HEIGHT, False, colors
-    figure.x_label, figure.y_label = series.axis, "value"
+    figure.x_label, figure.y_label = axis, "value"
     figure.y_ticks_fkt = lambda low, _: f"{number(low):>10}"
     figure.x_ticks_fkt = lambda low, _: f"{_tick(low):<9}"
     most = columns * _POINTS_PER_COLUMN
-    ends = [
-        (point.x, end)
-        for point in _thinned(series.drawable, most)
-        for end in (point.value.lower, point.value.upper)
-        if end is not None and abs(end) <= _LARGEST
-    ]
-    numbers = [point.number for point in series.drawable] + [end for _, end in ends]
+    ends = [(point.x, end) for point in _thinned(drawable, most) for end in point.ends or () if abs(end) <= _LARGEST]
+    numbers = [point.number for point in drawable] + [end for _, end in ends]
     if ends:
         figure.scatter(*zip(*ends, strict=True), lc="cyan")
-    for run in _without_gaps(series.points):
+    for run in _without_gaps(points):
         thinned = _thinned(run, most)
         figure.plot([point.x for point in thinned], [point.number for point in thinned], lc="green")
     for point in marked:
         figure.scatter([point.x], [point.number], marker=STAR, lc="yellow")
     (left, right), (low, high) = (
-        _limits([point.x for point in series.drawable], columns / 10),
+        _limits([point.x for point in drawable], columns / 10),
         _limits(numbers, _HEIGHT),
     )
     figure.set_x_limits(left, right)

@@ -31,7 +31,7 @@ from sidecar.errors import SettingsError, StorageError, VanishedError
 from sidecar.policy.node_identity import node_name
 from sidecar.policy.rules import PlanRules
 from sidecar.policy.settlements import settled_by_one_plan
-from sidecar.protocol.records import Key, Plan, Settlement
+from sidecar.protocol.records import Key, Plan, Settlement, folder_name
 from sidecar.protocol.states import OutcomeStatus, Verdict
 from sidecar.retention.exports.export_folder import names_in, opened_exports
 from sidecar.settings import Settings
@@ -43,6 +43,7 @@ from sidecar.system.plain_text import listed, printable
 _SHORTEST_PAUSE_SECONDS: Final = 0.005
 _DIGEST_CHARACTERS: Final = 12
 _NAMES_SHOWN: Final = 3
+_GIVEN_UP_SHOWN: Final = 20
 
 Report = Callable[[str], None]
 """Receive a sentence for the person at the terminal."""
@@ -185,10 +186,13 @@ def _lies_outside(typed: str, directory: Path) -> bool:
 class _Reader:
     """Read new records of the journal, and keep what a request needs of all of them.
 
-    `ends`: the newest end of each checkpoint, and its newest evaluation, in the order of the journal.
+    `exists`: whether a checkpoint exists. `ends`: the newest end of each checkpoint that the request may mean, and its
+    newest evaluation, in the order of the journal.
     """
 
     journal: Journal
+    request: Request
+    exists: Callable[[Key], bool]
     history: JournalState = field(default_factory=lambda: JournalState(log=EntryLog(keep=1)))
     ends: dict[tuple[Key, bool], _Ended] = field(default_factory=dict)
 
@@ -199,8 +203,17 @@ class _Reader:
                 if (ended := _end(entry)) is not None:
                     which = ended.key, ended.how == "evaluated"
                     self.ends.pop(which, None)
-                    self.ends[which] = ended
+                    if self._may_mean(ended):
+                        self.ends[which] = ended
         return self.history.open
+
+    def _may_mean(self, ended: _Ended) -> bool:
+        """Return whether the request may mean a checkpoint that ended so."""
+        if ended.key[0] in self.request.names:
+            return True
+        if ended.how == "evaluated":
+            return self.request.all_evaluated and self.exists(ended.key)
+        return self.request.all_failed and ended.how == Verdict.FAILED
 
 
 def requeue(
@@ -230,7 +243,12 @@ def requeue(
     run = read_run(storage)
     if run is None:
         raise SettingsError("there is no run here yet, so there is nothing to requeue: name another --checkpoint-dir")
-    reader, scan, until = _Reader(Journal(storage, run)), catalog.scan(), clock.now() + wait_seconds
+    scan, until = catalog.scan(), clock.now() + wait_seconds
+
+    def exists(key: Key) -> bool:
+        return key in scan.by_key or folder_name(key) in exported
+
+    reader = _Reader(Journal(storage, run), request, exists)
     reported = set[str]()
 
     def report_once(sentence: str) -> None:
@@ -331,11 +349,11 @@ class _Choice:
         """Return all evaluated checkpoints whose files exist, the oldest first, and report the others."""
         succeeded = self.history.verdicts.succeeded
         evaluated = [ended for ended in reversed([*self._ended(again=True)]) if ended.key in succeeded]
-        gone = [ended.key[0] for ended in evaluated if ended.key not in self.keys]
+        gone = sorted(key[0] for key in succeeded if key not in self.keys)
         if gone:
             names = listed(gone, _NAMES_SHOWN)
             self.report(f"not requeued, as their files are gone: {names}{_subfolder_hint(gone)}")
-        if not evaluated:
+        if not succeeded:
             self.report("no checkpoint was evaluated that is not waiting already: nothing to requeue")
         return {ended.key: ended for ended in evaluated if ended.key in self.keys}
 
@@ -370,7 +388,7 @@ class _Choice:
 
     def _nothing_to_requeue(self, name: str) -> str:
         """Return a sentence that explains why a checkpoint of this name cannot be requeued."""
-        given_up = ", ".join(sorted({ended.key[0] for ended in self._ended()})) or "none"
+        given_up = listed(sorted({key[0] for key in self.history.verdicts.without_result}), _GIVEN_UP_SHOWN) or "none"
         existing, succeeded = [key for key in self.keys if key[0] == name], self.history.verdicts.succeeded
         if not succeeded.isdisjoint(existing):
             return f"{name!r} was evaluated: to evaluate it again, type `{self.command(name)}`; given up: {given_up}"

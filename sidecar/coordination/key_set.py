@@ -15,7 +15,7 @@ _BYTES: Final = 32  # of a digest
 _FOLDER_DIGITS: Final = re.compile("[0-9a-f]{12}")  # at the end of the name of a folder
 _FOLDER_BYTES: Final = 6
 
-_Packed = bytes | Key  # a key whose digest is not one, or whose name is not UTF-8, stays as it is
+PackedKey = bytes | Key  # a key whose digest is not one, or whose name is not UTF-8, stays as it is
 
 
 class KeySet(MutableSet[Key]):
@@ -28,7 +28,7 @@ class KeySet(MutableSet[Key]):
     __slots__ = ("_count", "bit", "bits", "table")
 
     def __init__(self, keys: Iterable[Key] = (), *, beside: "KeySet | None" = None) -> None:
-        self.table: dict[_Packed, int] = {} if beside is None else beside.table
+        self.table: dict[PackedKey, int] = {} if beside is None else beside.table
         self.bits: list[int] = [] if beside is None else beside.bits
         self.bit: int = 1 << len(self.bits)
         self.bits.append(self.bit)
@@ -38,11 +38,11 @@ class KeySet(MutableSet[Key]):
 
     def __contains__(self, key: object) -> bool:
         """Return whether a key is in the set."""
-        return self.table.get(_pack(key), 0) & self.bit != 0
+        return self.table.get(pack(key), 0) & self.bit != 0
 
     def __iter__(self) -> Iterator[Key]:
         """Yield the keys, in no order."""
-        return map(_unpack, self._packed())
+        return map(unpack, self._packed())
 
     def __len__(self) -> int:
         """Return the number of keys."""
@@ -54,11 +54,11 @@ class KeySet(MutableSet[Key]):
 
     def add(self, value: Key) -> None:
         """Add a key."""
-        self._add(_pack(value))
+        self._add(pack(value))
 
     def discard(self, value: Key) -> None:
         """Remove a key if it is there."""
-        packed = _pack(value)
+        packed = pack(value)
         bits = self.table.get(packed, 0)
         if bits & self.bit:
             self._count -= 1
@@ -74,13 +74,13 @@ class KeySet(MutableSet[Key]):
                 found._add(packed)
         return found
 
-    def _add(self, packed: _Packed) -> None:
+    def _add(self, packed: PackedKey) -> None:
         bits = self.table.get(packed, 0)
         if not bits & self.bit:
             self._count += 1
             self.table[packed] = bits | self.bit
 
-    def _packed(self) -> Iterator[_Packed]:
+    def _packed(self) -> Iterator[PackedKey]:
         return (packed for packed, bits in self.table.items() if bits & self.bit)
 
     def in_folders(self, folders: Collection[str]) -> Iterator[Key]:
@@ -89,12 +89,13 @@ class KeySet(MutableSet[Key]):
         starts = {bytes.fromhex(end) for end in ends if _FOLDER_DIGITS.fullmatch(end)}
         for packed in self._packed():
             if (packed[:_FOLDER_BYTES] in starts) if isinstance(packed, bytes) else (packed[1][:12] in ends):
-                key = _unpack(packed)
+                key = unpack(packed)
                 if folder_name(key) in folders:
                     yield key
 
 
-def _pack(key: Any) -> _Packed:
+def pack(key: Any) -> PackedKey:
+    """Return a key in a third of its memory."""
     name: str
     digest: str
     name, digest = key
@@ -107,7 +108,8 @@ def _pack(key: Any) -> _Packed:
     return name, digest
 
 
-def _unpack(packed: _Packed) -> Key:
+def unpack(packed: PackedKey) -> Key:
+    """Return the key that `pack` returned as this."""
     if isinstance(packed, tuple):
         return packed
     return packed[_BYTES:].decode(), packed[:_BYTES].hex()

@@ -64,7 +64,7 @@ def test_a_curve_is_broken_where_numbers_stop_being_comparable(journal):
     assert text.splitlines()[0].endswith("★ best 0.6 at step 4")
     assert "data or task changed at step 3: numbers on both sides cannot be compared" in text
     (series,) = series_of(journal.history.entries)
-    assert [[point.x for point in run] for run in _without_gaps(series.points)] == [[1, 2], [3, 4]]
+    assert [[point.x for point in run] for run in _without_gaps(series.points())] == [[1, 2], [3, 4]]
 
 
 def test_what_is_not_finite_is_a_gap(journal):
@@ -97,7 +97,7 @@ def test_a_checkpoint_that_was_evaluated_again_is_one_point(journal):
     for accuracy in (0.25, 0.5):
         journal.evaluate("ckpt-5", 5, {"accuracy": measured(accuracy)})
     (series,) = series_of(journal.history.entries)
-    assert [point.number for point in series.points] == [0.5]
+    assert [point.number for point in series.points()] == [0.5]
 
 
 def test_many_metrics_are_not_all_plotted(journal):

@@ -38,9 +38,17 @@ def test_what_is_newest_costs_the_same_after_a_long_run(runs, command):
     assert long[1] < short[1] + MOST_MB
 
 
-@pytest.mark.parametrize("command", [("history",), ("history", "--json"), ("requeue", "--again", "--all", "--dry-run")])
+COMMANDS = [
+    ("history",),
+    ("history", "--json"),
+    ("history", "--plot"),
+    ("requeue", "--again", "--all", "--dry-run"),
+]
+
+
+@pytest.mark.parametrize("command", COMMANDS)
 def test_a_whole_history_is_not_held(runs, command):
-    """It is printed while it is read. A requeue remembers the end of each checkpoint."""
+    """It is printed while it is read. A plot holds plain numbers, and a requeue the checkpoints that it may mean."""
     short, long = (used(folder, *command) for folder in runs)
     assert long[1] < short[1] + MOST_MB
 
