@@ -3,15 +3,20 @@
 import fcntl
 import gc
 import json
+import locale
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
+import tempfile
+import time
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
+from logging import captureWarnings, getLogger
 from pathlib import Path
 
 import pytest
@@ -129,20 +134,51 @@ def new_place(tmp_path):
 
 
 @pytest.fixture(autouse=True)
-def _own_signals():
-    """A daemon that a test runs in this process answers signals from then on."""
-    kept = {each: signal.getsignal(each) for each in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)}
+def _own_handlers():
+    """A daemon that a test runs in this process answers signals, and a command configures the log, from then on."""
+    kept, root = {each: signal.getsignal(each) for each in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)}, getLogger()
+    handlers, level = root.handlers[:], root.level
     yield
     for each, handler in kept.items():
         signal.signal(each, handler)
-
-
-@pytest.fixture(autouse=True)
-def _unconfigured_log():
-    """A command that a test runs configures the log for the whole process."""
-    yield
+    root.handlers[:], root.level = handlers, level
+    captureWarnings(capture=False)
     if (structlog := sys.modules.get("structlog")) is not None:
         structlog.reset_defaults()
+
+
+def _process_state() -> dict[str, object]:
+    """What tests of other files depend on, without being told."""
+    names = {f"environment variable {name}": value for name, value in os.environ.items()}
+    modules = {f"module {name}": module for name, module in sys.modules.items() if not name.startswith("test")}
+    return (
+        modules
+        | names
+        | {
+            "current directory": os.getcwd(),  # noqa: PTH109 - as it is
+            "sys.argv": [*sys.argv],
+            "sys.path": [*sys.path],
+            "locale": locale.setlocale(locale.LC_ALL),
+            "time zone": time.tzname,
+            "folder of temporary files": tempfile.gettempdir(),
+            "timeout of sockets": socket.getdefaulttimeout(),
+        }
+    )
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _process_as_found():
+    """Fail the last test of a file after which the process is another: a test of another file would notice by chance.
+
+    New modules are no difference. A framework changes the process when it is imported.
+    """
+    before, frameworks = _process_state(), {"tensorflow", "torch"} & sys.modules.keys()
+    yield
+    after = _process_state()
+    changed = [name for name, value in before.items() if name not in after or after[name] != value]
+    changed += [name for name in after if name.startswith("environment") and name not in before]
+    if frameworks == {"tensorflow", "torch"} & sys.modules.keys():
+        assert not changed, f"this file leaves other {', '.join(changed)}"
 
 
 @pytest.fixture
@@ -151,10 +187,21 @@ def system_calls(monkeypatch):
     return SystemCalls(monkeypatch)
 
 
-@pytest.fixture
-def _unsynced(monkeypatch):
-    """Let `os.fsync` return at once, for tests of what has nothing to do with power failures."""
-    monkeypatch.setattr(os, "fsync", lambda _: None)
+@pytest.fixture(scope="session", autouse=True)
+def _unsynced(tmp_path_factory):
+    """Let `os.fsync` return at once on the disk of the temporary folders: in this process no test cuts the power.
+
+    Mounts whose `fsync` fails or waits, and processes that tests start, keep theirs.
+    """
+    device, sync = tmp_path_factory.getbasetemp().stat().st_dev, os.fsync
+
+    def fsync(file) -> None:
+        if os.fstat(file if isinstance(file, int) else file.fileno()).st_dev != device:
+            sync(file)
+
+    os.fsync = fsync
+    yield
+    os.fsync = sync
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ NAMES = {"ckpt-1.index", "ckpt-1.data-00000-of-00001", "manifest.json"}
 
 
 @pytest.fixture
-def node(tmp_path, _unsynced):
+def node(tmp_path):
     """A node that has exported the better one of two checkpoints; training deleted it."""
     node = Node(tmp_path, FakeClock(), exports=ExportRule(metric="test/accuracy", count=2))
     for step, number in ((1, 0.9), (2, 0.8)):

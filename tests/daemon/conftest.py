@@ -5,7 +5,7 @@ from fakes import FakeClock, Node, pass_time, save
 
 
 @pytest.fixture
-def clock(_unsynced):
+def clock():
     return FakeClock()
 
 

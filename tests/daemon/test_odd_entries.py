@@ -17,7 +17,7 @@ ODD = {
 
 
 @pytest.fixture
-def node(tmp_path, _unsynced):
+def node(tmp_path):
     node = Node(tmp_path, FakeClock())
     save(node.checkpoint_dir, 1)
     pass_time(15, node)

@@ -16,7 +16,7 @@ from sidecar.retention.saves.retention import CleanupRequest
 
 
 @pytest.fixture
-def node(tmp_path, _unsynced):
+def node(tmp_path):
     return Node(tmp_path, FakeClock())
 
 
@@ -214,7 +214,6 @@ def test_states_stay_when_weights_and_predictions_go(storage_thread):
     assert (outside / "precious").exists()
 
 
-@pytest.mark.usefixtures("_unsynced")
 def test_a_pin_is_always_possible_when_there_is_none(tmp_path):
     """A bound smaller than one checkpoint would otherwise end the run without a word."""
     node = Node(tmp_path, FakeClock(), pin_max_bytes=1)

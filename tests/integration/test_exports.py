@@ -16,7 +16,7 @@ RECORDED = Path(__file__).parents[1] / "checkpoints" / "recorded" / "kinds"
 
 
 @pytest.fixture
-def export(tmp_path, _unsynced):
+def export(tmp_path):
     """Let a daemon export what was recorded of a writer, and return a path to load: in the exports, or in a copy."""
 
     def export(kind: str, *, copy: bool) -> Path:

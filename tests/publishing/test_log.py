@@ -23,17 +23,6 @@ class Terminal(io.StringIO):
         return True
 
 
-@pytest.fixture(autouse=True)
-def _restore():
-    """Leave logging as it was found."""
-    root = logging.getLogger()
-    handlers, level = root.handlers[:], root.level
-    yield
-    root.handlers[:], root.level = handlers, level
-    logging.captureWarnings(capture=False)
-    structlog.reset_defaults()
-
-
 @pytest.fixture
 def stream():
     return io.StringIO()

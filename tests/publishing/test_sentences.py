@@ -1,7 +1,6 @@
 """Tell people in sentences what programs read as fields."""
 
 import io
-import logging
 import re
 
 import pytest
@@ -9,17 +8,6 @@ import structlog
 
 from sidecar.protocol.records import Value
 from sidecar.publishing import log
-
-
-@pytest.fixture(autouse=True)
-def _restore():
-    """Leave logging as it was found."""
-    root = logging.getLogger()
-    handlers, level = root.handlers[:], root.level
-    yield
-    root.handlers[:], root.level = handlers, level
-    logging.captureWarnings(capture=False)
-    structlog.reset_defaults()
 
 
 @pytest.fixture

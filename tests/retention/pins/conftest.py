@@ -97,7 +97,7 @@ class Looks:
 
 
 @pytest.fixture
-def looks(tmp_path, _unsynced):
+def looks(tmp_path):
     return Looks(tmp_path)
 
 

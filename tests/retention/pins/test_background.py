@@ -177,7 +177,6 @@ def test_turns_grow_while_a_thread_works_and_stand_while_it_hangs():
         assert time.monotonic() < end
 
 
-@pytest.mark.usefixtures("_unsynced")
 def test_what_a_dead_copier_left_is_in_nobodys_way(tmp_path):
     """Once it does not grow no room is kept for it; and it goes when nobody has touched it for long."""
     looks = Looks(tmp_path, pin_max_bytes=100_000)

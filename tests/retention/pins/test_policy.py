@@ -29,7 +29,6 @@ def test_a_pin_that_nobody_can_read_goes_by_its_name_when_that_is_settled(looks)
     assert looks.pinned() == ["ckpt-2", "ckpt-3", "ckpt-4"]
 
 
-@pytest.mark.usefixtures("_unsynced")
 def test_the_journal_says_what_a_pins_name_means(tmp_path):
     """It was evaluated and let go; what is left of its pin goes when that comes back, as storage may bring it."""
     node = Node(tmp_path, FakeClock())
@@ -44,7 +43,6 @@ def test_the_journal_says_what_a_pins_name_means(tmp_path):
     assert [each.exists() for each in left] == [False, True]
 
 
-@pytest.mark.usefixtures("_unsynced")
 @pytest.mark.skipif(os.geteuid() != 0, reason="a disk of its own needs root")
 def test_who_was_not_heard_of_for_long_lets_go_what_is_settled(tmp_path, system_calls):
     """No heartbeat could be written for several leases: such a node may not decide, but the journal has decided."""
@@ -75,7 +73,6 @@ def test_who_was_not_heard_of_for_long_lets_go_what_is_settled(tmp_path, system_
         assert outcomes(node.history) == [("succeeded", "ckpt-5"), ("succeeded", "ckpt-6")]
 
 
-@pytest.mark.usefixtures("_unsynced")
 @pytest.mark.skipif(os.geteuid() != 0, reason="a disk of its own needs root")
 def test_who_is_started_on_a_full_disk_lets_go_what_is_settled(tmp_path):
     """All nodes lost power, say: nobody else is there to make room, and training waits for it, too."""

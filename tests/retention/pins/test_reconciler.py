@@ -63,7 +63,6 @@ def test_news_tell_of_what_was_absent_for_a_while_and_then_is_gone(looks):
         shown.append(looks(seconds=400).reconciliation.scan)
 
 
-@pytest.mark.usefixtures("_unsynced")
 def test_a_pin_that_cannot_be_read_for_long_is_evaluated_when_it_can(tmp_path):
     """Training deleted all but the pin; the plans of others come and go meanwhile."""
     node = Node(tmp_path, FakeClock())
@@ -84,7 +83,6 @@ def test_a_pin_that_cannot_be_read_for_long_is_evaluated_when_it_can(tmp_path):
     assert ended["ckpt-6"] == ended["ckpt-7"] == "succeeded"
 
 
-@pytest.mark.usefixtures("_unsynced")
 def test_a_pin_that_cannot_be_read_does_not_block_all_others(tmp_path):
     """It takes all that pins may take, and stays: one that is wanted is held all the same, which is said."""
     looks = Looks(tmp_path, pin_max_bytes=1000)
