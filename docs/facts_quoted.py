@@ -167,7 +167,7 @@ QUOTED: Final[Mapping[str, Mapping[str, Callable[[], str]]]] = {
     },
     "docs/how-to/write-a-sink.md": {
         "{} times for the same result": _counted("publishing/sinks/delivery.py", "_MOST_PROGRAM_ERRORS", words=True),
-        "up to {} s": _counted("publishing/sinks/delivery.py", "_LAST_PAUSE_SECONDS"),
+        "up to {} s": _counted("publishing/sinks/delivery_thread.py", "_LAST_PAUSE_SECONDS"),
     },
     "docs/how-to/write-a-task.md": {
         "Up to {} numbers may be returned": _counted("evaluation/evaluate_functions.py", "MOST_NUMBERS")
@@ -257,14 +257,19 @@ def threads() -> set[str]:
     return {name for source in sources for name in _threads(ast.parse(source))}
 
 
+_MAKES_THREADS: Final = ("threading.Thread", "ThreadPoolExecutor", "super().__init__")  # the last of `DeliveryThread`
+
+
 def _threads(tree: ast.Module) -> Iterator[str]:
     for node in ast.walk(tree):
-        if isinstance(node, ast.Call) and ast.unparse(node.func) in {"threading.Thread", "ThreadPoolExecutor"}:
+        if isinstance(node, ast.Call) and ast.unparse(node.func) in _MAKES_THREADS:
             for keyword in node.keywords:
                 match keyword:
-                    case ast.keyword(arg="name" | "thread_name_prefix", value=ast.Constant(value=str(name))):
+                    case ast.keyword(arg="name" | "thread" | "thread_name_prefix", value=ast.Constant(value=str(name))):
                         yield name
-                    case ast.keyword(arg="name", value=ast.JoinedStr(values=[ast.Constant(value=str(name)), *_])):
+                    case ast.keyword(
+                        arg="name" | "thread", value=ast.JoinedStr(values=[ast.Constant(value=str(name)), *_])
+                    ):
                         yield name.strip()
 
 

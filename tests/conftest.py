@@ -148,8 +148,10 @@ def _own_handlers():
 
 
 def _process_state() -> dict[str, object]:
-    """What tests of other files depend on, without being told."""
-    names = {f"environment variable {name}": value for name, value in os.environ.items()}
+    """Return the state of this process on which tests of other files depend, without being told."""
+    names = {
+        f"environment variable {name}": value for name, value in os.environ.items() if name != "PYTEST_CURRENT_TEST"
+    }
     modules = {f"module {name}": module for name, module in sys.modules.items() if not name.startswith("test")}
     return (
         modules

@@ -22,7 +22,7 @@ from sidecar.policy.roles import RoleDecision
 from sidecar.publishing.evaluation_archive import ArchiveReader
 from sidecar.publishing.prometheus import Exporter
 from sidecar.publishing.publisher import Published, Publisher, failed_worker_log
-from sidecar.publishing.sinks.delivery import close
+from sidecar.publishing.sinks.delivery_thread import close
 from sidecar.publishing.status import Status
 from sidecar.settings import Settings
 from sidecar.system.bucket_folder import place_of

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final
 
 from sidecar.coordination.closed_plan import has_plan
 from sidecar.coordination.journal_state import Entry, JournalState
@@ -17,6 +17,7 @@ from sidecar.coordination.storage import Storage
 from sidecar.errors import SidecarError
 from sidecar.protocol.codec import dumps
 from sidecar.publishing.sinks.dead_letters import add_dead_letter
+from sidecar.publishing.sinks.delivery_thread import PAUSES, DeliveryThread
 from sidecar.publishing.sinks.journal_events import (
     Place,
     evaluations,
@@ -42,8 +43,6 @@ from sidecar.publishing.sinks.sink import (
 from sidecar.publishing.status import SinkStatus, Status
 from sidecar.system.event_log import EventLog
 
-_FIRST_PAUSE_SECONDS: Final = 1.0
-_LAST_PAUSE_SECONDS: Final = 60.0
 _MOST_PROGRAM_ERRORS: Final = 8
 """Attempts at one event that end in an error of a program, about two minutes, before it is refused for good."""
 
@@ -57,9 +56,6 @@ _PROGRAM_ERRORS: Final = (
     ValueError,
 )
 """Errors that a sink raises for a bug or for an event that it cannot handle, and for no receiver that is away."""
-
-_GIVE_UP_SECONDS: Final = 2.0  # for a sink to end what it was told to give up
-
 
 MOST: Final = 1000  # events in memory, a few megabytes; the journal is read once for so many
 
@@ -161,7 +157,7 @@ class _ProgramErrors:
         return f"{reason}; it is in {add_dead_letter(self.run_dir, sink, dumps(event), reason, time.time())}"
 
 
-class Delivery:
+class Delivery(DeliveryThread):
     """Deliver events to a sink. The daemon's loop calls `update`; `start` begins the thread, `close` ends it.
 
     Args:
@@ -170,7 +166,7 @@ class Delivery:
         run: Name of the run.
         log: The daemon's log.
         run_dir: The run's state directory, for events on which the program of the sink fails; None: they are not kept.
-        changed: Waits for news, and for the time of the next attempt. Its lock is reentrant.
+        changed: Of `DeliveryThread`, as `pauses`.
     """
 
     def __init__(
@@ -182,19 +178,17 @@ class Delivery:
         *,
         run_dir: Path | None = None,
         changed: threading.Condition | None = None,
+        pauses: tuple[float, float] = PAUSES,
     ) -> None:
-        self.sink, self._storage, self._run, self.log = sink, storage, run, log
+        super().__init__(sink.name, log, thread=f"sink {sink.name}", changed=changed, pauses=pauses)
+        self.sink, self._storage, self._run = sink, storage, run
         self._program_errors = _ProgramErrors(run_dir)
         self._events = sink if isinstance(sink, EventSink) else None
-        self._changed = changed or threading.Condition()
         self._known: _Known | None = None  # None: another node publishes
         self._done: _Known | None = None  # all of this was delivered
         self._delivered: Progress | None = None  # None: it must be read
         self._recorded: Progress | None = None  # the newest one that is in storage
         self._later = 0  # events that became known since the thread last looked, in its turn
-        self._closing = False
-        self._status = SinkStatus(name=sink.name)
-        self._thread = threading.Thread(target=self._work, name=f"sink {sink.name}", daemon=True)
 
     @property
     def _takes(self) -> frozenset[type]:
@@ -228,34 +222,15 @@ class Delivery:
                 self._note_later(before, self._known)
                 self._changed.notify_all()
 
-    def start(self) -> None:
-        """Start the thread."""
-        self._thread.start()
-
-    def close(self, seconds: float) -> None:
-        """Deliver what is known, for at most `seconds`, and end the thread."""
-        close([self], seconds)
-
-    def end(self) -> None:
-        """Let the thread end once it has delivered what is known."""
-        with self._changed:
-            self._closing = True
-            self._changed.notify_all()
-
-    def join(self, until: float) -> bool:
-        """Wait for the end of the thread until a time of the monotonic clock, and return whether it ended."""
-        if self._thread.is_alive():
-            self._thread.join(max(0.0, until - time.monotonic()))
-        return not self._thread.is_alive()
-
     def give_up(self) -> bool:
         """Break off the delivery that is under way, and return whether the sink can do that."""
         if self._events is not None:
             self._events.close()
         return self._events is not None
 
-    def _work(self) -> None:
-        pause = _FIRST_PAUSE_SECONDS
+    def work(self) -> None:
+        """Deliver until nothing is left after `end`. Runs in the thread."""
+        pause = self._pauses[0]
         while True:
             with self._changed:
                 self._changed.wait_for(lambda: self._closing or self._known not in (None, self._done))
@@ -272,11 +247,11 @@ class Delivery:
                     if self._closing:
                         return
                     self._changed.wait_for(lambda: self._closing or self._ends_now(known), pause)  # noqa: B023
-                pause = min(2 * pause, _LAST_PAUSE_SECONDS)
+                pause = min(2 * pause, self._pauses[1])
             else:
                 with self._changed:
                     self._done = known
-                pause = _FIRST_PAUSE_SECONDS
+                pause = self._pauses[0]
                 self._note_success()
 
     def _ends_now(self, known: _Known) -> bool:
@@ -409,18 +384,6 @@ class Delivery:
         with self._changed:
             self._status = replace(self._status, pending=count + self._later, oldest_pending=oldest)
 
-    def _note_failure(self, reason: str) -> None:
-        if reason != self._status.failing:  # a full disk may follow a receiver that is down
-            self.log.warning("sink_failed", sink=self.sink.name, reason=reason, pending=self._status.pending)
-        with self._changed:
-            self._status = replace(self._status, failing=reason)
-
-    def _note_success(self) -> None:
-        if self._status.failing is not None:
-            self.log.info("sink_recovered", sink=self.sink.name)
-        with self._changed:
-            self._status = replace(self._status, failing=None)
-
     def _note_damage(self, path: str, has_copy: bool) -> None:
         if has_copy:
             follows = "its copy is used, so the newest event may come twice"
@@ -435,28 +398,3 @@ class Delivery:
         self.log.warning("sink_refused", sink=self.sink.name, checkpoint=checkpoint, plan=event.plan, reason=reason)
         with self._changed:
             self._status = replace(self._status, refused=self._status.refused + 1)
-
-
-class Closing(Protocol):
-    """End a thread that delivers, as `Delivery` does."""
-
-    def end(self) -> None:
-        """Let the thread end once it has delivered what is known."""
-
-    def join(self, until: float) -> bool:
-        """Wait for the end of the thread until a time of the monotonic clock, and return whether it ended."""
-
-    def give_up(self) -> bool:
-        """Break off the delivery that is under way, and return whether that is possible."""
-
-
-def close(deliveries: Sequence[Closing], seconds: float) -> None:
-    """Deliver what is known, for at most `seconds` in all, and end the deliveries. One that hangs holds up no other."""
-    for delivery in deliveries:
-        delivery.end()
-    until = time.monotonic() + seconds
-    late = [delivery for delivery in deliveries if not delivery.join(until)]
-    given_up = [delivery for delivery in late if delivery.give_up()]
-    until = time.monotonic() + _GIVE_UP_SECONDS
-    for delivery in given_up:
-        delivery.join(until)

@@ -8,7 +8,6 @@ which were read before the journal was listed, after its records.
 
 import contextlib
 import stat
-import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
@@ -23,6 +22,7 @@ from sidecar.coordination.segments import Segments, is_marker
 from sidecar.coordination.storage import MAX_RECORD_BYTES, PosixStorage
 from sidecar.errors import StateUnavailableError
 from sidecar.protocol.codec import dumps
+from sidecar.publishing.sinks.delivery_thread import DeliveryThread
 from sidecar.publishing.sinks.journal_events import happened_at
 from sidecar.publishing.state_backup.ownership import (
     BEST_EXPORT,
@@ -49,8 +49,6 @@ from sidecar.system.object_store import ObjectStore
 NAME: Final = "state_backup"
 """The name of the backup among the sinks, in metrics, in `sidecar status` and in the log."""
 
-_FIRST_PAUSE_SECONDS: Final = 1.0
-_LAST_PAUSE_SECONDS: Final = 60.0
 _SETTLED_SECONDS: Final = 10.0  # after which a second pass finds views and saves that changed after a record
 _IDLE_SECONDS: Final = 300.0  # between two passes without a new record: exports are made later, and files deleted
 _VIEWS: Final = ("early_stop.json", "sinks", SNAPSHOT)  # replaced by others, so that they are compared by content
@@ -70,8 +68,8 @@ class _Session:
     views: dict[str, bytes] = field(default_factory=dict)
 
 
-class StateBackup:
-    """Send the state. The daemon's loop calls `update`; `start` begins the thread. Other methods are as of `Delivery`.
+class StateBackup(DeliveryThread):
+    """Send the state. The daemon's loop calls `update`; `start` begins the thread. A request cannot be broken off.
 
     Args:
         store: The backup's folder of this run.
@@ -84,17 +82,14 @@ class StateBackup:
     sink = None
 
     def __init__(self, store: ObjectStore, run_dir: Path, url: str, node: str, log: EventLog) -> None:
-        self._store, self._run_dir, self._url, self._node, self.log = store, run_dir, url, node, log
+        super().__init__(NAME, log, thread="state_backup")
+        self._store, self._run_dir, self._url, self._node = store, run_dir, url, node
         self._storage = PosixStorage(run_dir)
-        self._changed = threading.Condition()
         self._known: tuple[int, float | None] | None = None  # None: another node publishes
         self._done: int | None = None  # the count of entries that the backup has
         self._pass_at: float | None = None  # when the next pass is due without a change
         self._session: _Session | None = None  # only the thread uses it
         self._turn = 0
-        self._closing = False
-        self._status = SinkStatus(name=NAME)
-        self._thread = threading.Thread(target=self._work, name="state_backup", daemon=True)
 
     @property
     def status(self) -> SinkStatus | None:
@@ -124,28 +119,9 @@ class StateBackup:
                 self._note_behind()
             self._changed.notify_all()
 
-    def start(self) -> None:
-        """Start the thread."""
-        self._thread.start()
-
-    def end(self) -> None:
-        """Let the thread end after one more pass."""
-        with self._changed:
-            self._closing = True
-            self._changed.notify_all()
-
-    def join(self, until: float) -> bool:
-        """Wait for the end of the thread until a time of the monotonic clock, and return whether it ended."""
-        if self._thread.is_alive():
-            self._thread.join(max(0.0, until - time.monotonic()))
-        return not self._thread.is_alive()
-
-    def give_up(self) -> bool:
-        """Return that a request cannot be broken off: the thread ends with the process."""
-        return False
-
-    def _work(self) -> None:
-        pause = _FIRST_PAUSE_SECONDS
+    def work(self) -> None:
+        """Send until one more pass is over after `end`. Runs in the thread."""
+        pause = self._pauses[0]
         while True:
             with self._changed:
                 self._changed.wait_for(self._is_due, self._seconds_left())
@@ -159,19 +135,19 @@ class StateBackup:
             try:
                 self._send(turn, known[0])
             except (BackupReplacedError, BackupRefusedError) as error:
-                self._note_failure(error)
+                self._note_error(error)
                 return
             except Exception as error:  # noqa: BLE001 - the thread must go on, whatever is planted or full
-                self._note_failure(error)
+                self._note_error(error)
                 with self._changed:
                     if self._closing:
                         return
                     self._pass_at = time.monotonic()
                     self._changed.wait_for(lambda: self._closing, pause)
-                pause = min(2 * pause, _LAST_PAUSE_SECONDS)
+                pause = min(2 * pause, self._pauses[1])
             else:
-                pause = _FIRST_PAUSE_SECONDS
-                self._note_success(known)
+                pause = self._pauses[0]
+                self._note_pass(known)
                 if closing:
                     return
 
@@ -352,24 +328,19 @@ class StateBackup:
 
     # -- what people see -----------------------------------------------------------------------------------------------
 
-    def _note_failure(self, error: Exception) -> None:
-        reason = why(error)
-        if reason != self._status.failing:
-            self.log.warning("sink_failed", sink=NAME, reason=reason, pending=self._status.pending)
-        with self._changed:
-            self._status = replace(self._status, failing=reason)
-            self._note_behind()
-
-    def _note_success(self, known: tuple[int, float | None]) -> None:
-        if self._status.failing is not None:
-            self.log.info("sink_recovered", sink=NAME)
+    def _note_pass(self, known: tuple[int, float | None]) -> None:
+        self._note_success()
         with self._changed:
             if self._known is None:
                 return
             seconds = _IDLE_SECONDS if self._done == known[0] else _SETTLED_SECONDS
             self._pass_at = time.monotonic() + seconds
             self._done = known[0]
-            self._status = replace(self._status, failing=None)
+            self._note_behind()
+
+    def _note_error(self, error: Exception) -> None:
+        self._note_failure(why(error))
+        with self._changed:
             self._note_behind()
 
     def _note_behind(self) -> None:

@@ -18,6 +18,7 @@ from sidecar.publishing.sinks.journal_events import stored_entries
 from sidecar.publishing.sinks.sink import Evaluation
 
 PATIENCE_SECONDS = 60.0
+SHORT_PAUSES = (0.01, 0.5)
 
 
 class Notes:
@@ -61,8 +62,8 @@ def sink():
 def deliver(storage, log, sink, request):
     """Start a delivery as the daemon of a node does; `deliver(storage=…)` takes another storage."""
 
-    def start(storage=storage, run_dir=None, sink=sink, changed=None):
-        made = Delivery(sink, storage, "mnist", log, run_dir=run_dir, changed=changed)
+    def start(storage=storage, sink=sink, pauses=SHORT_PAUSES, **options):
+        made = Delivery(sink, storage, "mnist", log, pauses=pauses, **options)
         made.start()
         request.addfinalizer(lambda: made.close(PATIENCE_SECONDS))
         return made
@@ -86,20 +87,6 @@ def finish(delivery, history):
     """Tell a delivery of a history, wait until it has ended."""
     delivery.update(publishing(), history)
     delivery.close(PATIENCE_SECONDS)
-
-
-@pytest.fixture
-def long_pauses():
-    """A sink that failed is asked again as late as in a daemon."""
-
-
-@pytest.fixture(autouse=True)
-def _short_pauses(monkeypatch, request):
-    """A sink that failed is asked again soon."""
-    if "long_pauses" in request.fixturenames:
-        return
-    monkeypatch.setattr(delivery, "_FIRST_PAUSE_SECONDS", 0.01)
-    monkeypatch.setattr(delivery, "_LAST_PAUSE_SECONDS", 0.5)
 
 
 @pytest.fixture

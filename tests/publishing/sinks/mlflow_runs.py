@@ -7,6 +7,7 @@ import warnings
 import pytest
 from fakes import ListLog
 from mlflow_server import PROGRAMS, MlflowServer
+from publishing.sinks.conftest import SHORT_PAUSES
 
 from sidecar.coordination.run import open_run
 from sidecar.coordination.storage import PosixStorage
@@ -68,7 +69,7 @@ def sinks(server, place):
 
 def start(sink, place):
     """Deliver to a sink, as a daemon does; return the delivery."""
-    made = Delivery(sink, PosixStorage(place), "mnist", ListLog())
+    made = Delivery(sink, PosixStorage(place), "mnist", ListLog(), pauses=SHORT_PAUSES)
     made.start()
     return made
 

@@ -4,14 +4,13 @@ import json
 import threading
 from dataclasses import replace
 
-import pytest
 from journals import Journal
 from publishing.sinks.conftest import PATIENCE_SECONDS, finish, publishing, until
 from receivers import receiver
 
 from sidecar.coordination.journal_state import JournalState
 from sidecar.protocol.records import Value
-from sidecar.publishing.sinks import delivery as delivery_module
+from sidecar.publishing.sinks.delivery_thread import PAUSES
 from sidecar.publishing.sinks.remote_write import RemoteWrite
 from sidecar.publishing.sinks.sink import SinkRefusedError, SinkUnavailableError
 from sidecar.publishing.status import SinkStatus
@@ -60,13 +59,12 @@ def test_a_sink_that_is_away(deliver, sink, log):
     assert delivery.status == SinkStatus(name="notes")
 
 
-def test_pauses_between_tries_have_a_longest_one(deliver, sink, monkeypatch):
+def test_pauses_between_tries_have_a_longest_one(deliver, sink):
     """Else a sink that was away for a night would wait for another one."""
-    monkeypatch.setattr(delivery_module, "_LAST_PAUSE_SECONDS", 0.02)
     journal = Journal()
     journal.evaluate("ckpt-1", 100)
     sink.raises = [SinkUnavailableError("away") for _ in range(15)]  # doubled each time: 5 minutes
-    deliver().update(publishing(), journal.history)
+    deliver(pauses=(0.01, 0.02)).update(publishing(), journal.history)
     until(lambda: sink.plans == [1])
 
 
@@ -91,21 +89,16 @@ def test_a_sink_with_a_bug(deliver, sink, log):
     assert sink.plans == [1]
 
 
-@pytest.fixture
-def short_pauses(monkeypatch):
-    """Let a delivery wait hardly at all between its attempts."""
-    monkeypatch.setattr(delivery_module, "_FIRST_PAUSE_SECONDS", 0.001)
-    monkeypatch.setattr(delivery_module, "_LAST_PAUSE_SECONDS", 0.002)
+NO_PAUSES = (0.001, 0.002)
 
 
-@pytest.mark.usefixtures("short_pauses")
 def test_an_event_that_the_program_never_takes(deliver, sink, log, tmp_path):
     """After eight errors of the program the event is among the dead letters, and the next ones are delivered."""
     journal = Journal()
     journal.evaluate("ckpt-1", 100)
     journal.evaluate("ckpt-2", 200)
     sink.raises = [KeyError("other")] * 8
-    delivery = deliver(run_dir=tmp_path)
+    delivery = deliver(run_dir=tmp_path, pauses=NO_PAUSES)
     delivery.update(publishing(), journal.history)
     until(lambda: delivery.has_delivered)
     until(lambda: "sink_recovered" in log.names())
@@ -119,13 +112,12 @@ def test_an_event_that_the_program_never_takes(deliver, sink, log, tmp_path):
     assert sink.plans == [2]
 
 
-@pytest.mark.usefixtures("short_pauses")
 def test_a_receiver_that_is_away_costs_no_event(deliver, sink, tmp_path):
     """Sinks of others raise whatever their library does for it: they are asked as long as that lasts."""
     journal = Journal()
     journal.evaluate("ckpt-1", 100)
     sink.raises = [error for _ in range(7) for error in (ConnectionError("away"), RuntimeError("503"), KeyError("x"))]
-    delivery = deliver(run_dir=tmp_path)
+    delivery = deliver(run_dir=tmp_path, pauses=NO_PAUSES)
     delivery.update(publishing(), journal.history)
     until(lambda: delivery.has_delivered)
     assert (sink.plans, delivery.status.refused) == ([1], 0)
@@ -162,7 +154,6 @@ class Away(list):
         return 503
 
 
-@pytest.mark.usefixtures("long_pauses")
 def test_a_receiver_that_is_dead_for_an_hour(deliver, log, monkeypatch):
     """It is asked about once a minute, and gets all in the end. The log says twice what happened."""
     monkeypatch.setenv("no_proxy", "*")
@@ -171,7 +162,7 @@ def test_a_receiver_that_is_dead_for_an_hour(deliver, log, monkeypatch):
         journal.evaluate(f"ckpt-{step}", step, {"accuracy": Value(value=step / 20, hex=(step / 20).hex(), goal="max")})
     with receiver() as server:
         server.answers = Away(clock)
-        delivery = deliver(sink=RemoteWrite(server.url, PATIENCE_SECONDS), changed=clock)
+        delivery = deliver(sink=RemoteWrite(server.url, PATIENCE_SECONDS), changed=clock, pauses=PAUSES)
         delivery.update(publishing(), journal.history)
         until(lambda: "sink_recovered" in log.names())
     assert log.names() == ["sink_failed", "sink_recovered"]

@@ -11,7 +11,7 @@ import pytest
 from fakes import ListLog
 from installed_sinks import install
 from journals import Journal
-from publishing.sinks.conftest import until
+from publishing.sinks.conftest import SHORT_PAUSES, until
 from statuses import make_status
 
 from sidecar.coordination.storage import PosixStorage
@@ -97,7 +97,7 @@ def deliver(sink, place, log):
     """Start a delivery of one result, as a daemon does."""
     journal = Journal()
     journal.evaluate("ckpt-1", 100)
-    made = Delivery(sink, PosixStorage(place), "mnist", log)
+    made = Delivery(sink, PosixStorage(place), "mnist", log, pauses=SHORT_PAUSES)
     made.start()
     made.update(
         make_status(run="mnist", node="worker-0", state="ready", publisher=True, journal_read=True), journal.history

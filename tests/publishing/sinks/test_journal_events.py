@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from fakes import ListLog
 from journals import Journal, settlement, short_memories
-from publishing.sinks.conftest import until
+from publishing.sinks.conftest import SHORT_PAUSES, until
 from statuses import make_status
 
 from sidecar.coordination.journal import Journal as StoredJournal
@@ -17,11 +17,13 @@ from sidecar.coordination.run import open_run
 from sidecar.coordination.storage import PosixStorage
 from sidecar.errors import StorageError
 from sidecar.publishing.sinks import delivery as module
-from sidecar.publishing.sinks.delivery import Delivery, close
+from sidecar.publishing.sinks.delivery import Delivery
+from sidecar.publishing.sinks.delivery_thread import close
 from sidecar.publishing.sinks.sink import Evaluation, Failure, RunEnd, SinkRefusedError, SinkUnavailableError
 from sidecar.publishing.status import Ended
 
 PATIENCE_SECONDS = 60.0
+LONG_PAUSES = (PATIENCE_SECONDS, PATIENCE_SECONDS)
 
 
 class Recorder:
@@ -74,8 +76,8 @@ def sink():
 
 @pytest.fixture
 def deliver(storage, sink, request):
-    def start(sink=sink):
-        made = Delivery(sink, storage, "mnist", ListLog())
+    def start(sink=sink, pauses=SHORT_PAUSES):
+        made = Delivery(sink, storage, "mnist", ListLog(), pauses=pauses)
         made.start()
         request.addfinalizer(lambda: made.close(PATIENCE_SECONDS))
         return made
@@ -214,14 +216,13 @@ def test_a_run_without_any_checkpoint_ends_too(deliver, sink, run):
     assert sink.seen == [("RunEnd", 0)]
 
 
-def test_the_end_does_not_wait_for_a_long_pause(deliver, sink, run, monkeypatch):
+def test_the_end_does_not_wait_for_a_long_pause(deliver, sink, run):
     """A sink that was away is tried once more when the run ends."""
-    monkeypatch.setattr(module, "_FIRST_PAUSE_SECONDS", PATIENCE_SECONDS)
     journal = Journal(run)
     finish(deliver, journal)
     journal.evaluate("ckpt-1", 100)
     sink.raises = [SinkUnavailableError("away")]
-    made = deliver()
+    made = deliver(pauses=LONG_PAUSES)
     made.update(publishing(), journal.history)
     until(lambda: made.status.failing is not None)
     assert not made.has_delivered
@@ -331,6 +332,28 @@ def test_one_that_hangs_delays_only_itself(deliver, run):
     slow.closed.set()
 
 
+def test_one_that_hangs_leaves_the_others_their_time_to_end(deliver, run):
+    """All learn at once that the daemon ends, and all have until the same moment."""
+    slow, away, journal = Recorder(), Recorder(), Journal(run)
+    away.name = "away"
+    both = [deliver(slow, LONG_PAUSES), deliver(away, LONG_PAUSES)]
+    for each in both:
+        each.update(publishing(), journal.history)
+    until(lambda: all(each.has_delivered for each in both))
+    slow.hangs.set()
+    away.raises = [SinkUnavailableError("away")]
+    journal.evaluate("ckpt-1", 100)
+    for each in both:
+        each.update(publishing(), journal.history)
+    until(lambda: both[1].status.failing is not None)
+    began = time.monotonic()
+    close(both, 1.0)
+    assert time.monotonic() - began < PATIENCE_SECONDS / 2
+    assert away.seen == [("Evaluation", 1)]
+    assert not away.closed.is_set()
+    assert slow.closed.is_set()
+
+
 class Unsteady(PosixStorage):
     """Storage that does not answer while `away` is set."""
 
@@ -348,7 +371,7 @@ def test_the_first_start_is_when_the_daemon_began(sink, run, tmp_path, request):
     storage, journal = Unsteady(tmp_path), Journal(run)
     journal.evaluate("ckpt-1", 100)
     storage.away = True
-    made = Delivery(sink, storage, "mnist", ListLog())
+    made = Delivery(sink, storage, "mnist", ListLog(), pauses=SHORT_PAUSES)
     made.update(publishing(), journal.history)
     made.start()
     request.addfinalizer(lambda: made.close(PATIENCE_SECONDS))
@@ -514,29 +537,6 @@ def test_times_increase_over_an_event_that_was_refused(deliver, sink, run):
     assert refused[0].milliseconds < sink.got[0].milliseconds
 
 
-def test_one_that_hangs_leaves_the_others_their_time_to_end(deliver, run, monkeypatch):
-    """All learn at once that the daemon ends, and all have until the same moment."""
-    monkeypatch.setattr(module, "_FIRST_PAUSE_SECONDS", PATIENCE_SECONDS)  # before a thread reads it
-    slow, away, journal = Recorder(), Recorder(), Journal(run)
-    away.name = "away"
-    both = [deliver(slow), deliver(away)]
-    for each in both:
-        each.update(publishing(), journal.history)
-    until(lambda: all(each.has_delivered for each in both))
-    slow.hangs.set()
-    away.raises = [SinkUnavailableError("away")]
-    journal.evaluate("ckpt-1", 100)
-    for each in both:
-        each.update(publishing(), journal.history)
-    until(lambda: both[1].status.failing is not None)
-    began = time.monotonic()
-    close(both, 1.0)
-    assert time.monotonic() - began < PATIENCE_SECONDS / 2
-    assert away.seen == [("Evaluation", 1)]
-    assert not away.closed.is_set()
-    assert slow.closed.is_set()
-
-
 def test_an_event_is_not_repeated_while_its_progress_cannot_be_recorded(sink, three, tmp_path, request):
     """The disk is full for an hour: that is not a message a minute."""
     tries = []
@@ -548,7 +548,7 @@ def test_an_event_is_not_repeated_while_its_progress_cannot_be_recorded(sink, th
                 raise StorageError("full")
             super().replace(*given, **named)
 
-    made = Delivery(sink, Full(tmp_path), "mnist", ListLog())
+    made = Delivery(sink, Full(tmp_path), "mnist", ListLog(), pauses=SHORT_PAUSES)
     made.start()
     request.addfinalizer(lambda: made.close(PATIENCE_SECONDS))
     made.update(publishing(), three.history)

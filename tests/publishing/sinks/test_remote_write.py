@@ -11,6 +11,7 @@ import pytest
 from fakes import ListLog
 from journals import Journal
 from prometheus_server import PrometheusServer
+from publishing.sinks.conftest import SHORT_PAUSES
 from receivers import raw_server
 from statuses import make_status
 
@@ -48,7 +49,7 @@ def at(entries, begin, seconds):
 
 def deliver(storage, url, history):
     """Deliver a history as a daemon does that then ends; return what is still to be delivered."""
-    made = Delivery(RemoteWrite(url, TIMEOUT_SECONDS), storage, "mnist", ListLog())
+    made = Delivery(RemoteWrite(url, TIMEOUT_SECONDS), storage, "mnist", ListLog(), pauses=SHORT_PAUSES)
     made.start()
     made.update(make_status(run="mnist", state="ready", publisher=True, journal_read=True), history)
     made.close(PATIENCE_SECONDS)
@@ -94,7 +95,7 @@ def test_prometheus_is_killed_and_comes_back(server, tmp_path):
     for index in range(30):
         journal.evaluate(f"ckpt-{index}", index, {"loss": value(float(index))})
     history = at(journal.history.entries, begin, 1.0)
-    made = Delivery(RemoteWrite(server.receiver, TIMEOUT_SECONDS), storage, "mnist", ListLog())
+    made = Delivery(RemoteWrite(server.receiver, TIMEOUT_SECONDS), storage, "mnist", ListLog(), pauses=SHORT_PAUSES)
     made.start()
     publishing = make_status(run="mnist", state="ready", publisher=True, journal_read=True)
     made.update(publishing, at(journal.history.entries[:10], begin, 1.0))
