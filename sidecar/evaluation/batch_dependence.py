@@ -1,6 +1,6 @@
-"""Find numbers that depend on how examples are divided into batches: the first batch is evaluated whole and in halves.
+"""Find numbers that depend on how examples are divided into batches: some batches are evaluated whole and in parts.
 
-Three comparisons find them. The rows of predictions for the halves must be those for the whole batch, up to rounding.
+Three comparisons find them. The rows of predictions for the parts must be those for the whole batch, up to rounding.
 The states of a metric must add up, given the same predictions. So must the values of a loss. A mean of batch means, or
 a model that normalises by the batch, fails one of them.
 
@@ -11,17 +11,17 @@ all ranks, so findings are summed in a state of their own. Imports numpy, never 
 
 import json
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from sidecar.evaluation.data.batch_source import Division
+from sidecar.evaluation.data.batch_source import Batch, Division
 from sidecar.evaluation.data.shard import Shard
 from sidecar.evaluation.failures import EvaluationError
-from sidecar.evaluation.metrics.metric import EvalBatch, EvalSetInfo, Metric, MetricResult
+from sidecar.evaluation.metrics.metric import EvalBatch, EvalSetInfo, Metric, MetricResult, runs_code_of_users
 from sidecar.evaluation.states import ExactSum, NamedSums, PerExampleValues, SetStates, State, exact_sum
 from sidecar.evaluation.states.min_max import MinMax
 
@@ -47,11 +47,20 @@ TOLERANCE: Final = 1e-4
 """The largest difference by rounding between float32 values of a batch and of its halves, relative to the largest
 value."""
 
+_ENDS: Final = (5, 6)
+_SMALL: Final = 32
+"""Numbers of examples that are evaluated on their own, at the beginning and at the end of a batch; and that up to which
+the halves of a batch cost little."""
+
 _COARSE: Final = {"float16": 2.0**-10, "tfloat32": 2.0**-10, "bfloat16": 2.0**-7}  # distance of 1 to the next number
 _ROUNDINGS: Final = 4  # of a coarse type, one after the other
 _SHARED: Final = 1 / 16
 """The part of the tolerance that is relative to the largest value of all columns instead of the same column: a small
 column may be a difference of large numbers."""
+
+
+Divide = Callable[[Sequence[slice]], Sequence[tuple[Batch, int]]]
+"""A function that returns parts of a batch with their sizes, given their places; none if it cannot be divided."""
 
 
 class BatchDependence:
@@ -129,6 +138,17 @@ def halves_of(examples: int) -> tuple[slice, slice] | None:
     return (slice(0, middle), slice(middle, examples)) if middle else None
 
 
+def ends_of(examples: int) -> tuple[slice, slice] | None:
+    """Return the places of some examples at both ends of a batch; its halves if it is small, None for a single example.
+
+    Their numbers are odd and even, so that neighbours which depend on each other do not always stay together.
+    """
+    first, last = _ENDS
+    if examples <= _SMALL:
+        return halves_of(examples)
+    return slice(0, first), slice(examples - last, examples)
+
+
 def tolerance_for(types: Iterable[Any]) -> float:
     """Return the relative tolerance for values that were computed in the coarsest of these types, given by name."""
     return max([TOLERANCE, *(_ROUNDINGS * _COARSE[name] for name in map(_plain_name, types) if name in _COARSE)])
@@ -140,6 +160,18 @@ def have_alike_rows(whole: Sequence[NDArray[Any]], halves: Sequence[Sequence[NDA
         len(half) == len(whole) and all(one.shape[1:] == two.shape[1:] for one, two in zip(whole, half, strict=True))
         for half in halves
     ) and all(len(array) == sum(map(len, parts)) for array, *parts in zip(whole, *halves, strict=True))
+
+
+def rows_at(arrays: Sequence[NDArray[Any]], places: Sequence[slice], examples: int) -> list[NDArray[Any]] | None:
+    """Return the rows of arrays (n, …) at these places of a batch; None if their rows are not its examples.
+
+    The halves of a batch have all rows.
+    """
+    if places == halves_of(examples):
+        return list(arrays)
+    if any(len(array) != examples for array in arrays):
+        return None
+    return [np.concatenate([array[place] for place in places]) for array in arrays]
 
 
 def rows_differ(
@@ -161,15 +193,19 @@ def is_telling(arrays: Sequence[NDArray[Any]]) -> bool:
 def metric_depends_on_batches(metric: Metric, batch: EvalBatch) -> bool | None:
     """Return whether the states of a metric for a batch are not the sum of those for its halves.
 
-    The predictions are the same, so counts must be equal to the bit, and sums of floats up to rounding. None: the batch
-    cannot be divided, since its rows are not examples.
+    The predictions are the same, so counts must be equal to the bit, and sums of floats up to rounding. Metrics of this
+    package that take no function of a user's are known to add up. None: the batch cannot be divided, since its rows are
+    not examples.
     """
     examples = _examples_in(batch)
     halves = halves_of(examples)
     if halves is None:
         return False
-    if any(len(part) != examples for part in (batch.y, batch.predictions, batch.weights) if part is not None):
+    given = (part for part in (batch.y, batch.predictions, batch.weights) if part is not None)
+    if any(part.shape[:1] != (examples,) for part in given):
         return None
+    if not runs_code_of_users(metric):
+        return False
     whole = states_of(metric, batch)
     try:
         with warnings.catch_warnings(), np.errstate(all="ignore"):
@@ -194,6 +230,8 @@ def states_of(metric: Metric, *batches: EvalBatch) -> SetStates:
 
 def contents_of(metric: Metric, batch: EvalBatch) -> str:
     """Return the states of a metric for a batch as a text, to find metrics that keep something or draw at random."""
+    if not runs_code_of_users(metric):
+        return ""
     return json.dumps({name: state.to_json() for name, state in states_of(metric, batch).items()}, sort_keys=True)
 
 

@@ -1,12 +1,14 @@
 """Evaluate the first batches of a rank several times: what a user supplies must give the same numbers each time.
 
-The first batch is evaluated twice, and again after all others. A difference is refused. A rank that has few batches of
-a set evaluates its first one more often, so that what changes late is found with any number of workers. Batches 0, 1,
-2 and 4 of an eval set are also evaluated in halves, by the ranks that own them, so that all numbers of workers find the
-same. Of a set that divides itself, each rank has such batches. Imports numpy, never a framework.
+The first batch is evaluated again after all others, and its first example alone several times. A difference is refused.
+A rank that has few batches of a set evaluates its first one more often, so that what changes late is found with any
+number of workers. Parts of batches 0, 1, 2 and 4 of an eval set are also evaluated on their own, by the ranks that own
+them, so that all numbers of workers find the same. Of a set that divides itself, each rank has such batches. Imports
+numpy, never a framework.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 from numpy.typing import NDArray
@@ -19,19 +21,22 @@ from sidecar.evaluation.states import SetStates
 
 RequireEqual = Callable[[Sequence[NDArray[Any]], Sequence[NDArray[Any]], str], None]
 _DIVIDED: Final = (0, 1, 2, 4)
-"""Numbers of the batches that are evaluated in halves. The examples of a single batch may all be equally long."""
+"""Numbers of the batches that are evaluated in parts. The examples of a single batch may all be equally long."""
 
 _WHOLE_CALLS: Final = 8
 _CALLS: Final = 64
 """Limits of the batches that each rank gives to the model and the metrics, although it owns fewer of the set. Beyond
 the former the model gets single examples, which cost little."""
 
-Halves = Callable[[int], tuple[set[str], bool]]
-"""A function that evaluates the halves of a batch, given its number. It returns the names of what depends on the
-division, and whether the batch is telling: if not, the halves of a later evaluation are tried again."""
+_SINGLE_CALLS: Final = 12
+"""Number of calls with the first example alone, one after the other: a model that counts may change with each 10th."""
 
-Small = Callable[[], None]
-"""A function that calls the model with a small part of a batch. It may raise, if the model takes whole batches only."""
+Parts = Callable[[int], tuple[set[str], bool]]
+"""A function that evaluates parts of a batch, given its number. It returns the names of what depends on the division,
+and whether the batch is telling: if not, the parts of a later evaluation are tried again."""
+
+Single = Callable[[], BatchOutput]
+"""A function that calls the model with the first example alone. It may raise, if the model takes whole batches only."""
 
 
 class FirstBatch:
@@ -52,7 +57,7 @@ class FirstBatch:
         self.dependence = dependence
         self._require_equal, self._contents = require_equal, contents
         self._repeated: set[str] = set()  # eval sets whose first batch was evaluated several times
-        self._divided: set[tuple[str, int]] = set()  # batches that were evaluated in halves, by eval set and number
+        self._divided: set[tuple[str, int]] = set()  # batches that were evaluated in parts, by eval set and number
 
     def of(self, eval_set: str, batches: int, ranks: int) -> "FirstBatchOfSet":
         """Return the checks for one evaluation of an eval set by so many ranks.
@@ -70,11 +75,13 @@ class FirstBatch:
         """Remember that the first batch gave the same numbers each time."""
         self._repeated.add(eval_set)
 
-    def divide(self, eval_set: str, number: int, halves: Halves) -> None:
-        """Evaluate the halves of a batch, unless it was divided before and was telling."""
-        if (eval_set, number) in self._divided:
-            return
-        found, is_telling = halves(number)
+    def is_divided(self, eval_set: str, number: int) -> bool:
+        """Return whether parts of the batch have to be evaluated: it was not divided before, or was not telling."""
+        return number in _DIVIDED and (eval_set, number) not in self._divided
+
+    def divide(self, eval_set: str, number: int, parts: Parts) -> None:
+        """Evaluate parts of a batch."""
+        found, is_telling = parts(number)
         self.dependence.add(eval_set, found)
         if is_telling:
             self._divided.add((eval_set, number))
@@ -94,52 +101,85 @@ class FirstBatchOfSet:
     def __init__(self, known: FirstBatch, eval_set: str, batches: int, ranks: int) -> None:
         self._known, self._eval_set, self._batches, self._ranks = known, eval_set, batches, ranks
         self._seen = 0
-        self._kept: tuple[BatchOutput, Callable[[], BatchOutput], Mapping[str, str], Small] | None = None
+        self._kept: _Kept | None = None
+
+    def divides_next(self, number: int) -> bool:
+        """Return whether parts of the next batch will be evaluated. `number`: as in `see`."""
+        return self._known.is_divided(self._eval_set, max(number, self._seen))
 
     def see(
-        self, output: BatchOutput, number: int, *, again: Callable[[], BatchOutput], halves: Halves, small: Small
+        self,
+        output: BatchOutput,
+        number: int,
+        examples: int,
+        *,
+        again: Callable[[], BatchOutput],
+        parts: Parts,
+        single: Single,
     ) -> None:
         """Check the output of a batch if it is the first one of this rank, or one of those that are divided.
 
         Args:
             output: The output.
             number: Number of the batch in the eval set; 0 if it is unknown.
+            examples: Number of its examples.
             again: Evaluates the same batch.
-            halves: Evaluates its halves.
-            small: Calls the model with a small part of the batch.
+            parts: Evaluates parts of it.
+            single: Calls the model with its first example alone.
         """
-        number, self._seen = max(number, self._seen), self._seen + 1
+        is_divided, number = self.divides_next(number), max(number, self._seen)
+        self._seen += 1
+        if is_divided:  # first, while the step has what it kept of the batch
+            self._known.divide(self._eval_set, number, parts)
         if self._seen == 1 and not self._known.is_repeated(self._eval_set):
-            self._kept = output, again, self._known.contents(output), small
-            self._known.require_equal(output, again(), REPEATED)
-        if number in _DIVIDED:
-            self._known.divide(self._eval_set, number, halves)
+            kept = _Kept(output, self._known.contents(output), again, single, _tried(single), examples)
+            self._kept = kept
+            if kept.alone is None:
+                self._known.require_equal(output, again(), REPEATED)
+            else:
+                self._known.require_equal(kept.alone, single(), REPEATED)
 
     def finish(self, states: SetStates) -> None:
         """Check the first batch again after all others, and add to the states what depends on batches."""
         if self._kept is not None:
-            output, again, contents, small = self._kept
-            takes_small = True
-            for number in range(self._seen, min(self._batches or self._seen * self._ranks, _CALLS)):
-                if number < _WHOLE_CALLS:
-                    self._known.require_equal(output, again(), AFTER_OTHERS)
-                else:
-                    takes_small = takes_small and _succeeds(small)
-                _require_same_contents(contents, self._known.contents(output))
-            self._known.require_equal(output, again(), AFTER_OTHERS)
-            _require_same_contents(contents, self._known.contents(output))
+            self._repeat(self._kept)
             self._known.note_repeated(self._eval_set)
         self._known.dependence.add_to(states, self._eval_set)
 
+    def _repeat(self, kept: "_Kept") -> None:
+        known = self._known
+        for number in range(self._seen, min(self._batches or self._seen * self._ranks, _CALLS)):
+            if number < _WHOLE_CALLS:
+                known.require_equal(kept.output, kept.again(), AFTER_OTHERS)
+            elif kept.alone is not None:
+                known.require_equal(kept.alone, kept.single(), AFTER_OTHERS)
+            _require_same_contents(kept.contents, known.contents(kept.output))
+        known.require_equal(kept.output, kept.again(), AFTER_OTHERS)
+        _require_same_contents(kept.contents, known.contents(kept.output))
+        if kept.alone is not None:
+            for _ in range(min(_SINGLE_CALLS, kept.examples)):
+                known.require_equal(kept.alone, kept.single(), AFTER_OTHERS)
 
-def _succeeds(small: Small) -> bool:
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    """The first batch of a rank, while its others are evaluated."""
+
+    output: BatchOutput
+    contents: Mapping[str, str]  # the states of each metric for it
+    again: Callable[[], BatchOutput]
+    single: Single
+    alone: BatchOutput | None  # what the model computes for the first example; None if it takes whole batches only
+    examples: int
+
+
+def _tried(single: Single) -> BatchOutput | None:
     try:
-        small()
+        return single()
     except MemoryError:
         raise
     except Exception:  # noqa: BLE001 - a model may take batches of one size only
-        return False
-    return True
+        return None
 
 
 def _require_same_contents(before: Mapping[str, str], after: Mapping[str, str]) -> None:

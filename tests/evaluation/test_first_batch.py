@@ -37,6 +37,26 @@ def test_what_changes_after_some_batches_is_refused_with_any_number_of_workers(m
             evaluator.evaluate(lambda: None)
 
 
+@pytest.mark.parametrize("period", [2, 7, 10])
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+def test_what_changes_now_and_then_is_refused_with_any_number_of_workers(model_text, ranks, period):
+    """The first example alone is evaluated often enough, one time after the other."""
+    for rank in range(ranks):
+        calls = []
+
+        def now_and_then(_, x, calls=calls):
+            calls.append(0)
+            return x + (len(calls) % period == 0)
+
+        given = task(now_and_then, batch_size=16)
+        evaluator = PythonEvaluator.build(given, Shard(rank, ranks), cache_bytes=1 << 20)
+        evaluator.read(lambda: None)
+        evaluator.restore(str(model_text))()
+        evaluator.digest()
+        with pytest.raises(EvaluationError, match="gives different numbers"):
+            evaluator.evaluate(lambda: None)
+
+
 @pytest.mark.parametrize("ranks", [1, 2, 3])
 def test_what_changes_late_is_found_in_sets_that_divide_themselves(model_text, ranks):
     """Each worker takes the others to have as many batches as itself."""

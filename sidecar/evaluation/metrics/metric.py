@@ -6,7 +6,7 @@ Imports numpy, never a framework. Predictions arrive as numpy arrays, so one met
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from numpy.typing import NDArray
 
@@ -14,6 +14,8 @@ from sidecar.evaluation.data.shard import Shard
 from sidecar.evaluation.intervals import Interval
 from sidecar.evaluation.states import SetStates
 from sidecar.protocol.records import Goal, Value
+
+_PACKAGE: Final = __name__.rpartition(".")[0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +109,11 @@ class Metric(Protocol):
 
     def compute(self, states: SetStates) -> MetricResult:
         """Return the final numbers, from the states of all ranks."""
+
+
+def runs_code_of_users(metric: Metric) -> bool:
+    """Return whether a metric runs code of a user: it is of a class of their own, or it takes a function."""
+    return type(metric).__module__.rpartition(".")[0] != _PACKAGE or hasattr(metric, "_function")
 
 
 def value(number: float, goal: Goal, interval: Interval = (None, None)) -> Value:

@@ -24,9 +24,11 @@ from sidecar.evaluation.batch_dependence import (
     MODEL,
     UNTESTED,
     BatchDependence,
+    ends_of,
     halves_of,
     have_alike_rows,
     is_telling,
+    rows_at,
     rows_differ,
 )
 from sidecar.evaluation.data.array_source import ArraySource, finite_rows
@@ -231,9 +233,10 @@ class PythonEvaluator:
             place = reader.digest(batch) if first is None else number
             run_again = partial(self._draws.run, reader.name, place, partial(self._run, reader, batch))
             output = run_again()
-            halves = partial(self._find_dependence, reader, batch, output)
-            small = partial(self._call_with_one, batch)
-            first_batch.see(output, number, again=run_again, halves=halves, small=small)
+            examples = reader.examples_in(batch)
+            parts = partial(self._find_dependence, reader, batch, output)
+            single = partial(self._draws.run, reader.name, place, partial(self._run_first_example, batch))
+            first_batch.see(output, number, examples, again=run_again, parts=parts, single=single)
             return output
 
         evaluated = evaluate_set(
@@ -268,36 +271,44 @@ class PythonEvaluator:
         with naming_weights(self._weights_remedy):
             return self._measurement.arrays(y, predictions, weights, examples)
 
-    def _call_with_one(self, batch: Batch) -> None:
+    def _run_first_example(self, batch: Batch) -> BatchOutput:
         """Let the model predict for the first example of a batch alone."""
-        self._predictions(map_leaves(lambda array: array[:1], batch), 1)
+        predictions = self._predictions(map_leaves(lambda array: array[:1], batch), 1)
+        return BatchOutput(list(leaves(predictions)), [], {})
 
     def _find_dependence(
         self, reader: EvalSetReader, batch: Batch, output: BatchOutput, _: int
     ) -> tuple[set[str], bool]:
-        """Return what depends on the division of a batch into halves, and whether its predictions are telling."""
-        places = halves_of(examples := reader.examples_in(batch))
+        """Return what depends on the division of a batch, and whether its predictions are telling."""
+        halves, ends = halves_of(examples := reader.examples_in(batch)), ends_of(examples)
         predictions = self._measurement.predictions(output.arrays)
         is_known = is_telling(predictions)
-        if places is None:
+        if halves is None or ends is None:
             return set(), is_known
         found = self._measurement.depending(output.arrays)
-        if self._draws.is_drawn(reader.name):  # halves draw other numbers
+        if self._draws.is_drawn(reader.name):  # parts draw other numbers
             return found, is_known
         try:
-            halves = []
-            for place in places:
-                half = map_leaves(lambda array, place=place: read_only(array[place]), batch)
-                size = len(range(examples)[place])
-                halves.append(self._arrays(half, self._predictions(half, size), size))
+            of_ends = self._arrays_of_parts(batch, examples, ends)
+            rows = [self._measurement.predictions(arrays) for arrays in of_ends]
+            compared = rows_at(predictions, ends, examples)
+            if compared is not None and have_alike_rows(compared, rows):
+                return found | ({MODEL} if rows_differ(compared, rows) else set()), is_known
+            of_halves = of_ends if ends == halves else self._arrays_of_parts(batch, examples, halves)
         except MemoryError:
             raise
         except Exception:  # noqa: BLE001 - a model may take batches of one size only
             return found | {UNTESTED}, is_known
-        of_halves = [self._measurement.predictions(half) for half in halves]
-        if not have_alike_rows(predictions, of_halves):
-            return found | self._measurement.differing(output.arrays, halves), is_known
-        return found | ({MODEL} if rows_differ(predictions, of_halves) else set()), is_known
+        return found | self._measurement.differing(output.arrays, of_halves), is_known
+
+    def _arrays_of_parts(self, batch: Batch, examples: int, places: Sequence[slice]) -> list[list[NDArray[Any]]]:
+        """Return what metrics need of parts of a batch, predicted on their own."""
+        arrays = []
+        for place in places:
+            part = map_leaves(lambda array, place=place: read_only(array[place]), batch)
+            size = len(range(examples)[place])
+            arrays.append(self._arrays(part, self._predictions(part, size), size))
+        return arrays
 
     def _add(self, states: SetStates, arrays: list[list[NDArray[Any]]], firsts: Sequence[int | None]) -> None:
         with naming_weights(self._weights_remedy):

@@ -162,11 +162,21 @@ class CompiledMeasurement:
             if metric.depends_on_batches(whole[name], [half[name] for half in halves], self.tolerance)
         }
 
+    def suspected(self, whole: Any, halves: Sequence[Any]) -> set[str]:
+        """Return the names of all metrics: `dependent` compares their changes."""
+        del whole, halves
+        return set(self._metrics)
+
     def dependent_given_predictions(
-        self, whole: Batch, halves: Sequence[Batch], predictions: Any, of_halves: Sequence[Any] = ()
+        self,
+        whole: Batch,
+        halves: Sequence[Batch],
+        predictions: Any,
+        of_halves: Sequence[Any] = (),
+        suspected: Container[str] | None = None,
     ) -> set[str]:
         """Return nothing: the step predicts by itself."""
-        del whole, halves, predictions, of_halves
+        del whole, halves, predictions, of_halves, suspected
         return set()
 
     def contents(self, outputs: Any) -> list[str]:

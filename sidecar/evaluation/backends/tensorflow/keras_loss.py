@@ -2,7 +2,7 @@
 
 import copy
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -67,10 +67,16 @@ class KerasLoss:
                 loss.step(pick(y, output), pick(predictions, output), pick_weights(weights, output), size)["losses"]
                 for (y, predictions, weights), size in zip((whole, *halves), (sum(sizes), *sizes), strict=True)
             )
-            parts = [array_of(losses).ravel() for losses in of_halves]
-            if loss.is_of_batches or not is_near(array_of(of_whole).ravel(), np.concatenate(parts)):
+            if loss.is_of_batches or _differ(of_whole, of_halves):
                 return True
         return False
+
+    def differ(self, whole: Mapping[str, Any], halves: Sequence[Mapping[str, Any]]) -> bool:
+        """Return whether what `step` returned for a batch differs from what it returned for its halves."""
+        return self.is_of_batches or any(
+            _differ(whole[_state(output)]["losses"], [half[_state(output)]["losses"] for half in halves])
+            for output in self._outputs
+        )
 
     def step(self, y: Any, predictions: Any, weights: Any, examples: Any) -> dict[str, Any]:
         """Compute within the traced step the single losses of a batch by output, and the losses that the model adds.
@@ -243,6 +249,11 @@ class _OutputLoss:
 def _state(output: Output) -> str:
     """Return the prefix of the state names of an output."""
     return "all" if output is None else f"of {output}"
+
+
+def _differ(of_whole: Any, of_halves: Sequence[Any]) -> bool:
+    parts = [array_of(losses).ravel() for losses in of_halves]
+    return not is_near(array_of(of_whole).ravel(), np.concatenate(parts))
 
 
 def _single_losses(loss: Any) -> Callable[[Any, Any, Any], Any]:

@@ -108,13 +108,24 @@ class Measurement(Protocol):
     def dependent(self, whole: Changes, halves: Sequence[Changes]) -> set[str]:
         """Return the names of those `stateful_metrics` whose changes by the halves of a batch are not its own."""
 
+    def suspected(self, whole: Any, halves: Sequence[Any]) -> set[str]:
+        """Return the names of what may depend on the division of a batch, given the outputs of `step` as arrays.
+
+        Sums of the halves that are those of the whole prove the contrary; others may be due to rounded predictions.
+        """
+
     def dependent_given_predictions(
-        self, whole: Batch, halves: Sequence[Batch], predictions: Any, of_halves: Sequence[Any] = ()
+        self,
+        whole: Batch,
+        halves: Sequence[Batch],
+        predictions: Any,
+        of_halves: Sequence[Any] = (),
+        suspected: Container[str] | None = None,
     ) -> set[str]:
         """Return the names of metrics that depend on the division of a batch, if its predictions do not.
 
         `predictions`: the predictions for the batch. `of_halves`: those for the halves, if they are known; they are
-        used where rows are not examples.
+        used where rows are not examples. `suspected`: the names that come into question; `None` for all.
         """
 
     def contents(self, outputs: Any) -> list[str]:
@@ -246,10 +257,29 @@ class ChosenMeasurement:
         del whole, halves
         return set()
 
+    def suspected(self, whole: Any, halves: Sequence[Any]) -> set[str]:
+        """Return the names of metrics and loss whose outputs for halves are not those for the whole batch."""
+        changes, loss, *_ = whole
+        found = {
+            name
+            for name, (_, metric) in self._traced.items()
+            if metric.differ(changes[name], [half[0][name] for half in halves])
+        }
+        if self._loss is not None and self._loss.differ(loss, [half[1] for half in halves]):
+            found.add(_LOSS)
+        return found | self._neutral.keys()
+
     def dependent_given_predictions(
-        self, whole: Batch, halves: Sequence[Batch], predictions: Any, of_halves: Sequence[Any] = ()
+        self,
+        whole: Batch,
+        halves: Sequence[Batch],
+        predictions: Any,
+        of_halves: Sequence[Any] = (),
+        suspected: Container[str] | None = None,
     ) -> set[str]:
         """Return the names of metrics and loss whose states for a batch are not the sum of those for its halves."""
+        names = [*self._traced, *self._neutral, _LOSS]
+        among = {name for name in names if suspected is None or name in suspected}
         _, y, weights = with_labels(whole)
         sizes = [examples_in(half) for half in halves]
         if have_same_rows((y, predictions)):
@@ -264,11 +294,16 @@ class ChosenMeasurement:
         found = {
             name
             for name, (output, metric) in self._traced.items()
-            if metric.depends_on_batches(
+            if name in among
+            and metric.depends_on_batches(
                 _of_output(output, y, predictions, weights), [_of_output(output, *part) for part in parts]
             )
         }
-        if self._loss is not None and self._loss.depends_on_batches((y, predictions, weights), parts, sizes):
+        if (
+            self._loss is not None
+            and _LOSS in among
+            and self._loss.depends_on_batches((y, predictions, weights), parts, sizes)
+        ):
             found.add(_LOSS)
         inputs, *of_parts = (
             tf.nest.map_structure(array_of, self._neutral_inputs(*part)) for part in ((y, predictions, weights), *parts)

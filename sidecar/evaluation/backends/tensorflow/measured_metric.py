@@ -65,9 +65,13 @@ class MeasuredMetric:
     def depends_on_batches(self, whole: tuple[Any, Any, Any], halves: Sequence[tuple[Any, Any, Any]]) -> bool:
         """Return whether the metric for a batch (y, predictions, weights) differs from the sum of its halves."""
         of_whole, *of_halves = (tf.nest.map_structure(array_of, self.step(*part)) for part in (whole, *halves))
+        return self.differ(of_whole, of_halves)
+
+    def differ(self, of_whole: Any, of_halves: Sequence[Any]) -> bool:
+        """Return whether what `step` returned for a batch differs from what it returned for its halves."""
         if self._function is None:
             return self._metric.depends_on_batches(of_whole, of_halves, self.tolerance)
-        return not is_near(of_whole.ravel(), joined(of_halves), self.tolerance)
+        return not is_near(of_whole.ravel(), joined(list(of_halves)), self.tolerance)
 
     @property
     def metric(self) -> Any:

@@ -3,8 +3,8 @@
 A number may be added up over batches and workers only if three things hold, and a step of one's own, a loss or a metric
 may break each of them:
 
-- A batch gives the same numbers again: at once, and after all other batches. Otherwise something is drawn at random or
-  kept.
+- A batch gives the same numbers again, after all other batches, and its first example alone at once. Otherwise
+  something is drawn at random or kept.
 - States add up, to the end of the set (`replay`).
 - The numbers do not depend on how examples are divided into batches. Batches 0, 1, 2 and 4 of the set are evaluated
   whole and in halves by the ranks that own them, so the findings are the same for any number of ranks. A finding
@@ -18,7 +18,13 @@ from typing import Any, Final
 import numpy as np
 
 from sidecar.evaluation.backends.tensorflow.data import examples_in
-from sidecar.evaluation.backends.tensorflow.mergeability import SIZE_ERRORS, divided, without_padding
+from sidecar.evaluation.backends.tensorflow.mergeability import (
+    SIZE_ERRORS,
+    divided,
+    map_tensors,
+    part_of,
+    without_padding,
+)
 from sidecar.evaluation.backends.tensorflow.randomness import require_equal
 from sidecar.evaluation.backends.tensorflow.replay import Replay, not_sums_to_end
 from sidecar.evaluation.backends.tensorflow.step import Evaluation, Step
@@ -72,7 +78,7 @@ class SetChecks:
         if not self._is_over:
             self._examples += examples_in(batch)
             if self._repeated is None:
-                require_equal(evaluated.arrays(), step.run(batch, step.start, seed, carried).arrays(), REPEATED)
+                _require_repeatable(step, batch, seed, carried, evaluated)
                 contents = step.measurement.contents(step.outputs_of(evaluated))
                 self._repeated = step, batch, seed, carried, evaluated, contents
             if place in _DIVIDED:
@@ -123,6 +129,18 @@ class SetChecks:
         if first is None or not metrics or not examples:
             return set()
         return not_sums_to_end(metrics, totals, first, examples, partial(step.run_from, seed_of(first), carried))
+
+
+def _require_repeatable(step: Step, batch: Batch, seed: Any, carried: list[Any], evaluated: Evaluation) -> None:
+    """Raise `EvaluationError` if a second evaluation gives other numbers: of one example, if the model takes it."""
+    run = partial(step.run, start=step.start, seed=seed, carried=carried)
+    first = map_tensors(partial(part_of, 0, 1), batch)
+    try:
+        alone = None if step.recurrent else run(first)
+    except SIZE_ERRORS:  # the model accepts whole batches only
+        alone = None
+    repeated, again = (evaluated, run(batch)) if alone is None else (alone, run(first))
+    require_equal(repeated.arrays(), again.arrays(), REPEATED)
 
 
 def _dependent(step: Step, batch: Batch, seed: Any, carried: list[Any], evaluated: Evaluation) -> set[str]:

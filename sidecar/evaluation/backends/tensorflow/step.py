@@ -180,8 +180,12 @@ class Step:
         predicts by itself, so its metrics depend on the division if its predictions do.
         """
         if not self._is_compiled:
-            found = self.dependent_given_predictions(whole, halves, of_whole, of_halves)
-            return found | ({MODEL} if self._predicts_otherwise(of_whole, of_halves) else set())
+            if self._predicts_otherwise(of_whole, of_halves):
+                return self.dependent_given_predictions(whole, halves, of_whole, of_halves) | {MODEL}
+            suspected = self.measurement.suspected(self.outputs_of(of_whole), list(map(self.outputs_of, of_halves)))
+            if not suspected:
+                return set()
+            return self.dependent_given_predictions(whole, halves, of_whole, of_halves, suspected)
         if self.measurement.randomness.is_drawn:
             return set()
         if self._predicts_otherwise(of_whole, of_halves):
@@ -190,14 +194,22 @@ class Step:
         return self.measurement.dependent(changes, parts)
 
     def dependent_given_predictions(
-        self, whole: Batch, halves: list[Batch], of_whole: Evaluation, of_halves: Sequence[Evaluation] = ()
+        self,
+        whole: Batch,
+        halves: list[Batch],
+        of_whole: Evaluation,
+        of_halves: Sequence[Evaluation] = (),
+        suspected: Container[str] | None = None,
     ) -> set[str]:
-        """Return the names of the task's metrics that depend on the division into batches, given the predictions."""
+        """Return the names of the task's metrics that depend on the division into batches, given the predictions.
+
+        `suspected`: the names that come into question; `None` for all.
+        """
         if self._is_compiled or any(tensor is None for tensor in of_whole.predictions):
             return set()
         predictions, *own = map(self._predictions_of, (of_whole, *of_halves))
         prepared, *parts = map(self._preprocess, (whole, *halves))
-        return self.measurement.dependent_given_predictions(prepared, parts, predictions, own)
+        return self.measurement.dependent_given_predictions(prepared, parts, predictions, own, suspected)
 
     def _predictions_of(self, evaluated: Evaluation) -> Any:
         """Return the predictions in their structure, with their masks."""

@@ -32,8 +32,8 @@ from sidecar.evaluation.repeatability import RandomDraws
 from sidecar.evaluation.states import ExactSum, SetStates, exact_sum
 from sidecar.evaluation.task import Task, call
 
-Halves = Callable[[Batch, int], Sequence[tuple[Batch, int]]]
-"""A function that returns the halves of a batch, which has this number, with their sizes."""
+Parts = Callable[[Batch, int, Sequence[slice]], Sequence[tuple[Batch, int]]]
+"""A function that returns parts of a batch, which has this number, with their sizes; none if it cannot be divided."""
 
 
 class BatchRunner:
@@ -153,7 +153,7 @@ class BatchRunner:
         shard: Shard,
         tick: Tick,
         keep: SaveRows,
-        halves: Halves,
+        parts: Parts,
     ) -> SetStates:
         """Add the batches of this rank to new states.
 
@@ -171,11 +171,14 @@ class BatchRunner:
             nonlocal left_out, compare_first
             place = reader.digest(batch) if first is None else number
             run_again = partial(self._run, reader, batch, place, number)
+            self.step.keeps = first_batch.divides_next(number)
             output = run_again()
+            self.step.keeps = False
             left_out += batch.left_out if isinstance(batch, LoadedBatch) else 0
-            divide = partial(self._find_dependence, reader, batch, halves)
-            small = partial(self._call_with_one, batch, reader.examples_in(batch))
-            first_batch.see(output, number, again=run_again, halves=divide, small=small)
+            examples = reader.examples_in(batch)
+            divide = partial(self._find_dependence, reader, batch, output, parts)
+            single = partial(self._draws.run, reader.name, place, partial(self._run_first_example, batch, examples))
+            first_batch.see(output, number, examples, again=run_again, parts=divide, single=single)
             if compare_first is None:  # the model was tried on this batch, and may keep the same of it
                 compare_first = partial(self._compare_with_fresh, reader, batch, place, number, output)
             else:
@@ -217,18 +220,17 @@ class BatchRunner:
         self._enter(reader.name)
         return self._draws.run(reader.name, 0, partial(self.step.predicted, batch, reader.examples_in(batch))).arrays
 
-    def _call_with_one(self, batch: Batch, examples: int) -> None:
+    def _run_first_example(self, batch: Batch, examples: int) -> BatchOutput:
         """Let the model compute the first example of a batch alone."""
         is_loaded = isinstance(batch, LoadedBatch)
         content = part_of(batch.content if is_loaded else batch, slice(0, 1), examples)
-        self.step.predicted(LoadedBatch(content, 1) if is_loaded else content, 1)
+        return self.step.predicted(LoadedBatch(content, 1) if is_loaded else content, 1)
 
     def _find_dependence(
-        self, reader: EvalSetReader, batch: Batch, halves: Halves, number: int
+        self, reader: EvalSetReader, batch: Batch, output: BatchOutput, parts: Parts, number: int
     ) -> tuple[set[str], bool]:
-        draws = self._draws.is_drawn(reader.name)
-        divided = [] if draws else halves(batch, number)
-        return self.step.dependence(batch, reader.examples_in(batch), divided, draws=draws)
+        divide = None if self._draws.is_drawn(reader.name) else partial(parts, batch, number)
+        return self.step.dependence(output, reader.examples_in(batch), divide)
 
     def _compare_with_fresh(
         self, reader: EvalSetReader, batch: Batch, place: int | bytes, number: int, output: BatchOutput

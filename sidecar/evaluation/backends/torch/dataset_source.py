@@ -99,36 +99,39 @@ class DatasetSource:
             self._lists = lists_of_examples(batch.content, batch.examples)
             yield batch
 
-    def halves(self, number: int) -> list[Batch] | None:
-        """Return the halves of a batch as the collate function makes them from the examples, after `prepare`.
+    def collated_parts(self, number: int, places: Sequence[slice], examples: int) -> list[Batch] | None:
+        """Return parts of a batch as the collate function makes them from the examples, after `prepare`.
 
-        Padding may be shorter in them. None: only the batch as a whole is known, it has a single example, the function
-        does not take a half, or it is not the first batch and would need much reading or new processes.
+        Padding may be shorter in them. If the batch has other examples than the dataset, since the function leaves out
+        some, the parts are its halves. None: only the batch as a whole is known, the function does not take a part, or
+        it is not the first batch and would need much reading or new processes.
         """
         has_processes = self._loader is not None and self._loader.num_workers > 0
         if number and (self._batches is None or has_processes):
             return None
         try:
-            return self._first_halves() if self._batches is None else self._listed_halves(self._batches[number])
+            if self._batches is None:
+                return self._first_parts(places, examples)
+            return self._listed_parts(list(self._batches[number]), places, examples)
         except MemoryError:
             raise
         except Exception:  # noqa: BLE001 - code of a user, which took the whole batch
             return None
 
-    def _first_halves(self) -> list[Batch] | None:
-        """Return the halves of the first batch of a dataset without indices."""
+    def _first_parts(self, places: Sequence[slice], examples: int) -> list[Batch] | None:
+        """Return parts of the first batch of a dataset without indices."""
         if self._batch_size is None:
             return None
         first = list(islice(iter(self._dataset), self._batch_size))
-        places = halves_of(len(first))
-        return None if places is None else [self._batch_of(first[place], self._prepare) for place in places]
+        places = places if len(first) == examples else halves_of(len(first)) or places
+        return [self._batch_of(first[place], self._prepare) for place in places]
 
-    def _listed_halves(self, batch: Any) -> list[Batch] | None:
-        """Return the halves of a batch of a dataset with indices."""
+    def _listed_parts(self, indices: list[Any], places: Sequence[slice], examples: int) -> list[Batch] | None:
+        """Return parts of a batch of a dataset with indices."""
         if self._loader is not None and self._loader.batch_sampler is None:
             return None
-        places = halves_of(len(indices := list(batch)))
-        return None if places is None else list(self._loaded([indices[place] for place in places], self._prepare))
+        places = places if len(indices) == examples else halves_of(len(indices)) or places
+        return list(self._loaded([indices[place] for place in places], self._prepare))
 
     def numbered(self) -> Iterator[tuple[int, Batch]]:
         """Yield every batch with its number, before `prepare`."""

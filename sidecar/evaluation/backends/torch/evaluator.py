@@ -2,7 +2,7 @@
 
 import contextlib
 import hashlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
@@ -26,7 +26,6 @@ from sidecar.evaluation.backends.torch.restore import Kept, fits, restore, value
 from sidecar.evaluation.backends.torch.step import remedy_of, takes_weights
 from sidecar.evaluation.backends.torch.tensors import bits_of, leaves, part_of
 from sidecar.evaluation.backends.torch.weight_files import Stored, load
-from sidecar.evaluation.batch_dependence import halves_of
 from sidecar.evaluation.data.array_source import ArraySource
 from sidecar.evaluation.data.batch_source import Batch
 from sidecar.evaluation.data.digest import digest_of, feed
@@ -169,7 +168,7 @@ class TorchEvaluator:
         """Sum metric states over the batches of this rank, and pass on the rows that the task saves."""
         return {
             reader.name: self._runner.evaluate(
-                reader, self._states(reader), self._shard, tick, keep, partial(self._halves, reader)
+                reader, self._states(reader), self._shard, tick, keep, partial(self._parts, reader)
             )
             for reader in self._sets.chosen
         }
@@ -212,16 +211,15 @@ class TorchEvaluator:
             batches[name] = first, source.examples_in(first)
         return batches
 
-    def _halves(self, reader: EvalSetReader, batch: Batch, number: int) -> list[tuple[Batch, int]]:
-        """Return the halves of a batch with their sizes; an empty list if it cannot be divided.
+    def _parts(
+        self, reader: EvalSetReader, batch: Batch, number: int, places: Sequence[slice]
+    ) -> list[tuple[Batch, int]]:
+        """Return parts of a batch with their sizes; an empty list if it cannot be divided.
 
         Collated anew if possible: parts of a padded batch would keep the padding of the whole.
         """
         source, examples = self._sources[reader.name], reader.examples_in(batch)
-        places = halves_of(examples)
-        if places is None:
-            return []
-        made = source.halves(number) if isinstance(source, DatasetSource) else None
+        made = source.collated_parts(number, places, examples) if isinstance(source, DatasetSource) else None
         if made is None:
             content = batch.content if isinstance(batch, LoadedBatch) else batch
             sizes = [len(range(examples)[place]) for place in places]
@@ -231,7 +229,7 @@ class TorchEvaluator:
                 return []
             is_loaded = isinstance(batch, LoadedBatch)
             made = [LoadedBatch(*each) if is_loaded else each[0] for each in zip(contents, sizes, strict=True)]
-        return [(half, source.examples_in(half)) for half in made]
+        return [(part, source.examples_in(part)) for part in made]
 
     def _compute(self, reader: EvalSetReader, states: SetStates) -> MetricResult:
         numbers = self._runner.compute(reader, states)

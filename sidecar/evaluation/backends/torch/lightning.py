@@ -31,7 +31,7 @@ from sidecar.evaluation.backends.torch.torchmetrics_scales import (
     scale_of,
     takes_both,
 )
-from sidecar.evaluation.batch_dependence import UNTESTED, are_near, halves_of, tolerance_for
+from sidecar.evaluation.batch_dependence import UNTESTED, Divide, are_near, halves_of, tolerance_for
 from sidecar.evaluation.data.batch_source import Batch, Division
 from sidecar.evaluation.eval_loop import BatchOutput
 from sidecar.evaluation.failures import EvaluationError
@@ -148,6 +148,8 @@ class LightningStep:
         self.index = 0
         """Number of the eval set that the next call is about, which Lightning calls `dataloader_idx`."""
         self.mode: type[torch.inference_mode | torch.no_grad] = torch.inference_mode
+        self.keeps = False
+        """Has no effect: the logged numbers are all that `dependence` needs."""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -163,20 +165,25 @@ class LightningStep:
         del arrays
         return {}
 
-    def dependence(
-        self, batch: Batch, examples: int, halves: Sequence[tuple[Batch, int]], *, draws: bool
-    ) -> tuple[set[str], bool]:
-        """Return which logged numbers depend on the division of a batch into halves, and that it is telling.
+    def dependence(self, output: BatchOutput, examples: int, divide: Divide | None) -> tuple[set[str], bool]:
+        """Return which logged numbers of a batch depend on its division into halves, and that it is telling.
 
-        `halves` are empty if the batch cannot be divided. If the model draws random numbers, halves get other ones.
+        The halves are validated as batch 0, so numbers that are made of `batch_idx` are found, too.
+
+        Args:
+            output: The result for the batch.
+            examples: Number of its examples.
+            divide: Returns its parts. None: the model draws random numbers, and parts would get other ones.
         """
-        if draws or halves_of(examples) is None:
+        places = halves_of(examples)
+        if divide is None or places is None:
             return set(), True
-        if not halves:
+        if not (halves := divide(places)):
             return {UNTESTED}, True
+        whole = output.arrays
         try:
             with types_of_outputs(self._module) as types:
-                whole, *parts = (self.run(*each, 0).arrays for each in ((batch, examples), *halves))
+                parts = [self.run(*each, 0).arrays for each in halves]
         except (MemoryError, torch.OutOfMemoryError):
             raise
         except Exception:  # noqa: BLE001 - a model may take batches of one size only

@@ -39,9 +39,12 @@ from sidecar.evaluation.batch_dependence import (
 from sidecar.evaluation.batch_dependence import (
     MODEL,
     UNTESTED,
+    Divide,
+    ends_of,
     halves_of,
     have_alike_rows,
     is_telling,
+    rows_at,
     rows_differ,
     tolerance_for,
 )
@@ -85,6 +88,9 @@ class Step:
         self._needs_arrays = has_own_metrics or self._columns is not None
         self.mode: type[torch.inference_mode | torch.no_grad] = torch.inference_mode
         """Mode in which batches are evaluated. A step that computes gradients needs that of `no_grad`."""
+        self.keeps = False
+        """Whether `run` keeps labels and predictions for `dependence`."""
+        self._kept: tuple[Any, Any, Any] | None = None  # labels, predictions and weights
         self._remedy = ""  # what to write if the third part of a batch is no weight; empty without a third part
 
     @property
@@ -126,7 +132,9 @@ class Step:
         del number
         self._remedy = two_inputs_of(batch) if takes_weights(self._task) else ""
         with naming_weights(lambda: self._remedy):
-            return self._run(batch, examples)[0]
+            output, *measured = self._run(batch, examples)
+        self._kept = (measured[0], measured[1], measured[2]) if self.keeps else None
+        return output
 
     def predicted(self, batch: Batch, examples: int) -> BatchOutput:
         """Return the predictions for a batch, or what metrics and the loss need of it if these cannot be compared."""
@@ -141,48 +149,57 @@ class Step:
         with naming_weights(lambda: self._remedy):
             return self._measurement.contents(arrays[self._places[-1]])
 
-    def dependence(
-        self, batch: Batch, examples: int, halves: Sequence[tuple[Batch, int]], *, draws: bool
-    ) -> tuple[set[str], bool]:
-        """Return what depends on the division of a batch into halves, and whether its predictions are telling.
+    def dependence(self, output: BatchOutput, examples: int, divide: Divide | None) -> tuple[set[str], bool]:
+        """Return what depends on the division of the batch that `run` kept, and whether its predictions are telling.
 
-        `halves` are empty if the batch cannot be divided. If the model draws random numbers, halves get other ones.
+        Parts of the predictions are compared with predictions for a few examples at both ends of the batch; if these
+        are not rows of the whole, the numbers for the halves with those for the whole.
+
+        Args:
+            output: The result for the batch.
+            examples: Number of its examples.
+            divide: Returns its parts. None: the model draws random numbers, and parts would get other ones.
         """
-        with types_of_outputs(self._model) as types:
-            output, y, predictions, weights = self._run(batch, examples)
-            outputs, rows, labels = self._of_halves([] if draws else halves)
+        assert self._kept is not None, "`keeps` was set"
+        (y, predictions, weights), self._kept = self._kept, None
         found = self._measurement.depending(output.arrays[self._places[-1]])
-        places = halves_of(examples)
-        if self._loss is not None and places:
+        halves, ends = halves_of(examples), ends_of(examples)
+        if self._loss is not None and halves:
             before = repeatability.generators()
             with self.mode():
-                of_loss = self._loss.depending(y, predictions, weights, places, examples)
+                of_loss = self._loss.depending(y, predictions, weights, halves, examples)
             found |= of_loss if repeatability.generators() == before else set()  # a half draws other numbers
         compared = _compared(predictions)
         is_known = compared is None or is_telling(compared)
-        if draws or places is None:
+        if divide is None or halves is None or ends is None:
             return found, is_known
-        if not outputs:
-            return found | {UNTESTED}, is_known
-        tolerance = tolerance_for([*types, *types_of_device(self._device)])
         of_step = _labels(y, weights)
-        if have_alike_rows(of_step, labels) and rows_differ(of_step, labels, tolerance):
-            found.add(LABELS_OF_STEP)
-        if compared is None or UNTESTED in found or not have_alike_rows(compared, rows):
-            return (found - {UNTESTED}) | self._differing(output.arrays, outputs, tolerance), is_known
-        return found | ({MODEL} if rows_differ(compared, rows, tolerance) else set()), is_known
+        are_rows = compared is not None and UNTESTED not in found
+        for places in (ends, halves) if are_rows and ends != halves else (halves,):
+            with types_of_outputs(self._model) as types:
+                outputs, rows, labels = self._of_parts(divide(places))
+            if not outputs:
+                return found | {UNTESTED}, is_known
+            tolerance = tolerance_for([*types, *types_of_device(self._device)])
+            of_labels = rows_at(of_step, places, examples)
+            of_model = rows_at(compared, places, examples) if are_rows and compared is not None else None
+            if of_labels and have_alike_rows(of_labels, labels) and rows_differ(of_labels, labels, tolerance):
+                found.add(LABELS_OF_STEP)
+            if of_model is not None and have_alike_rows(of_model, rows):
+                return found | ({MODEL} if rows_differ(of_model, rows, tolerance) else set()), is_known
+        return (found - {UNTESTED}) | self._differing(output.arrays, outputs, tolerance), is_known
 
-    def _of_halves(self, halves: Sequence[tuple[Batch, int]]) -> tuple[_Arrays, _Arrays, _Arrays]:
-        """Return outputs, predictions, and labels with weights of the halves of a batch.
+    def _of_parts(self, parts: Sequence[tuple[Batch, int]]) -> tuple[_Arrays, _Arrays, _Arrays]:
+        """Return outputs, predictions, and labels with weights of parts of a batch.
 
-        The lists are empty if the model does not take halves.
+        The lists are empty if the model does not take parts.
         """
         outputs: _Arrays = []
         rows: _Arrays = []
         labels: _Arrays = []
         try:
-            for half, size in halves:
-                output, y, predictions, weights = self._run(half, size)
+            for part, size in parts:
+                output, y, predictions, weights = self._run(part, size)
                 outputs.append(output.arrays)
                 rows.append(_compared(predictions) or [])
                 labels.append(_labels(y, weights))
