@@ -13,6 +13,9 @@ MLFLOW_READY := $(MLFLOW_VENV)/.ready
 # Ray's Python has the frameworks of $(VENV), so that both compute with the same versions.
 RAY_VENV := .venv-ray
 RAY_READY := $(RAY_VENV)/.ready
+# lm-evaluation-harness brings thirty packages that nothing else needs; its frameworks are those of $(VENV), too.
+LM_VENV := .venv-lm
+LM_READY := $(LM_VENV)/.ready
 # Servers of object storage, of PyPI and of npm. The product needs none of what they need.
 BUCKETS_VENV := .venv-buckets
 BUCKETS_READY := $(BUCKETS_VENV)/.ready
@@ -82,10 +85,10 @@ coverage: $(READY) $(MLFLOW_READY) $(BUCKETS_READY)  ## Run the tests of `make t
 coverage-fast: $(READY)  ## Run `make test-fast`; fail if it reaches less of the package than it did.
 	$(MAKE) test-fast COVERAGE='--cov --cov-report= --cov-fail-under=$(COVERAGE_FAST_FLOOR)'
 
-test-all: lint $(MLFLOW_READY) $(BUCKETS_READY) $(RAY_READY)  ## Run the whole suite: all metric classes, 2,000 schedules, mutations, recordings made again (35 minutes).
+test-all: lint $(MLFLOW_READY) $(BUCKETS_READY) $(RAY_READY) $(LM_READY)  ## Run the whole suite: all metric classes, 2,000 schedules, mutations, recordings made again (35 minutes).
 	$(PYTEST) $(ARGS)
 
-test-rest: $(READY) $(MLFLOW_READY) $(BUCKETS_READY) $(RAY_READY)  ## Run what `make test` leaves to `make test-all`.
+test-rest: $(READY) $(MLFLOW_READY) $(BUCKETS_READY) $(RAY_READY) $(LM_READY)  ## Run what `make test` leaves to `make test-all`.
 	$(PYTEST) -m nightly $(ARGS)
 
 test-gpu: $(READY)  ## Run what needs a GPU; where there is none, say so and try nothing.
@@ -150,6 +153,7 @@ hashes:  ## Write the hashes of what CI installs anew, from the versions in test
 	@$(call HASHED,tests/constraints.txt,tests/hashes.txt)
 	@$(call HASHED,tests/mlflow-server.txt,tests/mlflow-server.txt)
 	@$(call HASHED,tests/ray-cluster.txt,tests/ray-cluster.txt)
+	@$(call HASHED,tests/lm-harness.txt,tests/lm-harness.txt)
 	@$(call HASHED,tests/support/bucket_servers/python.txt,tests/support/bucket_servers/python.txt)
 	@rm -rf .venv-hashes
 
@@ -163,12 +167,18 @@ try-readme: $(READY)  ## Type the README in two terminals of a chroot without an
 	$(BIN)/python tests/deploy/readme/try
 
 clean:  ## Remove the virtual environment and what tools left.
-	rm -rf $(if $(FOREIGN),,$(VENV)) $(MLFLOW_VENV) $(BUCKETS_VENV) $(RAY_VENV) .venv-3.* build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .coverage .coverage.* sidecar-demo site
+	rm -rf $(if $(FOREIGN),,$(VENV)) $(MLFLOW_VENV) $(BUCKETS_VENV) $(RAY_VENV) $(LM_VENV) .venv-3.* build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .coverage .coverage.* sidecar-demo site
 
 $(RAY_READY): tests/ray-cluster.txt $(READY)
 	$(PYTHON) -m venv $(RAY_VENV)
 	$(RAY_VENV)/bin/pip install --quiet --disable-pip-version-check --no-deps --requirement tests/ray-cluster.txt
 	@$(BIN)/python -c 'import numpy; print(numpy.__path__[0].removesuffix("/numpy"))' > $$(echo $(RAY_VENV)/lib/python3.*/site-packages)/frameworks.pth
+	@touch $@
+
+$(LM_READY): tests/lm-harness.txt $(READY)
+	$(PYTHON) -m venv $(LM_VENV)
+	$(LM_VENV)/bin/pip install --quiet --disable-pip-version-check --no-deps --requirement tests/lm-harness.txt
+	@$(BIN)/python -c 'import numpy; print(numpy.__path__[0].removesuffix("/numpy"))' > $$(echo $(LM_VENV)/lib/python3.*/site-packages)/frameworks.pth
 	@touch $@
 
 $(MLFLOW_READY): tests/mlflow-server.txt

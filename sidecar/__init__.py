@@ -1,13 +1,14 @@
 """Watch checkpoints, evaluate each with a group of workers, and export exact metrics.
 
 This module exports the names that a task needs, and imports no framework. The only public API is this module,
-`sidecar.metrics`, `sidecar.data`, `sidecar.results`, `sidecar.sinks`, `sidecar.early_stop` and `sidecar.keras`:
-everything else may change with any release.
+`sidecar.metrics`, `sidecar.data`, `sidecar.results`, `sidecar.sinks`, `sidecar.early_stop`, `sidecar.keras` and
+`sidecar.lm`: everything else may change with any release.
 
 The folders, from top to bottom. Each imports only what is below it; `make lint` checks that.
 
 - `commands`: what a person types: options, commands, the demo
 - `keras`: `SidecarEvaluator`, which runs in users' own programs
+- `lm`: eval sets for language models, which tasks of users import in worker processes
 - `daemon`: one node: its loop, its state, its storage thread, its worker processes
 - `publishing`: show results to people and to programs
 - `retention`: which copies stay on disk: pins, exports, saves

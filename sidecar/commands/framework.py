@@ -49,8 +49,8 @@ def framework_of_files(paths: Iterable[Path]) -> str | None:
     by_package = _by_package(map(traits_of, OURS))
     for path in paths:
         for name in _names(path, imports):
-            if framework := by_package.get(name.partition(".")[0]):
-                imports.packages.setdefault(framework, set()).add(name)
+            if package := _package(name, by_package):
+                imports.packages.setdefault(by_package[package], set()).add(name)
     return next(iter(imports.packages)) if len(imports.packages) == 1 else None
 
 
@@ -105,6 +105,12 @@ def _by_package(known: Iterable[FrameworkTraits]) -> dict[str, str]:
     return {package: traits.name for traits in known for package in traits.detected_by}
 
 
+def _package(name: str, by_package: Mapping[str, str]) -> str | None:
+    """Return the package of a framework that a module belongs to: the first part of its name, or the first two."""
+    parts = name.split(".")
+    return next((package for package in (parts[0], ".".join(parts[:2])) if package in by_package), None)
+
+
 def _framework_of(settings: Settings, search_path: Path) -> str:
     """Return the framework by the imports nearest to the task, or the only one that is installed alone.
 
@@ -138,8 +144,8 @@ def _by_distance(path: Path, search_path: Path, by_package: Mapping[str, str]) -
         imports, following = _Imports(), list[Path]()
         for file in waiting:
             for name in _names(file, imports):
-                if framework := by_package.get(name.partition(".")[0]):
-                    imports.packages.setdefault(framework, set()).add(name.partition(".")[0])
+                if package := _package(name, by_package):
+                    imports.packages.setdefault(by_package[package], set()).add(package)
                     continue
                 for folder in (file.parent, search_path):
                     local = module_file(name, folder)

@@ -29,6 +29,8 @@ def found(folder, *, task="my_eval.py:task", **files):
         ("import torchvision.transforms as T", "torch"),
         ("from transformers import AutoModel", "torch"),
         ("import lightning as L", "torch"),
+        ("from sidecar import Task\nfrom sidecar.lm import harness", "torch"),
+        ("from sidecar import Task, lm", "torch"),
         ("import keras", "tensorflow"),
         ("def task():\n    import tensorflow as tf", "tensorflow"),
         ("import tf_keras", "tensorflow"),

@@ -34,6 +34,8 @@ RUN_BY = {
     "read_saves.py": "tests/test_readme.py",
     "several_sets.py": "tests/docs/test_code_blocks.py",
     "own_metrics.py": "tests/docs/test_code_blocks.py",
+    "train_lm.py": "tests/lm/test_recipe.py",
+    "lm_task.py": "tests/lm/test_recipe.py",
     "harness.py": "tests/evaluation/test_evaluate_functions.py",
     "in_turn.py": "tests/evaluation/metrics/test_foreign.py",
     "play.py": "tests/evaluation/test_evaluate_functions.py",

@@ -184,7 +184,8 @@ def test_names_of_settings_and_events_lead_to_their_places():
 
 
 @pytest.mark.parametrize(
-    "name", ["sidecar", "sidecar.metrics", "sidecar.data", "sidecar.results", "sidecar.keras", "sidecar.sinks"]
+    "name",
+    ["sidecar", "sidecar.metrics", "sidecar.data", "sidecar.results", "sidecar.keras", "sidecar.lm", "sidecar.sinks"],
 )
 def test_the_page_of_the_public_api_lists_all_of_it(name):
     """Each name that a public module exports, and no other."""

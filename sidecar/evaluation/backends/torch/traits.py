@@ -43,6 +43,7 @@ TRAITS: Final = FrameworkTraits(
     detected_by=(
         *("torch", "torchvision", "torchaudio", "torchtext", "torchmetrics", "torchtitan", "torchtune"),
         *("lightning", "pytorch_lightning", "transformers", "accelerate", "timm", "peft", "diffusers"),
+        "sidecar.lm",
     ),
     detected_alone="torch",
     environment={

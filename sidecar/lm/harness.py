@@ -1,0 +1,362 @@
+"""Make eval sets of tasks of lm-evaluation-harness, whose numbers do not depend on the number of workers.
+
+Every worker builds all requests as one process of the harness would, with `lm_eval.simple_evaluate`. The requests are
+ordered by length over the whole set, and cut into batches before workers are known. A worker sends its batches to the
+model through the harness's own `HFLM`. At the end `lm_eval.evaluate` gets the answers of all workers, in the order in
+which it asks for them: its filters, `process_results`, aggregations, groups and standard errors run as in one process.
+Source: lm-eval 0.4.12 and 0.4.13, `evaluator.py`, `api/task.py`, `api/model.py`.
+"""
+
+import contextlib
+import io
+import os
+import random
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+from sidecar.errors import TaskError
+from sidecar.evaluation.failures import EvaluationError
+from sidecar.evaluation.task import EvalSet
+from sidecar.lm.models import tokenizer_for
+from sidecar.lm.offline import offline, would_fetch
+
+_GENERATION: Final = "generate_until"
+_ROLLING: Final = "loglikelihood_rolling"
+_METHODS: Final = {"loglikelihood": "loglikelihood", "multiple_choice": "loglikelihood"}
+_OPTIONS: Final = (
+    *("apply_chat_template", "fewshot_as_multiturn", "system_instruction", "gen_kwargs", "fewshot_random_seed"),
+    *("confirm_run_unsafe_code", "metadata"),
+)
+_OF_EVALUATE: Final = ("apply_chat_template", "fewshot_as_multiturn", "system_instruction", "confirm_run_unsafe_code")
+
+
+def harness(
+    *tasks: str,
+    include_path: str | os.PathLike[str] | None = None,
+    num_fewshot: int | None = None,
+    limit: float | None = None,
+    tokenizer: Any = None,
+    batch_size: int = 8,
+    max_length: int | None = None,
+    bootstrap_iters: int = 100,
+    every_nth: int = 1,
+    **options: Any,
+) -> dict[str, EvalSet]:
+    """Return an eval set for each task, group or tag of lm-evaluation-harness, by name.
+
+    The set of a group has the numbers of the group, and those of its tasks as TASK/METRIC. Numbers of a filter have its
+    name, as in the harness: `exact_match,strict-match`. A number that is a mean over documents has a 95 % interval, and
+    next to it the harness's standard error, such as `acc_stderr`. The goal is the harness's `higher_is_better`.
+
+    Nothing is fetched: a task whose data are not on this machine is refused. `HF_HUB_OFFLINE=0` in the environment
+    allows it.
+
+    Args:
+        tasks: Names of the harness, or of YAML files below `include_path`, or paths of YAML files.
+        include_path: A folder with tasks of your own.
+        num_fewshot: Number of examples in the prompt. None: as each task says.
+        limit: The first so many documents of each task, or a part of them if it is below 1.
+        tokenizer: A tokenizer of transformers, or the path of a folder with one. None: the one in the folder from which
+            the model was configured.
+        batch_size: Number of requests in a batch.
+        max_length: The longest input in tokens. None: as the model's configuration says.
+        bootstrap_iters: Number of draws for standard errors that have no formula. The harness's own default is 100000.
+        every_nth: See `EvalSet`.
+        options: Further arguments of `lm_eval.simple_evaluate`: apply_chat_template, fewshot_as_multiturn,
+            system_instruction, gen_kwargs, fewshot_random_seed, confirm_run_unsafe_code, metadata.
+
+    Raises:
+        TaskError: An argument is wrong.
+    """
+    if not tasks or not all(isinstance(task, str) and task for task in tasks):
+        raise TaskError(f"harness(…) takes names of tasks, such as harness('arc_easy'), found {tasks!r:.80}")
+    if unknown := [name for name in options if name not in _OPTIONS]:
+        raise TaskError(f"harness({unknown[0]}=…): there is no such option, but {', '.join(_OPTIONS)}")
+    if not isinstance(batch_size, int) or isinstance(batch_size, bool) or batch_size < 1:
+        raise TaskError(f"harness(batch_size={batch_size!r}) must be a number from 1")
+    given = {"num_fewshot": num_fewshot, "limit": limit, "bootstrap_iters": bootstrap_iters} | options
+    sets = {}
+    for spec in tasks:
+        name = Path(spec).stem if spec.endswith((".yaml", ".yml")) else spec
+        if name in sets:
+            raise TaskError(f"harness(…) names the task {name!r} twice")
+        path = None if include_path is None else os.fspath(include_path)
+        one = _HarnessSet(name, spec, path, given, tokenizer, batch_size, max_length)
+        sets[name] = EvalSet(one.open, step=one.step, metrics=one.metrics, check="all", every_nth=every_nth)
+    return sets
+
+
+@dataclass(frozen=True, slots=True)
+class _Requests:
+    """The requests of one set: as the harness asks them, and the place of each in the order of the data."""
+
+    tasks: Mapping[str, Any]  # what `TaskManager.load` returned
+    asked: Sequence[tuple[str, Any]]  # method of the model, and instance, in the order in which the harness asks
+    order: Sequence[int]  # for each place in the data, the number of its request in `asked`
+
+
+class _HarnessSet:
+    """Build, run and aggregate the requests of one eval set. The harness is loaded when the set is opened."""
+
+    def __init__(
+        self,
+        name: str,
+        spec: str,
+        include_path: str | None,
+        given: Mapping[str, Any],
+        tokenizer: Any,
+        batch_size: int,
+        max_length: int | None,
+    ) -> None:
+        self._name, self._spec, self._include_path, self._given = name, spec, include_path, given
+        self._tokenizer, self._batch_size, self._max_length = tokenizer, batch_size, max_length
+        self._requests: _Requests | None = None
+        self._lm: Any = None
+
+    def open(self) -> Any:
+        """Return a loader of the requests: a text for each, which has all that the model is asked."""
+        from torch.utils.data import DataLoader
+
+        self._requests = requests = self._built()
+        version = _imported().__version__
+        texts = [_text(version, *requests.asked[number]) for number in requests.order]
+        return DataLoader(
+            list(enumerate(texts)),
+            batch_size=self._batch_size,
+            collate_fn=_collated,
+        )
+
+    def step(self, model: Any, batch: Mapping[str, Any]) -> tuple[Any, Any]:
+        """Return the places of the requests of a batch, and the model's answers."""
+        import torch
+
+        places = batch["place"].tolist()
+        requests = self._loaded
+        asked = [requests.asked[requests.order[place]] for place in places]
+        lm = self._lm_of(model)
+        answers: dict[int, Any] = {}
+        for method in dict.fromkeys(method for method, _ in asked):
+            own = [place for place, (of_request, _) in zip(places, asked, strict=True) if of_request == method]
+            instances = [requests.asked[requests.order[place]][1] for place in own]
+            with _quiet():
+                found = getattr(lm, method)(instances, disable_tqdm=True)
+            answers |= dict(zip(own, found, strict=True))
+        in_order = [answers[place] for place in places]
+        if self._has_texts:
+            return batch["place"], [_encoded(answer) for answer in in_order]
+        return batch["place"], torch.tensor([_pair(answer) for answer in in_order], dtype=torch.float64)
+
+    def metrics(self) -> list[Any]:
+        """Return the metric that turns all answers into the harness's numbers."""
+        from sidecar.lm.answers import HarnessNumbers
+
+        return [HarnessNumbers(self._name, self._aggregated, has_texts=self._has_texts)]
+
+    @property
+    def _loaded(self) -> _Requests:
+        assert self._requests is not None, "the set is opened first"
+        return self._requests
+
+    @property
+    def _has_texts(self) -> bool:
+        return any(method == _GENERATION for method, _ in self._loaded.asked)
+
+    def _lm_of(self, model: Any) -> Any:
+        """Return the harness's view of a model, and keep it for the next batches."""
+        if self._lm is None or self._lm.model is not model:
+            from lm_eval.models.huggingface import HFLM
+
+            tokenizer = tokenizer_for(self._tokenizer, model, f"harness({self._spec!r}, tokenizer=…)")
+            with _quiet():
+                self._lm = HFLM(
+                    pretrained=model, tokenizer=tokenizer, batch_size=self._batch_size, max_length=self._max_length
+                )
+        return self._lm
+
+    def _built(self) -> _Requests:
+        """Return all requests, as one process of the harness builds them."""
+        lm_eval = _imported()
+        recorder = _answering(_recorded)
+        managers = [] if self._include_path is None else [False]
+        for include_defaults in [*managers, True]:
+            manager = _capturing(include_path=self._include_path, include_defaults=include_defaults)
+            if include_defaults or self._spec in manager.all_tasks or Path(self._spec).is_file():
+                break
+        try:
+            with _same_random_numbers(), offline(), _quiet(), contextlib.suppress(_RecordedError):
+                lm_eval.simple_evaluate(model=recorder, tasks=[self._spec], task_manager=manager, **self._given)
+        except Exception as error:
+            if would_fetch(error):
+                raise EvaluationError("task_error", self._remedy()) from error
+            if isinstance(error, KeyError):
+                where = "" if self._include_path is None else f" or below {self._include_path}"
+                raise EvaluationError(
+                    "task_error", f"eval set {self._name!r}: there is no task {self._spec!r} in lm-eval{where}"
+                ) from error
+            raise
+        by_method: dict[str, list[Any]] = {}
+        for task in manager.loaded["tasks"].values():
+            for instance in task.instances:
+                method = _METHODS.get(instance.request_type, instance.request_type)
+                by_method.setdefault(method, []).extend([instance] * instance.repeats)
+            task.build_all_requests = _keep
+        asked = [(method, instance) for method, instances in by_method.items() for instance in instances]
+        order = sorted(range(len(asked)), key=lambda number: (-_length(asked[number][1]), number))
+        return _Requests(manager.loaded, asked, order)
+
+    def _remedy(self) -> str:
+        return (
+            f"eval set {self._name!r}: the data of this task would be fetched from the Hugging Face Hub, and nothing "
+            f"is fetched here: load it once with HF_HUB_OFFLINE=0, or write a YAML file with dataset_path: json and "
+            f"dataset_kwargs: {{data_files: …}}, and name its folder in harness(include_path=…)"
+        )
+
+    def _aggregated(self, answers: Sequence[Any]) -> dict[str, Any]:
+        """Return the harness's results for the answers to all requests, in the order of the data."""
+        lm_eval = _imported()
+        requests = self._loaded
+        by_number = dict(zip(requests.order, answers, strict=True))
+        by_method: dict[str, list[Any]] = {}
+        for number, (method, _) in enumerate(requests.asked):
+            by_method.setdefault(method, []).append(by_number[number])
+        for task in requests.tasks["tasks"].values():
+            for instance in task.instances:
+                instance.resps, instance.filtered_resps = [], {}
+        given = {name: self._given[name] for name in ("limit", "bootstrap_iters", *_OF_EVALUATE) if name in self._given}
+        with _same_random_numbers(), offline(), _quiet(), _one_process():
+            results: dict[str, Any] = lm_eval.evaluate(
+                lm=_answering(partial(_given_answers, by_method)), task_dict=requests.tasks, **given
+            )
+        return results | {"tasks": requests.tasks["tasks"], "version": lm_eval.__version__}
+
+
+def _imported() -> Any:
+    """Return the module of the harness. Raises `TaskError` if it is not installed."""
+    try:
+        with offline():
+            import lm_eval
+    except ModuleNotFoundError as error:
+        raise TaskError(
+            f"sidecar.lm.harness needs lm-eval, and {error.name} is missing: pip install 'sidecar-evaluator[lm]'"
+        ) from error
+    return lm_eval
+
+
+def _capturing(**options: Any) -> Any:
+    """Return a `TaskManager` that keeps what it loaded as `loaded`."""
+    from lm_eval.tasks import TaskManager
+
+    class Capturing(TaskManager):  # type: ignore[misc]  # lm-eval has no types
+        loaded: Mapping[str, Any]
+
+        def load(self, task_list: Any) -> Any:
+            self.loaded = super().load(task_list)
+            return self.loaded
+
+    with _quiet():
+        return Capturing(**options)
+
+
+class _RecordedError(Exception):
+    """Ends the harness's evaluation when all requests are built."""
+
+
+def _recorded(*_: Any) -> Any:
+    raise _RecordedError
+
+
+def _given_answers(by_method: Mapping[str, list[Any]], method: str, requests: Sequence[Any]) -> list[Any]:
+    answers = by_method[method]
+    assert len(answers) == len(requests), f"{len(requests)} requests of {method}, {len(answers)} answers"
+    return [answer[0] for answer in answers] if method == _ROLLING else answers
+
+
+def _answering(answer: Callable[[str, Sequence[Any]], Any]) -> Any:
+    """Return a model of the harness that answers all requests with this function."""
+    from lm_eval.api.model import LM
+
+    class Answering(LM):  # type: ignore[misc]  # lm-eval has no types
+        def loglikelihood(self, requests: Any) -> Any:
+            return answer("loglikelihood", requests)
+
+        def loglikelihood_rolling(self, requests: Any) -> Any:
+            return answer(_ROLLING, requests)
+
+        def generate_until(self, requests: Any) -> Any:
+            return answer(_GENERATION, requests)
+
+    return Answering()
+
+
+def _keep(**_: Any) -> None:
+    """Take the place of `build_all_requests` of a task whose requests are built."""
+
+
+@contextmanager
+def _same_random_numbers() -> Iterator[None]:
+    """Let the block draw any random numbers, and restore the generators of Python, numpy and torch afterwards."""
+    import numpy as np
+    import torch
+
+    of_python, of_numpy, of_torch = random.getstate(), np.random.get_state(), torch.random.get_rng_state()  # noqa: NPY002
+    try:
+        yield
+    finally:
+        random.setstate(of_python)
+        np.random.set_state(of_numpy)  # noqa: NPY002
+        torch.random.set_rng_state(of_torch)
+
+
+@contextmanager
+def _one_process() -> Iterator[None]:
+    """Let the harness bootstrap in this process, which gives the same numbers as its pool of processes."""
+    before = os.environ.get("DISABLE_MULTIPROC")
+    os.environ["DISABLE_MULTIPROC"] = "1"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ["DISABLE_MULTIPROC"]
+        else:
+            os.environ["DISABLE_MULTIPROC"] = before
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep the harness's bars of progress out of the worker's log; what it logs stays."""
+    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+        yield
+
+
+def _length(instance: Any) -> int:
+    return sum(len(part) for part in instance.args if isinstance(part, str))
+
+
+def _text(version: str, method: str, instance: Any) -> str:
+    """Return all that an answer depends on, but for the model. Texts of all requests are the set's fingerprint."""
+    return repr((version, method, instance.task_name, instance.doc_id, instance.idx, instance.args))
+
+
+def _collated(examples: Sequence[tuple[int, str]]) -> dict[str, Any]:
+    import torch
+
+    places, texts = zip(*examples, strict=True)
+    return {"place": torch.tensor(places), "request": list(texts)}
+
+
+def _pair(answer: Any) -> tuple[float, float]:
+    """Return a log-likelihood, and whether it is that of the greedy continuation; 0 for one that is not asked."""
+    return (float(answer[0]), float(answer[1])) if isinstance(answer, tuple) else (float(answer), 0.0)
+
+
+def _encoded(answer: Any) -> str:
+    """Return an answer as a text: that of a generation, or numbers, of which each bit is kept."""
+    import json
+
+    if isinstance(answer, str):
+        return json.dumps(answer)
+    return json.dumps([number.hex() for number in _pair(answer)])

@@ -1,0 +1,200 @@
+"""Tasks of the harness: the same bits for any number of workers, and the numbers of the harness's own process."""
+
+import contextlib
+import io
+import json
+import random
+import types
+from itertools import pairwise
+
+import pytest
+from lm import tiny
+from tests_torch import result_of_ranks, torch_evaluator
+
+from sidecar import Task
+from sidecar.evaluation.failures import EvaluationError
+from sidecar.lm import harness, model
+
+pytestmark = [pytest.mark.torch, pytest.mark.nightly, pytest.mark.filterwarnings("ignore")]
+
+WORKERS = (1, 2, 3, 4)
+
+
+@pytest.fixture(scope="module")
+def made(lm_eval, tmp_path_factory):  # noqa: ARG001 - it can be imported then
+    """A checkpoint, a folder with configuration and tokenizer, and tasks."""
+    import torch
+
+    folder = tmp_path_factory.mktemp("lm")
+    tiny.tokenizer(folder / "base")
+    tiny.config().save_pretrained(folder / "base")
+    trained = tiny.build_model()
+    torch.save({"model": trained.state_dict()}, folder / "step-1.pt")
+    names = tiny.write_tasks(folder / "tasks")
+    tiny.write_tasks(folder / "few", documents=3)
+    return types.SimpleNamespace(folder=folder, trained=trained.eval(), names=names, checkpoint=folder / "step-1.pt")
+
+
+def task(made, *names, tasks="tasks", **options):
+    sets = harness(*names, include_path=made.folder / tasks, **{"batch_size": 4} | options)
+    return Task(build_model=model(made.folder / "base"), eval_sets=sets)
+
+
+def results(made, *names, workers=WORKERS, **options):
+    """The results for each number of workers, which must have the same bits."""
+    found = [result_of_ranks(task(made, *names, **options), made.checkpoint, ranks) for ranks in workers]
+    assert all(each == found[0] for each in found)
+    return found[0]
+
+
+def alone(made, lm_eval, *names, tasks="tasks", **options):
+    """The numbers of one process of the harness, one request at a time."""
+    from lm_eval.models.huggingface import HFLM
+    from lm_eval.tasks import TaskManager
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(made.folder / "base")
+    with contextlib.redirect_stdout(io.StringIO()):
+        return lm_eval.simple_evaluate(
+            model=HFLM(pretrained=made.trained, tokenizer=tokenizer, batch_size=1),
+            tasks=list(names),
+            task_manager=TaskManager(include_path=str(made.folder / tasks), include_defaults=False),
+            **{"bootstrap_iters": 100} | options,
+        )
+
+
+def assert_equal(found, expected, name, rel=1e-6):
+    """Compare one set with the harness: all numbers of the set, and none missing."""
+    numbers = {}
+    for of, each in expected["results"].items():
+        prefix = "" if of == name else f"{of}/"
+        for key, number in each.items():
+            metric, _, of_filter = key.partition(",")
+            if of_filter and not isinstance(number, str):
+                shown = metric if of_filter == "none" else f"{metric},{of_filter}"
+                numbers[prefix + shown] = float(number)
+    assert {key: each.value for key, each in found.values.items()} == pytest.approx(numbers, rel=rel, abs=1e-12)
+
+
+@pytest.mark.parametrize(
+    "name", ["choice", "shots", "matthews", "continued", "rolling", "generated", "measured", "together"]
+)
+def test_numbers_are_those_of_one_process_of_the_harness(made, lm_eval, monkeypatch, name):
+    """For 1 to 4 workers the same bits; counts to 1e-12, and sums of log-likelihoods to 1e-6."""
+    monkeypatch.setenv("DISABLE_MULTIPROC", "1")
+    found = results(made, name)[name]
+    is_count = name not in ("continued", "rolling")
+    assert_equal(found, alone(made, lm_eval, name), name, 1e-12 if is_count else 1e-6)
+    if name == "choice":
+        assert found.values["acc"].goal == "max"
+        assert found.values["acc"].lower < found.values["acc"].value < found.values["acc"].upper
+        assert found.values["acc_stderr"].goal == "none"
+        assert any("23 documents" in note for note in found.notes)
+    if name in ("continued", "rolling"):
+        assert {each.goal for key, each in found.values.items() if "per" in key and "stderr" not in key} == {"min"}
+
+
+def test_options_are_those_of_the_harness(made, lm_eval):
+    """A number of examples in the prompt, and a part of the documents."""
+    given = {"num_fewshot": 2, "limit": 7}
+    assert_equal(results(made, "choice", **given)["choice"], alone(made, lm_eval, "choice", **given), "choice", 1e-12)
+
+
+def test_first_cause_examples_in_the_prompt(made):
+    """The harness draws them from a generator of each rank; here all ranks build the prompts of one process."""
+    fingerprints = set()
+    for ranks in WORKERS:
+        for rank in range(ranks):
+            (stream,) = torch_evaluator(task(made, "shots"), rank, ranks).read(lambda: None)
+            fingerprints.add(stream.fingerprint)
+    assert len(fingerprints) == 1
+    (plain,) = torch_evaluator(task(made, "choice")).read(lambda: None)
+    assert plain.fingerprint not in fingerprints
+
+
+def test_second_cause_batches_by_length(made):
+    """The harness sorts within a rank; here the batches are those of the whole set, the longest first."""
+    loader = task(made, "choice", batch_size=8).eval_sets["choice"].source()
+    lengths = [len(text) for batch in loader for text in batch["request"]]
+    assert len(lengths) == 3 * tiny.DOCUMENTS
+    assert all(one >= other - 2 for one, other in pairwise(lengths))  # numbers in them have one or two digits
+    results(made, "choice", batch_size=8)
+
+
+def test_third_and_fourth_cause_repeated_and_sampled_requests(made):
+    """The harness repeats requests of a short rank, and samples by rank: here each document has its four answers."""
+    states = []
+    for ranks in WORKERS:
+        merged = states_of(made, "voted", ranks)
+        answers = [json.loads(text) for content in merged.contents() for text in json.loads(content.tobytes())]
+        states.append(answers)
+        assert len(answers) == 4 * tiny.DOCUMENTS
+    assert all(each == states[0] for each in states)
+    assert len(set(states[0])) > tiny.DOCUMENTS
+    values = results(made, "voted")["voted"].values
+    assert {"match,vote", "match,first"} <= values.keys()
+    assert values["match,vote"].value > 0
+
+
+def states_of(made, name, ranks):
+    """The state of the texts of all ranks."""
+    found = None
+    for rank in range(ranks):
+        evaluator = torch_evaluator(task(made, name), rank, ranks)
+        evaluator.read(lambda: None)
+        evaluator.restore(str(made.checkpoint))()
+        evaluator.digest()
+        state = evaluator.evaluate(lambda: None)[name]["harness/texts"]
+        if found is None:
+            found = state
+        else:
+            found.merge(state)
+    return found
+
+
+def test_fifth_and_sixth_cause_order_of_sums_and_draws(made, lm_eval, monkeypatch):
+    """The harness bootstraps and adds up in the order of ranks; here the order is that of one process."""
+    monkeypatch.setenv("DISABLE_MULTIPROC", "1")
+    found = results(made, "matthews", "choice")
+    expected = alone(made, lm_eval, "matthews", "choice")["results"]
+    assert found["matthews"].values["mcc_stderr"].value == expected["matthews"]["mcc_stderr,none"] > 0
+    assert found["choice"].values["acc_stderr"].value == expected["choice"]["acc_stderr,none"]
+
+
+def test_seventh_cause_a_worker_without_documents(made, lm_eval):
+    """Three documents on four ranks crash the harness."""
+    found = results(made, "choice", "generated", tasks="few", batch_size=8)
+    expected = alone(made, lm_eval, "choice", "generated", tasks="few")
+    assert found["choice"].values["acc"].value == expected["results"]["choice"]["acc,none"]
+    assert any("3 documents" in note for note in found["generated"].notes)
+
+
+def test_eighth_cause_ranks_of_several_nodes(made, monkeypatch):
+    """The harness takes the number within the node; here variables of a launcher mean nothing."""
+    expected = results(made, "choice", workers=(1,))
+    for name, text in {"RANK": "1", "LOCAL_RANK": "0", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "1"}.items():
+        monkeypatch.setenv(name, text)
+    assert results(made, "choice", workers=(2,)) == expected
+
+
+def test_generators_of_the_program_are_left_alone(made):
+    """A set that draws random numbers of the program would be opened twice."""
+    random.seed(11)
+    before = random.getstate()
+    task(made, "shots").eval_sets["shots"].source()
+    assert random.getstate() == before
+
+
+def test_what_would_be_fetched_is_refused_with_the_remedy(made, tmp_path):
+    """Data of the Hub, a name that nobody knows, and a model without a tokenizer."""
+    remote = {"task": "remote", "dataset_path": "nobody/nothing", "test_split": "test", "doc_to_text": "a"}
+    (tmp_path / "remote.yaml").write_text(json.dumps(remote | {"doc_to_target": "b", "output_type": "loglikelihood"}))
+    for name, words in ("remote", "HF_HUB_OFFLINE=0.*include_path"), ("unknown", "'unknown' in lm-eval or below"):
+        sets = harness(name, include_path=tmp_path)
+        with pytest.raises(EvaluationError, match=words):
+            sets[name].source()
+    bare = Task(
+        build_model=tiny.build_model, eval_sets=harness("choice", include_path=made.folder / "tasks", batch_size=4)
+    )
+    with pytest.raises(EvaluationError, match="no folder with a tokenizer"):
+        torch_evaluator(bare)

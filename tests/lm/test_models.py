@@ -1,0 +1,41 @@
+"""Models of a folder, and arguments that are wrong; without transformers and the harness."""
+
+import subprocess
+import sys
+
+import pytest
+
+from sidecar.errors import TaskError
+from sidecar.lm import harness, model
+
+
+@pytest.mark.parametrize(
+    ("names", "options", "words"),
+    [
+        ((), {}, r"harness\('arc_easy'\)"),
+        ((3,), {}, "3"),
+        (("a",), {"batch_size": 0}, "batch_size=0"),
+        (("a",), {"device": "cpu"}, "device=….*gen_kwargs"),
+        (("a", "folder/a.yaml"), {}, "'a' twice"),
+    ],
+)
+def test_mistakes_are_told_at_once(names, options, words):
+    """Before anything is imported."""
+    with pytest.raises(TaskError, match=words):
+        harness(*names, **options)
+
+
+def test_a_set_is_named_after_its_task(tmp_path):
+    """A file of YAML by its name."""
+    sets = harness("arc_easy", "folder/own.yaml", every_nth=1)
+    assert list(sets) == ["arc_easy", "own"]
+    assert sets["own"].check == "all"
+    with pytest.raises(TaskError, match=r"config\.json"):
+        model(tmp_path)
+
+
+def test_importing_it_is_light():
+    """A task's file is imported where no framework is, too."""
+    code = "import sidecar.lm, sys; print(sorted(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert not {"torch", "transformers", "datasets", "lm_eval", "numpy"} & set(eval(done.stdout))

@@ -1,0 +1,55 @@
+"""The recipe of the page about language models works as typed: Trainer, a task of the harness, two workers."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from lm import tiny
+from lm.conftest import PACKAGES
+
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs/how-to/language-models.md"
+PYTHON = PACKAGES.parents[2] / "bin" / "python"
+
+pytestmark = [pytest.mark.torch, pytest.mark.nightly, pytest.mark.filterwarnings("ignore")]
+
+
+def test_the_recipe_works_as_typed(needs, tmp_path):
+    """The two checkpoints of the Trainer, evaluated by one and by two workers: the same bits."""
+    needs("lm-eval", PYTHON.parent)
+    blocks = dict(re.findall(r"```\w+\n# ([\w/]+\.(?:py|yaml))\n(.*?)```", PAGE.read_text(), re.DOTALL))
+    assert blocks.keys() == {"train_lm.py", "lm_task.py", "tasks/capitals.yaml"}
+    (tmp_path / "tasks").mkdir()
+    for name, text in blocks.items():
+        (tmp_path / name).write_text(text)
+    tiny.tokenizer(tmp_path / "base")
+    tiny.config().save_pretrained(tmp_path / "base")
+    rows = [{"text": " ".join(tiny.WORDS[number % 7 :])} for number in range(32)]
+    (tmp_path / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    rows = [{"country": f"land {number}", "cities": ["the cat", "a mat"], "answer": number % 2} for number in range(11)]
+    (tmp_path / "capitals.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    environ = {name: text for name, text in os.environ.items() if not name.startswith(("SIDECAR_", "PYTHONPATH"))}
+    environ |= {"HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path / "cache"), "PYTHONPATH": str(ROOT)}
+    run(tmp_path, environ, PYTHON, "train_lm.py")
+    environ |= {"SIDECAR_WORKER_PYTHON": str(PYTHON)}
+    found = []
+    for replicas in ("1", "2"):
+        words = ("eval", "ckpts", "--task", "lm_task.py:task", "--replicas", replicas, "--json")
+        result = json.loads(run(tmp_path, environ, sys.executable, "-m", "sidecar", *words))
+        found.append(result["metrics"]["capitals"])
+    assert found[0] == found[1]
+    assert found[0]["acc"]["goal"] == "max"
+    assert found[0]["acc"]["lower"] < found[0]["acc"]["value"] < found[0]["acc"]["upper"]
+    assert result["step"] == 20
+
+
+def run(folder, environ, *words):
+    done = subprocess.run(
+        list(map(str, words)), cwd=folder, env=environ, capture_output=True, text=True, timeout=240, check=False
+    )
+    assert not done.returncode, done.stdout + done.stderr
+    return done.stdout
