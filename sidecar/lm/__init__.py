@@ -1,4 +1,4 @@
-"""Evaluate language models: tasks of lm-evaluation-harness as eval sets. Part of the public API.
+"""Evaluate language models: tasks of lm-evaluation-harness, and perplexities, as eval sets. Part of the public API.
 
 It is for tasks of PyTorch (`framework = "torch"`), in worker processes and in users' programs. Importing it is light:
 transformers, datasets and lm-eval are imported when they are needed. No daemon and no command imports it.
@@ -6,5 +6,6 @@ transformers, datasets and lm-eval are imported when they are needed. No daemon 
 
 from sidecar.lm.harness import harness
 from sidecar.lm.models import model
+from sidecar.lm.perplexity import perplexity
 
-__all__ = ["harness", "model"]
+__all__ = ["harness", "model", "perplexity"]

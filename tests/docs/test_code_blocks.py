@@ -35,6 +35,7 @@ RUN_BY = {
     "several_sets.py": "tests/docs/test_code_blocks.py",
     "own_metrics.py": "tests/docs/test_code_blocks.py",
     "train_lm.py": "tests/lm/test_recipe.py",
+    "perplexity_task.py": "tests/lm/test_recipe.py",
     "lm_task.py": "tests/lm/test_recipe.py",
     "harness.py": "tests/evaluation/test_evaluate_functions.py",
     "in_turn.py": "tests/evaluation/metrics/test_foreign.py",

@@ -1,9 +1,11 @@
 """Let the tests import lm-eval, which lies in an environment of its own, and let nothing be fetched."""
 
 import sys
+import types
 from pathlib import Path
 
 import pytest
+from lm import tiny
 
 PACKAGES = Path(__file__).parents[2] / ".venv-lm" / "lib" / f"python3.{sys.version_info.minor}" / "site-packages"
 """Where `make test-all` installs lm-eval. Its frameworks are those of the environment of the tests."""
@@ -21,6 +23,21 @@ def lm_eval(needs):
         import lm_eval
     yield lm_eval
     sys.path.remove(str(PACKAGES))
+
+
+@pytest.fixture(scope="session")
+def made(lm_eval, tmp_path_factory):  # noqa: ARG001 - it can be imported then
+    """A checkpoint, a folder with configuration and tokenizer, and tasks."""
+    import torch
+
+    folder = tmp_path_factory.mktemp("lm")
+    tiny.tokenizer(folder / "base")
+    tiny.config().save_pretrained(folder / "base")
+    trained = tiny.build_model()
+    torch.save({"model": trained.state_dict()}, folder / "step-1.pt")
+    names = tiny.write_tasks(folder / "tasks")
+    tiny.write_tasks(folder / "few", documents=3)
+    return types.SimpleNamespace(folder=folder, trained=trained.eval(), names=names, checkpoint=folder / "step-1.pt")
 
 
 @pytest.fixture(autouse=True)

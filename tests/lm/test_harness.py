@@ -4,7 +4,6 @@ import contextlib
 import io
 import json
 import random
-import types
 from itertools import pairwise
 
 import pytest
@@ -18,21 +17,6 @@ from sidecar.lm import harness, model
 pytestmark = [pytest.mark.torch, pytest.mark.nightly, pytest.mark.filterwarnings("ignore")]
 
 WORKERS = (1, 2, 3, 4)
-
-
-@pytest.fixture(scope="module")
-def made(lm_eval, tmp_path_factory):  # noqa: ARG001 - it can be imported then
-    """A checkpoint, a folder with configuration and tokenizer, and tasks."""
-    import torch
-
-    folder = tmp_path_factory.mktemp("lm")
-    tiny.tokenizer(folder / "base")
-    tiny.config().save_pretrained(folder / "base")
-    trained = tiny.build_model()
-    torch.save({"model": trained.state_dict()}, folder / "step-1.pt")
-    names = tiny.write_tasks(folder / "tasks")
-    tiny.write_tasks(folder / "few", documents=3)
-    return types.SimpleNamespace(folder=folder, trained=trained.eval(), names=names, checkpoint=folder / "step-1.pt")
 
 
 def task(made, *names, tasks="tasks", **options):

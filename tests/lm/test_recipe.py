@@ -18,18 +18,22 @@ PYTHON = PACKAGES.parents[2] / "bin" / "python"
 pytestmark = [pytest.mark.torch, pytest.mark.nightly, pytest.mark.filterwarnings("ignore")]
 
 
+@pytest.mark.timeout(900)  # three times two frameworks are imported by workers of a low priority
 def test_the_recipe_works_as_typed(needs, tmp_path):
     """The two checkpoints of the Trainer, evaluated by one and by two workers: the same bits."""
     needs("lm-eval", PYTHON.parent)
     blocks = dict(re.findall(r"```\w+\n# ([\w/]+\.(?:py|yaml))\n(.*?)```", PAGE.read_text(), re.DOTALL))
-    assert blocks.keys() == {"train_lm.py", "lm_task.py", "tasks/capitals.yaml"}
+    assert blocks.keys() == {"train_lm.py", "lm_task.py", "perplexity_task.py", "tasks/capitals.yaml"}
     (tmp_path / "tasks").mkdir()
+    (tmp_path / "val").mkdir()
     for name, text in blocks.items():
         (tmp_path / name).write_text(text)
     tiny.tokenizer(tmp_path / "base")
     tiny.config().save_pretrained(tmp_path / "base")
     rows = [{"text": " ".join(tiny.WORDS[number % 7 :])} for number in range(32)]
     (tmp_path / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    rows = [row | {"domain": ("web", "code")[number % 2]} for number, row in enumerate(rows)]
+    (tmp_path / "val/a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     rows = [{"country": f"land {number}", "cities": ["the cat", "a mat"], "answer": number % 2} for number in range(11)]
     (tmp_path / "capitals.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     environ = {name: text for name, text in os.environ.items() if not name.startswith(("SIDECAR_", "PYTHONPATH"))}
@@ -37,19 +41,23 @@ def test_the_recipe_works_as_typed(needs, tmp_path):
     run(tmp_path, environ, PYTHON, "train_lm.py")
     environ |= {"SIDECAR_WORKER_PYTHON": str(PYTHON)}
     found = []
-    for replicas in ("1", "2"):
-        words = ("eval", "ckpts", "--task", "lm_task.py:task", "--replicas", replicas, "--json")
-        result = json.loads(run(tmp_path, environ, sys.executable, "-m", "sidecar", *words))
-        found.append(result["metrics"]["capitals"])
-    assert found[0] == found[1]
-    assert found[0]["acc"]["goal"] == "max"
-    assert found[0]["acc"]["lower"] < found[0]["acc"]["value"] < found[0]["acc"]["upper"]
-    assert result["step"] == 20
+    for file, replicas in (("lm_task.py", "1"), ("perplexity_task.py", "1"), ("perplexity_task.py", "2")):
+        words = ("eval", "ckpts", "--task", f"{file}:task", "--replicas", replicas, "--json")
+        found.append(json.loads(run(tmp_path, environ, sys.executable, "-m", "sidecar", *words)))
+    few, one, two = (each["metrics"] for each in found)
+    assert one == two
+    assert list(one) == ["capitals", "perplexity"]
+    for number in few["capitals"]["acc"], one["capitals"]["acc"]:
+        assert number["goal"] == "max"
+        assert number["lower"] < number["value"] < number["upper"]
+    assert one["perplexity"]["bits_per_byte"]["goal"] == "min"
+    assert found[2]["classes"]["perplexity"]["loss"].keys() == {"code", "web"}
+    assert {each["step"] for each in found} == {20}
 
 
 def run(folder, environ, *words):
     done = subprocess.run(
-        list(map(str, words)), cwd=folder, env=environ, capture_output=True, text=True, timeout=240, check=False
+        list(map(str, words)), cwd=folder, env=environ, capture_output=True, text=True, timeout=400, check=False
     )
     assert not done.returncode, done.stdout + done.stderr
     return done.stdout
