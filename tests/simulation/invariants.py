@@ -705,6 +705,8 @@ class Referee:
         """Return the checkpoints that this daemon can read now, and has had the time to see, by their keys."""
         since, settings = self.promises.there_since, life.host.spec.settings
         seen = self._simulation.scheduler.now - 2 * settings.sweep - 1.0
+        if life.looked_at < life.host.daemon_troubled_until:  # slow storage: the answer took so long
+            seen = min(seen, life.looked_at)
         there = (each for each in self._simulation.disk.all() if since.get(each.key, 0.0) <= seen)
         return {each.key: each for each in there if self.promises.reads(life, each, seen)}
 

@@ -345,6 +345,11 @@ REGRESSIONS = (
         generation=2,
     ),
     Regression(
+        4011,
+        "no bug: storage was so slow that a daemon said that the run is over before it saw the last step saved again",
+        generation=2,
+    ),
+    Regression(
         1001912,
         "no bug: old names were purged while a daemon, which had read their records, moved them into a segment",
         generation=2,
