@@ -67,9 +67,9 @@ def sinks(server, place):
         each._process.close()
 
 
-def start(sink, place):
+def start(sink, place, changed=None, pauses=SHORT_PAUSES):
     """Deliver to a sink, as a daemon does; return the delivery."""
-    made = Delivery(sink, PosixStorage(place), "mnist", ListLog(), pauses=SHORT_PAUSES)
+    made = Delivery(sink, PosixStorage(place), "mnist", ListLog(), changed=changed, pauses=pauses)
     made.start()
     return made
 

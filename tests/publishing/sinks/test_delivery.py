@@ -4,16 +4,20 @@ import json
 import threading
 from dataclasses import replace
 
+import pytest
 from journals import Journal
-from publishing.sinks.conftest import PATIENCE_SECONDS, finish, publishing, until
+from publishing.sinks.conftest import PATIENCE_SECONDS, VirtualHours, finish, publishing, until
 from receivers import receiver
 
 from sidecar.coordination.journal_state import JournalState
 from sidecar.protocol.records import Value
 from sidecar.publishing.sinks.delivery_thread import PAUSES
+from sidecar.publishing.sinks.hook import Hook
 from sidecar.publishing.sinks.remote_write import RemoteWrite
 from sidecar.publishing.sinks.sink import SinkRefusedError, SinkUnavailableError
+from sidecar.publishing.sinks.webhook import Webhook
 from sidecar.publishing.status import SinkStatus
+from sidecar.settings.hook_values import DEADLINE_SECONDS
 
 
 def test_each_evaluation_is_delivered_once(deliver, sink):
@@ -123,21 +127,6 @@ def test_a_receiver_that_is_away_costs_no_event(deliver, sink, tmp_path):
     assert (sink.plans, delivery.status.refused) == ([1], 0)
 
 
-class VirtualHours(threading.Condition):
-    """Wait for nothing: what would have been waited is added up."""
-
-    def __init__(self):
-        super().__init__()
-        self.seconds, self.tries = 0.0, 0
-
-    def wait_for(self, predicate, timeout=None):
-        """Return at once if there is a bound on the wait."""
-        if timeout is None:
-            return super().wait_for(predicate)
-        self.seconds += timeout
-        return predicate()
-
-
 class Away(list):
     """The answers of a receiver that is down for an hour: `503` each time."""
 
@@ -154,21 +143,38 @@ class Away(list):
         return 503
 
 
-def test_a_receiver_that_is_dead_for_an_hour(deliver, log, monkeypatch):
-    """It is asked about once a minute, and gets all in the end. The log says twice what happened."""
+@pytest.mark.parametrize(("name", "letters"), [("remote_write", 0), ("webhook", 0), ("impatient webhook", 3)])
+def test_a_receiver_that_is_dead_for_an_hour(deliver, log, monkeypatch, tmp_path, name, letters):
+    """It is asked about once a minute, and gets all in the end. The log says twice what happened.
+
+    A hook may give an event up before that: it is among the dead letters then, once, and the next one follows.
+    """
     monkeypatch.setenv("no_proxy", "*")
     clock, journal = VirtualHours(), Journal()
-    for step in range(1, 13):
-        journal.evaluate(f"ckpt-{step}", step, {"accuracy": Value(value=step / 20, hex=(step / 20).hex(), goal="max")})
     with receiver() as server:
-        server.answers = Away(clock)
-        delivery = deliver(sink=RemoteWrite(server.url, PATIENCE_SECONDS), changed=clock, pauses=PAUSES)
+        server.answers, deadline = Away(clock), 1000.0 if letters else DEADLINE_SECONDS
+        webhook = Webhook(server.url, None, PATIENCE_SECONDS)
+        hook = Hook(
+            hook="result", target=webhook, run_dir=tmp_path, deadline_seconds=deadline, now=lambda: clock.seconds
+        )
+        sink = RemoteWrite(server.url, PATIENCE_SECONDS) if name == "remote_write" else hook
+        delivery = deliver(sink=sink, changed=clock, pauses=PAUSES)
+        delivery.update(publishing(), journal.history)
+        until(lambda: delivery.has_delivered)  # a hook begins with what happens after its first start
+        for step in range(1, 13):
+            value = Value(value=step / 20, hex=(step / 20).hex(), goal="max")
+            journal.evaluate(f"ckpt-{step}", step, {"accuracy": value})
         delivery.update(publishing(), journal.history)
         until(lambda: "sink_recovered" in log.names())
-    assert log.names() == ["sink_failed", "sink_recovered"]
-    assert 60 <= clock.tries <= 70
-    assert (delivery.status.pending, delivery.status.refused) == (0, 0)
-    assert len(server.requests) - clock.tries == 12
+    assert log.names() == ["sink_failed", *["sink_refused"] * letters, "sink_recovered"]
+    assert 60 <= clock.tries <= 75
+    assert (delivery.status.pending, delivery.status.refused) == (0, letters)
+    assert len(server.requests) - clock.tries == 12 - letters
+    if name != "remote_write":
+        kept = tmp_path / "sinks/dead_letters/result.jsonl"
+        given_up = [json.loads(line)["event"]["id"] for line in kept.read_text().splitlines()] if letters else []
+        taken = [each.headers["webhook-id"] for each in server.requests[clock.tries :]]
+        assert len({*given_up, *taken}) == len(given_up) + len(taken) == 12
 
 
 def test_how_far_a_sink_is_behind(deliver, sink):

@@ -5,9 +5,11 @@ import warnings
 from dataclasses import replace
 from datetime import UTC, datetime
 
+import psutil
 import pytest
 from journals import Journal
 from mlflow_server import PROGRAMS, MlflowServer
+from publishing.sinks.conftest import VirtualHours
 from publishing.sinks.mlflow_runs import (
     BEGIN,
     PATIENCE_SECONDS,
@@ -28,7 +30,8 @@ from statuses import make_status
 from sidecar.coordination.journal_state import JournalState
 from sidecar.coordination.storage import PosixStorage
 from sidecar.protocol.records import Value
-from sidecar.publishing.sinks.mlflow import MLflow
+from sidecar.publishing.sinks.delivery_thread import PAUSES
+from sidecar.publishing.sinks.mlflow import MODULE, MLflow
 from sidecar.publishing.sinks.sink import SinkUnavailableError
 
 __all__ = ["_clean", "client", "place", "server", "sinks"]
@@ -89,6 +92,29 @@ def test_the_server_is_killed_and_comes_back(server, client, sinks, place):
     assert [bits for _, _, bits in points(client, run.info.run_id, "test/loss_lower")] == [(-1.0).hex()] * 6
     assert [bits for _, _, bits in points(client, run.info.run_id, "test/examples")] == [(1003.0).hex()] * 6
     assert (run.info.run_name, run.info.status, run.info.end_time) == ("mnist", "FINISHED", 1000 * (BEGIN + 5))
+
+
+@pytest.mark.nightly
+def test_the_server_is_dead_for_an_hour(server, client, sinks, place):
+    """It is asked about once a minute, by one process, and has all in the end. The log says twice what happened."""
+    clock, journal = VirtualHours(), Journal()
+    for index in range(6):
+        journal.evaluate(f"ckpt-{index}", 10 * index, {"loss": value(math.sin(index))})
+    server.kill()
+    delivery = start(sinks(), place, clock, PAUSES)
+    publish(delivery, at(journal.history.entries))
+    until(lambda: clock.seconds > 3600)
+    children = psutil.Process().children(recursive=True)
+    assert sum(MODULE in " ".join(child.cmdline()) for child in children) <= 1
+    assert delivery.status.pending == 6
+    server.start()
+    until(lambda: delivery.has_delivered)
+    assert delivery.log.names()[-1] == "sink_recovered"
+    assert len(delivery.log.names()) <= 5  # not one for each try; a server that starts has reasons of its own
+    delivery.close(PATIENCE_SECONDS)
+    (run,) = runs_of(client, place)
+    expected = [(10 * index, 1000 * (BEGIN + index), math.sin(index).hex()) for index in range(6)]
+    assert points(client, run.info.run_id, "test/loss") == expected
 
 
 def test_odd_numbers_and_names(client, sinks, place):
