@@ -131,7 +131,8 @@ QUOTED: Final[Mapping[str, Mapping[str, Callable[[], str]]]] = {
     },
     "docs/how-to/gpus.md": {
         "with {} threads each": _default_in_words("threads"),
-        "(nice {})": _counted("evaluation/main.py", "_NICENESS"),
+        "of nice {}": _counted("system/priority.py", "NICENESS"),
+        "`yield_seconds` ({})": _default("yield_seconds"),
     },
     "docs/how-to/hooks.md": {
         "| {}: receivers answer in seconds": _counted("settings/hook_values.py", "TIMEOUT_SECONDS"),
@@ -210,7 +211,8 @@ QUOTED: Final[Mapping[str, Mapping[str, Callable[[], str]]]] = {
         "at least {} mutations": _found(_MUTATIONS, r"len\(AFTER\) >= (\d+)"),
     },
     "docs/explanation/worker-processes.md": {
-        "runs at nice {}": _counted("evaluation/main.py", "_NICENESS"),
+        "that of nice {}": _counted("system/priority.py", "NICENESS"),
+        "for `yield_seconds` ({})": _default("yield_seconds"),
         "computes with {} threads": _default("threads"),
     },
     "docs/tutorial.md": {

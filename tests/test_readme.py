@@ -24,6 +24,7 @@ ENVIRONMENT = {
     "TF_CPP_MIN_LOG_LEVEL": "3",
     "CUDA_VISIBLE_DEVICES": "-1",
     "SIDECAR_STANDBY": "false",  # no worker process that is not needed: each imports the framework
+    "SIDECAR_YIELD_SECONDS": "0",  # this machine may be busy
     "SIDECAR_QUIET_SECONDS": "0.1",  # nobody writes any more when these commands begin
     "SIDECAR_GROUP_SETTLE_SECONDS": "0.1",
 }

@@ -161,6 +161,7 @@ def daemon_from_settings(
             warn=lambda text: log.warning("worker_logs_moved", reason=text),
             granted=among is None,
             own=own,
+            yields=True,
         )
         if evaluates
         else None

@@ -31,6 +31,7 @@ def make_workers(
     most: int | None = None,
     granted: bool = True,
     own: Callable[[], Collection[int]] = tuple,
+    yields: bool = False,
 ) -> WorkerPool:
     """Build the pool of this node's worker processes, and start none.
 
@@ -43,6 +44,7 @@ def make_workers(
         most: Use only so many of the node's replicas.
         granted: As in `Engine`.
         own: Returns the processes that may use the GPUs: workers of other runs in this process, which take turns.
+        yields: Whether they compute only with what other programs leave, for `yield_seconds`.
     """
     bounds = record_of(PhaseTimeouts, settings)
     if settings.engine == "ray":
@@ -50,7 +52,8 @@ def make_workers(
     else:
         engine = _local(settings, environ, warn, most, own)
         engine.granted = granted
-    return WorkerPool(engine=engine, bounds=bounds, name=name, post=post, keep_standby=settings.standby)
+    yields = yields and settings.engine == "local" and settings.yield_seconds > 0
+    return WorkerPool(engine=engine, bounds=bounds, name=name, post=post, keep_standby=settings.standby, yields=yields)
 
 
 def _local(

@@ -76,14 +76,14 @@ class KnownNodes:
     def collective_phases(self, plan: Plan) -> tuple[str, ...]:
         """Return the plan and the phase of each rank; empty unless every rank waits for the others by its heartbeat.
 
-        As long as one rank works, the others wait for it, and its own daemon judges it.
+        As long as one rank works, or waits for a processor, the others wait for it, and its own daemon judges it.
         """
         phases = [str(plan.plan)]
         for member in plan.members or ():
             heartbeat = self.liveness.heartbeat(member.node)
             if heartbeat is None or heartbeat.journal.plan != plan.plan or heartbeat.journal.outcome >= plan.plan:
                 return ()
-            workers = {progress.worker: progress.phase for progress in heartbeat.doing or ()}
+            workers = {progress.worker: progress.phase for progress in heartbeat.doing or () if not progress.waits}
             phase = workers.get(member.worker)
             if phase not in GROUP_PHASES:
                 return ()

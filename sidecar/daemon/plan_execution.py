@@ -107,7 +107,13 @@ class PlanExecution:
         """Return the progress of this node's workers."""
         workers = [worker for member in self.own if (worker := self.workers.find(member.worker)) is not None]
         return tuple(
-            WorkerProgress(worker.worker, worker.progress.phase, worker.progress.batches, worker.progress.total_batches)
+            WorkerProgress(
+                worker.worker,
+                worker.progress.phase,
+                worker.progress.batches,
+                worker.progress.total_batches,
+                worker.progress.is_waiting or None,
+            )
             for worker in workers
         )
 

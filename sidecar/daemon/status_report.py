@@ -89,16 +89,25 @@ def _progress(state: DaemonState, workers: tuple[WorkerStatus, ...]) -> tuple[Me
     plan = state.history.open
     if plan is None:
         return ()
-    known = {worker.worker: (worker.state, worker.batches, worker.total_batches) for worker in workers}
+    known: dict[str, tuple[str | None, int | None, int | None, bool | None]]
+    known = {
+        worker.worker: (worker.state, worker.batches, worker.total_batches, worker.waits or None) for worker in workers
+    }
     for node in {member.node for member in plan.members or ()} - {state.identity.node}:
         heartbeat = state.nodes.liveness.heartbeat(node)
         if heartbeat is not None and heartbeat.journal.plan == plan.plan:
-            known |= {each.worker: (each.phase, each.batches, each.total) for each in heartbeat.doing or ()}
+            known |= {each.worker: (each.phase, each.batches, each.total, each.waits) for each in heartbeat.doing or ()}
 
     def progress(member: Member) -> MemberProgress:
-        phase, batches, total = known.get(member.worker, (None, None, None))
+        phase, batches, total, waits = known.get(member.worker, (None, None, None, None))
         return MemberProgress(
-            rank=member.rank, node=member.node, worker=member.worker, phase=phase, batches=batches, total=total
+            rank=member.rank,
+            node=member.node,
+            worker=member.worker,
+            phase=phase,
+            batches=batches,
+            total=total,
+            waits=waits,
         )
 
     return tuple(map(progress, plan.members or ()))

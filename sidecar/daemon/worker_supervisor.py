@@ -15,6 +15,7 @@ from sidecar.daemon.workers.process import Event, Exited
 from sidecar.errors import SidecarError, TaskError
 from sidecar.protocol.heartbeat import NumericProfiles
 from sidecar.protocol.messages import Checked, Done, Failed, Joined, Phase, Ready
+from sidecar.protocol.states import FailureKind
 from sidecar.system.event_log import EventLog
 
 _MAX_DOUBLINGS: Final = 16
@@ -63,7 +64,7 @@ class WorkerSupervisor:
                 self._start(lambda: self._fill(now), now)
         if self.release_idle is not None and not evaluating:
             self.workers.release(now - self.release_idle)
-        return overruns
+        return overruns + self._replace_starving()
 
     def observe(self, name: str, report: Event, now: float, *, evaluating: bool) -> None:
         """Apply a worker's report, and log it if it matters. `evaluating`: this node takes part in the open plan."""
@@ -72,6 +73,8 @@ class WorkerSupervisor:
             return
         if isinstance(report, Done) and report.plan != worker.plan:
             return  # the worker already has the next plan, and must not appear idle
+        if isinstance(report, Done) and self.workers.yields and not worker.yields:
+            worker.yields = worker.process.yield_processors(True)
         probing, since = self.workers.is_probe(name), worker.progress.since
         self.workers.observe(name, report, now)
         if probing:
@@ -109,6 +112,29 @@ class WorkerSupervisor:
             self.workers.engine.release()
             self.log.info("cluster_released", idle_seconds=self.release_all)
         return self._holds and (working or any(self.workers.all()))
+
+    def _replace_starving(self) -> list[TimedOut]:
+        """Let starving workers take turns with other programs.
+
+        Their priority may be raised only with a right that few have. Without it, all workers of this node are killed
+        and returned. Those that follow do not give way any more.
+        """
+        starving = self.workers.starving()
+        for worker in starving:
+            worker.yields = not worker.process.yield_processors(False)
+            seconds = round(worker.progress.waited, 1)
+            self.log.warning("worker_starved", worker=worker.worker, waited_seconds=seconds, restarted=worker.yields)
+        if not any(worker.yields for worker in starving):
+            return []
+        self.workers.yields = False
+        message = (
+            "had waited for processors, which other programs use, for yield_seconds, and is replaced by one that takes "
+            "turns with them"
+        )
+        replaced = [worker for worker in self.workers.all() if worker.yields and not worker.killed]
+        for worker in replaced:
+            self.workers.kill(worker)
+        return [TimedOut(worker.worker, FailureKind.STALLED, message, worker.progress.phase) for worker in replaced]
 
     def _start(self, start: Callable[[], None], now: float) -> None:
         """Start processes, and note a failure. A machine without memory or ports now may have them later."""

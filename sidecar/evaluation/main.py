@@ -6,12 +6,11 @@ The process never outlives its daemon (parent-death signal, and end of input). I
 
 import argparse
 import contextlib
-import ctypes
 import os
 import sys
-import time
 import traceback
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import BinaryIO, Final
 
 from sidecar.errors import RecordError
@@ -19,15 +18,10 @@ from sidecar.evaluation.framework_traits import OURS, traits_of
 from sidecar.protocol.messages import MAX_LINE_BYTES, Failed, Ready, Report, decode, encode
 from sidecar.protocol.states import FailureKind, WorkerPhase
 from sidecar.system.name_clash import replaced
+from sidecar.system.priority import NICENESS, Priority, set_priority
 from sidecar.system.process_guard import end_with_parent, leave_guard
 from sidecar.system.training_python import line_to_write
 
-_IOPRIO_WHO_PROCESS: Final = 1
-_IOPRIO_BEST_EFFORT_LAST: Final = (2 << 13) | 7  # linux/ioprio.h: class best effort, lowest priority in it
-_SYS_IOPRIO_SET: Final = {"x86_64": 251, "aarch64": 30}
-_NICENESS: Final = 10  # training on the same node has priority; the worker still makes progress
-_AUTOGROUP_TRIES: Final = 20  # the kernel accepts one niceness of an autogroup in 0.1 s, on the whole machine
-_AUTOGROUP_AGAIN_SECONDS: Final = 0.05
 _OOM_SCORE: Final = "1000"  # killed first if memory is short: a worker is replaced, a trainer is not
 
 
@@ -38,10 +32,11 @@ def main(arguments: Sequence[str]) -> None:
     parser.add_argument("--reports", type=int, required=True, help="file descriptor to write reports to")
     parser.add_argument("--parent", type=int, required=True, help="process id of the daemon")
     parser.add_argument("--mark", required=True, help="NAME=VALUE in the environment of this process alone")
+    parser.add_argument("--yields", action="store_true", help="compute only with what other programs leave")
     options = parser.parse_args(arguments)
     end_with_parent(options.parent)
     leave_guard(options.mark)
-    _be_gentle()
+    _be_gentle(Priority.IDLE if options.yields else Priority.LOW)
     commands = os.fdopen(os.dup(0), "rb")
     with open(os.devnull, "rb") as nothing:  # noqa: PTH123 - for its descriptor
         os.dup2(nothing.fileno(), 0)  # the user's code must not read commands
@@ -112,34 +107,9 @@ def _write_all(stream: BinaryIO, data: bytes) -> None:
         view = view[stream.write(view) :]
 
 
-def _be_gentle() -> None:
+def _be_gentle(priority: Priority) -> None:
     """Let the training on this node go first: with the processor, with the disk, and when memory is short."""
-    os.nice(_NICENESS)
-    _be_gentle_as_a_session()
-    number = _SYS_IOPRIO_SET.get(os.uname().machine)
-    if number is not None:
-        ctypes.CDLL(None).syscall(number, _IOPRIO_WHO_PROCESS, 0, _IOPRIO_BEST_EFFORT_LAST)
+    os.nice(NICENESS)
+    set_priority(os.getpid(), priority)
     with contextlib.suppress(OSError):  # a container may forbid it, and the score is not essential
-        _write("/proc/self/oom_score_adj", _OOM_SCORE)
-
-
-def _be_gentle_as_a_session() -> None:
-    """Lower the priority of this session, which is what counts where the kernel groups processes by sessions.
-
-    With `sched_autogroup_enabled`, the default of most distributions, the niceness of a process counts only among the
-    processes of its session, and every worker has a session of its own. Source: sched(7), "The autogroup feature".
-    """
-    for _ in range(_AUTOGROUP_TRIES):
-        try:
-            _write("/proc/self/autogroup", str(_NICENESS))
-        except BlockingIOError:
-            time.sleep(_AUTOGROUP_AGAIN_SECONDS)
-        except OSError:  # a kernel without autogroups
-            return
-        else:
-            return
-
-
-def _write(path: str, text: str) -> None:
-    with open(path, "w") as file:  # noqa: PTH123 - procfs
-        file.write(text)
+        Path("/proc/self/oom_score_adj").write_text(_OOM_SCORE)

@@ -29,12 +29,16 @@ class Slot:
 
 @dataclass(frozen=True, slots=True)
 class WorkerProgress:
-    """The progress of a worker: `batches` of `total` are done, which is `None` while that number is unknown."""
+    """The progress of a worker: `batches` of `total` are done, which is `None` while that number is unknown.
+
+    `waits`: whether other programs have the processors for most of the time; None: they do not.
+    """
 
     worker: str
     phase: str
     batches: int = 0
     total: int | None = None
+    waits: Annotated[bool | None, SPARSE] = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,6 +29,8 @@ EVENTS: Final[Mapping[str, str]] = {
     "worker_ready": "A worker process has imported the framework and can join a group.",
     "worker_exited": "A worker process ended, and the daemon did not kill it.",
     "worker_failed": "A worker process reported a failure outside of an evaluation.",
+    "worker_starved": "A worker process waited for processors for `yield_seconds`: its priority was raised, or it is "
+    "replaced.",
     "worker_overran": "A worker process passed a time limit and was killed.",
     # The checkpoint directory
     "checkpoint_dir_missing": "The checkpoint directory does not exist, or does not exist any more.",

@@ -75,6 +75,16 @@ def _worker_lost(event: Event) -> str:
     return f"worker process {event['worker']}: {kind}{event['message']}{logs}"
 
 
+def _worker_starved(event: Event) -> str:
+    remedy = (
+        "it is replaced by one that takes turns with them" if event["restarted"] else "it takes turns with them now"
+    )
+    return (
+        f"worker process {event['worker']} waited {event['waited_seconds']:.0f} s for processors, which other programs "
+        f"use: {remedy}"
+    )
+
+
 def _subject(event: Event) -> str:
     return "the end of the run" if event["checkpoint"] is None else f"the result of {event['checkpoint']}"
 
@@ -111,6 +121,7 @@ _SENTENCES: Final[Mapping[str, Callable[[Event], str]]] = {
     "worker_ready": lambda _: "",
     "worker_exited": _worker_lost,
     "worker_failed": _worker_lost,
+    "worker_starved": _worker_starved,
     "worker_overran": _worker_lost,
     "storage_failed": _said("storage: {message}"),
     "storage_recovered": _said("storage answers again"),

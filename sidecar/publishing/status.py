@@ -15,6 +15,7 @@ class WorkerStatus:
     state: str  # importing, standby, joining, idle, or the phase of its evaluation
     batches: int = 0
     total_batches: int | None = None
+    waits: bool = False  # other programs have the processors for most of the time
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +49,7 @@ class MemberProgress:
     phase: str | None = None
     batches: int | None = None
     total: int | None = None
+    waits: bool | None = None  # as of `WorkerProgress`
 
 
 @dataclass(frozen=True, slots=True)

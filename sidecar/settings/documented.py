@@ -30,6 +30,7 @@ _TYPES: Final = {
     **dict.fromkeys(
         ("Seconds", "Lease", "LongestBackoff", "OneLease", "OneVisibility", "BeatAndAHalf"), "seconds, more than 0"
     ),
+    "SecondsFromZero": "seconds, 0 or more",
     "Factor": "number, 1 or more",
     **dict.fromkeys(("NodeGlobs", "HostGlobs", "PathGlobs", "Formats"), "list of texts, or one text with commas"),
     "Devices": "`cpu` or `gpu`, or list of numbers and texts, or one text with commas",

@@ -144,6 +144,11 @@ class Settings(OutputSettings):
     """Threads that a worker process computes with. Default: a fixed number, since sums over other numbers of threads
     are rounded differently and nodes with other bits form no group; 2 gave the same bits as 1, where 3 and 8 did not,
     and leaves the other cores to training."""
+    yield_seconds: values.SecondsFromZero = 120.0
+    """Time for which a worker process may wait for processors, in its start and in each evaluation, because it computes
+    only with what other programs leave (`SCHED_IDLE`). After it, its priority is that of nice 10, which gives it about
+    a tenth of a processor that training uses; with 0 it has this priority from the start. Default: training pays little
+    for short evaluations, and a node without a free processor has results within minutes."""
     collectives: Literal["auto", "ring", "nccl"] = "ring"
     """Implementation of TensorFlow's collective operations. Default: a few KB for each evaluation do not need NCCL."""
     always_cluster: bool = False

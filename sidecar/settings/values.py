@@ -81,6 +81,7 @@ def _backoff_grows(value: float, info: ValidationInfo) -> float:
     return value
 
 
+SecondsFromZero = Annotated[float, Field(ge=0, allow_inf_nan=False), BeforeValidator(_no_boolean)]
 OneLease = Annotated[Seconds, _follows("lease_seconds")]
 OneVisibility = Annotated[Seconds, _follows("visibility_seconds")]
 BeatAndAHalf = Annotated[Seconds, _follows("beat_seconds", 1.5)]

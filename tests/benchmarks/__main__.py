@@ -35,6 +35,7 @@ TOPICS = (
     "restore_bytes",
     "memory",
     "trainer",
+    "yielding",
     "recovery",
     "counts",
     "footprint",

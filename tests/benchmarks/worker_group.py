@@ -19,6 +19,7 @@ from sidecar.protocol.messages import Done, Evaluate, Failed, Join, Joined, Read
 from sidecar.protocol.records import Checkpoint, Member
 
 _PATIENT = PhaseTimeouts(
+    yield_seconds=300,
     join_timeout_seconds=120,
     restore_timeout_seconds=120,
     first_batch_timeout_seconds=120,

@@ -70,6 +70,7 @@ def evaluate(monkeypatch):
         workers = WorkerPool(
             engine=LocalEngine(launch=launch, host="h", ports=FakePorts(), start=start),
             bounds=PhaseTimeouts(
+                yield_seconds=300,
                 join_timeout_seconds=120,
                 restore_timeout_seconds=120,
                 first_batch_timeout_seconds=120,

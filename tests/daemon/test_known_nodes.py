@@ -26,8 +26,8 @@ PLAN = Plan(
 )
 
 
-def heartbeat(node, beat, phase=None, **changes):
-    doing = None if phase is None else (WorkerProgress(f"{node}.i.1", phase, 0, None),)
+def heartbeat(node, beat, phase=None, *, waits=None, **changes):
+    doing = None if phase is None else (WorkerProgress(f"{node}.i.1", phase, 0, None, waits),)
     return make_heartbeat(**{"node": node, "beat": beat, "plan": 7, "outcome": 6, "doing": doing} | changes)
 
 
@@ -74,12 +74,21 @@ def test_members_that_will_not_finish_a_plan(other, now, word):
     [
         (heartbeat("n1", 1, "hello"), heartbeat("n2", 1, "reduce"), ("7", "hello", "reduce")),
         (heartbeat("n1", 1, "hello"), heartbeat("n2", 1, "evaluate"), ()),
+        (heartbeat("n1", 1, "hello"), heartbeat("n2", 1, "reduce", waits=True), ()),
         (heartbeat("n1", 1, "hello"), heartbeat("n2", 1), ()),
         (heartbeat("n1", 1, "hello"), heartbeat("n2", 1, "hello", plan=6), ()),
         (heartbeat("n1", 1, "hello"), heartbeat("n2", 1, "hello", outcome=7), ()),
         (heartbeat("n1", 1, "hello"), heartbeat("n3", 1, "hello"), ()),
     ],
-    ids=["all wait", "one works", "one says nothing", "an older plan", "the plan has ended", "one has no heartbeat"],
+    ids=[
+        "all wait",
+        "one works",
+        "one gets no processor",
+        "one says nothing",
+        "an older plan",
+        "the plan has ended",
+        "one has no heartbeat",
+    ],
 )
 def test_ranks_that_wait_for_each_other(own, other, expected):
     """All of them must say so, in this plan."""

@@ -10,6 +10,7 @@ from sidecar.protocol.records import Checkpoint, Member
 from sidecar.protocol.states import WorkerPhase
 
 CHECKPOINT = Checkpoint(name="ckpt-5", digest="d" * 64, step=5, format="tf_object")
+EVALUATE = Evaluate(plan=1, checkpoint=CHECKPOINT, path="/c", save_to="/s", save_weights="all", progress_seconds=1)
 
 
 @pytest.fixture
@@ -56,6 +57,49 @@ def test_a_standby_takes_the_place_of_each_worker_that_joins(supervisor):
     join(supervisor, worker)
     tend(supervisor, 1.0)
     assert len(list(supervisor.workers.all())) == 2
+
+
+@pytest.fixture
+def starved(supervisor):
+    """A worker that has waited for a processor for yield_seconds while it evaluated, and a standby."""
+    supervisor.workers.yields = True
+    worker = ready(supervisor)
+    join(supervisor, worker)
+    ready(supervisor)
+    supervisor.workers.evaluate(EVALUATE, worker.worker, 0.0)
+    limit = supervisor.workers.bounds.yield_seconds
+    for second in range(0, int(limit), 5):
+        worker.process.waited = {7: float(second)}
+        assert tend(supervisor, float(second), evaluating=True) == []
+    worker.process.waited = {7: limit}
+    return worker, limit
+
+
+def test_a_starving_worker_takes_turns_until_its_evaluation_ends(supervisor, starved):
+    """Its priority is raised in time, for this evaluation only; its heartbeats say meanwhile why it is slow."""
+    worker, now = starved
+    assert worker.progress.is_waiting
+    assert (tend(supervisor, now, evaluating=True), worker.process.yields) == ([], False)
+    supervisor.observe(worker.worker, done(1, worker.process.told(Join)[0]), now, evaluating=True)
+    assert (worker.process.yields, worker.process.kills) == (True, 0)
+    assert not worker.progress.is_waiting
+    supervisor.workers.evaluate(EVALUATE, worker.worker, now)
+    assert (tend(supervisor, now + 5, evaluating=True), worker.process.yields) == ([], True)
+
+
+def test_starving_workers_whose_priority_may_not_be_raised_are_replaced(supervisor, starved):
+    """By ones that do not give way: otherwise each evaluation would starve anew."""
+    worker, now = starved
+    worker.process.may_be_raised = False
+    standby = next(each for each in supervisor.workers.all() if each is not worker)
+    lost = tend(supervisor, now, evaluating=True)
+    assert {each.worker for each in lost} == {worker.worker, standby.worker}
+    assert {each.kind for each in lost} == {"stalled"}
+    assert "yield_seconds" in lost[0].message
+    for each in (worker, standby):
+        supervisor.observe(each.worker, Exited(-9, ""), now, evaluating=True)
+    tend(supervisor, now)
+    assert [each.yields for each in supervisor.workers.all()] == [False]
 
 
 def test_a_check_of_the_task_that_was_killed_is_repeated(tmp_path):

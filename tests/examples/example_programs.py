@@ -13,6 +13,7 @@ QUIET = {
     "TF_CPP_MIN_LOG_LEVEL": "3",
     "CUDA_VISIBLE_DEVICES": "-1",
     "SIDECAR_STANDBY": "false",
+    "SIDECAR_YIELD_SECONDS": "0",  # this machine may be busy
     "SIDECAR_QUIET_SECONDS": "0.1",  # nobody writes any more when these commands begin
 }
 

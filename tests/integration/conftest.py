@@ -34,6 +34,7 @@ QUICK = {
     "SIDECAR_HTTP": "127.0.0.1:0",
     "SIDECAR_LOG_FORMAT": "json",
     "SIDECAR_STANDBY": "false",
+    "SIDECAR_YIELD_SECONDS": "0",  # tests run next to each other, and to whatever else this machine does
     "SIDECAR_QUIET_SECONDS": "0.1",
     "SIDECAR_GROUP_SETTLE_SECONDS": "0.1",
     "SIDECAR_BEAT_SECONDS": "0.5",

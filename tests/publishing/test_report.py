@@ -207,6 +207,7 @@ def test_status(journal, status, settle):
         "state": "evaluate",
         "batches": 3,
         "total_batches": 8,
+        "waits": False,
     }
 
 

@@ -236,6 +236,7 @@ class Life:
     def _supervisor(self, identity: Identity) -> WorkerSupervisor:
         settings, spec = self.host.spec.settings, self.host.spec
         bounds = PhaseTimeouts(
+            yield_seconds=300,
             join_timeout_seconds=settings.join,
             restore_timeout_seconds=settings.restore,
             first_batch_timeout_seconds=settings.first_batch,

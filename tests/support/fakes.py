@@ -53,6 +53,7 @@ TIMING = Timing(
     drain_seconds=25.0,
 )
 BOUNDS = PhaseTimeouts(
+    yield_seconds=300,
     join_timeout_seconds=120.0,
     restore_timeout_seconds=1800.0,
     first_batch_timeout_seconds=900.0,
@@ -90,6 +91,8 @@ class FakeProcess:
         self.environment = environment
         self.commands: list = []
         self.waited: dict[int, float] = {}
+        self.yields: bool | None = None
+        self.may_be_raised = True
         self.answered = 0
         self.is_ready = False
         self.kills = 0
@@ -103,6 +106,11 @@ class FakeProcess:
     def waits(self) -> dict[int, float]:
         """Return how long each thread could not run."""
         return self.waited
+
+    def yield_processors(self, yields) -> bool:
+        """Note the priority, and say whether it may be changed so."""
+        self.yields = yields
+        return yields or self.may_be_raised
 
     def send(self, command) -> None:
         """Retain a command for the test to read."""

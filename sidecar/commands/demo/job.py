@@ -163,6 +163,7 @@ def _environment(folder: Folder, own: Mapping[str, str]) -> dict[str, str]:
         **own,
         "SIDECAR_WORKER_LOGS": str(folder.logs / "worker-processes"),
         "SIDECAR_STANDBY": "false",  # no worker is lost here, and two more imports would slow down training
+        "SIDECAR_YIELD_SECONDS": "0",  # somebody watches, and training may use all processors
         "CUDA_VISIBLE_DEVICES": "-1",  # two training processes would fight for one GPU's memory
         **local,  # gRPC asks proxies too
     }

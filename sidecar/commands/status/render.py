@@ -314,7 +314,10 @@ def _phases(status: RunStatus, heartbeat: Heartbeat) -> str:
     for progress in heartbeat.doing or ():
         if progress.phase != "idle":
             phases.setdefault(progress.phase, []).append(progress)
-    return ", ".join(f"{phase}{_batches(workers)}" for phase, workers in phases.items())
+    waits = {True: " (waits for a processor)", False: ""}
+    return ", ".join(
+        f"{phase}{_batches(workers)}{waits[any(each.waits for each in workers)]}" for phase, workers in phases.items()
+    )
 
 
 def _batches(workers: list[WorkerProgress]) -> str:

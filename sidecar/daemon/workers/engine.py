@@ -53,7 +53,9 @@ class Engine(Protocol):
     def granted(self) -> bool:
         """Return whether each slot has its machine for good. A cluster grants machines, and takes them back."""
 
-    def place(self, worker: str, slot: int | None, *, running: Collection[str], post: Post) -> Placed:
+    def place(
+        self, worker: str, slot: int | None, *, running: Collection[str], post: Post, yields: bool = False
+    ) -> Placed:
         """Start a worker process of a slot, whose processes share a device.
 
         Args:
@@ -61,6 +63,7 @@ class Engine(Protocol):
             slot: The number of the slot, from 0, or `PROBE`.
             running: The ids of the workers that have not ended.
             post: Receives the events of the worker, from any thread.
+            yields: Whether it computes only with what other programs of its machine leave.
 
         Raises `SidecarError`, or `OSError` and `RuntimeError` if this machine lacks something.
         """
@@ -102,6 +105,7 @@ class Start(Protocol):
         log: Path,
         keep_logs: Collection[str],
         post: Post,
+        yields: bool,
     ) -> Process:
         """Start the process, and return it."""
 
@@ -132,7 +136,9 @@ class LocalEngine:
         """Return the number of replicas."""
         return len(self.launch.devices)
 
-    def place(self, worker: str, slot: int | None, *, running: Collection[str], post: Post) -> LocalPlaced:
+    def place(
+        self, worker: str, slot: int | None, *, running: Collection[str], post: Post, yields: bool = False
+    ) -> LocalPlaced:
         """Start a worker process. Its port is released if the start fails."""
         port = self.ports.reserve()
         environment = worker_environment(
@@ -152,6 +158,7 @@ class LocalEngine:
                 log=self.log_of(worker),
                 keep_logs=running,
                 post=post,
+                yields=yields,
             )
         except BaseException:
             port.close()

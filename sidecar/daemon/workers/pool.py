@@ -8,7 +8,6 @@ argument, and nothing here waits.
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
 
 from sidecar.daemon.workers.engine import PROBE, Engine, Placed
 from sidecar.daemon.workers.process import Event, Exited, Halted, Post, Process
@@ -19,7 +18,6 @@ from sidecar.protocol.records import group_id
 from sidecar.protocol.states import WorkerPhase
 from sidecar.publishing.status import WorkerStatus
 
-_SILENT_SECONDS: Final = 5.0  # a worker that reports more often is not measured
 __all__ = ["PhaseTimeouts", "TimedOut", "Worker", "WorkerPool", "group_id"]
 
 
@@ -35,6 +33,7 @@ class Worker:
     joined: Joined | None = None
     plan: int | None = None
     killed: bool = False
+    yields: bool = False  # it computes only with what other programs leave
 
     @property
     def process(self) -> Process:
@@ -47,10 +46,10 @@ class Worker:
         return self.placed.address
 
     def overrun(self, timeouts: PhaseTimeouts, now: float) -> TimedOut | None:
-        """Return the time limit that the worker has exceeded, if any."""
+        """Return the time limit that the worker has exceeded, if any. Measure how long it waits for a processor."""
         if self.killed:
             return None
-        if now - self.progress.heard >= _SILENT_SECONDS:
+        if not self.progress.rests:
             self.progress.waits.measure(self.process.waits, now)
         overrun = self.progress.overrun(timeouts, now)
         return None if overrun is None else TimedOut(self.worker, *overrun, self.progress.phase)
@@ -75,6 +74,7 @@ class WorkerPool:
     post: Post
     keep_standby: bool = True
     offered: bool = True  # whether plans may list the workers
+    yields: bool = False  # whether new workers compute only with what other programs leave
     _replicas: list[_Replica] = field(default_factory=list)
     _leaving: list[Worker] = field(default_factory=list)  # killed after they were replaced, and not ended yet
     _probe: Worker | None = None
@@ -173,7 +173,7 @@ class WorkerPool:
             self._leaving.append(replica.active)
         replica.active, replica.standby = replica.standby, None
         replica.active.group = command.group
-        replica.active.progress.enter(WorkerPhase.JOIN, now)
+        replica.active.progress.begin(WorkerPhase.JOIN, now)
         replica.active.process.send(command)
 
     def evaluate(self, command: Evaluate, worker: str, now: float) -> None:
@@ -182,7 +182,7 @@ class WorkerPool:
         assert active is not None
         active.plan = command.plan
         if active.joined is not None:
-            active.progress.enter(WorkerPhase.RESTORE, now)
+            active.progress.begin(WorkerPhase.RESTORE, now)
         active.process.send(command)
 
     def observe(self, worker_id: str, event: Event, now: float) -> None:
@@ -216,6 +216,14 @@ class WorkerPool:
         """Return the workers that exceeded a time limit. The caller kills them, so no worker is returned twice."""
         return [overrun for worker in self.all() if (overrun := worker.overrun(self.bounds, now)) is not None]
 
+    def starving(self) -> list[Worker]:
+        """Return the workers that have waited for processors, which other programs use, for long enough."""
+        return [
+            worker
+            for worker in self.all()
+            if worker.yields and not worker.killed and worker.progress.waited >= self.bounds.yield_seconds
+        ]
+
     def kill(self, worker: Worker) -> None:
         """SIGKILL a worker and its children. The event `Exited` follows."""
         worker.killed = True
@@ -242,6 +250,7 @@ class WorkerPool:
                 state=worker.progress.phase,
                 batches=worker.progress.batches,
                 total_batches=worker.progress.total_batches,
+                waits=worker.progress.is_waiting,
             )
             for worker in self.all()
         )
@@ -251,8 +260,9 @@ class WorkerPool:
         self._started += 1
         worker = f"{self.name}.{self._started}"
         running = {running.worker for running in self.all()}
-        placed = self.engine.place(worker, slot, running=running, post=self.post)
-        return Worker(worker=worker, placed=placed, progress=PhaseProgress(since=now, heard=now, phase=placed.phase))
+        placed = self.engine.place(worker, slot, running=running, post=self.post, yields=self.yields)
+        progress = PhaseProgress(since=now, heard=now, phase=placed.phase)
+        return Worker(worker=worker, placed=placed, progress=progress, yields=self.yields)
 
     def _remove(self, worker: Worker) -> None:
         """Forget a worker that has ended, and release its port."""

@@ -23,6 +23,7 @@ from sidecar.protocol.messages import MAX_LINE_BYTES, Command, Failed, Report, d
 from sidecar.protocol.states import FailureKind
 from sidecar.system import child
 from sidecar.system.child import ChildProcess
+from sidecar.system.priority import Priority, set_priority
 from sidecar.system.shortages import NO_PROCESS, shortage
 
 _ENTRY: Final = Path(__file__).resolve().parents[2] / "evaluation" / "__main__.py"
@@ -103,6 +104,9 @@ class Process(Protocol):
     def waits(self) -> Mapping[int, float]:
         """Return the seconds for which each of its threads has waited for a processor; empty if that is unknown."""
 
+    def yield_processors(self, yields: bool) -> bool:
+        """Let other programs have the processors first, or take turns with them; return False if that is forbidden."""
+
     def send(self, command: Command) -> None:
         """Send a command. If the worker is dead, nothing is raised here: its `Exited` event reports that."""
 
@@ -138,6 +142,10 @@ class WorkerProcess:
     def waits(self) -> Mapping[int, float]:
         """Return the seconds for which each of its threads has waited for a processor; empty if that is unknown."""
         return processor_waits(self._process.pid)
+
+    def yield_processors(self, yields: bool) -> bool:
+        """Let other programs have the processors first, or take turns with them; return False if that is forbidden."""
+        return set_priority(self._process.pid, Priority.IDLE if yields else Priority.LOW)
 
     def send(self, command: Command) -> None:
         """Send a command. Commands are far smaller than the buffer of the pipe, so this does not block."""
@@ -217,11 +225,13 @@ def start(
     log: Path,
     keep_logs: Collection[str],
     post: Post,
+    yields: bool = False,
     start_child: StartChild = child.start,
 ) -> WorkerProcess:
     """Start a worker process. Its output goes to `log`, its reports to `post`.
 
-    Old logs of the node's workers in the same folder are removed, except those of the workers in `keep_logs`.
+    `yields`: it computes only with what other programs leave. Old logs of the node's workers in the same folder are
+    removed, except those of the workers in `keep_logs`.
 
     Raises:
         SettingsError: The interpreter cannot be run.
@@ -238,7 +248,9 @@ def start(
         why = error.strerror if remedy is None else f"{error.strerror}; {remedy}"
         raise StorageError(f"the worker's log {log} cannot be written: {why}") from error
     try:
-        return _spawn(worker, interpreter, framework, environment, directory, worker_log, post, start_child)
+        return _spawn(
+            worker, interpreter, framework, environment, directory, worker_log, post, start_child, yields=yields
+        )
     except BaseException:
         worker_log.close()
         raise
@@ -253,6 +265,8 @@ def _spawn(
     log: WorkerLog,
     post: Post,
     start_child: StartChild,
+    *,
+    yields: bool,
 ) -> WorkerProcess:
     """Start the process with a pipe for its reports, and its output into the log."""
     mark = secrets.token_hex(16)
@@ -264,6 +278,7 @@ def _spawn(
                 *(interpreter, "-P", str(_ENTRY)),
                 *("--framework", framework, "--reports", str(write_end), "--parent", str(os.getpid())),
                 *("--mark", f"{_MARK}={mark}"),
+                *(("--yields",) if yields else ()),
             ),
             guarded=None,
             stdin=child.PIPE,

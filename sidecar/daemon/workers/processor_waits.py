@@ -9,36 +9,33 @@ the kernel was built without it: https://docs.kernel.org/scheduler/sched-stats.h
 import contextlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Final
 
+from sidecar.system.priority import threads_of
+
 _EVERY_SECONDS: Final = 1.0  # between two measurements
-_MOST_THREADS: Final = 256  # that are read in one measurement, which takes a few milliseconds then
 
 
 def processor_waits(pid: int) -> dict[int, float]:
     """Return the seconds for which each thread of a process and of its children has waited; empty if unknown."""
-    waits, waiting = dict[int, float](), [pid]
-    while waiting and len(waits) < _MOST_THREADS:
-        with contextlib.suppress(OSError):  # the process has ended
-            for thread in Path(f"/proc/{waiting.pop()}/task").iterdir():
-                with contextlib.suppress(OSError, ValueError, IndexError):
-                    waits[int(thread.name)] = int((thread / "schedstat").read_text().split()[1]) / 1e9
-                    waiting += map(int, (thread / "children").read_text().split())
+    waits = dict[int, float]()
+    for thread in threads_of(pid):
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            waits[int(thread.name)] = int((thread / "schedstat").read_text().split()[1]) / 1e9
     return waits
 
 
 @dataclass(slots=True)
 class WaitMeter:
-    """Add up how long the thread of a process that waited most has waited since the meter was started."""
+    """Add up how long the thread of a process that waited most has waited.
+
+    `share`: the part of the time between the last two measurements in which it did.
+    """
 
     seconds: float = 0.0
+    share: float = 0.0
     _waits: Mapping[int, float] = field(default_factory=dict)  # by thread, at the last measurement
     _measured_at: float | None = None
-
-    def start(self) -> None:
-        """Begin anew. What was measured before does not count."""
-        self.seconds, self._waits, self._measured_at = 0.0, {}, None
 
     def measure(self, read: Callable[[], Mapping[int, float]], now: float) -> None:
         """Take a measurement at the time `now`, unless the last one is recent. The first one is where the meter begins.
@@ -50,5 +47,8 @@ class WaitMeter:
         waits = read()
         if self._measured_at is not None:
             longer = [seconds - self._waits[thread] for thread, seconds in waits.items() if thread in self._waits]
-            self.seconds += min(max(longer, default=0.0), now - self._measured_at)
+            passed = now - self._measured_at
+            waited = min(max(longer, default=0.0), passed)
+            self.seconds += waited
+            self.share = waited / passed
         self._waits, self._measured_at = waits, now

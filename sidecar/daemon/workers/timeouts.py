@@ -12,6 +12,8 @@ _MOST_WAITING: Final = 10
 """A worker has failed after this many times its limit even if it waited for a processor nearly all of the time."""
 
 _WAITED_SECONDS: Final = 1.0  # that are worth a word
+_MOSTLY: Final = 0.5  # of the time
+_RESTING: Final = frozenset({WorkerPhase.PLACE, WorkerPhase.STANDBY, WorkerPhase.IDLE, WorkerPhase.FAILED})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,6 +26,7 @@ class PhaseTimeouts:
     stall_seconds: float
     stall_factor: float  # the limit for a batch is at least this many times the slowest batch
     suspended_timeout_seconds: float  # for a process that is stopped by a signal, in any phase
+    yield_seconds: float  # waiting for processors after which a worker does not give way any more
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +68,29 @@ class PhaseProgress:
     total_batches: int | None = None
     slowest: float = 0.0  # longest time between two signs of life while the worker worked on batches
     halted: float | None = None  # since when the process is stopped by a signal
-    waits: WaitMeter = field(default_factory=WaitMeter)  # since the last sign of life
+    waits: WaitMeter = field(default_factory=WaitMeter)
+    _waited_unheard: float = 0.0  # the reading of `waits` at the last sign of life
+    _waited_before: float = 0.0  # the reading of `waits` when the present work began
+
+    @property
+    def waited(self) -> float:
+        """Return the seconds for which the worker has waited for a processor since its work began."""
+        return self.waits.seconds - self._waited_before
+
+    @property
+    def rests(self) -> bool:
+        """Return whether the worker has nothing to compute."""
+        return self.phase in _RESTING
+
+    @property
+    def is_waiting(self) -> bool:
+        """Return whether the worker now waits for a processor for most of the time."""
+        return not self.rests and self.waits.share >= _MOSTLY
+
+    def begin(self, phase: WorkerPhase, now: float) -> None:
+        """Note that the worker began with a piece of work: to join a group, or to evaluate."""
+        self._waited_before = self.waits.seconds
+        self.enter(phase, now)
 
     def enter(self, phase: WorkerPhase, now: float) -> None:
         """Note that the worker entered a phase."""
@@ -74,8 +99,7 @@ class PhaseProgress:
 
     def hear(self, now: float) -> None:
         """Note a sign of life."""
-        self.heard = now
-        self.waits.start()
+        self.heard, self._waited_unheard = now, self.waits.seconds
 
     def advance(self, progress: Progress, now: float) -> None:
         """Note that the worker did batches since its last report."""
@@ -91,14 +115,17 @@ class PhaseProgress:
     def overrun(self, timeouts: PhaseTimeouts, now: float) -> tuple[FailureKind, str] | None:
         """Return how the worker fails if it has passed the time limit of its phase, and a message; else None.
 
-        The time in which it waited for a processor does not count, up to a multiple of the limit.
+        The time in which it waited for a processor does not count, up to a multiple of the limit and `yield_seconds`.
         """
         bound = _limit(timeouts, self.phase, batches=self.batches, slowest=self.slowest)
-        silent, waited = now - self.heard, self.waits.seconds
+        silent, waited = now - self.heard, self.waits.seconds - self._waited_unheard
         if self.halted is not None:
             bound = _halted_limit(timeouts)
             silent, waited = now - self.halted, 0.0
-        if bound is None or (silent - waited <= bound.seconds and silent <= _MOST_WAITING * bound.seconds):
+        if bound is None or (
+            silent - waited <= bound.seconds
+            and silent <= _MOST_WAITING * bound.seconds + (timeouts.yield_seconds if self.halted is None else 0.0)
+        ):
             return None
         return bound.kind, bound.message(silent, waited)
 

@@ -11,7 +11,7 @@ from typing import Any, Final
 from sidecar.publishing.page.evaluations import evaluations
 from sidecar.publishing.page.markup import cell, counted, head, link, table, text
 from sidecar.publishing.page.numbers import numbers
-from sidecar.publishing.page.overview import alerts, header, phase_words, present, progress, summary
+from sidecar.publishing.page.overview import alerts, doing_words, header, present, progress, summary
 
 Status = Mapping[str, Any]
 
@@ -142,7 +142,7 @@ def _worker(worker: Mapping[str, Any]) -> str:
     state = worker["state"]
     cells = (
         cell(text(worker["pid"]), "number"),
-        cell(text("waiting" if state == "idle" else phase_words(state))),
+        cell(text("waiting" if state == "idle" else doing_words(state, waits=worker.get("waits")))),
         cell(progress(worker["batches"], worker["total_batches"], state)),
     )
     return (

@@ -33,6 +33,11 @@ def phase_words(phase: str | None) -> str:
     return _PHASES.get(phase, str(phase))
 
 
+def doing_words(phase: str | None, *, waits: object) -> str:
+    """Return the phase of a worker process, and whether it gets no processor."""
+    return phase_words(phase) + (", waits for a processor that other programs use" if waits else "")
+
+
 def header(status: Mapping[str, Any]) -> str:
     """Return the title, with the state of this node."""
     node = text(status.get("node"))
@@ -177,7 +182,7 @@ def _worker(worker: Mapping[str, Any]) -> str:
     cells = (
         cell(text(worker["node"])),
         cell(text(worker["worker"]), "wide"),
-        cell(text(phase_words(worker["phase"]))),
+        cell(text(doing_words(worker["phase"], waits=worker.get("waits")))),
         cell(progress(worker["batches"], worker["total"], worker["phase"])),
     )
     return f'<tr id="rank-{text(worker["rank"])}">{"".join(cells)}</tr>'

@@ -23,6 +23,7 @@ __all__ = ["node"]
 
 TASKS = Path(__file__).parents[2] / "tasks"
 PATIENT = PhaseTimeouts(
+    yield_seconds=300,
     join_timeout_seconds=120,
     restore_timeout_seconds=120,
     first_batch_timeout_seconds=120,

@@ -12,6 +12,7 @@ from sidecar.protocol.messages import Evaluate, Join, Joined, Ready
 from sidecar.protocol.records import Checkpoint
 
 BOUNDS = PhaseTimeouts(
+    yield_seconds=300,
     join_timeout_seconds=120,
     restore_timeout_seconds=1800,
     first_batch_timeout_seconds=900,

@@ -247,6 +247,7 @@ def test_worker_whose_data_hang(worker_group, trained):
     made = worker_group(
         1,
         bounds=PhaseTimeouts(
+            yield_seconds=300,
             join_timeout_seconds=120,
             restore_timeout_seconds=120,
             first_batch_timeout_seconds=120,

@@ -45,9 +45,9 @@ def test_the_thread_that_waited_most_counts():
     assert meter.seconds == 4.0
     meter.measure(lambda: {3: 80.0}, 25.0)
     assert meter.seconds == 9.0, "no longer than the time that went by"
-    meter.start()
-    meter.measure(lambda: {3: 90.0}, 30.0)
-    assert meter.seconds == 0.0
+    assert meter.share == 1.0
+    meter.measure(lambda: {3: 81.0}, 35.0)
+    assert (meter.seconds, meter.share) == (10.0, 0.1)
 
 
 def test_measurements_have_a_second_between_them():

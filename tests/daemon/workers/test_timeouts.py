@@ -8,6 +8,7 @@ from sidecar.protocol.messages import Failed, Phase, Progress, Ready
 from sidecar.protocol.states import FailureKind, WorkerPhase
 
 TIMEOUTS = PhaseTimeouts(
+    yield_seconds=300,
     join_timeout_seconds=120,
     restore_timeout_seconds=1800,
     first_batch_timeout_seconds=900,

@@ -94,6 +94,10 @@ class RayWorker:
         """Return nothing: it is not known how long a process of another machine waited for a processor."""
         return {}
 
+    def yield_processors(self, yields: bool) -> bool:
+        """Change nothing: Ray reserves processors for it."""
+        return not yields
+
     def send(self, command: Command) -> None:
         """Send a command."""
         self._helper.ask({"send": encode(command).decode(), "worker": self.worker})
@@ -212,8 +216,11 @@ class RayEngine:
         """Return the number of machines that are asked for."""
         return self.cluster.workers
 
-    def place(self, worker: str, slot: int | None, *, running: Collection[str], post: Post) -> RayWorker:
+    def place(
+        self, worker: str, slot: int | None, *, running: Collection[str], post: Post, yields: bool = False
+    ) -> RayWorker:
         """Ask the cluster for a worker process. It has no address until the cluster has the resources."""
+        assert not yields, "Ray reserves processors for it"
         place = {**asdict(self.launch), "worker": worker, "running": sorted(running)}
         request = {"place": place, "slot": slot}
         if self._helper is not None:
