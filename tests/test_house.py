@@ -58,6 +58,7 @@ MANY_FIELDS = {
     "Task",
     "ExportedNumber",
     "Manifest",
+    "RunObserver",
 }  # one for each setting, argument, column or key
 
 

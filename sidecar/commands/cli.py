@@ -150,7 +150,7 @@ def evaluate(
     typed = words or []
     if len(typed) > 2:  # noqa: PLR2004 - DIR and CHECKPOINT
         raise SettingsError(f"{' '.join(map(str, typed))}: one checkpoint at a time, as in `sidecar eval ckpts ckpt-5`")
-    settings, path = find_checkpoint(flags, Path(*typed) if typed else None, warn)
+    settings, path = find_checkpoint(flags, typed, warn)
     evaluate_one(settings, os.environ, path, save_dir=save_dir, as_json=as_json, warn=warn)
 
 

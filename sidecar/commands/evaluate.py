@@ -3,7 +3,7 @@
 import glob
 import queue
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from fnmatch import fnmatchcase
@@ -39,18 +39,20 @@ _HIDES_HINTS: Final = ("NOTIFY_SOCKET", "KUBERNETES_SERVICE_HOST")  # why a daem
 _MARKERS: Final = (saved_model.MARKER, orbax.MARKER)
 
 
-def find_checkpoint(flags: dict[str, Any], path: Path | None, report: Callable[[str], None]) -> tuple[Settings, Path]:
-    """Return the settings, and the path of the checkpoint: the one at `path`, or the newest one of a directory.
+def find_checkpoint(
+    flags: dict[str, Any], words: Sequence[Path], report: Callable[[str], None]
+) -> tuple[Settings, Path]:
+    """Return the settings, and the path of the checkpoint: the one that is named, or the newest one of a directory.
 
-    `flags`: the options that name settings; `checkpoint_dir` is taken from `path` if there is no option.
-    Of a URL it is the newest one. Raises `SettingsError` if settings are wrong, or a directory has no complete
-    checkpoint.
+    `flags`: the options that name settings. `words`: a directory or its URL, and the name of a checkpoint in it, or the
+    path of a checkpoint; `checkpoint_dir` is taken from them if there is no option. Raises `SettingsError` if settings
+    are wrong, or a directory has no such checkpoint that is complete.
     """
-    if path is not None and is_url(path):
-        settings = load_settings(flags | {"checkpoint_dir": flags["checkpoint_dir"] or path})
+    if words and is_url(words[0]):
+        settings = load_settings(flags | {"checkpoint_dir": flags["checkpoint_dir"] or words[0]})
         settings.require_task()
-        return settings, newest_in(settings, report)
-    path = None if path is None else path.absolute()
+        return settings, newest_in(settings, report, *map(str, words[1:]))
+    path = Path(*words).absolute() if words else None
     folder = None if path is None else path if _is_directory_of_checkpoints(path, None) else path.parent
     settings = load_settings(flags | {"checkpoint_dir": flags["checkpoint_dir"] or folder})
     pattern = settings.checkpoint_pattern
@@ -76,10 +78,11 @@ def _is_directory_of_checkpoints(path: Path, pattern: str | None) -> bool:
     return any(fnmatchcase(entry.name, pattern) for entry in path.iterdir())
 
 
-def newest_in(settings: Settings, report: Callable[[str], None]) -> Path:
-    """Return the newest complete checkpoint of the checkpoint directory. Raises `SettingsError` if it has none.
+def newest_in(settings: Settings, report: Callable[[str], None], name: str | None = None) -> Path:
+    """Return the newest complete checkpoint of the checkpoint directory, or that of a name.
 
-    It is the last one in the order in which a daemon would evaluate them: see `checkpoints.discovery_order`.
+    It is the last one in the order in which a daemon would evaluate them: see `checkpoints.discovery_order`. Raises
+    `SettingsError` if there is none.
     """
     place = settings.checkpoint_dir
     if not isinstance(place, BucketFolder) and not place.is_dir():
@@ -91,6 +94,13 @@ def newest_in(settings: Settings, report: Callable[[str], None]) -> Path:
         waiting = "".join(f"; {name} is not complete: {reason}" for name, reason in scan.waiting[:3])
         below = "" if scan.below is None else f"; {scan.below}"
         raise SettingsError(f"there is no complete checkpoint in {place_of(place)}{waiting}{below}")
+    if name is not None:
+        names = [found.checkpoint.name for found in present]
+        if name not in names:
+            raise SettingsError(
+                f"there is no complete checkpoint {name} in {place_of(place)}; the newest are {', '.join(names[-3:])}"
+            )
+        return place / name
     newest = present[-1].checkpoint.name
     report(f"{newest} is evaluated, the newest of {len(present)} in {place_of(place)}")
     return place / newest

@@ -7,10 +7,12 @@ from collections.abc import Iterator
 from typing import Final
 
 from sidecar.settings import Settings
+from sidecar.system.bucket_folder import BucketFolder
 
 _OF_RAY: Final = frozenset(
     f"ray_{name}" for name in ("address", "workers", "resources", "labels", "any_node", "idle_seconds", "token_file")
 )
+_OF_BUCKETS: Final = frozenset({"bucket_endpoint", "bucket_credentials", "bucket_timeout_seconds"})
 _HAS_BEST = "set export_best = 1 and best_metric"
 
 
@@ -26,6 +28,10 @@ def ineffective(settings: Settings) -> Iterator[str]:
         yield "remote_write_authorization_file has no effect without remote_write: set that, too"
     if settings.mlflow_log_best and not settings.export_best:
         yield f"mlflow_log_best has no effect without exports: {_HAS_BEST}"
+    if not isinstance(settings.checkpoint_dir, BucketFolder):
+        of_buckets = {"bucket_scan_seconds"} | (_OF_BUCKETS if settings.state_backup is None else set())
+        if names := sorted(of_buckets & settings.model_fields_set):
+            yield f"{', '.join(names)}: no effect without a bucket, such as checkpoint_dir = 's3://bucket/ckpts'"
     if settings.engine == "local" and (names := sorted(_OF_RAY & settings.model_fields_set)):
         yield f"{', '.join(names)}: no effect without a cluster: set engine = 'ray', too"
     if settings.engine == "ray" and "replicas" in settings.model_fields_set:

@@ -7,6 +7,8 @@ import pytest
 from sidecar.commands.ineffective_settings import ineffective
 from sidecar.settings import Settings
 
+BACKUP = {"state_backup": "s3://bucket/backups"}
+
 
 @pytest.mark.parametrize(
     ("given", "words"),
@@ -18,6 +20,11 @@ from sidecar.settings import Settings
         ({"mlflow_log_best": True, "export_best": 1, "best_metric": "test/a"}, ["mlflow_tracking_uri"]),
         ({"mlflow_log_best": True, "mlflow_tracking_uri": "http://m:5000"}, ["export_best = 1"]),
         ({"tensorboard_tags": "keras"}, ["tensorboard_dir"]),
+        (
+            {"bucket_scan_seconds": 5, "bucket_endpoint": "http://127.0.0.1:9000"},
+            ["bucket_endpoint, bucket_scan_seconds", "s3://"],
+        ),
+        ({"bucket_scan_seconds": 5, "bucket_timeout_seconds": 9, **BACKUP}, ["bucket_scan_seconds: ", "s3://"]),
     ],
 )
 def test_a_setting_without_effect_is_told(given, words):
@@ -34,8 +41,10 @@ def test_a_setting_without_effect_is_told(given, words):
         {"export_best": 1, "best_metric": "test/a", "best_by": "significant", "mlflow": True, "mlflow_log_best": True},
         {"early_stop_patience": 3, "early_stop_metric": "test/b", "early_stop_min_delta": 0.1},
         {"best_by": "significant", "hooks": {"best": "true"}},
+        {"bucket_timeout_seconds": 9, **BACKUP},
+        {"bucket_scan_seconds": 5, "checkpoint_dir": "s3://bucket/ckpts"},
     ],
 )
 def test_settings_that_go_together(given):
     """Settings that go together cause no warning."""
-    assert list(ineffective(Settings(checkpoint_dir=Path("/ckpts"), **given))) == []
+    assert list(ineffective(Settings(**{"checkpoint_dir": Path("/ckpts")} | given))) == []

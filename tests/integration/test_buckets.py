@@ -120,6 +120,10 @@ def test_commands_take_a_url(numpy_trainer, new_bucket, tmp_path, name):
     assert [row[:3] for row in numbers(bucket.command("history", "--json"))] == [("model-10.npz", 10, "succeeded")]
     evaluated = bucket.command("eval", "--json")
     assert (evaluated.code, "model-10.npz" in evaluated.out) == (0, True), evaluated.err
+    named = bucket.command("eval", "model-10.npz", "--json")
+    assert (named.code, named.out.count("model-10.npz")) == (0, evaluated.out.count("model-10.npz")), named.err
+    missing = bucket.command("eval", "model-11.npz")
+    assert (missing.code, "model-11.npz" in missing.sentence, "model-10.npz" in missing.sentence) == (2, True, True)
     assert bucket.command("requeue", "model-10.npz", "--again").code == 0
     assert "export_best" in bucket.command("best").sentence
     bucket.server.stop()

@@ -23,7 +23,7 @@ from sidecar.commands.from_settings import export_rule, record_of
 from sidecar.commands.hooks import make_hooks
 from sidecar.commands.ineffective_settings import ineffective
 from sidecar.commands.observed_nodes import ObservedNodes
-from sidecar.commands.port_owner import node_serving
+from sidecar.commands.port_owner import UNNAMED, node_serving
 from sidecar.commands.sinks import make_sinks
 from sidecar.commands.state_storage import state_storage
 from sidecar.commands.storage_timeout import StorageTimeout
@@ -169,9 +169,10 @@ def http(settings: Settings) -> Iterator[Finding]:
             trial.bind((settings.http_host, settings.http_port))
         except OSError as error:
             if (node := node_serving(settings)) is not None:
-                yield Finding(
-                    what="http", ok=True, text=f"{settings.http} is served by this run's daemon on node {node}"
-                )
+                whose = f"this run's daemon on node {node}"
+                if node == UNNAMED:
+                    whose = "a daemon that asks for a login, most likely the one of this run"
+                yield Finding(what="http", ok=True, text=f"{settings.http} is served by {whose}")
                 return
             text = f"{settings.http}: {error.strerror}; --http chooses another address"
             yield Finding(what="http", ok=False, text=text)

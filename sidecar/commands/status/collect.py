@@ -150,6 +150,7 @@ class RunObserver:
     no_run: Callable[[], str] = str
     busy: Callable[[Collection[str]], str] = lambda _: ""
     selection: Selection = field(default_factory=Selection)
+    starts_new: bool = False  # a first daemon skips the checkpoints that are there
     min_workers: int = 1
     beat_seconds: float = 2.0
     place: str = ""
@@ -160,13 +161,20 @@ class RunObserver:
     def collect(self) -> RunStatus:
         """Read everything that is new, and return the status. Raises `StorageError` if storage does not answer."""
         scan = self.catalog.scan()
+        complete = [discovered.checkpoint for discovered in scan.found]
         if not self.observe_members():
             directory = Directory(self.place, scan.missing)
-            return RunStatus(run_id=None, directory=directory, incomplete=scan.waiting, no_run=self.no_run())
+            choice = self.selection.choose(complete, JournalState())
+            return RunStatus(
+                run_id=None,
+                directory=directory,
+                queue=() if self.starts_new else choice.evaluate,
+                incomplete=scan.waiting,
+                no_run=self.no_run(),
+            )
         assert self._reader is not None
         self._reader.read_journal()
         history, task = self._reader.history, self._reader.task(self.lease_seconds)
-        complete = [discovered.checkpoint for discovered in scan.found]
         choice = self.selection.choose(pending(history, complete, task), history)
         members = tuple(self._reader.nodes)
         written_at = {

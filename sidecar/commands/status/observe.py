@@ -40,6 +40,7 @@ def observer_of(flags: dict[str, Any], *, asks_bucket: bool = False) -> tuple[Se
         no_run=partial(no_run, settings),
         busy=partial(busy_among, settings),
         selection=make_rules(settings).selection,
+        starts_new=settings.start == "new",
         min_workers=settings.min_workers,
         beat_seconds=settings.beat_seconds,
         place=_place(settings),

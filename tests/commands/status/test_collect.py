@@ -35,6 +35,16 @@ def test_a_run_of_another_name_is_told(catalog, clock, place):
     assert told.endswith(": state")
 
 
+@pytest.mark.parametrize(("starts_new", "pending"), [(False, 2), (True, 0)])
+def test_checkpoints_wait_before_a_run_begins(place, catalog, clock, starts_new, pending):
+    """As the first daemon will find them; with `start = "new"` it skips them."""
+    for step in (1, 2):
+        save(place, step, keep=(1, 2))
+    clock.seconds += 100
+    observer = RunObserver(PosixStorage(place / "none"), catalog, clock, lease_seconds=10.0, starts_new=starts_new)
+    assert strict(observer.collect())["pending"] == pending
+
+
 def test_a_place_that_does_not_exist_is_a_mistake(tmp_path):
     """Neither checkpoints nor a run: the sentence names the path. Either of them is enough."""
     settings = Settings(checkpoint_dir=tmp_path / "ckpst", state_dir=tmp_path / "state")

@@ -28,7 +28,7 @@ class Daemon:
         self.registry = CollectorRegistry()
         Gauge("sidecar_example", "An example.", ["run"], registry=self.registry).labels('a "b"\n').set(1.5)
         self.reasons = {"health": None, "ready": None}
-        self.status = {"run": "mnist"}
+        self.status = {"run": "mnist", "node": "worker-0"}
         self.archive = ArchiveReader(PosixStorage(Path("/nonexistent")))
 
     def serve(self, host="127.0.0.1", port=0, **settings):

@@ -15,8 +15,10 @@ import bcrypt
 import pytest
 from publishing.http.conftest import Daemon, answer, connect, started
 
+from sidecar.commands.port_owner import UNNAMED, node_serving
 from sidecar.errors import SettingsError
 from sidecar.publishing.http.access import Access, AccessFile, read_access
+from sidecar.settings import Settings
 
 SECRET = "pässword"
 HASH = bcrypt.hashpw(SECRET.encode(), b"$2b$04$abcdefghijklmnopqrstuu").decode()
@@ -101,6 +103,26 @@ def refused(server, **client):
     except (OSError, http.client.HTTPException):
         return True
     return False
+
+
+@pytest.mark.parametrize(
+    ("text", "node"),
+    [
+        pytest.param("{}", "worker-0", id="plain HTTP"),
+        pytest.param(TLS, "worker-0", id="TLS"),
+        pytest.param(TLS + USERS, UNNAMED, id="TLS and passwords"),
+        pytest.param(USERS, UNNAMED, id="passwords"),
+        pytest.param(ASKED, UNNAMED, id="client certificates"),
+    ],
+)
+def test_a_command_knows_the_daemon_that_has_its_port(serve, folder, text, node):
+    """Also by TLS; a daemon that asks for more than that is a daemon all the same."""
+    server = serve(text)
+    http = server.url.partition("://")[2]
+    own = Settings(checkpoint_dir=folder, run="mnist", http=http, http_access=folder / "web.config.yml")
+    assert node_serving(own) == node
+    if node is not UNNAMED:
+        assert node_serving(own.model_copy(update={"run": "another"})) is None
 
 
 def test_a_file_without_keys_changes_nothing(serve):
