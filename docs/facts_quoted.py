@@ -254,7 +254,8 @@ def metrics() -> set[str]:
 def threads() -> set[str]:
     """Return the names that the modules of a daemon give to their threads, up to the first value in them."""
     folders = ("checkpoints", "coordination", "daemon", "publishing", "retention", "system")
-    paths = (path for folder in folders for path in sorted((SOURCES / folder).rglob("*.py")))
+    paths = [path for folder in folders for path in sorted((SOURCES / folder).rglob("*.py"))]
+    paths += [SOURCES / "commands" / name for name in ("many_runs.py", "run_finder.py")]
     sources = (source for path in paths if "Thread" in (source := path.read_text("utf-8")))
     return {name for source in sources for name in _threads(ast.parse(source))}
 

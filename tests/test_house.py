@@ -23,11 +23,13 @@ UNTESTED = {
     "commands/demo/digits.py": "a task that the demo evaluates; tests/commands/demo/test_run.py",
     "commands/demo/digits_torch.py": "a task that the demo evaluates; tests/commands/demo/test_run.py",
     "commands/demo/job.py": "starts the programs of a demo; tests/commands/demo/test_run.py",
+    "commands/each_run.py": "lets other commands answer for each run; tests/integration/test_many_runs.py",
     "commands/evaluate.py": "one command from end to end; tests/integration/test_eval.py",
     "commands/hints.py": "sentences of other commands; tests/commands/test_cli.py",
     "commands/load.py": "settings of all commands; tests/commands/test_cli.py",
     "commands/observed_nodes.py": "nodes of status and check; tests/commands/check/test_peers.py",
     "commands/port_owner.py": "asks a daemon that serves; tests/commands/test_cli.py",
+    "commands/run_finder.py": "a thread that looks for directories; tests/integration/test_many_runs.py",
     "commands/served_run.py": "puts the parts of a run together; tests/commands/test_serve.py",
     "commands/status/command.py": "calls the parts of status; tests/commands/status",
     "commands/status/observe.py": "calls the parts of status; tests/commands/status",
@@ -48,7 +50,9 @@ UNTESTED = {
     "evaluation/metrics/metric.py": "the interface of a metric; every test in tests/evaluation/metrics",
     "evaluation/remedy.py": "sentences with their keys; tests/keras/test_words.py",
     "publishing/plain_structlog.py": "settings of a library at import; tests/publishing/test_log.py",
+    "publishing/page/run_list.py": "the list of runs; tests/publishing/http/test_run_pages.py",
     "publishing/publisher.py": "puts the views together; tests/support/served_run.py, tests/publishing/http",
+    "publishing/run_list.py": "a record of a run; tests/publishing/http/test_run_pages.py",
 }
 """Modules that do something and have no test file of their own: why, and where they are tested."""
 

@@ -18,7 +18,7 @@ from sidecar.commands.character_fallback import use_fallback
 from sidecar.commands.load import settings_file, warn
 from sidecar.commands.options import EvalSets, FromStep, Metrics, ToStep, examples, takes_settings
 from sidecar.errors import SettingsError, SidecarError, StorageError
-from sidecar.settings import load
+from sidecar.settings import load, load_shared
 from sidecar.system.shortages import machine_shortage
 
 _INTERRUPTED: Final = 130
@@ -113,13 +113,18 @@ def run(
     """Evaluate checkpoints as they appear, until stopped."""
     from sidecar.publishing.log import configure
 
-    here = settings_file(flags)
-    settings = load(flags)
-    configure(settings.log_format, verbose=verbose)
-    from sidecar.commands.serve import serve
+    here, shared = settings_file(flags), load_shared(flags)
+    settings = load(flags) if shared is None else shared.node
+    configure(settings.log_format, verbose=verbose, several=shared is not None)
     from sidecar.commands.sinks import leave
 
-    leave(settings, lambda: serve(settings, os.environ, settings_file=here.path))
+    if shared is None:
+        from sidecar.commands.serve import serve
+
+        leave(settings, lambda: serve(settings, os.environ, settings_file=here.path))
+    from sidecar.commands.many_runs import serve_many
+
+    leave(settings, lambda: serve_many(shared, os.environ, settings_file=here.path))
 
 
 @app.command(
@@ -178,11 +183,20 @@ def history(
     as_json: Annotated[bool, _switch("--json", "Print a list of objects, oldest first.")] = False,
 ) -> None:
     """List all results of a run, oldest first."""
+    from sidecar.commands.each_run import each_run, for_each
     from sidecar.commands.history import form_of, print_history_of
     from sidecar.publishing.history_filter import filter_of_options
 
     wanted = filter_of_options(eval_sets, metrics, from_step, to_step, newest)
-    print_history_of(flags, wanted, form_of({"plot": as_plot, "csv": as_csv, "json": as_json}))
+    form = form_of({"plot": as_plot, "csv": as_csv, "json": as_json})
+    runs = each_run(flags, form="--csv" if as_csv else "--json" if as_json else None)
+
+    def show(chosen: dict[str, Any]) -> bool:
+        print_history_of(chosen, wanted, form)
+        return True
+
+    if not (show(flags) if runs is None else for_each(runs, show)):
+        raise typer.Exit(_FAILED)
 
 
 @app.command(
@@ -247,10 +261,14 @@ def status(
 
     This command reads only shared storage, so it works on any node, and also while every daemon is down.
     """
+    from sidecar.commands.each_run import each_run, print_statuses
     from sidecar.commands.status.collect import OBSERVED_BEATS
     from sidecar.commands.status.command import print_again, print_once
     from sidecar.commands.status.observe import observer_of
 
+    if (runs := each_run(flags, form="--watch" if watch else None)) is not None:
+        print_statuses(runs, as_objects=as_json)
+        return
     settings, storage_timeout, observer = observer_of(flags)
     if watch:
         try:
@@ -276,8 +294,14 @@ def check(
 ) -> None:
     """Check this machine's setup, evaluate a batch with the newest checkpoint, and report problems."""
     from sidecar.commands.check.report import check as check_setup
+    from sidecar.commands.each_run import each_run, for_each
 
-    raise typer.Exit(0 if check_setup(flags, quick=quick, as_json=as_json) else _FAILED)
+    runs = each_run(flags, form="--json" if as_json else None)
+    if runs is None:
+        is_ok = check_setup(flags, quick=quick, as_json=as_json)
+    else:
+        is_ok = for_each(runs, lambda chosen: check_setup(chosen, quick=quick, as_json=False))
+    raise typer.Exit(0 if is_ok else _FAILED)
 
 
 @app.command(

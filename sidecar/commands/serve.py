@@ -80,12 +80,12 @@ def serve(settings: Settings, environ: Mapping[str, str], *, settings_file: Path
         archive=run.archive,
         access=access,
     )
-    _listen(server, settings, node)
+    listen(server, settings, node)
     if settings_file is not None:
         log.info("settings_read", file=str(settings_file))
     _announce(log, settings, decision, server.url)
     if decision.role == "worker" and workers_listen(settings):
-        _warn_of_public_ports(log, settings, advertised_host(settings, environ))
+        warn_of_public_ports(log, settings, advertised_host(settings, environ))
     try:
         while True:
             try:
@@ -100,7 +100,7 @@ def serve(settings: Settings, environ: Mapping[str, str], *, settings_file: Path
         server.close()
 
 
-def _listen(server: Server, settings: Settings, node: str) -> None:
+def listen(server: Server, settings: Settings, node: str) -> None:
     """Start the HTTP server. A second daemon of a node learns of the first one by the port that both use."""
     try:
         server.start()
@@ -182,7 +182,7 @@ def _announce(log: EventLog, settings: Settings, decision: RoleDecision, url: st
         log.info("chief_idles", source=decision.source, remedy=decision.remedy)
 
 
-def _warn_of_public_ports(log: EventLog, settings: Settings, host: str) -> None:
+def warn_of_public_ports(log: EventLog, settings: Settings, host: str) -> None:
     """Warn if workers' ports, which are open on every address of the machine, can be reached publicly."""
     advertised = public_address(host, resolve=False)
     addresses = dict.fromkeys((*([] if advertised is None else [advertised]), *public(own_addresses())))

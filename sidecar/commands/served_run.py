@@ -76,7 +76,11 @@ class ServedRun:
             notify=notify,
             deliver=[*(delivery.update for delivery in self._deliveries), self.archive.update],
             delivered=partial(all_delivered, self._deliveries) if self._deliveries else None,
-            facts={"checkpoint_dir": place_of(settings.checkpoint_dir), "page_links": settings.page_links},
+            facts={
+                "checkpoint_dir": place_of(settings.checkpoint_dir),
+                "page_links": settings.page_links,
+                **({} if among is None else {"all_runs": "/"}),
+            },
             log_of=self.archive.log_of,
         )
 

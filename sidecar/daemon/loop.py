@@ -159,7 +159,9 @@ class Daemon:
         """Start and kill worker processes as needed, and note the task, the numerics and the failure they found."""
         if self.turn is not None:
             wants, unlisted_since = self._wants_workers(supervisor, now), self._unlisted_since(now)
-            self.turn.take(now, wants=wants, unlisted_since=unlisted_since)
+            done = self.runner.ended + (supervisor.task is not None)
+            evaluated = self.state.history.open is not None
+            self.turn.take(now, wants=wants, done=done, evaluated=evaluated, unlisted_since=unlisted_since)
         may_start = self.turn is None or self.turn.may_start()
         filling, evaluating = not self.shutdown.begun, self.state.history.open is not None
         waiting = self.state.timers.work_waiting

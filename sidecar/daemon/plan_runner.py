@@ -33,6 +33,7 @@ class PlanRunner:
     run_dir: Path
     timing: Timing
     execution: PlanExecution | None = None
+    ended: int = 0  # plans in which this node had a part
     _proposal: tuple[int, float] | None = None  # the plan proposed here, and when
 
     @property
@@ -83,6 +84,7 @@ class PlanRunner:
     def end(self, closed: Closed) -> None:
         """Note that the journal closed the plan. Workers that were listed for nothing are dismissed."""
         execution, self.execution = self.execution, None
+        self.ended += execution is not None
         succeeded = closed.outcome.status == OutcomeStatus.SUCCEEDED
         if execution is not None and self.supervisor is not None and not (succeeded and execution.started):
             self.supervisor.dismiss(member.worker for member in execution.own)

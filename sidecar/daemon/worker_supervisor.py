@@ -90,6 +90,14 @@ class WorkerSupervisor:
         elif isinstance(report, Failed | Exited):
             self._lost(worker, report, now, evaluating=evaluating, served_seconds=now - since if worker.ready else 0.0)
 
+    def evaluates_like(self, other: "WorkerSupervisor") -> bool:
+        """Return whether the workers of another run are started in the same way, for the same task."""
+        return self.spec == other.spec and self.workers.engine.starts_like(other.workers.engine)
+
+    def adopt(self, other: "WorkerSupervisor") -> None:
+        """Take over what the workers of another run found out about the task. Workers notice if its code changes."""
+        self.task, self.numerics = other.task, replace(other.numerics, joined_profile=None)
+
     def forgive(self, seconds: float) -> None:
         """Ignore the silence of workers for this time, because this process itself was stopped."""
         for worker in self.workers.all():

@@ -12,8 +12,8 @@ from sidecar.daemon.workers.pool import WorkerPool
 class Turn(Protocol):
     """Say when this run may have worker processes."""
 
-    def note(self, now: float, *, wants: bool) -> None:
-        """Note whether the run has use for workers now."""
+    def note(self, now: float, *, wants: bool, done: int, evaluated: bool) -> None:
+        """Note whether the run has use for workers now, what it has done so far, and whether a plan is open."""
 
     def has_begun(self) -> bool:
         """Return whether the run may have workers."""
@@ -33,16 +33,18 @@ class WorkerTurn:
     workers: WorkerPool
     _ends_since: float | None = None  # since when the turn is to end, and plans must not list the workers any more
 
-    def take(self, now: float, *, wants: bool, unlisted_since: float | None) -> None:
+    def take(self, now: float, *, wants: bool, done: int, evaluated: bool, unlisted_since: float | None) -> None:
         """Note whether this run has use for workers, and end its turn if another run waits.
 
         Args:
             now: The time.
             wants: Whether this run has use for workers.
+            done: Pieces of work that were done so far.
+            evaluated: Whether a plan of the run is open, on any node.
             unlisted_since: The time since which the workers must not be offered, so that no plan lists them now; None:
                 a plan may list them.
         """
-        self.turn.note(now, wants=wants)
+        self.turn.note(now, wants=wants, done=done, evaluated=evaluated)
         if not self.turn.must_end(now):
             self.workers.offered, self._ends_since = True, None
             return

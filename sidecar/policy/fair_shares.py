@@ -1,8 +1,8 @@
 """Decide which of several runs on one node may have worker processes now, so that each gets its share. Pure.
 
 A run that wants workers has its turn when it has used the least time so far, divided by its priority. It keeps them
-while nobody else waits; otherwise it gives them back between two evaluations, after `turn_seconds` at the earliest. A
-run that comes back from idleness has no claim on the time before, so that it cannot keep the others waiting for long.
+while nobody else waits; otherwise it gives them back between two evaluations, after `turn_seconds` and one piece of
+work. A run that comes back from idleness has no claim on the time before: it would keep the others waiting for long.
 """
 
 from collections.abc import Callable
@@ -14,11 +14,15 @@ class _Claim:
     """Hold what one run has used, and whether it waits."""
 
     priority: float
-    used: float = 0.0  # seconds with workers, divided by the priority
+    seconds: float = 0.0  # with workers that were used
+    used: float = 0.0  # likewise with those of other nodes, divided by the priority; see `FairShares.note`
+    evaluated: bool = False  # whether a plan is open, on any node
     wants: bool = False
     waits_since: float = 0.0
     turn_since: float | None = None  # since when it has its turn; None: it has none
     charged_at: float = 0.0
+    done: int = 0  # pieces of work, such as evaluations, that it has done so far
+    done_before: int = 0  # likewise, when its turn began
 
     @property
     def waits(self) -> bool:
@@ -33,11 +37,13 @@ class FairShares:
     Args:
         at_once: The number of runs that have their turn at the same time.
         turn_seconds: The time for which a turn lasts although others wait, if the run has work.
+        patience_seconds: The time after which a turn ends in which no work was done.
         wake: Called with the name of a run whose turn began, or that may have to end its turn.
     """
 
     at_once: int
     turn_seconds: float
+    patience_seconds: float = float("inf")
     wake: Callable[[str], None] = lambda _: None
     _claims: dict[str, _Claim] = field(default_factory=dict)
 
@@ -50,10 +56,19 @@ class FairShares:
         self._claims.pop(run, None)
         self._begin_turns(now)
 
-    def note(self, run: str, now: float, *, wants: bool) -> None:
-        """Note whether a run has use for workers now, and begin its turn if one is free."""
+    def note(self, run: str, now: float, *, wants: bool, done: int, evaluated: bool = False) -> None:
+        """Note how a run is, and begin its turn if one is free.
+
+        Args:
+            run: The name of the run.
+            now: The time.
+            wants: Whether it has use for workers now.
+            done: Pieces of work that it has done so far.
+            evaluated: Whether a plan is open. It counts as use on every node, so that all nodes prefer the same runs.
+        """
         claim = self._claims[run]
         self._charge(claim, now)
+        claim.done, claim.evaluated = done, evaluated
         if wants and not claim.wants:
             claim.waits_since = now
             if claim.turn_since is None:
@@ -68,8 +83,14 @@ class FairShares:
                         self.wake(name)
 
     def has_turn(self, run: str) -> bool:
-        """Return whether a run may have workers."""
-        return self._claims[run].turn_since is not None
+        """Return whether a run may have workers. Any thread may call this, and `seconds`."""
+        claim = self._claims.get(run)
+        return claim is not None and claim.turn_since is not None
+
+    def seconds(self, run: str) -> float | None:
+        """Return the seconds in which a run used workers; None if it did not join."""
+        claim = self._claims.get(run)
+        return None if claim is None else claim.seconds
 
     def must_end(self, run: str, now: float) -> bool:
         """Return whether a run must end its turn as soon as no evaluation runs, because another one waits."""
@@ -80,7 +101,9 @@ class FairShares:
         waiting = [other for other in self._claims.values() if other.waits]
         if not claim.wants:
             return bool(waiting)
-        return now >= claim.turn_since + self.turn_seconds and any(other.used < claim.used for other in waiting)
+        has_worked = claim.done > claim.done_before or now >= claim.turn_since + self.patience_seconds
+        is_over = has_worked and now >= claim.turn_since + self.turn_seconds
+        return is_over and any(other.used < claim.used for other in waiting)
 
     def end_turn(self, run: str, now: float) -> None:
         """Note that the workers of a run have ended, and begin the turn of the next run."""
@@ -89,14 +112,14 @@ class FairShares:
         claim.turn_since, claim.waits_since = None, now
         self._begin_turns(now)
 
-    def shares(self) -> dict[str, float]:
-        """Return the seconds that each run has used, divided by its priority."""
-        return {name: claim.used for name, claim in self._claims.items()}
-
     def _charge(self, claim: _Claim, now: float) -> None:
-        """Charge the time since the last call to a run that has its turn and uses it."""
-        if claim.turn_since is not None and claim.wants:
-            claim.used += max(0.0, now - claim.charged_at) / claim.priority
+        """Charge the time since the last call to a run that has its turn and uses it, or that other nodes evaluate."""
+        seconds = max(0.0, now - claim.charged_at)
+        uses = claim.turn_since is not None and claim.wants
+        if uses:
+            claim.seconds += seconds
+        if uses or claim.evaluated:
+            claim.used += seconds / claim.priority
         claim.charged_at = now
 
     def _begin_turns(self, now: float) -> None:
@@ -106,4 +129,5 @@ class FairShares:
         for _, _, name in sorted(waiting)[: max(0, free)]:
             claim = self._claims[name]
             claim.turn_since = claim.charged_at = now
+            claim.done_before = claim.done
             self.wake(name)

@@ -23,7 +23,7 @@ def propose_in_turn(action: Propose, view: View, rules: Rules, now: float) -> Pr
     Only nodes that could be listed together take turns, because a plan carries the task of the node that proposes it.
     """
     if not view.nodes.may_propose:
-        return Wait(why="the liveness of other nodes is not known yet")
+        return Wait(why="the liveness of other nodes is not known yet", for_workers=action.checkpoint is not None)
     candidates = candidates_for(action.checkpoint, view.nodes.ready, view.node, rules.groups.min_workers)
     order = proposal_order(candidates, view.history.through)
     nodes = [heartbeat.node for heartbeat in order]

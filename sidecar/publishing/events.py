@@ -16,6 +16,14 @@ EVENTS: Final[Mapping[str, str]] = {
     "eval_ports_public": "The ports of the worker processes are open on an address of the internet.",
     "journal_read": "The daemon has read the run's journal for the first time; the totals are exported from now on.",
     "run_begun_anew": "The run's state or the checkpoint directory was replaced; the daemon begins a new run.",
+    # Several runs in one daemon
+    "no_runs_found": "No directory matches `runs` yet; those that come later begin by themselves.",
+    "runs_not_listed": "The directories of `runs` cannot be listed now; the runs that are known go on.",
+    "run_begun": "A run among several is served from now on.",
+    "run_settings_ignored": "The `sidecar.toml` of a run is not read, since another user may have written it.",
+    "run_failed": "A run among several cannot be served; it begins again after a pause, and the others go on.",
+    "run_gone": "The directory of a run is gone for `vanished_after_seconds`, so the run ends.",
+    "run_broke": "A run among several met a bug of this program; the others go on.",
     # The task and the worker processes
     "task_check_begun": "A separate process imports the task, to find mistakes before the first checkpoint.",
     "task_checked": "The task can be used.",

@@ -150,6 +150,14 @@ FAMILIES: Final[dict[str, tuple[tuple[str, ...], str]]] = {
     ),
     "sidecar_worker_resident_memory_bytes": (("run", "process"), "Resident memory of a worker process in bytes."),
     "sidecar_worker_cpu_seconds_total": (("run", "process"), "CPU time that a worker process has used in seconds."),
+    "sidecar_run_state": (
+        ("run", "state"),
+        "1 for the state of each run of a process that serves several (`runs`), else 0; absent if it serves one.",
+    ),
+    "sidecar_run_turn_seconds_total": (
+        _ONE,
+        "Seconds in which a run used worker processes on this node; only of a process that serves several runs.",
+    ),
     "sidecar_build_info": (("version", "python"), "Always 1; versions of this daemon and of its interpreter."),
 }
 

@@ -37,12 +37,14 @@ _TEXTS: Final = ("message", "reason", "remedy", "warning")  # sentences, and tra
 _FIRST: Final = "daemon_started"  # the line that names the run and the node
 
 
-def configure(log_format: LogFormat | None = None, stream: TextIO | None = None, *, verbose: bool = False) -> None:
+def configure(
+    log_format: LogFormat | None = None, stream: TextIO | None = None, *, verbose: bool = False, several: bool = False
+) -> None:
     """Send every log line to `stream` (default: standard error) as text or as JSON lines.
 
     Without a format, a terminal gets text and everything else JSON. Text is sentences, or with `verbose` every event
     and all of its fields. Messages of libraries that use `logging` are written from WARNING on. Another call replaces
-    the settings of the last one.
+    the settings of the last one. With `several` runs, text names the run of an event.
     """
     stream = sys.stderr if stream is None else stream
     if log_format is None:
@@ -54,7 +56,9 @@ def configure(log_format: LogFormat | None = None, stream: TextIO | None = None,
         structlog.processors.add_log_level,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
     ]
-    rendering = _console(colors=stream.isatty(), verbose=verbose) if log_format == "console" else _json()
+    rendering = (
+        _console(colors=stream.isatty(), verbose=verbose, several=several) if log_format == "console" else _json()
+    )
     structlog.configure(
         processors=[*shared, *rendering],
         wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
@@ -178,20 +182,20 @@ def _json() -> list[Processor]:
     return [structlog.processors.ExceptionRenderer(tracebacks), structlog.processors.JSONRenderer()]
 
 
-def _console(*, colors: bool, verbose: bool) -> list[Processor]:
+def _console(*, colors: bool, verbose: bool, several: bool) -> list[Processor]:
     """Return the processors that write text for a terminal."""
     render = structlog.dev.ConsoleRenderer(
         colors=colors, sort_keys=False, exception_formatter=structlog.dev.plain_traceback
     )
-    fields: list[Processor] = [_brief, _printable, render]
-    return fields if verbose else [_Sentences(fields, colors=colors)]
+    fields: list[Processor] = [*([] if several else [_brief]), _printable, render]
+    return fields if verbose else [_Sentences(fields, colors=colors, several=several)]
 
 
 class _Sentences:
     """Write an event as a sentence. An event without a sentence is written with its fields."""
 
-    def __init__(self, otherwise: list[Processor], *, colors: bool) -> None:
-        self._otherwise = otherwise
+    def __init__(self, otherwise: list[Processor], *, colors: bool, several: bool) -> None:
+        self._otherwise, self._several = otherwise, several
         self._colors = (_YELLOW, _PLAIN) if colors else ("", "")
 
     def __call__(self, log: Any, method: str, event: EventDict) -> Any:
@@ -205,6 +209,7 @@ class _Sentences:
             raise structlog.DropEvent
         at = str(event.get("timestamp", ""))[11:19]
         start, end = ("", "") if event.get("level") == "info" else self._colors
+        text = f"{one_line(event['run'])}: {text}" if self._several and "run" in event else text
         return f"{at} {start}{'' if event.get('level') == 'info' else 'warning: '}{text}{end}"
 
 

@@ -27,6 +27,7 @@ from sidecar.publishing.families import (
     Family,
     family_of,
 )
+from sidecar.publishing.run_list import RunState, RunSummary
 from sidecar.publishing.status import SinkStatus, Status
 from sidecar.system.clock import seconds_of
 from sidecar.system.plain_text import encodable, one_line
@@ -86,10 +87,54 @@ class Exporter(Collector):
         yield HistogramMetricFamily(DURATION, DURATION_HELP)
 
 
+class RunsCollector(Collector):
+    """Collect the families of all runs of a process, each family once, with the samples of every run.
+
+    Args:
+        registry: The registry that is scraped. The constructor registers this collector and the process's own families.
+        exporters: Returns the exporter of each run that is served.
+        runs: Returns what is known of each run.
+    """
+
+    def __init__(
+        self,
+        registry: CollectorRegistry,
+        exporters: Callable[[], Iterable[Exporter]],
+        runs: Callable[[], Iterable[RunSummary]],
+    ) -> None:
+        self._exporters, self._runs = exporters, runs
+        registry.register(self)
+        ProcessCollector(registry=registry)
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield the families of all runs. Safe in any thread."""
+        merged = {"sidecar_build_info": _build_info()}
+        of_runs = (family for exporter in self._exporters() for family in exporter.collect())
+        for family in (*of_runs, *(family for run in self._runs() for family in _run_families(run))):
+            if family.name not in merged:
+                merged[family.name] = Metric(family.name, family.documentation, family.type, family.unit)
+            if family.name != "sidecar_build_info":
+                merged[family.name].samples += family.samples
+        yield from merged.values()
+
+    def describe(self) -> Iterator[Metric]:
+        """Yield all families without samples, as `Exporter.describe` does."""
+        return Exporter(None).describe()
+
+
 def _build_info() -> Metric:
     family = family_of("sidecar_build_info")
     family.add_metric((version(), platform.python_version()), 1)
     return family
+
+
+def _run_families(run: RunSummary) -> Iterable[Metric]:
+    """Return the families about one run among several."""
+    samples = _Samples(run.run)
+    for state in RunState:
+        samples.add("sidecar_run_state", run.state == state, state)
+    samples.add("sidecar_run_turn_seconds_total", run.seconds)
+    return samples.families.values()
 
 
 class _Samples:

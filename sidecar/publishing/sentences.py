@@ -25,6 +25,11 @@ def sentence(event: Event) -> str | None:
 
 def _started(event: Event) -> str:
     doing = "evaluates nothing" if event["role"] == "chief" else "evaluates"
+    if "runs" in event:
+        return (
+            f"sidecar-evaluator {event['version']}: node {event['node']}, which {doing} ({event['role_source']})\n"
+            f"  runs: {', '.join(event['runs'])}\n  status page: {event['http']}"
+        )
     state = f"\n  state: {event['state_dir']}" if is_url(event["checkpoint_dir"]) else ""
     return (
         f"sidecar-evaluator {event['version']}: run {event['run']} on node {event['node']}, which {doing} "
@@ -141,6 +146,12 @@ _SENTENCES: Final[Mapping[str, Callable[[Event], str]]] = {
     "left_unheard": _said("ended before it could inform the other nodes: {unready}"),
     "loop_was_stopped": _said("this process was stopped for {seconds} s"),
     "run_begun_anew": _said("a new run begins: {reason}"),
+    "no_runs_found": lambda event: f"no directory matches {', '.join(event['runs'])} yet",
+    "runs_not_listed": _said("the directories of the runs cannot be listed: {reason}"),
+    "run_begun": _said("the run begins: {checkpoint_dir}"),
+    "run_settings_ignored": _said("{file} is not read, because {reason}"),
+    "run_failed": _said("the run is not served, and begins again in {again_seconds:.0f} s: {reason}"),
+    "run_gone": _said("the run ends, as {place} is gone"),
     "eval_set_changed": lambda event: (
         f"{_name(event)}: other data in {', '.join(event['eval_sets'])}: {event['remedy']}"
     ),

@@ -38,13 +38,19 @@ class Notifier:
         self._sent: frozenset[str] = frozenset()
 
     def __call__(self, status: Status, history: JournalState) -> None:
+        """Tell what this node does. It has started when the task was checked, or if it has none."""
+        if self._address:
+            stopping = status.state in (NodeState.DRAINING, NodeState.LEFT)
+            self.tell(describe(status, history), started=status.state != NodeState.STARTING, stopping=stopping)
+
+    def tell(self, doing: str, *, started: bool, stopping: bool) -> None:
         """Send the facts that changed since the last call and, when it is time, a sign of life."""
         if not self._address:
             return
-        facts = {f"STATUS={one_line(describe(status, history))}"}  # names of files may hold control characters
-        if status.state != NodeState.STARTING:  # the task was checked, or the node has none
+        facts = {f"STATUS={one_line(doing)}"}  # names of files may hold control characters
+        if started:
             facts.add("READY=1")
-        if status.state in (NodeState.DRAINING, NodeState.LEFT):
+        if stopping:
             facts.add("STOPPING=1")
         lines = sorted(facts - self._sent)
         now = self._clock.now()

@@ -32,7 +32,10 @@ _TYPES: Final = {
     ),
     "SecondsFromZero": "seconds, 0 or more",
     "Factor": "number, 1 or more",
-    **dict.fromkeys(("NodeGlobs", "HostGlobs", "PathGlobs", "Formats"), "list of texts, or one text with commas"),
+    "Priority": "number, more than 0",
+    **dict.fromkeys(
+        ("NodeGlobs", "HostGlobs", "PathGlobs", "Formats", "RunPlaces"), "list of texts, or one text with commas"
+    ),
     "Devices": "`cpu` or `gpu`, or list of numbers and texts, or one text with commas",
     **dict.fromkeys(("Environment", "Labels"), "table of texts, or a JSON object"),
     "Resources": "table of numbers, or a JSON object",

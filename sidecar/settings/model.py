@@ -47,6 +47,24 @@ class Settings(OutputSettings):
     itself with any library, or a backend of your own, by its package or the name that its distribution gives it.
     Default: `auto`, since the imports in the task's file tell which one it needs."""
 
+    # Several runs in one daemon. A `sidecar.toml` in the directory of a run replaces the settings that all runs share.
+    runs: values.RunPlaces = ()
+    """Directories of checkpoints, each of which is a run that this daemon evaluates: paths, globs such as
+    `/shared/*/ckpts`, or URLs. Directories that a glob finds later begin without a restart. Default: one run, that of
+    `checkpoint_dir`."""
+    runs_at_once: values.Count = 1
+    """Runs that have worker processes on this node at the same time; the others wait for their turns. Default: one,
+    since each has as many worker processes as `replicas`, and takes as much memory as if it was alone."""
+    run_turn_seconds: values.Seconds = 30.0
+    """Time for which a run that has checkpoints to evaluate keeps its worker processes although other runs wait; no
+    evaluation is broken off. Default: several times longer than new worker processes need to start."""
+    runs_scan_seconds: values.Seconds = 10.0
+    """Interval between two looks for new directories, and for those that are gone. Default: a new run begins before it
+    has saved much, and a listing is cheap at this rate."""
+    priority: values.Priority = 1.0
+    """Share of a run among those that wait for their turns: with 2 it gets twice the time of one with 1. Default: all
+    runs are equal."""
+
     # The node. Settings that are not set are found out from the environment of the training job.
     node: values.FileName | None = None
     """Name of this node among the daemons of the run. Default: its task in TF_CONFIG, such as `worker-1`, else the name

@@ -10,7 +10,7 @@ import re
 import stat
 import tomllib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -26,12 +26,48 @@ PROJECT_FILE: Final = Path("pyproject.toml")
 TABLE: Final = "tool.sidecar"
 """The settings' table in `PROJECT_FILE`, which belongs to other programs, too."""
 
+_LINES: Final = 'write lines such as replicas = 2 or run = "name"'
 _OR_DIR: Final = ", or the directory as an argument, as in `sidecar run DIR`"
 _SERVICE: Final = re.compile(r"\w+_(SERVICE_(HOST|PORT(_\w+)?)|PORT(_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?)")
 
 
-def load(flags: Mapping[str, Any], *, environ: Mapping[str, str] = os.environ) -> Settings:
-    """Read the settings; raises `SettingsError` with every problem found, one per line.
+@dataclass(frozen=True, slots=True)
+class Given:
+    """Hold the values that were given, where each of them came from, and the problems on the way."""
+
+    values: Mapping[str, Any]
+    origins: Mapping[str, str]
+    problems: tuple[str, ...] = ()
+    unread: bool = False  # a file could not be read, so no setting can be called missing
+
+    def settings(self) -> Settings:
+        """Return the checked settings. Raises `SettingsError` with every problem found, one per line."""
+        problems = list(self.problems)
+        try:
+            settings = Settings(**self.values)
+        except ValidationError as error:
+            problems += _explain(error, self.origins, unread=self.unread)
+        if problems:
+            raise SettingsError("\n".join(problems))
+        return settings
+
+    def with_values(self, values: Mapping[str, Any], origins: Mapping[str, str]) -> "Given":
+        """Return these values with others in their place."""
+        return replace(self, values={**self.values, **values}, origins={**self.origins, **origins})
+
+    def with_file(self, path: Path, text: str, refused: Mapping[str, str]) -> "Given":
+        """Return these values with those of a file in their place. `refused`: why some keys cannot be in it."""
+        problems: list[str] = []
+        values = _parse(path, text, problems) or {}
+        origins = {key: f"file {path}, key {key}" for key in values}
+        for key in [key for key in values if key not in Settings.model_fields or key in refused]:
+            problems.append(f"{origins[key]}: {refused.get(key) or _replacement(key, str)}")
+            del values[key]
+        return replace(self.with_values(values, origins), problems=(*self.problems, *problems))
+
+
+def read_given(flags: Mapping[str, Any], environ: Mapping[str, str]) -> Given:
+    """Read the values of all sources.
 
     `flags` holds the options given, by setting, and `config`; None counts as not given. So does an empty
     variable, since compose files and unit files pass those on.
@@ -52,14 +88,7 @@ def load(flags: Mapping[str, Any], *, environ: Mapping[str, str] = os.environ) -
     for key in [key for key in values if key not in Settings.model_fields]:
         problems.append(f"{origins[key]}: {_replacement(key, str)}")
         del values[key]
-
-    try:
-        settings = Settings(**values)
-    except ValidationError as error:
-        problems += _explain(error, origins, unread=in_file is None)
-    if problems:
-        raise SettingsError("\n".join(problems))
-    return settings
+    return Given(values, origins, tuple(problems), unread=in_file is None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,32 +111,43 @@ def file_here() -> FileHere:
                 continue
         except (OSError, ValueError):
             continue
-        if status.st_uid not in (0, os.geteuid()) or status.st_mode & stat.S_IWOTH:
-            why = "everybody may write to it" if status.st_mode & stat.S_IWOTH else "it belongs to another user"
+        if (why := why_untrusted(status)) is not None:
             return FileHere(None, f"{path} is not read, because {why}: name it with --config {path} if you trust it")
         return FileHere(path)
     return FileHere()
 
 
+def why_untrusted(status: os.stat_result) -> str | None:
+    """Return why a settings file may be another user's work; None if it is not."""
+    if status.st_mode & stat.S_IWOTH:
+        return "everybody may write to it"
+    return None if status.st_uid in (0, os.geteuid()) else "it belongs to another user"
+
+
 def _read_file(path: Path, problems: list[str]) -> dict[str, Any] | None:
     """Return the file's keys; None if it cannot be read, as no setting can be called missing then."""
-    text = ""
     try:
         text = path.expanduser().read_text(encoding="utf-8")
-        values = tomllib.loads(text)
-        if path.name == PROJECT_FILE.name:
-            return _table(values, path, problems)
     except (OSError, RuntimeError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
         problems.append(f"file {path}: cannot be read ({reason}); give --config or SIDECAR_CONFIG a readable TOML file")
-    except ValueError as error:  # not TOML, with line and column; or not UTF-8, with the byte
+        return None
+    except ValueError as error:  # not UTF-8, with the byte
+        problems.append(f"file {path}: not TOML: {error}; {_LINES}")
+        return None
+    return _parse(path, text, problems)
+
+
+def _parse(path: Path, text: str, problems: list[str]) -> dict[str, Any] | None:
+    """Return the keys in the text of a file; None if it is not TOML."""
+    try:
+        values = tomllib.loads(text)
+    except ValueError as error:  # with line and column
         *before, last = text.split("\n")
         end = f"at line {len(before) + 1}, column {len(last) + 1}"  # which tomllib does not count
-        reason = str(error).replace("at end of document", end)
-        problems.append(f'file {path}: not TOML: {reason}; write lines such as replicas = 2 or run = "name"')
-    else:
-        return values
-    return None
+        problems.append(f"file {path}: not TOML: {str(error).replace('at end of document', end)}; {_LINES}")
+        return None
+    return _table(values, path, problems) if path.name == PROJECT_FILE.name else values
 
 
 def _table(values: dict[str, Any], path: Path, problems: list[str]) -> dict[str, Any] | None:

@@ -56,6 +56,7 @@ Whole = Annotated[int, Field(ge=0), BeforeValidator(_no_boolean)]
 RetainedStates = Annotated[int, Field(ge=0, le=MOST_STATES), BeforeValidator(_no_boolean)]
 Difference = Annotated[float, Field(ge=0, allow_inf_nan=False), BeforeValidator(_no_boolean)]
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False), BeforeValidator(_no_boolean)]
+Priority = Annotated[float, Field(gt=0, allow_inf_nan=False), BeforeValidator(_no_boolean)]
 Factor = Annotated[float, Field(ge=1, allow_inf_nan=False), BeforeValidator(_no_boolean)]
 
 
@@ -149,6 +150,13 @@ def _is_executable(value: Path) -> Path:
     if not (os.path.isfile(value) and os.access(value, os.X_OK)):  # noqa: PTH113 - likewise
         raise ValueError("no such program: write the path of a Python interpreter, such as /opt/venv/bin/python")
     return value
+
+
+def _are_places(value: tuple[str, ...]) -> tuple[str, ...]:
+    for place in value:
+        if "**" in place.split("/"):
+            raise ValueError(f"{place!r}: write one * for each folder, such as /shared/*/ckpts")
+    return tuple(str(_in_a_bucket(place).url if is_url(place) else _absolute(place)) for place in value)
 
 
 _AbsolutePath = Annotated[Path, BeforeValidator(_absolute)]
@@ -358,6 +366,7 @@ TaskReference = Annotated[str, AfterValidator(_is_reference)]
 FrameworkName = Annotated[str, AfterValidator(_is_framework)]
 MarkerName = Annotated[str, AfterValidator(_is_in_the_directory)]
 Formats = Annotated[_Texts, AfterValidator(_are_formats)]
+RunPlaces = Annotated[_Texts, AfterValidator(_are_places)]
 PathGlobs = Annotated[_Texts, AfterValidator(_are_paths_below)]
 NamePattern = Annotated[str, AfterValidator(_is_name_pattern)]
 CompleteMarker = Annotated[str, AfterValidator(_is_marker)]

@@ -39,6 +39,7 @@ TOPICS = (
     "recovery",
     "counts",
     "footprint",
+    "many_runs",
     "long_run",
     "saves",
     "journal_size",

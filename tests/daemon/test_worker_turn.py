@@ -14,7 +14,7 @@ class OneTurn:
     def __init__(self):
         self.begun, self.over, self.ended_at = False, False, None
 
-    def note(self, now, *, wants):
+    def note(self, now, *, wants, done, evaluated):
         """It never wants anything."""
 
     def has_begun(self):
@@ -63,16 +63,18 @@ def test_workers_are_killed_only_when_no_plan_can_list_them(supervisor, turn):
     worker = standby(supervisor, turn)
     assert supervisor.workers.slots()[0].standby == worker.worker
     turn.turn.over = True
-    turn.take(10.0, wants=True, unlisted_since=None)  # a plan lists it
+    turn.take(10.0, wants=True, done=0, evaluated=False, unlisted_since=None)  # a plan lists it
     assert supervisor.workers.slots() == ()
     assert not turn.may_start()
-    turn.take(12.0, wants=True, unlisted_since=9.0)  # other nodes may have read the heartbeat before
+    turn.take(
+        12.0, wants=True, done=0, evaluated=False, unlisted_since=9.0
+    )  # others may have read the heartbeat before
     assert not worker.killed
-    turn.take(14.0, wants=True, unlisted_since=10.0)
+    turn.take(14.0, wants=True, done=0, evaluated=False, unlisted_since=10.0)
     assert worker.killed
     assert turn.turn.ended_at is None
     supervisor.observe(worker.worker, Exited(-9, ""), 14.0, evaluating=False)
-    turn.take(14.0, wants=True, unlisted_since=10.0)
+    turn.take(14.0, wants=True, done=0, evaluated=False, unlisted_since=10.0)
     assert turn.turn.ended_at == 14.0
 
 
@@ -80,7 +82,7 @@ def test_workers_are_offered_again_if_no_other_run_waits_any_more(supervisor, tu
     """Nothing was killed yet."""
     worker = standby(supervisor, turn)
     turn.turn.over = True
-    turn.take(10.0, wants=True, unlisted_since=None)
+    turn.take(10.0, wants=True, done=0, evaluated=False, unlisted_since=None)
     turn.turn.over = False
-    turn.take(11.0, wants=True, unlisted_since=None)
+    turn.take(11.0, wants=True, done=0, evaluated=False, unlisted_since=None)
     assert supervisor.workers.slots()[0].standby == worker.worker

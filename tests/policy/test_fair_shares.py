@@ -23,12 +23,12 @@ def serve(shares, seconds, until, *, now=0.0):
     """
     order = []
     for run in seconds:
-        shares.note(run, now, wants=True)
+        shares.note(run, now, wants=True, done=0)
     while now < until:
         run = next(run for run in seconds if shares.has_turn(run))
         order.append(run)
         now += seconds[run]
-        shares.note(run, now, wants=True)
+        shares.note(run, now, wants=True, done=len(order))
         if shares.must_end(run, now):
             shares.end_turn(run, now)
     return order
@@ -37,11 +37,11 @@ def serve(shares, seconds, until, *, now=0.0):
 def test_the_first_run_that_wants_workers_has_its_turn_and_keeps_it_while_nobody_waits():
     """Warm workers are worth keeping."""
     shares = shares_of("a", "b")
-    shares.note("a", 0.0, wants=True)
+    shares.note("a", 0.0, wants=True, done=0)
     assert shares.has_turn("a")
-    shares.note("a", 9.0, wants=False)
+    shares.note("a", 9.0, wants=False, done=0)
     assert not shares.must_end("a", 99.0)
-    shares.note("b", 100.0, wants=True)
+    shares.note("b", 100.0, wants=True, done=0)
     assert shares.must_end("a", 100.0)
     assert not shares.has_turn("b")
     shares.end_turn("a", 101.0)
@@ -52,17 +52,31 @@ def test_a_turn_lasts_its_time_though_others_wait():
     """Each change of turns costs the import of a framework."""
     shares = shares_of("a", "b", turn_seconds=30.0)
     for run in ("a", "b"):
-        shares.note(run, 0.0, wants=True)
+        shares.note(run, 0.0, wants=True, done=0)
+    shares.note("a", 1.0, wants=True, done=1)
     assert not shares.must_end("a", 29.0)
     assert shares.must_end("a", 30.0)
+
+
+def test_a_turn_lasts_until_something_is_done_unless_that_takes_too_long():
+    """Workers that are killed while they start would start for ever."""
+    shares = FairShares(at_once=1, turn_seconds=1.0, patience_seconds=120.0)
+    for run in ("a", "b"):
+        shares.join(run, 1.0)
+        shares.note(run, 0.0, wants=True, done=3)
+    assert not shares.must_end("a", 119.0)
+    shares.note("a", 119.0, wants=True, done=4)
+    assert shares.must_end("a", 119.0)
+    shares.end_turn("a", 119.0)
+    assert shares.must_end("b", 239.0)
 
 
 def test_the_longest_waiting_of_equal_runs_is_first():
     """Not the one with the first name."""
     shares = shares_of("a", "b", "c")
-    shares.note("c", 0.0, wants=True)
-    shares.note("b", 1.0, wants=True)
-    shares.note("a", 2.0, wants=True)
+    shares.note("c", 0.0, wants=True, done=0)
+    shares.note("b", 1.0, wants=True, done=0)
+    shares.note("a", 2.0, wants=True, done=0)
     shares.end_turn("c", 3.0)
     assert shares.has_turn("b")
 
@@ -82,8 +96,20 @@ def test_runs_with_work_get_equal_times_whatever_their_evaluations_take(seconds)
     runs = {f"run-{number}": each for number, each in enumerate(seconds)}
     shares = shares_of(*runs)
     serve(shares, runs, until=500.0)
-    used = shares.shares().values()
+    used = [shares.seconds(run) for run in runs]
     assert max(used) - min(used) <= max(seconds) + 1e-6
+
+
+def test_the_evaluations_of_other_nodes_count():
+    """Else every node would begin with the same runs, and serve them twice before it serves others."""
+    shares = shares_of("a", "b", "c")
+    for run in "abc":
+        shares.note(run, 0.0, wants=run != "b", done=0, evaluated=run == "b")
+    shares.note("b", 10.0, wants=True, done=0)
+    shares.note("a", 10.0, wants=True, done=1)
+    shares.end_turn("a", 10.0)
+    assert shares.has_turn("c")
+    assert shares.seconds("b") == 0.0
 
 
 def test_a_run_of_twice_the_priority_gets_twice_the_time():
@@ -96,8 +122,8 @@ def test_a_run_of_twice_the_priority_gets_twice_the_time():
 def test_a_run_that_comes_back_has_no_claim_on_the_time_of_its_idleness():
     """The others would wait for hours."""
     shares = shares_of("busy", "new")
-    shares.note("busy", 0.0, wants=True)
-    shares.note("busy", 1000.0, wants=True)
+    shares.note("busy", 0.0, wants=True, done=0)
+    shares.note("busy", 1000.0, wants=True, done=0)
     order = serve(shares, {"busy": 1.0, "new": 1.0}, until=1100.0, now=1000.0)
     assert abs(Counter(order)["busy"] - Counter(order)["new"]) <= 1
 
@@ -108,7 +134,7 @@ def test_a_run_that_leaves_gives_its_turn_to_the_next():
     shares = FairShares(at_once=1, turn_seconds=0.0, wake=woken.append)
     for run in ("a", "b"):
         shares.join(run, 1.0)
-        shares.note(run, 0.0, wants=True)
+        shares.note(run, 0.0, wants=True, done=0)
     shares.leave("a", 1.0)
     assert shares.has_turn("b")
     assert woken == ["a", "b"]
@@ -118,5 +144,5 @@ def test_several_runs_have_their_turns_at_once():
     """As many as the settings allow."""
     shares = shares_of("a", "b", "c", at_once=2)
     for run in "abc":
-        shares.note(run, 0.0, wants=True)
+        shares.note(run, 0.0, wants=True, done=0)
     assert [run for run in "abc" if shares.has_turn(run)] == ["a", "b"]

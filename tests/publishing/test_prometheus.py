@@ -17,7 +17,8 @@ from sidecar.coordination.totals import Totals
 from sidecar.policy.eligibility import Reason
 from sidecar.protocol.records import PHASES, Nonfinite, Value
 from sidecar.protocol.states import FAILURE_CLASSES
-from sidecar.publishing.prometheus import Exporter
+from sidecar.publishing.prometheus import Exporter, RunsCollector
+from sidecar.publishing.run_list import RunState, RunSummary
 from sidecar.publishing.status import Newest, SinkStatus, WorkerStatus
 
 TEST = {"run": "mnist", "eval_set": "test"}
@@ -462,3 +463,22 @@ def test_sinks_are_shown_as_they_are_at_the_scrape(registry, journal, status):
     assert read("sidecar_early_stop") == 1
     sinks[0] = SinkStatus(name="mlflow")
     assert read("sidecar_sink_failing", sink="mlflow") == 0
+
+
+def test_several_runs_in_one_process_have_each_family_once(registry, journal, status):
+    """Prometheus refuses a family that comes twice; the label `run` tells the runs apart."""
+    journal.evaluate("ckpt-4", 400, {"accuracy": value(0.5)})
+    exporters = [Exporter(None) for _ in range(2)]
+    for exporter, run in zip(exporters, ("a", "b"), strict=True):
+        exporter.update(status(run=run), journal.history)
+    runs = [RunSummary(run=run, place="/", state=RunState.SERVING, seconds=2.5) for run in ("a", "b")]
+    runs.append(RunSummary(run="c", place="/", state=RunState.FAILED))
+    RunsCollector(registry, lambda: exporters, lambda: runs)
+    for parse, latest in ((parse_text, generate_latest), (parse_openmetrics, openmetrics_latest)):
+        families = list(parse(latest(registry).decode()))
+        assert len({family.name for family in families}) == len(families)
+        samples = {(s.name, s.labels.get("run"), s.labels.get("state")): s.value for f in families for s in f.samples}
+        assert [samples["sidecar_eval_metric", run, None] for run in "ab"] == [0.5, 0.5]
+        assert samples["sidecar_build_info", None, None] == 1
+        assert samples["sidecar_run_state", "c", "failed"] == samples["sidecar_run_state", "a", "serving"] == 1
+        assert samples["sidecar_run_turn_seconds_total", "b", None] == 2.5

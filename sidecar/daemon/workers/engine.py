@@ -4,7 +4,7 @@ An engine decides where a worker process runs, with which devices and under whic
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final, Protocol
 
@@ -76,6 +76,9 @@ class Engine(Protocol):
 
     def release(self) -> None:
         """Give back what is reserved for the slots, whose processes were killed."""
+
+    def starts_like(self, other: object) -> bool:
+        """Return whether another engine starts equal processes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -172,6 +175,10 @@ class LocalEngine:
     def gpus(self) -> str:
         """Return the models of the GPUs; empty if there are none."""
         return describe(self.launch.devices)
+
+    def starts_like(self, other: object) -> bool:
+        """Return whether another engine starts equal processes, whose logs may lie elsewhere."""
+        return isinstance(other, LocalEngine) and self.launch == replace(other.launch, logs=self.launch.logs)
 
     def release(self) -> None:
         """Do nothing: this machine's devices are free once its processes have ended."""

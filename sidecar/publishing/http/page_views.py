@@ -27,9 +27,12 @@ _LARGEST_PLAN: Final = 10**18
 _FOREVER: Final = (("Cache-Control", "public, max-age=31536000, immutable"),)  # the path has the version
 
 
-class _Asked(Protocol):
+class Asked(Protocol):
+    """Describe the part of a request that the pages need."""
+
     @property
-    def query(self) -> str: ...
+    def query(self) -> str:
+        """Return the part of the path after the question mark."""
 
 
 class _UnusableParameterError(ValueError):
@@ -40,13 +43,13 @@ class PageViews:
     """Answer the requests of the status page.
 
     `status`: returns the content of /api/status. The value is replaced as a whole, and never changed in place.
-    `archive`: answers questions about all evaluations.
+    `archive`: answers questions about all evaluations. `base`: the path below which the pages are.
     """
 
-    def __init__(self, status: Callable[[], dict[str, Any]], archive: ArchiveReader) -> None:
-        self._status, self._archive = status, archive
+    def __init__(self, status: Callable[[], dict[str, Any]], archive: ArchiveReader, base: str = "") -> None:
+        self._status, self.archive, self._base = status, archive, base
         self._made: dict[str, tuple[dict[str, Any], Response]] = {}  # the newest answer made of a status, by path
-        self.views: Mapping[str, Callable[[_Asked], Response]] = {
+        self.views: Mapping[str, Callable[[Asked], Response]] = {
             "/": lambda _: self._once("/", lambda status: response(HTTPStatus.OK, page(status, self._files), HTML)),
             "/api/status": lambda _: self._once("/api/status", json_response),
             "/evaluations": self._guarded(self._evaluations_page),
@@ -56,14 +59,6 @@ class PageViews:
             "/api/evaluations": self._guarded(self._evaluations),
             "/api/evaluation": self._guarded(self._evaluation),
         }
-
-    def static(self, place: str) -> Response | None:
-        """Return a file of the page; None if there is none at this path."""
-        if place == "/favicon.ico":  # browsers ask for it where they do not read the page, for example before JSON
-            place = f"{static_base()}/icon.svg"
-        if not place.startswith("/static/") or (file := static_files().get(place)) is None:
-            return None
-        return tagged(Response(HTTPStatus.OK, file.content_type, file.content, _FOREVER))
 
     @property
     def _files(self) -> Files:
@@ -81,8 +76,8 @@ class PageViews:
             made = self._made[path] = status, tagged(make(status))
         return made[1]
 
-    def _guarded(self, view: Callable[["_Parameters"], Response]) -> Callable[[_Asked], Response]:
-        def answer(request: _Asked) -> Response:
+    def _guarded(self, view: Callable[["_Parameters"], Response]) -> Callable[[Asked], Response]:
+        def answer(request: Asked) -> Response:
             try:
                 return view(_Parameters(request.query))
             except _UnusableParameterError as error:
@@ -94,7 +89,7 @@ class PageViews:
 
     def _curves(self) -> dict[str, Any]:
         """Return the names of all curves, each with the address of its points."""
-        progress = self._archive.progress()
+        progress = self.archive.progress()
         return {
             "progress": progress,
             "series": [
@@ -103,9 +98,9 @@ class PageViews:
                     "metric": series.metric,
                     "goal": series.goal,
                     "evaluations": series.points,
-                    "url": f"/api/curve?set={_quoted(series.eval_set)}&metric={_quoted(series.metric)}",
+                    "url": f"{self._base}/api/curve?set={_quoted(series.eval_set)}&metric={_quoted(series.metric)}",
                 }
-                for series in self._archive.read(ArchivedEvaluations.series)
+                for series in self.archive.read(ArchivedEvaluations.series)
             ],
         }
 
@@ -114,21 +109,21 @@ class PageViews:
         points = asked.whole("points", _POINTS, LEAST_POINTS, MOST_POINTS)
         smoothing = asked.number("smoothing", 0.0, 0.0, _MOST_SMOOTHING)
         best = (self._status().get("best") or {}).get(f"{eval_set}/{metric}", {}).get("plan")
-        found = self._archive.read(
+        found = self.archive.read(
             lambda archive: curve_json(archive, eval_set, metric, points=points, smoothing=smoothing, best=best)
         )
         if found is None:
-            progress = self._archive.progress()
+            progress = self.archive.progress()
             if progress["state"] != "read":
                 return json_response({"progress": progress}, HTTPStatus.ACCEPTED)
             raise LookupError("no evaluation has this metric on this eval set; /api/curves lists all")
         return tagged(json_response(found))
 
     def _evaluations(self, asked: "_Parameters") -> Response:
-        return tagged(json_response({"progress": self._archive.progress(), "rows": self._rows(asked)}))
+        return tagged(json_response({"progress": self.archive.progress(), "rows": self._rows(asked)}))
 
     def _evaluations_page(self, asked: "_Parameters") -> Response:
-        progress = self._archive.progress()
+        progress = self.archive.progress()
         note = "" if progress["state"] == "read" else f"The journal is being read: {progress['share']:.0%}."
         return response(HTTPStatus.OK, evaluations_page(self._rows(asked), self._run, self._files, note), HTML)
 
@@ -136,22 +131,31 @@ class PageViews:
         """Return rows before a plan, newest first."""
         before = asked.whole("before", _LARGEST_PLAN, 0, _LARGEST_PLAN)
         count = asked.whole("count", _ROWS, 1, MOST_ROWS)
-        return self._archive.read(lambda archive: [archive.json_of(row) for row in archive.before(before, count)])
+        return self.archive.read(lambda archive: [archive.json_of(row) for row in archive.before(before, count)])
 
     def _evaluation(self, asked: "_Parameters") -> Response:
         plan = asked.whole("plan", None, 1, _LARGEST_PLAN)
-        found = self._archive.details(plan)
+        found = self.archive.details(plan)
         if found is None:
-            return json_response({"progress": self._archive.progress()}, HTTPStatus.ACCEPTED)
+            return json_response({"progress": self.archive.progress()}, HTTPStatus.ACCEPTED)
         return tagged(json_response(found))
 
     def _evaluation_page(self, asked: "_Parameters") -> Response:
         plan = asked.whole("plan", None, 1, _LARGEST_PLAN)
-        found = self._archive.details(plan)
+        found = self.archive.details(plan)
         if found is None:
             waiting = response(HTTPStatus.ACCEPTED, reading_page(plan, self._run, self._files), HTML)
             return waiting._replace(headers=(("Refresh", "1"),))
         return tagged(response(HTTPStatus.OK, evaluation_page(found, self._run, self._files), HTML))
+
+
+def static_file(place: str) -> Response | None:
+    """Return a file of the page; None if there is none at this path."""
+    if place == "/favicon.ico":  # browsers ask for it where they do not read the page, for example before JSON
+        place = f"{static_base()}/icon.svg"
+    if not place.startswith("/static/") or (file := static_files().get(place)) is None:
+        return None
+    return tagged(Response(HTTPStatus.OK, file.content_type, file.content, _FOREVER))
 
 
 class _Parameters:

@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import Any, Final, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 from prometheus_client import CollectorRegistry
 
@@ -27,6 +27,9 @@ from sidecar.publishing.http.hosts import Hosts
 from sidecar.publishing.http.views import UNAUTHORIZED, Request, Views
 from sidecar.publishing.plain_structlog import structlog
 from sidecar.system.addresses import dialled
+
+if TYPE_CHECKING:
+    from sidecar.publishing.http.run_pages import Runs
 
 _log = structlog.get_logger()
 _T = TypeVar("_T")
@@ -62,6 +65,7 @@ class Server:
         ready: Returns why the daemon is not ready, or None.
         status: Returns the content of /api/status and of the page, made by `publishing.report.status_json`.
         archive: Answers questions about all evaluations, for the curves of the page.
+        runs: Returns what is known of each run of a process that serves several; `status` and `archive` are not given.
         access: Who may use the port, and whether it speaks TLS.
         request_seconds: The time in which a client must send its request, and again to receive the answer.
     """
@@ -75,8 +79,9 @@ class Server:
         registry: CollectorRegistry,
         health: Callable[[], str | None],
         ready: Callable[[], str | None],
-        status: Callable[[], dict[str, Any]],
-        archive: ArchiveReader,
+        status: Callable[[], dict[str, Any]] = dict,
+        archive: ArchiveReader | None = None,
+        runs: "Runs | None" = None,
         access: AccessFile | None = None,
         request_seconds: float = 10.0,
     ) -> None:
@@ -84,7 +89,7 @@ class Server:
         self._host = host.strip("[]")
         self._port = port
         self._hosts = Hosts([self._host, *names])
-        self._views = Views(self._hosts, registry, health, ready, status, archive)
+        self._views = Views(self._hosts, registry, health, ready, status, archive, runs)
         self._request_seconds = request_seconds
         self._closed = threading.Event()
         self._running: tuple[asyncio.AbstractEventLoop, asyncio.Event, threading.Thread] | None = None

@@ -22,7 +22,7 @@ from sidecar.publishing.http.response import TEXT, Response, response, unless_kn
 from sidecar.publishing.plain_structlog import structlog
 
 if TYPE_CHECKING:
-    from sidecar.publishing.http.page_views import PageViews
+    from sidecar.publishing.http.run_pages import Runs, View
 
 _log = structlog.get_logger()
 
@@ -38,6 +38,11 @@ _PAGE: Final = (
     "/api/evaluation",
 )
 """The paths that `page_views` answers, in addition to its files."""
+
+_LIST: Final = ("/", "/api/status")
+"""The paths of the list of several runs. Those of each run begin with `_RUN`."""
+
+_RUN: Final = "/runs/"
 
 _LOG_SECONDS: Final = 60.0
 """The time in which a path is logged once, however many requests of it fail."""
@@ -149,25 +154,30 @@ class Views:
         health: Callable[[], str | None],  # returns why the daemon is not alive, or None
         ready: Callable[[], str | None],  # returns why the daemon is not ready, or None
         status: Callable[[], dict[str, Any]],  # returns the content of /api/status and of the page
-        archive: ArchiveReader,  # answers questions about all evaluations
+        archive: ArchiveReader | None,  # answers questions about all evaluations; None: of several runs
+        runs: "Runs | None" = None,  # returns what is known of each run, if this process serves several
     ) -> None:
         self._hosts = hosts
         self._exporter = make_wsgi_app(registry)
-        self._status, self._archive = status, archive
+        self._status, self._archive, self._runs = status, archive, runs
         self._logged_again_at: dict[str, float] = {}
         self._views: dict[str, Callable[[Request], Response]] = {
             "/metrics": self._metrics,
-            **{path: partial(self._of_page, path) for path in _PAGE},
+            **{path: partial(self._of_page, path) for path in (_PAGE if runs is None else _LIST)},
             "/healthz": lambda _: _verdict(health()),
             "/readyz": lambda _: _verdict(ready()),
         }
 
     @cached_property
-    def _page(self) -> "PageViews":
-        """Import the page when somebody looks at it: half a megabyte."""
+    def _view_of_page(self) -> "Callable[[str], View | None]":
+        """Import the page when somebody looks at it: half a megabyte. Return the function that finds a view of it."""
+        if self._archive is None:
+            from sidecar.publishing.http.run_pages import RunPages  # noqa: PLC0415
+
+            return RunPages(self._runs or tuple).view
         from sidecar.publishing.http.page_views import PageViews  # noqa: PLC0415
 
-        return PageViews(self._status, self._archive)
+        return PageViews(self._status, self._archive).views.get
 
     def answer(self, request: Request) -> bytes:
         """Return the whole answer; empty if there is no request line."""
@@ -191,7 +201,7 @@ class Views:
     def _answer(self, request: Request) -> Response:
         if (refused := self._misdirected(request)) is not None:
             return refused
-        view = self._views.get(request.place) or self._file(request.place)
+        view = self._views.get(request.place) or self._file(request.place) or self._of_run(request.place)
         if view is None:
             return response(HTTPStatus.NOT_FOUND, f"see {', '.join(self._views)}\n")
         if request.command not in ("GET", "HEAD"):
@@ -200,13 +210,22 @@ class Views:
         return unless_known(view(request), ",".join(request.headers.get_all("If-None-Match", [])))
 
     def _of_page(self, path: str, request: Request) -> Response:
-        return self._page.views[path](request)
+        view = self._view_of_page(path)
+        assert view is not None
+        return view(request)
+
+    def _of_run(self, place: str) -> "View | None":
+        """Return a view of the page of one run among several; None if there is none at this path."""
+        return self._view_of_page(place) if self._runs is not None and place.startswith(_RUN) else None
 
     def _file(self, place: str) -> Callable[[Request], Response] | None:
         """Return a view that answers with a file of the page; None if there is none at this path."""
-        if not place.startswith(_FILES) or (file := self._page.static(place)) is None:
+        if not place.startswith(_FILES):
             return None
-        return lambda _: file
+        from sidecar.publishing.http.page_views import static_file  # noqa: PLC0415 - as for the page
+
+        file = static_file(place)
+        return None if file is None else lambda _: file
 
     def _misdirected(self, request: Request) -> Response | None:
         """Refuse a request for another host. Browsers always name a host; old clients may not."""

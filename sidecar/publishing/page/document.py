@@ -81,7 +81,7 @@ def _footer(status: Status) -> str:
 
 
 _MORE = """<p>More: <code>sidecar status</code> and <code>sidecar history</code> in a terminal ·
-<a href="/metrics">metrics for Prometheus</a> · <a href="/api/status">status as JSON</a> ·
+<a href="/metrics">metrics for Prometheus</a> · <a href="api/status">status as JSON</a> ·
 <a href="/healthz">health</a> · <a href="/readyz">readiness</a></p>"""
 
 

@@ -23,7 +23,7 @@ from sidecar.publishing.page.markup import (
 )
 from sidecar.system.plain_text import number
 
-_BACK = '<p><a href="/">Status of the run</a></p>'
+_BACK = '<p><a href="./">Status of the run</a></p>'
 
 _STATES_REMOVED = "removed by retention (keep_states); the numbers are those of the journal"
 

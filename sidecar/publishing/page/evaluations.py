@@ -51,7 +51,7 @@ def older_link(rows: Sequence[Row], *, more: bool) -> str:
     oldest = min((row["plan"] for row in rows), default=0)
     if not more or oldest <= 1:
         return '<p id="older"></p>'
-    return f'<p id="older"><a href="/evaluations?before={oldest}" data-before="{oldest}">Older evaluations</a></p>'
+    return f'<p id="older"><a href="evaluations?before={oldest}" data-before="{oldest}">Older evaluations</a></p>'
 
 
 def _row(row: Row, shown: Iterable[tuple[str, str]], *, others: bool) -> str:

@@ -79,4 +79,4 @@ def _link(best: Mapping[str, Any]) -> str:
 
 def plan_link(plan: int | None, shown: str) -> str:
     """Return a link to an evaluation. `shown` is markup."""
-    return shown if plan is None else f'<a href="/evaluation?plan={plan}" data-plan="{plan}">{shown}</a>'
+    return shown if plan is None else f'<a href="evaluation?plan={plan}" data-plan="{plan}">{shown}</a>'

@@ -45,8 +45,9 @@ def header(status: Mapping[str, Any]) -> str:
     doing = "evaluates nothing" if role == "chief" else "evaluates"
     about = f"Node <strong>{node}</strong>, which {doing}" if node else ""
     source = f' <span class="note">({text(status.get("role_source"))})</span>' if status.get("role_source") else ""
+    others = '<p><a href="/">All runs of this daemon</a></p>' * bool(status.get("all_runs"))
     return (
-        f'<header><h1>{text(status.get("run")) or "sidecar"} <span class="badges">{_badges(status)}</span></h1>'
+        f'<header>{others}<h1>{text(status.get("run")) or "sidecar"} <span class="badges">{_badges(status)}</span></h1>'
         f'<p>{about}{source} <span class="note">· sidecar-evaluator {version}</span></p></header>'
     )
 

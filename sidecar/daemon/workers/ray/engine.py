@@ -232,6 +232,10 @@ class RayEngine:
         self._helper.place(placed, request)
         return placed
 
+    def starts_like(self, other: object) -> bool:
+        """Return whether that is this engine: no two runs share a cluster's machines."""
+        return self is other
+
     def release(self) -> None:
         """Give all places back to the cluster, so that others, or nobody, have its machines."""
         if self._helper is not None:

@@ -130,7 +130,7 @@ export class Curves {
   async refresh() {
     let answer;
     try {
-      const response = await fetch("/api/curves", { cache: "no-store" });
+      const response = await fetch("api/curves", { cache: "no-store" });
       if (!response.ok) throw new Error(`status ${response.status}`);
       answer = await response.json();
     } catch {

@@ -20,7 +20,7 @@ export function showEvaluations() {
   let wantedSince = 0;
 
   async function load(plan) {
-    const response = await fetch(`/evaluation?plan=${plan}`, { cache: "no-store" });
+    const response = await fetch(`evaluation?plan=${plan}`, { cache: "no-store" });
     if (wanted !== plan) return;
     if (response.status === 202) {
       const isSlow = Date.now() - wantedSince > PATIENCE;

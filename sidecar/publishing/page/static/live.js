@@ -6,7 +6,7 @@ import { duration, learnClock } from "./times.js";
 const PAUSE = 2000; // milliseconds between two requests
 const LONGEST_PAUSE = 30000; // while the daemon does not answer
 const PATIENCE = 10000; // for one answer
-const PARTS = ["alerts", "summary", "now", "numbers", "evaluations", "nodes"];
+const PARTS = ["alerts", "runs", "summary", "now", "numbers", "evaluations", "nodes"];
 
 /** Replace the parts of the page by those of a newer one; return whether the journal has new entries. */
 export function show(newer) {
@@ -44,7 +44,7 @@ export function follow(shown) {
   async function ask() {
     try {
       const headers = tag === null ? {} : { "If-None-Match": tag };
-      const response = await fetch("/", { headers, cache: "no-store", signal: AbortSignal.timeout(PATIENCE) });
+      const response = await fetch("./", { headers, cache: "no-store", signal: AbortSignal.timeout(PATIENCE) });
       if (response.status === 200) {
         const newer = new DOMParser().parseFromString(await response.text(), "text/html");
         if (!newer.getElementById("page")) throw new Error("not the page of a daemon");

@@ -1,0 +1,61 @@
+"""Describe the runs that one process serves, for its page and its metrics. Data only.
+
+`commands.many_runs` makes the summaries; a process of one run has none.
+"""
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+from urllib.parse import quote
+
+from sidecar.publishing.evaluation_archive.reader import ArchiveReader
+
+
+class RunState(StrEnum):
+    """Name how far a run is between its beginning and its end."""
+
+    STARTING = "starting"  # its settings are read
+    SERVING = "serving"
+    ENDING = "ending"  # its worker processes and sinks end
+    ENDED = "ended"  # as its settings say
+    FAILED = "failed"  # it begins again after a pause
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunSummary:
+    """Describe one run of this process."""
+
+    run: str
+    place: str  # its directory or URL
+    state: RunState
+    reason: str | None = None  # why it failed, or how it ended
+    seconds: float | None = None  # in which it used worker processes
+    has_turn: bool = False  # whether it may have worker processes now
+    status: dict[str, Any] | None = None  # the content of its /api/status; None: it is not served
+    archive: ArchiveReader | None = None
+
+    def json(self) -> dict[str, Any]:
+        """Return what /api/status of all runs says of this one."""
+        status = self.status or {}
+        newest = status.get("evaluation") or {}
+        return {
+            "run": self.run,
+            "checkpoint_dir": self.place,
+            "state": self.state,
+            "reason": self.reason,
+            "ready": bool(status.get("ready")),
+            "unready": status.get("unready"),
+            "has_turn": self.has_turn,
+            "used_seconds": None if self.seconds is None else round(self.seconds, 3),
+            "pending": status.get("pending"),
+            "evaluated": status.get("evaluated"),
+            "failing": status.get("failing"),
+            "newest_step": newest.get("step"),
+            "newest_completed_at": newest.get("completed_at"),
+            "url": runs_path(self.run),
+        }
+
+
+def runs_path(run: str) -> str:
+    """Return the path of a run's page."""
+    return f"/runs/{quote(run, safe='')}/"
