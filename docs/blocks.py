@@ -156,6 +156,9 @@ def _measured(topic: str, column: str, *row: str | float) -> Callable[[], str]:
 _EQUAL: Final = ("false best", 1000, 0.9)
 _BETTER: Final = (1000, 0.9, "", 25)
 
+_ROWS: Final = ("accuracy 0.8 of rows in groups", 1000)
+_SKEWED: Final = "mean of very skewed values (lognormal)"
+
 BLOCKS: Final[dict[str, Callable[[], str]]] = {
     "folders": _folders,
     "public-modules": _public_modules,
@@ -178,6 +181,14 @@ BLOCKS: Final[dict[str, Callable[[], str]]] = {
     "looks-found": _measured("many_looks", "many looks", "found", *_BETTER),
     "looks-95-once": _measured("many_looks", "usual", "at once", *_BETTER),
     "looks-once": _measured("many_looks", "many looks", "at once", *_BETTER),
+    "groups-50-before": _measured("coverage", "before", *_ROWS, 50, 0.2),
+    "groups-50": _measured("coverage", "now", *_ROWS, 50, 0.2),
+    "groups-20-before": _measured("coverage", "before", *_ROWS, 20, 0.2),
+    "groups-20": _measured("coverage", "now", *_ROWS, 20, 0.2),
+    "groups-200-before": _measured("coverage", "before", *_ROWS, 200, 0.3),
+    "groups-200": _measured("coverage", "now", *_ROWS, 200, 0.3),
+    "skewed-20": _measured("coverage", "now", _SKEWED, 20),
+    "skewed-1000": _measured("coverage", "now", _SKEWED, 1000),
     "step-keys": _listed("checkpoints/formats/format.py", "STEP_KEYS"),
     "variables-of-the-job": _listed("daemon/workers/environment.py", "_OF_THE_JOB"),
 }

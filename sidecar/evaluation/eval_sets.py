@@ -2,11 +2,16 @@
 
 from collections.abc import Callable, Container, Mapping, Sequence
 from functools import partial
+from hashlib import sha256
 from typing import Generic, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
 
 from sidecar.evaluation.backend import Stream, Tick
 from sidecar.evaluation.data.batch_source import Batch, BatchSource
 from sidecar.evaluation.data.cache import CacheBudget
+from sidecar.evaluation.data.groups import group_numbers
 from sidecar.evaluation.data.reader import EvalSetReader
 from sidecar.evaluation.data.shard import Shard
 from sidecar.evaluation.metrics.metric import EvalSetInfo
@@ -52,6 +57,7 @@ class EvalSets(Generic[Reader]):
 
     def __init__(self, task: Task, shard: Shard, readers: Sequence[Reader]) -> None:
         self._task, self._shard, self._readers = task, shard, readers
+        self._groups: dict[str, NDArray[np.int64]] = {}  # by name of the set
         self.chosen = readers
         """The eval sets that take part in the present evaluation."""
 
@@ -90,15 +96,18 @@ class EvalSets(Generic[Reader]):
         return bool(changed)
 
     def info(self, reader: Reader) -> EvalSetInfo:
-        """Return what is known about an eval set before it is evaluated."""
-        return EvalSetInfo(reader.examples, self._shard)
+        """Return what is known about an eval set before it is evaluated. Raises `TaskError` for other groups."""
+        groups = self._task.sets()[reader.name].groups
+        if groups is not None and reader.name not in self._groups:
+            self._groups[reader.name] = group_numbers(reader.name, groups, reader.examples)
+        return EvalSetInfo(reader.examples, self._shard, self._groups.get(reader.name))
 
     def layout(self, new_states: Callable[[Reader], SetStates]) -> str:
-        """Return names, kinds and sizes of the states of all chosen eval sets."""
-        return repr(
-            [
-                (reader.name, name, type(state).__name__, state.rows, state.width)
-                for reader in self.chosen
-                for name, state in sorted(new_states(reader).items())
-            ]
-        )
+        """Return names, kinds and sizes of the states of all chosen eval sets, and the digests of their groups."""
+        states = [
+            (reader.name, name, type(state).__name__, state.rows, state.width)
+            for reader in self.chosen
+            for name, state in sorted(new_states(reader).items())
+        ]
+        groups = [(name, sha256(numbers.tobytes()).hexdigest()) for name, numbers in sorted(self._groups.items())]
+        return repr((states, groups) if groups else states)

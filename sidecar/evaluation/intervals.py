@@ -1,6 +1,7 @@
 """Compute 95 % confidence intervals from exact totals. Standard library only."""
 
 import math
+from collections.abc import Sequence
 from fractions import Fraction
 from functools import lru_cache
 from statistics import NormalDist
@@ -65,23 +66,55 @@ def wilson(successes: int, count: int) -> Interval:
         raise ValueError(f"{successes} successes in {count} examples are impossible: expected 0 <= successes <= count")
     if count == 0:
         return None, None
-    middle = successes + Z * Z / 2
-    half = Z * math.sqrt(successes * (count - successes) / count + Z * Z / 4)
+    return _score(successes, count, Z)
+
+
+def _score(successes: float, count: float, z: float) -> tuple[float, float]:
+    """Return the score interval for a quantile. The numbers need not be whole."""
+    middle = successes + z * z / 2
+    half = z * math.sqrt(successes * (count - successes) / count + z * z / 4)
     # At the ends the formula gives exactly 0 and 1, which floats would miss because of rounding.
-    lower = (middle - half) / (count + Z * Z) if successes > 0 else 0.0
-    upper = (middle + half) / (count + Z * Z) if successes < count else 1.0
+    lower = (middle - half) / (count + z * z) if successes > 0 else 0.0
+    upper = (middle + half) / (count + z * z) if successes < count else 1.0
     return lower, upper
 
 
-def normal(total: float, total_of_squares: float, count: int) -> Interval:
-    """Return the interval of a mean by the central limit theorem; no interval for a count under 2 or infinite sums.
+def clustered(values: Sequence[float], weights: Sequence[float], *, is_proportion: bool = False) -> Interval:
+    """Return the interval of Σv / Σw, from the sums of weighted values and of weights by group; groups are independent.
 
-    The interval is mean ± z s / sqrt(n), where s² = (Σv² - (Σv)² / n) / (n - 1) is the sample variance (NIST/SEMATECH
-    e-Handbook of Statistical Methods, section 1.3.5.2, with z in place of t). The difference is computed with exact
-    fractions, so only the two totals are rounded.
+    The variance is that of linearisation, G / (G - 1) Σ (v - m w)² / (Σw)², where m is the mean and G the number of
+    groups (W. G. Cochran, "Sampling Techniques", 3rd edition (1977), section 6.3; for models of a constant it is the
+    cluster-robust one). The interval of a mean is m ± t sqrt(variance), with G - 1 degrees of freedom. That of a
+    proportion is Wilson's for the number of independent examples that has this variance, with t for z (E. L. Korn and
+    B. I. Graubard, "Confidence intervals for proportions with small expected number of positive counts estimated from
+    survey data", Survey Methodology 24 (1998) 193-201). No interval for fewer than two groups, infinite sums, and
+    values that are all equal, unless they are a proportion.
+    """
+    groups = [(value, weight) for value, weight in zip(values, weights, strict=True) if weight > 0]
+    total, weight = (math.fsum(part) if all(map(math.isfinite, part)) else math.nan for part in (values, weights))
+    if len(groups) < 2 or not (math.isfinite(total) and math.isfinite(weight)):  # noqa: PLR2004 - see the formula
+        return None, None
+    mean, t = total / weight, student_t(len(groups) - 1)
+    squares = math.fsum(((value - mean * size) / weight) ** 2 for value, size in groups)
+    variance = squares * len(groups) / (len(groups) - 1)
+    if is_proportion:
+        share = min(max(mean, 0.0), 1.0)
+        count = share * (1 - share) / variance if variance > 0 and 0 < share < 1 else float(len(groups))
+        return _score(share * count, count, t)
+    return (mean - t * math.sqrt(variance), mean + t * math.sqrt(variance)) if variance > 0 else (None, None)
+
+
+def normal(total: float, total_of_squares: float, count: int) -> Interval:
+    """Return Student's interval of a mean; no interval for a count under 2 or infinite sums.
+
+    The interval is mean ± t s / sqrt(n), where s² = (Σv² - (Σv)² / n) / (n - 1) is the sample variance and t has n - 1
+    degrees of freedom (NIST/SEMATECH e-Handbook of Statistical Methods, section 1.3.5.2). The difference is computed
+    with exact fractions, so only the two totals are rounded.
     """
     if count < 2 or not (math.isfinite(total) and math.isfinite(total_of_squares)):  # noqa: PLR2004 - see the formula
         return None, None
     variance = (Fraction(total_of_squares) - Fraction(total) ** 2 / count) / (count - 1)
-    half = Z * math.sqrt(max(variance, Fraction(0)) / count)  # cannot overflow: the variance is less than Σv²
+    half = student_t(count - 1) * math.sqrt(
+        max(variance, Fraction(0)) / count
+    )  # cannot overflow: the variance is less than Σv²
     return total / count - half, total / count + half

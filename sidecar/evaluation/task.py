@@ -43,6 +43,9 @@ class EvalSet:
         check: How workers compare a dataset of PyTorch that has indices, before they evaluate: its list of batches and
             the contents of eight of them ("sample"), so that each worker reads its own examples only; or all contents
             ("all"), which each worker reads once. Other data is always compared as far as possible.
+        groups: One key for each example in the order of the data, or a function without arguments that returns them,
+            if examples are not independent: the patient, document or video of each. Intervals are then those of means
+            over independent groups. Losses, and metrics of other libraries, have no interval in such a set.
         metrics: As `Task(metrics=…)`, for this set alone. A set with metrics or a loss of its own has none of the task.
         loss: As `Task(loss=…)`, for this set alone.
         step: As `Task(step=…)`, for this set alone.
@@ -54,6 +57,7 @@ class EvalSet:
     every_nth: int = 1
     nonfinite: NonfinitePolicy | None = None
     check: CheckPolicy = "sample"
+    groups: Any = None
     metrics: Callable[[], Sequence[Any]] | None = None
     loss: Any = None
     step: Callable[[Any, Any], Any] | None = None

@@ -49,6 +49,7 @@ TOPICS = (
     "soak",
     "early_stop",
     "many_looks",
+    "coverage",
 )
 PREFACE = """# What was measured
 

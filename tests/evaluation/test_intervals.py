@@ -51,15 +51,15 @@ def test_wilson_refuses_impossible_counts(successes, count):
 
 def test_normal_matches_a_calculation_by_hand():
     """The values 1, 2, 3, 4 have mean 2.5 and sample variance 5/3."""
-    half = 1.959963984540054 * math.sqrt(5 / 3 / 4)
-    assert normal(10.0, 30.0, 4) == pytest.approx((2.5 - half, 2.5 + half), rel=1e-15)
+    half = 3.182446305284263 * math.sqrt(5 / 3 / 4)
+    assert normal(10.0, 30.0, 4) == pytest.approx((2.5 - half, 2.5 + half), rel=1e-12)
 
 
 @given(st.lists(st.integers(-1000, 1000), min_size=2, max_size=50))
 def test_normal_matches_the_standard_library(values):
     """Mean and sample variance are those of `statistics`."""
     lower, upper = normal(float(sum(values)), float(sum(value * value for value in values)), len(values))
-    half = Z * math.sqrt(statistics.variance(values) / len(values))
+    half = student_t(len(values) - 1) * math.sqrt(statistics.variance(values) / len(values))
     assert (upper + lower) / 2 == pytest.approx(statistics.fmean(values), abs=1e-9)
     assert (upper - lower) / 2 == pytest.approx(half, abs=1e-9)
 

@@ -7,9 +7,10 @@ from numpy.typing import NDArray
 
 from sidecar.errors import TaskError
 from sidecar.evaluation.intervals import Interval
+from sidecar.evaluation.metrics.clusters import add_clusters, are_independent, cluster_interval, cluster_states
 from sidecar.evaluation.metrics.decisions import UNDECIDED, decisions
 from sidecar.evaluation.metrics.metric import EvalBatch, EvalSetInfo, MetricResult, value
-from sidecar.evaluation.metrics.pairs import Labels, check_labels, classes, has_nan
+from sidecar.evaluation.metrics.pairs import Labels, Pairs, check_labels, classes, has_nan
 from sidecar.evaluation.metrics.sample import IntervalOf, Sample, usual_interval
 from sidecar.evaluation.metrics.tally import Tally
 from sidecar.evaluation.states import ExactSum, SetStates, exact_sum
@@ -21,25 +22,19 @@ class Proportion:
     def __init__(self) -> None:
         self._tally = Tally((2,))
 
-    def states(self) -> SetStates:
+    def states(self, info: EvalSetInfo) -> SetStates:
         """Return new states."""
-        return self._tally.states() | {"several": ExactSum((), "int64")}  # positions that share an example
+        several = {"several": ExactSum((), "int64")}  # positions that share an example or a group
+        return self._tally.states() | several | cluster_states(info)
 
     def add(
-        self,
-        states: SetStates,
-        right: NDArray[np.bool_],
-        unknown: NDArray[np.bool_],
-        weights: NDArray[np.float32],
-        *,
-        one_per_example: bool,
+        self, states: SetStates, right: NDArray[np.bool_], unknown: NDArray[np.bool_], batch: EvalBatch, pairs: Pairs
     ) -> None:
-        """Add positions (m,) that are right, wrong or unknown, with weights (m,) above 0.
-
-        `one_per_example` says that each position is the only one of its example.
-        """
-        self._tally.add(states, np.where(unknown, -1, right.astype(np.int64)), weights)
-        exact_sum(states, "several").add(np.int64(0 if one_per_example else len(right)))
+        """Add the positions (m,) of a batch, which are right, wrong or unknown."""
+        self._tally.add(states, np.where(unknown, -1, right.astype(np.int64)), pairs.weights)
+        is_alone = are_independent(states, one_per_example=pairs.one_per_example)
+        exact_sum(states, "several").add(np.int64(0 if is_alone else len(right)))
+        add_clusters(states, batch, right.astype(np.float64), pairs.weights, pairs.examples)
 
     def number(self, states: SetStates) -> float:
         """Return the proportion, divided once; NaN for a total weight of 0, and if a position was unknown."""
@@ -47,10 +42,12 @@ class Proportion:
         return right / (wrong + right) if wrong + right else math.nan
 
     def interval(self, states: SetStates, of: IntervalOf) -> Interval:
-        """Return the interval of the proportion; none with weights, or if several values belong to one example."""
+        """Return the interval of the proportion; with weights, several values for one example, or groups: their own."""
         wrong, right = self._tally.totals(states).tolist()
-        if math.isnan(right) or not self._tally.is_counted(states) or int(exact_sum(states, "several").integers()):
+        if math.isnan(right):
             return None, None
+        if not self._tally.is_counted(states) or int(exact_sum(states, "several").integers()):
+            return cluster_interval(states, is_proportion=True) if of is usual_interval else (None, None)
         count = int(wrong + right)
         return of(Sample(count, right, right, count)) if count else (None, None)
 
@@ -66,7 +63,8 @@ class Accuracy:
             "binary": 0 or 1 (n, …), for one probability each; a probability above `threshold` means 1.
         threshold: Threshold for binary labels, such as 0 for logits. None: 0.5, for probabilities only.
         name: Name of the metric and of its number.
-        interval: Function that makes the 95 % interval. Used if values have no weights and there is one per example.
+        interval: Function that makes the 95 % interval. Used if values have no weights, and there is one for each
+            independent example; with a function of one's own there is no interval else.
     """
 
     def __init__(
@@ -84,16 +82,13 @@ class Accuracy:
 
     def states(self, info: EvalSetInfo) -> SetStates:
         """Return new states."""
-        del info  # counts do not depend on it
-        return self._proportion.states()
+        return self._proportion.states(info)
 
     def add(self, states: SetStates, batch: EvalBatch) -> None:
         """Add one batch. Raises `TaskError` if labels and shapes do not match `labels`."""
         decided = decisions(self.name, batch, self._labels, self._threshold)
         right, unknown = decided.predicted == decided.actual, decided.predicted == UNDECIDED
-        self._proportion.add(
-            states, right, unknown, decided.pairs.weights, one_per_example=decided.pairs.one_per_example
-        )
+        self._proportion.add(states, right, unknown, batch, decided.pairs)
 
     def compute(self, states: SetStates) -> MetricResult:
         """Return the accuracy; NaN for a total weight of 0."""
@@ -131,8 +126,7 @@ class TopK:
 
     def states(self, info: EvalSetInfo) -> SetStates:
         """Return new states."""
-        del info  # counts do not depend on it
-        return self._proportion.states()
+        return self._proportion.states(info)
 
     def add(self, states: SetStates, batch: EvalBatch) -> None:
         """Add one batch. Raises `TaskError` if labels or shapes do not match, or if there are fewer classes than k."""
@@ -144,9 +138,7 @@ class TopK:
         is_later = np.arange(count) > pairs.actual[:, np.newaxis]
         before = (pairs.predicted > score) | ((pairs.predicted == score) & is_later)
         right = np.count_nonzero(before, axis=-1) < self._k
-        self._proportion.add(
-            states, right, has_nan(pairs.predicted), pairs.weights, one_per_example=pairs.one_per_example
-        )
+        self._proportion.add(states, right, has_nan(pairs.predicted), batch, pairs)
 
     def compute(self, states: SetStates) -> MetricResult:
         """Return the accuracy; NaN for a total weight of 0."""

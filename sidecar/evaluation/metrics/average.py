@@ -7,7 +7,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sidecar.evaluation.intervals import Interval
-from sidecar.evaluation.metrics.metric import EvalSetInfo, MetricResult, value
+from sidecar.evaluation.metrics.clusters import (
+    add_clusters,
+    add_ungrouped,
+    are_independent,
+    cluster_interval,
+    cluster_states,
+)
+from sidecar.evaluation.metrics.metric import EvalBatch, EvalSetInfo, MetricResult, value
+from sidecar.evaluation.metrics.pairs import Pairs
+from sidecar.evaluation.metrics.positions import Positions
 from sidecar.evaluation.metrics.sample import IntervalOf, Sample, usual_interval
 from sidecar.evaluation.states import ExactSum, SetStates, exact_sum
 
@@ -27,9 +36,10 @@ class Average:
     def __init__(self, dtype: Literal["float32", "float64"] = "float64", *, weighted: bool = True) -> None:
         self._dtype, self._weighted = dtype, weighted
 
-    def states(self) -> SetStates:
-        """Return new states."""
-        states: SetStates = {
+    def states(self, info: EvalSetInfo | None = None) -> SetStates:
+        """Return new states; with `info`, those of `add_batch`."""
+        states: SetStates = {} if info is None else cluster_states(info)
+        states |= {
             "count": ExactSum((), "int64"),  # values of weight 1
             "binary": ExactSum((), "int64"),
             "total": ExactSum((), self._dtype),
@@ -37,7 +47,7 @@ class Average:
         }
         if self._weighted:
             states["weight"] = ExactSum((), "float32")  # all weights that are not 1
-            states[_SEVERAL] = ExactSum((), "int64")  # values that are not the only one of their example
+            states[_SEVERAL] = ExactSum((), "int64")  # values that share an example or a group
         return states
 
     def add(
@@ -52,8 +62,22 @@ class Average:
         """Add values (m,) with weights (m,) above 0; with None, all values have the weight 1.
 
         `one_per_example` says that each value is the only one of its example, and `is_proportion` that no value can be
-        below 0 or above 1, as of "right or wrong". The zeros of a loss do not say that.
+        below 0 or above 1, as of "right or wrong". The zeros of a loss do not say that. If the set has groups, there is
+        no interval.
         """
+        is_alone = are_independent(states, one_per_example=one_per_example)
+        self._add(states, values, weights, one_per_example=is_alone, is_proportion=is_proportion)
+        add_ungrouped(states, values.size)
+
+    def _add(
+        self,
+        states: SetStates,
+        values: NDArray[Any],
+        weights: NDArray[np.float32] | None,
+        *,
+        one_per_example: bool,
+        is_proportion: bool,
+    ) -> None:
         wide = values.astype(np.float64)
         with np.errstate(all="ignore"):  # the sums count NaN, infinities and overflows
             weighted, squares = values if weights is None else wide * weights, np.square(wide)
@@ -68,6 +92,20 @@ class Average:
                 exact_sum(states, "weight").add_each(weights[weights != 1])
             exact_sum(states, _SEVERAL).add(np.int64(0 if one_per_example else len(wide)))
 
+    def add_batch(
+        self,
+        states: SetStates,
+        batch: EvalBatch,
+        values: NDArray[Any],
+        positions: Positions | Pairs,
+        *,
+        is_proportion: bool = False,
+    ) -> None:
+        """Add the values (m,) of the positions of a batch that count, with their groups. See `add`."""
+        is_alone = are_independent(states, one_per_example=positions.one_per_example)
+        self._add(states, values, positions.weights, one_per_example=is_alone, is_proportion=is_proportion)
+        add_clusters(states, batch, values.astype(np.float64), positions.weights, positions.examples)
+
     def count(self, states: SetStates) -> int:
         """Return the number of values of weight 1 that were added."""
         return int(exact_sum(states, "count").integers())
@@ -81,10 +119,13 @@ class Average:
         weight = self.count(states) + (float(exact_sum(states, "weight").round()) if self._weighted else 0)
         return self.total(states) / weight if weight else math.nan
 
-    def interval(self, states: SetStates, of: IntervalOf = usual_interval) -> Interval:
-        """Return the interval of the mean; no interval if values have weights or several belong to one example."""
+    def interval(self, states: SetStates, of: IntervalOf = usual_interval, *, is_proportion: bool = False) -> Interval:
+        """Return the interval of the mean; with weights, several values for one example, or groups: their own.
+
+        Values that were not added by `add_batch` have none then.
+        """
         if self._weighted and (exact_sum(states, "weight").used().any() or int(exact_sum(states, _SEVERAL).integers())):
-            return None, None
+            return cluster_interval(states, is_proportion=is_proportion) if of is usual_interval else (None, None)
         if not (count := self.count(states)):
             return None, None
         binary, squares = int(exact_sum(states, "binary").integers()), float(exact_sum(states, "squares").round())
@@ -96,7 +137,7 @@ class MeanLoss:
 
     Args:
         name: Name of the metric and of its number.
-        interval: Function that makes the 95 % interval. Used if values have no weights and there is one per example.
+        interval: Function that makes the 95 % interval: see `Accuracy`.
     """
 
     def __init__(self, name: str, interval: IntervalOf = usual_interval) -> None:
@@ -106,8 +147,7 @@ class MeanLoss:
 
     def states(self, info: EvalSetInfo) -> SetStates:
         """Return new states."""
-        del info  # sums do not depend on it
-        return self._average.states()
+        return self._average.states(info)
 
     def compute(self, states: SetStates) -> MetricResult:
         """Return the mean; NaN for a total weight of 0."""

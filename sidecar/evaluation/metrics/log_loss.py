@@ -23,7 +23,7 @@ class LogLoss(MeanLoss):
         from_logits: Whether predictions are logits. Probabilities are clipped to [eps, 1 - eps] of their dtype as in
             scikit-learn, so that the loss of a zero is finite.
         name: Name of the metric and of its number.
-        interval: Function that makes the 95 % interval. Used if values have no weights and there is one per example.
+        interval: Function that makes the 95 % interval: see `Accuracy`.
     """
 
     def __init__(
@@ -41,11 +41,13 @@ class LogLoss(MeanLoss):
     def add(self, states: SetStates, batch: EvalBatch) -> None:
         """Add one batch. Raises `TaskError` if labels, shapes or probabilities are not valid."""
         losses, pairs = cross_entropies(self.name, batch, self._labels, from_logits=self._from_logits)
-        self._average.add(states, losses, pairs.weights, one_per_example=pairs.one_per_example)
+        self._average.add_batch(states, batch, losses, pairs)
 
 
 class Perplexity(MeanLoss):
-    """Measure exp(Σ w·l / Σ w) over all tokens that count, in sequences of any length; no interval.
+    """Measure exp(Σ w·l / Σ w) over all tokens that count, in sequences of any length.
+
+    The interval is exp of that of the mean; tokens of one sequence count as dependent.
 
     Args:
         labels: "index" for tokens (n, t) with scores (n, t, tokens), or "one_hot".
@@ -61,15 +63,20 @@ class Perplexity(MeanLoss):
     def add(self, states: SetStates, batch: EvalBatch) -> None:
         """Add one batch. Raises `TaskError` as `LogLoss.add` does."""
         losses, pairs = cross_entropies(self.name, batch, self._labels, from_logits=self._from_logits)
-        self._average.add(states, losses, pairs.weights, one_per_example=pairs.one_per_example)
+        self._average.add_batch(states, batch, losses, pairs)
 
     def compute(self, states: SetStates) -> MetricResult:
         """Return the perplexity; infinite if it exceeds float64, NaN for a total weight of 0."""
-        try:
-            number = math.exp(self._average.mean(states))
-        except OverflowError:
-            number = math.inf
-        return MetricResult({self.name: value(number, "min")})
+        lower, upper = self._average.interval(states)
+        interval = (None, None) if lower is None or upper is None else (_exp(lower), _exp(upper))
+        return MetricResult({self.name: value(_exp(self._average.mean(states)), "min", interval)})
+
+
+def _exp(number: float) -> float:
+    try:
+        return math.exp(number)
+    except OverflowError:
+        return math.inf
 
 
 Losses = tuple[NDArray[np.float64], Pairs]

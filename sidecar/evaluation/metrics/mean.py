@@ -28,7 +28,7 @@ class Mean:
         goal: "max" if larger values are better, "min" if smaller ones are, "none" if neither.
         bounds: Least and largest value that an example can have, such as (0, 1) for "right or wrong"; None: unknown.
             The interval stays within them. Bools have the bounds (0, 1).
-        interval: Function that makes the 95 % interval. Used if values have no weights and there is one per example.
+        interval: Function that makes the 95 % interval: see `Accuracy`.
     """
 
     def __init__(
@@ -50,8 +50,7 @@ class Mean:
 
     def states(self, info: EvalSetInfo) -> SetStates:
         """Return new states."""
-        del info  # sums do not depend on it
-        return self._average.states()
+        return self._average.states(info)
 
     def add(self, states: SetStates, batch: EvalBatch) -> None:
         """Add one batch. Raises `TaskError` unless there is a value for each example."""
@@ -75,13 +74,8 @@ class Mean:
         ):
             raise TaskError(f"metric {self.name!r}: found the value {beyond.flat[0]:g} beyond bounds={self._bounds!r}")
         positions = counting(self.name, batch.weights, values.shape, values, examples=batch.examples)
-        self._average.add(
-            states,
-            positions.arrays[0],
-            positions.weights,
-            one_per_example=positions.one_per_example,
-            is_proportion=values.dtype == np.bool_ or self._bounds == (0, 1),
-        )
+        is_proportion = values.dtype == np.bool_ or self._bounds == (0, 1)
+        self._average.add_batch(states, batch, positions.arrays[0], positions, is_proportion=is_proportion)
 
     def _require_own_rows(self, values: NDArray[Any], y: Any, predictions: Any) -> None:
         """Raise `TaskError` if each label was compared with all predictions: numpy makes (n, n) of (n,) and (n, 1)."""
@@ -114,7 +108,7 @@ class Mean:
 
     def compute(self, states: SetStates) -> MetricResult:
         """Return the mean; NaN for a total weight of 0."""
-        interval = self._average.interval(states, self._interval)
+        interval = self._average.interval(states, self._interval, is_proportion=self._bounds == (0, 1))
         if self._bounds is not None and interval[0] is not None:
             interval = max(interval[0], self._bounds[0]), min(interval[1], self._bounds[1])
         return MetricResult({self.name: value(self._average.mean(states), self._goal, interval)})

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
+import numpy as np
 from numpy.typing import NDArray
 
 from sidecar.evaluation.data.shard import Shard
@@ -26,10 +27,12 @@ class EvalSetInfo:
         examples: Number of examples on all ranks together. None if it is unknown before the end, because the set
             divides itself or is divided by file.
         shard: This rank, and the number of ranks.
+        groups: Number of the group of each example (n,), from 0, as `EvalSet(groups=…)` says; None: no groups.
     """
 
     examples: int | None
     shard: Shard
+    groups: NDArray[np.int64] | None = None
 
 
 @dataclass(frozen=True, slots=True)

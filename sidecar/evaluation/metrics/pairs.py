@@ -34,6 +34,9 @@ class Pairs:
     weights: NDArray[np.float32]  # float32 (m,), above 0
     places: NDArray[np.intp]  # number of each position among all positions of the batch (m,)
     one_per_example: bool  # whether each position is the only one of its example
+    examples: (
+        NDArray[np.intp] | None
+    )  # number of each position's example in the batch (m,); None: rows are not examples
 
 
 def check_labels(metric: str, labels: str, allowed: tuple[str, ...] = get_args(Labels)) -> None:
@@ -59,6 +62,7 @@ def values(metric: str, batch: EvalBatch) -> Pairs:
         weights=positions.weights,
         places=positions.places,
         one_per_example=positions.one_per_example,
+        examples=positions.examples,
     )
 
 
@@ -95,6 +99,7 @@ def classes(metric: str, batch: EvalBatch, labels: Labels) -> Pairs:
         weights=positions.weights,
         places=positions.places,
         one_per_example=positions.one_per_example,
+        examples=positions.examples,
     )
 
 

@@ -24,6 +24,9 @@ class Positions:
     weights: NDArray[np.float32]  # weights (m,), above 0
     places: NDArray[np.intp]  # number of each position among all positions of the batch (m,)
     one_per_example: bool  # whether each position is the only one of its example; intervals need to know
+    examples: (
+        NDArray[np.intp] | None
+    )  # number of each position's example in the batch (m,); None: rows are not examples
 
 
 def counting(
@@ -39,9 +42,12 @@ def counting(
     weights that are negative, not finite, or above 1e30.
     """
     size, one_per_example = int(np.prod(shape)), len(shape) == 1 and examples in (None, shape[0])
+    of_examples = None
+    if examples in (None, shape[0]):
+        of_examples = np.arange(size) // max(1, size // max(1, shape[0]))
     flat = [array.reshape(size, *array.shape[len(shape) :]) for array in arrays]
     if weights is None:
-        return Positions(tuple(flat), np.ones(size, np.float32), np.arange(size), one_per_example)
+        return Positions(tuple(flat), np.ones(size, np.float32), np.arange(size), one_per_example, of_examples)
     given = _broadcast(metric, as_numbers(metric, "weights", weights), shape)
     with np.errstate(all="ignore"):
         flat_weights = given.astype(np.float32)
@@ -53,7 +59,13 @@ def counting(
         )
     _require_within_float32(metric, given, flat_weights)
     places = np.flatnonzero(flat_weights)
-    return Positions(tuple(array[places] for array in flat), flat_weights[places], places, one_per_example)
+    return Positions(
+        arrays=tuple(array[places] for array in flat),
+        weights=flat_weights[places],
+        places=places,
+        one_per_example=one_per_example,
+        examples=None if of_examples is None else of_examples[places],
+    )
 
 
 def _require_within_float32(metric: str, given: NDArray[Any], weights: NDArray[np.float32]) -> None:

@@ -26,7 +26,7 @@ class MSE(MeanLoss):
 
     Args:
         name: Name of the metric and of its number.
-        interval: Function that makes the 95 % interval. Used if values have no weights and there is one per example.
+        interval: Function that makes the 95 % interval: see `Accuracy`.
     """
 
     def __init__(self, *, name: str = "mse", interval: IntervalOf = usual_interval) -> None:
@@ -38,7 +38,7 @@ class MSE(MeanLoss):
 
 
 class RMSE(MeanLoss):
-    """Measure the root of the mean squared error over all examples; no interval.
+    """Measure the root of the mean squared error over all examples. The interval is the root of that of the MSE.
 
     Args:
         name: Name of the metric and of its number.
@@ -53,7 +53,9 @@ class RMSE(MeanLoss):
 
     def compute(self, states: SetStates) -> MetricResult:
         """Return the root; NaN for a total weight of 0."""
-        return MetricResult({self.name: value(math.sqrt(self._average.mean(states)), "min")})
+        lower, upper = self._average.interval(states)
+        interval = (None, None) if lower is None or upper is None else (math.sqrt(max(lower, 0.0)), math.sqrt(upper))
+        return MetricResult({self.name: value(math.sqrt(self._average.mean(states)), "min", interval)})
 
 
 class MAE(MeanLoss):
@@ -72,7 +74,7 @@ def _add_errors(average: Average, states: SetStates, metric: str, batch: EvalBat
     with np.errstate(all="ignore"):  # NaN, infinities and overflows show in the result
         errors = difference(pairs.predicted, pairs.actual)
         errors = np.square(errors) if squared else np.abs(errors)
-    average.add(states, errors, pairs.weights, one_per_example=pairs.one_per_example)
+    average.add_batch(states, batch, errors, pairs)
 
 
 _FLOATS: Final = 4  # whose sum is a sum of squares

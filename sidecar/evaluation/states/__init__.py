@@ -2,6 +2,7 @@
 
 from sidecar.evaluation.states.exact_sum import ExactSum, exact_sum
 from sidecar.evaluation.states.gathered_batches import GatheredBatches
+from sidecar.evaluation.states.group_sums import GroupSums
 from sidecar.evaluation.states.min_max import MinMax
 from sidecar.evaluation.states.named_sums import NamedSums
 from sidecar.evaluation.states.per_example_values import PerExampleValues
@@ -10,6 +11,7 @@ from sidecar.evaluation.states.state import SetStates, State, named, within
 __all__ = [
     "ExactSum",
     "GatheredBatches",
+    "GroupSums",
     "MinMax",
     "NamedSums",
     "PerExampleValues",

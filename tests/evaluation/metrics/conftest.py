@@ -53,10 +53,10 @@ def weights_of(count):
 def measure():
     """Numbers of a metric: batches go round the ranks, states are reduced by the rows that anybody uses."""
 
-    def run(metric, y, predictions, weights=None, *, ranks=1, batch=32, known=True):
+    def run(metric, y, predictions, weights=None, *, ranks=1, batch=32, known=True, groups=None):
         y, predictions = np.asarray(y), np.asarray(predictions)
         weights = None if weights is None else np.asarray(weights)
-        extents = [EvalSetInfo(len(y) if known else None, Shard(rank, ranks)) for rank in range(ranks)]
+        extents = [EvalSetInfo(len(y) if known else None, Shard(rank, ranks), groups) for rank in range(ranks)]
         states = [metric.states(info) for info in extents]
         for number, first in enumerate(range(0, len(y), batch)):
             part = slice(first, first + batch)

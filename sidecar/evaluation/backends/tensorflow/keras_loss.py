@@ -96,10 +96,9 @@ class KerasLoss:
 
     def states(self, info: EvalSetInfo) -> SetStates:
         """Return the empty states of all outputs."""
-        del info  # sums do not depend on it
         states: SetStates = {_ADDED: ExactSum((), "float64")}
         for output, loss in self._outputs.items():
-            states |= named(_state(output), loss.states())
+            states |= named(_state(output), loss.states(info))
         return states
 
     def add(self, states: SetStates, outputs: dict[str, Any]) -> None:
@@ -192,10 +191,10 @@ class _OutputLoss:
             raise EvaluationError("task_error", f"Task(loss=…) returns an array {value.shape} for a batch")
         return {"losses": value, "examples": tf.cast(examples, tf.int64)}
 
-    def states(self) -> SetStates:
+    def states(self, info: EvalSetInfo) -> SetStates:
         if self.is_of_batches:
             return {"total": ExactSum((), "float64"), "count": ExactSum((), "int64")}
-        return self._values.states() | ({_DIVISOR: ExactSum((), "float32")} if self.weighted else {})
+        return self._values.states(info) | ({_DIVISOR: ExactSum((), "float32")} if self.weighted else {})
 
     def add(self, states: SetStates, outputs: dict[str, Any]) -> None:
         if self.is_of_batches:

@@ -100,7 +100,7 @@ class MeasuredMetric:
 
     def states(self, info: EvalSetInfo) -> SetStates:
         """Return empty states."""
-        return self._metric.states(info) if self._function is None else self._average.states()
+        return self._metric.states(info) if self._function is None else self._average.states(info)
 
     def add(self, states: SetStates, outputs: Any, examples: Sequence[int]) -> None:
         """Add the outputs of `step` for several batches: a list with one array per batch for each tensor.

@@ -22,7 +22,7 @@ from sidecar.evaluation.backends.torch.unreduced_loss import unreduced
 from sidecar.evaluation.batch_dependence import TOLERANCE, are_near, rows_differ
 from sidecar.evaluation.failures import EvaluationError
 from sidecar.evaluation.metrics.average import Average
-from sidecar.evaluation.metrics.metric import MetricResult, value
+from sidecar.evaluation.metrics.metric import EvalSetInfo, MetricResult, value
 from sidecar.evaluation.metrics.positions import counting
 from sidecar.evaluation.states import ExactSum, SetStates, exact_sum
 from sidecar.evaluation.task import call
@@ -73,9 +73,9 @@ class TorchLoss:
         self.compares_whole = True
         """Whether a loss of one's own is called as it is, too, and compared with its single values."""
 
-    def states(self) -> SetStates:
+    def states(self, info: EvalSetInfo | None = None) -> SetStates:
         """Return new states."""
-        return self._average.states() | {
+        return self._average.states(info) | {
             "examples": ExactSum((), "float32"),
             "divisor": ExactSum((), "float64"),
             "ignored": ExactSum((2,), "int64"),

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from sidecar.evaluation.backends.torch.loss import LOSS_ARRAYS, TorchLoss
 from sidecar.evaluation.batch_dependence import UNTESTED
 from sidecar.evaluation.failures import EvaluationError
-from sidecar.evaluation.metrics.metric import MetricResult, value
+from sidecar.evaluation.metrics.metric import EvalSetInfo, MetricResult, value
 from sidecar.evaluation.outputs import Output, by_output, pick, pick_weights, shown
 from sidecar.evaluation.states import SetStates, named, within
 
@@ -70,11 +70,11 @@ class OutputLosses:
     def _name(self, output: Output) -> str:
         return "loss" if len(self._losses) == 1 else shown(output, "loss")
 
-    def states(self) -> SetStates:
+    def states(self, info: EvalSetInfo | None = None) -> SetStates:
         """Return new states."""
         states: SetStates = {}
         for output, loss in self._losses.items():
-            states |= loss.states() if output is None else named(_state(output), loss.states())
+            states |= loss.states(info) if output is None else named(_state(output), loss.states(info))
         return states
 
     def arrays(self, y: Any, predictions: Any, weights: Any, examples: int) -> list[NDArray[Any]]:

@@ -267,7 +267,7 @@ class Step:
         """Return new states of the loss and of all metrics."""
         states = self._torchmetrics.states(info.shard) | self._measurement.states(info)
         states[_ROWS] = ExactSum((3 + 2 * len(self._torchmetrics.taking_both),), "int64")
-        return states if self._loss is None else named(_LOSS, self._loss.states()) | states
+        return states if self._loss is None else named(_LOSS, self._loss.states(info)) | states
 
     def add(self, states: SetStates, arrays: list[list[NDArray[Any]]], firsts: Sequence[int | None]) -> None:
         """Add several batches; each item of `arrays` is a list with one array per batch."""

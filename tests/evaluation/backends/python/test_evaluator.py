@@ -50,6 +50,33 @@ def test_every_source_gives_the_numbers_of_a_plain_loop(checkpoint, tmp_path, so
         assert found[0] == found[1] == found[2]
 
 
+def test_groups_of_examples_make_longer_intervals(checkpoint, tmp_path):
+    """Equal bits for one, two and three ranks; a function of a list, or an array."""
+    groups = np.arange(103) // 10
+    found = [
+        run(task(EvalSet(lambda: (X, Y), groups=given)), checkpoint, tmp_path / f"of-{ranks}", ranks)[0].result.metrics
+        for ranks, given in ((1, groups), (2, lambda: [f"patient {number}" for number in groups]), (3, groups))
+    ]
+    alone = run(task(), checkpoint, tmp_path / "alone", 1)[0].result.metrics
+    assert found[0] == found[1] == found[2]
+    for metric, value in found[0]["test"].items():
+        assert value.hex == alone["test"][metric].hex
+        assert value.lower != alone["test"][metric].lower
+
+
+@pytest.mark.parametrize(
+    ("source", "groups", "words"),
+    [
+        (lambda: (X, Y), [1, 2], "each of 103 examples, found 2"),
+        (lambda: (X, Y), [[1]] * 103, "one key for each example"),
+        (SOURCES["divided"].source, np.zeros(103), "divides itself"),
+    ],
+)
+def test_impossible_groups_are_refused(checkpoint, tmp_path, source, groups, words):
+    """With the remedy."""
+    assert words in refused(task(EvalSet(source, groups=groups)), checkpoint, tmp_path)
+
+
 def test_batches_of_the_tasks_own(checkpoint, tmp_path):
     """`batch_size=None`: the iterator yields batches, of which the last may be short."""
 

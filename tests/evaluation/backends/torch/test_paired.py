@@ -1,6 +1,7 @@
 """Two evaluations of an ordinary dataset are compared example by example, for any number of workers."""
 
 from pathlib import Path
+from statistics import NormalDist
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from sidecar.evaluation.npy_table import NpyTable
 from sidecar.evaluation.rank_evaluation import _data
 from sidecar.evaluation.task import Task
 from sidecar.metrics import Accuracy
+from sidecar.retention.saves.comparison import confidence_after
 from sidecar.retention.saves.comparison_store import ComparisonStore
 
 pytestmark = pytest.mark.torch
@@ -68,5 +70,5 @@ def test_an_ordinary_dataset_is_paired(tmp_path, old_ranks, new_ranks):
     compared = ComparisonStore(PosixStorage(tmp_path), tmp_path, "test/accuracy").compare(found[1], found[0])
     assert (compared.rule, compared.examples, compared.note) == ("paired", EXAMPLES, "")
     assert compared.difference == pytest.approx((right[1] - right[0]).mean())
-    differing = np.count_nonzero(right[1] != right[0])
-    assert compared.upper - compared.lower == pytest.approx(2 * 1.96 * np.sqrt(differing) / EXAMPLES, rel=0.1)
+    differing, z = np.count_nonzero(right[1] != right[0]), NormalDist().inv_cdf((1 + confidence_after(1)) / 2)
+    assert compared.upper - compared.lower == pytest.approx(2 * z * np.sqrt(differing) / EXAMPLES, rel=0.1)

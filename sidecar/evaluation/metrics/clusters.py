@@ -1,0 +1,64 @@
+"""Make intervals for values that are weighted, several for one example, or of groups of examples. Imports numpy only.
+
+Values that have no weights, one for each independent example, need none of this: see `sidecar.evaluation.intervals`.
+"""
+
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sidecar.evaluation.intervals import Interval, clustered
+from sidecar.evaluation.metrics.metric import EvalBatch, EvalSetInfo
+from sidecar.evaluation.states import ExactSum, GroupSums, SetStates, exact_sum
+
+_SUMS: Final = "groups"
+_UNKNOWN: Final = "ungrouped"
+
+
+def cluster_states(info: EvalSetInfo) -> SetStates:
+    """Return new states, next to those of the metric's number."""
+    return {_SUMS: GroupSums(info.examples, info.groups), _UNKNOWN: ExactSum((), "int64")}
+
+
+def add_clusters(
+    states: SetStates,
+    batch: EvalBatch,
+    values: NDArray[np.float64],
+    weights: NDArray[np.float32],
+    examples: NDArray[np.intp] | None,
+) -> None:
+    """Add values (m,) with weights (m,) above 0. `examples`: the number of each one's example in the batch (m,).
+
+    None: the rows of the batch are not examples. Nothing is added for values that are independent and have no weights.
+    """
+    sums = states[_SUMS]
+    assert isinstance(sums, GroupSums)
+    is_plain = batch.weights is None and examples is not None and np.array_equal(examples, np.arange(len(values)))
+    if is_plain and sums.groups is None:
+        return
+    if batch.first is None or examples is None:
+        exact_sum(states, _UNKNOWN).add(np.int64(len(values)))
+        return
+    with np.errstate(all="ignore"):  # the sums count NaN, infinities and overflows
+        sums.add_values(batch.first + examples, values * weights, weights)
+
+
+def are_independent(states: SetStates, *, one_per_example: bool) -> bool:
+    """Return whether the values of a batch are independent: one for each example, without groups."""
+    sums = states.get(_SUMS)
+    return one_per_example and not (isinstance(sums, GroupSums) and sums.groups is not None)
+
+
+def add_ungrouped(states: SetStates, count: int) -> None:
+    """Note that so many values belong to groups that are not known here, so that there is no interval."""
+    if not are_independent(states, one_per_example=True):
+        exact_sum(states, _UNKNOWN).add(np.int64(count))
+
+
+def cluster_interval(states: SetStates, *, is_proportion: bool) -> Interval:
+    """Return the interval of Σ w·v / Σ w; none if the group of a value is unknown, or there are fewer than two."""
+    if _SUMS not in states or int(exact_sum(states, _UNKNOWN).integers()):
+        return None, None
+    values, weights, _ = exact_sum(states, _SUMS).round().tolist()
+    return clustered(values, weights, is_proportion=is_proportion)

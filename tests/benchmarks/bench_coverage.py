@@ -1,0 +1,127 @@
+"""How often the 95 % intervals of the package contain the true number."""
+
+import numpy as np
+from table import Figure, Table
+
+from sidecar.evaluation.intervals import clustered, normal, wilson
+from sidecar.evaluation.states.group_sums import MOST_GROUPS
+
+HOW = """Simulated data sets with a known truth: the share of the 95 % intervals that contain it. *before* is the
+interval that was there earlier: mean ± z·s/√n, or Wilson's, as if rows were independent, and none for weights. Rows of
+a group share a part of their value; *correlation* is that between two of them. 2,000 data sets for each row; seeds are
+fixed."""
+COLUMNS = ("what", "examples", "groups", "correlation", "before", "now")
+SETS = 2000
+Z = 1.959963984540054
+
+
+def measure(quick):
+    rows, found = [], []
+    for seed, (what, examples, groups, correlation, draw) in enumerate(_cases()):
+        random = np.random.default_rng(seed)
+        hits = np.array([draw(random) for _ in range(50 if quick else SETS)], float)
+        before, now = (f"{share:.1%}" if np.isfinite(share) else "" for share in hits.mean(axis=0))
+        rows.append((what, examples, groups or "", correlation or "", before, now))
+        found.append(hits.mean(axis=0)[1])
+    grouped = [100 * float(share) for (what, *_), share in zip(rows, found, strict=True) if "groups" in what]
+    figures = [
+        Figure("least coverage for rows in groups", min(grouped), 93, "at least", " %"),
+        Figure("largest coverage for rows in groups", max(grouped), 97, unit=" %"),
+    ]
+    return Table("Coverage: 95 % intervals", HOW, COLUMNS, rows, figures)
+
+
+def _cases():
+    """Yield what is measured, examples, groups, correlation, and a function of a generator that tells (before, now)."""
+    for examples in (20, 100, 1000):
+        for share in (0.5, 0.9, 0.99):
+            yield (
+                f"accuracy {share}",
+                examples,
+                0,
+                0,
+                lambda random, n=examples, p=share: _share(random.random(n) < p, p),
+            )
+        yield "mean of normal values", examples, 0, 0, lambda random, n=examples: _mean(random.normal(size=n), 0)
+        yield (
+            "mean of skewed values (exponential)",
+            examples,
+            0,
+            0,
+            lambda random, n=examples: _mean(random.exponential(size=n), 1),
+        )
+        yield (
+            "mean of very skewed values (lognormal)",
+            examples,
+            0,
+            0,
+            lambda random, n=examples: _mean(random.lognormal(size=n), np.exp(0.5)),
+        )
+        yield "weighted mean (exponential weights)", examples, 0, 0, lambda random, n=examples: _weighted(random, n)
+    for groups, size, correlation in (
+        (50, 20, 0.0),
+        (50, 20, 0.2),
+        (50, 20, 0.5),
+        (100, 10, 0.2),
+        (20, 50, 0.2),
+        (200, 5, 0.3),
+        (1000, 4, 0.3),
+    ):
+        given = groups, size, correlation
+        yield (
+            "accuracy 0.8 of rows in groups",
+            groups * size,
+            groups,
+            correlation,
+            lambda random, given=given: _rows(random, *given, is_share=True),
+        )
+        yield (
+            "mean of rows in groups",
+            groups * size,
+            groups,
+            correlation,
+            lambda random, given=given: _rows(random, *given, is_share=False),
+        )
+
+
+def _contains(interval, truth):
+    return interval[0] is not None and interval[0] <= truth <= interval[1]
+
+
+def _share(right, truth):
+    interval = wilson(int(right.sum()), len(right))
+    return _contains(interval, truth), _contains(interval, truth)
+
+
+def _by_z(values):
+    half = Z * values.std(ddof=1) / np.sqrt(len(values))
+    return values.mean() - half, values.mean() + half
+
+
+def _mean(values, truth):
+    now = normal(float(values.sum()), float(np.square(values).sum()), len(values))
+    return _contains(_by_z(values), truth), _contains(now, truth)
+
+
+def _of_groups(values, weights, numbers, *, is_share=False):
+    numbers = numbers % MOST_GROUPS
+    sums = [np.bincount(numbers, part).tolist() for part in (values * weights, weights)]
+    return clustered(*sums, is_proportion=is_share)
+
+
+def _weighted(random, examples):
+    values, weights = random.normal(size=examples), random.exponential(size=examples)
+    return np.nan, _contains(_of_groups(values, weights, np.arange(examples)), 0)
+
+
+def _rows(random, groups, size, correlation, *, is_share):
+    numbers = np.arange(groups * size) // size
+    if not is_share:
+        shared = random.normal(size=groups)[numbers] * np.sqrt(correlation)
+        values = shared + random.normal(size=groups * size) * np.sqrt(1 - correlation)
+        return _contains(_by_z(values), 0), _contains(_of_groups(values, np.ones(len(values)), numbers), 0)
+    # Rows copy the answer of their group with a probability whose square is the correlation.
+    copies = random.random(groups * size) < np.sqrt(correlation)
+    right = np.where(copies, (random.random(groups) < 0.8)[numbers], random.random(groups * size) < 0.8)
+    now = _of_groups(right * 1.0, np.ones(len(right)), numbers, is_share=True)
+    return _contains(wilson(int(right.sum()), len(right)), 0.8), _contains(now, 0.8)
