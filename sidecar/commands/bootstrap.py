@@ -5,9 +5,9 @@ import os
 import secrets
 import threading
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from sidecar.checkpoints.checkpoint_glob import CheckpointGlob
 from sidecar.checkpoints.files import is_there
@@ -15,7 +15,7 @@ from sidecar.checkpoints.filesystem import why_no_events
 from sidecar.checkpoints.watch import Watch
 from sidecar.checkpoints.watched_catalog import WatchedCatalog
 from sidecar.commands.from_settings import export_rule, make_catalog, make_rules, record_of
-from sidecar.commands.state_storage import state_storage
+from sidecar.commands.state_storage import state_objects, state_storage
 from sidecar.commands.worker_pool import make_task_spec, make_workers
 from sidecar.coordination.heartbeats import DORMANT_SECONDS, ReadLimits
 from sidecar.coordination.run import JOURNAL_FOLDERS
@@ -46,9 +46,13 @@ from sidecar.retention.saves.old_evaluations import OldEvaluations
 from sidecar.retention.saves.retention import Retention, StatesRule
 from sidecar.settings import Settings
 from sidecar.system.bounded_calls import BoundedCalls
+from sidecar.system.bucket_folder import BucketState
 from sidecar.system.clock import Clock
 from sidecar.system.event_log import EventLog
 from sidecar.version import version
+
+if TYPE_CHECKING:
+    from sidecar.retention.saves.bucket_saves import BucketSaves
 
 _LONG_SECONDS: Final = 0.01
 """How long a scan waits for files that take long to read. Their thread rests as long after each part of its work."""
@@ -107,9 +111,12 @@ def daemon_from_settings(
         page_url=url if url is None or among is None else f"{url.rstrip('/')}{among.page}",
     )
     evaluates = decision.role == "worker"
+    storage = state_storage(settings)
     room = DiskBudget(settings.pin_max_bytes, settings.keep_free_bytes, partial(free_bytes, settings.run_dir))
     entries, views = BoundedCalls(now=clock.now), BoundedCalls(now=clock.now)
     make_pin = partial(pin, check=settings.verify == "full", room=room)
+    saves = ArtifactCleanup(settings.run_dir, views, OldEvaluations(settings.run_dir, clock.now))
+    bucket = _bucket(settings, node, saves, clock)
     reconciler = PinReconciler(
         root=settings.run_dir,
         checkpoints=WatchedCatalog(
@@ -129,22 +136,22 @@ def daemon_from_settings(
             owner=node,
             make=make_pin,
             calls=entries,
-            exports=Exports(settings.run_dir, state_storage(settings), identity.exports, entries),
+            exports=Exports(settings.run_dir, storage, identity.exports, entries),
         ),
-        saves=ArtifactCleanup(settings.run_dir, views, OldEvaluations(settings.run_dir, clock.now)),
+        saves=saves if bucket is None else bucket,
         clock=clock,
         room=room,
         is_done=_marker(settings),
         corrupt_after_seconds=settings.corrupt_after_seconds,
-        turns=CopyArbiter(settings.copy_turn_seconds),
+        turns=CopyArbiter(settings.copy_turn_seconds, shares_pins=bucket is None),
     )
     storage_thread = StorageThread(
-        storage=state_storage(settings),
+        storage=storage,
         reconciler=reconciler,
         clock=clock,
         post=post,
         reads=ReadLimits(dormant_seconds=max(DORMANT_SECONDS, 10 * settings.lease_seconds)),
-        place=StateDirectory(settings.checkpoint_dir, settings.run_dir, settings.run_lost_seconds, clock),
+        place=StateDirectory(settings.checkpoint_dir, settings.run_dir, settings.run_lost_seconds, clock, storage),
         visibility_seconds=settings.visibility_seconds,
         calls=BoundedCalls(now=clock.now),
         views=views,
@@ -170,7 +177,10 @@ def daemon_from_settings(
     return build_daemon(
         identity=identity,
         rules=rules,
-        timing=record_of(Timing, settings),
+        timing=replace(
+            record_of(Timing, settings),
+            transfer_seconds=None if bucket is None else settings.restore_timeout_seconds,
+        ),
         start_new=settings.start == "new",
         vanished_after_seconds=settings.vanished_after_seconds,
         evaluate=EvaluateSpec(save_weights=settings.save_weights, progress_seconds=settings.progress_seconds),
@@ -212,7 +222,7 @@ def _watch(settings: Settings, post: Callable[[Message], None], *, journal: bool
     why_not = partial(why_no_events, file_events=settings.file_events, sweep_seconds=settings.sweep_seconds)
     also = [
         Watch(settings.run_dir / folder, lambda: post(JournalChanged()), unless=TEMPORARY, why_not=why_not)
-        for folder in (JOURNAL_FOLDERS if journal else ())
+        for folder in (JOURNAL_FOLDERS if journal and not isinstance(settings.run_dir, BucketState) else ())
     ]
     depth = CheckpointGlob.of(settings.checkpoint_glob).depth
     return Watch(
@@ -222,6 +232,24 @@ def _watch(settings: Settings, post: Callable[[Message], None], *, journal: bool
         folders=True,
         depth=depth,
         why_not=why_not,
+    )
+
+
+def _bucket(settings: Settings, node: str, local: ArtifactCleanup, clock: Clock) -> "BucketSaves | None":
+    """Return what keeps saves in the bucket that holds the state, and make the local folder; None: it is in none."""
+    if not isinstance(settings.run_dir, BucketState):
+        return None
+    from sidecar.retention.saves.bucket_saves import BucketSaves  # noqa: PLC0415 - only where the state is in a bucket
+
+    settings.run_dir.mkdir(parents=True, exist_ok=True)
+    return BucketSaves(
+        objects=state_objects(settings, settings.bucket_timeout_seconds),
+        root=settings.run_dir,
+        node=node,
+        local=local,
+        now=clock.now,
+        calls=BoundedCalls(most_hanging=1, now=clock.now),
+        deletions=BoundedCalls(now=clock.now),
     )
 
 

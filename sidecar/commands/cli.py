@@ -4,6 +4,8 @@
 code; docs/reference/exit-codes.md lists the codes.
 """
 
+import atexit
+import contextlib
 import errno
 import os
 import sys
@@ -471,6 +473,21 @@ def demo(
 
 def main() -> None:
     """Run a command, and exit with its code."""
+    try:
+        _run()
+    except SystemExit as ended:
+        if "obstore" not in sys.modules:
+            raise
+        # Its threads outlive the interpreter, and one that then asks for it aborts the process: skip that last part.
+        atexit._run_exitfuncs()  # noqa: SLF001 - what else is to be done at the end of a process
+        with contextlib.suppress(OSError, ValueError):
+            sys.stdout.flush()
+            sys.stderr.flush()
+        os._exit(ended.code if isinstance(ended.code, int) else int(ended.code is not None))
+
+
+def _run() -> None:
+    """Run a command, and raise `SystemExit` with its code."""
     use_fallback((sys.stdout, sys.stderr))
     try:
         if _COMPLETE in os.environ:

@@ -8,7 +8,7 @@ from typing import Any
 
 from sidecar.coordination.run import RUN_PATH
 from sidecar.settings import Settings
-from sidecar.system.bucket_folder import BucketFolder
+from sidecar.system.bucket_folder import BucketFolder, BucketState
 
 
 def typed(settings: Settings, command: str, *words: str) -> str:
@@ -39,7 +39,7 @@ def no_run(settings: Settings) -> str:
 
 def short(path: Path) -> str:
     """Return a path as a person would type it in the current directory."""
-    if isinstance(path, BucketFolder):
+    if isinstance(path, BucketFolder | BucketState):
         return path.url
     here = Path.cwd()
     return str(path.relative_to(here) if path.is_relative_to(here) else path)

@@ -15,7 +15,7 @@ from sidecar.coordination.run import find_run
 from sidecar.coordination.state_directory import StateDirectory
 from sidecar.errors import SettingsError, StateUnavailableError, StorageError
 from sidecar.settings import FileHere, Settings, file_here, load
-from sidecar.system.bucket_folder import BucketFolder
+from sidecar.system.bucket_folder import BucketFolder, place_of
 from sidecar.system.plain_text import printable
 
 
@@ -53,7 +53,7 @@ def load_in_time(flags: dict[str, Any]) -> tuple[Settings, StorageTimeout]:
     seconds = Settings.model_fields["storage_timeout_seconds"].default
     place = str(flags["checkpoint_dir"] or "the checkpoint directory")
     settings = StorageTimeout(seconds, place).call(lambda: load_settings(flags))
-    return settings, StorageTimeout(settings.storage_timeout_seconds, str(settings.run_dir))
+    return settings, StorageTimeout(settings.storage_timeout_seconds, place_of(settings.run_dir))
 
 
 def configured_directory(flags: dict[str, Any]) -> Path | None:

@@ -166,7 +166,7 @@ def _announce(log: EventLog, settings: Settings, decision: RoleDecision, url: st
         role=decision.role,
         role_source=decision.source,
         checkpoint_dir=place_of(settings.checkpoint_dir),
-        state_dir=str(settings.state_dir),
+        state_dir=place_of(settings.state_dir),
         http=url,
     )
     folder = settings.checkpoint_dir

@@ -1,11 +1,67 @@
 """Open the storage of a run's state by its settings. Every command and the daemon get it from here."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
 
 from sidecar.coordination.storage import PosixStorage, Storage
+from sidecar.errors import SettingsError
 from sidecar.settings import Settings
+from sidecar.system.bucket_folder import BucketState
+from sidecar.system.bucket_url import split_url
+
+if TYPE_CHECKING:
+    from sidecar.system.object_store import ObjectStore
+
+_LONGEST_PAUSE_SECONDS: Final = 1.0
+"""The pause after failed requests for records: the daemon has its own, and heartbeats must go on within a lease."""
 
 
 def state_storage(settings: Settings, on_answer: Callable[[], None] = lambda: None) -> Storage:
-    """Return the storage of the run's state. Nothing is asked yet. `on_answer`: called after each answer."""
-    return PosixStorage(settings.run_dir, on_answer)
+    """Return the storage of the run's state. Nothing is asked yet. `on_answer`: called after each answer.
+
+    Raises `SettingsError` if the state lies in a bucket, and another setting needs it on a filesystem.
+    """
+    if not isinstance(settings.run_dir, BucketState):
+        return PosixStorage(settings.run_dir, on_answer)
+    from sidecar.coordination.object_storage import ObjectStorage  # noqa: PLC0415 - only where the state is in a bucket
+
+    return ObjectStorage(state_objects(settings), settings.run_dir.url, on_answer)
+
+
+def state_objects(settings: Settings, seconds: float | None = None) -> "ObjectStore":
+    """Return the objects of a run whose state lies in a bucket. Nothing is asked yet. Raises as `state_storage`.
+
+    `seconds`: how long a request may take; None: as long as a record may.
+    """
+    from sidecar.commands.from_settings import record_of  # noqa: PLC0415 - only where the state is in a bucket
+    from sidecar.system.object_store import ObjectStore, ObjectStoreRules  # noqa: PLC0415 - likewise
+
+    assert isinstance(settings.run_dir, BucketState)
+    if (why := next(_obstacles(settings), None)) is not None:
+        raise SettingsError(f"state_dir is in a bucket, and {why}")
+    rules = record_of(ObjectStoreRules, settings)
+    seconds = min(rules.bucket_timeout_seconds, seconds or settings.storage_timeout_seconds / 2)
+    scheme, bucket, prefix = split_url(settings.run_dir.url)
+    return ObjectStore(
+        scheme=scheme,
+        bucket=bucket,
+        prefix=prefix,
+        rules=replace(rules, bucket_timeout_seconds=seconds),
+        longest_pause_seconds=_LONGEST_PAUSE_SECONDS,
+    )
+
+
+def _obstacles(settings: Settings) -> Iterator[str]:
+    """Yield why the state of these settings cannot lie in a bucket, with what to do, as the end of a sentence."""
+    elsewhere = "or let state_dir be a directory that all nodes share"
+    if settings.framework == "python":
+        yield f'the workers of framework = "python" meet in the state directory: use another framework, {elsewhere}'
+    if settings.engine == "ray":
+        yield f'workers of engine = "ray" save on other machines: set engine = "local", {elsewhere}'
+    if settings.export_best:
+        yield f"exports are folders of a filesystem: set export_best = 0, {elsewhere}"
+    if settings.best_by == "significant":
+        yield f'best_by = "significant" reads the saves of all nodes: set best_by = "value", {elsewhere}'
+    if settings.state_backup is not None:
+        yield "needs no backup: leave state_backup out"

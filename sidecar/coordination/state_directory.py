@@ -15,12 +15,13 @@ from pathlib import Path
 from typing import Final
 
 from sidecar.coordination.run import JOURNAL_FOLDERS, RUN_PATH, SEGMENTS, Run
+from sidecar.coordination.storage import Storage
 from sidecar.coordination.unique_names import parse
 from sidecar.errors import RecordError, RunReplacedError, SettingsError, StateUnavailableError, StorageError
 from sidecar.protocol.codec import dumps
 from sidecar.protocol.records import SCHEMA
 from sidecar.system import durable
-from sidecar.system.bucket_folder import BucketFolder, place_of
+from sidecar.system.bucket_folder import BucketFolder, BucketState, place_of
 from sidecar.system.clock import Clock, SystemClock
 from sidecar.system.confined import open_folder
 
@@ -47,6 +48,7 @@ class StateDirectory:
     run_dir: Path  # the run's state directory; its last component is the run's name
     run_lost_seconds: float = 10.0  # how long `run.json` must be away before it counts as deleted
     clock: Clock = field(default_factory=SystemClock)
+    storage: Storage | None = None  # of the records, if `run_dir` is in a bucket
     _devices: tuple[int | None, int | None] = (None, None)  # of both directories, when the run was joined
     _unmarked: Run | None = None  # the run whose marker is written once there is a checkpoint directory
     _lost_since: float | None = None
@@ -62,8 +64,8 @@ class StateDirectory:
         if found is not None:
             where = self._where(found)
             raise StateUnavailableError(
-                f"{self.run_dir} holds no run, but {self.marker} names one{_lies_in(found)}: its state is missing. "
-                f"{f'Give {where}' if where else 'Mount it again'}; or delete that file to begin a new run"
+                f"{place_of(self.run_dir)} holds no run, but {self.marker} names one{_lies_in(found)}: its state is "
+                f"missing. {f'Give {where}' if where else 'Mount it again'}; or delete that file to begin a new run"
             )
 
     def join(self, run: Run) -> None:
@@ -83,7 +85,8 @@ class StateDirectory:
         if isinstance(self.checkpoint_dir, BucketFolder):
             if run.checkpoint_dir not in (None, place_of(self.checkpoint_dir)):
                 raise SettingsError(
-                    f"{self.run_dir} holds the run of {run.checkpoint_dir}, not of {place_of(self.checkpoint_dir)}: "
+                    f"{place_of(self.run_dir)} holds the run of {run.checkpoint_dir}, not of "
+                    f"{place_of(self.checkpoint_dir)}: "
                     "give this job another name with --run, or another state_dir"
                 )
             return
@@ -131,14 +134,15 @@ class StateDirectory:
             return StateUnavailableError(waits_for)
         now = self.clock.now()
         self._lost_since = now if self._lost_since is None else self._lost_since
-        why = f"{self.run_dir / RUN_PATH} was deleted" if found is None else f"{self.run_dir} holds run {found} now"
+        where = place_of(self.run_dir)
+        why = f"{where}/{RUN_PATH} was deleted" if found is None else f"{where} holds run {found} now"
         if now - self._lost_since < self.run_lost_seconds:
             return StateUnavailableError(f"{why}: a new run begins if that lasts for {self.run_lost_seconds:g} s")
         return RunReplacedError(f"{why}; it held run {run}")
 
     def _why_waiting(self, run: str, found: str | None) -> str | None:
         """Return a sentence if the run may come back by itself or through a person; `None` if it was deleted."""
-        path = self.run_dir / RUN_PATH
+        path = place_of(self.run_dir / RUN_PATH)
         if found is not None:
             marker = self._read_marker() if self._is_apart() else None
             if marker is None or marker.run != run:
@@ -153,7 +157,7 @@ class StateDirectory:
         if any(self._left_over()):
             return (
                 f"{path} is gone, but records of its run exist: put that file back, which held "
-                f'{{"run":"{run}","nonce":"…"}}; or delete {self.run_dir} to begin a new run'
+                f'{{"run":"{run}","nonce":"…"}}; or delete {place_of(self.run_dir)} to begin a new run'
             )
         return None
 
@@ -184,8 +188,12 @@ class StateDirectory:
         except OSError:
             return False
 
-    def _left_over(self) -> Iterator[Path]:
+    def _left_over(self) -> Iterator[str | Path]:
         """Yield the records of the run that still exist."""
+        if isinstance(self.run_dir, BucketState) and self.storage is not None:
+            for folder in (*JOURNAL_FOLDERS, SEGMENTS):
+                yield from self.storage.names(folder)
+            return
         for folder in JOURNAL_FOLDERS:
             yield from self.run_dir.glob(f"{folder}/*.json")
         yield from self.run_dir.glob(f"{SEGMENTS}/*.jsonl.gz")

@@ -94,6 +94,12 @@ class Storage(Protocol):
     def remove(self, path: str, *, holding: bytes | None = None) -> None:
         """Remove a file, if it exists and, with `holding`, has this content. The removal may not survive a crash."""
 
+    def probe(self) -> bool:
+        """Check that names are created once, as agreement needs it; return whether `instead_of` is compared for sure.
+
+        Raises `SettingsError` if this storage cannot be used.
+        """
+
     def sweep(self, folder: str, before: float) -> None:
         """Remove unfinished writes that were last written before a time of the storage's own clock, in seconds."""
 
@@ -192,6 +198,10 @@ class PosixStorage:
         ):
             if holding is None or _holds(folder, name, holding):
                 folder.unlink(name)
+
+    def probe(self) -> bool:
+        """Do nothing: the first creation tells whether the filesystem has hard links, and these are certain."""
+        return True
 
     def sweep(self, folder: str, before: float) -> None:
         """Unlink old temporary files. One that cannot be removed is left there."""

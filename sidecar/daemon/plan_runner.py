@@ -16,6 +16,7 @@ from sidecar.daemon.timing import Timing
 from sidecar.daemon.worker_supervisor import WorkerSupervisor
 from sidecar.daemon.workers.command_specs import EvaluateSpec
 from sidecar.daemon.workers.process import Event
+from sidecar.policy.actions import Fail
 from sidecar.protocol.heartbeat import WorkerProgress
 from sidecar.protocol.records import Plan
 from sidecar.protocol.states import FailureKind, OutcomeStatus, Verdict
@@ -34,6 +35,8 @@ class PlanRunner:
     timing: Timing
     execution: PlanExecution | None = None
     ended: int = 0  # plans in which this node had a part
+    stored: int | None = None  # the newest plan whose saves are all in the bucket of the state
+    _lost_before: frozenset[str] = frozenset()  # nodes that were gone when the saves were last asked for
     _proposal: tuple[int, float] | None = None  # the plan proposed here, and when
 
     @property
@@ -76,7 +79,7 @@ class PlanRunner:
         )
         self.supervisor.workers.kill_group(other_than=execution.group)
         if any(member.worker.startswith(f"{self.state.identity.workers}.") for member in execution.own):
-            self.execution = execution
+            self.execution, self._lost_before = execution, frozenset()
             discovered = self.state.complete.get(plan.checkpoint.key)
             if discovered is None or discovered.checkpoint.pin is None:
                 self.schedule.request_scan()  # the proposer saw the checkpoint, or its pin, before this node
@@ -108,6 +111,8 @@ class PlanRunner:
             return
         checkpoint, wait_seconds = execution.checkpoint, self.timing.pin_wait_seconds
         discovered = self.state.complete.get(checkpoint.key)
+        if discovered is not None and self.timing.transfer_seconds is not None:  # it is being downloaded
+            wait_seconds = self.timing.transfer_seconds
         unreadable = tracker.unknown.get(checkpoint.folder)
         given_up = tracker.given_up.get(checkpoint.key)
         if discovered is not None and discovered.checkpoint.pin is not None and unreadable is None:
@@ -119,6 +124,38 @@ class PlanRunner:
             waited = waited if unreadable is None else f"{waited}: {unreadable}"
             cannot_see = tracker.missing or unreadable is not None or self.schedule.scan_hangs(now)
             execution.fail(FailureKind.STORAGE if cannot_see else FailureKind.VANISHED, waited, None, now)
+
+    def lacks_saves(self) -> Plan | None:
+        """Return the open plan if it succeeded here, and its saves are not known to be in the bucket of the state."""
+        if self.timing.transfer_seconds is None or self.execution is None or not isinstance(self.ending, Success):
+            return None
+        plan = self.execution.plan
+        return None if self.stored == plan.plan else plan
+
+    def why_saves_are_missing(self, now: float) -> Fail | None:
+        """Return the failure of a plan whose saves are not waited for any longer; None as long as they are."""
+        execution = self.execution
+        assert execution is not None
+        lost = self.state.lost(now)
+        gone = next(
+            (each for each in execution.plan.members or () if each.node in self._lost_before & lost.keys()), None
+        )
+        if gone is not None:
+            message = f"{gone.node} is gone, and its saves are not in the bucket: {lost[gone.node]}"
+            return Fail(kind=FailureKind.MEMBER_LOST, message=message, node=gone.place, rank=gone.rank)
+        since, seconds = execution.times.done_at, self.timing.transfer_seconds
+        if since is None or seconds is None or now < since + seconds:
+            return None
+        message = f"the saves of all workers were not in the bucket of the state after {seconds:.0f} s"
+        return Fail(kind=FailureKind.STORAGE, message=message, node=execution.node)
+
+    def note_stored(self, plan: int) -> None:
+        """Note that the saves of all workers of a plan are in the bucket of the state."""
+        self.stored = plan
+
+    def note_saves_asked(self, now: float) -> None:
+        """Remember who is gone while the saves are asked for: what such a node uploaded will be seen."""
+        self._lost_before = frozenset(self.state.lost(now))
 
     def may_write(self, ending: Success | Failure, now: float) -> bool:
         """Return whether it is this node's turn to write how the plan ends.

@@ -16,7 +16,7 @@ from sidecar.daemon.plan_runner import PlanRunner
 from sidecar.daemon.shutdown import Shutdown
 from sidecar.daemon.state import DaemonState
 from sidecar.daemon.storage_schedule import Ask, StorageSchedule, SyncDue
-from sidecar.daemon.storage_thread import CreateOutcome, CreatePlan, JoinRun, PollJournal, Request, Sync
+from sidecar.daemon.storage_thread import CreateOutcome, CreatePlan, JoinRun, PollJournal, Request, StoreSaves, Sync
 from sidecar.daemon.worker_supervisor import WorkerSupervisor
 from sidecar.policy.actions import Fail, Propose, Stop, Wait
 from sidecar.policy.decide import decide, why_over
@@ -150,19 +150,29 @@ class RequestBuilder:
     def _next_record(self, now: float) -> Request | None:
         """Return the request that writes this node's next record, or polls the journal; None if neither is due."""
         run = self.state.run
-        if run is None or not self.state.caught_up:
-            return None
-        if self.supervisor is None:
-            self._leave_after_workers(now)
+        if self.supervisor is None or run is None or not self.state.caught_up:
+            if self.state.caught_up and run is not None:
+                self._leave_after_workers(now)
             return None
         execution, ending = self.runner.execution, self.runner.ending
         if execution is None or ending is None or self.state.history.open is None:
             return self._decide(run, now)
+        if (unsaved := self.runner.lacks_saves()) is not None:
+            return self._wait_for_saves(unsaved, now)
         if not self.runner.may_write(ending, now):
             return PollJournal() if self.schedule.is_poll_due(now) else None
         if isinstance(ending, Success):
             return CreateOutcome(self.records.success(execution, ending.result, now))
         return CreateOutcome(self.records.failure(execution.plan, ending.fail))
+
+    def _wait_for_saves(self, plan: Plan, now: float) -> Request | None:
+        """Return the request that uploads saves, or that fails the plan because some will never come; None: not now."""
+        if (fail := self.runner.why_saves_are_missing(now)) is not None:
+            return CreateOutcome(self.records.failure(plan, fail))
+        if not self.schedule.is_poll_due(now):
+            return None
+        self.runner.note_saves_asked(now)
+        return StoreSaves(plan)
 
     def _decide(self, run: str, now: float) -> Request | None:
         """Let the policy decide, and return the request that its action needs; None if it needs none."""

@@ -19,6 +19,7 @@ from sidecar.daemon.storage_thread import (
     DirectoryMissing,
     Joined,
     JoinRun,
+    RecordsRead,
     RequestFailed,
     Response,
     ScanRunning,
@@ -73,6 +74,8 @@ class ResponseObserver:
         else:
             for record in response.records:
                 self._observe_record(record, now)
+            if isinstance(response, RecordsRead) and response.stored is not None:
+                self.runner.note_stored(response.stored)
         if isinstance(response, Synced):
             # The response may be as old as the request, so with slow storage it says nothing about the present.
             self.state.record_heartbeats(response.request.heartbeat, response.reading, asked_at)

@@ -194,7 +194,14 @@ class CreateOutcome:
     outcome: Outcome
 
 
-Request = JoinRun | Sync | PollJournal | CreatePlan | CreateOutcome
+@dataclass(frozen=True, slots=True)
+class StoreSaves:
+    """Upload what this node's workers saved in the open plan, if the state lies in a bucket. Read new records, too."""
+
+    plan: Plan
+
+
+Request = JoinRun | Sync | PollJournal | CreatePlan | CreateOutcome | StoreSaves
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,9 +219,13 @@ class DirectoryMissing:
 
 @dataclass(frozen=True, slots=True)
 class RecordsRead:
-    """Answer `PollJournal`, `CreatePlan` and `CreateOutcome` by the new records of the journal."""
+    """Answer `PollJournal`, `CreatePlan`, `CreateOutcome` and `StoreSaves` by the new records of the journal.
+
+    `stored`: the plan of `StoreSaves`, if the saves of all its workers are in the bucket; else None.
+    """
 
     records: tuple[Plan | Outcome, ...]
+    stored: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -344,6 +355,9 @@ class StorageThread:
             return self._sync(run, request)
         if isinstance(request, PollJournal):
             run.read_on()
+        elif isinstance(request, StoreSaves):
+            if run.read_on() == 0 and self.reconciler.store_saves(request.plan):
+                return RecordsRead(run.take_records(), request.plan.plan)
         else:
             self._create(run, request)
         return RecordsRead(run.take_records())
@@ -352,6 +366,7 @@ class StorageThread:
         """Join a run, but never create the checkpoint directory in which the state directory lies."""
         if self._has_no_place():
             return DirectoryMissing()
+        self.storage.probe()
         if self.place is not None and find_run(self.storage, self._grace) is None:
             self.place.check_beginning()
         checkpoint_dir = None if self.place is None else place_of(self.place.checkpoint_dir)

@@ -17,3 +17,6 @@ class Timing:
     drain_seconds: float
     nothing_seen_seconds: float = 300.0
     sink_timeout_seconds: float = 0.0
+    # Not a setting: how long a node may take to download a checkpoint that it has found, and to upload its saves. None:
+    # the nodes share pins and saves.
+    transfer_seconds: float | None = None

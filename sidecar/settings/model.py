@@ -31,9 +31,10 @@ class Settings(OutputSettings):
     """Directory in which training saves its checkpoints, or the URL of a bucket's folder: `s3://…`, `gs://…` or
     `az://…`. Default: none, since a guess helps nobody."""
     state_dir: values.StateDirectory = _DERIVED
-    """Directory that the daemons of all nodes share, with one folder for each run. Default: `.sidecar` in
-    `checkpoint_dir`, since all nodes share that storage already; for a URL, a folder below `~/.local/state/sidecar`
-    that is named after a hash of the URL, since the state needs a POSIX filesystem."""
+    """Directory that the daemons of all nodes share, with one folder for each run; or, if `checkpoint_dir` is a URL and
+    the nodes share no filesystem, the URL of a bucket's folder. Default: `.sidecar` in `checkpoint_dir`, since all
+    nodes share that storage already; for a URL, a folder below `~/.local/state/sidecar` that is named after a hash of
+    the URL, since a local disk costs no requests."""
     run: values.RunName = _DERIVED
     """Name of the training run, in file names and in the metrics' labels. Default: the name of `checkpoint_dir`, which
     is how people call the run."""
@@ -229,7 +230,7 @@ class Settings(OutputSettings):
     """Whether file events of the kernel announce new checkpoints. Default: the type of the filesystem decides, since
     events of other machines do not arrive; a scan every `sweep_seconds` finds all checkpoints anyway."""
 
-    # Buckets: checkpoints, and a backup of the state
+    # Buckets: checkpoints, the state or a backup of it
     state_backup: values.BucketUrl | None = None
     """URL of a bucket's folder in which a copy of the state directory is kept, such as `s3://bucket/backups`; each run
     has a folder of its own there, and `sidecar restore-state` continues the run on another machine. Default: only the

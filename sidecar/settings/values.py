@@ -17,7 +17,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo
 
 from sidecar.protocol.records import SaveWeights as _SaveWeights
 from sidecar.settings.json_table import table_of
-from sidecar.system.bucket_folder import BucketFolder
+from sidecar.system.bucket_folder import BucketFolder, BucketState
 from sidecar.system.bucket_url import is_url, split_url
 
 FORMATS: Final = (
@@ -110,10 +110,16 @@ def _in_a_bucket(value: Any) -> Any:
 
 
 def _beside_checkpoints(value: Any, info: ValidationInfo) -> Any:
-    if value is not None:
-        return value
     checkpoints = info.data.get("checkpoint_dir", Path())
-    return checkpoints.state_dir if isinstance(checkpoints, BucketFolder) else checkpoints / ".sidecar"
+    if value is None:
+        value = checkpoints.state_dir if isinstance(checkpoints, BucketFolder) else checkpoints / ".sidecar"
+    if isinstance(value, BucketState):
+        return value
+    if is_url(value) and isinstance(checkpoints, BucketFolder):
+        return BucketState.of(str(value))
+    if is_url(value):
+        raise ValueError("is a URL, and checkpoint_dir is a directory: write the path of a directory, or leave it out")
+    return _absolute(value)
 
 
 def _bounded_in_a_bucket(value: Any, info: ValidationInfo) -> Any:
@@ -161,7 +167,7 @@ def _are_places(value: tuple[str, ...]) -> tuple[str, ...]:
 
 _AbsolutePath = Annotated[Path, BeforeValidator(_absolute)]
 CheckpointDirectory = Annotated[Path, BeforeValidator(_in_a_bucket), AfterValidator(_is_no_file)]
-StateDirectory = Annotated[_AbsolutePath, BeforeValidator(_beside_checkpoints), AfterValidator(_holds_no_checkpoints)]
+StateDirectory = Annotated[Path, BeforeValidator(_beside_checkpoints), AfterValidator(_holds_no_checkpoints)]
 OptionalPath = Annotated[Path | None, BeforeValidator(_absolute)]
 LogDirectory = Annotated[_AbsolutePath, BeforeValidator(_of_this_user)]
 PinBytes = Annotated[Count | None, BeforeValidator(_bounded_in_a_bucket)]

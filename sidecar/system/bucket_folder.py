@@ -1,7 +1,8 @@
-"""Let a local folder stand for the objects below a URL, so that all code that finds checkpoints can stay as it is.
+"""Let a local folder stand for the objects below a URL, so that all code that takes a path can stay as it is.
 
-The folder holds a stub for each object: an empty file with the object's size. `checkpoints.bucket_mirror` makes the
-stubs and supplies the content. No I/O, and no library of any object store.
+A `BucketFolder` holds a stub for each object: an empty file with the object's size. `checkpoints.bucket_mirror` makes
+the stubs and supplies the content. A `BucketState` holds what a node needs of its own next to the records of a run,
+which lie below its URL. No I/O, and no library of any object store.
 """
 
 import hashlib
@@ -86,8 +87,7 @@ class BucketFolder(PosixPath):
     @property
     def state_dir(self) -> Path:
         """Return the folder that holds the state by default, which cannot lie in a bucket. `~` is not expanded yet."""
-        home = os.environ.get("XDG_STATE_HOME") or "~/.local/state"
-        return Path(home, "sidecar", hashlib.sha256(self.url.encode()).hexdigest()[:12])
+        return _of_this_user(hashlib.sha256(self.url.encode()).hexdigest()[:12])
 
     def __truediv__(self, key: str | os.PathLike[str]) -> Self:
         return self._with_source(super().__truediv__(key), f"{self.url}/{os.fspath(key)}".rstrip("/"))
@@ -104,6 +104,35 @@ class BucketFolder(PosixPath):
         return path
 
 
+class BucketState(PosixPath):
+    """Represent a state directory in a bucket, or the folder of a run in it.
+
+    The path is that of a local folder, for the pins and the saves of this node. `url` is where the records lie, and
+    empty for a path that was not made by `/`.
+    """
+
+    url: str = ""
+
+    @classmethod
+    def of(cls, url: str) -> Self:
+        """Return the folder of this user for a URL, which is not created. Raises `ValueError` for another URL."""
+        scheme, bucket, prefix = split_url(re.sub(":/(?!/)", "://", url, count=1))  # as in `BucketFolder.of`
+        url = f"{scheme}://{bucket}/{prefix}".rstrip("/")
+        folder = cls(_of_this_user(f"state-{hashlib.sha256(url.encode()).hexdigest()[:12]}").expanduser().absolute())
+        folder.url = url
+        return folder
+
+    def __truediv__(self, key: str | os.PathLike[str]) -> Self:
+        path = super().__truediv__(key)
+        path.url = self.url and f"{self.url}/{os.fspath(key)}"
+        return path
+
+
 def place_of(path: Path) -> str:
-    """Return a directory of checkpoints as people write it: the URL of a bucket's folder, or the path."""
-    return path.url if isinstance(path, BucketFolder) else str(path)
+    """Return a directory as people write it: the URL of a bucket's folder, or the path."""
+    return path.url if isinstance(path, BucketFolder | BucketState) else str(path)
+
+
+def _of_this_user(name: str) -> Path:
+    """Return the path of a folder for state of this user. `~` is not expanded yet."""
+    return Path(os.environ.get("XDG_STATE_HOME") or "~/.local/state", "sidecar", name)

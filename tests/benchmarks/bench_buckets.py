@@ -46,6 +46,7 @@ def measure(quick):
             server.objects[f"ckpts/model-{step}.pt"] = content
         local = _row(folder, directory, stand_in, server, idle_seconds)
         bucket = _row(folder, "s3://b/ckpts", stand_in, server, idle_seconds)
+        state = _row(folder, "s3://b/ckpts", stand_in, server, idle_seconds, "s3://b/state")
         ratio = _bytes_read(folder, server, model_bytes)
     figures = [
         Figure("requests of an idle node", bucket[3], 1500, unit=" an hour"),
@@ -53,15 +54,19 @@ def measure(quick):
         Figure("bytes read to find and pin a checkpoint", ratio, 1.02, unit=" times its own"),
         Figure("memory more than with a directory", bucket[4] - local[4], 12, unit=" MB"),
         Figure("`sidecar status` at 50 ms", bucket[5], 1, unit=" s"),
+        Figure("requests of an idle node with the state in a bucket", state[3], 13_000, unit=" an hour"),
+        Figure("`sidecar status` at 50 ms with the state in a bucket", state[5], 3, unit=" s"),
     ]
-    return Table("Buckets: requests, bytes and memory", HOW, COLUMNS, [local, bucket], figures)
+    return Table("Buckets: requests, bytes and memory", HOW, COLUMNS, [local, bucket, state], figures)
 
 
-def _row(folder, place, stand_in, server, idle_seconds):
+def _row(folder, place, stand_in, server, idle_seconds, state=None):
     own = {"XDG_STATE_HOME": str(folder / "state"), "SIDECAR_FORMATS": "torch_zip", **server.environment}
+    own |= {} if state is None else {"SIDECAR_STATE_DIR": state}
     told = {"http": "127.0.0.1:0", "log_format": "json", "worker_python": stand_in, "worker_logs": folder / "logs"}
     variables = own | {f"SIDECAR_{name.upper()}": str(value) for name, value in told.items()}
-    where = folder / ("bucket" if isinstance(place, str) else "local")
+    name = "a directory" if not isinstance(place, str) else "a bucket" if state is None else "a bucket, and the state"
+    where = folder / name
     sidecar = Path(sys.executable).with_name("sidecar")
     words = [sidecar, "run", place, "--task", f"{TASKS / 'dense.py'}:task", "--start", "new", "--role", "worker"]
     words += ["--node", "worker-0", "--host", "127.0.0.1"]
@@ -79,7 +84,7 @@ def _row(folder, place, stand_in, server, idle_seconds):
         seconds = time.monotonic() - begin
         server.latency_seconds = 0.0
     server.requests.clear()
-    return "a bucket" if isinstance(place, str) else "a directory", COUNT, found, hourly, resident, seconds
+    return name, COUNT, found, hourly, resident, seconds
 
 
 class _Watching(Daemon):

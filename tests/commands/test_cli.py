@@ -354,3 +354,25 @@ def test_another_error_of_the_system_is_a_bug(type_, monkeypatch):
     code, _, err = type_("history")
     assert code == 70
     assert "Traceback" in err
+
+
+def test_a_command_that_used_a_bucket_ends_before_the_interpreter_does():
+    """Threads of obstore outlive it, and would abort the process now and then; what is registered for the end is done.
+
+    The code and the output stay; objects that live until the end of the interpreter are not deleted any more.
+    """
+    script = (
+        "import atexit, sys\n"
+        "import obstore\n"
+        "from sidecar.commands import cli\n"
+        "class Kept:\n"
+        "    def __del__(self): print('the interpreter ended')\n"
+        "atexit.register(print, 'registered')\n"
+        "kept = Kept()\n"
+        "cli.app = lambda: (print('answered'), sys.exit(int(sys.argv[1])))\n"
+        "cli.main()\n"
+    )
+    ended = [subprocess.run([sys.executable, "-c", script, code], capture_output=True, text=True) for code in "03"]
+    assert [(each.returncode, each.stdout.split()) for each in ended] == [
+        (code, ["answered", "registered"]) for code in (0, 3)
+    ]

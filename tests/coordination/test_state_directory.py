@@ -4,6 +4,7 @@ import json
 import os
 import re
 import shutil
+from types import SimpleNamespace
 
 import pytest
 from catalogs import make_catalog
@@ -13,7 +14,7 @@ from sidecar.checkpoints.formats import file_group
 from sidecar.coordination.run import Run
 from sidecar.coordination.state_directory import StateDirectory
 from sidecar.errors import RunReplacedError, SettingsError, StateUnavailableError
-from sidecar.system.bucket_folder import BucketFolder
+from sidecar.system.bucket_folder import BucketFolder, BucketState
 
 RUN = Run(run="r1", nonce="n")
 
@@ -170,3 +171,22 @@ def test_the_run_of_a_bucket_is_no_other_directorys(tmp_path):
     (tmp_path / "ckpts").mkdir()
     with pytest.raises(SettingsError):
         StateDirectory(tmp_path / "ckpts", run_dir).join(run)
+
+
+def test_a_run_in_a_bucket_is_deleted_only_with_its_records(clock):
+    """A bucket is not mounted, so that a run without records was deleted; with some of them, a person must look."""
+    names = {"plans": ["000000000001.json"]}
+    records = SimpleNamespace(names=lambda folder: names.get(folder, []))
+    run_dir = BucketState.of("s3://b/state") / "a"
+    place = StateDirectory(BucketFolder.of("s3://b/ckpts"), run_dir, 10.0, clock, records)
+    place.join(Run(run="r1", nonce="n", checkpoint_dir="s3://b/ckpts"))
+    with pytest.raises(SettingsError, match="s3://b/others"):
+        place.check(Run(run="r1", nonce="n", checkpoint_dir="s3://b/others"))
+    for _ in range(2):
+        error = place.lost("r1", None)
+        assert (type(error), "s3://b/state/a/run.json" in str(error)) == (StateUnavailableError, True)
+        clock.seconds += 20
+    names.clear()
+    assert isinstance(place.lost("r1", None), StateUnavailableError)
+    clock.seconds += 11
+    assert isinstance(place.lost("r1", None), RunReplacedError)

@@ -1,6 +1,8 @@
 """Evaluate the open plan with this node's workers, and close it whatever becomes of them."""
 
+from dataclasses import replace
 from itertools import pairwise
+from types import SimpleNamespace
 
 from fakes import Node, done, failed, outcomes, pass_time, save
 
@@ -213,3 +215,52 @@ def test_the_changed_code_of_a_task_is_used_from_the_next_attempt_on(node):
     assert outcomes(node.history) == [("failed", "mismatch"), ("succeeded", "ckpt-5")]
     assert [entry.plan.task for entry in node.history.entries] == ["t1", "t2"]
     assert node.log.names().count("task_changed") == 1
+
+
+def _stores_saves(node, answers):
+    """Let the state of a node lie in a bucket: its storage thread gives these answers, and then the last one again."""
+    node.daemon.runner.timing = replace(node.daemon.runner.timing, transfer_seconds=30.0)
+    asked = []
+
+    def store(plan):
+        asked.append(plan.plan)
+        return answers.pop(0) if len(answers) > 1 else answers[0]
+
+    node.storage_thread.reconciler.saves = SimpleNamespace(store=store, tidy=node.storage_thread.reconciler.saves.tidy)
+    return asked
+
+
+def test_no_outcome_says_success_before_all_saves_are_in_the_bucket(node):
+    """The node asks again and again, and writes the result once; the journal goes on to be read meanwhile."""
+    asked = _stores_saves(node, [False, False, True])
+    save(node.checkpoint_dir, 5)
+    pass_time(20, node)
+    assert (outcomes(node.history), asked) == ([("succeeded", "ckpt-5")], [1, 1, 1])
+
+
+def test_saves_that_never_come_fail_the_plan(node):
+    """After the time that a transfer may take, so that no plan stays open for ever: the fault is that of storage."""
+    _stores_saves(node, [False])
+    save(node.checkpoint_dir, 5)
+    pass_time(25, node)
+    assert outcomes(node.history) == []
+    pass_time(20, node)
+    assert outcomes(node.history)[0] == ("failed", "storage")
+
+
+def test_a_checkpoint_that_is_still_downloaded_is_waited_for(node):
+    """Where each node has pins of its own, one that was found may take longer than a pin of all takes to be seen."""
+    runner = node.daemon.runner
+    save(node.checkpoint_dir, 5)
+    node.silent = {"Evaluate"}
+    pass_time(5, node)
+    (found,) = node.state.complete.values()
+    runner.execution.started, runner.execution.opened_at = False, node.clock.now() - 1000.0
+    unpinned = replace(found, checkpoint=replace(found.checkpoint, pin=None))
+    runner.state = SimpleNamespace(complete={found.checkpoint.key: unpinned}, tracker=node.state.tracker)
+    runner.timing = replace(runner.timing, transfer_seconds=2000.0)
+    runner.advance(node.clock.now(), answered=True)
+    assert runner.ending is None
+    runner.timing = replace(runner.timing, transfer_seconds=None)
+    runner.advance(node.clock.now(), answered=True)
+    assert runner.ending is not None

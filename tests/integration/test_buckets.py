@@ -140,4 +140,6 @@ def test_a_bucket_that_cannot_be_read_is_one_sentence(sidecar, tasks, tmp_path):
     other = sidecar.command("run", "http://bucket/ckpts", *task, **environ)
     assert (other.code, "s3://bucket" in other.sentence) == (2, True)
     state = sidecar.command("status", "s3://bucket/ckpts", "--state-dir", "s3://bucket/state", **environ)
-    assert (state.code, "local directory" in state.sentence) == (2, True)
+    assert (state.code, 'framework = "python"' in state.sentence) == (2, True)
+    state = sidecar.command("status", tmp_path, "--state-dir", "s3://bucket/state", **environ)
+    assert (state.code, "checkpoint_dir is a directory" in state.sentence) == (2, True)

@@ -48,6 +48,7 @@ class Disk:
     written: dict[str, float] = field(default_factory=dict)  # when files were replaced, by the storage's clock
     former: dict[str, bytes] = field(default_factory=dict)  # heartbeats before the newest
     exists: bool = False  # the checkpoint directory
+    keeps_names: bool = False  # whether every write is durable once it was carried out, as in an object store
     done_at: float | None = None  # since when the trainer's marker is there
     checkpoints: dict[str, Content] = field(default_factory=dict)
     pins: dict[str, Content] = field(default_factory=dict)  # by the pin's folder
@@ -96,6 +97,7 @@ class Disk:
 
         `paths`: the names it may have lost; `workers`: those whose saves, None: all.
         """
+        paths = [] if self.keeps_names else paths
         for path in [path for path in paths if path in self.unsynced]:
             before = self.unsynced.pop(path)
             how = random.random()

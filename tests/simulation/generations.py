@@ -1,16 +1,27 @@
 """Draw the scenario of a seed. How that is done has changed: each generation stays, so that old seeds are replayable.
 
-A seed without a generation is of the newest. In text a seed of another one is written `1:4711`.
+A seed without a generation is of the newest. In text a seed of another one is written `1:4711`. The third one is the
+second with the state in an object store.
 """
 
+from dataclasses import replace
 from typing import Final
 
 from simulation import generation_1, generation_2
+from simulation.bucket import ABSENT
 from simulation.scenario import Scenario
 
 NEWEST: Final = 2
+BUCKET: Final = 3
 
-_MAKERS: Final = {1: generation_1.make, 2: generation_2.make}
+
+def _in_bucket(seed: int) -> Scenario:
+    scenario = generation_2.make(seed)
+    faults = tuple(fault for fault in scenario.faults if fault.kind not in ABSENT)
+    return replace(scenario, generation=BUCKET, faults=faults, bucket=True)
+
+
+_MAKERS: Final = {1: generation_1.make, 2: generation_2.make, BUCKET: _in_bucket}
 
 
 def make(seed: int, generation: int = NEWEST) -> Scenario:

@@ -12,6 +12,7 @@ from sidecar.coordination import heartbeats, journal, journal_records, liveness,
 from sidecar.coordination.checkpoint_verdicts import CheckpointVerdicts
 from sidecar.coordination.compaction import Compaction
 from sidecar.coordination.exclusions import Exclusions
+from sidecar.coordination.object_storage import ObjectStorage
 from sidecar.daemon import state, storage_thread
 from sidecar.daemon.storage_thread import CreatePlan, StorageThread
 from sidecar.daemon.workers import pool
@@ -21,7 +22,8 @@ from sidecar.protocol.codec import from_json
 from sidecar.protocol.records import Outcome, Plan
 from sidecar.retention.pins.policy import PinDecision
 from simulation import by_hand, workers
-from simulation.generations import make
+from simulation.bucket import SimulatedObjects
+from simulation.generations import BUCKET, make
 from simulation.mutation import Mutation, with_fault
 from simulation.mutations_of_promises import MUTATIONS as OF_PROMISES
 
@@ -88,6 +90,11 @@ def _any_incarnation(plan, view, rules, now):
 
 def _every_failure_counts(failures, blame):
     return len(list(failures)) if blame == "checkpoint" else _blamed(failures, blame)
+
+
+def _ignore_the_condition(self, key, data):
+    self.put(key, data)
+    return True
 
 
 def _close_and_free(self, outcome):
@@ -210,6 +217,12 @@ _LATE = tuple(by_hand.varied(by_hand.record_is_created_late(), 20))
 
 MUTATIONS = (
     Mutation("create overwrites", ((journal, "create_and_read", _overwrite),), ("journal never changes",)),
+    Mutation(
+        "a store ignores the condition of a write",
+        ((SimulatedObjects, "create", _ignore_the_condition), (ObjectStorage, "probe", lambda _: True)),
+        ("journal never changes",),
+        first=tuple(make(seed, BUCKET) for seed in range(1, 41)),
+    ),
     Mutation(
         "propose without reading every outcome",
         ((StorageThread, "_create", _number_by_listing),),

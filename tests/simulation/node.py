@@ -23,6 +23,7 @@ from sidecar.retention.pins.copy_arbiter import CopyArbiter
 from sidecar.retention.pins.disk_budget import DiskBudget
 from sidecar.retention.pins.reconciler import PinReconciler, Reconciliation
 from sidecar.retention.saves.retention import Retention
+from simulation.bucket import bucket_storage
 from simulation.checkpoints import NodeCatalog, NodePins, NodeSaves
 from simulation.scheduler import Waiter
 from simulation.storage import NodePlace, NodeStorage
@@ -183,7 +184,7 @@ class Life:
             turns=turns,
         )  # type: ignore[arg-type]
         self.storage_thread = StorageThread(
-            storage=self.storage,
+            storage=bucket_storage(simulation, self.storage) if simulation.scenario.bucket else self.storage,
             reconciler=reconciler,
             clock=host,
             post=self.receive,

@@ -208,6 +208,7 @@ class Scenario:
     upgraded: tuple[NodeSpec, ...] = ()  # what the nodes become, each by a fault `upgrade`
     copies_slowly: bool = False  # where links are refused
     idle_seconds: float = 1.0  # between two turns of a loop in which nothing happens
+    bucket: bool = False  # whether the state lies in an object store
 
     @property
     def quiet_after(self) -> float:

@@ -62,7 +62,7 @@ class Segmenting:
 
     def compaction(self, storage, run: str) -> Compaction:
         """Return the compaction of a node. One whose records have another schema reads what it would not move."""
-        kept = self.kept if storage._host.spec.schema == 1 else 10**9
+        kept = self.kept if storage.spec.schema == 1 else 10**9
         return Compaction(storage, run, kept_plans=kept, most_plans=self.plans)
 
 
@@ -91,7 +91,7 @@ class Simulation:
         self.forged: dict[str, bytes] = {}  # records of the journal, by their paths
         self.random = Random(f"{_draws(scenario)}/run")
         self.scheduler = Scheduler(_draws(scenario))
-        self.disk = Disk()
+        self.disk = Disk(keeps_names=scenario.bucket)
         self.referee = Referee(self)
         self.latency = scenario.latency
         self.run_dir = Path("/run")
@@ -118,6 +118,7 @@ class Simulation:
         self.waiters: list = []  # kept to the end: one that is dropped would run its last lines at any moment
         self.violation: Violation | None = None
         self.healed = False
+        self.creating: dict[str, float] = {}  # in an object store: when objects were created last, or tried to
         self.history: list[str] | None = [] if history else None
         self.hosts = [Host(self, spec) for spec in scenario.nodes]
 

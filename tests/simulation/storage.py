@@ -17,6 +17,7 @@ class NodeStorage:
 
     def __init__(self, simulation, life) -> None:
         self._simulation, self._life, self._host = simulation, life, life.host
+        self.spec = life.host.spec
         self._disk: Disk = simulation.disk
         self._random = simulation.random
         self.syncs_for = 0.0  # seconds that the next reply takes longer
@@ -158,6 +159,10 @@ class NodeStorage:
         elif chance < 0.1:
             life, until = self._life, simulation.scheduler.now + 1.0 + 3.0 * draw()
             simulation.scheduler.at(simulation.scheduler.now + 0.02 * draw(), lambda: simulation.kill(life, until))
+
+    def probe(self) -> bool:
+        """As `Storage.probe`: names are created once here."""
+        return True
 
     def sweep(self, folder: str, before: float) -> None:
         """As `Storage.sweep`: nothing is left unfinished here."""

@@ -21,6 +21,7 @@ from simulation.simulation import simulate
 SCHEDULES = range(1, 101)
 # With the first ones: one of them is among the few in which a checkpoint fails for good.
 MORE_SCHEDULES = range(1, 2001)
+IN_A_BUCKET = [f"3:{seed}" for seed in range(1, 51)]
 FIRST_GENERATION = ["fb2f12e0918c79a8", "e21f06262a8365e8", "5b0216dfcb93c387", "d5068c121a82f570"]
 TESTS = Path(__file__).parents[1]
 
@@ -46,6 +47,13 @@ def test_no_schedule_violates_an_invariant(total, seeds):
     """A violation says how to see its history: `make simulate SEEDS=…`."""
     assert [f"make simulate SEEDS={seed}: {found}" for seed, found in total.violations] == []
     assert total.schedules == len(seeds)
+
+
+def test_no_schedule_violates_one_where_the_state_is_in_a_bucket():
+    """The store answers with conflicts, throttles, loses replies, and lists in pages that do not fit together."""
+    found = many.run(IN_A_BUCKET)
+    assert [f"make simulate SEEDS={seed}: {violation}" for seed, violation in found.violations] == []
+    assert (found.schedules, found.outcomes["succeeded"] > len(IN_A_BUCKET)) == (len(IN_A_BUCKET), True)
 
 
 def test_every_fault_came_and_every_invariant_was_looked_at(total, seeds):

@@ -17,6 +17,7 @@ class ObjectServer:
         self.objects = {} if objects is None else objects
         self.answer = answer
         self.requests = []
+        self._lock = threading.Lock()
         self._sizes = []  # of bodies: requests of several threads append to it at once
         self.latency_seconds = 0.0
 
@@ -36,6 +37,12 @@ class ObjectServer:
             protocol_version = "HTTP/1.1"
 
             def do_GET(self):
+                server.serve(self)
+
+            def do_PUT(self):
+                server.serve(self)
+
+            def do_POST(self):
                 server.serve(self)
 
             def log_message(self, *_):
@@ -64,8 +71,13 @@ class ObjectServer:
         url = urlsplit(handler.path)
         query = {name: values[0] for name, values in parse_qs(url.query).items()}
         self.requests.append((url.path, query, dict(handler.headers)))
+        body = handler.rfile.read(int(handler.headers.get("Content-Length") or 0))
         time.sleep(self.latency_seconds)
-        answer = self.answer(url.path, query) or self.usual(url.path, query, handler.headers)
+        answer = self.answer(url.path, query)
+        if answer is None and handler.command == "GET":
+            answer = self.usual(url.path, query, handler.headers)
+        elif answer is None:
+            answer = self.write(handler.command, url.path, handler.headers, body)
         status, headers, body = answer
         self._sizes.append(len(body))
         with contextlib.suppress(OSError):
@@ -74,6 +86,19 @@ class ObjectServer:
                 handler.send_header(name, value)
             handler.end_headers()
             handler.wfile.write(body)
+
+    def write(self, method, path, headers, body):
+        """Put an object if its conditions hold; delete nothing. Return status, headers and body."""
+        if method != "PUT":
+            return 501, {}, b"<Error><Code>NotImplemented</Code></Error>"
+        key = path.removeprefix("/b/")
+        with self._lock:
+            is_there = key in self.objects
+            stale = headers.get("If-Match") not in (None, self.etag(key) if is_there else None)
+            if stale or (is_there and headers.get("If-None-Match") == "*"):
+                return 412, {}, b"<Error><Code>PreconditionFailed</Code></Error>"
+            self.objects[key] = body
+        return 200, {"ETag": self.etag(key)}, b""
 
     def usual(self, path, query, headers):
         """Return status, headers and body as a server that works."""
@@ -85,6 +110,8 @@ class ObjectServer:
         etag, content = self.etag(key), self.objects[key]
         if headers.get("If-Match") not in (None, etag):
             return 412, {}, b"<Error><Code>PreconditionFailed</Code></Error>"
+        if "Range" not in headers:
+            return 200, {"ETag": etag, "Last-Modified": "Fri, 02 Jan 2026 03:04:05 GMT"}, content
         first, last = headers["Range"].removeprefix("bytes=").split("-")
         start, end = int(first), min(int(last) + 1, len(content))
         said = {"ETag": etag, "Content-Range": f"bytes {start}-{end - 1}/{len(content)}"}

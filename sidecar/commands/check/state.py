@@ -5,6 +5,7 @@ from collections.abc import Generator, Iterator
 
 from sidecar.checkpoints.filesystem import mount_here, troubles
 from sidecar.commands.check.finding import Finding
+from sidecar.commands.from_settings import record_of
 from sidecar.commands.state_storage import state_storage
 from sidecar.commands.storage_timeout import StorageTimeout
 from sidecar.coordination import snapshot_store
@@ -13,6 +14,7 @@ from sidecar.coordination.run import find_run
 from sidecar.coordination.state_directory import StateDirectory
 from sidecar.errors import SidecarError, StateUnavailableError
 from sidecar.settings import Settings
+from sidecar.system.bucket_folder import BucketState, place_of
 
 
 def journal(settings: Settings, storage_timeout: StorageTimeout) -> Generator[Finding, None, bool]:
@@ -35,7 +37,7 @@ def _read_journal(settings: Settings, storage_timeout: StorageTimeout) -> str:
     place, run = StateDirectory(settings.checkpoint_dir, settings.run_dir), find_run(storage)
     if run is None:
         place.check_beginning()
-        return f"{settings.run_dir} holds no run yet: the first daemon begins one"
+        return f"{place_of(settings.run_dir)} holds no run yet: the first daemon begins one"
     place.check(run)
     journal = Journal(storage, run.run)
     snapshot_store.resume(storage, journal)
@@ -46,6 +48,9 @@ def _read_journal(settings: Settings, storage_timeout: StorageTimeout) -> str:
 
 def storage(settings: Settings, storage_timeout: StorageTimeout) -> Iterator[Finding]:
     """Try create-if-absent with a file that is removed again, and report problems of the mount."""
+    if isinstance(settings.run_dir, BucketState):
+        yield _of_bucket(settings, storage_timeout)
+        return
     inside = settings.state_dir.is_relative_to(settings.checkpoint_dir)
     try:
         if inside and not storage_timeout.call(settings.checkpoint_dir.is_dir):
@@ -65,6 +70,22 @@ def storage(settings: Settings, storage_timeout: StorageTimeout) -> Iterator[Fin
     yield Finding(what="state", ok=True, text=f"{where} is writable, and create-if-absent works")
     for trouble in troubles(mount, settings.visibility_seconds) if mount is not None else ():
         yield Finding(what="state", ok=not trouble.fatal, text=f"{mount.point if mount else ''}: {trouble.text}")
+
+
+def _of_bucket(settings: Settings, storage_timeout: StorageTimeout) -> Finding:
+    """Try conditional writes with an object that is deleted again, and say whose credentials are used."""
+    from sidecar.system.object_store import ObjectStoreRules, credential_source  # noqa: PLC0415 - only with a URL
+
+    place = place_of(settings.run_dir)
+    try:
+        refuses_stale = storage_timeout.call(lambda: state_storage(settings).probe())
+        source = credential_source(place.partition(":")[0], record_of(ObjectStoreRules, settings))
+    except SidecarError as error:
+        return Finding(what="state", ok=False, text=str(error))
+    text = f"{place} is writable, and create-if-absent works; credentials: {source}"
+    if refuses_stale:
+        return Finding(what="state", ok=True, text=text)
+    return Finding(what="state", ok=True, text=f"{text}; its server ignores etags of writes", doubtful=True)
 
 
 def _content_after_two_creations(settings: Settings) -> bytes | None:

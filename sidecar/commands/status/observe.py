@@ -74,4 +74,6 @@ def read_backup(storage: Storage) -> "Own | None":
 def _place(settings: Settings) -> str:
     """Return the directory of the checkpoints; for a URL, with the directory of the state, which is elsewhere."""
     place = place_of(settings.checkpoint_dir)
-    return f"{place}, its state in {settings.state_dir}" if isinstance(settings.checkpoint_dir, BucketFolder) else place
+    if not isinstance(settings.checkpoint_dir, BucketFolder):
+        return place
+    return f"{place}, its state in {place_of(settings.state_dir)}"

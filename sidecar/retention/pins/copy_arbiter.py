@@ -30,6 +30,7 @@ class CopyArbiter:
     """Remember how copies grow, by this node's own clock, which is never compared with the storage's times."""
 
     copy_turn_seconds: float = 10.0  # for each node that comes before this one
+    shares_pins: bool = True  # whether a copy of one node serves all; else each node makes its own at once
     _copies: dict[Key, _Copy] = field(default_factory=dict)
     _asked: set[Key] = field(default_factory=set)  # in this scan
     _read: Callable[[], Mapping[str, int]] = dict
@@ -52,7 +53,7 @@ class CopyArbiter:
         """
         copied = self.copied(discovered)
         copy = self._follow(discovered.checkpoint.key, copied, now)
-        patience = self.copy_turn_seconds * (before + (copied is not None))
+        patience = self.copy_turn_seconds * (before * self.shares_pins + (copied is not None))
         if copied is not None and copied >= sum(file.size for file in discovered.files):
             patience += copy.seconds  # the whole copy is made durable and checked, at least as fast as it was copied
         return now >= copy.grew_at + patience

@@ -9,13 +9,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import filterfalse
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 
 from sidecar.checkpoints.presence import Answer, Presence
 from sidecar.checkpoints.scan import DiscoveredCheckpoint, ScanResult
 from sidecar.checkpoints.watched_catalog import WatchedCatalog
 from sidecar.errors import StorageError
-from sidecar.protocol.records import Key, Settlement
+from sidecar.protocol.records import Key, Plan, Settlement
 from sidecar.protocol.states import Verdict
 from sidecar.retention.exports.export_report import NO_EXPORTS, ExportsReport
 from sidecar.retention.pins.background import BackgroundPinner
@@ -23,7 +23,6 @@ from sidecar.retention.pins.copy_arbiter import CopyArbiter
 from sidecar.retention.pins.disk_budget import DiskBudget
 from sidecar.retention.pins.executor import PinChanges, PinExecutor, settlement
 from sidecar.retention.pins.policy import PinPolicy
-from sidecar.retention.saves.cleanup import ArtifactCleanup
 from sidecar.retention.saves.retention import CleanupRequest, CleanupResult
 from sidecar.system.clock import Clock
 
@@ -44,6 +43,16 @@ class Reconciliation:
     exports: ExportsReport = NO_EXPORTS  # the exports of the best checkpoints
 
 
+class Saves(Protocol):
+    """Retain what workers saved."""
+
+    def store(self, plan: Plan, /) -> bool:
+        """Make this node's saves of a plan visible to all, and return whether those of all nodes are."""
+
+    def tidy(self, tidying: CleanupRequest, /) -> CleanupResult:
+        """Remove saves that are no longer retained, and measure the others. Never raises."""
+
+
 @dataclass(slots=True, kw_only=True)
 class PinReconciler:
     """Own the folders of one run: checkpoints, their pins, and the saves of the workers."""
@@ -51,7 +60,7 @@ class PinReconciler:
     root: Path  # the run's state directory
     checkpoints: WatchedCatalog  # scans the checkpoints and the pins
     pinner: BackgroundPinner  # makes and removes pins
-    saves: ArtifactCleanup  # removes saves of workers that are no longer retained
+    saves: Saves  # removes saves of workers that are no longer retained
     clock: Clock  # the clock of this node
     room: DiskBudget = field(default_factory=DiskBudget)  # the part of the storage that pins may take
     is_done: Callable[[], bool] = lambda: False  # returns whether the trainer's marker exists
@@ -99,6 +108,10 @@ class PinReconciler:
     def tidy(self, tidying: CleanupRequest) -> CleanupResult:
         """Remove saves that are no longer retained, and measure the others. Never raises."""
         return self.saves.tidy(tidying)
+
+    def store_saves(self, plan: Plan) -> bool:
+        """Make this node's saves of a plan visible to all, and return whether those of all nodes are."""
+        return self.saves.store(plan)
 
     def scan(self, policy: PinPolicy, *, leaving: bool) -> Reconciliation:
         """Scan, unpin and pin by the policy, and return the checkpoints with those that were lost.

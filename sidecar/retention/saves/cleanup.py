@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
+from sidecar.protocol.records import Plan
 from sidecar.retention.saves.old_evaluations import OldEvaluations
 from sidecar.retention.saves.retention import CleanupRequest, CleanupResult
 from sidecar.system.bounded_calls import Calls, HangingError, call_directly
@@ -29,6 +30,10 @@ class ArtifactCleanup:
     root: Path  # the run's state directory
     calls: Calls = call_directly  # makes calls that may hang
     old: OldEvaluations | None = None  # removes folders of old evaluations; None: they stay
+
+    def store(self, _: Plan, /) -> bool:
+        """Return that the saves of all nodes are visible to all: they share this folder."""
+        return True
 
     def tidy(self, tidying: CleanupRequest) -> CleanupResult:
         """Remove what failed plans left, and what is no longer kept; measure what is to be measured.

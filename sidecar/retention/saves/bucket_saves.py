@@ -1,0 +1,142 @@
+"""Keep what workers save in the bucket that holds the state of a run: upload it, and delete what is not retained.
+
+Workers save to a local disk. The daemon of each node uploads the folders of its own workers, and no outcome says that a
+plan has succeeded before the folders of all workers are there: `states.json` comes last, so it shows that a folder is
+whole. The daemon's storage thread calls this module; uploads take long, so they run in a thread of their own.
+"""
+
+import contextlib
+import stat
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Final, Protocol
+
+from sidecar.errors import StorageError
+from sidecar.protocol.records import Plan
+from sidecar.retention.saves.cleanup import ArtifactCleanup
+from sidecar.retention.saves.retention import CleanupRequest, CleanupResult, RetainedStates
+from sidecar.system.bounded_calls import Calls, HangingError, call_directly
+from sidecar.system.confined import Folder, open_folder
+from sidecar.system.object_store import StoredObject
+
+_STATES: Final = "states.json"
+_EVALUATIONS: Final = "evaluations"
+_DEEPEST: Final = 16  # folders in each other: what workers save has three
+_AGAIN_SECONDS: Final = 3600.0  # between two listings of all evaluations
+
+
+class Objects(Protocol):
+    """Define the requests to an object store, as `system.object_store.ObjectStore` makes them."""
+
+    def put(self, key: str, data: Path, /) -> None:
+        """Write an object with the content of a file."""
+
+    def delete(self, key: str, /) -> None:
+        """Delete an object, if it exists."""
+
+    def listing(self, folder: str = "", /) -> list[StoredObject]:
+        """Return the objects below a folder."""
+
+
+@dataclass(slots=True, kw_only=True)
+class BucketSaves:
+    """Upload and delete the saves of one run. Methods raise `StorageError` unless they say something else.
+
+    `local`: cleans up the folder of this node. `calls`: makes calls that take long.
+    """
+
+    objects: Objects
+    root: Path  # the local folder of the run
+    node: str
+    local: ArtifactCleanup
+    now: Callable[[], float]
+    calls: Calls = call_directly
+    deletions: Calls = call_directly
+    _uploaded: str = ""  # the newest plan's folder of which this node has uploaded its part
+    _next: float = field(default=float("-inf"))
+
+    def store(self, plan: Plan) -> bool:
+        """Upload this node's part of a plan, and return whether the parts of all nodes are there.
+
+        It returns False, too, as long as the upload goes on.
+        """
+        try:
+            return self.calls(f"saves of plan {plan.plan}", partial(self._store, plan))
+        except HangingError:
+            return False
+        except OSError as error:
+            raise StorageError(f"cannot upload the saves of plan {plan.plan}: {error.strerror or error}") from error
+
+    def tidy(self, tidying: CleanupRequest) -> CleanupResult:
+        """Clean up the local folder, and delete the same objects. Never raises."""
+        result = self.local.tidy(tidying)
+        failed = dict(result.failed)
+        for path in (*tidying.drop, *tidying.thin):
+            try:
+                self.deletions(f"delete {path}", partial(self._delete, path, thin=path in tidying.thin))
+            except OSError as error:
+                failed[path] = f"cannot delete the objects of {path}: {error.strerror}"
+        old, why = result.old, result.old_failed
+        if tidying.retained is not None and self.now() >= self._next:
+            retained = tidying.retained
+            try:
+                old = max(old, self.deletions("delete old", partial(self._delete_old, retained)))
+                self._next = self.now() + _AGAIN_SECONDS
+            except HangingError:
+                pass
+            except OSError as error:
+                self._next = self.now() + _AGAIN_SECONDS
+                why = f"cannot delete the objects of old evaluations: {error.strerror}"
+        return replace(result, failed=failed, old=old, old_failed=why)
+
+    def _store(self, plan: Plan) -> bool:
+        """Upload, and compare the names that are there with those of a whole plan. Raises `OSError`."""
+        if self._uploaded != plan.folder:
+            for member, folder in zip(plan.members or (), plan.saves, strict=True):
+                if member.node == self.node:
+                    self._upload(folder)
+            self._uploaded = plan.folder
+        found = {listed.key for listed in self.objects.listing(plan.folder)}
+        return found.issuperset(f"{folder}/{_STATES}" for folder in plan.saves)
+
+    def _upload(self, path: str) -> None:
+        """Upload the folder of a worker. Links are not followed."""
+        with open_folder(self.root) as root, root.folder(path) as folder:
+            for parent, name in sorted(_files(folder, "", _DEEPEST), key=lambda file: file == ("", _STATES)):
+                with (
+                    folder.folder(parent) if parent else contextlib.nullcontext(folder) as above,
+                    above.open_file(name) as file,
+                ):
+                    key = "/".join(part for part in (path, parent, name) if part)
+                    self.objects.put(key, Path(f"/proc/self/fd/{file.fileno()}"))
+
+    def _delete(self, path: str, *, thin: bool) -> None:
+        """Delete the objects of a plan, or all but the metric states. Raises `OSError`."""
+        for listed in self.objects.listing(path):
+            if not (thin and listed.key.endswith(f"/{_STATES}")):
+                self.objects.delete(listed.key)
+
+    def _delete_old(self, retained: RetainedStates) -> int:
+        """Delete the objects of old evaluations, and return their number. Raises `OSError`."""
+        old = set()
+        for listed in self.objects.listing(_EVALUATIONS):
+            _, checkpoint, plan, *_ = (*listed.key.split("/"), "", "")
+            number = plan.removeprefix("plan-")
+            if number.isascii() and number.isdecimal() and retained.is_old(checkpoint, int(number[:18])):
+                with contextlib.suppress(FileNotFoundError):
+                    self.objects.delete(listed.key)
+                old.add(f"{checkpoint}/{plan}")
+        return len(old)
+
+
+def _files(folder: Folder, above: str, deepest: int) -> Iterator[tuple[str, str]]:
+    """Yield (folder, name) of the regular files below a folder, which is `above`."""
+    for name in folder.names():
+        mode = folder.stat(name).st_mode
+        if stat.S_ISREG(mode):
+            yield above, name
+        elif stat.S_ISDIR(mode) and deepest > 0:
+            with folder.folder(name) as below:
+                yield from _files(below, f"{above}/{name}".strip("/"), deepest - 1)
