@@ -95,7 +95,8 @@ class NodeCatalog:
     def _look_at_directory(self, seen: "_Seen", now: float) -> None:
         host = self._life.host
         for content in self._disk.checkpoints.values():
-            if now - content.written_at < host.stale_for and content.key not in self._discovery.places:
+            may_hide = content.written_at > host.sees_until and content.key not in self._discovery.places
+            if may_hide and now - content.written_at < host.stale_for:
                 continue  # not visible here yet; a cache does not go back behind what it has shown
             if content.schema > host.spec.schema or self._is_missed(content):
                 continue  # its name says nothing to this release, or the listing leaves it out

@@ -46,6 +46,7 @@ class Host:
         self.hangs_until = 0.0
         self.slowness = 1.0
         self.stale_for = 0.0
+        self.sees_until = 0.0  # no cache hides what was saved before that
         self.loses_replies = False
         self.imports_fail = False
         self.lies = False

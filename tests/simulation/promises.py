@@ -252,7 +252,11 @@ class Promises:
         readers = [
             other.name
             for other, since in self._healthy(passing=True)
-            if other is not life and now - since >= 2 * other.host.spec.settings.lease and self.reads(other, content)
+            if other is not life
+            and now - since >= 2 * other.host.spec.settings.lease
+            and self.reads(other, content)
+            # An older release stands by, and is not ready, once it cannot read the journal.
+            and other.host.spec.schema >= self.referee.newest_schema
         ]
         alone = sum(outcome.kind == "corrupt" for outcome in failures) >= life.host.spec.settings.max_attempts
         self._check(

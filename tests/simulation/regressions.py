@@ -350,6 +350,16 @@ REGRESSIONS = (
         generation=2,
     ),
     Regression(
+        4912,
+        "no bug: the only node that could read a checkpoint could not read the journal of an upgraded node any more",
+        generation=2,
+    ),
+    Regression(
+        5343,
+        "no bug: a cache became stale when a daemon had seen the marker of training, and hid what was saved before it",
+        generation=2,
+    ),
+    Regression(
         1001912,
         "no bug: old names were purged while a daemon, which had read their records, moved them into a segment",
         generation=2,

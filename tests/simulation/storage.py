@@ -172,7 +172,10 @@ class NodeStorage:
 
         def effect() -> bool:
             at = self._disk.done_at
-            return at is not None and self._simulation.scheduler.now - at >= self._host.stale_for
+            if at is None or self._simulation.scheduler.now - at < self._host.stale_for:
+                return False
+            self._host.sees_until = at
+            return True
 
         return bool(self.call(effect))
 
