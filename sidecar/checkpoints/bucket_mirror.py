@@ -15,10 +15,10 @@ import shutil
 import tempfile
 import threading
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import BinaryIO, Final, cast
 
 from sidecar.errors import IncompleteError
@@ -61,13 +61,11 @@ class BucketMirror:
         if now < self._listed_at + self.seconds:
             return
         listed = {found.key: found for found in self.store.listing()}
-        folders = {str(parent) for key in listed for parent in PurePosixPath(key).parents}
-        for key in listed.keys() & {"", *folders}:  # as consoles of buckets make them, to show a folder
+        for key in _folders(listed):  # as consoles of buckets make them, to show a folder
             del listed[key]
         self._ignored = {}
         for key in self._objects.keys() - listed.keys():
-            (self.folder / key).unlink(missing_ok=True)
-            del self._objects[key]
+            self._remove(key)
         for key, found in listed.items():
             if self._objects.get(key) != found:
                 self._show(found)
@@ -133,6 +131,19 @@ class BucketMirror:
                 self._blocks.popitem(last=False)
         return block
 
+    def _remove(self, key: str) -> None:
+        """Remove the stub of an object, and the folders above it that are empty now: they would be listed for ever."""
+        path = self.folder / key
+        path.unlink(missing_ok=True)
+        del self._objects[key]
+        for parent in path.parents:
+            try:
+                if parent == self.folder:
+                    return
+                parent.rmdir()
+            except OSError:
+                return
+
     def _show(self, found: StoredObject) -> None:
         """Make or replace the stub of an object. A key that cannot be the name of a file gets none."""
         if (why := _why_no_name(found.key)) is None:
@@ -144,8 +155,8 @@ class BucketMirror:
                     os.ftruncate(stub.fileno(), found.size)
                     os.utime(stub.fileno(), ns=(found.modified_ns, found.modified_ns))
                 new.rename(path)
-            except OSError as error:
-                why = f"it cannot be shown as a file: {error.strerror}"
+            except (OSError, OverflowError) as error:  # a size may have 64 bits
+                why = f"it cannot be shown as a file: {getattr(error, 'strerror', error)}"
                 with contextlib.suppress(OSError):
                     new.unlink()
         if why is None:
@@ -153,6 +164,23 @@ class BucketMirror:
         else:
             self._ignored[found.key[:100]] = why
             self._objects.pop(found.key, None)
+
+
+def _folders(listed: Collection[str]) -> set[str]:
+    """Return the keys that have other keys below them. Deeper ones than those of files do not count.
+
+    The folders above a key of 1,024 bytes take 250 kB as texts, so only those that are keys are kept.
+    """
+    found = {""}.intersection(listed)
+    for key in listed:
+        at = -1
+        for _ in range(_DEEPEST):
+            at = key.find("/", at + 1)
+            if at < 0:
+                break
+            if (parent := key[:at]) in listed:
+                found.add(parent)
+    return found
 
 
 def mirror_of(folder: BucketFolder, rules: ObjectStoreRules, seconds: float, clock: Clock) -> BucketMirror:

@@ -41,6 +41,7 @@ from sidecar.publishing.state_backup.ownership import (
     why,
 )
 from sidecar.retention.exports.export_folder import EXPORTS, link_best
+from sidecar.retention.pins.disk_budget import free_bytes
 from sidecar.settings import Settings
 from sidecar.system.bucket_folder import place_of
 from sidecar.system.clock import Clock, SystemClock, timestamp
@@ -95,7 +96,9 @@ def restore(
     store: ObjectStore,
     node: str,
     at: str,
+    *,
     new_id: Callable[[], str] = lambda: secrets.token_hex(16),
+    room: Callable[[Path], int] = free_bytes,
 ) -> str | None:
     """Restore the state directory, and return what was done, as a sentence; None if there is no backup.
 
@@ -118,6 +121,9 @@ def restore(
     parent, temporary = settings.run_dir.parent, f"{TEMPORARY}restored-{secrets.token_hex(4)}"
     try:
         parent.mkdir(parents=True, exist_ok=True)
+        size, free = sum(found.size for found in objects), room(parent)
+        if size > free:
+            raise StorageError(f"the backup has {size / 1e6:,.1f} MB, and {parent} has room for {free / 1e6:,.1f} MB")
         if settings.run_dir.exists():
             settings.run_dir.rmdir()
         with open_folder(parent) as folder, ExitStack() as stack:
@@ -133,7 +139,6 @@ def restore(
     except OSError as error:
         where = error.filename or settings.run_dir
         raise StorageError(f"cannot restore into {settings.run_dir}: {where}: {error.strerror or error}") from error
-    size = sum(found.size for found in objects)
     return (
         f"restored run {before.run} into {settings.run_dir}: {history} plans, {len(objects):,} files, "
         f"{size / 1e6:,.1f} MB; the daemon on {before.node}, which has sent them, sends nothing more. "

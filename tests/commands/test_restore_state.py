@@ -240,12 +240,31 @@ def test_a_damaged_backup_leaves_nothing(damage, error, named, use_bucket, new_p
     assert not new.folder.exists() or list(new.folder.iterdir()) == []
 
 
+def test_nothing_is_begun_without_room(use_bucket, new_place, settings_of):
+    """Sizes are those of the listing, so that they are known before the first object is fetched."""
+    use_bucket("localbucket")
+    new_place("a", URL).send(1)
+    new = new_place("b", URL)
+    settings = settings_of(new)
+    with pytest.raises(StorageError, match="has room for"):
+        restore(settings, backup_of(settings), "worker-9", AT, room=lambda _: 10)
+    assert list(new.folder.iterdir()) == []
+
+
 def test_hostile_names_are_passed_over(use_bucket, new_place, restored, objects):
     """Objects of other names, and heartbeats and pins of somebody, are not written anywhere."""
     use_bucket("localbucket")
     place = new_place("a", URL)
     place.send(1)
-    for name in ("members/n1.json", "pins/x@y/z", "evil", "evaluations/.hidden", "state_backup.json", "sinks/a/.b/c"):
+    for name in (
+        "members/n1.json",
+        "pins/x@y/z",
+        "evil",
+        "evaluations/.hidden",
+        "state_backup.json",
+        "sinks/a/.b/c",
+        "plans/x.json",
+    ):
         (objects / name).parent.mkdir(parents=True, exist_ok=True)
         (objects / name).write_bytes(b"evil")
     new = new_place("b", URL)

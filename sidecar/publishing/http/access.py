@@ -6,7 +6,6 @@ https://github.com/prometheus/exporter-toolkit/blob/master/docs/web-configuratio
 """
 
 import base64
-import binascii
 import contextlib
 import hashlib
 import re
@@ -123,7 +122,7 @@ class Access:
         kind, _, encoded = authorization.partition(" ")
         try:
             user, _, password = base64.b64decode(encoded.strip(), validate=True).decode().partition(":")
-        except (binascii.Error, UnicodeDecodeError):
+        except ValueError:  # not ASCII, not base64, or not UTF-8
             return False
         given = password.encode()
         if kind.lower() != "basic" or len(given) > _LONGEST_PASSWORD:

@@ -7,12 +7,14 @@ sends nothing more. A store needs only create-if-absent for that, and one withou
 """
 
 import errno
+import re
 import secrets
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 from typing import Final
 
+from sidecar.coordination.run import JOURNAL_FOLDERS, SEGMENTS
 from sidecar.coordination.storage import Storage
 from sidecar.coordination.unique_names import create_and_read, parse
 from sidecar.errors import RecordError, SidecarError
@@ -34,6 +36,8 @@ BEST_EXPORT: Final = "exports/best.json"
 """The object that names the best export, to which a link leads in a state directory."""
 
 SNAPSHOT: Final = "snapshot.json.gz"
+_RECORD: Final = re.compile(r"(plans|outcomes)/[0-9]{12}\.json|segments/[0-9]{12}\.jsonl\.gz")
+_MOST_OWNERS: Final = 1000
 _LONGEST_NAME: Final = 255
 _DEEPEST: Final = 10
 
@@ -98,14 +102,19 @@ def owner_path(number: int) -> str:
     return f"{COPIES}/{number:06d}.json"
 
 
-def newest_owner(store: ObjectStore) -> tuple[Owner | None, int]:
+def newest_owner(store: ObjectStore, most: int = _MOST_OWNERS) -> tuple[Owner | None, int]:
     """Return the newest record in `copies`, and its number; None and 0 if there is no backup. Raises as `read_owner`.
 
-    There is one for each restore, so they are few.
+    There is one for each restore, so they are few. Raises `BackupRefusedError` for very many, which nobody made so.
     """
     number = 0
     while store.exists(owner_path(number + 1)):
         number += 1
+        if number > most:
+            raise BackupRefusedError(
+                f"the backup has more than {most} objects in {COPIES}/, one for each restore: that is not one "
+                "of this program; name another folder as state_backup"
+            )
     return (read_owner(store, number) if number else None), number
 
 
@@ -201,6 +210,7 @@ def is_part(key: str) -> bool:
         "/".join(parts) == key
         and 0 < len(parts) <= _DEEPEST
         and (parts[0] in PARTS or key == SNAPSHOT)
+        and (parts[0] not in (*JOURNAL_FOLDERS, SEGMENTS) or _RECORD.fullmatch(key) is not None)
         and parts[:2] != ("exports", "best")
         and (len(parts) > 1) == ("." not in parts[0])
         and all(not part.startswith(".") and part.isprintable() for part in parts)

@@ -179,7 +179,7 @@ def test_without_the_password_nothing_but_the_probes_is_answered(serve):
     assert get(server, login=f"ann:{SECRET}")[0] == 200  # known by now
     for login in ("ann:", "ann:password", f"bob:{SECRET}", SECRET, "ann:" + "x" * 100, f"ann:{SECRET}x"):
         assert get(server, login=login)[0] == 401, login
-    for header in ("Bearer abc", "Basic", "Basic !", "Basic /w==", f"Digest {SECRET.encode().hex()}"):
+    for header in ("Bearer abc", "Basic", "Basic !", "Basic /w==", "Basic ü", f"Digest {SECRET.encode().hex()}"):
         assert get(server, Authorization=header)[0] == 401, header
     for path in ("/metrics", "/", "/static/page.js", "/nowhere"):
         assert get(server, path)[0] == 401

@@ -69,6 +69,15 @@ def test_another_url_begins_another_backup(store, new_place):
     assert claim(open_backup(elsewhere, "mnist", RULES), place.storage, elsewhere, owner()).url == elsewhere
 
 
+def test_copies_without_end_are_refused(store):
+    """Each is asked for, so somebody who may write there could keep a daemon busy for ever."""
+    for number in range(1, 5):
+        create_owner(store, number, owner())
+    assert newest_owner(store, most=4)[1] == 4
+    with pytest.raises(BackupRefusedError, match="3 objects"):
+        newest_owner(store, most=3)
+
+
 def test_a_store_that_ignores_the_condition(use_bucket):
     """It takes a second creation of one name."""
     use_bucket("s3rver")
@@ -88,6 +97,10 @@ def test_names_of_a_backup_are_not_trusted():
         "evaluations/" + "x" * 256,
         "sinks/" + "d/" * 20 + "x",
         "plans/\x1b[2J",
+        "plans/abc.json",
+        "plans/1/2.json",
+        "outcomes/00000000000².json",
+        "segments/zzz.gz",
     )
     assert [name for name in good if not is_part(name)] == []
     assert [name for name in bad if is_part(name)] == []
