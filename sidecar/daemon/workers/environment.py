@@ -22,6 +22,7 @@ _OF_THE_JOB: Final = (
     "TORCHELASTIC_*",
     "PET_*",  # torchrun's options, as Kubeflow sets them
     "SLURM_*",
+    "KUBEFLOW_TRAINER_SERVER_*",  # callbacks of Hugging Face would replace the status that training has sent
     "NCCL_COMM_ID",
     "NOTIFY_SOCKET",  # only the daemon reports to systemd
     "WATCHDOG_*",
