@@ -161,6 +161,9 @@ FAMILIES: Final[dict[str, tuple[tuple[str, ...], str]]] = {
     "sidecar_build_info": (("version", "python"), "Always 1; versions of this daemon and of its interpreter."),
 }
 
+OF_RUNS: Final = ("sidecar_run_state", "sidecar_run_turn_seconds_total")
+"""The families that only a process of several runs exports."""
+
 Family = GaugeMetricFamily | CounterMetricFamily
 
 

@@ -24,6 +24,7 @@ from sidecar.publishing.families import (
     DURATION_HELP,
     DURATION_LABELS,
     FAMILIES,
+    OF_RUNS,
     Family,
     family_of,
 )
@@ -82,7 +83,7 @@ class Exporter(Collector):
 
     def describe(self) -> Iterator[Metric]:
         """Yield all families without samples, so that `?name[]=` can select them before the first update."""
-        for name in FAMILIES:
+        for name in FAMILIES.keys() - set(OF_RUNS):
             yield family_of(name)
         yield HistogramMetricFamily(DURATION, DURATION_HELP)
 
@@ -119,7 +120,8 @@ class RunsCollector(Collector):
 
     def describe(self) -> Iterator[Metric]:
         """Yield all families without samples, as `Exporter.describe` does."""
-        return Exporter(None).describe()
+        yield from Exporter(None).describe()
+        yield from map(family_of, OF_RUNS)
 
 
 def _build_info() -> Metric:
