@@ -6,7 +6,7 @@ of other projects are in `FOREIGN`. Numbers and lists that pages quote are in `f
 
 import functools
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -56,6 +56,10 @@ _QUOTED_DEFAULT: Final = re.compile(
 )
 
 
+_Quotes = Mapping[str, Callable[[], str]]
+_Lists = Mapping[tuple[str, int], Callable[[], set[str]]]
+
+
 def pages() -> list[Path]:
     """Return the pages that people write, with those of the repository that name its parts."""
     generated = {ROOT / "docs/reference" / name for name in GENERATED}
@@ -68,8 +72,13 @@ def complaints() -> list[str]:
     return [f"{_named(path)}: {each}" for path in pages() for each in stale(_named(path), path.read_text("utf-8"))]
 
 
-def stale(page: str, text: str) -> Iterator[str]:
-    """Yield a sentence for each statement of one page that the code contradicts."""
+def stale(
+    page: str, text: str, quoted: Mapping[str, _Quotes] = QUOTED, listed: Mapping[str, _Lists] = LISTED
+) -> Iterator[str]:
+    """Yield a sentence for each statement of one page that the code contradicts.
+
+    `quoted`, `listed`: the numbers and lists of pages that the code decides.
+    """
     if filled(text) != text:
         yield "a generated block is older than the code: run `make reference`"
     prose = _FENCE.sub("", text)
@@ -80,8 +89,8 @@ def stale(page: str, text: str) -> Iterator[str]:
     yield from _unknown_commands(text)
     yield from _other_defaults(text)
     yield from _other_counts(prose)
-    yield from _other_quotes(page, text)
-    yield from _other_lists(page, text)
+    yield from _other_quotes(quoted.get(page, {}), text)
+    yield from _other_lists(listed.get(page, {}), text)
     yield from _other_times(text)
     yield from _other_labels(text)
 
@@ -180,17 +189,17 @@ def _other_counts(prose: str) -> Iterator[str]:
             yield f"there are {count} {noun}, not {said}"
 
 
-def _other_quotes(page: str, text: str) -> Iterator[str]:
+def _other_quotes(quoted: _Quotes, text: str) -> Iterator[str]:
     """Yield sentences that quote a number of the code, and do not stand in the page with this number."""
     flat = " ".join(text.split())
-    for sentence, value in QUOTED.get(page, {}).items():
+    for sentence, value in quoted.items():
         if (now := sentence.format(value())) not in flat:
             yield f"it should say {now!r}, as the code does"
 
 
-def _other_lists(page: str, text: str) -> Iterator[str]:
+def _other_lists(listed: _Lists, text: str) -> Iterator[str]:
     """Yield names that a list of a page lacks, or has although the code does not."""
-    for (head, column), known in LISTED.get(page, {}).items():
+    for (head, column), known in listed.items():
         there = {span.partition("=")[0] for row in _rows_below(head, text) for span in _SPAN.findall(row[column])}
         for name in sorted(known() ^ there):
             yield f"the table {head!r} {'lacks' if name in known() else 'has, and the code has not,'} `{name}`"

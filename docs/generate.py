@@ -6,7 +6,7 @@ compares the pages in the repository with the output of `pages`, and `blocks` fi
 """
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, get_args
 
@@ -21,7 +21,7 @@ from sidecar.commands.options import FLAGS
 from sidecar.policy.eligibility import Reason
 from sidecar.protocol import records, states
 from sidecar.publishing.events import EVENTS
-from sidecar.publishing.families import families
+from sidecar.publishing.families import FamilyFacts, families
 from sidecar.publishing.sentences import sentence
 from sidecar.settings import PREFIX
 from sidecar.settings.documented import MissingSentenceError, documented
@@ -181,8 +181,8 @@ def _help_of(name: str, parameter: Any) -> tuple[str, str, str]:
 # -- metrics -----------------------------------------------------------------------------------------------------------
 
 
-def metrics_page() -> str:
-    """Return the page of all Prometheus families."""
+def metrics_page(shown: Sequence[FamilyFacts] | None = None) -> str:
+    """Return the page of Prometheus families, all of them unless some are given."""
     lines = [
         *_head("Metrics", "sidecar/publishing/families.py"),
         "`/metrics` serves these families, and those of the Prometheus client about the daemon's own process",
@@ -191,7 +191,7 @@ def metrics_page() -> str:
         "",
     ]
     rows = []
-    for each in families():
+    for each in families() if shown is None else shown:
         if not each.help.endswith("."):
             raise MissingSentenceError(f"metric {each.name}: its help is not a sentence: {each.help!r}")
         rows.append((_code(each.name), each.type, ", ".join(map(_code, each.labels)), each.help))
@@ -239,8 +239,8 @@ def exit_codes_page() -> str:
 # -- log events --------------------------------------------------------------------------------------------------------
 
 
-def log_events_page() -> str:
-    """Return the page of log events."""
+def log_events_page(meanings: Mapping[str, str] = EVENTS) -> str:
+    """Return the page of log events. `meanings`: a sentence for each."""
     lines = [
         *_head("Log events", "events.py and sentences.py in sidecar/publishing, and from the calls that write them"),
         'With `log_format = "json"` each line is an object with `event`, `level`, `timestamp` (UTC) and the fields',
@@ -248,9 +248,9 @@ def log_events_page() -> str:
         "are in braces, and `--verbose` shows the event and its fields. Texts may change without notice.",
     ]
     found = log_events(PACKAGE)
-    if odd := found.keys() ^ EVENTS.keys():
+    if odd := found.keys() ^ meanings.keys():
         raise MissingSentenceError(f"log events without a sentence in EVENTS, or without a call: {sorted(odd)}")
-    for name, meaning in EVENTS.items():
+    for name, meaning in meanings.items():
         event = found[name]
         fields = ", ".join(map(_code, event.fields)) or "none"
         lines += ["", f"## `{name}`", "", meaning, "", f"- Level: {' or '.join(event.levels)}", f"- Fields: {fields}"]

@@ -48,6 +48,15 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # started in the backgrou
     signal.signal(signal.SIGINT, lambda *_: None)
 
 
+gc.disable()  # until all tests are collected: each full collection would go through all of them
+
+
+def pytest_collection_finish():
+    """Leave the tests and their modules alone when garbage is collected: they stay to the end."""
+    gc.freeze()
+    gc.enable()
+
+
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config, log):
     from xdist.scheduler import LoadScopeScheduling

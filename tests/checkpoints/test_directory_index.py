@@ -32,21 +32,11 @@ def put_many(root, count) -> None:
 
 
 @pytest.fixture
-def asked(monkeypatch):
+def asked(system_calls):
     """How often storage was asked for what: files opened, their attributes, folders listed."""
     counts = collections.Counter()
-
-    def counting(name):
-        original = getattr(os, name)
-
-        def counted(path, *arguments, **settings):
-            counts[name] += 1
-            return original(path, *arguments, **settings)
-
-        monkeypatch.setattr(os, name, counted)
-
     for name in ("stat", "lstat", "open", "scandir"):
-        counting(name)
+        system_calls.observe(name, lambda *_, name=name, **__: counts.update([name]))
     return counts
 
 
@@ -189,15 +179,15 @@ def test_events_that_were_lost_lose_nothing(settled, root, clock):
     assert "ckpt-7" in names(catalog.scan(frozenset(), sweep=True))
 
 
-def test_what_events_tell_of_waits_for_no_listing_that_can_wait(settled, root, asked, clock, monkeypatch):
+def test_what_events_tell_of_waits_for_no_listing_that_can_wait(settled, root, asked, clock, system_calls):
     """Where listing takes long it is left to a scan that nothing woke, but not for ever."""
-    catalog, scandir = settled(MANY), os.scandir
+    catalog = settled(MANY)
 
     def slow(path):
+        asked["scandir"] += 1
         clock.seconds += 0.1 * isinstance(path, int)
-        return scandir(path)
 
-    monkeypatch.setattr(os, "scandir", slow)
+    system_calls.observe("scandir", slow)
 
     def listings(step, hints, after):
         save(root, step, keep=range(step))

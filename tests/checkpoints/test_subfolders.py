@@ -1,10 +1,11 @@
 """Scan sub-folders that come, go, and cannot be read."""
 
-import os
+import errno
 import shutil
 
 import pytest
 from fakes import put
+from faults import path_of
 
 from sidecar.checkpoints import subfolders
 from sidecar.checkpoints.presence import Presence
@@ -71,25 +72,17 @@ def test_links_are_not_entered(root, catalog, tmp_path, pins):
     assert not any(pins.iterdir())
 
 
-def test_one_folder_that_cannot_be_read(root, catalog, monkeypatch):
+def test_one_folder_that_cannot_be_read(root, catalog, system_calls):
     """The others go on; what was known of it is unknown, not gone."""
     for number in (1, 2):
         put(root / f"epoch_{number}", number)
     seen = catalog("*/*")
     seen.scan()
-    open_, denied = os.open, (root / "epoch_1").stat().st_ino
-
-    def refuse(path, flags, *arguments, dir_fd=None, **settings):
-        found = open_(path, flags, *arguments, dir_fd=dir_fd, **settings)
-        if os.fstat(found).st_ino == denied:
-            os.close(found)
-            raise PermissionError(13, "Permission denied", path)
-        return found
-
-    with monkeypatch.context() as patched:
-        patched.setattr(os, "open", refuse)
-        put(root / "epoch_2", 3)
-        scan = seen.scan()
+    denied = str(root / "epoch_1")
+    system_calls.refuse("open", errno.EACCES, lambda path, *_, dir_fd=None, **__: path_of(path, dir_fd) == denied)
+    put(root / "epoch_2", 3)
+    scan = seen.scan()
+    system_calls.allow()
     assert names(scan) == ["epoch_1/ckpt-1", "epoch_2/ckpt-2", "epoch_2/ckpt-3"]
     assert list(scan.unknown) == [each.checkpoint.folder for each in scan.found[:1]]
     assert ("epoch_1", "cannot be read: Permission denied") in scan.waiting

@@ -66,10 +66,15 @@ def writers(storage, run):
     return Writers(storage, run)
 
 
+def as_checkpoint(step, digest="e"):
+    """Return a checkpoint by the number of its step."""
+    return Checkpoint(name=f"ckpt-{step}", digest=digest * 64, step=step, format="tf_object")
+
+
 @pytest.fixture
 def checkpoint():
-    """A checkpoint by the number of its step."""
-    return lambda step, digest="e": Checkpoint(name=f"ckpt-{step}", digest=digest * 64, step=step, format="tf_object")
+    """`as_checkpoint`, for most tests."""
+    return as_checkpoint
 
 
 @pytest.fixture

@@ -3,11 +3,14 @@
 import io
 import json
 import math
+import shutil
 from contextlib import contextmanager
 from dataclasses import replace
 from itertools import islice
 
 import pytest
+from commands.conftest import as_checkpoint
+from commands.journal_files import Writers
 from fakes import FakeClock
 from journals import settlement
 from records import settlement_of
@@ -21,7 +24,9 @@ from sidecar.coordination import snapshot_store
 from sidecar.coordination.compaction import Compaction
 from sidecar.coordination.journal import Journal, read_history
 from sidecar.coordination.journal_state import EntryLog, JournalState
+from sidecar.coordination.run import open_run
 from sidecar.coordination.snapshot import RECENT, take
+from sidecar.coordination.storage import PosixStorage
 from sidecar.publishing.history_filter import HistoryFilter
 from sidecar.publishing.report import entry_rows
 
@@ -48,11 +53,14 @@ class Counted:
         return getattr(self.storage, name)
 
 
-@pytest.fixture
-def long(storage, run, writers, checkpoint):
+@pytest.fixture(scope="module")
+def written(tmp_path_factory):
     """Evaluations of every kind, most of them in segments, and a snapshot of all but the newest ones."""
+    storage = PosixStorage(tmp_path_factory.mktemp("written"))
+    run = open_run(storage, 0.0)
+    writers = Writers(storage, run)
     for number in range(1, PLANS + 1):
-        subject = checkpoint(number, "abcdef0123456789"[number % 16])
+        subject = as_checkpoint(number, "abcdef0123456789"[number % 16])
         if number % 7 == 0:
             subject = replace(subject, step=None)
         settles = [settlement(f"old-{number}-{each}", "skipped", step=None) for each in range(number % 5)]
@@ -66,6 +74,13 @@ def long(storage, run, writers, checkpoint):
             snapshot_store.write(storage, take(history, run))
     for _ in Compaction(storage, run, kept_plans=25, most_plans=10).carry_out(PLANS):
         pass
+    return storage.root
+
+
+@pytest.fixture
+def long(written, storage):
+    """A copy of that journal."""
+    shutil.copytree(written, storage.root)
     return storage
 
 

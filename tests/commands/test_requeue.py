@@ -2,7 +2,6 @@
 
 import json
 import shlex
-import sys
 from argparse import Namespace
 from dataclasses import replace
 from pathlib import Path, PurePath
@@ -11,7 +10,6 @@ import pytest
 from catalogs import make_catalog
 from fakes import FakeClock, Node, outcomes, pass_time, restarted, save
 
-from sidecar.commands import cli
 from sidecar.commands.requeue import Request, folder_and_names, outlook, requeue
 from sidecar.commands.status.collect import RunStatus
 from sidecar.coordination.journal import Journal, read_history
@@ -507,20 +505,12 @@ def test_the_directory_may_come_first(tmp_path, monkeypatch, typed, expected):
 
 
 @pytest.mark.parametrize("folder", ["", "epoch_1"])
-def test_the_refusal_names_a_command_that_works(tmp_path, clock, monkeypatch, capsys, folder):
+def test_the_refusal_names_a_command_that_works(tmp_path, clock, type_, folder):
     """Whichever directory, sub-folder and run it is about."""
     node = Node(tmp_path, clock, checkpoint_glob=("*", "epoch_*/*"))
     save(node.checkpoint_dir / folder, 5)
     pass_time(10, node)
     (tmp_path / "sidecar.toml").write_text('checkpoint_glob = ["*", "epoch_*/*"]')
-    monkeypatch.chdir(tmp_path)
-
-    def type_(*words):
-        monkeypatch.setattr(sys, "argv", ["sidecar", *words])
-        with pytest.raises(SystemExit) as ended:
-            cli.main()
-        return ended.value.code, *capsys.readouterr()
-
     name = str(PurePath(folder, "ckpt-5"))
     code, _, refusal = type_("requeue", "-d", "checkpoints", "--run", "run", name)
     assert (code, refusal.count("`")) == (2, 2)

@@ -6,6 +6,7 @@ import pytest
 from coordination.conftest import Counted
 
 from sidecar.coordination.heartbeats import Heartbeats, heartbeat_path
+from sidecar.protocol.codec import dumps
 
 
 @pytest.fixture
@@ -38,10 +39,14 @@ def beat(members, view, aged, now, *, step=0.0):
 
 
 @pytest.mark.parametrize("state", ["ready", "left"])
-def test_beside_three_thousand_dead_nodes_the_living_are_known_at_once(storage, freshness, aged, state):
+def test_beside_three_thousand_dead_nodes_the_living_are_known_at_once(
+    storage, freshness, aged, put, new_heartbeat, state
+):
     """Names that were made up for pods come to that: a start reads none whose file is an hour old."""
+    content = dumps(new_heartbeat("dead-0", state=state))
     for number in range(3000):
-        aged(f"dead-{number}", 2 * HOUR + number, state=state)
+        at = 1_000_000_000.0 - 2 * HOUR - number
+        os.utime(put(heartbeat_path(f"dead-{number}"), content.replace(b"dead-0", b"dead-%d" % number)), (at, at))
     counted = Counted(storage)
     members, view = Heartbeats(counted, "run-a"), freshness()
     for number, now in enumerate((0.0, 0.5, 1.0, 1.5)):

@@ -281,7 +281,7 @@ def test_watched_and_attended_nodes_are_read_at_every_look(storage, new_heartbea
     assert reading.round_seconds == pytest.approx((99 - 5) / (9 - 2.5))
 
 
-def test_watched_nodes_leave_others_their_turns_however_few_reads_a_look_has(storage, new_heartbeat):
+def test_watched_nodes_leave_others_their_turns_however_few_reads_a_look_has(storage, put, new_heartbeat):
     """Looks of one read each gave it to a watched node, nearly always: others counted as unheard after a while."""
     nodes = [f"worker-{number}" for number in range(15)]
     for node in nodes:
@@ -289,7 +289,7 @@ def test_watched_nodes_leave_others_their_turns_however_few_reads_a_look_has(sto
     members, read_at = Heartbeats(storage, "run-a", reads=ReadLimits(per_second=1.0)), dict[str, float]()
     for look in range(160):
         for node in nodes:
-            Heartbeats(storage, "run-a").write(new_heartbeat(node, beat=look))
+            put(heartbeat_path(node), new_heartbeat(node, beat=look))
         members.write(new_heartbeat("worker-0", beat=look))
         reading = members.read_due(now := 1.0638 * look)
         read_at |= {each.node: now for each in reading.heartbeats}

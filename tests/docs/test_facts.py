@@ -97,15 +97,14 @@ def test_quoted_numbers_are_of_pages_that_exist(facts):
     assert {*facts.QUOTED, *facts.LISTED} <= {facts._named(page) for page in facts.pages()}
 
 
-def test_quoted_numbers_and_lists_are_compared(facts, monkeypatch):
+def test_quoted_numbers_and_lists_are_compared(facts):
     """A number that changes in the code, and a name that a table lacks or has in vain, are found."""
-    monkeypatch.setattr(facts, "QUOTED", {"a.md": {"at most {} words": lambda: "8"}})
-    assert [*facts.stale("a.md", "at most 8\nwords")] == []
-    assert len([*facts.stale("a.md", "at most 9 words")]) == 1
-    monkeypatch.setattr(facts, "QUOTED", {})
-    monkeypatch.setattr(facts, "LISTED", {"a.md": {("| name | means |", 0): lambda: {"one", "two"}}})
+    quoted = {"a.md": {"at most {} words": lambda: "8"}}
+    assert [*facts.stale("a.md", "at most 8\nwords", quoted)] == []
+    assert len([*facts.stale("a.md", "at most 9 words", quoted)]) == 1
+    listed = {"a.md": {("| name | means |", 0): lambda: {"one", "two"}}}
     table = "| name | means |\n|---|---|\n| `one` | 1 |\n| `three` | `4` |\n\n| `five` | 5 |\n"
-    first, second = facts.stale("a.md", table)
+    first, second = facts.stale("a.md", table, listed=listed)
     assert "`three`" in first
     assert "`two`" in second
 

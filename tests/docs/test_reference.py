@@ -112,22 +112,20 @@ def test_an_option_without_a_sentence_is_refused(generate, help_):
         generate._parameters("only", typer.main.get_command(app))
 
 
-def test_a_metric_without_a_sentence_is_refused(generate, monkeypatch):
+def test_a_metric_without_a_sentence_is_refused(generate):
     """The help of a family is the sentence."""
     (first, *_) = generate.families()
-    monkeypatch.setattr(generate, "families", lambda: [first._replace(help="no end")])
     with pytest.raises(generate.MissingSentenceError, match=first.name):
-        generate.metrics_page()
+        generate.metrics_page([first._replace(help="no end")])
 
 
-def test_a_log_event_without_a_sentence_is_refused(generate, monkeypatch):
+def test_a_log_event_without_a_sentence_is_refused(generate):
     """A sentence about an event that nobody logs is refused as well."""
-    monkeypatch.setattr(generate, "EVENTS", {key: text for key, text in generate.EVENTS.items() if key != "draining"})
+    without = {key: text for key, text in generate.EVENTS.items() if key != "draining"}
     with pytest.raises(generate.MissingSentenceError, match="draining"):
-        generate.log_events_page()
-    monkeypatch.setattr(generate, "EVENTS", {**generate.EVENTS, "draining": "It drains.", "never_logged": "Never."})
+        generate.log_events_page(without)
     with pytest.raises(generate.MissingSentenceError, match="never_logged"):
-        generate.log_events_page()
+        generate.log_events_page({**generate.EVENTS, "never_logged": "Never."})
 
 
 def test_every_meaning_of_a_log_event_is_a_sentence(generate):

@@ -1,9 +1,11 @@
 """A pytest plugin for `make test-fast` (`-p no_framework`): a test that imports a framework in its process fails.
 
-Tests of properties try fewer examples than in `make test`.
+Tests of properties try fewer examples than in `make test`, and temporary files are in memory where there is room.
 """
 
+import os
 import re
+import shutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,6 +13,8 @@ from pathlib import Path
 from hypothesis import settings
 
 WHOLLY_MARKED = re.compile(r"^pytestmark = \[?pytest\.mark\.(tensorflow|torch)\b", re.MULTILINE)
+MEMORY = Path("/dev/shm")
+ROOM_BYTES = 4 << 30  # ten times what the tests need
 FRAMEWORKS = {"jax", "keras", "tensorflow", "tf_keras", "torch"}
 
 
@@ -30,5 +34,7 @@ def pytest_ignore_collect(collection_path: Path) -> bool | None:
 
 
 sys.meta_path.insert(0, Refusing())
+if MEMORY.is_dir() and shutil.disk_usage(MEMORY).free > ROOM_BYTES:
+    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
 settings.register_profile("fast", max_examples=20)
 settings.load_profile("fast")

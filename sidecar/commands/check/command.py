@@ -15,7 +15,7 @@ from sidecar.checkpoints.catalog import Catalog
 from sidecar.checkpoints.scan import DiscoveredCheckpoint
 from sidecar.commands.check.checkpoints import checkpoints
 from sidecar.commands.check.finding import Finding
-from sidecar.commands.check.peers import Here, exports, group, visibility, watch
+from sidecar.commands.check.peers import exports, group, visibility, watch
 from sidecar.commands.check.state import journal, storage
 from sidecar.commands.check.trial import import_task, try_task
 from sidecar.commands.framework import with_framework, workers_listen
@@ -35,12 +35,15 @@ from sidecar.errors import SettingsError, SidecarError, StorageError, TaskError
 from sidecar.evaluation.source_digest import source_digest
 from sidecar.policy.node_identity import advertised_host, node_name
 from sidecar.policy.roles import NO_HINT, RoleDecision, decide_role
+from sidecar.protocol.heartbeat import AboutNode, Heartbeat, JournalPosition, Slot
+from sidecar.protocol.states import NodeState
 from sidecar.settings import Settings
 from sidecar.system.addresses import own_addresses, public, public_address
 from sidecar.system.clock import SystemClock
 from sidecar.system.name_clash import installed_beside, replaced
 from sidecar.version import version
 
+_FREE: Final = Slot(worker=None, group=None, address=None, standby=None, standby_address=None)
 _NO_LOGIN: Final = (
     "without a login, everybody who reaches the Ray cluster can run code in it: start its head and its nodes with "
     "RAY_AUTH_MODE=token, and set ray_token_file to the file with the token"
@@ -84,16 +87,23 @@ def findings(
         return
     task = yield from _task(settings, make_workers, search_path, catalog, storage_timeout, quick=quick)
     if role is not None and task is not None and observed_nodes is not None:
-        here = Here(
+        this_node = Heartbeat(
+            run=settings.run,
             node=node_name(settings, environ),
-            version=version(),
-            evaluation_code=source_digest(),
+            incarnation="",
+            beat=0,
+            role="worker",
+            about=AboutNode(role_source=role.source, version=version()),
+            state=NodeState.READY,
             task=task,
-            replicas=settings.replicas,
-            min_workers=settings.min_workers,
-            lease_seconds=settings.lease_seconds,
+            journal=JournalPosition(plan=0, outcome=0),
+            slots=(Slot(worker=None, group=None, address=None, standby=None, standby_address=None),)
+            * settings.replicas,
+            evaluation_code=source_digest(),
         )
-        yield from group(observed_nodes, here)
+        yield from group(
+            observed_nodes, this_node, lease_seconds=settings.lease_seconds, min_workers=settings.min_workers
+        )
 
 
 def _role(settings: Settings, environ: Mapping[str, str]) -> Generator[Finding, None, RoleDecision | None]:

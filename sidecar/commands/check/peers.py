@@ -5,7 +5,6 @@ two machines are never compared.
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from operator import itemgetter
 from typing import Final
 
@@ -16,8 +15,7 @@ from sidecar.coordination.run import read_run
 from sidecar.coordination.storage import Storage
 from sidecar.policy.eligibility import compatible_nodes, ready_workers, versions
 from sidecar.protocol.export_rule import ExportRule
-from sidecar.protocol.heartbeat import AboutNode, Heartbeat, JournalPosition
-from sidecar.protocol.states import NodeState
+from sidecar.protocol.heartbeat import Heartbeat
 from sidecar.system.clock import Clock
 from sidecar.system.plain_text import listed
 
@@ -27,36 +25,6 @@ _READING_SECONDS: Final = 0.03  # between two readings: the resolution of the me
 _MOST_WATCHED: Final = 16  # nodes; with more, the time of the reading itself would distort the measurement
 _RULES_SHOWN: Final = 5
 _DIGEST_CHARACTERS: Final = 8
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Here:
-    """Describe this node as it would join a group."""
-
-    node: str
-    version: str
-    evaluation_code: str | None
-    task: str
-    replicas: int
-    min_workers: int
-    lease_seconds: float
-
-    @property
-    def heartbeat(self) -> Heartbeat:
-        """Return the heartbeat of this node's daemon, once it is ready. The numeric profile is unknown."""
-        return Heartbeat(
-            run="",
-            node=self.node,
-            incarnation="",
-            beat=0,
-            role="worker",
-            about=AboutNode(role_source="", version=self.version),
-            state=NodeState.READY,
-            task=self.task,
-            journal=JournalPosition(plan=0, outcome=0),
-            slots=(),
-            evaluation_code=self.evaluation_code,
-        )
 
 
 def watch(storage: Storage, clock: Clock, beat_seconds: float, pause: Callable[[float], None]) -> ObservedNodes:
@@ -146,17 +114,22 @@ def exports(
         yield Finding(what="exports", ok=True, text=text)
 
 
-def group(observed_nodes: ObservedNodes, here: Here) -> Iterator[Finding]:
-    """Report the eval group that this node's daemon would form with the daemons that are alive."""
-    alive = (observed.heartbeat for observed in observed_nodes if observed.fresh(here.lease_seconds))
-    others, this_node = ready_workers(heartbeat for heartbeat in alive if heartbeat.node != here.node), here.heartbeat
+def group(
+    observed_nodes: ObservedNodes, this_node: Heartbeat, *, lease_seconds: float, min_workers: int
+) -> Iterator[Finding]:
+    """Report the eval group that this node's daemon would form with the daemons that are alive.
+
+    `this_node`: its heartbeat once it is ready. Its numeric profile is not known yet.
+    """
+    alive = (observed.heartbeat for observed in observed_nodes if observed.fresh(lease_seconds))
+    others = ready_workers(heartbeat for heartbeat in alive if heartbeat.node != this_node.node)
     same_code = [heartbeat for heartbeat in others if _code(heartbeat) == _code(this_node)]
-    compatible = compatible_nodes([*same_code, this_node], here.node)
+    compatible = compatible_nodes([*same_code, this_node], this_node.node)
     peers = [heartbeat for heartbeat in compatible if heartbeat is not this_node]
     for heartbeat in others:
-        if heartbeat not in peers and (why := _difference(heartbeat, here)):
+        if heartbeat not in peers and (why := _difference(heartbeat, this_node)):
             yield Finding(what="group", ok=True, text=f"{heartbeat.node} {why}: it would not be in the same group")
-    largest = compatible_nodes([*others, this_node], here.node)
+    largest = compatible_nodes([*others, this_node], this_node.node)
     if this_node not in largest:
         text = (
             f"this node would not take part: {len(largest)} nodes agree on other code or another task, "
@@ -164,11 +137,9 @@ def group(observed_nodes: ObservedNodes, here: Here) -> Iterator[Finding]:
         )
         yield Finding(what="group", ok=False, text=text)
         return
-    workers = here.replicas + sum(len(heartbeat.slots) for heartbeat in peers)
+    workers = sum(len(heartbeat.slots) for heartbeat in (this_node, *peers))
     size = f"a group of {workers} worker process{'es' if workers > 1 else ''}"
-    enough = (
-        "" if workers >= here.min_workers else f"; that is less than min_workers = {here.min_workers}: it would wait"
-    )
+    enough = "" if workers >= min_workers else f"; that is less than min_workers = {min_workers}: it would wait"
     if peers:
         names = ", ".join(heartbeat.node for heartbeat in peers)
         text = f"{names} {'have' if len(peers) > 1 else 'has'} the same code and task; with this node {size}{enough}"
@@ -181,15 +152,15 @@ def _code(heartbeat: Heartbeat) -> tuple[str, str | None]:
     return heartbeat.code, heartbeat.task
 
 
-def _difference(heartbeat: Heartbeat, here: Here) -> str | None:
+def _difference(heartbeat: Heartbeat, this_node: Heartbeat) -> str | None:
     """Return how another node differs from this one; None if both could form a group."""
     if heartbeat.task is None:
         return "has not checked its task yet"
-    if heartbeat.code != here.heartbeat.code:
-        other_version, this_version = versions(heartbeat, here.heartbeat)
+    if heartbeat.code != this_node.code:
+        other_version, this_version = versions(heartbeat, this_node)
         return f"runs version {other_version}, this node {this_version}"
-    if heartbeat.task != here.task:
-        other_task, this_task = heartbeat.task[:_DIGEST_CHARACTERS], here.task[:_DIGEST_CHARACTERS]
+    if heartbeat.task != this_node.task:
+        other_task, this_task = ((each.task or "")[:_DIGEST_CHARACTERS] for each in (heartbeat, this_node))
         return f"runs other code of the task ({other_task}, here {this_task})"
     return f"computes with other versions, devices or settings than most (numeric profile {heartbeat.numerics.profile})"
 

@@ -4,7 +4,7 @@ An engine decides where a worker process runs, with which devices and under whic
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, Protocol
 
@@ -94,25 +94,6 @@ class WorkerLaunch:
     directory: str  # the current directory of the worker processes
 
 
-class Start(Protocol):
-    """Start a worker process; see `process.start`."""
-
-    def __call__(
-        self,
-        worker: str,
-        *,
-        interpreter: str,
-        framework: str,
-        environment: Mapping[str, str],
-        directory: str,
-        log: Path,
-        keep_logs: Collection[str],
-        post: Post,
-        yields: bool,
-    ) -> Process:
-        """Start the process, and return it."""
-
-
 @dataclass(frozen=True, slots=True)
 class LocalPlaced:
     """Hold a process of this machine, with its address and the end of its port's reservation."""
@@ -131,7 +112,7 @@ class LocalEngine:
     launch: WorkerLaunch
     host: str
     ports: Ports
-    start: Start = field(default=start)
+    start: Callable[..., Process] = start  # as `process.start`
     granted: bool = True
 
     @property

@@ -29,11 +29,8 @@ T = TypeVar("T")
 DETAILS_KEPT: Final = 16
 """The number of evaluations whose details are held: those that somebody looked at last."""
 
-_IDLE_SECONDS: Final = 600.0
 _RECORDS: Final = 100  # read before the progress is reported, and a request may read what is there
 _MOST_SAVES: Final = 64  # larger groups than any that was seen
-_FIRST_PAUSE_SECONDS: Final = 1.0
-_LAST_PAUSE_SECONDS: Final = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +57,8 @@ class ArchiveReader:
     storage: Storage  # the state directory of the run
     log_of: Callable[[Closed], str | None] = lambda _: None  # returns the log file of a worker of this node
     now: Callable[[], float] = time.monotonic
+    idle_seconds: float = 600.0  # after the last question, before everything is forgotten
+    pauses: tuple[float, float] = (1.0, 30.0)  # seconds after the first failure, and the most
     # Guards all fields below; nobody holds it while storage is read
     _changed: threading.Condition = field(default_factory=threading.Condition)
     _known: _Known = field(default_factory=lambda: _NOTHING)
@@ -129,7 +128,7 @@ class ArchiveReader:
     # -- the thread --------------------------------------------------------------------------------------------------
 
     def _work(self) -> None:
-        pause = _FIRST_PAUSE_SECONDS
+        pause = self.pauses[0]
         while True:
             try:
                 if not self._whole:
@@ -142,18 +141,18 @@ class ArchiveReader:
                     self._changed.wait(pause)
                     if self._forgets():
                         return
-                pause = min(2 * pause, _LAST_PAUSE_SECONDS)
+                pause = min(2 * pause, self.pauses[1])
                 continue
-            pause = _FIRST_PAUSE_SECONDS
+            pause = self.pauses[0]
             with self._changed:
                 self._failing = None
-                self._changed.wait_for(self._has_work, _IDLE_SECONDS)
+                self._changed.wait_for(self._has_work, self.idle_seconds)
                 if not self._has_work() and self._forgets():
                     return
 
     def _forgets(self) -> bool:
         """Forget everything if nobody asked for long; return whether it did. The caller holds the lock."""
-        if self.now() - self._asked_at < _IDLE_SECONDS:
+        if self.now() - self._asked_at < self.idle_seconds:
             return False
         self._archive = None
         self._details.clear()

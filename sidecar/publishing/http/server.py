@@ -68,6 +68,7 @@ class Server:
         runs: Returns what is known of each run of a process that serves several; `status` and `archive` are not given.
         access: Who may use the port, and whether it speaks TLS.
         request_seconds: The time in which a client must send its request, and again to receive the answer.
+        most: Connections that are open at a time, of all clients and of one.
     """
 
     def __init__(
@@ -84,13 +85,14 @@ class Server:
         runs: "Runs | None" = None,
         access: AccessFile | None = None,
         request_seconds: float = 10.0,
+        most: tuple[int, int] = (CONNECTIONS, PER_CLIENT),
     ) -> None:
         self._access = access or AccessFile(None)
         self._host = host.strip("[]")
         self._port = port
         self._hosts = Hosts([self._host, *names])
         self._views = Views(self._hosts, registry, health, ready, status, archive, runs)
-        self._request_seconds = request_seconds
+        self._request_seconds, self._most = request_seconds, most
         self._closed = threading.Event()
         self._running: tuple[asyncio.AbstractEventLoop, asyncio.Event, threading.Thread] | None = None
         self._bound = 0
@@ -105,7 +107,7 @@ class Server:
             raise self._refusal(error.strerror or str(error)) from error
         self._bound = listener.getsockname()[1]
         loop, stopped = asyncio.new_event_loop(), asyncio.Event()
-        connections = _Connections(self._views, self._access, self._request_seconds)
+        connections = _Connections(self._views, self._access, self._request_seconds, self._most)
         thread = threading.Thread(
             target=_run, args=(loop, connections.serve(listener, stopped)), name="http", daemon=True
         )
@@ -271,10 +273,9 @@ class _Encrypted:
 class _Connections:
     """Hold all connections, the oldest first."""
 
-    def __init__(self, views: Views, access: AccessFile, request_seconds: float) -> None:
-        self._views = views
-        self._access = access
-        self._request_seconds = request_seconds
+    def __init__(self, views: Views, access: AccessFile, request_seconds: float, most: tuple[int, int]) -> None:
+        self._views, self._access, self._request_seconds = views, access, request_seconds
+        self._most, self._most_of_client = most
         self._clients: dict[asyncio.Task[None], str] = {}
         self._answered: set[asyncio.Task[None]] = set()  # the clients whose request is complete
         # Builds slow answers, so that probes do not wait for them. Two threads, since Python runs one at a time.
@@ -304,9 +305,9 @@ class _Connections:
                 await asyncio.sleep(_ACCEPT_AGAIN_SECONDS)
                 continue
             client = _client(address[0])
-            if sum(other == client for other in self._clients.values()) >= PER_CLIENT:
+            if sum(other == client for other in self._clients.values()) >= self._most_of_client:
                 self._drop_oldest(client)
-            elif len(self._clients) >= CONNECTIONS:
+            elif len(self._clients) >= self._most:
                 self._drop_oldest()
             task = loop.create_task(self._serve(connection))
             self._clients[task] = client

@@ -1,19 +1,20 @@
 """Report which nodes would form a group, and which differ."""
 
-import pytest
+from dataclasses import replace
 
-from sidecar.commands.check.peers import Here, exports, group, visibility, watch
+import pytest
+from heartbeats import make_heartbeat
+
+from sidecar.commands.check.peers import exports, group, visibility, watch
 from sidecar.protocol.export_rule import ExportRule
 from sidecar.protocol.heartbeat import Slot
 
-HERE = Here(
-    node="node-9", version="1.0", evaluation_code=None, task="t1", replicas=1, min_workers=1, lease_seconds=10.0
-)
 BEAT = 2.0
 TWO_SLOTS = (
     Slot(worker="a", group="g", address="h:1", standby=None, standby_address=None),
     Slot(worker="b", group="g", address="h:1", standby=None, standby_address=None),
 )
+HERE = make_heartbeat(node="node-9", version="1.0", task="t1", slots=TWO_SLOTS[:1])
 
 
 @pytest.fixture
@@ -49,6 +50,10 @@ def told(findings):
 
 def seen(observed_nodes, lease=10.0):
     return told(visibility(observed_nodes, HERE.node, beat_seconds=BEAT, lease_seconds=lease))
+
+
+def formed(observed_nodes, here=HERE, min_workers=1):
+    return told(group(observed_nodes, here, lease_seconds=10.0, min_workers=min_workers))
 
 
 def test_nobody_else_is_there(storage, clock, watched):
@@ -102,17 +107,15 @@ def test_a_daemon_under_this_name_is_told(watched):
 def test_the_group_that_would_form(watched):
     """Workers of the others and of this node, if code and task are equal."""
     observed_nodes = watched(node_0={}, node_1={"beat": {"slots": TWO_SLOTS}}, chief_0={"beat": {"role": "chief"}})
-    assert told(group(observed_nodes, HERE)) == [
+    assert formed(observed_nodes) == [
         (True, "node-0, node-1 have the same code and task; with this node a group of 4 worker processes")
     ]
 
 
 def test_alone_with_too_few(storage, clock):
     """The check warns that this node alone has fewer workers than min_workers, before an evaluation waits for them."""
-    here = Here(
-        node="node-9", version="1.0", evaluation_code=None, task="t1", replicas=2, min_workers=3, lease_seconds=10.0
-    )
-    ((ok, text),) = told(group(watch(storage, clock, BEAT, pytest.fail), here))
+    here = replace(HERE, slots=TWO_SLOTS)
+    ((ok, text),) = formed(watch(storage, clock, BEAT, pytest.fail), here, min_workers=3)
     assert ok
     assert text.startswith(
         "this node alone would form a group of 2 worker processes; that is less than min_workers = 3"
@@ -126,7 +129,7 @@ def test_who_differs_is_told(watched):
         "node_1": {"beat": {"version": "0.9"}},
         "node_2": {"beat": {"task": None}},
     }
-    found = told(group(watched(**nodes), HERE))
+    found = formed(watched(**nodes))
     assert found[0] == (
         True,
         "node-0 runs other code of the task (t2t2t2t2, here t1): it would not be in the same group",
@@ -139,7 +142,7 @@ def test_who_differs_is_told(watched):
 def test_who_computes_otherwise_than_most_is_told(watched):
     """Nodes whose numeric profile differs from the majority's are named; the profile of this node is not compared."""
     usual, other = {"beat": {"profile": "p1"}}, {"beat": {"profile": "p2"}}
-    first, last = told(group(watched(node_0=usual, node_1=other, node_2=usual), HERE))
+    first, last = formed(watched(node_0=usual, node_1=other, node_2=usual))
     assert first[1].startswith(
         "node-1 computes with other versions, devices or settings than most (numeric profile p2)"
     )
@@ -149,7 +152,7 @@ def test_who_computes_otherwise_than_most_is_told(watched):
 def test_a_majority_with_other_code_leaves_this_node_out(watched):
     """That is a mistake, and the check fails."""
     other = {"beat": {"task": "t2"}}
-    *_, (ok, text) = told(group(watched(node_0=other, node_1=other), HERE))
+    *_, (ok, text) = formed(watched(node_0=other, node_1=other))
     assert not ok
     assert "this node would not take part: 2 nodes agree on other code or another task, 1 on those of this node" in text
 
@@ -157,7 +160,7 @@ def test_a_majority_with_other_code_leaves_this_node_out(watched):
 def test_nodes_with_other_code_that_compute_differently_do_not_outnumber_this_node(watched):
     """They would not stand in one group either: the rule is the policy's."""
     first, second = ({"beat": {"task": "t2", "profile": profile}} for profile in ("p1", "p2"))
-    *_, (ok, text) = told(group(watched(node_0=first, node_1=second), HERE))
+    *_, (ok, text) = formed(watched(node_0=first, node_1=second))
     assert ok
     assert "this node alone would form a group of 1 worker process" in text
 

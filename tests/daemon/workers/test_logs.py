@@ -154,19 +154,13 @@ def test_removing_logs_does_not_follow_links(tmp_path):
     assert (tmp_path / "precious").exists()
 
 
-def test_what_a_worker_writes_while_its_log_is_cut_is_kept(tmp_path, monkeypatch):
+def test_what_a_worker_writes_while_its_log_is_cut_is_kept(tmp_path, system_calls):
     """The last line before a worker dies is the reason; a thread of the daemon may be cutting the log just then."""
     log = WorkerLog.create(tmp_path / "w.log")
     worker = log.appending()
     os.write(worker, b"first words\n" + b"-" * LOG_BYTES + b"\n")
-    copied = os.pwrite
-
-    def write_and_die(descriptor, data, offset):
-        monkeypatch.setattr(os, "pwrite", copied)
-        os.write(worker, b"out of memory\n")
-        return copied(descriptor, data, offset)
-
-    monkeypatch.setattr(os, "pwrite", write_and_die)
+    last_words = [b"out of memory\n"]
+    system_calls.observe("pwrite", lambda *_: last_words and os.write(worker, last_words.pop()))
     assert log.limit()
     os.close(worker)
     assert log.tail().endswith("out of memory")

@@ -34,18 +34,13 @@ class Watched(PosixStorage):
         return super().read(path, limit)
 
 
-@pytest.fixture(autouse=True)
-def _short_pauses(monkeypatch):
-    monkeypatch.setattr(module, "_FIRST_PAUSE_SECONDS", 0.01)
-
-
 @pytest.fixture
 def run(tmp_path):
     """A run with five evaluations, whose reader watches storage."""
     run = ServedRun(tmp_path)
     run.storage = Watched(tmp_path)
     run.archive = run.publisher.deliver = None
-    run.archive = ArchiveReader(run.storage)
+    run.archive = ArchiveReader(run.storage, pauses=(0.01, 30.0))
     run.publisher.deliver = [run.archive.update]
     for number in range(1, 6):
         evaluate(run, number)
@@ -133,11 +128,11 @@ def test_storage_that_fails(run):
     assert plans(run) == [1, 2, 3, 4, 5]
 
 
-def test_storage_that_fails_is_not_asked_for_ever(run, monkeypatch):
+def test_storage_that_fails_is_not_asked_for_ever(run):
     """Without requests the thread ends, although it could not read the journal."""
     run.storage.error = StorageError("the disk is away")
     until(lambda: run.archive.progress()["state"] == "failing")
-    monkeypatch.setattr(module, "_IDLE_SECONDS", 0.0)
+    run.archive.idle_seconds = 0.0
     until(lambda: run.archive._archive is None)
 
 
@@ -233,11 +228,11 @@ def test_a_link_among_the_saves_is_not_followed(run, tmp_path):
     assert until(lambda: run.archive.details(6))["confusion"] == []
 
 
-def test_it_forgets_everything_when_nobody_looks(run, monkeypatch):
+def test_it_forgets_everything_when_nobody_looks(run):
     """The thread ends; the next question starts anew."""
-    monkeypatch.setattr(module, "_IDLE_SECONDS", 0.05)
+    run.archive.idle_seconds = 0.05
     until(lambda: is_read(run.archive))
     until(lambda: run.archive._archive is None)
-    monkeypatch.setattr(module, "_IDLE_SECONDS", 600.0)
+    run.archive.idle_seconds = 600.0
     until(lambda: is_read(run.archive))
     assert plans(run) == [1, 2, 3, 4, 5]

@@ -126,10 +126,9 @@ def test_refusals_of_the_parser_have_the_policy(running, head):
     assert b"X-Content-Type-Options: nosniff" in refusal
 
 
-def test_the_oldest_connection_makes_room(monkeypatch):
+def test_the_oldest_connection_makes_room():
     """With all places taken, a new client is served, and the one that waited longest is dropped."""
-    monkeypatch.setattr(serving, "PER_CLIENT", 2)
-    with started(Daemon().serve()) as server:
+    with started(Daemon().serve(most=(64, 2))) as server:
         first, second = connect(server), connect(server)
         for client in (first, second):
             client.sendall(b"GET /hea")
@@ -142,10 +141,9 @@ def test_the_oldest_connection_makes_room(monkeypatch):
             assert answer(second).endswith(b"ok\n")
 
 
-def test_the_client_with_most_connections_loses_one(monkeypatch):
+def test_the_client_with_most_connections_loses_one():
     """The busiest of several addresses makes room: the only connection of another one stays, however old."""
-    monkeypatch.setattr(serving, "CONNECTIONS", 3)
-    with started(Daemon().serve("0.0.0.0")) as server:
+    with started(Daemon().serve("0.0.0.0", most=(3, 32))) as server:
         old = connect(server, "127.0.0.2")
         busy = [connect(server, "127.0.0.3") for _ in range(3)]
         with old, busy[0], busy[1], busy[2]:
@@ -220,10 +218,9 @@ def test_slow_clients_do_not_take_the_port_away(sockets, sources):
         assert answered > 20
 
 
-def test_who_is_being_answered_keeps_its_place(monkeypatch):
+def test_who_is_being_answered_keeps_its_place():
     """However many come after it with less than a request, and from the same address."""
-    monkeypatch.setattr(serving, "CONNECTIONS", 3)
-    go_on, server = threading.Event(), Daemon().serve()
+    go_on, server = threading.Event(), Daemon().serve(most=(3, 32))
     page = server._views._views["/api/status"]
     server._views._views["/"] = lambda request: go_on.wait(20) and page(request)
     with started(server), contextlib.ExitStack() as held:
