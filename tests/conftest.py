@@ -144,10 +144,11 @@ def new_place(tmp_path):
 
 @pytest.fixture(autouse=True)
 def _own_handlers():
-    """A daemon that a test runs in this process answers signals, and a command configures the log, from then on."""
+    """Take back what a daemon, a command or a task that a test runs in this process changes for all of it."""
     kept, root = {each: signal.getsignal(each) for each in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)}, getLogger()
-    handlers, level = root.handlers[:], root.level
+    handlers, level, path, arguments = root.handlers[:], root.level, sys.path[:], sys.argv[:]
     yield
+    sys.path[:], sys.argv[:] = path, arguments
     for each, handler in kept.items():
         signal.signal(each, handler)
     root.handlers[:], root.level = handlers, level

@@ -30,6 +30,7 @@ _EVENTS: Final = frozenset(("open", *_FILES, *_FOLDERS))
 
 _CODE: Final = (".py", ".pyc", ".so")
 _KERNEL: Final = ("/proc/", "/sys/", "/dev/")
+_MEMORY: Final = "/dev/shm/"  # noqa: S108 - no file is made there; people keep data sets in it
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +122,9 @@ class OpenedFiles:
         if isinstance(name, int) or len(self._versions) >= _MOST_FILES:
             return
         path = os.path.abspath(os.fsdecode(name))  # noqa: PTH100 - links are not followed
-        if path in self._versions or path.endswith(_CODE) or path.startswith(_KERNEL):
+        if path in self._versions or path.endswith(_CODE):
+            return
+        if path.startswith(_KERNEL) and not path.startswith(_MEMORY):
             return
         if path.startswith(self._excluded) or self._useless.get(path, 0) >= _MOST_USELESS:
             return

@@ -6,6 +6,7 @@ import sys
 import threading
 from contextlib import closing
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
 import pytest
@@ -56,6 +57,16 @@ def test_any_replacement_is_noticed(files, path):
     os.utime(other, ns=(status.st_atime_ns, path.stat().st_mtime_ns))  # size and time are the same
     other.rename(path)
     assert files.changed() == [str(path)]
+
+
+def test_a_data_set_in_memory_is_noticed(files):
+    """Other files of /dev are not data."""
+    with TemporaryDirectory(dir="/dev/shm") as folder:
+        path = Path(folder, "data.bin")
+        path.write_bytes(b"first")
+        read(files, path)
+        path.write_bytes(b"second")
+        assert files.changed() == [str(path)]
 
 
 def test_a_write_that_sets_size_and_time_back_is_noticed(files, path):
