@@ -50,6 +50,15 @@ class _Known:
 _NOTHING: Final = _Known()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArchiveTiming:
+    """Hold how long a reader pauses after a failure, at first and at most, and when it forgets what nobody asks for."""
+
+    first_pause_seconds: float = 1.0
+    last_pause_seconds: float = 30.0
+    idle_seconds: float = 600.0
+
+
 @dataclass(eq=False)
 class ArchiveReader:
     """Read the past of a run when somebody asks for it. The daemon's loop calls `update`."""
@@ -57,8 +66,7 @@ class ArchiveReader:
     storage: Storage  # the state directory of the run
     log_of: Callable[[Closed], str | None] = lambda _: None  # returns the log file of a worker of this node
     now: Callable[[], float] = time.monotonic
-    idle_seconds: float = 600.0  # after the last question, before everything is forgotten
-    pauses: tuple[float, float] = (1.0, 30.0)  # seconds after the first failure, and the most
+    timing: ArchiveTiming = field(default_factory=ArchiveTiming)
     # Guards all fields below; nobody holds it while storage is read
     _changed: threading.Condition = field(default_factory=threading.Condition)
     _known: _Known = field(default_factory=lambda: _NOTHING)
@@ -128,7 +136,7 @@ class ArchiveReader:
     # -- the thread --------------------------------------------------------------------------------------------------
 
     def _work(self) -> None:
-        pause = self.pauses[0]
+        pause = self.timing.first_pause_seconds
         while True:
             try:
                 if not self._whole:
@@ -141,18 +149,18 @@ class ArchiveReader:
                     self._changed.wait(pause)
                     if self._forgets():
                         return
-                pause = min(2 * pause, self.pauses[1])
+                pause = min(2 * pause, self.timing.last_pause_seconds)
                 continue
-            pause = self.pauses[0]
+            pause = self.timing.first_pause_seconds
             with self._changed:
                 self._failing = None
-                self._changed.wait_for(self._has_work, self.idle_seconds)
+                self._changed.wait_for(self._has_work, self.timing.idle_seconds)
                 if not self._has_work() and self._forgets():
                     return
 
     def _forgets(self) -> bool:
         """Forget everything if nobody asked for long; return whether it did. The caller holds the lock."""
-        if self.now() - self._asked_at < self.idle_seconds:
+        if self.now() - self._asked_at < self.timing.idle_seconds:
             return False
         self._archive = None
         self._details.clear()

@@ -11,7 +11,7 @@ from sidecar.errors import StorageError
 from sidecar.publishing import report
 from sidecar.publishing.evaluation_archive import reader as module
 from sidecar.publishing.evaluation_archive.evaluations import ArchivedEvaluations
-from sidecar.publishing.evaluation_archive.reader import ArchiveReader
+from sidecar.publishing.evaluation_archive.reader import ArchiveReader, ArchiveTiming
 
 PATIENCE_SECONDS = 60.0
 
@@ -40,7 +40,7 @@ def run(tmp_path):
     run = ServedRun(tmp_path)
     run.storage = Watched(tmp_path)
     run.archive = run.publisher.deliver = None
-    run.archive = ArchiveReader(run.storage, pauses=(0.01, 30.0))
+    run.archive = ArchiveReader(run.storage, timing=ArchiveTiming(first_pause_seconds=0.01))
     run.publisher.deliver = [run.archive.update]
     for number in range(1, 6):
         evaluate(run, number)
@@ -132,7 +132,7 @@ def test_storage_that_fails_is_not_asked_for_ever(run):
     """Without requests the thread ends, although it could not read the journal."""
     run.storage.error = StorageError("the disk is away")
     until(lambda: run.archive.progress()["state"] == "failing")
-    run.archive.idle_seconds = 0.0
+    run.archive.timing = ArchiveTiming(first_pause_seconds=0.01, idle_seconds=0.0)
     until(lambda: run.archive._archive is None)
 
 
@@ -230,9 +230,9 @@ def test_a_link_among_the_saves_is_not_followed(run, tmp_path):
 
 def test_it_forgets_everything_when_nobody_looks(run):
     """The thread ends; the next question starts anew."""
-    run.archive.idle_seconds = 0.05
+    run.archive.timing = ArchiveTiming(idle_seconds=0.05)
     until(lambda: is_read(run.archive))
     until(lambda: run.archive._archive is None)
-    run.archive.idle_seconds = 600.0
+    run.archive.timing = ArchiveTiming()
     until(lambda: is_read(run.archive))
     assert plans(run) == [1, 2, 3, 4, 5]
