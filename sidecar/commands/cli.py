@@ -251,6 +251,28 @@ def best(
     print_best(flags, as_json=as_json, copy_to=copy_to)
 
 
+@app.command(
+    epilog=examples("sidecar compare ckpts best newest", "sidecar compare ckpts ckpt-5 ckpt-7 --csv > changed.csv"),
+)
+@takes_settings(directory=False)
+def compare(
+    flags: dict[str, Any],
+    evaluations: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="[DIR] A B",
+            help="The directory, and two evaluated checkpoints: their names or steps, best, or newest.",
+            show_default=False,
+        ),
+    ],
+    as_csv: Annotated[bool, _switch("--csv", "Print every example that only one of both answers right.")] = False,
+) -> None:
+    """Tell in what checkpoint B differs from checkpoint A, with intervals, and which examples changed."""
+    from sidecar.commands.compare import print_comparison
+
+    print_comparison(flags, evaluations, as_csv=as_csv)
+
+
 @app.command(epilog=examples("sidecar status ckpts", "sidecar status ckpts --watch"))
 @takes_settings(no_wait=("--no-observe", "Do not observe who is alive: heartbeats take up to 5 s."))
 def status(

@@ -75,6 +75,7 @@ NOT_RUN = {
     "sidecar best": "needs a run with exports; tests/commands/test_best.py tries each form",
     'python -c "import keras, sys': "needs an export; tests/integration/test_exports.py loads one",
     "sidecar requeue": "needs checkpoints that failed; tests/commands/test_requeue.py tries each form",
+    "sidecar compare": "needs two evaluations with saved predictions; tests/commands/test_compare.py tries each form",
     "docker": "needs a Docker engine; deploy/compose/try walks through it",
     "xdg-open": "needs a screen",
     "kubectl": "needs a cluster; tests/deploy/test_kubernetes.py builds what is applied",

@@ -6,6 +6,7 @@ number of plans between the two evaluations, so that each node knows it, whateve
 """
 
 import hashlib
+from array import array
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
@@ -123,18 +124,9 @@ class ComparisonStore:
 
     def _paired(self, new: Closed, old: Closed, expected: Difference, size: float) -> Difference:
         """Return the difference of the values of the same examples. Raises `UnusableError` if they are not known."""
-        after, before = new.outcome.result, old.outcome.result
-        assert after is not None
-        assert before is not None
-        eval_set = _eval_set(after, self.metric)
-        metric = self.metric.removeprefix(f"{eval_set}/")
-        if not seen_data(after)[eval_set].is_known_to_equal(seen_data(before)[eval_set]):
-            raise UnusableError(f"no fingerprint says that both have the same examples of {eval_set!r}")
-        try:
-            with open_folder(self.root) as root:
-                newer, older = (values_of(root, each, eval_set, metric) for each in (new, old))
-        except OSError as error:
-            raise UnusableError(f"the state directory cannot be opened: {error.strerror}") from error
+        assert new.outcome.result is not None
+        eval_set = _eval_set(new.outcome.result, self.metric)
+        newer, older = saved_pair(self.root, new, old, eval_set, self.metric.removeprefix(f"{eval_set}/"))
         pairs = Pairs()
         for start in range(0, len(newer), _PART):
             pairs.add(newer[start : start + _PART], older[start : start + _PART])
@@ -142,6 +134,24 @@ class ComparisonStore:
         if found is None or (found := published(found, expected, size)) is None:
             raise UnusableError("the values of examples do not give the difference of the published numbers")
         return found
+
+
+def saved_pair(root: Path, new: Closed, old: Closed, eval_set: str, metric: str) -> "tuple[array[float], array[float]]":
+    """Return the values of a metric for the same examples in two evaluations, by the place of the example in the data.
+
+    `root`: the state directory. Raises `UnusableError` if they are not known.
+    """
+    after, before = new.outcome.result, old.outcome.result
+    assert after is not None
+    assert before is not None
+    if not seen_data(after)[eval_set].is_known_to_equal(seen_data(before)[eval_set]):
+        raise UnusableError(f"no fingerprint says that both have the same examples of {eval_set!r}")
+    try:
+        with open_folder(root) as folder:
+            newer, older = (values_of(folder, each, eval_set, metric) for each in (new, old))
+    except OSError as error:
+        raise UnusableError(f"the state directory cannot be opened: {error.strerror}") from error
+    return newer, older
 
 
 def _eval_set(result: Result, metric: str) -> str:

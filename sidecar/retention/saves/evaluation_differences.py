@@ -1,0 +1,107 @@
+"""Tell in what two evaluations differ: every number by eval set, metric and class, and which examples changed.
+
+Unlike `comparison_store`, it decides nothing and records nothing: one look at an interval of 95 %.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+from sidecar.coordination.comparability import obstacle
+from sidecar.coordination.journal_state import Closed
+from sidecar.coordination.totals import has_direction
+from sidecar.evaluation.intervals import Z
+from sidecar.protocol.records import Value
+from sidecar.retention.saves.comparison import Difference, Pairs, compare_values, published, size_of
+from sidecar.retention.saves.comparison_store import saved_pair
+from sidecar.retention.saves.example_values import UnusableError
+
+_POWER: Final = 0.8416212335729143  # the 80 % quantile of the standard normal distribution
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NumberDifference:
+    """Hold a number of two evaluations, and its difference: that of the newer one minus that of the older one."""
+
+    metric: str  # EVAL_SET/METRIC
+    label: str = ""  # of the class, for a number of a class
+    old: Value
+    new: Value
+    found: Difference
+    # Numbers of the examples, from 0 in the order of the data, of which the newer model alone is right, or the older
+    # one alone. Empty if right or wrong is not known of each.
+    fixed: tuple[int, ...] = ()
+    broken: tuple[int, ...] = ()
+
+    @property
+    def verdict(self) -> str:
+        """Return `better` or `worse` if the interval excludes 0, and else an empty text."""
+        if not has_direction(self.new) or self.found.lower is None:
+            return ""
+        opposite = {"max": "min", "min": "max"}[self.new.goal]
+        return "better" if self.found.is_better(self.new.goal) else "worse" if self.found.is_better(opposite) else ""
+
+    @property
+    def detectable(self) -> float | None:
+        """Return the difference that such pairs show in 80 % of all cases; None unless examples were paired.
+
+        It is (z(97.5 %) + z(80 %)) standard errors (J. Cohen, "Statistical Power Analysis", 2nd edition (1988)).
+        """
+        if self.found.rule != "paired" or self.found.lower is None or self.found.upper is None:
+            return None
+        return (self.found.upper - self.found.lower) / 2 * (1 + _POWER / Z)
+
+
+def differences(root: Path, new: Closed, old: Closed) -> Iterator[NumberDifference]:
+    """Yield the differences of all numbers that both evaluations have.
+
+    `root`: the state directory of the run. Numbers that cannot be compared have a difference without a number, whose
+    note says why; a note of another difference says why it is not paired.
+    """
+    after, before = new.outcome.result, old.outcome.result
+    assert after is not None, "both succeeded"
+    assert before is not None, "both succeeded"
+    for eval_set, metrics in after.metrics.items():
+        common = {name: value for name, value in metrics.items() if name in before.metrics.get(eval_set, {})}
+        why = obstacle(after, before, eval_set) if common else None
+        for name, value in common.items():
+            one = NumberDifference(
+                metric=f"{eval_set}/{name}",
+                old=before.metrics[eval_set][name],
+                new=value,
+                found=Difference(rule="none", number=None, note=why or ""),
+            )
+            yield one if why is not None else _found(root, new, old, eval_set, name, one)
+        of_classes, were = after.classes.get(eval_set, {}), before.classes.get(eval_set, {})
+        for name, labels in of_classes.items() if why is None else ():
+            for label, value in labels.items():
+                if (was := were.get(name, {}).get(label)) is not None:
+                    found = compare_values(value, was)
+                    yield NumberDifference(metric=f"{eval_set}/{name}", label=label, old=was, new=value, found=found)
+
+
+def _found(root: Path, new: Closed, old: Closed, eval_set: str, name: str, one: NumberDifference) -> NumberDifference:
+    """Return a difference with its interval, example by example if both evaluations have saved that."""
+    by_numbers = compare_values(one.new, one.old)
+    try:
+        newer, older = saved_pair(root, new, old, eval_set, name)
+    except UnusableError as error:
+        return replace(one, found=replace(by_numbers, note=str(error)))
+    pairs = Pairs()
+    pairs.add(newer, older)
+    found = pairs.difference()
+    paired = None if found is None else published(found, by_numbers, size_of(one.new, one.old))
+    if paired is None:
+        return replace(one, found=by_numbers)
+    if not pairs.binary:
+        return replace(one, found=paired)
+    changed = [
+        (place, after) for place, (after, before) in enumerate(zip(newer, older, strict=True)) if after != before
+    ]
+    return replace(
+        one,
+        found=paired,
+        fixed=tuple(place for place, after in changed if after),
+        broken=tuple(place for place, after in changed if not after),
+    )

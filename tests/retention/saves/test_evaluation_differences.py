@@ -1,0 +1,67 @@
+"""Two evaluations are compared number by number and, where workers saved that, example by example."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from retention.saves.conftest import COUNT, LABELS, closed, save
+
+from sidecar.protocol.records import Value
+from sidecar.retention.saves.evaluation_differences import differences
+
+
+def with_classes(evaluation, number):
+    value = Value(value=number, hex=number.hex(), goal="max")
+    result = replace(evaluation.outcome.result, classes={"test": {"recall": {"7": value}}})
+    return replace(evaluation, outcome=replace(evaluation.outcome, result=result))
+
+
+def test_examples_that_changed_are_listed(tmp_path, pair):
+    """The newer one answers 20 more right, and none less."""
+    (found,) = differences(tmp_path, *pair)
+    assert (found.metric, found.verdict, found.found.rule) == ("test/accuracy", "better", "paired")
+    assert (found.fixed, found.broken) == (tuple(range(800, 820)), ())
+    (back,) = differences(tmp_path, *pair[::-1])
+    assert (back.verdict, back.fixed, back.broken) == ("worse", (), found.fixed)
+
+
+def test_the_difference_that_is_detectable(tmp_path):
+    """Give 1,000 pairs of which 100 differ: it is 2.8 standard errors."""
+    old, new = closed(1, 500), closed(2, 500)
+    right = np.arange(COUNT) < 500
+    for each, guessed in ((old, right), (new, np.roll(right, 50))):
+        predictions = np.eye(10, dtype=np.float32)[np.where(guessed, LABELS, (LABELS + 1) % 10)]
+        save(tmp_path, each, {"y": LABELS, "predictions": predictions})
+    (found,) = differences(tmp_path, new, old)
+    assert (len(found.fixed), len(found.broken), found.verdict) == (50, 50, "")
+    assert found.detectable == pytest.approx(2.8 * np.sqrt(0.1 / COUNT), rel=0.01)
+
+
+def test_without_saved_values_the_intervals_decide(tmp_path):
+    """With the reason, and by class."""
+    old, new = with_classes(closed(1, 800), 0.5), with_classes(closed(2, 820), 0.75)
+    found, of_class = differences(tmp_path, new, old)
+    assert (found.found.rule, found.verdict, found.detectable, found.fixed) == ("intervals", "", None, ())
+    assert "no saved predictions" in found.found.note
+    assert (of_class.metric, of_class.label, of_class.found.number) == ("test/recall", "7", 0.25)
+
+
+def test_other_data_cannot_be_compared(tmp_path):
+    """No number is subtracted."""
+    old, new = with_classes(closed(1, 800), 0.5), with_classes(closed(2, 820, fingerprint="g"), 0.75)
+    (found,) = differences(tmp_path, new, old)
+    assert (found.found.number, found.verdict) == (None, "")
+    assert "data" in found.found.note
+
+
+def test_other_values_have_no_right_and_wrong(tmp_path):
+    """A loss is compared by pairs, and no example is broken."""
+    losses = np.random.default_rng(3).gamma(2.0, 1.0, COUNT)
+    old, new = (
+        closed(number, 800, metric="loss", total=float(values.sum()), goal="min")
+        for number, values in ((1, losses), (2, losses - 0.01))
+    )
+    save(tmp_path, old, {"loss": losses})
+    save(tmp_path, new, {"loss": losses - 0.01})
+    (found,) = differences(tmp_path, new, old)
+    assert (found.found.rule, found.verdict, found.fixed, found.broken) == ("paired", "better", (), ())
