@@ -118,9 +118,12 @@ def _framework_of(settings: Settings, search_path: Path) -> str:
     """
     assert settings.task is not None
     known, found, distance = _all_traits(), _Imports(), 0
+    by_package = _by_package(known)
+    if package := _package(settings.task.rpartition(":")[0], by_package):
+        return by_package[package]
     path = file_of_task(settings.task, search_path)
     if path is not None:
-        for distance, imports in enumerate(_by_distance(path, search_path, _by_package(known))):  # noqa: B007 - below
+        for distance, imports in enumerate(_by_distance(path, search_path, by_package)):  # noqa: B007 - below
             found = imports
             if found.packages or found.gives_load:
                 break

@@ -39,6 +39,7 @@ _TYPES: Final = {
     "Devices": "`cpu` or `gpu`, or list of numbers and texts, or one text with commas",
     **dict.fromkeys(("Environment", "Labels"), "table of texts, or a JSON object"),
     "Resources": "table of numbers, or a JSON object",
+    "LanguageModel": "table, or a JSON object",
     "PageLinks": "table of URLs, or a JSON object",
     "InstalledSinks": "table of tables, or a JSON object",
     "Hooks": "table of commands, URLs and tables, or a JSON object",

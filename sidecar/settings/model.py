@@ -40,9 +40,14 @@ class Settings(OutputSettings):
     is how people call the run."""
 
     # The task
-    task: values.TaskReference | None = None
-    """Task to evaluate with, as `path/file.py:attr` or `package.module:attr`. Default: only the user knows it;
-    every command that evaluates asks for it, and a daemon on the chief does without."""
+    lm: values.LanguageModel = {}  # noqa: RUF012 - pydantic copies defaults
+    """Task for language models without a line of Python: a table `[lm]`, or a JSON object. `model` is a folder with
+    `config.json` and the tokenizer, or `auto`, the newest checkpoint; `tasks` are names of lm-evaluation-harness, and
+    `perplexity` has `files`; further keys are arguments of `sidecar.lm`. Default: none, since the task's file says what
+    is evaluated."""
+    task: values.TaskReference = _DERIVED
+    """Task to evaluate with, as `path/file.py:attr` or `package.module:attr`. Default: that of `lm`, if it is set, else
+    only the user knows it; every command that evaluates asks for it, and a daemon on the chief does without."""
     framework: values.FrameworkName = "auto"
     """Framework that the worker processes import: `tensorflow`, `torch`, `python` for a task that loads its models
     itself with any library, or a backend of your own, by its package or the name that its distribution gives it.

@@ -17,6 +17,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo
 
 from sidecar.protocol.records import SaveWeights as _SaveWeights
 from sidecar.settings.json_table import table_of
+from sidecar.settings.language_model import check_table, task_of, variables_of
 from sidecar.system.bucket_folder import BucketFolder, BucketState
 from sidecar.system.bucket_url import is_url, split_url
 
@@ -258,8 +259,12 @@ Address = Annotated[str, AfterValidator(_is_bindable)]
 # -- the task and its checkpoints --------------------------------------------------------------------------------------
 
 
-def _is_reference(value: str) -> str:
-    if not all(value.rpartition(":")):
+def _or_that_of_the_table(value: Any, info: ValidationInfo) -> Any:
+    return task_of(info.data.get("lm", {}), value)
+
+
+def _is_reference(value: str | None) -> str | None:
+    if value is not None and not all(value.rpartition(":")):
         raise ValueError("write module:attr or path/file.py:attr")
     return value
 
@@ -368,7 +373,8 @@ def _is_bucket_url(value: str) -> str:
 BucketUrl = Annotated[str, AfterValidator(_is_bucket_url)]
 Endpoint = Annotated[str, AfterValidator(_is_endpoint)]
 ReceiverUrl = Annotated[str, AfterValidator(_is_receiver)]
-TaskReference = Annotated[str, AfterValidator(_is_reference)]
+TaskReference = Annotated[str | None, AfterValidator(_is_reference), BeforeValidator(_or_that_of_the_table)]
+LanguageModel = Annotated[dict[str, Any], BeforeValidator(check_table)]
 FrameworkName = Annotated[str, AfterValidator(_is_framework)]
 MarkerName = Annotated[str, AfterValidator(_is_in_the_directory)]
 Formats = Annotated[_Texts, AfterValidator(_are_formats)]
@@ -491,7 +497,14 @@ def _are_labels(value: Any) -> dict[str, str]:
     return dict(parsed)
 
 
-Environment = Annotated[dict[str, str | None], BeforeValidator(_is_environment)]
+def _with_language_model(value: dict[str, str | None], info: ValidationInfo) -> dict[str, str | None]:
+    """Add what workers must know of the table `[lm]`: the table, and where a model's configuration may be."""
+    state, run = info.data.get("state_dir"), str(info.data.get("run"))
+    pins = [str(state / run / "pins")] if isinstance(state, Path) else []
+    return value | variables_of(info.data.get("lm", {}), [str(info.data.get("checkpoint_dir")), *pins])
+
+
+Environment = Annotated[dict[str, str | None], BeforeValidator(_is_environment), AfterValidator(_with_language_model)]
 Resources = Annotated[dict[str, float], BeforeValidator(_are_resources)]
 Labels = Annotated[dict[str, str], BeforeValidator(_are_labels)]
 Devices = Annotated[Literal["cpu", "gpu"] | tuple[int | str, ...], BeforeValidator(_are_devices)]

@@ -202,7 +202,9 @@ def test_every_toml_block_is_read(tmp_path):
         path = tmp_path / "sidecar.toml"
         path.write_text(code.replace("/opt/train/bin/python", sys.executable))
         given = {} if "checkpoint_dir" in code else {"checkpoint_dir": "ckpts"}
-        assert load({"config": path, "task": "my_eval.py:task", **given}, environ={}).task == "my_eval.py:task"
+        given |= {} if "[lm]" in code else {"task": "my_eval.py:task"}
+        task = load({"config": path, **given}, environ={}).task
+        assert task.partition(":")[0] in ("my_eval.py", "sidecar.lm.table")
 
 
 def test_every_yaml_block_is_what_the_deployed_prometheus_has():

@@ -11,7 +11,7 @@ PACKAGES = Path(__file__).parents[2] / ".venv-lm" / "lib" / f"python3.{sys.versi
 """Where `make test-all` installs lm-eval. Its frameworks are those of the environment of the tests."""
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def lm_eval(needs):
     """The module of the harness."""
     needs("lm-eval", PACKAGES.parents[2] / "bin")
@@ -25,7 +25,7 @@ def lm_eval(needs):
     sys.path.remove(str(PACKAGES))
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def made(lm_eval, tmp_path_factory):  # noqa: ARG001 - it can be imported then
     """A checkpoint, a folder with configuration and tokenizer, and tasks."""
     import torch

@@ -20,12 +20,13 @@ pytestmark = [pytest.mark.torch, pytest.mark.nightly, pytest.mark.filterwarnings
 
 @pytest.mark.timeout(900)  # three times two frameworks are imported by workers of a low priority
 def test_the_recipe_works_as_typed(needs, tmp_path):
-    """The two checkpoints of the Trainer, evaluated by one and by two workers: the same bits."""
+    """The last checkpoint of the Trainer, evaluated by two workers, and by one with settings alone: the same bits."""
     needs("lm-eval", PYTHON.parent)
-    blocks = dict(re.findall(r"```\w+\n# ([\w/]+\.(?:py|yaml))\n(.*?)```", PAGE.read_text(), re.DOTALL))
-    assert blocks.keys() == {"train_lm.py", "lm_task.py", "perplexity_task.py", "tasks/capitals.yaml"}
+    blocks = dict(re.findall(r"```\w+\n# ([\w/]+\.(?:py|yaml|toml))\n(.*?)```", PAGE.read_text(), re.DOTALL))
+    assert blocks.keys() == {"train_lm.py", "lm_task.py", "perplexity_task.py", "sidecar.toml", "tasks/capitals.yaml"}
     (tmp_path / "tasks").mkdir()
     (tmp_path / "val").mkdir()
+    table = blocks.pop("sidecar.toml")
     for name, text in blocks.items():
         (tmp_path / name).write_text(text)
     tiny.tokenizer(tmp_path / "base")
@@ -41,8 +42,9 @@ def test_the_recipe_works_as_typed(needs, tmp_path):
     run(tmp_path, environ, PYTHON, "train_lm.py")
     environ |= {"SIDECAR_WORKER_PYTHON": str(PYTHON)}
     found = []
-    for file, replicas in (("lm_task.py", "1"), ("perplexity_task.py", "1"), ("perplexity_task.py", "2")):
-        words = ("eval", "ckpts", "--task", f"{file}:task", "--replicas", replicas, "--json")
+    for task, replicas in (("lm_task.py:task", "1"), ("perplexity_task.py:task", "2"), ("", "1")):
+        words = ("eval", "ckpts", *(("--task", task) if task else ()), "--replicas", replicas, "--json")
+        (tmp_path / "sidecar.toml").write_text("" if task else table)
         found.append(json.loads(run(tmp_path, environ, sys.executable, "-m", "sidecar", *words)))
     few, one, two = (each["metrics"] for each in found)
     assert one == two

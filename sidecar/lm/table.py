@@ -1,0 +1,83 @@
+"""Make the task that the table `[lm]` of the settings describes. Worker processes import it by the task's name.
+
+The table comes in an environment variable; the name of the task has its digest, which all ranks compare.
+"""
+
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from sidecar.evaluation.failures import EvaluationError
+from sidecar.evaluation.task import Task
+from sidecar.lm.harness import harness
+from sidecar.lm.models import model
+from sidecar.lm.perplexity import perplexity
+from sidecar.protocol.language_model import VARIABLE, attribute_of
+
+_OF_TABLE = ("model", "tokenizer", "tasks", "perplexity")
+_CONFIG = "config.json"
+
+
+def __getattr__(name: str) -> Task:
+    """Return the task of this name."""
+    given = json.loads(os.environ.get(VARIABLE, "{}"))
+    if not given or name != attribute_of(given["table"]):
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return task_of(given["table"], given["folders"])
+
+
+def task_of(table: dict[str, Any], folders: Sequence[str]) -> Task:
+    """Return the task of a table.
+
+    `folders`: the directory of checkpoints and that of their pins, for `model = "auto"`.
+    """
+    folder: str | os.PathLike[str] = NewestFolder(folders) if table["model"] == "auto" else table["model"]
+    tokenizer = table.get("tokenizer", folder)
+    options = {key: value for key, value in table.items() if key not in _OF_TABLE}
+    sets = harness(*table["tasks"], tokenizer=tokenizer, **options) if table["tasks"] else {}
+    for each in table["perplexity"]:
+        sets |= perplexity(tokenizer=tokenizer, **each)
+
+    def build_model() -> Any:
+        return model(os.fspath(folder))()  # the folder is looked for when a checkpoint is to be evaluated
+
+    return Task(build_model=build_model, eval_sets=sets)
+
+
+class NewestFolder(os.PathLike[str]):
+    """Stand for the folder of the newest checkpoint that has a model's configuration, when its path is asked for."""
+
+    def __init__(self, folders: Sequence[str]) -> None:
+        self._folders = folders
+
+    def __fspath__(self) -> str:
+        found = sorted(
+            (status.st_mtime_ns, str(path.parent))
+            for folder in self._folders
+            for path in Path(folder).glob(f"**/{_CONFIG}")
+            if (status := _status(path)) is not None
+        )
+        for _, folder in reversed(found):
+            if _is_whole(Path(folder, _CONFIG)):
+                return folder
+        raise EvaluationError(
+            "task_error",
+            f'[lm] model = "auto": there is no {_CONFIG} in {" or ".join(self._folders)}: write model = "FOLDER", a '
+            f"folder with {_CONFIG} and the tokenizer",
+        )
+
+
+def _status(path: Path) -> os.stat_result | None:
+    try:
+        return path.stat()
+    except OSError:  # training deletes a checkpoint
+        return None
+
+
+def _is_whole(path: Path) -> bool:
+    try:
+        return isinstance(json.loads(path.read_text()), dict)
+    except (OSError, ValueError):  # it is being written, or deleted
+        return False
