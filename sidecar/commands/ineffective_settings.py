@@ -13,11 +13,13 @@ _OF_RAY: Final = frozenset(
     f"ray_{name}" for name in ("address", "workers", "resources", "labels", "any_node", "idle_seconds", "token_file")
 )
 _OF_BUCKETS: Final = frozenset({"bucket_endpoint", "bucket_credentials", "bucket_timeout_seconds"})
+_OF_RUNS: Final = frozenset({"runs_at_once", "run_turn_seconds", "runs_scan_seconds"})
 _HAS_BEST = "set export_best = 1 and best_metric"
 
 
 def ineffective(settings: Settings) -> Iterator[str]:
     """Yield a sentence with the remedy about each setting that has no effect."""
+    yield from _of_runs(settings)
     yield from _of_the_best(settings)
     yield from _of_early_stop(settings)
     if settings.mlflow_log_best and not settings.mlflow and settings.mlflow_tracking_uri is None:
@@ -48,6 +50,11 @@ def acts_on_best(settings: Settings) -> list[str]:
         "the hook best": "best" in settings.hooks,
     }
     return [name for name, is_set in acts.items() if is_set]
+
+
+def _of_runs(settings: Settings) -> Iterator[str]:
+    if not settings.runs and (names := sorted(_OF_RUNS & settings.model_fields_set)):
+        yield f"{', '.join(names)}: no effect on one run: set runs, too"
 
 
 def _of_the_best(settings: Settings) -> Iterator[str]:

@@ -19,8 +19,9 @@ from prometheus_client import CollectorRegistry
 
 from sidecar.commands.bootstrap import AmongRuns
 from sidecar.commands.framework import workers_listen
-from sidecar.commands.run_finder import Found, Prepared, RunFinder, known_error
-from sidecar.commands.serve import listen, warn_of_public_ports
+from sidecar.commands.ineffective_settings import ineffective
+from sidecar.commands.run_finder import Delayed, Found, Prepared, RunFinder, known_error
+from sidecar.commands.serve import announce_role, listen, warn_of_public_ports
 from sidecar.commands.served_run import ServedRun, settings_to_serve
 from sidecar.daemon.events import Message, Terminate
 from sidecar.errors import RunReplacedError, SettingsError, SidecarError
@@ -34,6 +35,7 @@ from sidecar.publishing.run_list import RunState, RunSummary, runs_path
 from sidecar.publishing.systemd import Notifier
 from sidecar.settings import Settings
 from sidecar.settings.runs import Place, SharedSettings, why_ignored
+from sidecar.system.bucket_folder import place_of
 from sidecar.system.clock import Clock, SystemClock
 from sidecar.system.event_log import EventLog
 from sidecar.system.shortages import require_descriptors
@@ -82,6 +84,9 @@ class Closed:
     """Report that the storage thread and the sinks of a run have ended."""
 
     place: Place
+
+
+_OfRuns = Found | Prepared | Delayed | Closed
 
 
 @dataclass(slots=True)
@@ -178,6 +183,7 @@ def serve_many(shared: SharedSettings, environ: Mapping[str, str], *, settings_f
         runs=list(settings.runs),
         http=server.url,
     )
+    announce_role(log, decision)
     if decision.role == "worker" and workers_listen(settings):
         warn_of_public_ports(log, settings, advertised_host(settings, environ))
     finder.start()
@@ -199,9 +205,7 @@ class RunHost:
     log: EventLog
     notify: Notifier
     prepare: Callable[[Place], None] = lambda _: None
-    inbox: "queue.SimpleQueue[tuple[ServedRun | None, Message | Found | Prepared | Closed]]" = field(
-        default_factory=queue.SimpleQueue
-    )
+    inbox: "queue.SimpleQueue[tuple[ServedRun | None, Message | _OfRuns]]" = field(default_factory=queue.SimpleQueue)
     runs: dict[str, HostedRun] = field(default_factory=dict)  # by place
     shares: FairShares = field(init=False)
     _has_looked: bool = False
@@ -285,12 +289,14 @@ class RunHost:
         if where in self.runs and self.runs[where].served is not None:
             self.runs[where].turn_at = 0.0
 
-    def _take(self, run: ServedRun | None, message: Message | Found | Prepared | Closed) -> None:
+    def _take(self, run: ServedRun | None, message: "Message | _OfRuns") -> None:
         """Apply a message of a run's daemon, or one about runs."""
         if isinstance(message, Found):
             self._note_places(message.places)
         elif isinstance(message, Prepared):
             self._begin(message)
+        elif isinstance(message, Delayed):
+            self._note_delay(message)
         elif isinstance(message, Closed):
             self._forget(self.runs[message.place.where])
         elif run is None and isinstance(message, Terminate):
@@ -335,6 +341,7 @@ class RunHost:
             self._adopt_task(served)
             try:
                 hosted.turn_at = served.daemon.tick()
+                hosted.failures *= served.published.unready is not None
                 ended = served.daemon.exit
             except Exception as error:  # noqa: BLE001 - the other runs go on
                 ended = known_error(error)
@@ -372,6 +379,14 @@ class RunHost:
             elif now >= hosted.missing_since + self.settings.vanished_after_seconds and not hosted.leaves:
                 self._leave(hosted)
 
+    def _note_delay(self, delayed: Delayed) -> None:
+        """Show why a run has not begun, and log it once."""
+        hosted = self.runs.get(delayed.place.where)
+        if hosted is not None and hosted.served is None:
+            if hosted.reason is None:
+                self.log.warning("run_delayed", run=hosted.name, reason=delayed.reason)
+            hosted.reason = delayed.reason
+
     def _leave(self, hosted: HostedRun) -> None:
         """End a run whose directory is gone."""
         hosted.leaves = True
@@ -407,7 +422,9 @@ class RunHost:
         hosted.turn_at, hosted.until, hosted.outcome = 0.0, float("inf"), None
         self.shares.join(hosted.place.where, settings.priority)
         run.start_storage()
-        run.log.info("run_begun", checkpoint_dir=hosted.place.where, state_dir=str(settings.state_dir))
+        run.log.info("run_begun", checkpoint_dir=hosted.place.where, state_dir=place_of(settings.state_dir))
+        for message in ineffective(settings):
+            run.log.warning("setting_ineffective", message=message)
         if (why := why_ignored(hosted.place)) is not None:
             run.log.warning("run_settings_ignored", file=f"{hosted.place.where}/sidecar.toml", reason=why)
 

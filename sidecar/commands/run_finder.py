@@ -40,6 +40,14 @@ class Prepared:
     run: ServedRun | SidecarError
 
 
+@dataclass(frozen=True, slots=True)
+class Delayed:
+    """Report a run that cannot be prepared yet, because its storage does not answer."""
+
+    place: Place
+    reason: str
+
+
 @dataclass(slots=True, kw_only=True)
 class RunFinder:
     """Report the places of the runs regularly, and prepare runs when asked.
@@ -53,7 +61,7 @@ class RunFinder:
 
     shared: SharedSettings
     make: Callable[[Settings, str], ServedRun]
-    post: Callable[[Found | Prepared], None]
+    post: Callable[[Found | Prepared | Delayed], None]
     clock: Clock
     _asked: "queue.SimpleQueue[Place]" = field(default_factory=queue.SimpleQueue)
     _waiting: dict[str, Place] = field(default_factory=dict)  # by place: runs to prepare
@@ -95,7 +103,8 @@ class RunFinder:
         for place in list(self._waiting.values()):
             try:
                 prepared: ServedRun | SidecarError = self._calls(place.where, partial(self._make, place))
-            except HangingError:
+            except HangingError as error:
+                self.post(Delayed(place, str(error)))
                 continue
             except Exception as error:  # noqa: BLE001 - one run must not hold up the others
                 prepared = known_error(error)

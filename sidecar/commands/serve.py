@@ -159,7 +159,7 @@ class _Life:
 
 
 def _announce(log: EventLog, settings: Settings, decision: RoleDecision, url: str) -> None:
-    """Log the start of the daemon, settings without effect, and a doubtful or idle role."""
+    """Log the start of the daemon, settings without effect, and its role if that is doubtful or idle."""
     log.info(
         "daemon_started",
         version=version(),
@@ -176,6 +176,11 @@ def _announce(log: EventLog, settings: Settings, decision: RoleDecision, url: st
             log.warning("checkpoint_dir_missing", remedy=similar)
     for message in ineffective(settings):
         log.warning("setting_ineffective", message=message)
+    announce_role(log, decision)
+
+
+def announce_role(log: EventLog, decision: RoleDecision) -> None:
+    """Log a doubtful or idle role."""
     if decision.warning is not None:
         log.warning("role_uncertain", warning=decision.warning, remedy=decision.remedy)
     elif decision.role == "chief":

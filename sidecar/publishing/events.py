@@ -21,6 +21,7 @@ EVENTS: Final[Mapping[str, str]] = {
     "runs_not_listed": "The directories of `runs` cannot be listed now; the runs that are known go on.",
     "run_begun": "A run among several is served from now on.",
     "run_settings_ignored": "The `sidecar.toml` of a run is not read, since another user may have written it.",
+    "run_delayed": "A run among several cannot begin yet, because its storage does not answer; the others go on.",
     "run_failed": "A run among several cannot be served; it begins again after a pause, and the others go on.",
     "run_gone": "The directory of a run is gone for `vanished_after_seconds`, so the run ends.",
     "run_broke": "A run among several met a bug of this program; the others go on.",

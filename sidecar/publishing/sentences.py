@@ -150,6 +150,7 @@ _SENTENCES: Final[Mapping[str, Callable[[Event], str]]] = {
     "runs_not_listed": _said("the directories of the runs cannot be listed: {reason}"),
     "run_begun": _said("the run begins: {checkpoint_dir}"),
     "run_settings_ignored": _said("{file} is not read, because {reason}"),
+    "run_delayed": _said("the run cannot begin yet: {reason}"),
     "run_failed": _said("the run is not served, and begins again in {again_seconds:.0f} s: {reason}"),
     "run_gone": _said("the run ends, as {place} is gone"),
     "eval_set_changed": lambda event: (

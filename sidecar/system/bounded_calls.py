@@ -109,6 +109,11 @@ class BoundedCalls:
         value: T = call.value
         return value
 
+    def __del__(self) -> None:
+        """End the free thread, since a daemon of many runs makes these objects again and again."""
+        if self._inbox is not None:
+            self._inbox.put(None)
+
     @property
     def hanging(self) -> list[str]:
         """Return the keys of calls that have not ended."""

@@ -8,7 +8,7 @@ from fakes import FakeClock
 from structlog.testing import capture_logs
 
 from sidecar.commands.many_runs import RunHost
-from sidecar.commands.run_finder import Found, Prepared
+from sidecar.commands.run_finder import Delayed, Found, Prepared
 from sidecar.daemon.events import FilesChanged, Terminate
 from sidecar.errors import RunReplacedError, SettingsError, TaskError
 from sidecar.publishing.plain_structlog import structlog
@@ -147,6 +147,20 @@ def test_pauses_grow_and_a_reason_is_told_once(world):
             world.host.turn()
             assert len(world.asked) == asked + 1
     assert [line["reason"] for line in logs if line["event"] == "run_failed"] == ["replicas: 0"]
+
+
+def test_a_run_whose_storage_does_not_answer_says_so(world):
+    """And the others begin."""
+    world.find("a", "b")
+    with capture_logs() as logs:
+        for _ in range(2):
+            world.tell(None, Delayed(Place(f"{world.folder}/a", "a"), "storage has not answered for 3 s"))
+    assert [line["event"] for line in logs] == ["run_delayed"]
+    world.prepared("b")
+    assert world.states()["a"] == (RunState.STARTING, "storage has not answered for 3 s")
+    assert world.states()["b"][0] == RunState.SERVING
+    world.prepared("a")
+    assert world.states()["a"] == (RunState.SERVING, None)
 
 
 def test_two_runs_cannot_have_one_name(world):

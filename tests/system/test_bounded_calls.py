@@ -1,6 +1,7 @@
 """A call that hangs costs one thread and its own entry: the others are answered, and so is it, when it comes back."""
 
 import errno
+import gc
 import threading
 
 import pytest
@@ -102,3 +103,14 @@ def test_results_that_nobody_asks_for_are_forgotten(gate):
         calls("one more", hang(again))
     again.set()
     assert len(calls.late) <= 65
+
+
+def test_the_thread_ends_with_its_owner():
+    """A daemon of many runs makes owners again and again, as runs end, fail and begin anew."""
+    calls = BoundedCalls()
+    thread = calls("a", threading.current_thread)
+    assert thread.is_alive()
+    del calls
+    gc.collect()
+    thread.join(10)
+    assert not thread.is_alive()

@@ -56,7 +56,10 @@ class RunPages:
         return next((each.status for each in self._runs() if each.run == name and each.status), {})
 
     def _json(self) -> list[dict[str, Any]]:
-        return [run.json() for run in self._runs()]
+        """Return what is known of each run, and forget the pages of those that are gone."""
+        runs = self._runs()
+        self._pages = {run.run: self._pages[run.run] for run in runs if run.run in self._pages}
+        return [run.json() for run in runs]
 
 
 def _moved(path: str) -> Response:
