@@ -130,7 +130,14 @@ class RequestBuilder:
         """Return the next request to storage; None if nothing is due."""
         slots = self.supervisor.workers.slots() if self.supervisor is not None else ()
         heartbeat = self.state.heartbeat(self.schedule.beats, slots)
-        for due in self.schedule.due(now, heartbeat, may_scan=self.may_scan(), may_poll=self.state.caught_up):
+        asked = self.schedule.due(
+            now,
+            heartbeat,
+            may_scan=self.may_scan(),
+            may_poll=self.state.caught_up,
+            is_ending=self.runner.ending is not None,
+        )
+        for due in asked:
             if (request := self._build(due, now)) is not None:
                 return request
         return None

@@ -124,21 +124,22 @@ class StorageSchedule:
         return self.scanned_at >= when and answered
 
     def due(
-        self, now: float, heartbeat: Heartbeat | None, *, may_scan: bool, may_poll: bool
+        self, now: float, heartbeat: Heartbeat | None, *, may_scan: bool, may_poll: bool, is_ending: bool = False
     ) -> tuple[Ask | SyncDue, ...]:
         """Return the requests that are due, in their order. Only the first that has something to write is submitted.
 
         `heartbeat` is None until a run is joined. The heartbeat comes first, but not twice in a row: if a sync takes
-        longer than a beat, the next one is due at once, and no record would ever be written.
+        longer than a beat, the next one is due at once, and no record would ever be written. If this node's part in a
+        plan has ended (`is_ending`), its outcome precedes a heartbeat that has something new, but is not due by time.
         """
         if heartbeat is None:
             return (Ask.JOIN,) if now >= self.next_sync_at else ()
         scan, absent = now >= self.scan_due_at(may_scan=may_scan), self.is_absent(now)
         if absent:  # not twice with a scan, because scans longer than the lease would keep this node absent for ever
             return (SyncDue(heartbeat, scan and not self._last_sync_scanned),)
-        is_sync_due = scan or now >= self.next_sync_at or heartbeat != self.written
-        sync = (SyncDue(heartbeat, scan),) if is_sync_due else ()
-        if sync and not self._sync_was_last:
+        is_in_time = scan or now >= self.next_sync_at
+        sync = (SyncDue(heartbeat, scan),) if is_in_time or heartbeat != self.written else ()
+        if sync and not self._sync_was_last and (is_in_time or not is_ending):
             return sync
         self._sync_was_last = False
         if self._journal_changed and may_poll:

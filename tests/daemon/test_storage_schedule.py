@@ -22,10 +22,10 @@ TIMING = Timing(
 HEARTBEAT = make_heartbeat(beat=0)
 
 
-def asked(schedule, now, *, heartbeat=None, record=None, may_scan=True, may_poll=True):
+def asked(schedule, now, *, heartbeat=None, record=None, may_scan=True, may_poll=True, is_ending=False):
     """Return a word for what storage is asked; `record` is what would be written."""
     known = heartbeat or replace(HEARTBEAT, beat=schedule.beats)
-    for due in schedule.due(now, known, may_scan=may_scan, may_poll=may_poll):
+    for due in schedule.due(now, known, may_scan=may_scan, may_poll=may_poll, is_ending=is_ending):
         if isinstance(due, SyncDue):
             schedule.number(due, now)
             return "scan" if due.scan else "sync"
@@ -63,10 +63,24 @@ def test_a_run_is_joined_before_anything_else():
         (101.9, {"record": "record"}, "record"),
         (102.0, {"record": "record"}, "sync"),
         (100.5, {"heartbeat": replace(HEARTBEAT, state="draining")}, "sync"),
+        (100.5, {"heartbeat": replace(HEARTBEAT, state="draining"), "record": "outcome", "is_ending": True}, "outcome"),
+        (100.5, {"heartbeat": replace(HEARTBEAT, state="draining"), "is_ending": True}, "sync"),
+        (102.0, {"record": "outcome", "is_ending": True}, "sync"),
         (100 + SWEEP, {}, "sync"),  # this node was absent for longer than its lease, and its last sync had a scan
         (100 + SWEEP, {"may_scan": False}, "sync"),
     ],
-    ids=["nothing", "a beat", "a record", "a beat before a record", "another heartbeat", "absent", "no scan allowed"],
+    ids=[
+        "nothing",
+        "a beat",
+        "a record",
+        "a beat before a record",
+        "another heartbeat",
+        "an outcome before another heartbeat",
+        "another heartbeat while no outcome may be written",
+        "a beat before an outcome",
+        "absent",
+        "no scan allowed",
+    ],
 )
 def test_what_is_asked_next(schedule, now, changes, expected):
     """The heartbeat is due once in a beat and when it changes; records have their turn between."""
