@@ -133,15 +133,18 @@ class BatchDependence:
 
 
 def halves_of(examples: int) -> tuple[slice, slice] | None:
-    """Return the places of the first and the second half of a batch; None if it has a single example."""
-    middle = examples // 2
+    """Return the places of the first and the second half of a batch; None if it has a single example.
+
+    The first half has an odd number of examples: neighbours that depend on each other are parted, such as pairs.
+    """
+    middle = (examples - 1) // 2 | 1 if examples > 1 else 0
     return (slice(0, middle), slice(middle, examples)) if middle else None
 
 
 def ends_of(examples: int) -> tuple[slice, slice] | None:
     """Return the places of some examples at both ends of a batch; its halves if it is small, None for a single example.
 
-    Their numbers are odd and even, so that neighbours which depend on each other do not always stay together.
+    The first have an odd number, as in `halves_of`.
     """
     first, last = _ENDS
     if examples <= _SMALL:

@@ -9,6 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from sidecar.evaluation.backends.tensorflow.data import rows_of
+from sidecar.evaluation.batch_dependence import halves_of
 
 SIZE_ERRORS: Final = (ValueError, tf.errors.InvalidArgumentError)
 """Exceptions raised on a part of a batch by models that accept only whole batches."""
@@ -92,8 +93,9 @@ def divided(batch: Any) -> tuple[Any, Any, Any]:
     examples = next(int(tensor.shape[0]) for tensor in tf.nest.flatten(tensors) if tensor is not None)
     if examples == 1:
         return map_tensors(_twice, tensors), tensors, tensors
-    half = examples // 2
-    parts = [partial(part_of, start, size) for start, size in ((0, half), (half, examples - half))]
+    halves = halves_of(examples)
+    assert halves is not None, "there are several examples"
+    parts = [partial(part_of, place.start, place.stop - place.start) for place in halves]
     return tensors, map_tensors(parts[0], tensors), map_tensors(parts[1], tensors)
 
 

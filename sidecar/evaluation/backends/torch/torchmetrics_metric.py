@@ -44,6 +44,8 @@ _IGNORED: Final = -100
 _TOLERANCE: Final = 1e-4
 _PARTS: Final = 3  # of a first batch; some formulas for merged states are wrong from three on
 
+_DOUBLINGS: Final = 17  # of a first batch, to find metrics that stop adding
+
 _TWO_UPDATES: Final = (
     "class Both({kind}): update = lambda self, preds, target: "
     "({kind}.update(self, target, real=True), {kind}.update(self, preds, real=False))[0]"
@@ -358,6 +360,7 @@ class TorchMetric:
                 self._label,
                 f"gives {_shown(in_turn)} for batches in turn, but {_shown(after_merge)} from their merged states",
             )
+        self._require_adding(whole)
         if parts[0] is whole:
             return
         # A covariance of one example is NaN, and LAPACK may end the process when it computes eigenvalues of that.
@@ -370,6 +373,24 @@ class TorchMetric:
                 f"gives {_shown(at_once)} for the first batch, but {_shown(in_turn)} for its parts in turn, so its "
                 f"number depends on how examples are divided into batches",
             )
+
+    def _require_adding(self, batch: tuple[Any, Any]) -> None:
+        """Raise `CannotBeMergedError` for a metric that stops adding late, such as one of the first 600 examples.
+
+        It is updated from the states that the batch would leave behind if it came 1, 2, 4, … times.
+        """
+        states = self._merged_states
+        self._update(batch)
+        change = states.read()
+        for times in (2**power for power in range(_DOUBLINGS)):
+            self.metric.reset()
+            if not states.load_repeated(change, times):
+                break
+            self._update_again(*batch)
+            if (name := states.not_added(change, times)) is not None:
+                raise CannotBeMergedError(
+                    self._label, f"does not add up what it sees from batch to batch, as its state {name!r} shows"
+                )
 
     def _compare_with_fewer(self, numbers: Numbers, of_fewer: Numbers) -> None:
         """Raise `EvaluationError` unless a part of the examples has the same numbers by name."""

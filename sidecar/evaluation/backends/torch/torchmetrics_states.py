@@ -28,6 +28,8 @@ _REDUCTIONS: Final = {
 }
 _GATHERED: Final = "gathered"
 _MAX_BYTES: Final = 256 << 20  # of an exact sum
+_MAX_REPEATED_BYTES: Final = 4 << 20  # of lists
+_TOLERANCE: Final = 1e-4
 _WORD: Final = 8
 
 
@@ -133,6 +135,51 @@ class MetricStates:
                 setattr(part, name, self._as_state(part, name, tensors))
         for part in self._parts:
             part._computed, part._update_count = None, 1  # noqa: SLF001 - else compute() returns a former result, or warns
+
+    def load_repeated(self, read: list[NDArray[Any]], times: int) -> bool:
+        """Put into the metric what a batch, for which `read` was returned, leaves behind if it comes so many times.
+
+        Return False if that is unknown, as of states that only ranks merge, or would be large.
+        """
+        if any(not isinstance(part._defaults[name], list) for part, name in self._listed):  # noqa: SLF001
+            return False
+        if self._listed and read[-1].nbytes * times > _MAX_REPEATED_BYTES:
+            return False
+        for (part, name, reduction), array in zip(self._summed, read, strict=False):
+            value = array * times if reduction == "sum" else array
+            setattr(part, name, torch.from_numpy(np.array(value, array.dtype)).to(self._like(part, name)))
+        if self._listed:
+            for (part, name), arrays in zip(self._listed, decode(read[-1]), strict=True):
+                tensors = [torch.from_numpy(np.array(array)).to(part.device) for array in arrays]
+                setattr(part, name, tensors * times)
+        for part in self._parts:
+            part._computed, part._update_count = None, times  # noqa: SLF001
+        return True
+
+    def not_added(self, read: list[NDArray[Any]], times: int) -> str | None:
+        """Return the name of a state that is not what the batch leaves behind if it comes once more; None if all are.
+
+        Args:
+            read: What `read` returned for the batch.
+            times: The number of times given to `load_repeated`, before the metric was updated with the batch.
+        """
+        for (_, name, reduction), array, now in zip(self._summed, read, self._values(), strict=False):
+            before = (array * times).astype(array.dtype) if reduction == "sum" else array
+            if before.shape != now.shape:
+                return name
+            with np.errstate(all="ignore"):
+                change = now.astype(np.float64) - before.astype(np.float64)
+                expected = array.astype(np.float64) if reduction == "sum" else np.zeros(array.shape)
+                largest = np.abs(array.astype(np.float64)).max(initial=0.0)
+                rounding = np.finfo(array.dtype).eps * times if array.dtype.kind == "f" else 0.0
+                differs = np.abs(change - expected) > largest * (_TOLERANCE + 4 * rounding)
+            if differs.any():  # what is not finite is not comparable
+                return name
+        for part, name in self._listed:
+            value = getattr(part, name)
+            if isinstance(value, list) and len(value) % (times + 1):
+                return name
+        return None
 
     def _values(self) -> list[NDArray[Any]]:
         return [to_numpy(getattr(part, name)) for part, name, _ in self._summed]

@@ -31,7 +31,7 @@ pytestmark = pytest.mark.torch
 NOTE = "another batch size gives another number"
 
 
-@pytest.mark.parametrize("kind", ["batch statistics", "centred", "size"])
+@pytest.mark.parametrize("kind", ["batch statistics", "centred", "size", "pairs"])
 def test_models_that_depend_on_the_batch_are_noted(evaluate, kind):
     (note,) = evaluate(task(kind)).notes
     assert "predictions" in note

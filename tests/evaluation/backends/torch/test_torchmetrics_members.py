@@ -163,6 +163,35 @@ def test_a_metric_that_proves_to_be_no_sum_in_several_sets(checkpoint):
         assert "worker 0 evaluates this set alone" in numbers.notes[-1]
 
 
+@pytest.mark.parametrize("kind", ["cap", "first"])
+def test_a_metric_that_stops_adding_late_is_evaluated_in_turn(checkpoint, kind):
+    """The number is that of one process: a part of the examples, for any number of workers."""
+    import torch
+    import torchmetrics
+
+    limit = EXAMPLES // 2
+
+    class Late(torchmetrics.Metric):
+        def __init__(self):
+            super().__init__()
+            self.add_state("count", torch.tensor(0), dist_reduce_fx="sum")
+
+        def update(self, preds, _target):
+            if kind == "cap":
+                self.count = torch.clamp(self.count + len(preds), max=limit)
+            elif self.count < limit:
+                self.count = self.count + len(preds)
+
+        def compute(self):
+            return self.count
+
+    found = [result_of_ranks(task(lambda: [Late()]), checkpoint, ranks)["test"] for ranks in (1, 2, 3)]
+    assert found[0] == found[1] == found[2]
+    expected = limit if kind == "cap" else -(-limit // BATCH) * BATCH
+    assert found[0].values["late"].value == expected
+    assert "does not add up" in found[0].notes[-1]
+
+
 def test_torchmetrics_is_imported_by_the_task_alone():
     """The package is optional, and takes seconds to import."""
     code = (
