@@ -29,7 +29,6 @@ UNTESTED = {
     "commands/load.py": "settings of all commands; tests/commands/test_cli.py",
     "commands/observed_nodes.py": "nodes of status and check; tests/commands/check/test_peers.py",
     "commands/port_owner.py": "asks a daemon that serves; tests/commands/test_cli.py",
-    "commands/run_finder.py": "a thread that looks for directories; tests/integration/test_many_runs.py",
     "commands/served_run.py": "puts the parts of a run together; tests/commands/test_serve.py",
     "commands/status/command.py": "calls the parts of status; tests/commands/status",
     "commands/status/observe.py": "calls the parts of status; tests/commands/status",

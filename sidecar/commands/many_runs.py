@@ -120,9 +120,12 @@ def _make(
     decision: RoleDecision,
     scheme: str,
     settings: Settings,
-    where: str,
+    place: Place,
 ) -> ServedRun:
-    """Return a run with a daemon, whose messages go to the host. Raises `SidecarError` if it cannot be served."""
+    """Return a run with a daemon, whose messages go to the host. Raises `SidecarError` if it cannot be served.
+
+    `RunFinder` calls this in a thread, because it may touch storage.
+    """
     settings = settings_to_serve(settings, decision)
     run = ServedRun(
         settings,
@@ -134,9 +137,13 @@ def _make(
         registry=None,
         notify=lambda *_: None,
         scheme=scheme,
-        among=AmongRuns(turn=_RunTurn(host.shares, where), processes=host.processes, page=runs_path(settings.run)),
+        among=AmongRuns(
+            turn=_RunTurn(host.shares, place.where), processes=host.processes, page=runs_path(settings.run)
+        ),
     )
     run.begin(lambda message: host.inbox.put((run, message)))
+    if (why := why_ignored(place)) is not None:
+        run.log.warning("run_settings_ignored", file=f"{place.where}/sidecar.toml", reason=why)
     return run
 
 
@@ -341,7 +348,8 @@ class RunHost:
             self._adopt_task(served)
             try:
                 hosted.turn_at = served.daemon.tick()
-                hosted.failures *= served.published.unready is not None
+                if served.published.unready is None:
+                    hosted.failures = 0
                 ended = served.daemon.exit
             except Exception as error:  # noqa: BLE001 - the other runs go on
                 ended = known_error(error)
@@ -425,8 +433,6 @@ class RunHost:
         run.log.info("run_begun", checkpoint_dir=hosted.place.where, state_dir=place_of(settings.state_dir))
         for message in ineffective(settings):
             run.log.warning("setting_ineffective", message=message)
-        if (why := why_ignored(hosted.place)) is not None:
-            run.log.warning("run_settings_ignored", file=f"{hosted.place.where}/sidecar.toml", reason=why)
 
     def _end(self, hosted: HostedRun, outcome: SidecarError | int) -> None:
         """End the daemon of a run; the rest follows once its workers have ended."""
@@ -443,10 +449,12 @@ class RunHost:
         """Close the storage thread and the sinks of a run in a thread of its own, since that may take seconds."""
 
         def close() -> None:
-            run.close_storage()
-            run.close_sinks()
-            if hosted is not None:
-                self.inbox.put((None, Closed(hosted.place)))
+            try:
+                run.close_storage()
+                run.close_sinks()
+            finally:
+                if hosted is not None:
+                    self.inbox.put((None, Closed(hosted.place)))
 
         threading.Thread(target=close, name="run-close", daemon=True).start()
 

@@ -3,6 +3,7 @@
 `many_runs` owns the runs, and is told what is found.
 """
 
+import contextlib
 import queue
 import threading
 from collections.abc import Callable
@@ -11,7 +12,7 @@ from functools import partial
 from typing import Final
 
 from sidecar.commands.served_run import ServedRun
-from sidecar.errors import SidecarError
+from sidecar.errors import SidecarError, StorageError
 from sidecar.publishing.plain_structlog import structlog
 from sidecar.settings import Settings
 from sidecar.settings.runs import Place, SharedSettings
@@ -60,7 +61,7 @@ class RunFinder:
     """
 
     shared: SharedSettings
-    make: Callable[[Settings, str], ServedRun]
+    make: Callable[[Settings, Place], ServedRun]
     post: Callable[[Found | Prepared | Delayed], None]
     clock: Clock
     _asked: "queue.SimpleQueue[Place]" = field(default_factory=queue.SimpleQueue)
@@ -83,14 +84,8 @@ class RunFinder:
         while True:
             self.look()
             pause = _AGAIN_SECONDS if self._waiting else max(0.0, self._look_at - self.clock.now())
-            try:
-                place = self._asked.get(timeout=pause)
-                self._waiting[place.where] = place
-                while not self._asked.empty():
-                    place = self._asked.get_nowait()
-                    self._waiting[place.where] = place
-            except queue.Empty:
-                continue
+            with contextlib.suppress(queue.Empty):
+                self._asked.put(self._asked.get(timeout=pause))
 
     def look(self) -> None:
         """Report the places if that is due, and prepare what waits."""
@@ -100,6 +95,9 @@ class RunFinder:
                 self.post(Found(tuple(self._calls("runs", self.shared.places))))
             except OSError as error:  # it hangs, or cannot be read: what was found stays
                 _log.warning("runs_not_listed", reason=str(error))
+        while not self._asked.empty():
+            place = self._asked.get_nowait()
+            self._waiting[place.where] = place
         for place in list(self._waiting.values()):
             try:
                 prepared: ServedRun | SidecarError = self._calls(place.where, partial(self._make, place))
@@ -112,7 +110,7 @@ class RunFinder:
             self.post(Prepared(place, prepared))
 
     def _make(self, place: Place) -> ServedRun:
-        return self.make(self.shared.settings_of(place), place.where)
+        return self.make(self.shared.settings_of(place), place)
 
 
 def known_error(error: Exception) -> SidecarError:
@@ -121,5 +119,7 @@ def known_error(error: Exception) -> SidecarError:
         return error
     if (shortage := machine_shortage(error)) is not None:
         return shortage
+    if isinstance(error, OSError):
+        return StorageError(f"{error.filename or 'storage'}: {error.strerror or error}")
     _log.error("run_broke", exc_info=error)
     return SidecarError(f"this is a bug, please report it with the log: {type(error).__name__}: {error}")
