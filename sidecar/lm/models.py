@@ -34,7 +34,8 @@ def model(path: str | os.PathLike[str], **options: Any) -> Callable[[], Any]:
         from transformers import AutoConfig, AutoModelForCausalLM
 
         with offline():
-            return AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(folder), **options)
+            config = AutoConfig.from_pretrained(folder, trust_remote_code=False)  # code in a checkpoint's folder
+            return AutoModelForCausalLM.from_config(config, **{"trust_remote_code": False} | options)
 
     return build_model
 
@@ -56,7 +57,7 @@ def tokenizer_for(given: Any, model: Any, argument: str) -> Any:
 
     try:
         with offline():
-            return AutoTokenizer.from_pretrained(path)
+            return AutoTokenizer.from_pretrained(path, trust_remote_code=False)
     except Exception as error:
         raise EvaluationError(
             "task_error", f"there is no tokenizer in {path}: write {argument} with the folder of one ({error!s:.200})"

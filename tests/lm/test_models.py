@@ -1,12 +1,15 @@
 """Models of a folder, and arguments that are wrong; without transformers and the harness."""
 
+import json
 import subprocess
 import sys
 
 import pytest
 
 from sidecar.errors import TaskError
+from sidecar.evaluation.failures import EvaluationError
 from sidecar.lm import harness, model
+from sidecar.lm.models import tokenizer_for
 
 
 @pytest.mark.parametrize(
@@ -39,3 +42,19 @@ def test_importing_it_is_light():
     code = "import sidecar.lm, sys; print(sorted(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
     assert not {"torch", "transformers", "datasets", "lm_eval", "numpy"} & set(eval(done.stdout))
+
+
+@pytest.mark.torch
+@pytest.mark.nightly
+@pytest.mark.filterwarnings("ignore")
+def test_code_in_the_folder_of_a_model_is_not_run(tmp_path):
+    """A checkpoint is data, also its configuration and its tokenizer."""
+    (tmp_path / "own.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\nclass Own: pass\n")
+    classes = {"AutoConfig": "own.Own", "AutoModelForCausalLM": "own.Own", "AutoTokenizer": ["own.Own", None]}
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "own", "auto_map": classes}))
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"auto_map": classes, "tokenizer_class": "Own"}))
+    with pytest.raises(ValueError, match="trust_remote_code"):
+        model(tmp_path)()
+    with pytest.raises(EvaluationError, match="no tokenizer"):
+        tokenizer_for(tmp_path, None, "tokenizer=…")
+    assert not (tmp_path / "ran").exists()
