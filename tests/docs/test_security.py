@@ -8,7 +8,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "SECURITY.md").read_text()
-_, *_PARTS = re.split("## Trust|## What holds, and its tests", PAGE)
+_, *_PARTS = re.split("## Trust|## Promises, and their tests", PAGE)
 TRUST, HOLDS = (
     [[cell.strip() for cell in line.strip("|").split(" | ")] for line in part.splitlines() if line.startswith("| ")][1:]
     for part in _PARTS

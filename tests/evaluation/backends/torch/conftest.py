@@ -56,10 +56,7 @@ def evaluated(tmp_path) -> Callable[..., Done | Exception]:
     return evaluate
 
 
-@pytest.fixture
-def checkpoint(tmp_path):
-    models.saved(models.net, tmp_path / "step-1.pt")
-    return tmp_path / "step-1.pt"
+checkpoint = models.checkpoint_of(models.net)
 
 
 @pytest.fixture

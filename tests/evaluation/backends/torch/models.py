@@ -1,5 +1,6 @@
 """Small models of PyTorch, their checkpoints and their tasks."""
 
+import pytest
 from tests_torch import result_of_ranks, torch_evaluator
 
 from sidecar import Task
@@ -48,6 +49,17 @@ def saved(build, path, seed=4):
     model = build()
     torch.save(model.state_dict(), path)
     return model.eval()
+
+
+def checkpoint_of(build):
+    """Return a fixture: the path of random weights of such a model."""
+
+    @pytest.fixture
+    def checkpoint(tmp_path):
+        saved(build, tmp_path / "step-1.pt")
+        return tmp_path / "step-1.pt"
+
+    return checkpoint
 
 
 def evaluate(given, checkpoint, ranks=(1, 2, 3, 4), **options):

@@ -9,6 +9,7 @@ from typing import Any
 
 import attr
 import pytest
+from evaluation.backends.torch import models
 from tests_torch import result_of_ranks, torch_evaluator
 
 from sidecar import Task
@@ -223,12 +224,7 @@ def task(made, examples=None, **options):
     )
 
 
-@pytest.fixture
-def checkpoint(tmp_path):
-    import torch
-
-    torch.save(net().state_dict(), tmp_path / "step-1.pt")
-    return tmp_path / "step-1.pt"
+checkpoint = models.checkpoint_of(net)
 
 
 @pytest.mark.parametrize("made", KINDS, ids=lambda made: made.__name__)

@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 import pytest
+from evaluation.backends.torch import models
 from evaluation.backends.torch.data_sets import (
     BATCH,
     DatasetOf,
@@ -35,13 +36,7 @@ pytestmark = pytest.mark.torch
 REMAINDERS = [1, 7, 8, 9, 31, 32, 33, 40, 47]  # examples: of 1 to 6 batches, so each rank is sometimes without one
 
 
-@pytest.fixture
-def checkpoint(tmp_path):
-    import torch
-
-    torch.manual_seed(4)
-    torch.save(net().state_dict(), tmp_path / "step-1.pt")
-    return tmp_path / "step-1.pt"
+checkpoint = models.checkpoint_of(net)
 
 
 @pytest.mark.parametrize("examples", REMAINDERS)

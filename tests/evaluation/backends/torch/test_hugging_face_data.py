@@ -1,6 +1,7 @@
 """Datasets of Hugging Face as they are: map-style, streamed, and tokenised with a collator that pads."""
 
 import pytest
+from evaluation.backends.torch import models
 from tests_torch import result_of_ranks
 
 from sidecar import Task
@@ -67,13 +68,7 @@ def padded(examples):
     }
 
 
-@pytest.fixture
-def checkpoint(tmp_path):
-    import torch
-
-    torch.manual_seed(4)
-    torch.save(net().state_dict(), tmp_path / "step-1.pt")
-    return tmp_path / "step-1.pt"
+checkpoint = models.checkpoint_of(net)
 
 
 @pytest.fixture

@@ -1,6 +1,7 @@
 """Evaluate batches whose parts are lists of examples of different sizes."""
 
 import pytest
+from evaluation.backends.torch import models
 from evaluation.backends.torch.data_sets import (
     assert_right,
     net,
@@ -12,13 +13,7 @@ from evaluation.backends.torch.data_sets import (
 pytestmark = pytest.mark.torch
 
 
-@pytest.fixture
-def checkpoint(tmp_path):
-    import torch
-
-    torch.manual_seed(4)
-    torch.save(net().state_dict(), tmp_path / "step-1.pt")
-    return tmp_path / "step-1.pt"
+checkpoint = models.checkpoint_of(net)
 
 
 def test_ragged_lists_as_in_detection(checkpoint):

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from evaluation.backends.torch import models
 from evaluation.backends.torch.data_sets import (
     assert_right,
     evaluate,
@@ -15,13 +16,7 @@ from evaluation.backends.torch.data_sets import (
 pytestmark = pytest.mark.torch
 
 
-@pytest.fixture
-def checkpoint(tmp_path):
-    import torch
-
-    torch.manual_seed(4)
-    torch.save(net().state_dict(), tmp_path / "step-1.pt")
-    return tmp_path / "step-1.pt"
+checkpoint = models.checkpoint_of(net)
 
 
 def test_a_batch_sampler_that_is_a_list(checkpoint):

@@ -1,6 +1,7 @@
 """Move, compare and pass nested structures of tensors."""
 
 import pytest
+from evaluation.backends.torch import models
 from evaluation.backends.torch.data_sets import (
     assert_right,
     loader,
@@ -13,13 +14,7 @@ from evaluation.backends.torch.data_sets import (
 pytestmark = pytest.mark.torch
 
 
-@pytest.fixture
-def checkpoint(tmp_path):
-    import torch
-
-    torch.manual_seed(4)
-    torch.save(net().state_dict(), tmp_path / "step-1.pt")
-    return tmp_path / "step-1.pt"
+checkpoint = models.checkpoint_of(net)
 
 
 @pytest.mark.parametrize("form", ["named tuple", "data class", "dict", "nested"])
