@@ -12,9 +12,8 @@ TASK = "from sidecar import Task\nimport neighbour\ndef task():\n    return Task
 
 
 @pytest.fixture
-def folder(tmp_path, monkeypatch):
+def folder(tmp_path):
     """A folder with my_eval.py and neighbour.py; what is imported from it is forgotten afterwards."""
-    monkeypatch.setattr(sys, "path", list(sys.path))
     before = set(sys.modules)
     (tmp_path / "my_eval.py").write_text(TASK)
     (tmp_path / "neighbour.py").write_text("number = 1\n")

@@ -2,7 +2,6 @@
 
 import json
 import os
-import sys
 
 import pytest
 
@@ -16,7 +15,6 @@ TABLE = {"model": "auto", "tasks": ["arc_easy"], "batch_size": 2, "perplexity": 
 
 def test_the_task_is_made_from_the_variable(monkeypatch, tmp_path):
     """As `load` of the worker finds it; a name of another table is not there."""
-    monkeypatch.setattr(sys, "path", [*sys.path])  # `load` adds to it
     monkeypatch.setenv(VARIABLE, json.dumps({"table": TABLE, "folders": [str(tmp_path)]}))
     loaded = load(f"sidecar.lm.table:{attribute_of(TABLE)}", str(tmp_path))
     assert list(loaded.task.eval_sets) == ["arc_easy", "web"]
