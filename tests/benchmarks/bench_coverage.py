@@ -1,10 +1,14 @@
 """How often the 95 % intervals of the package contain the true number."""
 
+from statistics import NormalDist
+
 import numpy as np
 from table import Figure, Table
 
+from sidecar.evaluation.data.shard import Shard
 from sidecar.evaluation.intervals import clustered, normal, wilson
 from sidecar.evaluation.states.group_sums import MOST_GROUPS
+from sidecar.metrics import AUC, EvalBatch, EvalSetInfo
 
 HOW = """Simulated data sets with a known truth: the share of the 95 % intervals that contain it. *before* is the
 interval that was there earlier: mean ± z·s/√n, or Wilson's, as if rows were independent, and none for weights. Rows of
@@ -58,6 +62,9 @@ def _cases():
             lambda random, n=examples: _mean(random.lognormal(size=n), np.exp(0.5)),
         )
         yield "weighted mean (exponential weights)", examples, 0, 0, lambda random, n=examples: _weighted(random, n)
+        for area in (0.7, 0.9):
+            given = examples, area
+            yield f"AUC {area}", examples, 0, 0, lambda random, given=given: _area(random, *given)
     for groups, size, correlation in (
         (50, 20, 0.0),
         (50, 20, 0.2),
@@ -112,6 +119,17 @@ def _of_groups(values, weights, numbers, *, is_share=False):
 def _weighted(random, examples):
     values, weights = random.normal(size=examples), random.exponential(size=examples)
     return np.nan, _contains(_of_groups(values, weights, np.arange(examples)), 0)
+
+
+def _area(random, examples, area):
+    """Scores of a normal distribution, of which that of positives is moved so far that the area is the given one."""
+    y = np.arange(examples) % 2
+    scores = random.normal(size=examples) + y * np.sqrt(2) * NormalDist().inv_cdf(area)
+    metric = AUC()
+    states = metric.states(EvalSetInfo(examples, Shard(0, 1)))
+    metric.add(states, EvalBatch(y, scores, None, 0))
+    found = metric.compute(states).values["roc_auc"]
+    return np.nan, _contains((found.lower, found.upper), area)
 
 
 def _rows(random, groups, size, correlation, *, is_share):

@@ -13,6 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sidecar.errors import TaskError
+from sidecar.evaluation.intervals import Interval, student_t
+from sidecar.evaluation.metrics.clusters import cluster_states, groups_of
 from sidecar.evaluation.metrics.differences import is_exact_as_float
 from sidecar.evaluation.metrics.metric import EvalBatch, EvalSetInfo, MetricResult, value
 from sidecar.evaluation.metrics.pairs import Pairs, classes, has_nan, zeros_and_ones
@@ -80,7 +82,7 @@ class AUC:
 
     The metric needs one score per example, and data whose number of examples is known. Each example takes 16 bytes on
     every rank. The results are NaN if there is nothing to rank: the ROC needs both classes, the average precision needs
-    a positive. A NaN score that counts makes both NaN. There is no interval.
+    a positive. A NaN score that counts makes both NaN. The area under the ROC curve has DeLong's interval.
 
     Args:
         positive: None: labels are 0 or 1 (n,) with one score each; logits and probabilities give the same result. A
@@ -107,7 +109,8 @@ class AUC:
                 f"{16 * info.examples / 1e6:.0f} MB on every rank: use BinnedAUC, or allow it with max_examples=…"
             )
         # A weight below 0 belongs to a negative example. An example of weight 0 does not count.
-        return {"scores": PerExampleValues(info.examples), "weights": PerExampleValues(info.examples)}
+        states: SetStates = {name: PerExampleValues(info.examples) for name in ("scores", "weights")}
+        return states | cluster_states(info)
 
     def add(self, states: SetStates, batch: EvalBatch) -> None:
         """Add one batch. Raises `TaskError` if labels or shapes do not match."""
@@ -139,21 +142,67 @@ class AUC:
         scores, weights = states["scores"], states["weights"]
         assert isinstance(scores, PerExampleValues), "scores have places"
         assert isinstance(weights, PerExampleValues), "weights have places"
-        roc, precision = _areas(scores.values(), weights.values())
-        return MetricResult({f"roc_{self.name}": value(roc, "max"), f"pr_{self.name}": value(precision, "max")})
+        roc, interval, precision = _areas(scores.values(), weights.values(), groups_of(states))
+        return MetricResult(
+            {f"roc_{self.name}": value(roc, "max", interval), f"pr_{self.name}": value(precision, "max")}
+        )
 
 
-def _areas(scores: np.typing.NDArray[np.float64], weights: np.typing.NDArray[np.float64]) -> tuple[float, float]:
-    """Return the area under the ROC curve and the average precision. Weights of negative examples are below 0."""
-    scores, weights = scores[weights != 0], weights[weights != 0]
-    if not scores.size or np.isnan(scores).any():
-        return math.nan, math.nan
-    order = np.argsort(scores, kind="stable")[::-1]
-    scores, weights = scores[order], weights[order]
+def _areas(scores: Floats, weights: Floats, groups: NDArray[np.int64] | None) -> tuple[float, Interval, float]:
+    """Return the area under the ROC curve with its interval, and the average precision.
+
+    Weights of negative examples are below 0. `groups`: the number of the group of each example; None: no groups.
+    """
+    kept = np.flatnonzero(weights)
+    if not kept.size or np.isnan(scores[kept]).any():
+        return math.nan, (None, None), math.nan
+    kept = kept[np.argsort(scores[kept], kind="stable")[::-1]]
+    scores, weights = scores[kept], weights[kept]
     starts = np.flatnonzero(np.concatenate([[True], scores[1:] != scores[:-1]]))
     positives = np.add.reduceat(np.maximum(weights, 0), starts)
     negatives = np.add.reduceat(np.maximum(-weights, 0), starts)
-    return roc_auc(positives, negatives), average_precision(positives, negatives)
+    area = roc_auc(positives, negatives)
+    interval: Interval = (None, None)
+    if 0 < area < 1:
+        tiers = np.repeat(np.arange(len(starts)), np.diff([*starts, len(scores)]))
+        influences = _influences(area, positives, negatives, weights, tiers)
+        interval = _delong(area, influences, weights, None if groups is None else groups[kept])
+    return area, interval, average_precision(positives, negatives)
+
+
+def _influences(area: float, positives: Floats, negatives: Floats, weights: Floats, tiers: NDArray[np.intp]) -> Floats:
+    """Return by how much each example (m,) moves the area: DeLong's structural components, centred and divided.
+
+    `tiers`: number of the score of each example, the highest first.
+    """
+    of_positives, of_negatives = math.fsum(positives.tolist()), math.fsum(negatives.tolist())
+    lower = (of_negatives - np.cumsum(negatives) + negatives / 2) / of_negatives  # than a positive of that score
+    higher = (np.cumsum(positives) - positives / 2) / of_positives  # than a negative of that score
+    of_example = np.where(weights > 0, (lower[tiers] - area) / of_positives, (higher[tiers] - area) / of_negatives)
+    return np.asarray(of_example * np.abs(weights), np.float64)
+
+
+def _delong(area: float, influences: Floats, weights: Floats, groups: NDArray[np.int64] | None) -> Interval:
+    """Return the interval of an area inside 0 to 1, on the scale of the logit, which keeps it there.
+
+    The variance is that of E. R. DeLong, D. M. DeLong and D. L. Clarke-Pearson, "Comparing the areas under two or more
+    correlated receiver operating characteristic curves", Biometrics 44 (1988) 837-845; with weights or groups that of
+    the sums of groups: N. A. Obuchowski, "Nonparametric analysis of clustered ROC curve data", Biometrics 53 (1997)
+    567-578. Student's t has one degree of freedom less than the smaller class, or the groups, have members.
+    """
+    if groups is not None:
+        parts = [np.bincount(np.unique(groups, return_inverse=True)[1], influences).astype(np.float64)]
+    elif (np.abs(weights) == 1).all():
+        parts = [influences[weights > 0], influences[weights < 0]]
+    else:
+        parts = [influences]
+    count = min(map(len, parts))
+    if count < 2:  # noqa: PLR2004 - the variance of one value is unknown
+        return None, None
+    variance = math.fsum(math.fsum(np.square(part).tolist()) * len(part) / (len(part) - 1) for part in parts)
+    half = student_t(count - 1) * math.sqrt(variance) / (area * (1 - area))
+    lower, upper = (1 / (1 + (1 - area) / area * math.exp(-end)) for end in (-half, half))
+    return (lower, upper) if variance else (None, None)
 
 
 class BinnedAUC:

@@ -44,10 +44,15 @@ def add_clusters(
         sums.add_values(batch.first + examples, values * weights, weights)
 
 
+def groups_of(states: SetStates) -> NDArray[np.int64] | None:
+    """Return the number of the group of each example of the set; None if it has no groups."""
+    sums = states.get(_SUMS)
+    return sums.groups if isinstance(sums, GroupSums) else None
+
+
 def are_independent(states: SetStates, *, one_per_example: bool) -> bool:
     """Return whether the values of a batch are independent: one for each example, without groups."""
-    sums = states.get(_SUMS)
-    return one_per_example and not (isinstance(sums, GroupSums) and sums.groups is not None)
+    return one_per_example and groups_of(states) is None
 
 
 def add_ungrouped(states: SetStates, count: int) -> None:

@@ -8,6 +8,7 @@ from evaluation.metrics.areas import areas
 
 from sidecar.errors import TaskError
 from sidecar.evaluation.data.shard import Shard
+from sidecar.evaluation.intervals import student_t
 from sidecar.metrics import AUC, BinnedAUC, EvalBatch, EvalSetInfo
 
 
@@ -24,11 +25,48 @@ def test_exact_auc_needs_the_number_of_examples():
 
 
 def test_goals_and_intervals(odd, measure):
-    """More is better, and how sure it is nobody says."""
+    """More is better; the exact area under the ROC curve has an interval."""
     y, p, _ = odd
     found = {**measure(AUC(name="odd"), y, p).values, **measure(BinnedAUC(), y, p, known=False).values}
     assert list(found) == ["roc_odd", "pr_odd", "roc_binned_auc", "pr_binned_auc"]
-    assert {(each.goal, each.lower) for each in found.values()} == {("max", None)}
+    assert {each.goal for each in found.values()} == {"max"}
+    assert [name for name, each in found.items() if each.lower is not None] == ["roc_odd"]
+
+
+def delong(y, scores):
+    """The standard error as the article defines it, pair by pair."""
+    wins = (scores[y == 1][:, None] > scores[y == 0]) + 0.5 * (scores[y == 1][:, None] == scores[y == 0])
+    of_positives, of_negatives = wins.mean(axis=1), wins.mean(axis=0)
+    return math.sqrt(of_positives.var(ddof=1) / len(of_positives) + of_negatives.var(ddof=1) / len(of_negatives))
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3, 5])
+def test_the_interval_is_delongs(odd, measure, ranks):
+    """On the scale of the logit; scores have ties."""
+    y, p, _ = odd
+    p = np.round(p, 1)
+    found = measure(AUC(), y, p, ranks=ranks).values["roc_auc"]
+    t = student_t(min((y == 1).sum(), (y == 0).sum()) - 1)
+    half = t * delong(y, p) / (found.value * (1 - found.value))
+    wanted = [math.log(found.value / (1 - found.value)) + end for end in (-half, half)]
+    assert [math.log(end / (1 - end)) for end in (found.lower, found.upper)] == pytest.approx(wanted, rel=1e-10)
+    assert found == measure(AUC(), y, p).values["roc_auc"]
+
+
+def test_examples_that_are_repeated_say_nothing_new(odd, measure):
+    """As groups they have the interval of one copy; without groups a shorter one."""
+    y, p, _ = odd
+    once = measure(AUC(), y, p, groups=np.arange(len(y))).values["roc_auc"]
+    copies = np.repeat(y, 3), np.repeat(p, 3)
+    thrice = measure(AUC(), *copies, groups=np.arange(3 * len(y)) // 3).values["roc_auc"]
+    assert (thrice.lower, thrice.upper) == pytest.approx((once.lower, once.upper), rel=1e-10)
+    assert measure(AUC(), *copies).values["roc_auc"].lower > once.lower
+
+
+@pytest.mark.parametrize(("y", "p"), [([0, 1], [0.1, 0.2]), ([0, 0, 1], [0.1, 0.3, 0.2]), ([1, 1], [0.1, 0.2])])
+def test_no_interval_is_known_of_so_few(measure, y, p):
+    """Nor of a perfect ranking."""
+    assert measure(AUC(), y, p).values["roc_auc"].lower is None
 
 
 @pytest.mark.parametrize("kind", [AUC, BinnedAUC])
