@@ -1,5 +1,6 @@
 """Let the tests import lm-eval, which lies in an environment of its own, and let nothing be fetched."""
 
+import os
 import sys
 import types
 from pathlib import Path
@@ -38,6 +39,15 @@ def made(lm_eval, tmp_path_factory):  # noqa: ARG001 - it can be imported then
     names = tiny.write_tasks(folder / "tasks")
     tiny.write_tasks(folder / "few", documents=3)
     return types.SimpleNamespace(folder=folder, trained=trained.eval(), names=names, checkpoint=folder / "step-1.pt")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _environment():
+    """Remove the variables that transformers and lm-eval set when they are imported, and when a model generates."""
+    before = {*os.environ}
+    yield
+    for name in os.environ.keys() - before:
+        del os.environ[name]
 
 
 @pytest.fixture(autouse=True)
