@@ -25,7 +25,7 @@ from sidecar.commands.serve import announce_role, listen, warn_of_public_ports
 from sidecar.commands.served_run import ServedRun, settings_to_serve
 from sidecar.daemon.events import Message, Terminate
 from sidecar.errors import RunReplacedError, SettingsError, SidecarError
-from sidecar.policy.fair_shares import FairShares
+from sidecar.policy.fair_shares import FairShares, RunTurn
 from sidecar.policy.node_identity import advertised_host, node_name
 from sidecar.policy.roles import RoleDecision, decide_role
 from sidecar.publishing.http import AccessFile, Server
@@ -89,30 +89,6 @@ class Closed:
 _OfRuns = Found | Prepared | Delayed | Closed
 
 
-@dataclass(slots=True)
-class _RunTurn:
-    """Give one run its turn of `FairShares`."""
-
-    shares: FairShares
-    run: str
-
-    def note(self, now: float, *, wants: bool, done: int, evaluated: bool) -> None:
-        """Note whether the run has use for workers now, what it has done so far, and whether a plan is open."""
-        self.shares.note(self.run, now, wants=wants, done=done, evaluated=evaluated)
-
-    def has_begun(self) -> bool:
-        """Return whether the run may have workers."""
-        return self.shares.has_turn(self.run)
-
-    def must_end(self, now: float) -> bool:
-        """Return whether another run waits for its turn, and this one is over."""
-        return self.shares.must_end(self.run, now)
-
-    def end(self, now: float) -> None:
-        """Note that the workers of the run have ended."""
-        self.shares.end_turn(self.run, now)
-
-
 def _make(
     host: "RunHost",
     environ: Mapping[str, str],
@@ -137,9 +113,7 @@ def _make(
         registry=None,
         notify=lambda *_: None,
         scheme=scheme,
-        among=AmongRuns(
-            turn=_RunTurn(host.shares, place.where), processes=host.processes, page=runs_path(settings.run)
-        ),
+        among=AmongRuns(turn=RunTurn(host.shares, place.where), processes=host.processes, page=runs_path(settings.run)),
     )
     run.begin(lambda message: host.inbox.put((run, message)))
     if (why := why_ignored(place)) is not None:

@@ -33,6 +33,7 @@ from sidecar.system.clock import Clock
 from sidecar.system.event_log import EventLog
 
 _READ_BEATS: Final = 2  # after which other nodes have read a heartbeat
+_SILENT_LEASES: Final = 3  # after which storage that does not answer costs a run its turn
 
 
 class StorageRequests(Protocol):
@@ -180,16 +181,25 @@ class Daemon:
 
     def _wants_workers(self, supervisor: WorkerSupervisor, now: float) -> bool:
         """Return whether this node has use for worker processes: for its part in a plan, or for the next one."""
+        if supervisor.task is not None and self._is_silent(now):
+            return False
         if self.runner.execution is not None:
             return True
         needs = supervisor.task is None or self.requests.needs_workers
         return needs and not self.shutdown.begun and now >= supervisor.fill_at
 
+    def _is_silent(self, now: float) -> bool:
+        """Return whether storage has not answered for so long that other nodes have surely counted this one out."""
+        return self.schedule.is_absent(now - (_SILENT_LEASES - 1) * self.timing.lease_seconds)
+
     def _unlisted_since(self, now: float) -> float | None:
         """Return since when the workers must not be offered, so that no plan can list them any more; None: one may.
 
-        Other nodes have read the newest heartbeat two beats after it was written.
+        Other nodes have read the newest heartbeat two beats after it was written. If storage does not answer, a plan
+        that lists the workers is lost, and they must not keep other runs waiting.
         """
+        if self._is_silent(now):
+            return now
         nodes, own = self.state.nodes, self.state.nodes.liveness.heartbeat(self.state.identity.node)
         proposing = isinstance(self.storage_health.asked, CreatePlan)
         if self.runner.execution is not None or proposing or (own is not None and own.slots):

@@ -131,3 +131,27 @@ class FairShares:
             claim.turn_since = claim.charged_at = now
             claim.done_before = claim.done
             self.wake(name)
+
+
+@dataclass(slots=True)
+class RunTurn:
+    """Give one run its turn of `FairShares`."""
+
+    shares: FairShares
+    run: str
+
+    def note(self, now: float, *, wants: bool, done: int, evaluated: bool) -> None:
+        """Note whether the run has use for workers now, what it has done so far, and whether a plan is open."""
+        self.shares.note(self.run, now, wants=wants, done=done, evaluated=evaluated)
+
+    def has_begun(self) -> bool:
+        """Return whether the run may have workers."""
+        return self.shares.has_turn(self.run)
+
+    def must_end(self, now: float) -> bool:
+        """Return whether another run waits for its turn, and this one is over."""
+        return self.shares.must_end(self.run, now)
+
+    def end(self, now: float) -> None:
+        """Note that the workers of the run have ended."""
+        self.shares.end_turn(self.run, now)

@@ -1,10 +1,11 @@
 """Have worker processes in the turn of a run only."""
 
 import pytest
-from fakes import FakeClock, Node
+from fakes import FakeClock, Node, outcomes, pass_time, save
 
 from sidecar.daemon.worker_turn import WorkerTurn
 from sidecar.daemon.workers.process import Exited
+from sidecar.policy.fair_shares import FairShares, RunTurn
 from sidecar.protocol.messages import Ready
 
 
@@ -86,3 +87,48 @@ def test_workers_are_offered_again_if_no_other_run_waits_any_more(supervisor, tu
     turn.turn.over = False
     turn.take(11.0, wants=True, done=0, evaluated=False, unlisted_since=None)
     assert supervisor.workers.slots()[0].standby == worker.worker
+
+
+@pytest.fixture
+def among(tmp_path):
+    """A node that serves the run `a`, beside a run `b`, and the shares of both."""
+    shares = FairShares(at_once=1, turn_seconds=1.0)
+    for run in "ab":
+        shares.join(run, 1.0)
+    node = Node(tmp_path, FakeClock())
+    node.daemon.turn = WorkerTurn(turn=RunTurn(shares, "a"), workers=node.daemon.supervisor.workers)
+    save(node.checkpoint_dir, 5)
+    return node, shares
+
+
+def test_a_run_gives_its_turn_back_between_two_evaluations(among):
+    """Its first checkpoint is evaluated to the end, and the second one in its next turn."""
+    node, shares = among
+    node.silent.add("Evaluate")
+    node.settle()
+    save(node.checkpoint_dir, 6)
+    pass_time(10, node)
+    shares.note("b", node.clock.now(), wants=True, done=0)
+    pass_time(10, node)
+    assert not shares.has_turn("b"), "no evaluation is broken off"
+    node.silent.clear()
+    pass_time(3, node)
+    assert shares.has_turn("b")
+    assert outcomes(node.history) == [("succeeded", "ckpt-5")]
+    shares.note("b", node.clock.now() + 60, wants=False, done=1)
+    shares.end_turn("b", node.clock.now())
+    pass_time(10, node)
+    assert outcomes(node.history) == [("succeeded", "ckpt-5"), ("succeeded", "ckpt-6")]
+
+
+def test_a_run_whose_storage_hangs_keeps_no_other_run_waiting(among):
+    """Not even in an evaluation: other nodes have counted this one out."""
+    node, shares = among
+    node.silent.add("Evaluate")
+    node.settle()
+    pass_time(5, node)
+    shares.note("b", node.clock.now(), wants=True, done=0)
+    node.hangs = True
+    pass_time(40, node)
+    assert shares.has_turn("b")
+    assert not any(node.daemon.supervisor.workers.all())
