@@ -54,9 +54,9 @@ def set_priority(pid: int, priority: Priority) -> bool:
                 os.sched_setscheduler(int(thread.name), policy, os.sched_param(0))
                 if number is not None:
                     set_io(number, _IOPRIO_WHO_PROCESS, int(thread.name), disk)
-        _set_session(pid, session)
-    except PermissionError:
+    except OSError:  # it is forbidden, or a sandbox does not know the policy
         return False
+    _set_session(pid, session)
     return True
 
 
@@ -72,7 +72,7 @@ def _set_session(pid: int, niceness: int) -> None:
             Path(f"/proc/{pid}/autogroup").write_text(str(niceness))
         except BlockingIOError:
             time.sleep(_AUTOGROUP_AGAIN_SECONDS)
-        except FileNotFoundError:  # a kernel without autogroups, or the process has ended
+        except OSError:  # a kernel without autogroups, a container, or the process has ended
             return
         else:
             return

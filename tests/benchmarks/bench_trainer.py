@@ -12,9 +12,9 @@ HOW = """A training loop over the convolutional net (batches of 64, data in memo
 some seconds: without a daemon, with one, without again. Each block with a daemon begins with a save, whose
 evaluation keeps a worker busy for most of the block. Step times are medians over blocks and contain no saves.
 *Pinned*: trainer and daemon have one core and one thread each. *Unpinned*: default threads on both sides, all cores
-for both; the worker nices itself (10). *Inline*: no daemon, and `model.evaluate` on the same data after each block,
-counted into its steps: what a trainer pays that evaluates so often by itself. *PyTorch*: the same net and data, with
-`torch.save`."""
+for both; the worker has the default priority. *Inline*: no daemon, and `model.evaluate` on the same data after each
+block, counted into its steps: what a trainer pays that evaluates so often by itself. *PyTorch*: the same net and data,
+with `torch.save`."""
 COLUMNS = ("", "ms a step without", "with", "slowdown", "CPU ms without", "with", "evaluations", "time evaluating")
 
 
