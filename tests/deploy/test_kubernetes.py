@@ -739,6 +739,14 @@ def test_a_daemon_in_the_job_is_a_native_sidecar(name):
     assert container["startupProbe"]["httpGet"] == {"path": "/healthz", "port": "sidecar"}
 
 
+def test_the_job_may_wait_in_a_queue():
+    """The lines of its comment make a valid job with the label by which Kueue knows its queue."""
+    text = (KUBERNETES / "job.yaml").read_text().replace("  # labels:", "  labels:").replace("  #   kueue", "    kueue")
+    job = yaml.safe_load(text)
+    validate(job)
+    assert job["metadata"]["labels"] == {"kueue.x-k8s.io/queue-name": "evaluation"}
+
+
 def test_the_job_ends_and_repeats_no_mistake():
     """It ends when nothing waits. Codes after which a supervisor should start the daemon again are tried again."""
     job = yaml.safe_load((KUBERNETES / "job.yaml").read_text())
