@@ -168,7 +168,7 @@ def daemon_from_settings(
             warn=lambda text: log.warning("worker_logs_moved", reason=text),
             granted=among is None,
             own=own,
-            yields=True,
+            daemon=True,
         )
         if evaluates
         else None

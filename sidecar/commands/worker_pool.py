@@ -1,7 +1,9 @@
 """Build the pool of worker processes, and the description of their task, from the settings."""
 
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
 from pathlib import Path
+from typing import Final
 
 from sidecar.commands.framework import backend_options
 from sidecar.commands.from_settings import record_of
@@ -20,6 +22,8 @@ from sidecar.policy.node_identity import advertised_host
 from sidecar.settings import Settings
 from sidecar.settings.spelling import ways
 
+_PLACE_SECONDS: Final = 60.0  # a person waits for a command
+
 
 def make_workers(
     settings: Settings,
@@ -31,7 +35,7 @@ def make_workers(
     most: int | None = None,
     granted: bool = True,
     own: Callable[[], Collection[int]] = tuple,
-    yields: bool = False,
+    daemon: bool = False,
 ) -> WorkerPool:
     """Build the pool of this node's worker processes, and start none.
 
@@ -44,15 +48,17 @@ def make_workers(
         most: Use only so many of the node's replicas.
         granted: As in `Engine`.
         own: Returns the processes that may use the GPUs: workers of other runs in this process, which take turns.
-        yields: Whether they compute only with what other programs leave, for `yield_seconds`.
+        daemon: Whether it is for a daemon, whose workers give way to training, and wait for machines without a bound.
     """
     bounds = record_of(PhaseTimeouts, settings)
     if settings.engine == "ray":
         engine: LocalEngine | RayEngine = _ray(settings, environ, most)
+        if not daemon:
+            bounds = replace(bounds, place_seconds=_PLACE_SECONDS)
     else:
         engine = _local(settings, environ, warn, most, own)
         engine.granted = granted
-    yields = yields and settings.engine == "local" and settings.yield_seconds > 0
+    yields = daemon and settings.engine == "local" and settings.yield_seconds > 0
     return WorkerPool(engine=engine, bounds=bounds, name=name, post=post, keep_standby=settings.standby, yields=yields)
 
 

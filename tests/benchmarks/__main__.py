@@ -46,6 +46,7 @@ TOPICS = (
     "watching",
     "buckets",
     "nodes",
+    "ray",
     "soak",
     "early_stop",
     "many_looks",

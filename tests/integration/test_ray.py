@@ -9,6 +9,7 @@ from datetime import datetime
 
 import psutil
 import pytest
+from integration.conftest import TASKS
 from integration.torch_trainer import TORCH
 from numpy_trainer import NUMPY
 from ray_cluster import PROGRAMS, RayCluster
@@ -35,7 +36,7 @@ def ray(needs):
 def start(sidecar, ray):
     """Start a daemon that evaluates on the cluster."""
 
-    def run(folder, *options, task=TASK, trained=NUMPY, **changes):
+    def run(folder, *options, command="run", task=TASK, trained=NUMPY, **changes):
         settings = {
             "SIDECAR_ENGINE": "ray",
             "SIDECAR_RAY_ADDRESS": ray.address,
@@ -46,7 +47,10 @@ def start(sidecar, ray):
             "SIDECAR_WORKER_PYTHON": str(PROGRAMS / "python"),
             "SIDECAR_MIN_WORKERS": str(len(EVAL)),
         }
-        return sidecar.run(folder, *options, task=task, **trained | settings | changes)
+        settings = trained | settings | changes
+        if command == "run":
+            return sidecar.run(folder, *options, task=task, **settings)
+        return sidecar.start(command, folder, "--task", f"{TASKS / task}:task", *options, **settings)
 
     return run
 
@@ -106,11 +110,17 @@ def warm(daemon, folder, trainer, step):
     return row
 
 
-@pytest.mark.parametrize(("trainer", "task", "settings"), [("numpy", TASK, NUMPY), ("torch", "torch_plain.py", TORCH)])
+@pytest.mark.parametrize(
+    ("trainer", "task", "settings"),
+    [
+        ("numpy_trainer", TASK, NUMPY),
+        ("torch_trainer", "torch_plain.py", TORCH),
+    ],
+)
 def test_the_same_bits_as_locally(trainer, task, settings, start, ray, sidecar, request, tmp_path, record_property):
     """Two machines of the cluster give each number that two local processes give; no other machine had a worker."""
     there, here = tmp_path / "there" / "ckpts", tmp_path / "here" / "ckpts"
-    saved = request.getfixturevalue(f"{trainer}_trainer").save(there, 1, 2, 3)
+    saved = request.getfixturevalue(trainer).save(there, 1, 2, 3)
     shutil.copytree(there, here)
     there = start(there, task=task, trained=settings)
     here = sidecar.run(here, "--once", task=task, SIDECAR_REPLICAS="2", SIDECAR_MIN_WORKERS="2", **settings)
@@ -176,6 +186,31 @@ def test_a_machine_that_hangs(watched, ray, numpy_trainer, record_property):
     finally:
         hung.signal(signal.SIGCONT)
     warm(daemon, folder, numpy_trainer, 900)
+
+
+def test_check_restores_on_the_cluster(start, numpy_trainer, tmp_path):
+    """It restores a checkpoint and evaluates a batch there, and leaves no file on the shared storage."""
+    folder = tmp_path / "ckpts"
+    numpy_trainer.save(folder, 1)
+    checked = start(folder, command="check", SIDECAR_RAY_WORKERS="1").wait()
+    assert checked.code == 0, checked.out
+    assert "model-1.npz (step 1) was restored, and the first batch" in " ".join(checked.out.split())
+    assert list((folder / ".sidecar").glob("sidecar-check-*")) == []
+
+
+def test_two_daemons_share_a_cluster(start, sidecar, numpy_trainer, tmp_path):
+    """Each has a machine; together they find the bits of one daemon with two local processes."""
+    there, here = tmp_path / "there" / "ckpts", tmp_path / "here" / "ckpts"
+    saved = numpy_trainer.save(there, 1, 2, 3)
+    shutil.copytree(there, here)
+    daemons = [start(there, SIDECAR_NODE=node, SIDECAR_RAY_WORKERS="1") for node in ("first", "second")]
+    alone = sidecar.run(here, "--once", task=TASK, SIDECAR_REPLICAS="2", SIDECAR_MIN_WORKERS="2", **NUMPY)
+    daemons[0].evaluated(*saved)
+    assert alone.wait().code == 0
+    assert bits(daemons[0]) == bits(alone)
+    assert {row["workers"] for row in daemons[0].successes()} == {2}
+    for daemon in daemons:
+        assert daemon.end(signal.SIGTERM).code == 0
 
 
 def test_idle_machines_are_given_back(start, numpy_trainer, tmp_path, until, alive):

@@ -214,7 +214,7 @@ def _task(
     quick: bool,
 ) -> Generator[Finding, None, str | None]:
     """Evaluate with the task in a worker process, or only import it. Return the digest of its code."""
-    if quick or settings.engine == "ray":  # the folder of a trial is on this machine
+    if quick:
         return (yield from import_task(settings, make_workers, search_path))
 
     def newest() -> DiscoveredCheckpoint | None:

@@ -182,7 +182,12 @@ def _evaluate(
     inbox: Inbox = queue.SimpleQueue()
     workers = make_workers(lambda *report: inbox.put(report))
     with contextlib.ExitStack() as stack:
-        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="sidecar-check-", ignore_cleanup_errors=True))
+        shared = settings.state_dir if settings.engine == "ray" else None  # all machines have it at the same path
+        if shared is not None:
+            shared.mkdir(parents=True, exist_ok=True)
+        folder = stack.enter_context(
+            tempfile.TemporaryDirectory(prefix="sidecar-check-", dir=shared, ignore_cleanup_errors=True)
+        )
         own = stack.enter_context(in_own_folder(path, checkpoint, Path(folder))) if path and checkpoint else ""
         once = OneShot(
             task=make_task_spec(settings),
@@ -218,9 +223,8 @@ def import_task(
     except SidecarError as error:
         yield Finding(what="task", ok=False, text=str(error))
         return None
-    why = "engine = 'ray'" if settings.engine == "ray" else "--quick"
     about = f"{settings.task} evaluates {', '.join(imported.eval_sets)} with {settings.framework} {imported.version}"
-    text = f"{about}. Not tried ({why}): to build its model, to restore a checkpoint and to evaluate a batch"
+    text = f"{about}. Not tried (--quick): to build its model, to restore a checkpoint and to evaluate a batch"
     yield Finding(what="task", ok=True, text=text, tried=False)
     return imported.digest
 

@@ -13,6 +13,10 @@ _MOST_WAITING: Final = 10
 
 _WAITED_SECONDS: Final = 1.0  # that are worth a word
 _MOSTLY: Final = 0.5  # of the time
+_NO_MACHINE: Final = (
+    "has no machine of the cluster after {:.0f} s: none has ray_labels, and has ray_resources free. `ray status` lists "
+    "what is in use; a daemon waits for a machine for as long as it takes"
+)
 _RESTING: Final = frozenset({WorkerPhase.PLACE, WorkerPhase.STANDBY, WorkerPhase.IDLE, WorkerPhase.FAILED})
 
 
@@ -27,6 +31,7 @@ class PhaseTimeouts:
     stall_factor: float  # the limit for a batch is at least this many times the slowest batch
     suspended_timeout_seconds: float  # for a process that is stopped by a signal, in any phase
     yield_seconds: float  # waiting for processors after which a worker does not give way any more
+    place_seconds: float = math.inf  # until a cluster has a machine for it
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +122,8 @@ class PhaseProgress:
 
         The time in which it waited for a processor does not count, up to a multiple of the limit and `yield_seconds`.
         """
+        if self.phase is WorkerPhase.PLACE and now - self.since > timeouts.place_seconds:
+            return FailureKind.JOIN, _NO_MACHINE.format(now - self.since)
         bound = _limit(timeouts, self.phase, batches=self.batches, slowest=self.slowest)
         silent, waited = now - self.heard, self.waits.seconds - self._waited_unheard
         if self.halted is not None:

@@ -1,5 +1,7 @@
 """Give each phase of a worker its time, and slow batches more of it."""
 
+from dataclasses import replace
+
 import pytest
 from daemon.workers.slots import grouped
 
@@ -112,6 +114,17 @@ def evaluating():
     progress.advance(Progress(7, 1, 9), 10.0)
     progress.heard = 10.0
     return progress
+
+
+def test_a_command_waits_for_a_machine_of_a_cluster_with_a_bound():
+    """A daemon waits for as long as it takes."""
+    placed = PhaseProgress(since=0.0, heard=0.0, phase=WorkerPhase.PLACE)
+    assert placed.overrun(TIMEOUTS, 1e9) is None
+    within = replace(TIMEOUTS, place_seconds=60)
+    assert placed.overrun(within, 60.0) is None
+    kind, message = placed.overrun(within, 61.0)
+    assert kind == FailureKind.JOIN
+    assert "ray_labels" in message
 
 
 def test_a_new_phase_begins_without_batches():
