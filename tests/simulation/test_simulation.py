@@ -21,7 +21,7 @@ from simulation.simulation import simulate
 SCHEDULES = range(1, 101)
 # With the first ones: one of them is among the few in which a checkpoint fails for good.
 MORE_SCHEDULES = range(1, 2001)
-IN_A_BUCKET = [f"3:{seed}" for seed in range(1, 51)]
+IN_A_BUCKET = [f"3:{seed}" for seed in range(1, 21)]
 FIRST_GENERATION = ["fb2f12e0918c79a8", "e21f06262a8365e8", "5b0216dfcb93c387", "d5068c121a82f570"]
 TESTS = Path(__file__).parents[1]
 
