@@ -65,5 +65,5 @@ def cluster_interval(states: SetStates, *, is_proportion: bool) -> Interval:
     """Return the interval of Σ w·v / Σ w; none if the group of a value is unknown, or there are fewer than two."""
     if _SUMS not in states or int(exact_sum(states, _UNKNOWN).integers()):
         return None, None
-    values, weights, _ = exact_sum(states, _SUMS).round().tolist()
+    values, weights = exact_sum(states, _SUMS).round().tolist()
     return clustered(values, weights, is_proportion=is_proportion)

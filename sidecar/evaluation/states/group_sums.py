@@ -15,11 +15,11 @@ from sidecar.evaluation.states.exact_sum import ExactSum
 MOST_GROUPS: Final = 512
 """Student's t with 511 degrees of freedom is 0.3 % longer than a normal interval."""
 
-_PARTS: Final = 3  # values, weights, and the number of values
+_PARTS: Final = 2  # values and weights
 
 
 class GroupSums(ExactSum):
-    """Sum weighted values (m,) and weights (m,) by group, exactly: an array (3, groups) of float64.
+    """Sum weighted values (m,) and weights (m,) by group, exactly: an array (2, groups) of float64.
 
     Args:
         examples: Number of examples in the eval set; None if it is unknown, so that the groups are, too.
@@ -35,5 +35,5 @@ class GroupSums(ExactSum):
         """Add values (m,), which are weighted already, and their weights (m,). `places`: numbers of their examples."""
         columns = self.shape[1]
         numbers = (places if self.groups is None else self.groups[places]).astype(np.int64) % columns
-        for part, added in enumerate((values, weights, np.ones(len(values)))):
-            self.add_at(numbers + part * columns, np.asarray(added, np.float64))
+        both = np.concatenate([np.asarray(values, np.float64), weights.astype(np.float64)])
+        self.add_at(np.concatenate([numbers, numbers + columns]), both)

@@ -111,4 +111,4 @@ def test_many_groups_are_united(measured):
     found = measured(MSE(), y, predictions, weights, batch=5_000)
     wanted = interval_by_hand(np.square(y - predictions), weights.astype(float), np.arange(20_000))
     assert found.upper - found.lower == pytest.approx(wanted[1] - wanted[0], rel=0.15)
-    assert MSE().states(EvalSetInfo(20_000, Shard(0, 1)))["groups"].width == 3 * MOST_GROUPS
+    assert MSE().states(EvalSetInfo(20_000, Shard(0, 1)))["groups"].width == 2 * MOST_GROUPS
