@@ -132,3 +132,10 @@ def test_a_run_whose_storage_hangs_keeps_no_other_run_waiting(among):
     pass_time(40, node)
     assert shares.has_turn("b")
     assert not any(node.daemon.supervisor.workers.all())
+    node.hangs = False
+    node.silent.clear()
+    shares.note("b", node.clock.now(), wants=False, done=1)
+    pass_time(3, node)
+    shares.end_turn("b", node.clock.now())
+    pass_time(60, node)
+    assert outcomes(node.history)[-1] == ("succeeded", "ckpt-5")
