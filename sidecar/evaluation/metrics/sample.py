@@ -23,7 +23,7 @@ IntervalOf = Callable[[Sample], Interval]
 
 
 def usual_interval(sample: Sample) -> Interval:
-    """Return the 95 % interval: Wilson's if all values are the 0 or 1 of a proportion, else the normal one.
+    """Return the 95 % interval: Wilson's if all values are the 0 or 1 of a proportion, else Student's.
 
     Other values that are all equal say nothing about their spread, so they have no interval.
     """
