@@ -17,6 +17,7 @@ import typer
 
 from sidecar.commands.from_settings import record_of
 from sidecar.commands.load import load_settings
+from sidecar.commands.state_storage import state_storage
 from sidecar.coordination.journal import read_history
 from sidecar.coordination.journal_records import plan_path
 from sidecar.coordination.run import JOURNAL_FOLDERS, RUN_PATH, SEGMENTS, read_run
@@ -57,7 +58,7 @@ def restore_state(flags: dict[str, Any], environ: Any, *, clock: Clock | None = 
     settings = load_settings(flags)
     if settings.state_backup is None:
         raise SettingsError("no backup is named: write --state-backup s3://bucket/backups, or set state_backup")
-    if (run := read_run(PosixStorage(settings.run_dir))) is not None:
+    if (run := read_run(state_storage(settings))) is not None:
         typer.echo(f"nothing to restore: {settings.run_dir} holds run {run} already")
         return
     store = backup_of(settings)

@@ -327,3 +327,10 @@ def test_check_tries_the_bucket(use_bucket, new_place, settings_of, monkeypatch)
     assert "If-None-Match" in backup(settings).text
     monkeypatch.delenv("AWS_ACCESS_KEY_ID")
     assert "bucket_credentials" in backup(settings).text
+
+
+def test_a_state_in_a_bucket_is_not_restored_to_a_folder():
+    """No daemon would read it there: the command says what to leave out, and asks no server."""
+    words = ["restore-state", "s3://b/ckpts", "--state-dir", "s3://b/state", "--state-backup", "s3://b/backups"]
+    ended = CliRunner().invoke(app, words)
+    assert "leave state_backup out" in str(ended.exception)
