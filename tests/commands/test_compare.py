@@ -46,8 +46,7 @@ def test_evaluations_are_named_in_several_ways(folder, names):
     """By name, by step, or by a word."""
     lines = run(folder, *names).splitlines()
     assert lines[0] == "ckpt-2 (step 2) compared with ckpt-1 (step 1)"
-    assert lines[1].startswith("test/accuracy: 0.8 → 0.86, +0.06 (95 % 0.04")
-    assert lines[1].endswith("paired): better")
+    assert lines[1] == "test/accuracy: 0.8 → 0.86, +0.06 (95 % 0.04506 to 0.0747, paired): better"
     assert lines[2].startswith("    60 fixed: 800, 801, ")
     assert lines[2].endswith(", 849 and 10 more (--csv)")
 
