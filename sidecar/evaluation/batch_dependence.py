@@ -13,6 +13,7 @@ import json
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from itertools import permutations
 from typing import Any, Final
 
 import numpy as np
@@ -47,6 +48,7 @@ TOLERANCE: Final = 1e-4
 """The largest difference by rounding between float32 values of a batch and of its halves, relative to the largest
 value."""
 
+_DOUBLINGS: Final = 17  # of a first batch, to find metrics that read their states
 _ENDS: Final = (5, 6)
 _SMALL: Final = 32
 """Numbers of examples that are evaluated on their own, at the beginning and at the end of a batch; and that up to which
@@ -232,10 +234,61 @@ def states_of(metric: Metric, *batches: EvalBatch) -> SetStates:
 
 
 def contents_of(metric: Metric, batch: EvalBatch) -> str:
-    """Return the states of a metric for a batch as a text, to find metrics that keep something or draw at random."""
+    """Return the states of a metric for a batch as a text, to find metrics that keep something or draw at random.
+
+    Raises `EvaluationError` for a metric that adds something else to states that other batches are in.
+    """
     if not runs_code_of_users(metric):
         return ""
+    if not hasattr(metric, "_function"):  # then it is of a user's class, whose `add` gets the states
+        _require_independent(metric, batch)
     return json.dumps({name: state.to_json() for name, state in states_of(metric, batch).items()}, sort_keys=True)
+
+
+def _require_independent(metric: Metric, batch: EvalBatch) -> None:
+    """Raise `EvaluationError` for a metric that reads its states: these hold the batches of one worker only.
+
+    The batch is added to the states that it would leave behind if it came 1, 2, 4, … times, and each half to the states
+    of the other one.
+    """
+    before = change = states_of(metric, batch)
+    if not all(isinstance(state, ExactSum | MinMax) for state in change.values()):
+        return
+
+    def merged(*several: SetStates) -> SetStates:
+        total = metric.states(EvalSetInfo(_examples_in(batch), Shard(0, 1)))
+        for states in several:
+            for name, state in total.items():
+                state.merge(states[name])
+        return total
+
+    for _ in range(_DOUBLINGS):
+        after = merged(before)
+        metric.add(after, batch)
+        _require_same(metric, after, merged(before, change))
+        before = merged(before, before)
+    places = halves_of(_examples_in(batch))
+    if places is None or metric_depends_on_batches(metric, batch) is None:
+        return
+    try:
+        for halves in permutations([_part(batch, place) for place in places]):
+            _require_same(metric, states_of(metric, *halves), merged(*(states_of(metric, half) for half in halves)))
+    except EvaluationError:
+        raise
+    except Exception:  # noqa: BLE001 - a half may lack a class
+        return
+
+
+def _require_same(metric: Metric, after: SetStates, expected: SetStates) -> None:
+    for name, state in expected.items():
+        values, others = _values_of(state), _values_of(after[name])
+        if values is None or others is None or not np.array_equal(values[""], others[""], equal_nan=True):
+            raise EvaluationError(
+                "task_error",
+                f"metric {metric.name!r} adds something else for a batch after others: it keeps something from batch "
+                f"to batch, or reads its states, which hold the batches of one worker only. Add what the batch alone "
+                f"says, and choose in compute",
+            )
 
 
 def states_differ(metric: Metric, one: SetStates, other: SetStates) -> bool:

@@ -124,7 +124,34 @@ def test_contents_show_what_a_metric_keeps():
     counting = Own(lambda *_: calls.append(0) or len(calls))
     batch = EvalBatch(CLASSES, SCORES, first=0)
     assert contents_of(Accuracy(), batch) == contents_of(Accuracy(), batch)
-    assert contents_of(counting, batch) != contents_of(counting, batch)
+    with pytest.raises(EvaluationError, match="keeps something"):
+        contents_of(counting, batch)
+
+
+class OfScale:
+    """A metric that counts the scores above half of the largest one that its states have seen."""
+
+    name = "of_scale"
+
+    def states(self, info):
+        """A count, and the largest score."""
+        return {"count": ExactSum((), "int64"), "largest": MinMax((), "float64", "max", info.shard)}
+
+    def add(self, states, batch):
+        """Count by what the states hold so far."""
+        states["largest"].add(np.float64(batch.predictions.max()))
+        states["count"].add(np.count_nonzero(batch.predictions > states["largest"].values() / 2))
+
+    def compute(self, states):
+        """Return the count."""
+        return MetricResult({"of_scale": value(int(states["count"].integers()), "none")})
+
+
+def test_a_metric_that_reads_its_states_is_refused():
+    """They hold the batches of one worker; the first batch shows it only in halves."""
+    scores = SCORES * np.linspace(0.2, 1, len(SCORES), dtype=np.float32)[:, None]
+    with pytest.raises(EvaluationError, match="reads its states"):
+        contents_of(OfScale(), EvalBatch(CLASSES, scores, first=0))
 
 
 def test_rows_differ_beyond_rounding():

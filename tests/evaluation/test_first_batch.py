@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from evaluation.plain_tasks import (
     FirstHundred,
+    UpToHundred,
     evaluate_with,
     evaluators_of,
     task,
@@ -85,7 +86,9 @@ def test_what_changes_late_is_found_in_sets_that_divide_themselves(model_text, r
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3, 5])
-def test_a_metric_that_keeps_something_is_refused(model_text, ranks):
-    given = task(lambda _, x: x, metrics=lambda: [FirstHundred()])
-    with pytest.raises(EvaluationError, match="'first'"):
+@pytest.mark.parametrize(("kind", "match"), [(FirstHundred, "'first'"), (UpToHundred, "reads its states")])
+def test_a_metric_that_keeps_something_is_refused(model_text, ranks, kind, match):
+    """It may be in an attribute, or in states that hold the batches of one worker."""
+    given = task(lambda _, x: x, metrics=lambda: [kind()])
+    with pytest.raises(EvaluationError, match=match):
         evaluate_with(evaluators_of(given, ranks), model_text)
