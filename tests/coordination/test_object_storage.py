@@ -1,6 +1,8 @@
 """A state directory in an object store keeps what one on a filesystem keeps: on real servers, and on bad ones."""
 
+import os
 import re
+import secrets
 import threading
 
 import pytest
@@ -9,6 +11,7 @@ from object_servers import ObjectServer
 from sidecar.coordination.object_storage import ObjectStorage
 from sidecar.coordination.storage import MAX_RECORD_BYTES, PosixStorage
 from sidecar.errors import RecordError, SettingsError, StorageError
+from sidecar.system.bucket_url import split_url
 from sidecar.system.object_store import ObjectStore, ObjectStoreRules
 
 RULES = ObjectStoreRules(bucket_timeout_seconds=5)
@@ -25,11 +28,15 @@ def opened(server, run="a", rules=RULES):
     return ObjectStorage(store, f"{server.url}/state/{run}")
 
 
-@pytest.fixture(params=["posix", *(server for server in SERVERS if server.values != ("localbucket",))])
+@pytest.fixture(params=["posix", *(server for server in SERVERS if server.values != ("localbucket",)), "gcs"])
 def storage(request, tmp_path, use_bucket):
     """The storage that `Storage` describes, of each kind; localbucket cannot delete."""
     if request.param == "posix":
         return PosixStorage(tmp_path / "state" / "a")
+    if request.param == "gcs":
+        url = os.environ.get("TEST_GCS_URL") or pytest.skip("not tried here: TEST_GCS_URL names no bucket of Google's")
+        scheme, bucket, prefix = split_url(f"{url}/{secrets.token_hex(8)}")
+        return ObjectStorage(ObjectStore(scheme=scheme, bucket=bucket, prefix=prefix, rules=RULES), url)
     return opened(use_bucket(request.param))
 
 
