@@ -34,11 +34,19 @@ def node_serving(settings: Settings) -> str | None:
             if answer.status == http.HTTPStatus.UNAUTHORIZED and _REALM in answer.headers.get("WWW-Authenticate", ""):
                 return UNNAMED
             found = json.loads(answer.read(_ANSWER_BYTES))
-            return str(found["node"]) if found["run"] == settings.run else None
+            runs = found.get("runs", [found])  # one daemon may serve several
+            return next((str(run["node"]) for run in runs if run["run"] == settings.run), None)
         except ssl.SSLError as error:
             if "CERTIFICATE_REQUIRED" in (error.reason or ""):
                 return UNNAMED
-        except (OSError, http.client.HTTPException, ValueError, KeyError, TypeError):  # another program
+        except (
+            OSError,
+            http.client.HTTPException,
+            ValueError,
+            LookupError,
+            TypeError,
+            AttributeError,
+        ):  # another program
             continue
         finally:
             connection.close()

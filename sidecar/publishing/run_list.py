@@ -40,6 +40,7 @@ class RunSummary:
         newest = status.get("evaluation") or {}
         return {
             "run": self.run,
+            "node": status.get("node"),
             "checkpoint_dir": self.place,
             "state": self.state,
             "reason": self.reason,

@@ -8,10 +8,12 @@ from pathlib import Path
 import pytest
 from publishing.http.conftest import EVIL, started
 
+from sidecar.commands.port_owner import node_serving
 from sidecar.coordination.storage import PosixStorage
 from sidecar.publishing.evaluation_archive import ArchiveReader
 from sidecar.publishing.http import Server
 from sidecar.publishing.run_list import RunState, RunSummary
+from sidecar.settings import Settings
 
 
 class Runs:
@@ -19,7 +21,7 @@ class Runs:
 
     def __init__(self):
         archive = ArchiveReader(PosixStorage(Path("/nonexistent")))
-        status = {"run": "a", "pending": 2, "evaluated": 3, "all_runs": "/"}
+        status = {"run": "a", "node": "worker-1", "pending": 2, "evaluated": 3, "all_runs": "/"}
         self.listed = [
             RunSummary(run="a", place="/a", state=RunState.SERVING, status=status, archive=archive, seconds=1.5),
             RunSummary(run="b", place=EVIL, state=RunState.FAILED, reason=EVIL),
@@ -61,6 +63,13 @@ def test_the_list_names_every_run(server):
         ("a", "serving", 2),
         ("b", "failed", None),
     ]
+
+
+def test_the_port_is_known_to_be_that_of_the_runs_daemon(server):
+    """So `sidecar check` says that the daemon runs, and not that another program has the port."""
+    settings = {name: Settings(checkpoint_dir="/x", run=name, http=server.url.removeprefix("http://")) for name in "ac"}
+    assert node_serving(settings["a"]) == "worker-1"
+    assert node_serving(settings["c"]) is None
 
 
 def test_each_run_has_its_own_page(server):
