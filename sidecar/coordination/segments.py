@@ -186,15 +186,18 @@ class _Unpacked:
         self._packed = data
         self._member = zlib.decompressobj(_GZIP)
         self._ready = b""
+        self._parts_left = 2  # the rest of the file is copied for each part, so there must not be many
 
     def line(self) -> bytes:
         """Return the bytes before the first line break, which is the header."""
+        begin = b""
         while (end := self._ready.find(b"\n")) < 0:
-            if len(self._ready) > _LONGEST_HEADER:
+            begin += self._ready
+            if len(begin) > _LONGEST_HEADER:
                 raise _damaged(self._path, f"its header has more than {_LONGEST_HEADER} bytes")
             if not self._unpack():
                 raise _damaged(self._path, "it has no header")
-        line, self._ready = self._ready[:end], self._ready[end + 1 :]
+        line, self._ready = begin + self._ready[:end], self._ready[end + 1 :]
         return line
 
     def record(self, length: int) -> bytes:
@@ -221,6 +224,9 @@ class _Unpacked:
         self._ready = b""
         while not self._ready:
             if self._member.eof:
+                self._parts_left -= 1
+                if not self._parts_left and self._member.unused_data:
+                    raise _damaged(self._path, "it has more parts than a header and records")
                 self._packed, self._member = self._member.unused_data, zlib.decompressobj(_GZIP)
                 if not self._packed:
                     return False

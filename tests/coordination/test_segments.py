@@ -1,5 +1,6 @@
 """Read a journal whose old plans are in segments, also damaged ones."""
 
+import gzip
 import json
 
 import pytest
@@ -97,15 +98,24 @@ def test_a_segment_that_is_gone_is_named(storage, run, write, compact, first):
     assert len(numbers(storage, "segments")) == 2
 
 
+DAMAGES = {
+    "empty": (b"", ""),
+    "other": (b"{}", ""),
+    "torn": (None, ""),
+    "many parts": (gzip.compress(b"") * 100_000, "more parts"),
+    "a long header": (gzip.compress(bytes(256 << 20), 1), "header has more"),
+}
+
+
 @pytest.mark.parametrize("first", [1, 4, 7])
-@pytest.mark.parametrize("damage", [b"", b"{}", None], ids=["empty", "other", "torn"])
-def test_a_damaged_segment_is_named(storage, run, write, compact, first, damage):
-    """No record is made up, and nothing is removed."""
+@pytest.mark.parametrize(("damage", "why"), DAMAGES.values(), ids=DAMAGES)
+def test_a_damaged_segment_is_named(storage, run, write, compact, first, damage, why):
+    """No record is made up, and nothing is removed. An endless file is not read to its end."""
     write(11)
     compact(11)
     file = storage.root / segment_path(first)
     file.write_bytes(file.read_bytes()[:-9] if damage is None else damage)
-    with pytest.raises(RecordError, match=segment_path(first)):
+    with pytest.raises(RecordError, match=f"{segment_path(first)}.*{why}"):
         records(storage, run)
     assert numbers(storage, "segments") == [1, 4, 7]
 
