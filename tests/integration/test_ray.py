@@ -19,6 +19,9 @@ pytestmark = pytest.mark.nightly
 EVAL, CHIEF = ("127.0.0.3", "127.0.0.4"), "127.0.0.5"
 TASK = "numpy_plain.py"
 IDLE_SECONDS = 4
+TENSORFLOW = {"SIDECAR_FRAMEWORK": "tensorflow", "SIDECAR_JOIN_TIMEOUT_SECONDS": "600"}
+"""Waits for a processor on another machine are not known, and so count: tests import it on a busy one."""
+
 WORKER = "sidecar/evaluation/__main__.py"
 
 
@@ -115,6 +118,7 @@ def warm(daemon, folder, trainer, step):
     [
         ("numpy_trainer", TASK, NUMPY),
         ("torch_trainer", "torch_plain.py", TORCH),
+        ("writer", "plain.py", TENSORFLOW),
     ],
 )
 def test_the_same_bits_as_locally(trainer, task, settings, start, ray, sidecar, request, tmp_path, record_property):
