@@ -496,7 +496,7 @@ def demo(
 def main() -> None:
     """Run a command, and exit with its code."""
     try:
-        _run()
+        run_command()
     except SystemExit as ended:
         if "obstore" not in sys.modules:
             raise
@@ -508,7 +508,7 @@ def main() -> None:
         os._exit(ended.code if isinstance(ended.code, int) else int(ended.code is not None))
 
 
-def _run() -> None:
+def run_command() -> None:
     """Run a command, and raise `SystemExit` with its code."""
     use_fallback((sys.stdout, sys.stderr))
     try:

@@ -107,7 +107,7 @@ def type_(here, monkeypatch, capsys):
     def type_(*words):
         monkeypatch.setattr(sys, "argv", ["sidecar", *map(str, words)])
         with pytest.raises(SystemExit) as ended:
-            cli.main()
+            cli.run_command()
         out, err = capsys.readouterr()
         return ended.value.code, out, err
 

@@ -39,7 +39,7 @@ def test_a_directory_above_which_nothing_may_be_read_is_named(command, capsys, m
         command = [str(place / each) if each == "ckpt-1" and command[0] == "eval" else each for each in command]
         monkeypatch.setattr(sys, "argv", ["sidecar", *command, *option])
         with acting_as(MALLORY), pytest.raises(SystemExit) as ended:
-            cli.main()
+            cli.run_command()
     said = "".join(capsys.readouterr())
     assert ended.value.code in (1, 2, 3, 4), said
     assert str(place) in said
