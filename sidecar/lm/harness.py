@@ -241,7 +241,7 @@ def _imported() -> Any:
             import lm_eval
     except ModuleNotFoundError as error:
         raise TaskError(
-            f"sidecar.lm.harness needs lm-eval, and {error.name} is missing: pip install 'sidecar-evaluator[lm]'"
+            f"sidecar.lm.harness needs lm-eval, and {error.name} is missing: pip install lm-eval, for this interpreter"
         ) from error
     return lm_eval
 

@@ -11,12 +11,21 @@ import pytest
 FRAMEWORKS = {"tensorflow", "keras", "tf_keras", "torch", "numpy"}
 LOOKED_FOR = {"attrs", "greenlet"}  # rich and structlog care for them where they are, and do without elsewhere
 
-EVERYTHING = """
+OF_USERS = {
+    "evaluation",
+    "commands.demo",
+    "keras",
+    "lm",
+    "metrics",
+    "results",
+}  # only workers and users' code import them
+
+EVERYTHING = f"""
 import importlib, json, pkgutil, sys
 import sidecar, sidecar.commands.cli, sidecar.commands.serve
 def walk(package):
     for each in pkgutil.iter_modules(package.__path__, package.__name__ + "."):
-        if each.name.removeprefix("sidecar.") not in ("evaluation", "commands.demo", "keras", "metrics", "results"):
+        if each.name.removeprefix("sidecar.") not in {OF_USERS}:
             module = importlib.import_module(each.name)
             if each.ispkg:
                 walk(module)
