@@ -45,7 +45,6 @@ _WORKERS_END_SECONDS: Final = 10.0  # for killed workers to free memory and port
 _FIRST_PAUSE_SECONDS: Final = 30.0  # before a run that failed begins again; doubled each time
 _LONGEST_PAUSE_SECONDS: Final = 600.0
 _CHORES_SECONDS: Final = 1.0
-_MOST_HANGING: Final = 64  # runs whose storage does not answer
 
 
 @dataclass(slots=True, kw_only=True)

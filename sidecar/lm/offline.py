@@ -23,7 +23,7 @@ _SWITCHES: Final = (
     ("datasets.config", "HF_DATASETS_OFFLINE"),
     ("evaluate.config", "HF_EVALUATE_OFFLINE"),
 )
-"""What a library that was imported before has made of these variables."""
+"""Modules and their attributes that keep these variables as they were when the library was imported."""
 
 _SIGNS: Final = ("OfflineModeIsEnabled", "offline mode", "outgoing traffic has been disabled", "Couldn't reach")
 

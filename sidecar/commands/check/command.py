@@ -43,7 +43,6 @@ from sidecar.system.clock import SystemClock
 from sidecar.system.name_clash import installed_beside, replaced
 from sidecar.version import version
 
-_FREE: Final = Slot(worker=None, group=None, address=None, standby=None, standby_address=None)
 _NO_LOGIN: Final = (
     "without a login, everybody who reaches the Ray cluster can run code in it: start its head and its nodes with "
     "RAY_AUTH_MODE=token, and set ray_token_file to the file with the token"
