@@ -25,7 +25,8 @@ def curve_json(
 ) -> dict[str, Any] | None:
     """Return a curve as columns of equal length, ordered by step; None if no evaluation has this metric.
 
-    `breaks` says of each point whether its value cannot be compared with that before it.
+    `breaks` says of each point whether its value cannot be compared with that before it, and `stretches` has the same
+    number for all points whose values can be compared.
 
     If the steps of only some checkpoints are known, the points are in the order of their evaluations, and `x` counts
     them, as in `sidecar history --plot`.
@@ -72,6 +73,7 @@ def curve_json(
         "upper": [finite(found[place][1].upper) for place in kept],
         "smoothed": None if smooth is None else [finite(smooth[place]) for place in kept],
         "breaks": [False, *(stretches[one] != stretches[other] for one, other in pairwise(kept))],
+        "stretches": [stretches[place] for place in kept],
         "newest": newest.plan,
         "best": best,
     }

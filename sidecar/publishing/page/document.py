@@ -64,8 +64,14 @@ _CURVES = """<section id="curves" data-own aria-labelledby="curves-title">
 <label>Smoothing <input id="smoothing" type="range" min="0" max="0.99" step="0.01" value="0">
 <output id="smoothing-value" for="smoothing">0</output></label>
 <label><input id="log-scale" type="checkbox"> Log scale</label>
+<label title="Otherwise 90 % of the values take at least a third of the height"><input id="all-values" type="checkbox">
+All values</label>
+<label>Axis <select id="x-axis"><option value="step">step</option><option value="time">time</option>
+<option value="order">evaluation</option></select></label>
+<fieldset id="eval-sets" hidden></fieldset>
 <label id="filter-label" hidden>Filter <input id="filter" type="search" autocomplete="off"
 placeholder="name of a metric"></label>
+<button id="whole-range" type="button" hidden>Show all steps</button>
 </form>
 <ul id="legend" hidden><li class="key-value">value</li><li class="key-smooth">smoothed</li>
 <li class="key-band">95 % interval</li><li class="key-best">best</li></ul>

@@ -284,9 +284,10 @@ def _matrix_table(classes: Sequence[str], matrix: Sequence[Sequence[float]]) -> 
 
 
 def phases_picture(seconds: Mapping[str, float]) -> str:
-    """Return the time of each phase: a bar, and a list of what its parts are."""
+    """Return the time of each phase: a bar, and a list of what its parts are. A phase has always the same colour."""
     total, start, parts, items = max(sum(seconds.values()), 1e-9), 0.0, [], []
-    for place, (name, length) in enumerate(seconds.items()):
+    for name, length in seconds.items():
+        place = PHASES.index(name)
         width = 1000 * max(length, 0.0) / total
         shape = f'<rect class="phase-{place}" x="{start:.2f}" y="0" width="{width:.2f}" height="20">'
         parts.append(f"{shape}<title>{text(name)}: {length:.3f} s</title></rect>")

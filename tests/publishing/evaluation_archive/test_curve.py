@@ -42,6 +42,7 @@ def test_a_curve_is_broken_where_the_data_changed():
     numbers = [0.9, 0.8, 0.9, 0.1, 0.2, 0.1]
     found = curve(past_of(numbers, data="aaabbb"), smoothing=0.9)
     assert found["breaks"] == [False, False, False, True, False, False]
+    assert found["stretches"] == [0, 0, 0, 1, 1, 1]
     assert found["smoothed"][3] == pytest.approx(0.1)
     assert found["smoothed"][:3] == pytest.approx(smoothed(numbers[:3], 0.9))
     many = curve(past_of([0.5] * 300, data="a" * 150 + "b" * 150), points=20)

@@ -31,3 +31,4 @@ def test_pictures_name_what_they_show():
     assert 'width="750.00"' in bar
     assert "evaluate: 3.000 s" in bar
     assert phases_picture({"restore": 0.0})
+    assert [f'class="phase-{place}"' in bar for place in (3, 4, 0)] == [True, True, False]  # whatever else is there

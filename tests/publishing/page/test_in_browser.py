@@ -421,6 +421,161 @@ def test_smoothing_and_log_scale(run, serve, visit):
     page.get_by_text("no place on a log scale").wait_for()
 
 
+def test_eval_sets_of_a_metric_share_a_chart(run, serve, visit):
+    """Each has a colour, a line in the reading and a switch, which the address keeps."""
+    for plan in range(1, 4):
+        run.plan(f"epoch-{plan}.keras", plan)
+        run.succeed({name: {"accuracy": value(shift + plan / 10)} for name, shift in (("test", 0.1), ("train", 0.2))})
+    server = serve(run)
+    page = visit(server.url)
+    drawn(page, 3)
+    assert page.locator(".card").count() == 1
+    assert page.locator(".readout span").all_inner_texts()[:2] == [
+        "test 0.4 · 10000 examples",
+        "train 0.5 · 10000 examples",
+    ]
+    page.get_by_label("train").uncheck()
+    page.locator(".readout data").nth(1).wait_for(state="detached")
+    assert page.url.endswith("?without=train")
+    page.reload()
+    drawn(page, 3)
+    assert page.locator(".readout data").all_inner_texts() == ["0.4"]
+    page.get_by_label("train").check()
+    page.locator(".readout data").nth(1).wait_for()
+
+
+def test_a_range_is_shown_by_dragging(run, serve, visit):
+    """In all charts, in the address, and after a reload; a double click, a key or the button show all points again."""
+    evaluate(run, 20)
+    server = serve(run)
+    page = visit(server.url)
+    drawn(page, 20)
+    box = page.locator(".u-over").first.bounding_box()
+    page.mouse.move(box["x"] + box["width"] / 2, box["y"] + 30)
+    page.mouse.down()
+    page.mouse.move(box["x"] + box["width"] * 0.75, box["y"] + 30, steps=4)
+    page.mouse.up()
+    page.wait_for_url(lambda url: "from=" in url)
+    low, high = (float(each) for each in re.findall(r"(?:from|to)=([\d.]+)", page.url))
+    assert low == pytest.approx(100 + 0.5 * 1900, abs=20)
+    assert high == pytest.approx(100 + 0.75 * 1900, abs=20)
+    assert page.locator("dialog[open]").count() == 0
+    page.reload()
+    drawn(page, 20)
+    whole = page.get_by_role("button", name="Show all steps")
+    for card in page.locator(".card[data-drawn]").all():
+        left = card.locator(".u-over").bounding_box()
+        page.mouse.move(left["x"] + 2, left["y"] + 20)
+        told = card.locator(".readout").inner_text()
+        assert low - 60 <= int(re.search(r"step (\d+)", told)[1]) <= low + 60
+    page.mouse.dblclick(box["x"] + 30, box["y"] + 30)
+    page.wait_for_url(lambda url: "from=" not in url)
+    plot = page.get_by_role("slider", name=re.compile("^accuracy by step"))
+    plot.focus()
+    page.keyboard.press("End")
+    page.keyboard.press("+")
+    page.wait_for_url(lambda url: "from=1050&to=2000" in url)
+    page.keyboard.press("Home")  # the range moves with the point
+    page.wait_for_url(lambda url: "from=100&to=1050" in url)
+    whole.click()
+    page.wait_for_url(lambda url: "from=" not in url)
+    assert whole.is_hidden()
+
+
+def test_a_click_that_resets_is_no_choice_of_a_point(run, serve, visit):
+    """A double click shows all points, and opens no evaluation."""
+    evaluate(run, 5, metrics=("accuracy",))
+    server = serve(run)
+    page = visit(f"{server.url}/?from=200&to=300")
+    drawn(page, 5)
+    box = page.locator(".u-over").bounding_box()
+    page.mouse.dblclick(box["x"] + 30, box["y"] + 30)
+    page.wait_for_url(lambda url: "from=" not in url)
+    assert page.locator("dialog[open]").count() == 0
+
+
+def test_the_cursor_is_in_all_charts(run, serve, visit):
+    """Every chart tells its value at the step under the mouse, and its newest one when the mouse is gone."""
+    evaluate(run, 5)
+    server = serve(run)
+    page = visit(server.url)
+    drawn(page, 5)
+    readings = page.locator(".readout")
+    page.locator(".card[data-drawn]").nth(1).wait_for()
+    box = page.locator(".u-over").first.bounding_box()
+    page.mouse.move(box["x"] + 1, box["y"] + 20)
+    assert ["step 100" in each for each in readings.all_inner_texts()] == [True, True]
+    page.mouse.move(box["x"] + 1, box["y"] - 100)
+    page.get_by_text("newest: step 500").nth(1).wait_for()
+
+
+def test_a_first_bad_value_does_not_flatten_the_others(run, serve, visit):
+    """The axis shows most values well, the card says how many are out of sight, and a switch shows them."""
+    for plan in range(1, 41):
+        run.plan(f"epoch-{plan:02}.keras", plan)
+        run.succeed({"test": {"accuracy": value(0.1 if plan == 1 else 0.9 + 0.001 * plan)}})
+    server = serve(run)
+    page = visit(server.url)
+    drawn(page, 40)
+    page.get_by_text("1 value is out of sight").wait_for()
+    page.get_by_label("All values").check()
+    page.get_by_text("1 value is out of sight").wait_for(state="hidden")
+    assert page.url.endswith("?all")
+
+
+def test_the_axis_shows_times_or_the_order(run, serve, visit):
+    """The newest point of time is at the right, even if its step is lower."""
+    for plan, step in enumerate((100, 300, 200), 1):
+        run.plan(f"epoch-{plan}.keras", step, at=minutes_ago(60 - plan))
+        run.succeed({"test": {"loss": value(1 / plan, "min")}}, at=minutes_ago(59 - plan))
+    server = serve(run)
+    page = visit(server.url)
+    drawn(page, 3)
+    for axis, steps in (("step", [100, 200, 300]), ("time", [100, 300, 200]), ("evaluation", [100, 300, 200])):
+        page.get_by_label("Axis").select_option(axis)
+        page.locator(".plot canvas").wait_for()
+        box = page.locator(".u-over").bounding_box()
+        told = []
+        for place in (1, box["width"] / 2, box["width"] - 1):
+            page.mouse.move(box["x"] + place, box["y"] + 20)
+            told.append(int(re.search(r"step (\d+)", page.locator(".readout").inner_text())[1]))
+        assert told == steps, axis
+        page.mouse.move(1, 1)
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_lines_have_contrast(run, serve, visit, scheme):
+    """At least 3:1 to the card, smoothed or not, as WCAG 2.2 asks of graphics (success criterion 1.4.11)."""
+    server = serve(run)
+    page = visit(server.url, **SCREENS[scheme])
+    base = page.eval_on_selector("script[type=module]", "script => script.src").rpartition("/")[0]
+    found = page.evaluate(
+        """async (base) => {
+            const { COLOURS, mixed, FAINT } = await import(`${base}/chart.js`);
+            const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+            const card = colour("--card"), sets = [...Array(COLOURS).keys()].map((each) => colour(`--set-${each}`));
+            const faint = sets.map((each) => mixed(each, card, FAINT));
+            return [card, [...sets, ...faint, colour("--best"), colour("--faint")]];
+        }""",
+        base,
+    )
+    card, lines = found
+    assert len(lines) == 14
+    assert {line: round(contrast(line, card), 2) for line in lines if contrast(line, card) < 3} == {}
+
+
+def contrast(one, other):
+    """The contrast of two colours by WCAG 2.2, from 1 to 21."""
+
+    def luminance(colour):
+        parts = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
+        linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+        return sum(weight * part for weight, part in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
+
+    low, high = sorted((luminance(one), luminance(other)))
+    return (high + 0.05) / (low + 0.05)
+
+
 @pytest.mark.parametrize(("step", "title"), [(100, "step"), (0, "order")])
 def test_the_axis_says_what_it_counts(run, serve, visit, step, title):
     """Training steps, or the order of writing where no step is known."""

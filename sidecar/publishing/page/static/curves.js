@@ -1,6 +1,7 @@
-// The section of curves: one card for each eval set and metric, drawn when it becomes visible.
+// The section of curves: one card for each metric with its eval sets, drawn when it becomes visible.
 
-import { Chart, printable } from "./chart.js";
+import { Chart, COLOURS, printable } from "./chart.js";
+import { View } from "./view.js";
 
 const READING = 500; // milliseconds between two questions while the journal is being read
 const MANY = 8; // from this number of curves on there is a filter
@@ -16,89 +17,156 @@ function element(name, className, ...children) {
   return made;
 }
 
-/** One card: title, reading of a point, chart. */
+/** Return a number with a noun. */
+function counted(count, one, several) {
+  return `${count} ${count === 1 ? one : several}`;
+}
+
+/** One card: title, reading of a point, chart. `series`: those of one metric, for each eval set that has it. */
 class Card {
-  constructor(series, several) {
-    this.series = series;
+  constructor(view, choose) {
+    this.view = view;
+    this.series = [];
+    this.lines = null; // what the chart shows
     this.stale = true;
     this.visible = false;
     this.asked = 0;
-    const name = printable(several ? `${series.set}/${series.metric}` : series.metric);
-    const title = element("h3", "", name);
-    const goal = { max: ["↑", "more is better"], min: ["↓", "less is better"] }[series.goal];
-    if (goal) {
-      const arrow = element("span", "goal", ` ${goal[0]}`);
-      arrow.setAttribute("aria-hidden", "true");
-      title.append(arrow, element("span", "unseen", ` (${goal[1]})`));
-    }
-    this.name = `${series.set}/${series.metric}`.toLowerCase();
+    this.title = element("h3");
     this.readout = element("p", "readout", "…");
     this.note = element("p", "note points");
     this.plot = element("div", "plot");
     this.plot.tabIndex = 0;
-    for (const [attribute, value] of Object.entries({
-      role: "slider", "aria-label": `${name} by step; arrows choose a point, Enter shows its evaluation`,
-      "aria-valuemin": "1", "aria-valuemax": "1", "aria-valuenow": "1",
-    })) this.plot.setAttribute(attribute, value);
-    this.root = element("article", "card", title, this.readout, this.plot, this.note);
-    this.chart = new Chart(this.plot, this.readout, (plan) => { location.hash = `#evaluation-${plan}`; });
+    for (const [attribute, value] of Object.entries({ role: "slider", "aria-valuemin": "1", "aria-valuemax": "1", "aria-valuenow": "1" })) {
+      this.plot.setAttribute(attribute, value);
+    }
+    this.root = element("article", "card", this.title, this.readout, this.plot, this.note);
+    this.chart = new Chart(this.plot, this.readout, view, choose, () => this.tell());
   }
 
-  /** Load and show the curve if it is visible and something changed. */
-  async refresh(smoothing, log) {
+  /** Take the series of the metric; note whether one has new points. `several`: the run has several eval sets. */
+  take(series, several) {
+    const known = new Map(this.series.map((each) => [each.url, each.evaluations]));
+    if (series.some((each) => known.get(each.url) !== each.evaluations)) this.stale = true;
+    if (series.length === this.series.length) {
+      this.series = series;
+      return;
+    }
+    this.series = series;
+    const [{ set, metric, goal }] = series;
+    const name = printable(several && series.length === 1 ? `${set}/${metric}` : metric);
+    const arrow = { max: ["↑", "more is better"], min: ["↓", "less is better"] }[goal];
+    this.title.replaceChildren(name);
+    if (arrow) {
+      const sign = element("span", "goal", ` ${arrow[0]}`);
+      sign.setAttribute("aria-hidden", "true");
+      this.title.append(sign, element("span", "unseen", ` (${arrow[1]})`));
+    }
+    this.plot.setAttribute("aria-label", `${name} by step; arrows choose a point, Enter shows its evaluation, plus, minus and 0 zoom`);
+  }
+
+  /** Return whether the reader wants to see this card. */
+  isWanted() {
+    const words = this.view.filter.toLowerCase();
+    return this.shown().length > 0 && this.series.some(({ set, metric }) => `${set}/${metric}`.toLowerCase().includes(words));
+  }
+
+  /** Return the series of the eval sets that are shown. */
+  shown() {
+    return this.series.filter(({ set }) => !this.view.without.has(set));
+  }
+
+  /** Load and show the curves if they are visible and something changed. */
+  async refresh() {
     if (!this.visible || !this.stale) return;
     this.stale = false;
     const asked = ++this.asked;
     const points = Math.min(MOST_POINTS, 2 * this.chart.width());
     try {
-      const response = await fetch(`${this.series.url}&points=${points}&smoothing=${smoothing}`, { cache: "no-store" });
-      if (response.status !== 200) throw new Error(`status ${response.status}`);
-      const curve = await response.json();
-      if (asked !== this.asked) return; // a later request is under way
-      this.chart.show(curve, log);
-      const left = log && curve.values.some((value) => value !== null && value <= 0) ? "Values of 0 and less have no place on a log scale. " : "";
-      const lost = curve.values.filter((value) => value === null).length;
-      const gaps = lost ? `${lost} ${lost === 1 ? "value is" : "values are"} NaN or infinite, and not drawn. ` : "";
-      const breaks = curve.breaks.includes(true) ? "The curve is broken where the data or the task changed: numbers on both sides cannot be compared. " : "";
-      this.note.textContent = breaks + gaps + left + (curve.downsampled
-        ? `${curve.plans.length} of ${curve.evaluations} evaluations are drawn: the lowest and highest of each interval.` : "");
-      this.root.dataset.drawn = String(curve.evaluations);
+      const lines = await Promise.all(this.shown().map(async ({ url, set, place }) => {
+        const response = await fetch(`${url}&points=${points}&smoothing=${this.view.smoothing}`, { cache: "no-store" });
+        if (response.status !== 200) throw new Error(`status ${response.status}`);
+        return { name: set, place, curve: await response.json() };
+      }));
+      if (asked !== this.asked || !lines.length) return; // a later request is under way, or no eval set is shown
+      this.lines = lines;
+      this.chart.show(lines);
+      this.root.dataset.drawn = String(Math.max(...lines.map(({ curve }) => curve.evaluations)));
     } catch {
       this.stale = true;
-      setTimeout(() => this.refresh(smoothing, log), AGAIN);
+      setTimeout(() => this.refresh(), AGAIN);
     }
+  }
+
+  /** Say below the chart what it does not show. */
+  tell() {
+    const curves = this.lines.map(({ curve }) => curve);
+    const values = curves.flatMap((curve) => curve.values);
+    const notes = [];
+    const lost = values.filter((value) => value === null).length;
+    const thinned = curves.find((curve) => curve.downsampled);
+    if (curves.some((curve) => curve.breaks.includes(true))) {
+      notes.push("The curve is broken where the data or the task changed: numbers on both sides cannot be compared.");
+    }
+    if (lost) notes.push(`${counted(lost, "value is", "values are")} NaN or infinite, and not drawn.`);
+    if (this.view.log && values.some((value) => value !== null && value <= 0)) notes.push("Values of 0 and less have no place on a log scale.");
+    if (this.chart.outside) notes.push(`${counted(this.chart.outside, "value is", "values are")} out of sight: “All values” shows them.`);
+    if (thinned) notes.push(`${thinned.plans.length} of ${thinned.evaluations} evaluations are drawn: the lowest and highest of each interval.`);
+    this.note.textContent = notes.join(" ");
   }
 }
 
 /** All curves, with their controls. */
 export class Curves {
   constructor(page) {
+    this.page = page;
     this.charts = page.getElementById("charts");
     this.note = page.getElementById("curves-note");
     this.controls = page.getElementById("curve-controls");
     this.legend = page.getElementById("legend");
-    this.smoothing = page.getElementById("smoothing");
-    this.log = page.getElementById("log-scale");
-    this.filter = page.getElementById("filter");
-    this.cards = new Map();
+    this.sets = page.getElementById("eval-sets");
+    this.whole = page.getElementById("whole-range");
+    this.view = new View((range) => this.zoom(range));
+    this.places = new Map(); // of eval sets, in the order in which they were first seen
+    this.cards = new Map(); // by metric and goal
     this.timer = null;
     this.observer = new IntersectionObserver((entries) => {
       for (const entry of entries) {
-        const card = this.cards.get(entry.target.dataset.url);
+        const card = [...this.cards.values()].find(({ root }) => root === entry.target);
         if (!card) continue;
         card.visible = entry.isIntersecting;
-        this.draw(card);
+        card.refresh();
       }
     }, { rootMargin: "200px" });
-    this.smoothing.addEventListener("input", () => {
-      page.getElementById("smoothing-value").textContent = this.smoothing.value;
-      this.legend.classList.toggle("smooth", this.smoothing.value > 0);
+    this.connect();
+    this.refresh();
+  }
+
+  /** Let the controls show the view, and change it. */
+  connect() {
+    const { view } = this, by = (id) => this.page.getElementById(id);
+    const smoothing = by("smoothing"), told = by("smoothing-value");
+    const smooth = () => {
+      told.textContent = view.smoothing;
+      this.legend.classList.toggle("smooth", view.smoothing > 0);
+    };
+    smoothing.value = view.smoothing;
+    smooth();
+    smoothing.addEventListener("input", () => {
+      view.set({ smoothing: Number(smoothing.value) });
+      smooth();
       this.later(() => this.redraw(), SMOOTHING_PAUSE);
     });
-    this.log.addEventListener("change", () => this.redraw());
-    this.filter.addEventListener("input", () => this.applyFilter());
+    for (const [id, name] of [["log-scale", "log"], ["all-values", "all"]]) {
+      by(id).checked = view[name];
+      by(id).addEventListener("change", () => { view.set({ [name]: by(id).checked }); this.redraw(); });
+    }
+    by("x-axis").value = view.axis;
+    by("x-axis").addEventListener("change", () => { view.set({ axis: by("x-axis").value, range: null }); this.whole.hidden = true; this.redraw(); });
+    by("filter").value = view.filter;
+    by("filter").addEventListener("input", () => { view.set({ filter: by("filter").value.trim() }); this.hide(); });
+    this.whole.hidden = view.range === null;
+    this.whole.addEventListener("click", () => this.zoom(null));
     this.controls.addEventListener("submit", (event) => event.preventDefault());
-    this.refresh();
   }
 
   /** Do something after a pause, unless something else is to be done by then. */
@@ -107,23 +175,46 @@ export class Curves {
     this.timer = setTimeout(task, milliseconds);
   }
 
-  /** Draw one card as the controls say. */
-  draw(card) {
-    card.refresh(Number(this.smoothing.value), this.log.checked);
-  }
-
   /** Draw all cards anew. */
   redraw() {
+    this.hide();
     for (const card of this.cards.values()) {
       card.stale = true;
-      this.draw(card);
+      card.refresh();
     }
   }
 
-  /** Hide cards whose name does not contain what the reader typed. */
-  applyFilter() {
-    const wanted = this.filter.value.trim().toLowerCase();
-    for (const card of this.cards.values()) card.root.hidden = !card.name.includes(wanted);
+  /** Show a range of the axis in all charts; null shows all points. */
+  zoom(range) {
+    this.view.set({ range });
+    this.whole.hidden = range === null;
+    for (const card of this.cards.values()) card.chart.fit();
+  }
+
+  /** Hide the cards that the reader does not want to see. */
+  hide() {
+    for (const card of this.cards.values()) card.root.hidden = !card.isWanted();
+  }
+
+  /** Offer a switch for each eval set, if there are several. */
+  offer() {
+    const names = [...this.places.keys()];
+    this.sets.hidden = names.length < 2;
+    if (this.sets.querySelectorAll("input").length === names.length) return;
+    const switches = names.map((name, place) => {
+      const box = element("input");
+      box.type = "checkbox";
+      box.checked = !this.view.without.has(name);
+      box.addEventListener("change", () => {
+        const without = new Set(this.view.without);
+        if (box.checked) without.delete(name);
+        else without.add(name);
+        this.view.set({ without });
+        this.redraw();
+      });
+      return element("label", "", box, element("i", `key set-${place % COLOURS}`), printable(name));
+    });
+    this.sets.replaceChildren(element("legend", "unseen", "Eval sets"), ...switches);
   }
 
   /** Ask which curves there are, and draw those that have new points. */
@@ -146,27 +237,35 @@ export class Curves {
     }[progress.state];
     if (progress.state !== "read") this.later(() => this.refresh(), progress.state === "failing" ? 8 * READING : READING);
     this.controls.hidden = this.legend.hidden = series.length === 0;
-    document.getElementById("filter-label").hidden = series.length < MANY;
-    const several = new Set(series.map((each) => each.set)).size > 1;
+    this.page.getElementById("filter-label").hidden = series.length < MANY;
+    this.show(series, progress.state === "read");
+  }
+
+  /** Give each metric a card with its series. */
+  show(series, isRead) {
+    for (const { set } of series) if (!this.places.has(set)) this.places.set(set, this.places.size);
+    this.offer();
+    const byMetric = new Map();
     for (const each of series) {
-      let card = this.cards.get(each.url);
+      const key = JSON.stringify([each.metric, each.goal]);
+      byMetric.set(key, [...(byMetric.get(key) ?? []), { ...each, place: this.places.get(each.set) }]);
+    }
+    for (const [key, found] of byMetric) {
+      let card = this.cards.get(key);
       if (!card) {
-        card = new Card(each, several);
-        card.root.dataset.url = each.url;
-        this.cards.set(each.url, card);
+        card = new Card(this.view, (plan) => { location.hash = `#evaluation-${plan}`; });
+        this.cards.set(key, card);
         this.charts.append(card.root);
         this.observer.observe(card.root);
-      } else if (card.series.evaluations !== each.evaluations) {
-        card.stale = true;
       }
-      card.series = each;
-      if (progress.state === "read") this.draw(card);
+      card.take(found, this.places.size > 1);
+      if (isRead) card.refresh();
     }
-    for (const [url, card] of this.cards) {
-      if (series.some((each) => each.url === url)) continue;
+    for (const [key, card] of this.cards) {
+      if (byMetric.has(key)) continue;
       card.root.remove(); // the run began anew
-      this.cards.delete(url);
+      this.cards.delete(key);
     }
-    this.applyFilter();
+    this.hide();
   }
 }
