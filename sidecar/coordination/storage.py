@@ -218,8 +218,7 @@ class PosixStorage:
             raise RecordError(f"{path!r} is not a path inside {self.root}: expected names with / between them")
         return "/".join(parts[:-1]), parts[-1]
 
-    @contextlib.contextmanager
-    def _folder(self, path: str, *, make: bool = False) -> Iterator[Folder]:
+    def _folder(self, path: str, *, make: bool = False) -> Folder:
         """Open a folder: the calls on it act in this folder, even if it is moved meanwhile.
 
         "" is the root. `make` creates absent folders; each name is durable before anything is created below it.
@@ -228,12 +227,11 @@ class PosixStorage:
             self._split(path)
         if make:
             _make_folder(self.root)
-        with open_folder(self.root) as root:
-            if not path:
-                yield root
-                return
-            with root.folder(path, make=make) as folder:
-                yield folder
+        root = open_folder(self.root)
+        if not path:
+            return root
+        with root:
+            return root.folder(path, make=make)
 
     @contextlib.contextmanager
     def _explained(self, verb: str, path: str) -> Iterator[None]:

@@ -151,18 +151,16 @@ class SharedFolderCollective:
             self._pause(pause)
             pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
 
-    @contextlib.contextmanager
-    def _opened(self, *, make: bool = False) -> Iterator[Folder]:
+    def _opened(self, *, make: bool = False) -> Folder:
         """Open the folder of the plan anew, which makes NFS look up the names in it again."""
         if make:
             self._root.mkdir(parents=True, exist_ok=True)
         below = self._folder.relative_to(self._root).parts
-        with open_folder(self._root) as root:
-            if not below:
-                yield root
-                return
-            with root.folder("/".join(below), make=make) as folder:
-                yield folder
+        root = open_folder(self._root)
+        if not below:
+            return root
+        with root:
+            return root.folder("/".join(below), make=make)
 
     def _remove_written(self) -> None:
         with contextlib.suppress(OSError), self._opened() as folder:  # removed with the folder otherwise

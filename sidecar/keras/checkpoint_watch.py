@@ -12,7 +12,7 @@ import re
 import secrets
 import socket
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from pathlib import Path
 from typing import Final, Self
 
@@ -219,11 +219,10 @@ class PrivateFolder:
                     if self._is_abandoned(name, folder, now):
                         folder.remove(name)
 
-    @contextlib.contextmanager
-    def _opened(self) -> Iterator[Folder]:
+    def _opened(self) -> Folder:
         """Open the folder of all processes. Raises OSError, also if it is a link."""
-        with open_folder(self._all.parent) as directory, directory.folder(FOLDER) as folder:
-            yield folder
+        with open_folder(self._all.parent) as directory:
+            return directory.folder(FOLDER)
 
     def _is_abandoned(self, name: str, folder: Folder, now: float) -> bool:
         """Return whether the process of a folder is gone: known on this host, and elsewhere after a day of silence."""

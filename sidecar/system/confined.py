@@ -16,7 +16,7 @@ import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO, Final
+from typing import BinaryIO, Final, Self
 
 _FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _NO_SYNC: Final = (errno.EINVAL, errno.ENOTSUP, errno.EROFS, errno.EBADF)
@@ -30,52 +30,47 @@ class NotRegularError(OSError):
     """Report a link, folder, FIFO, socket or device where a regular file is expected."""
 
 
-@contextlib.contextmanager
-def open_folder(path: Path) -> Iterator["Folder"]:
+def open_folder(path: Path) -> "Folder":
     """Open a folder whose path is trusted because a setting names it: links in that path are followed."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        yield Folder(descriptor, path)
-    finally:
-        os.close(descriptor)
+    return Folder(os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC), path)
 
 
 @dataclass(frozen=True, slots=True)
 class Folder:
-    """Represent an open folder. `path` is for messages only: every call uses the descriptor."""
+    """Represent an open folder, which `with` closes. `path` is for messages only: every call uses the descriptor."""
 
     descriptor: int
     path: Path
 
-    @contextlib.contextmanager
-    def folder(self, name: str, *, make: bool = False) -> Iterator["Folder"]:
+    def __enter__(self) -> Self:
+        """Return the folder, which is open already."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close the folder."""
+        os.close(self.descriptor)
+
+    def folder(self, name: str, *, make: bool = False) -> "Folder":
         """Open a sub-folder; `a/b` is opened through `a`.
 
         `make` creates missing folders. Each new name is durable before the next one is created below it.
         """
-        with contextlib.ExitStack() as stack:
-            deepest = self
-            for part in name.split("/"):
-                deepest = stack.enter_context(deepest._folder(part, make=make))
-            yield deepest
-
-    @contextlib.contextmanager
-    def _folder(self, name: str, *, make: bool) -> Iterator["Folder"]:
-        """Open one sub-folder, or create it first if it is missing and `make` is given."""
-        with self._with_path(name):
+        first, nested, below = name.partition("/")
+        with self._with_path(first):
             try:
-                descriptor = self._open(name)
+                descriptor = self._open(first)
             except FileNotFoundError:
                 if not make:
                     raise
                 with contextlib.suppress(FileExistsError):  # another process made it, perhaps without making it durable
-                    os.mkdir(_component(name), dir_fd=self.descriptor)
+                    os.mkdir(_component(first), dir_fd=self.descriptor)
                 self.sync()
-                descriptor = self._open(name)
-        try:
-            yield Folder(descriptor, self.path / name)
-        finally:
-            os.close(descriptor)
+                descriptor = self._open(first)
+        opened = Folder(descriptor, self.path / first)
+        if not nested:
+            return opened
+        with opened:
+            return opened.folder(below, make=make)
 
     def _open(self, name: str) -> int:
         """Return the descriptor of a sub-folder. Raises OSError with ELOOP for a link."""
@@ -214,15 +209,27 @@ class Folder:
                 if error.errno not in _NO_SYNC:
                     raise
 
-    @contextlib.contextmanager
-    def _with_path(self, name: str) -> Iterator[None]:
+    def _with_path(self, name: str) -> "_PathInErrors":
         """Put the whole path into an error: a name alone does not show which folder is meant."""
-        try:
-            yield
-        except OSError as error:
-            if error.filename is None or not Path(os.fsdecode(error.filename)).is_absolute():
-                error.filename = str(self.path / name)
-            raise
+        return _PathInErrors(self.path, name)
+
+
+@dataclass(slots=True)
+class _PathInErrors:
+    """Put a path into each error that leaves the block. A generator would take longer than the block itself."""
+
+    folder: Path
+    name: str
+
+    def __enter__(self) -> None:
+        """Do nothing."""
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        """Name the path unless the error has a whole one."""
+        if isinstance(error, OSError) and not (
+            error.filename is not None and Path(os.fsdecode(error.filename)).is_absolute()
+        ):
+            error.filename = str(self.folder / self.name)
 
 
 def read_from(file: BinaryIO, limit: int) -> bytes:

@@ -19,7 +19,7 @@ class Disk:
         self.path.mkdir()
         with self._image.open("wb") as image:
             image.truncate(MEGABYTES << 20)
-        _run("mkfs.ext4", "-q", "-m", "0", self._image)
+        _run("mkfs.ext4", "-q", "-m", "0", "-N", "1024", self._image)  # so few that all are soon taken
         _run("mount", "-o", "loop", self._image, self.path)
         return self
 

@@ -61,10 +61,9 @@ def opened_best(run_dir: Path, *, known: str | None = None) -> Iterator[Best | N
         yield best
 
 
-@contextlib.contextmanager
-def _exports(run_dir: Path) -> Iterator[Folder]:
-    with open_folder(run_dir) as state, state.folder("exports") as exports:
-        yield exports
+def _exports(run_dir: Path) -> Folder:
+    with open_folder(run_dir) as state:
+        return state.folder("exports")
 
 
 def _name(exports: Folder) -> str:

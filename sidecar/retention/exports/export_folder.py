@@ -24,11 +24,10 @@ _PINS: Final = "pins"
 _TAKEN: Final = (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR)
 
 
-@contextlib.contextmanager
-def opened_exports(root: Path, *, make: bool = False) -> Iterator[Folder]:
+def opened_exports(root: Path, *, make: bool = False) -> Folder:
     """Open the folder `exports` below the state directory of a run; `make` creates it."""
-    with open_folder(root) as state, state.folder(EXPORTS, make=make) as exports:
-        yield exports
+    with open_folder(root) as state:
+        return state.folder(EXPORTS, make=make)
 
 
 def names_in(exports: Folder) -> list[str]:

@@ -108,8 +108,8 @@ class PinIndex:
     def _open(self, stack: ExitStack) -> Folder | None:
         """Open the folder of pins, never through a link in its place; return None if it does not exist."""
         try:
-            state = stack.enter_context(open_folder(self._pins.parent))
-            return stack.enter_context(state.folder(self._pins.name))
+            with open_folder(self._pins.parent) as state:
+                return stack.enter_context(state.folder(self._pins.name))
         except FileNotFoundError:
             return None
         except OSError as error:

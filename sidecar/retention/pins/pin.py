@@ -127,20 +127,17 @@ def _remove_in_place(name: str, pins: Folder) -> None:
     pins.remove(name)
 
 
-@contextlib.contextmanager
-def _opened(pins_dir: Path, discovered: DiscoveredCheckpoint) -> Iterator[Folder]:
+def _opened(pins_dir: Path, discovered: DiscoveredCheckpoint) -> Folder:
     """Open the folder of pins, and create it if needed. A checkpoint directory that is gone is not created again."""
-    with contextlib.ExitStack() as stack:
-        try:
-            if not pins_dir.parent.is_dir():
-                if not discovered.folder.is_dir():
-                    raise VanishedError(f"{discovered.folder} is gone, and {discovered.checkpoint.name} with it")
-                pins_dir.parent.mkdir(parents=True, exist_ok=True)
-            state = stack.enter_context(open_folder(pins_dir.parent))
-            pins = stack.enter_context(state.folder(pins_dir.name, make=True))
-        except OSError as error:
-            raise StorageError(f"cannot pin to {pins_dir}: {_reason(discovered.checkpoint, error)}") from error
-        yield pins
+    try:
+        if not pins_dir.parent.is_dir():
+            if not discovered.folder.is_dir():
+                raise VanishedError(f"{discovered.folder} is gone, and {discovered.checkpoint.name} with it")
+            pins_dir.parent.mkdir(parents=True, exist_ok=True)
+        with open_folder(pins_dir.parent) as state:
+            return state.folder(pins_dir.name, make=True)
+    except OSError as error:
+        raise StorageError(f"cannot pin to {pins_dir}: {_reason(discovered.checkpoint, error)}") from error
 
 
 def _is_pinned(checkpoint: Checkpoint, pins: Folder) -> bool:

@@ -90,19 +90,15 @@ def _inside(name: str, folder: Folder, deepest: int = DEEPEST) -> list[os.stat_r
     return entries
 
 
-@contextlib.contextmanager
-def _opened(pins_dir: Path) -> Iterator[Folder | None]:
-    """Open the folder of pins; yield None if it does not exist. Raises `StorageError`."""
-    with contextlib.ExitStack() as stack:
-        try:
-            state = stack.enter_context(open_folder(pins_dir.parent))
-            pins = stack.enter_context(state.folder(pins_dir.name))
-        except FileNotFoundError:
-            yield None
-            return
-        except OSError as error:
-            raise StorageError(f"cannot read {pins_dir}: {error.strerror}") from error
-        yield pins
+def _opened(pins_dir: Path) -> contextlib.AbstractContextManager[Folder | None]:
+    """Open the folder of pins; None if it does not exist. Raises `StorageError`."""
+    try:
+        with open_folder(pins_dir.parent) as state:
+            return state.folder(pins_dir.name)
+    except FileNotFoundError:
+        return contextlib.nullcontext()
+    except OSError as error:
+        raise StorageError(f"cannot read {pins_dir}: {error.strerror}") from error
 
 
 def _names(pins: Folder) -> list[str]:
