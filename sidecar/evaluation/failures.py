@@ -101,6 +101,9 @@ _ADVICE: Final = re.compile(
 )
 """Words of sentences in which libraries advise to load files in a way that runs their code."""
 
+COPY_AGAIN: Final = "if it is cut off or damaged, copy or save it again"
+"""The remedy for a file that a library cannot read."""
+
 _FRAMES: Final = re.compile(r'^Detected at node.*\n|^[ \t]*File ".*(?:\n[ \t]+(?!File ).*)?', re.MULTILINE)
 _MAX_CHAIN: Final = 20
 _AUTOGRAPH: Final = "in user code:"

@@ -18,7 +18,7 @@ import torch
 from torch.distributed import checkpoint as dcp
 from torch.distributed.checkpoint import filesystem, metadata
 
-from sidecar.evaluation.failures import EvaluationError, without_advice
+from sidecar.evaluation.failures import COPY_AGAIN, EvaluationError, without_advice
 from sidecar.protocol.weight_names import DCP_METADATA
 
 _DATA: Final = re.compile(r"__[0-9]{1,9}_[0-9]{1,9}\.distcp")
@@ -83,7 +83,8 @@ class DistributedCheckpoint:
         except (Exception, dcp.CheckpointException) as error:  # which is no Exception
             if missing := [file for file in files if not (self._path / file).exists()]:
                 raise EvaluationError("vanished", f"{self._path / missing[0]} is gone") from error
-            raise EvaluationError("mismatch", f"{self._path} cannot be loaded: {_reason(error)}") from error
+            problem = f"cannot be loaded ({COPY_AGAIN}): {_reason(error)}"
+            raise EvaluationError("mismatch", f"{self._path} {problem}") from error
         return {key: values[name] for key, name in names.items()}
 
     def _place(self, name: str) -> Iterable[Any]:
@@ -137,7 +138,8 @@ def _unpickled(file: BufferedReader, path: Path) -> metadata.Metadata:
     try:
         read = _Unpickler(file).load()
     except Exception as error:
-        raise EvaluationError("mismatch", f"{path / DCP_METADATA} cannot be loaded: {_reason(error)}") from error
+        problem = f"cannot be loaded ({COPY_AGAIN}): {_reason(error)}"
+        raise EvaluationError("mismatch", f"{path / DCP_METADATA} {problem}") from error
     if not isinstance(read, metadata.Metadata) or not isinstance(read.storage_data, dict):
         raise EvaluationError("mismatch", f"{path / DCP_METADATA} holds no metadata of torch.distributed.checkpoint")
     return read

@@ -13,6 +13,7 @@ import sys
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import IO, Any, Final
 
@@ -20,7 +21,7 @@ import torch
 from torch import _weights_only_unpickler
 
 from sidecar.evaluation.backends.torch.plain_objects import allowed_by_task, plain_objects, substitute
-from sidecar.evaluation.failures import EvaluationError, without_advice
+from sidecar.evaluation.failures import COPY_AGAIN, EvaluationError, without_advice
 from sidecar.protocol.weight_names import DCP_METADATA, INDEX, SAFETENSORS, main_weights
 from sidecar.system.plain_text import listed
 
@@ -56,11 +57,14 @@ _RUNNING_BUILTINS: Final = frozenset(
 
 _ZIP: Final = b"PK\x03\x04"
 _PICKLE: Final = b"\x80"
-_LEGACY_PICKLES: Final = 4  # of torch before 1.6: a magic number, the protocol, sizes, and the content
+_LEGACY_PICKLES: Final = 5  # of torch before 1.6: a magic number, the protocol, sizes, content, and keys of storages
+_FEW_OPCODES: Final = 4  # of a pickle that is a number: its protocol, its frame, the number, and its end
 _HEAD_BYTES: Final = 512
 _TAR_AT: Final = 257
 _TAR: Final = b"ustar"
 _SAVE: Final = "save model.state_dict() with torch.save"
+_CUT: Final = "is cut off or damaged: copy or save it again"
+_NOT_OF_TORCH: Final = "is not a file of torch.save: let Task(restore=…) read it"
 _OTHER_KINDS: Final = {
     b"version https://git-lfs": "is a pointer of Git LFS and not the file itself: run git lfs pull",
     **dict.fromkeys(
@@ -165,7 +169,8 @@ def _of_safetensors(path: Path) -> dict[str, torch.Tensor]:
         return {name: _tensor(values, stored) for name, stored in header.items() if name != _METADATA}
     except (AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
         with path.open("rb") as file:
-            problem = _by_its_head(file.read(_HEAD_BYTES)) or f"cannot be loaded: {type(error).__name__}: {error}"
+            cannot = f"cannot be loaded ({COPY_AGAIN}): {type(error).__name__}: {error}"
+            problem = _by_its_head(file.read(_HEAD_BYTES)) or cannot
         raise EvaluationError("mismatch", f"{path} {problem}") from error
 
 
@@ -192,8 +197,8 @@ def _of_torch(path: str) -> Any:
         first = error
     try:
         names = _names_in(path)
-    except Exception:  # noqa: BLE001 - the file is untrusted, and the first error says enough
-        names = set()
+    except Exception:  # noqa: BLE001 - the file is untrusted
+        raise EvaluationError("mismatch", f"{path} {_CUT}") from first
     if refused := sorted(name for name in names if not _is_allowed(name)):
         raise EvaluationError("mismatch", f"{path} {_refusal(refused)}") from first
     try:
@@ -204,7 +209,9 @@ def _of_torch(path: str) -> Any:
     except Exception as error:
         if any(name.startswith(_OF_DIVIDED) for name in names):
             raise EvaluationError("mismatch", f"{path} holds {DIVIDED}") from error
-        raise EvaluationError("mismatch", f"{path} cannot be loaded: {_reason(error)}") from error
+        if "unexpected EOF" in str(error):  # in the values of tensors, which follow the pickles of a legacy file
+            raise EvaluationError("mismatch", f"{path} {_CUT}") from error
+        raise EvaluationError("mismatch", f"{path} cannot be loaded ({COPY_AGAIN}): {_reason(error)}") from error
 
 
 def _loaded(path: str) -> Any:
@@ -223,7 +230,7 @@ def _of_other_kind(path: str) -> str | None:
         return "is a tar archive: load it where it was saved, and save model.state_dict() with torch.save"
     if (kind := _by_its_head(head)) is not None:
         return kind
-    return None if head.startswith(_PICKLE) else "is not a file of torch.save: let Task(restore=…) read it"
+    return _of_other_pickle(path) if head.startswith(_PICKLE) else _NOT_OF_TORCH
 
 
 def _by_its_head(head: bytes) -> str | None:
@@ -235,13 +242,23 @@ def _by_its_head(head: bytes) -> str | None:
     return next(kinds, None)
 
 
+def _of_other_pickle(path: str) -> str | None:
+    """Return what a pickle is that is not the first one of a legacy file; None if it may be that."""
+    try:
+        with open(path, "rb") as file:  # noqa: PTH123
+            first = [argument for _, argument, _ in islice(pickletools.genops(file), _FEW_OPCODES)]
+    except ValueError:
+        return _CUT
+    return None if torch.serialization.MAGIC_NUMBER in first else _NOT_OF_TORCH
+
+
 def _of_other_archive(path: str) -> str | None:
     """Return what a zip archive is that is not one of `torch.save`; None if it may be one."""
     try:
         with zipfile.ZipFile(path) as archive:
             whole = set(archive.namelist())
     except (zipfile.BadZipFile, OSError, ValueError):
-        return "is cut off or damaged: copy or save it again"
+        return _CUT
     names = whole | {name.partition("/")[2] for name in whole}
     kind = next((kind for part, kind in _OTHER_ARCHIVES.items() if any(part in name for name in names)), None)
     if kind is not None:

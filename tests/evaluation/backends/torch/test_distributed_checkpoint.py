@@ -218,6 +218,17 @@ def test_metadata_that_is_none(tmp_path, content):
 
 
 @pytest.mark.filterwarnings("ignore")
+def test_a_data_file_that_is_cut_off(tmp_path):
+    """The message has the remedy."""
+    folder = save({"model": net().state_dict()}, tmp_path / "step-5")
+    data = folder / "__0_0.distcp"
+    data.write_bytes(data.read_bytes()[:-20])
+    with pytest.raises(EvaluationError) as caught:
+        restored(folder, net())
+    assert "copy or save it again" in str(caught.value)
+
+
+@pytest.mark.filterwarnings("ignore")
 def test_a_folder_that_is_being_deleted(tmp_path):
     """A data file is gone."""
     folder = save({"model": net().state_dict()}, tmp_path / "step-5")

@@ -258,6 +258,19 @@ def legacy(path):
     torch.save({"a": torch.ones(2), "w": Call(print, 1)}, path, _use_new_zipfile_serialization=False)
 
 
+def legacy_cut_to(share):
+    """Make a writer of such a file that ends in the middle, in its pickles or in the values of its tensors."""
+
+    def write(path):
+        import torch
+
+        torch.save({"a": torch.ones(2000), "n": [1.5] * 200}, path, _use_new_zipfile_serialization=False)
+        content = path.read_bytes()
+        path.write_bytes(content[: int(len(content) * share)])
+
+    return write
+
+
 def script(path):
     import torch
 
@@ -306,6 +319,7 @@ def tar(path):
 FILES = {
     "protocol 4": (protocol_4, "pickle_protocol"),
     "legacy": (legacy, "print"),
+    **{f"legacy to {share}": (legacy_cut_to(share), "copy or save it again") for share in (0.001, 0.01, 0.1, 0.9)},
     "TorchScript": (script, "TorchScript"),
     "torch.export": (exported, "torch.export"),
     "torch.package": (package, "torch.package"),
@@ -318,7 +332,7 @@ FILES = {
     "gzip": (lambda path: path.write_bytes(b"\x1f\x8b" + bytes(99)), "gzip"),
     "numpy": (lambda path: np.save(path.open("wb"), np.ones(3)), "numpy"),
     "npz": (lambda path: np.savez(path.open("wb"), np.ones(3)), "numpy"),
-    "pickle": (lambda path: path.write_bytes(pickle.dumps({"a": [1, 2]})), "m.pt"),
+    "pickle": (lambda path: path.write_bytes(pickle.dumps({"a": [1, 2]})), "Task(restore=…)"),
     "text": (lambda path: path.write_text("weights"), "Task(restore=…)"),
     "zip": (lambda path: zipfile.ZipFile(path, "w").writestr("a", "b"), "zip archive"),
 }

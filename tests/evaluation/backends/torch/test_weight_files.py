@@ -77,6 +77,7 @@ def test_headers_that_contradict(tmp_path, stored):
     with pytest.raises(EvaluationError) as caught:
         load(str(tmp_path / "m.safetensors"))
     assert "m.safetensors" in str(caught.value)
+    assert "copy or save it again" in str(caught.value)
 
 
 def test_only_bytes_that_are_used_are_read(tmp_path):
