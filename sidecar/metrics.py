@@ -5,6 +5,7 @@ with the states `ExactSum`, `MinMax` and `PerExampleValues`. This module imports
 `sidecar/__init__.py` imports it.
 """
 
+from sidecar.evaluation.data.slice_table import by_length, by_size
 from sidecar.evaluation.metrics.accuracy import Accuracy, TopK
 from sidecar.evaluation.metrics.auc import AUC, BinnedAUC
 from sidecar.evaluation.metrics.confusion_matrix import ConfusionMatrix
@@ -40,6 +41,8 @@ __all__ = [
     "Sample",
     "Sums",
     "TopK",
+    "by_length",
+    "by_size",
     "usual_interval",
     "value",
 ]

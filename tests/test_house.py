@@ -61,6 +61,7 @@ MANY_FIELDS = {
     "Task",
     "ExportedNumber",
     "Manifest",
+    "Result",
     "RunObserver",
 }  # one for each setting, argument, column or key
 

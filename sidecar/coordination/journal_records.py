@@ -22,6 +22,7 @@ from sidecar.protocol.record_limits import AtMost
 from sidecar.protocol.records import (
     MOST_CLASSES,
     MOST_METRICS,
+    MOST_SLICES,
     Member,
     Outcome,
     Plan,
@@ -268,7 +269,7 @@ def _broken_by_outcome(outcome: Outcome) -> Iterator[str]:
         return
     if outcome.status != OutcomeStatus.SUCCEEDED:
         yield "a failed attempt has a result"
-    named = {*result.metrics, *result.classes, *result.data, *result.changed, *result.nonfinite}
+    named = {*result.metrics, *result.classes, *result.data, *result.changed, *result.nonfinite, *result.slices}
     for unknown in sorted(named - result.examples.keys()):
         yield f"the eval set {unknown!r:.80} has no number of examples"
     for folder in result.saves:
@@ -279,8 +280,18 @@ def _broken_by_outcome(outcome: Outcome) -> Iterator[str]:
     of_classes = [values for by_metric in result.classes.values() for values in by_metric.values()]
     if sum(map(len, of_classes)) > MOST_CLASSES:
         yield f"it has more than {MOST_CLASSES} numbers of classes"
+    yield from _broken_by_slices(result)
     if any(not _is_possible(value) for value in _values(result)):
         yield "a number and its exact form (hex) differ"
+
+
+def _broken_by_slices(result: Result) -> Iterator[str]:
+    """Yield the invariants that the slices of a result break."""
+    slices = [one for by_slice in result.slices.values() for one in by_slice.values()]
+    if len(slices) > MOST_SLICES or sum(len(one.metrics) for one in slices) > MOST_SLICES:
+        yield f"it has more than {MOST_SLICES} numbers of slices"
+    if any(one.examples < 0 for one in slices):
+        yield "a slice has fewer than 0 examples"
 
 
 def _broken_together(outcome: Outcome, plan: Plan) -> Iterator[str]:
@@ -298,6 +309,9 @@ def _values(result: Result) -> Iterator[Value]:
     for by_metric_and_class in result.classes.values():
         for by_class in by_metric_and_class.values():
             yield from by_class.values()
+    for by_slice in result.slices.values():
+        for one in by_slice.values():
+            yield from one.metrics.values()
 
 
 def _is_possible(value: Value) -> bool:

@@ -22,7 +22,16 @@ from numpy.typing import NDArray
 from sidecar.errors import RecordError
 from sidecar.evaluation.artifact_writer import SCHEMA, STATES
 from sidecar.evaluation.npy_table import file_of
-from sidecar.evaluation.states import ExactSum, GatheredBatches, MinMax, NamedSums, PerExampleValues, SetStates, State
+from sidecar.evaluation.states import (
+    ExactSum,
+    GatheredBatches,
+    KeyedStates,
+    MinMax,
+    NamedSums,
+    PerExampleValues,
+    SetStates,
+    State,
+)
 from sidecar.protocol.column_names import PLACE, PREDICTIONS, file_name
 
 _WORKER: Final = re.compile(r"worker-(\d{1,6})-of-(\d{1,6})", re.ASCII)
@@ -33,6 +42,7 @@ _KINDS: Final[Mapping[str, type[State]]] = {
     "each": PerExampleValues,
     "gathered": GatheredBatches,
     "named": NamedSums,
+    "keyed": KeyedStates,
 }
 _MOST_VALUES: Final = 1 << 28  # in one state, 2 GiB: protects the memory from large numbers in a file
 _EXAMPLES: Final = "examples"
@@ -140,7 +150,7 @@ def parse_record(path: Path, data: bytes) -> dict[str, Any]:
 
 def _state(parsed: dict[str, Any]) -> State:
     kind = _KINDS[parsed["reduction"]]
-    if kind in (GatheredBatches, NamedSums):
+    if kind in (GatheredBatches, NamedSums, KeyedStates):
         return kind.from_json(parsed)
     sizes = [parsed["examples"]] if kind is PerExampleValues else parsed["shape"]
     if not all(type(size) is int and size >= 0 for size in sizes) or math.prod(sizes) > _MOST_VALUES:

@@ -17,6 +17,7 @@ from sidecar.evaluation.data import nonfinite
 from sidecar.evaluation.data.batch_source import Batch
 from sidecar.evaluation.data.reader import EvalSetReader
 from sidecar.evaluation.data.shard import Shard
+from sidecar.evaluation.metrics import sliced
 from sidecar.evaluation.metrics.foreign import conclude
 from sidecar.evaluation.states import ExactSum, SetStates
 
@@ -123,10 +124,11 @@ def evaluate_set(
         update_in_turn: Takes the inputs of the metrics in turn, once for every batch, in order.
 
     Returns:
-        The states of the metrics, and those that count examples and numbers that are not finite.
+        The states of the metrics, and those that count examples, also of slices, and numbers that are not finite.
     """
     counted = 0
     pending, predicted = BatchBuffer(add), nonfinite.NonfiniteCounter()
+    slices = {} if reader.slices is None else {sliced.BY_SLICE: sliced.new_counts(shard)}
 
     def up_to_now() -> SetStates:
         pending.flush()
@@ -139,6 +141,9 @@ def evaluate_set(
         if update_in_turn is not None:
             update_in_turn(output.in_turn)
         examples = reader.examples_in(batch)
+        if reader.slices is not None and first is not None:
+            reader.slices.put(batch, first, examples)
+            sliced.count(slices[sliced.BY_SLICE], reader.slices, first, examples)
         pending.add(output.arrays, first)
         counted += examples
         predicted.add("prediction", output.finite, examples, number, first)
@@ -152,4 +157,4 @@ def evaluate_set(
     conclude(states)
     total = ExactSum((), "int64")
     total.add(np.int64(counted))
-    return states | {EXAMPLES: total} | nonfinite.states(shard, reader.nonfinite, predicted)
+    return states | slices | {EXAMPLES: total} | nonfinite.states(shard, reader.nonfinite, predicted)

@@ -8,6 +8,7 @@ from typing import Generic, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from sidecar.errors import TaskError
 from sidecar.evaluation.backend import Stream, Tick
 from sidecar.evaluation.data.batch_source import Batch, BatchSource
 from sidecar.evaluation.data.cache import CacheBudget
@@ -15,6 +16,7 @@ from sidecar.evaluation.data.groups import group_numbers
 from sidecar.evaluation.data.reader import EvalSetReader
 from sidecar.evaluation.data.shard import Shard
 from sidecar.evaluation.metrics.metric import EvalSetInfo
+from sidecar.evaluation.metrics.sliced import BY_SLICE
 from sidecar.evaluation.repeatability import generators
 from sidecar.evaluation.states import SetStates
 from sidecar.evaluation.task import EvalSet, NonfinitePolicy, Task
@@ -58,6 +60,7 @@ class EvalSets(Generic[Reader]):
     def __init__(self, task: Task, shard: Shard, readers: Sequence[Reader]) -> None:
         self._task, self._shard, self._readers = task, shard, readers
         self._groups: dict[str, NDArray[np.int64]] = {}  # by name of the set
+        self._is_whole = True
         self.chosen = readers
         """The eval sets that take part in the present evaluation."""
 
@@ -73,6 +76,7 @@ class EvalSets(Generic[Reader]):
 
     def read(self, tick: Tick, evaluated: int = 0, most: int | None = None) -> tuple[Stream, ...]:
         """Choose the eval sets that take part, and read those that have not been read yet: at most `most` batches."""
+        self._is_whole = most is None
         names = self._task.sets(evaluated)
         self.chosen = [reader for reader in self._readers if reader.name in names]
         return tuple(reader.read(tick, most) for reader in self.chosen)
@@ -97,17 +101,30 @@ class EvalSets(Generic[Reader]):
 
     def info(self, reader: Reader) -> EvalSetInfo:
         """Return what is known about an eval set before it is evaluated. Raises `TaskError` for other groups."""
+        if reader.slices is not None:
+            reader.slices.begin(reader.examples, is_whole=self._is_whole)
         groups = self._task.sets()[reader.name].groups
         if groups is not None and reader.name not in self._groups:
-            self._groups[reader.name] = group_numbers(reader.name, groups, reader.examples)
-        return EvalSetInfo(reader.examples, self._shard, self._groups.get(reader.name))
+            self._groups[reader.name] = group_numbers(reader.name, groups, reader.examples, is_whole=self._is_whole)
+        return EvalSetInfo(reader.examples, self._shard, self._groups.get(reader.name), reader.slices)
 
     def layout(self, new_states: Callable[[Reader], SetStates]) -> str:
-        """Return names, kinds and sizes of the states of all chosen eval sets, and the digests of their groups."""
+        """Return names, kinds and sizes of the states of all chosen eval sets, and digests of their groups and slices.
+
+        Raises `TaskError` for a set with slices none of whose metrics can have them.
+        """
         states = [
             (reader.name, name, type(state).__name__, state.rows, state.width)
             for reader in self.chosen
             for name, state in sorted(new_states(reader).items())
         ]
+        for reader in self.chosen:
+            if reader.slices is not None:
+                if not any(of == reader.name and name.endswith(f"/{BY_SLICE}") for of, name, *_ in states):
+                    raise TaskError(
+                        f"Task(slices=…) of {reader.name!r}: no metric of the set has numbers by slice: give some of "
+                        f"sidecar.metrics, such as Accuracy(), Mean(…) or MSE()"
+                    )
+                states.append((reader.name, BY_SLICE, reader.slices.digest(), 0, 0))
         groups = [(name, sha256(numbers.tobytes()).hexdigest()) for name, numbers in sorted(self._groups.items())]
         return repr((states, groups) if groups else states)

@@ -16,6 +16,7 @@ from sidecar.evaluation.batch_dependence import (
 from sidecar.evaluation.data.plain_arrays import plain_array
 from sidecar.evaluation.data.structure import as_arrays, leaves
 from sidecar.evaluation.failures import EvaluationError
+from sidecar.evaluation.metrics import sliced
 from sidecar.evaluation.metrics.foreign import InTurn, as_in_turn
 from sidecar.evaluation.metrics.metric import EvalBatch, EvalSetInfo, Metric, MetricResult
 from sidecar.evaluation.outputs import Output, by_output, join_results, pick, pick_weights, shown
@@ -52,7 +53,7 @@ class Measurement:
         """Return new states of all metrics."""
         states: SetStates = {}
         for name, (_, metric) in self._metrics.items():
-            states |= named(name, metric.states(info))
+            states |= named(name, sliced.new_states(metric, info))
         return states
 
     def arrays(self, y: Any, predictions: Any, weights: Any, examples: int) -> list[NDArray[Any]]:
@@ -76,7 +77,7 @@ class Measurement:
             at = _ARRAYS * self._outputs.index(output)
             metric_states = within(states, name)
             for first, *of_output in zip(firsts, *arrays[at : at + _ARRAYS], strict=True):
-                metric.add(metric_states, _batch_of(of_output, first))
+                sliced.add(metric, metric_states, _batch_of(of_output, first))
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -124,7 +125,8 @@ class Measurement:
     def compute(self, states: SetStates) -> MetricResult:
         """Return the numbers of all metrics; raises `EvaluationError` if two have the same name."""
         return join_results(
-            (name, output, metric.compute(within(states, name))) for name, (output, metric) in self._metrics.items()
+            (name, output, sliced.computed(metric, within(states, name)))
+            for name, (output, metric) in self._metrics.items()
         )
 
 

@@ -55,6 +55,7 @@ def join_results(results: Iterable[tuple[str, Output, MetricResult]]) -> MetricR
     """
     values: dict[str, Value] = {}
     classes: dict[str, Mapping[str, Value]] = {}
+    slices: dict[str, dict[str, Value]] = {}
     notes: tuple[str, ...] = ()
     for name, output, result in results:
         notes += result.notes
@@ -63,4 +64,6 @@ def join_results(results: Iterable[tuple[str, Output, MetricResult]]) -> MetricR
                 raise EvaluationError("task_error", f"metric {name!r}: another metric has a number {key!r}, too")
             values[shown(output, key)] = number
         classes |= {shown(output, key): numbers for key, numbers in result.classes.items()}
-    return MetricResult(values, classes, notes)
+        for slice_name, numbers in result.slices.items():
+            slices.setdefault(slice_name, {}).update({shown(output, key): number for key, number in numbers.items()})
+    return MetricResult(values, classes, notes, slices)

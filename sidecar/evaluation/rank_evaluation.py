@@ -24,6 +24,7 @@ from sidecar.evaluation.data.reader import order_advice
 from sidecar.evaluation.eval_loop import EXAMPLES, LEFT_OUT
 from sidecar.evaluation.evaluate_functions import EvaluateFunctions
 from sidecar.evaluation.failures import EvaluationError
+from sidecar.evaluation.metrics import sliced
 from sidecar.evaluation.metrics.metric import MetricResult
 from sidecar.evaluation.output_comparison import (
     differing,
@@ -172,6 +173,9 @@ class RankEvaluation:
             numbers |= self.functions.compute(total.states)
             examples |= self.functions.examples(total.states)
         numbers = {name: _with_goals(name, result, self.goals) for name, result in numbers.items()}
+        in_slices = {name: sliced.counted(total.states.get(name, {})) for name in numbers}
+        numbers = {name: sliced.with_worst(result, in_slices[name]) for name, result in numbers.items()}
+        slices, left_out = sliced.largest(numbers, in_slices)
         return Result(
             group=self.join.group,
             workers=len(self.join.members),
@@ -186,7 +190,8 @@ class RankEvaluation:
             data={stream.eval_set: _data(stream) for stream in streams}
             | {name: EvalData(None, None, "own") for name in self._names_of_functions},
             nonfinite=found_nonfinite,
-            notes=_notes(numbers),
+            notes=(*_notes(numbers), *left_out),
+            slices=slices,
         )
 
 
@@ -288,6 +293,10 @@ def _with_goals(eval_set: str, numbers: MetricResult, goals: Mapping[str, Goal])
         classes={
             name: {label: replace(each, goal=own.get(name, each.goal)) for label, each in classes.items()}
             for name, classes in numbers.classes.items()
+        },
+        slices={
+            key: {name: replace(each, goal=own.get(name, each.goal)) for name, each in values.items()}
+            for key, values in numbers.slices.items()
         },
         notes=(*numbers.notes, *unknown),
     )

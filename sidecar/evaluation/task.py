@@ -46,6 +46,8 @@ class EvalSet:
         groups: One key for each example in the order of the data, or a function without arguments that returns them,
             if examples are not independent: the patient, document or video of each. Intervals are then those of means
             over independent groups. Losses, and metrics of other libraries, have no interval in such a set.
+        slices: As `Task(slices=…)`, for this set alone, in addition to those. A value may also be an array or a list
+            with one key for each example in the order of the data.
         metrics: As `Task(metrics=…)`, for this set alone. A set with metrics or a loss of its own has none of the task.
         loss: As `Task(loss=…)`, for this set alone.
         step: As `Task(step=…)`, for this set alone.
@@ -58,6 +60,7 @@ class EvalSet:
     nonfinite: NonfinitePolicy | None = None
     check: CheckPolicy = "sample"
     groups: Any = None
+    slices: Mapping[str, Any] = field(default_factory=dict)
     metrics: Callable[[], Sequence[Any]] | None = None
     loss: Any = None
     step: Callable[[Any, Any], Any] | None = None
@@ -75,6 +78,7 @@ class EvalSet:
             raise TaskError(f"EvalSet(nonfinite={self.nonfinite!r}) must be 'count', 'refuse' or 'allow'")
         if self.check not in get_args(CheckPolicy):
             raise TaskError(f"EvalSet(check={self.check!r}) must be 'sample' or 'all'")
+        _check_slices("EvalSet", self.slices)
         for name in ("metrics", "step"):
             if (value := getattr(self, name)) is not None and not callable(value):
                 raise TaskError(f"EvalSet({name}=…) must be a function, found {value!r}: write lambda: …")
@@ -175,6 +179,10 @@ class Task:
         goals: Whether larger or smaller numbers are better, "max" or "min", by EVAL_SET/METRIC, such as
             `{"harness/acc": "max"}`. It is needed for numbers that have no direction of their own: those of `evaluate`
             and of a `test_step`, and some metrics. "none": neither is better.
+        slices: Parts of each eval set that are measured on their own in the same pass, by metrics of `sidecar.metrics`:
+            by name, a function of (x, y) of a batch as numpy arrays, or the name of a column of x or y. One bool for
+            each example makes one slice, and one text or whole number makes a slice for each value, such as
+            "country=de". A tuple of two of the names crosses them.
     """
 
     build_model: Callable[[], Any] | None = None
@@ -195,6 +203,7 @@ class Task:
     evaluate: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
     evaluate_timeout_seconds: float = 4 * 3600.0
     goals: Mapping[str, Goal] = field(default_factory=dict)
+    slices: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self._check_functions()
@@ -207,6 +216,14 @@ class Task:
             raise TaskError(
                 f"Task(predictions=…) must be True or a function of (x, y, predictions), found {self.predictions!r}"
             )
+        self._check_sets()
+        if self.batch_size is not None and not _is_count(self.batch_size):
+            raise TaskError(f"Task(batch_size={self.batch_size!r}) must be a number from 1, or None for batched data")
+        self._check_goals()
+        self._check_slices()
+
+    def _check_sets(self) -> None:
+        """Check the eval sets. Raises `TaskError`."""
         least = 0 if self.evaluate else 1
         if not isinstance(self.eval_sets, Mapping) or not least <= len(self.eval_sets) <= MAX_EVAL_SETS:
             raise TaskError(f"Task(eval_sets=…) must map 1 to {MAX_EVAL_SETS} names to data, found {self.eval_sets!r}")
@@ -223,9 +240,16 @@ class Task:
                 "Task(eval_sets=…): every set has every_nth above 1, so nothing would be measured for some "
                 "checkpoints: leave every_nth out for one set"
             )
-        if self.batch_size is not None and not _is_count(self.batch_size):
-            raise TaskError(f"Task(batch_size={self.batch_size!r}) must be a number from 1, or None for batched data")
-        self._check_goals()
+
+    def _check_slices(self) -> None:
+        """Check the slices of all sets. Raises `TaskError`."""
+        _check_slices("Task", self.slices)
+        for name, slices in self.slices.items():
+            if not callable(slices) and not isinstance(slices, str | tuple):
+                raise TaskError(
+                    f"Task(slices={{{name!r}: …}}) must be a function of (x, y) or the name of a column, found "
+                    f"{type(slices).__name__}: keys of the examples of one set are for EvalSet(slices=…)"
+                )
 
     def _check_goals(self) -> None:
         """Check that each goal is one of a set of this task. Raises `TaskError`."""
@@ -340,6 +364,8 @@ class Task:
         longer = {
             name: source if isinstance(source, EvalSet) else EvalSet(source) for name, source in self.eval_sets.items()
         }
+        if self.slices:
+            longer = {name: replace(one, slices={**self.slices, **one.slices}) for name, one in longer.items()}
         return {name: eval_set for name, eval_set in longer.items() if evaluated % eval_set.every_nth == 0}
 
 
@@ -358,6 +384,24 @@ def takes_shard(function: Callable[..., Any]) -> bool:
             f"{getattr(function, '__name__', function)}{inspect.signature(function)}"
         )
     return needed == 2 or any(one.name == "shard" for one in plain[1:2])  # noqa: PLR2004
+
+
+def _check_slices(owner: str, slices: Any) -> None:
+    """Raise `TaskError` unless slices are functions, names of columns, pairs of names or keys, by name."""
+    if not isinstance(slices, Mapping):
+        raise TaskError(
+            f"{owner}(slices={slices!r:.80}) must map names to functions, such as slices={{'night': lambda x, y: …}}"
+        )
+    for name, one in slices.items():
+        is_pair = isinstance(one, tuple) and len(one) == 2 and all(isinstance(each, str) for each in one)  # noqa: PLR2004
+        is_known = callable(one) or (isinstance(one, str) and one) or is_pair
+        if not isinstance(name, str) or not name:
+            raise TaskError(f"{owner}(slices=…): a name must be a text of at least one character, found {name!r}")
+        if not is_known and (isinstance(one, str | tuple) or not hasattr(one, "__len__")):
+            raise TaskError(
+                f"{owner}(slices={{{name!r}: {one!r:.80}}}) must be a function of (x, y), the name of a column, or a "
+                f"tuple of two names of other slices"
+            )
 
 
 def _check_patterns(name: str, patterns: Any, content: str = "") -> None:

@@ -39,7 +39,7 @@ def fields_of(record: Any) -> dict[str, Any]:
         value = getattr(record, field.name)
         if field.inlined:
             values.update(fields_of(value))
-        elif value is not None or not field.sparse:
+        elif not field.sparse or (value is not None and value != {}):
             values[field.name] = value if field.cut is None or value is None else field.cut(value)
     return values
 
@@ -274,7 +274,10 @@ def _record(cls: type, limits: RecordLimits | None) -> _Converter:
 
 
 class _Field(NamedTuple):
-    """Describe one field of a record. `cut`: how a writer shortens its value. `sparse`: it is not written if None."""
+    """Describe one field of a record.
+
+    `cut`: how a writer shortens its value. `sparse`: it is not written if it is None or empty.
+    """
 
     name: str
     kind: Any

@@ -24,7 +24,7 @@ UNSAVED: Final = "unsaved"
 """Marker of a field that no file has."""
 
 SPARSE: Final = "sparse"
-"""Marker of a field that a file has only if it is not None."""
+"""Marker of a field that a file has only if it is neither None nor an empty dict."""
 
 T = TypeVar("T")
 Inlined = Annotated[T, INLINED]
@@ -255,6 +255,14 @@ class Nonfinite:
         return f"eval set {eval_set!r}: {subject} NaN or infinite {place}s{first}{batch}"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Slice:
+    """The numbers of a part of an eval set, such as of the examples of one country."""
+
+    examples: int
+    metrics: Annotated[dict[str, Value], AtMost(4096)]
+
+
 MOST_EVAL_SETS: Final = 256
 """The most eval sets of a result: four times as many as a task may have."""
 
@@ -264,9 +272,16 @@ MOST_METRICS: Final = 4096
 MOST_CLASSES: Final = 16_384
 """The most numbers of single classes in a result, of all metrics and eval sets together."""
 
+WORST: Final = "worst_slice_"
+"""Beginning of the name of the worst number of a metric among slices."""
+
+MOST_SLICES: Final = 4096
+"""The most slices of a result, of all eval sets together, and the most numbers of slices."""
+
 _BySet = Annotated[dict[str, T], AtMost(MOST_EVAL_SETS)]
 _ByMetric = Annotated[dict[str, T], AtMost(MOST_METRICS)]
 _ByClass = Annotated[dict[str, T], AtMost(MOST_CLASSES)]
+_BySlice = Annotated[dict[str, T], AtMost(MOST_SLICES)]
 _ByPlace = Annotated[dict[str, T], AtMost(64)]
 _ByPhase = Annotated[dict[str, float], AtMost(64)]
 Notes = Annotated[tuple[Sentence, ...], AtMost(64, cut=True)]
@@ -290,6 +305,7 @@ class Result:
     changed: Names = ()  # eval sets whose data has changed since an earlier evaluation
     nonfinite: _BySet[_ByPlace[Nonfinite]] = field(default_factory=dict)
     notes: Notes = ()  # sentences about numbers that differ from a reader's expectation
+    slices: Annotated[dict[str, _BySlice[Slice]], AtMost(MOST_EVAL_SETS), SPARSE] = field(default_factory=dict)
     lag_seconds: float | None = None  # from the last write of the checkpoint; None: nobody saw it appear
 
     def counted(self) -> dict[str, int]:

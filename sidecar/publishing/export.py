@@ -31,7 +31,7 @@ _LEAST_MILLISECONDS: Final = 1  # between two results: the resolution of Prometh
 _FORMULA: Final = ("=", "+", "-", "@")
 """The characters that begin a formula in a spreadsheet."""
 
-_NAMES: Final = ("checkpoint", "eval_set", "metric", "class_label", "completed_at", "digest")
+_NAMES: Final = ("checkpoint", "eval_set", "metric", "class_label", "slice", "completed_at", "digest")
 """The columns of a table with texts that come from files and other people's code."""
 
 
@@ -40,8 +40,9 @@ class ExportedNumber:
     """One number of one evaluation. Its fields are the columns of the CSV, and the keys of the JSON.
 
     `value` is `nan`, `inf` or `-inf` as text where a number is not finite; `hex` has the exact bits of any number
-    (`float.hex`). `class_label` is empty unless the number is about one class. `data_changed` is true if numbers of the
-    eval set from here on cannot be compared with those before: its data or the code of the task changed.
+    (`float.hex`). `class_label` and `slice` are empty unless the number is about one of them. `data_changed` is
+    true if numbers of the eval set from here on cannot be compared with those before: its data or the code of the task
+    changed.
     """
 
     plan: int
@@ -60,6 +61,7 @@ class ExportedNumber:
     examples: int | None  # None: a function of the task measured the set, and did not say the number
     workers: int
     data_changed: bool = False
+    slice: str = ""
 
 
 _COLUMNS: Final = tuple(column.name for column in fields(ExportedNumber))
@@ -73,7 +75,9 @@ def exported(closed: Closed, broken: Mapping[str, str]) -> Iterator[ExportedNumb
     plan, result = closed.plan, closed.outcome.result
     assert plan.checkpoint is not None
     assert result is not None
-    for eval_set, metric, class_label, value in _values(closed):
+    counted = result.counted()
+    for eval_set, metric, class_label, label, value in _values(closed):
+        of_slice = result.slices.get(eval_set, {}).get(label)
         yield ExportedNumber(
             plan=plan.plan,
             completed_at=closed.outcome.completed_at,
@@ -88,9 +92,10 @@ def exported(closed: Closed, broken: Mapping[str, str]) -> Iterator[ExportedNumb
             hex=value.hex,
             lower=value.lower,
             upper=value.upper,
-            examples=result.counted().get(eval_set),
+            examples=counted.get(eval_set) if of_slice is None else of_slice.examples,
             workers=result.workers,
             data_changed=eval_set in broken,
+            slice=one_line(label),
         )
 
 
@@ -180,17 +185,21 @@ def _escaped(label: str) -> str:
     return encodable(label).replace("\\", r"\\").replace("\n", r"\n").replace('"', r"\"")
 
 
-def _values(closed: Closed) -> Iterator[tuple[str, str, str, Value]]:
-    """Yield each number with its eval set, metric and class; the class is empty for the whole set."""
+def _values(closed: Closed) -> Iterator[tuple[str, str, str, str, Value]]:
+    """Yield each number with its eval set, metric, class and slice; these two are empty for the whole set."""
     assert closed.outcome.result is not None
     result = closed.outcome.result
     for eval_set, metrics in result.metrics_of_examples():
         for metric, value in metrics.items():
-            yield eval_set, metric, "", value
+            yield eval_set, metric, "", "", value
     for eval_set in result.classes.keys() & result.examples.keys():
         for metric, by_class in result.classes[eval_set].items():
             for label, value in by_class.items():
-                yield eval_set, metric, label, value
+                yield eval_set, metric, label, "", value
+    for eval_set in result.slices.keys() & result.examples.keys():
+        for label, one in result.slices[eval_set].items():
+            for metric, value in one.metrics.items():
+                yield eval_set, metric, "", label, value
 
 
 def _spread(completed: "array[int]") -> Sequence[int] | None:

@@ -32,6 +32,14 @@ FAMILIES: Final[dict[str, tuple[tuple[str, ...], str]]] = {
         (*_METRIC, "class"),
         "Value of a metric for one class, where there are few, when its eval set was evaluated last.",
     ),
+    "sidecar_eval_slice_metric": (
+        (*_METRIC, "slice"),
+        "Value of a metric for one slice of Task(slices=…), of at most 1,000, when its eval set was evaluated last.",
+    ),
+    "sidecar_eval_slice_examples": (
+        ("run", "eval_set", "slice"),
+        "Examples of a slice when its eval set was evaluated last.",
+    ),
     "sidecar_eval_examples": (
         ("run", "eval_set"),
         "Examples counted, each once, when the eval set was evaluated last.",

@@ -51,6 +51,11 @@ class HistoryFilter:
             examples=sets,
             metrics={name: _named(values, self.metrics) for name, values in result.metrics.items() if name in sets},
             classes={name: _named(values, self.metrics) for name, values in result.classes.items() if name in sets},
+            slices={
+                name: {label: replace(one, metrics=_named(one.metrics, self.metrics)) for label, one in slices.items()}
+                for name, slices in result.slices.items()
+                if name in sets
+            },
         )
 
 

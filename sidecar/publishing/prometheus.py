@@ -187,6 +187,10 @@ def _export_eval_set(
     for name, classes in result.classes.get(eval_set, {}).items():
         for label, value in classes.items():
             samples.add("sidecar_eval_class_metric", number_of(value), eval_set, name, label)
+    for label, one in result.slices.get(eval_set, {}).items():
+        samples.add("sidecar_eval_slice_examples", one.examples, eval_set, label)
+        for name, value in one.metrics.items():
+            samples.add("sidecar_eval_slice_metric", number_of(value), eval_set, name, label)
     samples.add("sidecar_eval_examples", result.counted().get(eval_set), eval_set)
     # A place that never held any is not exported: 0 would be wrong for predictions of a custom test_step, which nobody
     # checks. A place that once held some is exported as 0 when it holds none.

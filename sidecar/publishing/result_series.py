@@ -18,6 +18,7 @@ FAMILIES: Final[dict[str, tuple[tuple[str, ...], str]]] = {
     "sidecar_result_lower": (_METRIC, "Lower end of the metric's 95 % confidence interval."),
     "sidecar_result_upper": (_METRIC, "Upper end of the metric's 95 % confidence interval."),
     "sidecar_result_class": ((*_METRIC, "class"), "Value of a metric for one class."),
+    "sidecar_result_slice": ((*_METRIC, "slice"), "Value of a metric for one slice."),
     "sidecar_result_examples": (("run", "eval_set"), "Examples counted, each once."),
     "sidecar_result_step": (("run", "eval_set"), "Training step of the checkpoint."),
 }
@@ -41,10 +42,18 @@ def result_samples(run: str, checkpoint: Checkpoint, result: Result) -> Iterator
                 yield ResultSample("sidecar_result_lower", (run, eval_set, name), value.lower)
             if value.upper is not None:
                 yield ResultSample("sidecar_result_upper", (run, eval_set, name), value.upper)
-        for name, classes in result.classes.get(eval_set, {}).items():
-            for label, value in classes.items():
-                yield ResultSample("sidecar_result_class", (run, eval_set, name, label), number_of(value))
+        yield from _samples_of_parts(run, eval_set, result)
         if (examples := result.counted().get(eval_set)) is not None:
             yield ResultSample("sidecar_result_examples", (run, eval_set), examples)
         if checkpoint.step is not None:
             yield ResultSample("sidecar_result_step", (run, eval_set), checkpoint.step)
+
+
+def _samples_of_parts(run: str, eval_set: str, result: Result) -> Iterator[ResultSample]:
+    """Yield the samples of the classes and slices of an eval set."""
+    for name, classes in result.classes.get(eval_set, {}).items():
+        for label, value in classes.items():
+            yield ResultSample("sidecar_result_class", (run, eval_set, name, label), number_of(value))
+    for label, one in result.slices.get(eval_set, {}).items():
+        for name, value in one.metrics.items():
+            yield ResultSample("sidecar_result_slice", (run, eval_set, name, label), number_of(value))

@@ -16,7 +16,18 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from statuses import make_status
 
 from sidecar.coordination.journal_state import JournalState
-from sidecar.protocol.records import PHASES, Checkpoint, Member, Nonfinite, Outcome, Plan, Result, Settlement, Value
+from sidecar.protocol.records import (
+    PHASES,
+    Checkpoint,
+    Member,
+    Nonfinite,
+    Outcome,
+    Plan,
+    Result,
+    Settlement,
+    Slice,
+    Value,
+)
 from sidecar.protocol.states import FAILURE_CLASSES
 from sidecar.publishing.prometheus import Exporter
 from sidecar.publishing.result_series import FAMILIES
@@ -112,6 +123,7 @@ def registry():
             saves=(),
             classes={"test": {"recall": {"cat": Value(value=accuracy, hex=accuracy.hex())}}},
             nonfinite={"test": {"prediction": Nonfinite(3, 3, 97)}},
+            slices={"test": {"night": Slice(examples=7, metrics={"recall": Value(value=0.5, hex=(0.5).hex())})}},
         )
         history.apply(replace(plan(f"ckpt-{accuracy}"), status="succeeded", result=result))
     status = make_status(

@@ -40,6 +40,7 @@ RUN_BY = {
     "harness.py": "tests/evaluation/test_evaluate_functions.py",
     "in_turn.py": "tests/evaluation/metrics/test_foreign.py",
     "play.py": "tests/evaluation/test_evaluate_functions.py",
+    "slices.py": "tests/evaluation/data/test_slice_table.py",
     "sums.py": "tests/evaluation/metrics/test_sums.py",
     "perplexity.py": "tests/evaluation/backends/tensorflow/test_derived_results.py",
     "restore_averaged.py": "tests/docs/test_code_blocks.py",

@@ -45,6 +45,7 @@ class Evaluated:
     streams: list
     nonfinite: dict
     notes: tuple
+    slices: dict
 
     def __getitem__(self, metric):
         return self.values["test"][metric]
@@ -93,7 +94,8 @@ def evaluate(digits):
             assert all(one == values[0] for one in values)
             traces, builds = [each.traces for each in evaluators], [each.builds for each in evaluators]
             told = nonfinite.totals(streams[0], total)
-            found.append(Evaluated(values[0], examples, traces, builds, streams, told, notes))
+            slices = {name: each.slices for name, each in numbers[0].items()}
+            found.append(Evaluated(values[0], examples, traces, builds, streams, told, notes, slices))
         return found if len(found) > 1 else found[0]
 
     return run

@@ -13,7 +13,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families
 from prometheus_server import PrometheusServer
 
 from sidecar.coordination.journal_state import JournalState
-from sidecar.protocol.records import Value
+from sidecar.protocol.records import Slice, Value
 from sidecar.publishing.export import as_csv, as_json_lines, as_openmetrics
 
 BEGIN = datetime(2026, 1, 31, 12, tzinfo=UTC)
@@ -94,14 +94,17 @@ def test_each_number_is_a_row(journal):
     journal.plan("ckpt-5", step=500)
     classes = {"recall": {"cat": value(0.25), 'a, "dog"\n': value(math.nan)}}
     interval = {"accuracy": value(0.1 + 0.2, lower=0.25, upper=0.35)}
-    journal.succeed(interval, classes=classes)
+    slices = {"country=de": Slice(examples=41, metrics={"accuracy": value(0.5)})}
+    journal.succeed(interval, classes=classes, slices=slices)
     read = list(csv.DictReader(io.StringIO(text(as_csv, journal.history))))
-    assert [(row["metric"], row["class_label"]) for row in read] == [
-        ("accuracy", ""),
-        ("recall", "cat"),
-        ("recall", 'a, "dog"\\n'),
+    assert [(row["metric"], row["class_label"], row["slice"]) for row in read] == [
+        ("accuracy", "", ""),
+        ("recall", "cat", ""),
+        ("recall", 'a, "dog"\\n', ""),
+        ("accuracy", "", "country=de"),
     ]
-    first, _, dog = read
+    first, _, dog, of_slice = read
+    assert (of_slice["value"], of_slice["examples"]) == ("0.5", "41")
     assert (first["plan"], first["checkpoint"], first["step"], first["eval_set"]) == ("2", "ckpt-5", "500", "test")
     assert (first["lower"], first["upper"], first["examples"], first["workers"]) == ("0.25", "0.35", "1003", "2")
     assert float(first["value"]) == float.fromhex(first["hex"]) == 0.1 + 0.2

@@ -32,6 +32,7 @@ from sidecar.protocol.records import (
     Plan,
     Result,
     Settlement,
+    Slice,
     Value,
     group_id,
 )
@@ -72,6 +73,7 @@ RESULT = Result(
     changed=("test",),
     nonfinite={"test": {"label": Nonfinite(1, 0, 0)}},
     notes=("a note",),
+    slices={"test": {"night": Slice(examples=3, metrics={"accuracy": HALF})}},
 )
 SUCCESS = Outcome(
     plan=1,

@@ -15,7 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families as parse_tex
 
 from sidecar.coordination.totals import Totals
 from sidecar.policy.eligibility import Reason
-from sidecar.protocol.records import PHASES, Nonfinite, Value
+from sidecar.protocol.records import PHASES, Nonfinite, Slice, Value
 from sidecar.protocol.states import FAILURE_CLASSES
 from sidecar.publishing.prometheus import Exporter, RunsCollector
 from sidecar.publishing.run_list import RunState, RunSummary
@@ -405,14 +405,18 @@ def test_a_chief_counts_no_queue(exporter, registry, journal, status):
     assert registry.get_sample_value("sidecar_checkpoints_pending", RUN) is None
 
 
-def test_values_of_classes(exporter, registry, journal, status):
+def test_values_of_classes_and_slices(exporter, registry, journal, status):
     """One series per class, of the evaluation that the gauges show, and from the publisher only."""
     journal.plan()
-    journal.succeed(classes={"recall": {"cat": Value(value=0.5, hex=(0.5).hex()), "dog": Value(value=None, hex="nan")}})
+    half = Value(value=0.5, hex=(0.5).hex())
+    classes = {"recall": {"cat": half, "dog": Value(value=None, hex="nan")}}
+    journal.succeed(classes=classes, slices={"night": Slice(examples=7, metrics={"recall": half})})
     exporter.update(status(), journal.history)
     read, labels = registry.get_sample_value, TEST | {"metric": "recall"}
     assert read("sidecar_eval_class_metric", labels | {"class": "cat"}) == 0.5
     assert math.isnan(read("sidecar_eval_class_metric", labels | {"class": "dog"}))
+    assert read("sidecar_eval_slice_metric", labels | {"slice": "night"}) == 0.5
+    assert read("sidecar_eval_slice_examples", TEST | {"slice": "night"}) == 7
     exporter.update(status(publisher=False), journal.history)
     assert read("sidecar_eval_class_metric", labels | {"class": "cat"}) is None
 

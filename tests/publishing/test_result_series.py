@@ -4,7 +4,7 @@ import math
 
 from records import A, make_result
 
-from sidecar.protocol.records import EvalData, Value
+from sidecar.protocol.records import EvalData, Slice, Value
 from sidecar.publishing.result_series import FAMILIES, result_samples
 
 HALF = Value(value=0.5, hex=(0.5).hex(), lower=0.25, upper=0.75, goal="max")
@@ -18,6 +18,7 @@ def test_each_number_is_one_sample():
         metrics={"test": {"accuracy": HALF, "loss": NAN}},
         classes={"test": {"accuracy": {"cat": HALF}}},
         data={"test": EvalData("f", 1, "batches")},
+        slices={"test": {"night": Slice(examples=3, metrics={"accuracy": HALF})}},
     )
     found = list(result_samples("mnist", A, result))
     assert len({each[:2] for each in found}) == len(found)
@@ -30,6 +31,7 @@ def test_each_number_is_one_sample():
         ("sidecar_result_lower", ("accuracy",)): 0.25,
         ("sidecar_result_upper", ("accuracy",)): 0.75,
         ("sidecar_result_class", ("accuracy", "cat")): 0.5,
+        ("sidecar_result_slice", ("accuracy", "night")): 0.5,
         ("sidecar_result_examples", ()): 10,
         ("sidecar_result_step", ()): 1,
     }

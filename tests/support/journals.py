@@ -79,8 +79,9 @@ class Journal:
         nonfinite=None,
         data=None,
         lag=None,
+        slices=None,
     ):
-        """Close the open plan with the same numbers for each eval set; with classes of the set `test`.
+        """Close the open plan with the same numbers for each eval set; with classes and slices of the set `test`.
 
         `data`: the fingerprint of all sets. Without one, what changed is as it is given.
         """
@@ -97,6 +98,7 @@ class Journal:
             saves=(),
             data=prints,
             classes={"test": classes} if classes else {},
+            slices={"test": slices} if slices else {},
             changed=changed,
             nonfinite={"test": nonfinite} if nonfinite else {},
             lag_seconds=lag,

@@ -17,6 +17,7 @@ from sidecar.commands.progress_rate import duration
 from sidecar.commands.status.collect import RunStatus
 from sidecar.commands.waiting import usual_seconds
 from sidecar.protocol.heartbeat import Heartbeat, WorkerProgress
+from sidecar.protocol.records import WORST
 from sidecar.publishing.report import bests, recent, run_json
 from sidecar.retention.saves.comparison import RULES
 from sidecar.system.clock import local_time, seconds_of
@@ -141,6 +142,8 @@ def _results(status: RunStatus) -> Iterator[RenderableType]:
     yield _text(
         f"newest  {_with_step(newest.plan.checkpoint.name, newest.plan.checkpoint.step)}  {'  '.join(shown_numbers)}"
     )
+    if worst := list(_worst_slices(status))[:_ROWS_SHOWN]:
+        yield _text(f"worst slices  {'  '.join(worst)}")
     for (eval_set, name), best in list(best_by.items())[:_ROWS_SHOWN]:
         if best.folder != newest.plan.folder:
             checkpoint = _with_step(best.checkpoint, best.step)
@@ -161,6 +164,17 @@ def _newest_numbers(status: RunStatus) -> dict[tuple[str, str], float | str]:
         for eval_set, latest in status.history.newest_task.latest.items()
         for name, value in latest.result.metrics.get(eval_set, {}).items()
     }
+
+
+def _worst_slices(status: RunStatus) -> Iterator[str]:
+    """Yield the worst slice of each metric of the newest numbers: `test/accuracy 0.71 in country=de (41 examples)`."""
+    for eval_set, latest in status.history.newest_task.latest.items():
+        for name, value in latest.result.metrics.get(eval_set, {}).items():
+            metric = name.removeprefix(WORST)
+            for label, one in latest.result.slices.get(eval_set, {}).items() if metric != name else ():
+                if metric in one.metrics and one.metrics[metric].hex == value.hex:
+                    yield f"{eval_set}/{metric} {number(value.number)} in {label} ({one.examples:,} examples)"
+                    break
 
 
 def _with_step(name: str, step: int | None) -> str:

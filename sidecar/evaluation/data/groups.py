@@ -9,13 +9,14 @@ from numpy.typing import NDArray
 from sidecar.errors import TaskError
 
 
-def group_numbers(eval_set: str, groups: Any, examples: int | None) -> NDArray[np.int64]:
+def group_numbers(eval_set: str, groups: Any, examples: int | None, *, is_whole: bool = True) -> NDArray[np.int64]:
     """Return the number of the group of each example (n,), from 0, in the order in which the groups appear.
 
     Args:
         eval_set: Name of the eval set, for messages.
         groups: One key for each example, or a function without arguments that returns them.
         examples: Number of examples; None if it is unknown.
+        is_whole: Whether these are all examples of the set, and not only its first ones.
 
     Raises:
         TaskError: There is not one key for each example, or a key cannot be compared.
@@ -32,6 +33,6 @@ def group_numbers(eval_set: str, groups: Any, examples: int | None) -> NDArray[n
         found = [numbers.setdefault(key, len(numbers)) for key in (keys.tolist() if hasattr(keys, "tolist") else keys)]
     except TypeError as error:
         raise TaskError(f"{start} must give one key for each example, such as a text or a number: {error}") from None
-    if len(found) != examples:
+    if len(found) != examples and (is_whole or len(found) < examples):
         raise TaskError(f"{start} must give one key for each of {examples} examples, found {len(found)}")
-    return np.array(found, np.int64)
+    return np.array(found[:examples], np.int64)

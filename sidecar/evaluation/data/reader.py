@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import cached_property
 from itertools import islice, repeat
 from typing import Any, Final, cast
 
@@ -21,6 +22,7 @@ from sidecar.evaluation.data.digest import digest_of
 from sidecar.evaluation.data.listed import ListedSet, read_sample
 from sidecar.evaluation.data.nonfinite import WEIGHT, NonfiniteCounter
 from sidecar.evaluation.data.shard import Shard, all_to_first
+from sidecar.evaluation.data.slice_table import SliceTable
 from sidecar.evaluation.data.third_part import ThirdPart
 from sidecar.evaluation.failures import EvaluationError, following_from_code
 from sidecar.evaluation.task import EvalSet, NonfinitePolicy
@@ -129,6 +131,11 @@ class EvalSetReader:
         self.is_left_to_first = False
         self.third_part: ThirdPart | None = None
         """Decides what the third part of each batch holds, if the task takes it as weights; else None."""
+
+    @cached_property
+    def slices(self) -> SliceTable | None:
+        """The slices to which examples belong; None: there are none. Raises `TaskError` for impossible ones."""
+        return SliceTable(self.name, self._eval_set.slices) if self._eval_set.slices else None
 
     def require_same_sample(self, source: BatchSource) -> None:
         """Raise `EvaluationError` unless a source that was opened before this one begins with the same batch.

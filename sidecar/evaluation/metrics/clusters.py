@@ -37,11 +37,12 @@ def add_clusters(
     is_plain = batch.weights is None and examples is not None and np.array_equal(examples, np.arange(len(values)))
     if is_plain and sums.groups is None:
         return
-    if batch.first is None or examples is None:
+    places = None if examples is None else batch.places_of(examples)
+    if places is None:
         exact_sum(states, _UNKNOWN).add(np.int64(len(values)))
         return
     with np.errstate(all="ignore"):  # the sums count NaN, infinities and overflows
-        sums.add_values(batch.first + examples, values * weights, weights)
+        sums.add_values(places, values * weights, weights)
 
 
 def groups_of(states: SetStates) -> NDArray[np.int64] | None:

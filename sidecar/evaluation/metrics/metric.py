@@ -6,7 +6,7 @@ Imports numpy, never a framework. Predictions arrive as numpy arrays, so one met
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +15,9 @@ from sidecar.evaluation.data.shard import Shard
 from sidecar.evaluation.intervals import Interval
 from sidecar.evaluation.states import SetStates
 from sidecar.protocol.records import Goal, Value
+
+if TYPE_CHECKING:
+    from sidecar.evaluation.data.slice_table import SliceTable
 
 _PACKAGE: Final = __name__.rpartition(".")[0]
 
@@ -28,11 +31,13 @@ class EvalSetInfo:
             divides itself or is divided by file.
         shard: This rank, and the number of ranks.
         groups: Number of the group of each example (n,), from 0, as `EvalSet(groups=…)` says; None: no groups.
+        slices: Slices of each example, as `Task(slices=…)` says; None: no slices.
     """
 
     examples: int | None
     shard: Shard
     groups: NDArray[np.int64] | None = None
+    slices: "SliceTable | None" = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,10 +49,12 @@ class EvalBatch:
         predictions: Predictions of the model (n, …).
         weights: One weight for each example (n,) or each of its positions (n, …); None: all weights are 1. Positions
             that the model masks have weight 0.
-        first: Number of the first example in the whole eval set, from 0; None if `EvalSetInfo.examples` is None.
+        first: Number of the first example in the whole eval set, from 0; None if `EvalSetInfo.examples` is None, and
+            for the examples of a slice.
         examples: Number of examples, if the n rows may be something else, such as the nodes of graphs or the boxes of
             images; None: each row is an example.
         lists: Whether labels and predictions were lists, such as texts, which stand in arrays of objects here.
+        places: Numbers of the examples of a slice in the whole eval set; None: they follow `first`.
     """
 
     y: NDArray[Any]
@@ -56,6 +63,13 @@ class EvalBatch:
     first: int | None = None
     examples: int | None = None
     lists: tuple[bool, bool] = (False, False)
+    places: NDArray[np.intp] | None = None
+
+    def places_of(self, rows: NDArray[np.intp]) -> NDArray[np.intp] | None:
+        """Return the numbers in the whole eval set of examples of this batch; None if they are unknown."""
+        if self.places is not None:
+            return self.places[rows]
+        return None if self.first is None else self.first + rows
 
     @property
     def given(self) -> tuple[Any, Any]:
@@ -70,13 +84,14 @@ class EvalBatch:
 class MetricResult:
     """The result of a metric: numbers by name, and numbers of each class by name and class.
 
-    `notes` are sentences for people who read the numbers. For example
-    `MetricResult({"accuracy": value(0.98, "max")})`.
+    `slices` has numbers of each slice by slice and name, which a metric does not make itself. `notes` are sentences for
+    people who read the numbers. For example `MetricResult({"accuracy": value(0.98, "max")})`.
     """
 
     values: Mapping[str, Value]
     classes: Mapping[str, Mapping[str, Value]] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    slices: Mapping[str, Mapping[str, Value]] = field(default_factory=dict)
 
 
 class Metric(Protocol):

@@ -287,6 +287,14 @@ def details_json(closed: Closed, saved: Iterable[bytes] = ()) -> dict[str, Any]:
             eval_set: {metric: numbers(by_class) for metric, by_class in by_metric.items()}
             for eval_set, by_metric in result.classes.items()
         },
+        "slices": {}
+        if result is None
+        else {
+            eval_set: {
+                label: {"examples": one.examples, "metrics": numbers(one.metrics)} for label, one in slices.items()
+            }
+            for eval_set, slices in result.slices.items()
+        },
         "saves": [] if result is None else list(result.saves),
         "states_removed": False,
         "warnings": [] if result is None else result.warnings(),

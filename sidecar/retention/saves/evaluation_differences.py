@@ -1,4 +1,4 @@
-"""Tell in what two evaluations differ: every number by eval set, metric and class, and which examples changed.
+"""Tell in what two evaluations differ: every number by eval set, metric, class and slice, and which examples changed.
 
 Unlike `comparison_store`, it decides nothing and records nothing: one look at an interval of 95 %.
 """
@@ -25,7 +25,7 @@ class NumberDifference:
     """Hold a number of two evaluations, and its difference: that of the newer one minus that of the older one."""
 
     metric: str  # EVAL_SET/METRIC
-    label: str = ""  # of the class, for a number of a class
+    label: str = ""  # of the class or slice, for a number of one
     old: Value
     new: Value
     found: Difference
@@ -77,6 +77,12 @@ def differences(root: Path, new: Closed, old: Closed) -> Iterator[NumberDifferen
         for name, labels in of_classes.items() if why is None else ():
             for label, value in labels.items():
                 if (was := were.get(name, {}).get(label)) is not None:
+                    found = compare_values(value, was)
+                    yield NumberDifference(metric=f"{eval_set}/{name}", label=label, old=was, new=value, found=found)
+        slices, were_slices = after.slices.get(eval_set, {}), before.slices.get(eval_set, {})
+        for label in sorted(slices.keys() & were_slices.keys()) if why is None else ():
+            for name, value in slices[label].metrics.items():
+                if (was := were_slices[label].metrics.get(name)) is not None:
                     found = compare_values(value, was)
                     yield NumberDifference(metric=f"{eval_set}/{name}", label=label, old=was, new=value, found=found)
 

@@ -16,6 +16,11 @@ def test_groups_are_numbered_as_they_appear(groups):
     assert group_numbers("test", groups, 3).tolist() == [0, 1, 0]
 
 
+def test_the_trial_of_a_task_reads_only_the_first_examples():
+    """Then there are more keys than examples."""
+    assert group_numbers("test", ["b", "a", "b"], 2, is_whole=False).tolist() == [0, 1]
+
+
 @pytest.mark.parametrize(
     ("groups", "examples", "words"),
     [

@@ -6,13 +6,14 @@ import numpy as np
 import pytest
 from retention.saves.conftest import COUNT, LABELS, closed, save
 
-from sidecar.protocol.records import Value
+from sidecar.protocol.records import Slice, Value
 from sidecar.retention.saves.evaluation_differences import differences
 
 
 def with_classes(evaluation, number):
     value = Value(value=number, hex=number.hex(), goal="max")
     result = replace(evaluation.outcome.result, classes={"test": {"recall": {"7": value}}})
+    result = replace(result, slices={"test": {"night": Slice(examples=5, metrics={"recall": value})}})
     return replace(evaluation, outcome=replace(evaluation.outcome, result=result))
 
 
@@ -38,12 +39,13 @@ def test_the_difference_that_is_detectable(tmp_path):
 
 
 def test_without_saved_values_the_intervals_decide(tmp_path):
-    """With the reason, and by class."""
+    """With the reason, by class and by slice."""
     old, new = with_classes(closed(1, 800), 0.5), with_classes(closed(2, 820), 0.75)
-    found, of_class = differences(tmp_path, new, old)
+    found, of_class, of_slice = differences(tmp_path, new, old)
     assert (found.found.rule, found.verdict, found.detectable, found.fixed) == ("intervals", "", None, ())
     assert "no saved predictions" in found.found.note
     assert (of_class.metric, of_class.label, of_class.found.number) == ("test/recall", "7", 0.25)
+    assert (of_slice.metric, of_slice.label, of_slice.found.number) == ("test/recall", "night", 0.25)
 
 
 def test_other_data_cannot_be_compared(tmp_path):

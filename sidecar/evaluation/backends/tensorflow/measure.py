@@ -46,6 +46,7 @@ from sidecar.evaluation.data.plain_arrays import read_only
 from sidecar.evaluation.data.shard import Shard
 from sidecar.evaluation.failures import CannotBeMergedError, EvaluationError
 from sidecar.evaluation.measurement import rows_note
+from sidecar.evaluation.metrics import sliced
 from sidecar.evaluation.metrics.foreign import InTurn, as_in_turn
 from sidecar.evaluation.metrics.metric import EvalBatch, EvalSetInfo, Metric, MetricResult
 from sidecar.evaluation.outputs import Output, by_output, join_results, pick, pick_weights, shown
@@ -395,7 +396,7 @@ class ChosenMeasurement:
         for name, (output, traced) in self._traced.items():
             yield name, output, traced.compute(within(states, name))
         for name, (output, metric) in self._neutral.items():
-            yield name, output, metric.compute(within(states, name))
+            yield name, output, sliced.computed(metric, within(states, name))
         for name, result in self.in_turn.results(states).items():
             yield name, self._outputs_in_turn[name][0], result
         if self._loss is not None:
@@ -404,7 +405,7 @@ class ChosenMeasurement:
     def _neutral_states(self, info: EvalSetInfo) -> SetStates:
         states: SetStates = {}
         for name, (_, metric) in self._neutral.items():
-            states |= named(name, metric.states(info))
+            states |= named(name, sliced.new_states(metric, info))
         return states
 
     def _neutral_inputs(self, y: Any, predictions: Any, weights: Any) -> list[dict[str, Any]]:
@@ -428,7 +429,7 @@ class ChosenMeasurement:
         for name, (output, metric) in self._neutral.items():
             metric_states, inputs = within(states, name), arrays[self._outputs.index(output)]
             for first, size, *batch in zip(firsts, examples, *inputs.values(), strict=True):
-                metric.add(metric_states, _eval_batch(dict(zip(inputs, batch, strict=True)), first, size))
+                sliced.add(metric, metric_states, _eval_batch(dict(zip(inputs, batch, strict=True)), first, size))
 
 
 def _eval_batch(inputs: dict[str, Any], first: int | None, examples: int) -> EvalBatch:

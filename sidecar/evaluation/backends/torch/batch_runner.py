@@ -5,6 +5,7 @@ How that is achieved, and what is refused, is described in the modules `repeatab
 
 import random
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import count
 from typing import Any
@@ -144,7 +145,7 @@ class BatchRunner:
         self.step.refuse(states, reader.name, reader.sharding)
         numbers = self.step.compute(states)
         notes = *numbers.notes, *dependence.notes(states), *self._draws.notes(states), *self._of_compilation
-        return MetricResult(numbers.values, numbers.classes, notes)
+        return replace(numbers, notes=notes)
 
     def evaluate(
         self,

@@ -236,3 +236,17 @@ def test_masked_positions_do_not_count(digits, evaluate, tmp_path):
     found = [evaluate(task, path, ranks=ranks) for ranks in (1, 3)]
     assert found[0].hexes == found[1].hexes
     assert found[0]["loss"].value == pytest.approx(expected, rel=1e-6)
+
+
+def test_slices_of_both_kinds_of_batches(trained, digits, evaluate):
+    """Tensors reach the functions as arrays; metrics of Keras have no slices, and equal bits for two ranks."""
+    from sidecar.metrics import Accuracy
+
+    task = digits.make(
+        metrics=lambda: [Accuracy(name="own"), *digits.accuracy()],
+        slices={"even": lambda x, y: (y % 2 == 0) & (x.ndim == 4), "digit": lambda _, y: y},
+    )
+    one, two = (evaluate(task, trained.path("model"), ranks=ranks).slices["test"] for ranks in (1, 2))
+    assert one == two
+    assert one.keys() == {"even", *(f"digit={digit}" for digit in range(10))}
+    assert all(values.keys() == {"own"} for values in one.values())

@@ -272,3 +272,20 @@ def test_a_set_with_its_own_metrics_loss_and_step(checkpoint):
     }
     with pytest.raises(TaskError, match=r"'other'.*'loss', 'accuracy', 'mse'"):
         torch_evaluator(task(eval_sets=sets, in_turn=["other"]))
+
+
+def test_slices_have_equal_bits_for_any_number_of_ranks(checkpoint):
+    """Functions and columns of batches of tensors; the loss has none."""
+    import torch
+
+    x, y = tensors()
+    rows = [{"x": x[number], "kind": "ab"[number % 2], "labels": y[number]} for number in range(EXAMPLES)]
+    slices = {"high": lambda batch, labels: (batch["x"][:, 0] > 0) & (labels > 0), "kind": "kind"}
+    given = task(lambda: iter(rows), step=lambda model, batch: (batch["labels"], model(batch["x"])), slices=slices)
+    found = [result_of_ranks(given, checkpoint, ranks)["test"].slices for ranks in (1, 2, 3)]
+    assert found[0] == found[1] == found[2]
+    assert found[0].keys() == {"high", "kind=a", "kind=b"}
+    assert {name for one in found[0].values() for name in one} == {"accuracy"}
+    chosen = task(lambda: torch.utils.data.TensorDataset(x[::2], y[::2]))
+    alone = result_of_ranks(chosen, checkpoint, 1)["test"].values["accuracy"]
+    assert found[0]["kind=a"]["accuracy"] == alone

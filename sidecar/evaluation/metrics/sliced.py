@@ -1,0 +1,162 @@
+"""Measure a metric over each slice of an eval set, in the same pass as over the whole set. Imports numpy only.
+
+A metric gets the examples of a batch that belong to a slice as a batch of its own, with states of its own. These parts
+depend on the data alone, so the numbers have the same bits for any number of ranks.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any, Final
+
+import numpy as np
+
+from sidecar.errors import TaskError
+from sidecar.evaluation.data.shard import Shard
+from sidecar.evaluation.data.slice_table import SliceTable
+from sidecar.evaluation.metrics.foreign import InTurn
+from sidecar.evaluation.metrics.metric import EvalBatch, EvalSetInfo, Metric, MetricResult
+from sidecar.evaluation.states import ExactSum, KeyedStates, SetStates, exact_sum
+from sidecar.protocol.records import WORST, Slice, Value
+
+BY_SLICE: Final = "by slice"
+"""Name of the state of a metric, and of the one that counts the examples of each slice."""
+
+MOST_NUMBERS: Final = 1000
+"""The most numbers of slices in a result: each becomes a series."""
+
+LEAST_EXAMPLES: Final = 20
+"""The least examples of a slice that can be the worst one: the number of a smaller slice is mostly noise."""
+
+_MOST_GROUPS: Final = 64  # of a slice: the groups of the whole set would take a thousand times 400 kB
+_COUNT: Final = "count"
+_OPPOSITE: Final[Mapping[str, Callable[..., Any]]] = {"max": min, "min": max}
+
+
+class _Slices(KeyedStates):
+    """Keep the states of each slice. `table` says which examples belong to it; None: the states are read only."""
+
+    def __init__(self, shard: Shard, new: Callable[[], SetStates], table: SliceTable | None = None) -> None:
+        super().__init__(shard, new)
+        self.table = table
+
+
+def new_states(metric: Metric, info: EvalSetInfo) -> SetStates:
+    """Return the new states of a metric for a set, and those of its slices if it can be sliced."""
+    states = metric.states(info)
+    if info.slices is None or isinstance(metric, InTurn):
+        return states
+    # Numbers of groups are united by their remainder, which needs no more than their number.
+    groups = None if info.groups is None else info.groups % _MOST_GROUPS
+    examples = None if info.examples is None else min(info.examples, _MOST_GROUPS)
+    of_slice = replace(info, examples=examples, groups=groups, slices=None)
+    if KeyedStates.can_hold(metric.states(of_slice)):
+        states[BY_SLICE] = _Slices(info.shard, lambda: metric.states(of_slice), info.slices)
+    return states
+
+
+def add(metric: Metric, states: SetStates, batch: EvalBatch) -> None:
+    """Add a batch to the states of a metric, and its parts to those of the slices."""
+    by_slice = states.get(BY_SLICE)
+    metric.add(_without_slices(states), batch)
+    if not isinstance(by_slice, _Slices) or by_slice.table is None:
+        return
+    assert batch.first is not None, "a set whose examples have no numbers has no slices"
+    rows = {len(part) for part in (batch.y, batch.predictions)}
+    examples = max(rows) if batch.examples is None else batch.examples
+    if rows != {examples}:
+        raise TaskError(
+            f"metric {metric.name!r}: slices are for labels and predictions with one row for each of {examples} "
+            f"examples, found {' and '.join(map(str, sorted(rows)))} rows: leave Task(slices=…) out"
+        )
+    for key, chosen in by_slice.table.of(batch.first, examples):
+        part = replace(
+            batch,
+            y=batch.y[chosen],
+            predictions=batch.predictions[chosen],
+            weights=None if batch.weights is None else batch.weights[chosen],
+            first=None,
+            places=batch.first + chosen,
+            examples=len(chosen),
+        )
+        metric.add(by_slice.of(key), part)
+
+
+def computed(metric: Metric, states: SetStates) -> MetricResult:
+    """Return the final numbers of a metric, of the whole set and by slice."""
+    by_slice = states.get(BY_SLICE)
+    result = metric.compute(_without_slices(states))
+    if not isinstance(by_slice, KeyedStates):
+        return result
+    return replace(result, slices={key: metric.compute(one).values for key, one in by_slice.items()})
+
+
+def _without_slices(states: SetStates) -> SetStates:
+    """Return the states that the metric made, which may be of a user's class."""
+    return states if BY_SLICE not in states else {name: state for name, state in states.items() if name != BY_SLICE}
+
+
+def new_counts(shard: Shard) -> KeyedStates:
+    """Return a new state that counts the examples of each slice."""
+    return KeyedStates(shard, lambda: {_COUNT: ExactSum((), "int64")})
+
+
+def count(counts: KeyedStates, table: SliceTable, first: int, examples: int) -> None:
+    """Count the examples of a batch, the first of which has this number."""
+    for key, rows in table.of(first, examples):
+        exact_sum(counts.of(key), _COUNT).add(np.int64(len(rows)))
+
+
+def counted(states: SetStates) -> dict[str, int]:
+    """Return the number of examples of each slice of a set; nothing for a set without slices."""
+    counts = states.get(BY_SLICE)
+    if not isinstance(counts, KeyedStates):
+        return {}
+    return {key: int(exact_sum(one, _COUNT).integers()) for key, one in counts.items()}
+
+
+def with_worst(numbers: MetricResult, examples: Mapping[str, int]) -> MetricResult:
+    """Return the numbers of a set with the worst one of its slices for each metric that has a direction.
+
+    It is called `worst_slice_accuracy`, and is that of a slice with at least 20 examples, if there is one. It has no
+    interval, since it was chosen.
+    """
+    large = {name: found for name, found in numbers.slices.items() if examples[name] >= LEAST_EXAMPLES}
+    found: dict[str, list[Value]] = {}
+    for of_slice in (large or numbers.slices).values():
+        for name, value in of_slice.items():
+            if value.goal in _OPPOSITE and value.value is not None:
+                found.setdefault(name, []).append(value)
+    worst = {
+        f"{WORST}{name}": replace(
+            _OPPOSITE[values[0].goal](values, key=lambda value: value.value), lower=None, upper=None
+        )
+        for name, values in found.items()
+    }
+    return replace(numbers, values={**numbers.values, **worst})
+
+
+def largest(
+    numbers: Mapping[str, MetricResult], examples: Mapping[str, Mapping[str, int]]
+) -> tuple[dict[str, dict[str, Slice]], tuple[str, ...]]:
+    """Return the slices of each eval set with their numbers: the largest ones, of 1,000 numbers; and a note on others.
+
+    `examples`: the number of examples by eval set and slice.
+    """
+    ordered = sorted(
+        ((name, key) for name, result in numbers.items() for key in result.slices),
+        key=lambda each: (-examples[each[0]][each[1]], each),
+    )
+    found: dict[str, dict[str, Slice]] = {}
+    left, left_out = MOST_NUMBERS, 0
+    for name, key in ordered:
+        of_slice = dict(numbers[name].slices[key])
+        if left_out or len(of_slice) > left:
+            left_out += 1
+            continue
+        left -= len(of_slice)
+        found.setdefault(name, {})[key] = Slice(examples=examples[name][key], metrics=of_slice)
+    note = (
+        f"{left_out:,} of {len(ordered):,} slices are not shown, the smallest ones: a result has at most "
+        f"{MOST_NUMBERS:,} numbers of slices"
+    )
+    return found, (note,) if left_out else ()

@@ -1,0 +1,129 @@
+"""Keep states by a key that only the data tell, such as the states of a metric by country. Imports numpy only.
+
+The states of a rank are few, and small. Each rank sends them as a text, and all ranks merge the states of all texts.
+"""
+
+import json
+import math
+from collections.abc import Callable, Mapping
+from typing import Any, Final, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sidecar.errors import RecordError, TaskError
+from sidecar.evaluation.data.shard import Shard
+from sidecar.evaluation.states.exact_sum import ExactSum
+from sidecar.evaluation.states.gathered_batches import GatheredBatches
+from sidecar.evaluation.states.named_sums import MAX_ELEMENTS, NamedSums
+from sidecar.evaluation.states.state import SetStates
+
+MOST_KEYS: Final = 10_000
+"""Limit of the keys of all ranks together."""
+
+_KINDS: Final[Mapping[str, type[ExactSum | NamedSums]]] = {"sum": ExactSum, "named": NamedSums}
+
+
+class KeyedStates:
+    """Keep exact sums by key and name.
+
+    Args:
+        shard: This rank, and the number of ranks.
+        new: Returns the new states of a key: each is an `ExactSum` or `NamedSums`.
+    """
+
+    def __init__(self, shard: Shard, new: Callable[[], SetStates]) -> None:
+        self._shard, self._new = shard, new
+        self._by_key: dict[str, SetStates] = {}
+
+    @property
+    def rows(self) -> int:
+        """Number of rows, which tell the size of the texts of all ranks."""
+        return GatheredBatches(self._shard).rows
+
+    @property
+    def width(self) -> int:
+        """Number of columns. The pack is longer: it has the texts of all ranks."""
+        return 1
+
+    @staticmethod
+    def can_hold(states: SetStates) -> bool:
+        """Return whether states are of the kinds that this one keeps, and small."""
+        return all(
+            isinstance(state, NamedSums) or (isinstance(state, ExactSum) and state.width <= MAX_ELEMENTS)
+            for state in states.values()
+        )
+
+    def of(self, key: str) -> SetStates:
+        """Return the states of a key, to be added to; the first time makes them. Raises `TaskError` for too many."""
+        if key not in self._by_key:
+            self._put(key, self._new())
+        return self._by_key[key]
+
+    def items(self) -> list[tuple[str, SetStates]]:
+        """Return the states of each key, in the order of the keys."""
+        return sorted(self._by_key.items())
+
+    def merge(self, other: Self) -> None:
+        """Add the states of another one, which are used here from now on. Raises `ValueError` if kinds differ."""
+        for key, theirs in other._by_key.items():
+            if key not in self._by_key:
+                self._put(key, theirs)
+                continue
+            mine: Mapping[str, Any] = self._by_key[key]
+            if mine.keys() != theirs.keys():
+                raise ValueError(f"states {', '.join(theirs)} cannot be merged into {', '.join(mine)}")
+            for name, state in theirs.items():
+                mine[name].merge(state)
+
+    def used(self) -> NDArray[np.bool_]:
+        """Return a bool for each row, as `GatheredBatches.used` does."""
+        return self._text().used()
+
+    def pack(self, rows: NDArray[np.bool_] | None = None) -> NDArray[np.int64]:
+        """Return a vector for the texts of all ranks, as `GatheredBatches.pack` does."""
+        return self._text().pack(rows)
+
+    def unpack(self, packed: NDArray[np.int64], rows: NDArray[np.bool_] | None = None) -> None:
+        """Replace the states by those of a pack, or of the sum of all ranks' packs."""
+        texts = GatheredBatches(self._shard)
+        texts.unpack(packed, rows)
+        self._by_key = {}
+        for text in texts.contents():
+            self.merge(type(self).from_json(json.loads(text.tobytes())))
+
+    def to_json(self) -> dict[str, Any]:
+        """Return strict JSON: the states by key and name."""
+        keys = {key: {name: state.to_json() for name, state in states.items()} for key, states in self.items()}
+        return {"reduction": "keyed", "keys": keys}
+
+    @classmethod
+    def from_json(cls, parsed: dict[str, Any]) -> Self:
+        """Build the state of a single rank from the output of `to_json`. Raises `RecordError` for anything else."""
+        made = cls(Shard(0, 1), dict)
+        try:
+            for key, states in parsed["keys"].items():
+                made._put(str(key), {str(name): _state(state) for name, state in states.items()})
+        except (AttributeError, KeyError, TaskError, TypeError) as error:
+            raise RecordError(f"not the saved state of a metric: {error!r}") from error
+        return made
+
+    def _put(self, key: str, states: SetStates) -> None:
+        if len(self._by_key) == MOST_KEYS:
+            raise TaskError(
+                f"Task(slices=…) makes more than {MOST_KEYS:,} slices, such as {key!r:.80}: return fewer, larger bins"
+            )
+        self._by_key[key] = states
+
+    def _text(self) -> GatheredBatches:
+        text = GatheredBatches(self._shard)
+        if self._by_key:
+            text.put(self._shard.rank, np.frombuffer(json.dumps(self.to_json()).encode(), np.uint8))
+        return text
+
+
+def _state(parsed: dict[str, Any]) -> ExactSum | NamedSums:
+    kind = _KINDS[parsed["reduction"]]
+    if kind is ExactSum and not math.prod(parsed["shape"]) <= MAX_ELEMENTS:
+        raise TypeError(f"a state cannot have the shape {parsed['shape']!r:.80}")
+    return kind.from_json(parsed)
