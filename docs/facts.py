@@ -69,7 +69,7 @@ def pages() -> list[Path]:
 
 def complaints() -> list[str]:
     """Return a sentence for each statement that the code contradicts, in all pages."""
-    return [f"{_named(path)}: {each}" for path in pages() for each in stale(_named(path), path.read_text("utf-8"))]
+    return [f"{named(path)}: {each}" for path in pages() for each in stale(named(path), path.read_text("utf-8"))]
 
 
 def stale(
@@ -288,5 +288,6 @@ def targets() -> frozenset[str]:
     return frozenset(re.findall(r"^([a-z][a-z-]*):", (ROOT / "Makefile").read_text("utf-8"), re.MULTILINE))
 
 
-def _named(path: Path) -> str:
+def named(path: Path) -> str:
+    """Return the path of a page as the tables of this module name it."""
     return path.relative_to(ROOT).as_posix()

@@ -90,13 +90,13 @@ def cli_page() -> str:
         "`-h` or `--help` after a command shows its help. The commands that inspect a run accept each other's options",
         "for settings, so that scripts can pass the same options to all; this page lists those that affect a command.",
         "",
-        *_parameters("sidecar", root),
+        *parameters("sidecar", root),
     ]
     for name, command in _commands(root):
         arguments = [_argument(each) for each in command.params if each.param_type_name == "argument"]
         usage = " ".join(["sidecar", name, "[OPTIONS]", *arguments])
         lines += ["", f"## sidecar {name}", "", _sentence(name, command.help), "", f"`{usage}`", ""]
-        lines += _parameters(name, command)
+        lines += parameters(name, command)
         lines += ["", "```console", *re.findall(r"^ *(\$ .*)$", command.epilog or "", re.MULTILINE), "```"]
     return _text(lines)
 
@@ -147,7 +147,8 @@ def _commands(group: Any, before: str = "") -> Iterator[tuple[str, Any]]:
             yield f"{before}{name}", command
 
 
-def _parameters(name: str, command: Any) -> list[str]:
+def parameters(name: str, command: Any) -> list[str]:
+    """Return the rows of the table of a command's arguments and options."""
     shown = [each for each in command.params if not getattr(each, "hidden", False) and each.name != "help"]
     rows = []
     for each in shown:

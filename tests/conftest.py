@@ -207,6 +207,27 @@ def system_calls(monkeypatch):
     return SystemCalls(monkeypatch)
 
 
+@pytest.fixture
+def before_inspection(monkeypatch):
+    """`before_inspection(act)` calls `act(folder, name)` before each inspection of a checkpoint of a format.
+
+    The format is that of TensorFlow's objects unless another class is given.
+    """
+
+    def register(act, kind: type | None = None) -> None:
+        from sidecar.checkpoints.formats.tf_object import TfObject
+
+        inspect = (kind := kind or TfObject).inspect
+
+        def inspected(self, folder, name, **settings):
+            act(folder, name)
+            return inspect(self, folder, name, **settings)
+
+        monkeypatch.setattr(kind, "inspect", inspected)
+
+    return register
+
+
 @pytest.fixture(scope="session", autouse=True)
 def _unsynced(tmp_path_factory):
     """Let `os.fsync` return at once on the disk of the temporary folders: in this process no test cuts the power.

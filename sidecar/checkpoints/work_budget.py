@@ -70,9 +70,9 @@ class WorkBudget:
     # Called after each hundredth of a second of work. A thread beside others waits in it for as long.
     rest: Callable[[], object] = lambda: None
     units: int = 0
+    samples_left: int = MOST_SAMPLES
+    whole_bytes_left: int = MOST_WHOLE_BYTES
     _rested_at: int = 0
-    _samples: int = field(default=MOST_SAMPLES)
-    _whole_bytes: int = field(default=MOST_WHOLE_BYTES)
     _compared: int = 0
     _files: set[tuple[int, int]] = field(default_factory=set)
 
@@ -121,13 +121,13 @@ class WorkBudget:
 
     def take_samples(self, count: int) -> int:
         """Return how many parts of a file may still be read for the digest, at most `count`, and count them."""
-        taken = min(count, self._samples)
-        self._samples -= taken
+        taken = min(count, self.samples_left)
+        self.samples_left -= taken
         return taken
 
     def take_whole(self, size: int) -> bool:
         """Return whether a small file of this size may be read as a whole for the digest, and count its bytes."""
-        if size > self._whole_bytes:
+        if size > self.whole_bytes_left:
             return False
-        self._whole_bytes -= size
+        self.whole_bytes_left -= size
         return True

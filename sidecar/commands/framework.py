@@ -8,7 +8,7 @@ for such tasks.
 """
 
 import ast
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -54,7 +54,9 @@ def framework_of_files(paths: Iterable[Path]) -> str | None:
     return next(iter(imports.packages)) if len(imports.packages) == 1 else None
 
 
-def with_framework(settings: Settings, search_path: Path) -> Settings:
+def with_framework(
+    settings: Settings, search_path: Path, *, is_installed: Callable[[str], bool] = is_installed
+) -> Settings:
     """Return the settings with the framework that the task needs for `auto`, and with packages for names of backends.
 
     Raises `SettingsError` if the task's imports do not tell, or there is no such framework, `StorageError` if the
@@ -66,7 +68,9 @@ def with_framework(settings: Settings, search_path: Path) -> Settings:
     if settings.task is None:
         return settings
     limit = StorageTimeout(settings.storage_timeout_seconds, "the task's file")
-    return settings.model_copy(update={"framework": limit.call(lambda: _framework_of(settings, search_path))})
+    return settings.model_copy(
+        update={"framework": limit.call(lambda: _framework_of(settings, search_path, is_installed))}
+    )
 
 
 def formats_looked_for(settings: Settings) -> tuple[str, ...]:
@@ -111,7 +115,7 @@ def _package(name: str, by_package: Mapping[str, str]) -> str | None:
     return next((package for package in (parts[0], ".".join(parts[:2])) if package in by_package), None)
 
 
-def _framework_of(settings: Settings, search_path: Path) -> str:
+def _framework_of(settings: Settings, search_path: Path, is_installed: Callable[[str], bool]) -> str:
     """Return the framework by the imports nearest to the task, or the only one that is installed alone.
 
     Raises `SettingsError` if neither decides.

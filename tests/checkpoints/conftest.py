@@ -13,7 +13,6 @@ from fakes import FakeClock, save
 from sidecar.checkpoints.files import list_files
 from sidecar.checkpoints.formats import FORMATS
 from sidecar.checkpoints.formats.format import Candidate, Format
-from sidecar.checkpoints.formats.tf_object import TfObject
 from sidecar.retention.pins.pin import pin
 
 
@@ -183,15 +182,10 @@ def checkpoint(written, root):
 
 
 @pytest.fixture
-def inspections(monkeypatch) -> list[str]:
+def inspections(before_inspection) -> list[str]:
     """The names of all checkpoints that were parsed."""
-    seen, inspect = [], TfObject.inspect
-
-    def counted(self, folder, name, **settings):
-        seen.append(name)
-        return inspect(self, folder, name, **settings)
-
-    monkeypatch.setattr(TfObject, "inspect", counted)
+    seen = []
+    before_inspection(lambda _, name: seen.append(name))
     return seen
 
 

@@ -35,7 +35,7 @@ def test_what_a_glob_finds(root, catalog, patterns, found):
         assert verify(each.folder, each.checkpoint.name) == each.checkpoint.digest
 
 
-def test_the_state_is_no_checkpoint(root, new_catalog):
+def test_the_state_is_no_checkpoint(root, new_catalog, clock):
     """Wherever in the checkpoint directory it lies, and whatever the glob says."""
     put(root / "epoch_1", 1)
     state = root / "state"
@@ -43,7 +43,5 @@ def test_the_state_is_no_checkpoint(root, new_catalog):
     (found,) = new_catalog(checkpoint_glob=patterns).scan().found
     pin(found, state / "run" / "pins")
     pin(found, state / "other" / "pins")
-    catalog = make_catalog(
-        root, state / "run" / "pins", quiet_seconds=3.0, clock=new_catalog()._clock, checkpoint_glob=patterns
-    )
+    catalog = make_catalog(root, state / "run" / "pins", quiet_seconds=3.0, clock=clock, checkpoint_glob=patterns)
     assert names(catalog.scan()) == ["epoch_1/ckpt-1"]

@@ -1,5 +1,6 @@
 """Read, settle and give up the checkpoints of one group of files."""
 
+import gc
 import os
 import shutil
 from pathlib import Path
@@ -10,8 +11,8 @@ from sidecar.checkpoints import file_group_reader, files
 from sidecar.checkpoints.discovery_rules import DiscoveryRules
 from sidecar.checkpoints.formats import FORMATS
 from sidecar.checkpoints.formats.hdf5 import SIGNATURE
-from sidecar.checkpoints.formats.tf_object import TfObject
 from sidecar.checkpoints.inspect import inspect_one, verify
+from sidecar.errors import SidecarError
 from sidecar.retention.pins.pin import pin
 
 
@@ -310,17 +311,15 @@ def test_what_was_given_up_is_found_when_it_was_repaired_from_a_copy(root, new_c
     assert names(scan) == ["m-5.h5"]
 
 
-def test_whatever_a_file_makes_of_its_parser_ends_no_daemon(put, new_catalog, monkeypatch, clock):
+def test_whatever_a_file_makes_of_its_parser_ends_no_daemon(put, new_catalog, before_inspection, clock):
     """It is one file that cannot be used."""
     put("keras")
-    inspect = TfObject.inspect
 
-    def fails(self, folder, name, **options):
+    def fails(_, name):
         if name == "ckpt-2":
             raise ZeroDivisionError("what nobody thought of")
-        return inspect(self, folder, name, **options)
 
-    monkeypatch.setattr(TfObject, "inspect", fails)
+    before_inspection(fails)
     catalog = new_catalog()
     scan = catalog.scan()
     assert names(scan) == ["ckpt-1", "ckpt-3"]
@@ -339,32 +338,28 @@ def test_being_deleted_is_not_corrupt(put, new_catalog, clock):
     assert names(catalog.scan()) == ["ckpt-2", "ckpt-3"]
 
 
-def test_deleted_between_listing_and_reading(put, new_catalog, monkeypatch):
+def test_deleted_between_listing_and_reading(put, new_catalog, before_inspection):
     """The trainer may delete at any moment; the scan goes on."""
     root = put("keras")
-    inspect = TfObject.inspect
 
-    def late(self, folder, name, **settings):
+    def late(_, name):
         if name == "ckpt-2":
             (root / "ckpt-2.index").unlink(missing_ok=True)
-        return inspect(self, folder, name, **settings)
 
-    monkeypatch.setattr(TfObject, "inspect", late)
+    before_inspection(late)
     scan = new_catalog().scan()
     assert (names(scan), scan.waiting) == (["ckpt-1", "ckpt-3"], ())
 
 
-def test_a_file_that_cannot_be_read(put, new_catalog, monkeypatch):
+def test_a_file_that_cannot_be_read(put, new_catalog, before_inspection):
     """One unreadable checkpoint does not hide the others."""
     put("keras")
-    inspect = TfObject.inspect
 
-    def refused(self, folder, name, **settings):
+    def refused(_, name):
         if name == "ckpt-2":
             raise PermissionError(13, "Permission denied")
-        return inspect(self, folder, name, **settings)
 
-    monkeypatch.setattr(TfObject, "inspect", refused)
+    before_inspection(refused)
     scan = new_catalog().scan()
     assert names(scan) == ["ckpt-1", "ckpt-3"]
     ((name, reason),) = scan.waiting
@@ -379,7 +374,8 @@ def test_a_broken_checkpoint_keeps_no_traceback_in_memory(put, new_catalog, root
         file.unlink()
     catalog = new_catalog()
     assert catalog.scan().waiting
-    held = [each.verdict for known in catalog._directory._candidates.values() for each in known]
+    gc.collect()
+    held = [each for each in gc.get_objects() if isinstance(each, SidecarError)]
     assert held
     assert all(verdict.__traceback__ is None and verdict.__context__ is None for verdict in held)
 

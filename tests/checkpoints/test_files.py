@@ -82,8 +82,7 @@ def test_many_large_files_are_sampled_further_apart(tmp_path):
         file.truncate(100 << 20)
 
     def units(most: int) -> tuple[int, str]:
-        work, digest = WorkBudget(), hashlib.sha256()
-        work._samples = most
+        work, digest = WorkBudget(samples_left=most), hashlib.sha256()
         for _ in range(3):
             with (tmp_path / "large").open("rb", buffering=0) as file:
                 update_from_content(digest, file, work)
@@ -100,8 +99,7 @@ def test_small_files_of_many_gigabytes_are_sampled(tmp_path):
     (tmp_path / "small").write_bytes(bytes(3 << 20))
 
     def units(most: int) -> int:
-        work = WorkBudget()
-        work._whole_bytes = most
+        work = WorkBudget(whole_bytes_left=most)
         with (tmp_path / "small").open("rb", buffering=0) as file:
             update_from_content(hashlib.sha256(), file, work)
         return work.units

@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 from fakes import put
 
-from sidecar.checkpoints import files
 from sidecar.checkpoints.subfolder_hint import SubfolderHint, of_several_runs, remedy_below, similar_folder
 from sidecar.system.bounded_calls import HangingError
 
@@ -70,10 +69,10 @@ def test_a_slow_search_is_repeated_later(root, clock):
     assert len(searches) == 2
 
 
-def test_a_search_reads_only_names_that_may_be_checkpoints(root, monkeypatch):
+def test_a_search_reads_only_names_that_may_be_checkpoints(root, system_calls):
     """Other files are not asked for their times."""
     asked = []
-    monkeypatch.setattr(files, "_stat", lambda *given, stat=files._stat: asked.append(given[2]) or stat(*given))
+    system_calls.observe("stat", lambda path, **_: asked.append(str(path)))
     put(root / "epoch_1", 1)
     for number in range(20):
         (root / f"events.out.tfevents.{number}").touch()

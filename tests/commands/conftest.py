@@ -105,7 +105,7 @@ def type_(here, monkeypatch, capsys):
     assert list(here.iterdir()) == []
 
     def type_(*words):
-        monkeypatch.setattr(sys, "argv", ["sidecar", *map(str, words)])
+        sys.argv[:] = ["sidecar", *map(str, words)]
         with pytest.raises(SystemExit) as ended:
             cli.run_command()
         out, err = capsys.readouterr()

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from sidecar.commands import framework
 from sidecar.commands.framework import with_framework
 from sidecar.errors import SettingsError
 from sidecar.settings import Settings
@@ -13,12 +12,13 @@ from sidecar.settings import Settings
 TASK = "from sidecar import Task\n"
 
 
-def found(folder, *, task="my_eval.py:task", **files):
+def found(folder, *, task="my_eval.py:task", installed=("torch", "tensorflow"), **files):
     for name, text in files.items():
         path = folder / name.replace("__", "/")
         path.parent.mkdir(exist_ok=True)
         path.with_suffix(".py").write_text(text)
-    return with_framework(Settings(checkpoint_dir=folder, run="r", task=task), folder).framework
+    settings = Settings(checkpoint_dir=folder, run="r", task=task)
+    return with_framework(settings, folder, is_installed=lambda package: package in installed).framework
 
 
 @pytest.mark.parametrize(
@@ -58,8 +58,7 @@ def test_a_module_of_a_package_can_be_the_task(tmp_path):
     assert found(tmp_path, task="jobs.digits:task", **named) == "torch"
 
 
-def test_modules_that_import_each_other_are_read_once(tmp_path, monkeypatch):
-    monkeypatch.setattr(framework, "is_installed", lambda _: True)
+def test_modules_that_import_each_other_are_read_once(tmp_path):
     with pytest.raises(SettingsError, match="no framework"):
         found(tmp_path, my_eval="import a", a="import b", b="import a")
 
@@ -67,17 +66,15 @@ def test_modules_that_import_each_other_are_read_once(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("text", "named"), [("import torch, keras", "keras and torch"), (TASK, "no framework"), ("def (", "no framework")]
 )
-def test_a_task_that_does_not_tell_is_refused(tmp_path, monkeypatch, text, named):
-    monkeypatch.setattr(framework, "is_installed", lambda _: True)
+def test_a_task_that_does_not_tell_is_refused(tmp_path, text, named):
     with pytest.raises(SettingsError) as refused:
         found(tmp_path, my_eval=text)
     assert named in str(refused.value)
     assert "SIDECAR_FRAMEWORK" in str(refused.value)
 
 
-def test_the_only_installed_framework_evaluates_a_task_without_imports(tmp_path, monkeypatch):
-    monkeypatch.setattr(framework, "is_installed", lambda package: package == "torch")
-    assert found(tmp_path, my_eval=TASK) == "torch"
+def test_the_only_installed_framework_evaluates_a_task_without_imports(tmp_path):
+    assert found(tmp_path, my_eval=TASK, installed=("torch",)) == "torch"
 
 
 def test_a_setting_needs_no_reading(tmp_path):

@@ -37,7 +37,7 @@ def test_a_directory_above_which_nothing_may_be_read_is_named(command, capsys, m
         place = private_folder(root) / "thesis" / "run"
         option = [] if command[0] == "eval" else ["--checkpoint-dir", str(place)]
         command = [str(place / each) if each == "ckpt-1" and command[0] == "eval" else each for each in command]
-        monkeypatch.setattr(sys, "argv", ["sidecar", *command, *option])
+        sys.argv[:] = ["sidecar", *command, *option]
         with acting_as(MALLORY), pytest.raises(SystemExit) as ended:
             cli.run_command()
     said = "".join(capsys.readouterr())

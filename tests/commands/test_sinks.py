@@ -57,7 +57,7 @@ def test_all_that_are_asked_for_are_made(settings, tmp_path, monkeypatch):
 def test_the_server_of_mlflow(settings, given, uri):
     """The settings' own one wins; a password is kept out of messages."""
     (sink,) = make_sinks(settings(**given), {"MLFLOW_TRACKING_URI": "http://of-the-environment:5000"})
-    assert sink._uri == uri
+    assert sink.uri == uri
 
 
 @pytest.mark.parametrize(

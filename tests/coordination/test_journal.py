@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from coordination.conftest import Crashing, lose
-from fakes import FakeClock
+from fakes import FakeClock, FaultyStorage
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -355,17 +355,15 @@ def test_a_record_that_its_creator_had_not_made_durable_is_not_believed(storage,
     assert [record.nonce for record in other.read_new()] == ["another"]
 
 
-def test_a_record_that_could_not_be_made_durable_is_read_again(journal, new_plan, monkeypatch):
+def test_a_record_that_could_not_be_made_durable_is_read_again(storage, run, new_plan):
     """It must not be counted as read and never be delivered."""
-
-    def fail(*_):
-        raise StorageError("cannot sync plans: Input/output error")
-
+    storage = FaultyStorage(storage)
+    journal = Journal(storage, run)
     journal.propose(new_plan())
-    with monkeypatch.context() as patch:
-        patch.setattr(PosixStorage, "sync", fail)
-        with pytest.raises(StorageError):
-            journal.read_new()
+    storage.fails = {"sync"}
+    with pytest.raises(StorageError):
+        journal.read_new()
+    storage.fails = set()
     assert journal.read_new() == [new_plan()]
 
 

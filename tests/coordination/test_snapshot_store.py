@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 from coordination.random_journals import closed_journal, fold, random_journal
+from fakes import FaultyStorage
 
 from sidecar.coordination import snapshot_store
 from sidecar.coordination.journal import Journal, outcome_path, plan_path
@@ -27,16 +28,15 @@ def storage(tmp_path):
     return storage
 
 
-def test_a_start_reads_only_what_came_after(storage, monkeypatch):
+def test_a_start_reads_only_what_came_after(storage):
     """The newest plan and its outcome, to know that they are the same, and the names that would come next."""
-    read, asked = storage.read, []
-    monkeypatch.setattr(storage, "read", lambda path, *limit: (asked.append(path), read(path, *limit))[1])
+    storage = FaultyStorage(storage)
     journal = Journal(storage, "r")
     history = snapshot_store.resume(storage, journal)
     assert history.through == journal.through == 10
     assert journal.read_new() == []
     next_segment = segment_path(1)
-    assert asked == [snapshot_store.PATH, next_segment, plan_path(10), outcome_path(10), plan_path(11)]
+    assert storage.asked["read"] == [snapshot_store.PATH, next_segment, plan_path(10), outcome_path(10), plan_path(11)]
 
 
 @pytest.mark.parametrize(

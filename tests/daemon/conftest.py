@@ -3,6 +3,10 @@
 import pytest
 from fakes import FakeClock, Node, pass_time, save
 
+from sidecar.checkpoints import candidate_decision
+from sidecar.protocol.records import Checkpoint
+from sidecar.retention.pins import reader
+
 
 @pytest.fixture
 def clock():
@@ -15,6 +19,17 @@ def new_node(tmp_path, clock):
         return Node(tmp_path, clock, name, **settings)
 
     return new
+
+
+@pytest.fixture
+def nameless(monkeypatch):
+    """Neither files nor names hold a step."""
+
+    def nameless(format_, name, inspection, _):
+        return Checkpoint(name=name, digest=inspection.digest, step=None, format=format_.name)
+
+    monkeypatch.setattr(candidate_decision, "as_checkpoint", nameless)
+    monkeypatch.setattr(reader, "as_checkpoint", nameless)
 
 
 @pytest.fixture

@@ -97,16 +97,15 @@ def test_a_member_that_found_a_checkpoint_before_its_pin_looks_for_the_pin_at_on
     assert [command.plan for command in second.active.told(Evaluate)] == [1]
 
 
-def test_a_member_looks_once_more_before_it_says_that_it_did_not_see_a_checkpoint(new_node, monkeypatch):
+def test_a_member_looks_once_more_before_it_says_that_it_did_not_see_a_checkpoint(new_node):
     """Its first look may be told what a client of NFS has cached, and no other is due for long."""
     first, second = two_that_look_rarely(new_node)
-    catalog = second.storage_thread.reconciler.checkpoints.catalog
-    before = catalog.scan()
-    monkeypatch.setattr(catalog, "scan", lambda: before)
+    before = second.catalog.scan()
+    second.catalog.around = lambda _: before
     save(first.checkpoint_dir, 5)
     pass_time(TIMING.pin_wait_seconds / 2, first, second)
     assert second.state.history.open is not None
-    monkeypatch.undo()
+    second.catalog.around = None
     pass_time(TIMING.pin_wait_seconds, first, second)
     assert [command.plan for command in second.active.told(Evaluate)] == [1]
 

@@ -8,13 +8,11 @@ import pytest
 from fakes import Node, failed, outcomes, pass_time, restarted, save
 from prometheus_client import CollectorRegistry
 
-from sidecar.checkpoints import candidate_decision
 from sidecar.errors import IncompleteError
 from sidecar.protocol.messages import Evaluate
-from sidecar.protocol.records import Checkpoint
 from sidecar.publishing.prometheus import Exporter
 from sidecar.publishing.report import rows
-from sidecar.retention.pins import link_or_copy, reader
+from sidecar.retention.pins import link_or_copy
 
 
 def pinned(node):
@@ -97,15 +95,10 @@ def test_every_steps_goes_on_where_the_journal_ends(new_node):
     assert ends(node) == {"succeeded": [90, 110, 205, 100, 200], "skipped": [95, 120, 130, 210, 150]}
 
 
-def test_a_step_that_nobody_knows_is_evaluated_and_that_is_said(new_node, monkeypatch):
+@pytest.mark.usefixtures("nameless")
+def test_a_step_that_nobody_knows_is_evaluated_and_that_is_said(new_node):
     """Checkpoints without a known step are evaluated, and one log event names the setting that would find the step."""
     node = new_node(every_steps=100)
-
-    def nameless(format_, name, inspection, _):
-        return Checkpoint(name=name, digest=inspection.digest, step=None, format=format_.name)
-
-    monkeypatch.setattr(candidate_decision, "as_checkpoint", nameless)
-    monkeypatch.setattr(reader, "as_checkpoint", nameless)
     storm(node, 1, 2, 3)
     pass_time(10, node)
     assert ends(node) == {"succeeded": [1, 2, 3]}

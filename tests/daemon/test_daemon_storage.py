@@ -73,15 +73,15 @@ def test_a_loop_that_does_not_turn_is_unhealthy(node):
 
 
 @pytest.mark.parametrize("error", [OSError(5, "Input/output error"), RuntimeError("a bug")])
-def test_the_storage_thread_answers_whatever_happens(node, monkeypatch, error):
+def test_the_storage_thread_answers_whatever_happens(node, error):
     """An answer that never comes would leave the daemon blind for ever."""
     save(node.checkpoint_dir, 5)
     pass_time(5, node)
 
-    def fail():
+    def fail(_):
         raise error
 
-    monkeypatch.setattr(node.storage_thread.reconciler.checkpoints.catalog, "scan", fail)
+    node.catalog.around = fail
     pass_time(5, node)
     if isinstance(error, OSError):
         assert "Input/output error" in node.status.unready
@@ -151,16 +151,15 @@ def test_what_workers_left_of_a_drained_plan_goes_with_the_next_daemon(evaluatin
     assert not folder.exists()
 
 
-def test_a_restarted_daemon_goes_on_from_a_snapshot(node, monkeypatch):
+def test_a_restarted_daemon_goes_on_from_a_snapshot(node):
     """It knows what is settled, best and newest, and reads no plan that was closed before."""
     node.daemon.requests.snapshot_plans = 3
     for step in range(1, 6):
         save(node.checkpoint_dir, step, keep=range(1, step))
         pass_time(5, node)
     again = restarted(node, "i2")
-    read, asked = again.storage.storage.read, []
-    monkeypatch.setattr(again.storage.storage, "read", lambda path, *limit: (asked.append(path), read(path, *limit))[1])
     again.settle()
+    asked = again.storage.asked["read"]
     assert plan_path(3) in asked  # the newest in the snapshot: is it the same journal
     assert not {plan_path(1), plan_path(2), outcome_path(2)} & set(asked)
     assert again.state.history.verdicts.succeeded == node.history.verdicts.succeeded
@@ -219,8 +218,8 @@ def test_storage_that_takes_longer_than_a_beat_for_a_visit_does_not_keep_records
     for _ in range(60):
         node.daemon.tick()
         node.clock.seconds += TIMING.beat_seconds + 0.5
-        node._answer()
-        node._let_workers_work()
+        node.answer()
+        node.let_workers_work()
     assert outcomes(node.history) == [("succeeded", "ckpt-5")]
 
 

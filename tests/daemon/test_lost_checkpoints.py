@@ -7,7 +7,7 @@ from sidecar.retention.pins.executor import PinExecutor
 from sidecar.retention.pins.pin import pin
 
 
-def test_what_was_given_up_is_told_though_no_pin_can_be_written(node, monkeypatch):
+def test_what_was_given_up_is_told_though_no_pin_can_be_written(node):
     """An error about one checkpoint is no word about another."""
     save(node.checkpoint_dir, 5)
     (node.checkpoint_dir / "ckpt-5.index").write_bytes(b"broken")
@@ -16,13 +16,13 @@ def test_what_was_given_up_is_told_though_no_pin_can_be_written(node, monkeypatc
     def full(*_, **__):
         raise StorageError("cannot pin: No space left on device")
 
-    monkeypatch.setattr(node.storage_thread.reconciler.pinner, "make", full)
+    make, node.storage_thread.reconciler.pinner.make = node.storage_thread.reconciler.pinner.make, full
     save(node.checkpoint_dir, 6, keep=[5])
     (node.checkpoint_dir / "ckpt-5.index").write_bytes(b"broken")
     pass_time(70, node)
     assert outcomes(node.history) == [("corrupt", "ckpt-5")]
     assert ["No space" in why for why in node.state.tracker._scan.failed.values()] == [True]
-    monkeypatch.undo()
+    node.storage_thread.reconciler.pinner.make = make
     pass_time(40, node)
     assert outcomes(node.history) == [("corrupt", "ckpt-5"), ("succeeded", "ckpt-6")]
 
@@ -44,19 +44,18 @@ def test_what_was_given_up_is_told_though_storage_fails_then(node, monkeypatch):
     assert outcomes(node.history) == [("corrupt", "ckpt-5")]
 
 
-def test_a_checkpoint_that_vanishes_before_it_is_pinned_is_settled_once(node, monkeypatch):
+def test_a_checkpoint_that_vanishes_before_it_is_pinned_is_settled_once(node):
     """It was complete and is gone: the journal says vanished, and it is not asked for again."""
     save(node.checkpoint_dir, 5)
     pass_time(5, node)
-    look = node.storage_thread.reconciler.checkpoints.catalog.scan
 
-    def look_and_delete():
+    def look_and_delete(look):
         seen = look()
         for path in node.checkpoint_dir.glob("ckpt-6.*"):
             path.unlink()
         return seen
 
-    monkeypatch.setattr(node.storage_thread.reconciler.checkpoints.catalog, "scan", look_and_delete)
+    node.catalog.around = look_and_delete
     save(node.checkpoint_dir, 6, keep=[5])
     pass_time(58, node)
     assert outcomes(node.history) == [("succeeded", "ckpt-5")], "it may be seen again"
@@ -65,17 +64,16 @@ def test_a_checkpoint_that_vanishes_before_it_is_pinned_is_settled_once(node, mo
     assert node.status.checkpoints.pending == 0
 
 
-def test_what_another_node_pinned_in_time_has_not_vanished(node, monkeypatch):
+def test_what_another_node_pinned_in_time_has_not_vanished(node):
     """A look that finds nothing is not enough: the pin of a node that was faster shows in the next one."""
     save(node.checkpoint_dir, 5)
     pass_time(5, node)
     other = restarted(node, "i2")
-    look = node.storage_thread.reconciler.checkpoints.catalog.scan
 
-    def look_too_late():
+    def look_too_late(look):
         seen = look()
-        monkeypatch.undo()
-        other.storage_thread.reconciler.checkpoints.catalog.scan()
+        node.catalog.around = None
+        other.catalog.scan()
         other_pin(other)
         for path in node.checkpoint_dir.glob("ckpt-6.*"):
             path.unlink()
@@ -83,7 +81,7 @@ def test_what_another_node_pinned_in_time_has_not_vanished(node, monkeypatch):
         pins.rename(pins.with_name(".tmp-away"))
         return seen
 
-    monkeypatch.setattr(node.storage_thread.reconciler.checkpoints.catalog, "scan", look_too_late)
+    node.catalog.around = look_too_late
     save(node.checkpoint_dir, 6, keep=[5])
     for _ in range(20):
         pass_time(1, node)
@@ -96,9 +94,7 @@ def test_what_another_node_pinned_in_time_has_not_vanished(node, monkeypatch):
 
 def other_pin(other):
     """The other node pins all that it finds."""
-    other.found = [
-        pin(found, other.run_dir / "pins") for found in other.storage_thread.reconciler.checkpoints.catalog.scan().found
-    ]
+    other.found = [pin(found, other.run_dir / "pins") for found in other.catalog.scan().found]
 
 
 def test_a_corrupt_checkpoint_is_told_once_and_settled(node):

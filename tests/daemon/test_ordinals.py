@@ -4,23 +4,11 @@ import pytest
 from fakes import Node, failed, pass_time, restarted, save
 from prometheus_client import CollectorRegistry
 
-from sidecar.checkpoints import candidate_decision
 from sidecar.protocol.messages import Evaluate
-from sidecar.protocol.records import Checkpoint
 from sidecar.publishing.prometheus import Exporter
 from sidecar.publishing.report import rows
-from sidecar.retention.pins import reader
 
-
-@pytest.fixture(autouse=True)
-def _nameless(monkeypatch):
-    """Neither files nor names hold a step."""
-
-    def nameless(format_, name, inspection, _):
-        return Checkpoint(name=name, digest=inspection.digest, step=None, format=format_.name)
-
-    monkeypatch.setattr(candidate_decision, "as_checkpoint", nameless)
-    monkeypatch.setattr(reader, "as_checkpoint", nameless)
+pytestmark = pytest.mark.usefixtures("nameless")
 
 
 def numbers(node):

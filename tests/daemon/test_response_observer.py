@@ -114,21 +114,21 @@ def test_records_that_were_read_before_storage_failed_are_not_lost(node):
     assert again.state.history.newest == node.history.newest
 
 
-def test_a_checkpoint_directory_that_cannot_be_read_stops_no_evaluation(evaluating, monkeypatch):
+def test_a_checkpoint_directory_that_cannot_be_read_stops_no_evaluation(evaluating):
     """Agreement works: the result of what runs is written, and only then are new checkpoints seen again."""
     node = evaluating
 
-    def fail():
+    def fail(_):
         raise StorageError("cannot read the checkpoint directory: Permission denied")
 
-    monkeypatch.setattr(node.storage_thread.reconciler.checkpoints.catalog, "scan", fail)
+    node.catalog.around = fail
     pass_time(5, node)
     assert "Permission denied" in node.status.unready
     node.silent = set()
     pass_time(5, node)
     assert outcomes(node.history) == [("succeeded", "ckpt-5")]
     assert node.log.names().count("storage_failed") == 1
-    monkeypatch.undo()
+    node.catalog.around = None
     pass_time(5, node)
     assert node.status.unready is None
 

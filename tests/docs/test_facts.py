@@ -93,7 +93,7 @@ def test_no_foreign_word_is_left_over(facts):
 
 def test_quoted_numbers_are_of_pages_that_exist(facts):
     """A page that was renamed would be compared no more."""
-    assert {*facts.QUOTED, *facts.LISTED} <= {facts._named(page) for page in facts.pages()}
+    assert {*facts.QUOTED, *facts.LISTED} <= {facts.named(page) for page in facts.pages()}
 
 
 def test_quoted_numbers_and_lists_are_compared(facts):

@@ -109,7 +109,7 @@ def test_an_option_without_a_sentence_is_refused(generate, help_):
     def only(name: str = typer.Option("", help=help_)): ...
 
     with pytest.raises(generate.MissingSentenceError, match="name"):
-        generate._parameters("only", typer.main.get_command(app))
+        generate.parameters("only", typer.main.get_command(app))
 
 
 def test_a_metric_without_a_sentence_is_refused(generate):
@@ -175,7 +175,7 @@ def test_the_http_page_has_every_path_and_limit():
     from sidecar.publishing.http import hosts, server, views
 
     page = (REFERENCE / "http.md").read_text()
-    known = views.Views(hosts.Hosts([]), CollectorRegistry(), lambda: None, lambda: None, dict, archive=None)._views
+    known = views.Views(hosts.Hosts([]), CollectorRegistry(), lambda: None, lambda: None, dict, archive=None).paths
     assert {*re.findall(r"^\| `(/\S*)` \|", page, re.MULTILINE)} == {*known}
     assert f"| {server.REQUEST_BYTES // 1024} KiB |" in page
     assert f"| connections at once | {server.CONNECTIONS} |" in page

@@ -31,15 +31,17 @@ def command(folder, rank, ranks, plan=1):
     )
 
 
+def join_of(rank, ranks=2, group="g"):
+    """Return the command that lets a rank join a group."""
+    members = tuple(Member(each, f"node-{each}", f"w.{each}", "") for each in range(ranks))
+    return Join(group=group, members=members, rank=rank, task="t", framework="python", search_path="/", threads=1)
+
+
 def ranks_in(folder, ranks=2, plan=1, group="g", **named):
     """The collectives of a group, each prepared for a plan."""
-    members = tuple(Member(rank, f"node-{rank}", f"w.{rank}", "") for rank in range(ranks))
     found = []
     for rank in range(ranks):
-        collective = SharedFolderCollective(
-            Join(group=group, members=members, rank=rank, task="t", framework="python", search_path="/", threads=1),
-            **named,
-        )
+        collective = SharedFolderCollective(join_of(rank, ranks, group), **named)
         collective.begin(command(folder, rank, ranks, plan))
         found.append(collective)
     return found
@@ -99,10 +101,7 @@ def test_states_are_those_on_disk_and_nothing_else_is_left(tmp_path):
     together([lambda each=each: each.sum(np.array([1])) for each in ranks])
     reports = [saved(tmp_path, rank, 3, number) for rank, number in enumerate((1e300, 0.1, -1e300))]
     found = together(
-        [
-            lambda each=each, report=report: each.reduce(each._join, report)
-            for each, report in zip(ranks, reports, strict=True)
-        ]
+        [lambda each=each, rank=rank: each.reduce(join_of(rank, 3), reports[rank]) for rank, each in enumerate(ranks)]
     )
     assert [float(each.states["test"]["sum"].round()) for each in found] == [0.1] * 3
     assert found[0].slowest == {"restore": 1.0, "evaluate": 3.0, "save": 0.5, "reduce": 3.0}
@@ -123,7 +122,7 @@ def test_leftovers_of_another_evaluation_are_waited_out(tmp_path):
     reports = [saved(tmp_path, 0, 2, 1.0)]
     late = threading.Timer(0.2, lambda: reports.append(saved(tmp_path, 1, 2, 2.0)))
     late.start()
-    assert float(first.reduce(first._join, reports[0]).states["test"]["sum"].round()) == 3.0
+    assert float(first.reduce(join_of(0), reports[0]).states["test"]["sum"].round()) == 3.0
     late.join()
 
 
@@ -132,7 +131,7 @@ def test_ranks_that_restored_other_values_find_out(tmp_path):
     report = saved(tmp_path, 0, 2, 1.0, variables="these")
     saved(tmp_path, 1, 2, 1.0, variables="those")
     with pytest.raises(EvaluationError) as caught:
-        first.reduce(first._join, report)
+        first.reduce(join_of(0), report)
     assert (caught.value.kind, caught.value.sides) == ("mismatch", ((0,), (1,)))
 
 
@@ -194,7 +193,7 @@ def test_saved_states_are_regular_files(tmp_path, planted):
         else:
             (worker / "states.json").symlink_to(elsewhere / "states.json")
     with pytest.raises(EvaluationError) as caught:
-        first.reduce(first._join, report)
+        first.reduce(join_of(0), report)
     assert caught.value.kind == "storage"
 
 

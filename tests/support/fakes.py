@@ -1,6 +1,7 @@
 """Daemons without threads, processes or sleeps: real loop, real policy, real storage, and a clock moved by hand."""
 
-from collections.abc import Iterable
+from collections import defaultdict
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -8,9 +9,11 @@ from pathlib import Path
 from catalogs import make_catalog
 from rules import make_rules
 
+from sidecar.checkpoints.catalog import Catalog
 from sidecar.checkpoints.files import is_there
 from sidecar.checkpoints.formats.crc32c import masked_crc32c
 from sidecar.checkpoints.formats.sstable import MAGIC
+from sidecar.checkpoints.scan import ScanResult
 from sidecar.checkpoints.watched_catalog import WatchedCatalog
 from sidecar.coordination.journal import read_history
 from sidecar.coordination.journal_state import JournalState
@@ -149,22 +152,47 @@ class FakePorts:
 
 
 class FaultyStorage:
-    """Real files, until a test names the methods that fail, or `all`; with `lost_reply` they act, then fail."""
+    """Real files, until a test names the methods that fail, or `all`; with `lost_reply` they act, then fail.
+
+    `asked` holds the paths that each method was called with, also if it failed.
+    """
 
     def __init__(self, storage: PosixStorage) -> None:
         self.storage = storage
         self.fails: set[str] = set()
         self.lost_reply = False
+        self.asked: dict[str, list[str]] = defaultdict(list)
 
     def __getattr__(self, method: str):
-        def call(*arguments):
+        real = getattr(self.storage, method)
+        if not callable(real):
+            return real
+
+        def call(*arguments, **named):
+            self.asked[method].append(arguments[0] if arguments else "")
             if self.fails & {method, "all"}:
                 if self.lost_reply:
-                    getattr(self.storage, method)(*arguments)
+                    real(*arguments, **named)
                 raise StorageError(f"cannot {method} {arguments[0]}: Input/output error")
-            return getattr(self.storage, method)(*arguments)
+            return real(*arguments, **named)
 
         return call
+
+
+class ScannedCatalog:
+    """A real catalog. `around`, if a test sets it, gets each scan as a function and returns what the node sees."""
+
+    def __init__(self, catalog: Catalog) -> None:
+        self.catalog = catalog
+        self.around: Callable[[Callable[[], ScanResult]], ScanResult] | None = None
+
+    def scan(self, *arguments, **named) -> ScanResult:
+        """Scan, or do what the test says."""
+        look = partial(self.catalog.scan, *arguments, **named)
+        return look() if self.around is None else self.around(look)
+
+    def __getattr__(self, name: str):
+        return getattr(self.catalog, name)
 
 
 @dataclass
@@ -270,25 +298,28 @@ class Node:
         self.carried: list[Request] = []
         self.answers: list[Response] = []
         self.next_turn = 0.0
-        catalog = make_catalog(
-            self.checkpoint_dir,
-            self.run_dir / "pins",
-            quiet_seconds=3.0,
-            corrupt_after_seconds=60.0,
-            checkpoint_glob=tuple(checkpoint_glob),
-            clock=clock,
+        self.catalog = ScannedCatalog(
+            make_catalog(
+                self.checkpoint_dir,
+                self.run_dir / "pins",
+                quiet_seconds=3.0,
+                corrupt_after_seconds=60.0,
+                checkpoint_glob=tuple(checkpoint_glob),
+                clock=clock,
+            )
         )
         self.free: int | None = None  # bytes on the storage; None: nobody looks
         saves = ArtifactCleanup(self.run_dir)
         room = DiskBudget(pin_max_bytes, keep_free_bytes, lambda: self.free)
+        self.exports = Exports(self.run_dir, self.storage, exports)
         pinner = BackgroundPinner(
             pins=self.run_dir / "pins",
             owner=node,
             make=partial(pin, room=room),
-            exports=Exports(self.run_dir, self.storage, exports),
+            exports=self.exports,
         )
         marker = partial(is_there, self.checkpoint_dir / "DONE")
-        checkpoints = WatchedCatalog(catalog, None, clock)
+        checkpoints = WatchedCatalog(self.catalog, None, clock)
         reconciler = PinReconciler(
             root=self.run_dir,
             checkpoints=checkpoints,
@@ -382,15 +413,17 @@ class Node:
     def turn(self) -> bool:
         """Turn once; returns whether anything happened."""
         self.next_turn = self.daemon.tick()
-        return self._answer() | self._let_workers_work()
+        return self.answer() | self.let_workers_work()
 
-    def _answer(self) -> bool:
+    def answer(self) -> bool:
+        """Let storage answer what is asked for; return whether anything was."""
         if self.hangs or not self.requests:
             return False
         self.daemon.observe(self.storage_thread.answer(self.requests.pop()))
         return True
 
-    def _let_workers_work(self) -> bool:
+    def let_workers_work(self) -> bool:
+        """Let each worker process answer one command; return whether any did."""
         worked = False
         for process in list(self.processes.values()):
             if process.exited:

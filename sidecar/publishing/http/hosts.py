@@ -11,9 +11,9 @@ import contextlib
 import ipaddress
 import re
 import socket
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from fnmatch import fnmatchcase
-from typing import Final
+from typing import Any, Final
 
 PRIVATE: Final = (".local", ".localhost", ".internal", ".svc")
 """Endings of names that no public registry assigns.
@@ -28,12 +28,16 @@ _HOST: Final = re.compile(r"(?:\[(?P<v6>[0-9A-Fa-f:.%a-z]+)\]|(?P<name>[A-Za-z0-
 class Hosts:
     """Hold the names under which clients may address this daemon.
 
-    `names`: names, or globs such as `*.example.com`, from the settings.
+    `names`: names, or globs such as `*.example.com`, from the settings. `own`: this machine's name. `resolve`: looks up
+    a name as `socket.getaddrinfo` does.
     """
 
-    def __init__(self, names: Iterable[str]) -> None:
+    def __init__(
+        self, names: Iterable[str], *, own: str | None = None, resolve: Callable[..., list[Any]] = socket.getaddrinfo
+    ) -> None:
         self._patterns = tuple(_normalized(name) for name in names)
-        self._machine_names = frozenset({_normalized(socket.gethostname())})
+        self._own, self._resolve = own or socket.gethostname(), resolve
+        self._machine_names = frozenset({_normalized(self._own)})
 
     def learn_own_names(self) -> bool:
         """Add this machine's full name, such as node-7.example.com, and return whether the resolver answered.
@@ -41,8 +45,7 @@ class Hosts:
         This may take seconds, because the resolver may ask DNS.
         """
         try:
-            hostname = socket.gethostname()
-            addresses = socket.getaddrinfo(hostname, None, type=socket.SOCK_STREAM, flags=socket.AI_CANONNAME)
+            addresses = self._resolve(self._own, None, type=socket.SOCK_STREAM, flags=socket.AI_CANONNAME)
         except (OSError, UnicodeError):
             return False
         self._machine_names |= {_normalized(canonical) for _, _, _, canonical, _ in addresses if canonical}

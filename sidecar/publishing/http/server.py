@@ -91,7 +91,7 @@ class Server:
         self._host = host.strip("[]")
         self._port = port
         self._hosts = Hosts([self._host, *names])
-        self._views = Views(self._hosts, registry, health, ready, status, archive, runs)
+        self.views = Views(self._hosts, registry, health, ready, status, archive, runs)
         self._request_seconds, self._most = request_seconds, most
         self._closed = threading.Event()
         self._running: tuple[asyncio.AbstractEventLoop, asyncio.Event, threading.Thread] | None = None
@@ -107,7 +107,7 @@ class Server:
             raise self._refusal(error.strerror or str(error)) from error
         self._bound = listener.getsockname()[1]
         loop, stopped = asyncio.new_event_loop(), asyncio.Event()
-        connections = _Connections(self._views, self._access, self._request_seconds, self._most)
+        connections = _Connections(self.views, self._access, self._request_seconds, self._most)
         thread = threading.Thread(
             target=_run, args=(loop, connections.serve(listener, stopped)), name="http", daemon=True
         )

@@ -161,7 +161,7 @@ class Views:
         self._exporter = make_wsgi_app(registry)
         self._status, self._archive, self._runs = status, archive, runs
         self._logged_again_at: dict[str, float] = {}
-        self._views: dict[str, Callable[[Request], Response]] = {
+        self.paths: dict[str, Callable[[Request], Response]] = {
             "/metrics": self._metrics,
             **{path: partial(self._of_page, path) for path in (_PAGE if runs is None else _LIST)},
             "/healthz": lambda _: _verdict(health()),
@@ -192,7 +192,7 @@ class Views:
 
     def _log_failure(self, place: str) -> None:
         """Log the exception of a request, for each path once in `_LOG_SECONDS`: clients repeat themselves."""
-        path = place if place in self._views else _FILES[0]
+        path = place if place in self.paths else _FILES[0]
         now = time.monotonic()
         if now >= self._logged_again_at.get(path, now):
             self._logged_again_at[path] = now + _LOG_SECONDS
@@ -201,9 +201,9 @@ class Views:
     def _answer(self, request: Request) -> Response:
         if (refused := self._misdirected(request)) is not None:
             return refused
-        view = self._views.get(request.place) or self._file(request.place) or self._of_run(request.place)
+        view = self.paths.get(request.place) or self._file(request.place) or self._of_run(request.place)
         if view is None:
-            return response(HTTPStatus.NOT_FOUND, f"see {', '.join(self._views)}\n")
+            return response(HTTPStatus.NOT_FOUND, f"see {', '.join(self.paths)}\n")
         if request.command not in ("GET", "HEAD"):
             refused = response(HTTPStatus.METHOD_NOT_ALLOWED, "read only: GET or HEAD\n")
             return refused._replace(headers=(("Allow", "GET, HEAD"),))

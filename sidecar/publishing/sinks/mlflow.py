@@ -61,7 +61,7 @@ class MLflow:
         token_file: Path | None = None,  # with the token; it may be renewed at any time
     ) -> None:
         self._token_file = token_file
-        self._uri, self._storage, self._run_dir = without_password(uri), storage, run_dir
+        self.uri, self._storage, self._run_dir = without_password(uri), storage, run_dir
         self._timeout_seconds = timeout_seconds
         self._given = environ.get("MLFLOW_RUN_ID") or None
         self._experiment = environ.get("MLFLOW_EXPERIMENT_ID") or environ.get("MLFLOW_EXPERIMENT_NAME") or ""
@@ -71,7 +71,7 @@ class MLflow:
             "MLFLOW_HTTP_REQUEST_TIMEOUT": str(math.ceil(timeout_seconds)),
             "MLFLOW_DISABLE_TELEMETRY": "true",  # a daemon reports to nobody unasked
         }
-        self._process = LineProcess(MODULE, self.variables)
+        self.process = LineProcess(MODULE, self.variables)
         self._certain = False  # whether MLflow lacks the next result for certain
         self._remedy = "; the variable MLFLOW_RUN_ID names it"
 
@@ -103,7 +103,7 @@ class MLflow:
         """Read the token again. Raises `SinkUnavailableError` if its file cannot be read."""
         if self._token_file is not None and (token := secret_line(self._token_file)) != self.variables.get(_TOKEN):
             self.variables[_TOKEN] = token
-            self._process.close()  # the next one starts with it
+            self.process.close()  # the next one starts with it
 
     def _own_run(self, evaluation: Evaluation) -> str:
         """Return the id of MLflow's run for this run. Several nodes may begin at once: one of their records is first.
@@ -120,7 +120,7 @@ class MLflow:
         question = {"tag": recorded.run, "name": evaluation.run, "milliseconds": evaluation.milliseconds}
         found = self._ask({"do": "find_run", **question})["run"]
         if not isinstance(found, str) or not _RUN_ID.fullmatch(found):
-            raise SinkUnavailableError(f"MLflow: {shortened(found)} is not the id of a run: is {self._uri} a server?")
+            raise SinkUnavailableError(f"MLflow: {shortened(found)} is not the id of a run: is {self.uri} a server?")
         self._storage.create(path, dumps(_Target(mlflow_run=found)))
         target = self._target(path)
         if target is None:
@@ -131,7 +131,7 @@ class MLflow:
 
     def _record(self, run: str) -> str:
         """Return the path of the record for this run, this server and this experiment."""
-        key = hashlib.sha256(repr((run, self._uri, self._experiment)).encode()).hexdigest()[:12]
+        key = hashlib.sha256(repr((run, self.uri, self._experiment)).encode()).hexdigest()[:12]
         return f"sinks/mlflow-{key}.json"
 
     def _target(self, path: str) -> str | None:
@@ -145,7 +145,7 @@ class MLflow:
 
     def _ask(self, question: Mapping[str, Any]) -> Any:
         self.renew_token()
-        return ask(self._process, question, _STEPS * self._timeout_seconds, remedy=self._remedy)
+        return ask(self.process, question, _STEPS * self._timeout_seconds, remedy=self._remedy)
 
 
 def ask(

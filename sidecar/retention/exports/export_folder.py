@@ -97,11 +97,16 @@ def remove_leftovers(exports: Folder, names: set[str]) -> set[str]:
 
 
 def linked_export(exports: Folder) -> str | None:
-    """Return the name to which the link `best` leads; None if there is no such link, or if it leads elsewhere."""
+    """Return the name to which the link `best` leads; None if there is no such link, or if it leads elsewhere.
+
+    Raises `OSError` if the link cannot be read: the best export is unknown then, and none may be removed.
+    """
     try:
         target = exports.readlink(BEST)
-    except OSError:
-        return None
+    except OSError as error:
+        if error.errno in (errno.ENOENT, errno.EINVAL):
+            return None
+        raise
     return None if "/" in target or target in ("", ".", "..") else target
 
 

@@ -103,16 +103,10 @@ def test_no_state_of_deletion_is_found(saved, new_catalog, clock):
             clock.seconds += 1
 
 
-def test_one_that_is_deleted_while_it_is_looked_at(saved, new_catalog, monkeypatch):
+def test_one_that_is_deleted_while_it_is_looked_at(saved, new_catalog, before_inspection):
     """Found as it was, or not at all."""
-    there, inspect = saved("2"), Orbax.inspect
-    (data,) = (there / "pytree" / "d").iterdir()
-
-    def delete_first(self, folder, name, **settings):
-        data.unlink(missing_ok=True)
-        return inspect(self, folder, name, **settings)
-
-    monkeypatch.setattr(Orbax, "inspect", delete_first)
+    (data,) = (saved("2") / "pytree" / "d").iterdir()
+    before_inspection(lambda *_: data.unlink(missing_ok=True), Orbax)
     assert names(new_catalog().scan()) == []
 
 

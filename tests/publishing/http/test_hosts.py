@@ -49,23 +49,20 @@ def test_no_host(host):
         Hosts([]).accepts(host)
 
 
-def test_own_names(monkeypatch):
+def test_own_names():
     """A machine answers to its host name, and to its full name once that is known."""
-    monkeypatch.setattr(socket, "gethostname", lambda: "node-7")
     full = (socket.AF_INET, socket.SOCK_STREAM, 6, "Node-7.example.com", ("10.0.0.7", 0))
-    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: [full])
-    hosts = Hosts([])
+    hosts = Hosts([], own="node-7", resolve=lambda *_, **__: [full])
     assert not hosts.accepts("node-7.example.com")
     assert hosts.learn_own_names()
     assert hosts.accepts("node-7.example.com:19108")
     assert not hosts.accepts("node-8.example.com")
 
 
-def test_no_name_server(monkeypatch):
+def test_no_name_server():
     """A name server that does not answer changes nothing, and is asked again."""
 
     def fail(*_, **__):
         raise socket.gaierror
 
-    monkeypatch.setattr(socket, "getaddrinfo", fail)
-    assert not Hosts([]).learn_own_names()
+    assert not Hosts([], resolve=fail).learn_own_names()

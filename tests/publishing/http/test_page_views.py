@@ -126,10 +126,9 @@ def test_details_of_any_evaluation(server):
     assert "/var/tmp/sidecar-logs/worker-1.7.log" in failed
 
 
-def test_a_page_that_waits_loads_again(server, run):
+def test_a_page_that_waits_loads_again(server):
     """Without scripts the browser asks again after a second."""
-    run.archive._details.clear()
-    status, headers, body = ask(server, "/evaluation?plan=4")
+    status, headers, body = ask(server, "/evaluation?plan=41")
     assert (status, headers["Refresh"]) == (202, "1")
     assert "being read" in body
 

@@ -10,6 +10,7 @@ import time
 import urllib.error
 import urllib.request
 from contextlib import contextmanager
+from urllib.parse import urlsplit
 
 import pytest
 from publishing.http.conftest import Daemon, answer, connect, started
@@ -177,7 +178,7 @@ while True:
 @contextmanager
 def dripping(server, sockets, sources):
     """Attack it from another process: threads of this one would hold up the honest client, too."""
-    arguments = [str(server._bound), str(sockets), *sources]
+    arguments = [str(urlsplit(server.url).port), str(sockets), *sources]
     attack = subprocess.Popen([sys.executable, "-c", DRIPPING, *arguments])
     try:
         yield
@@ -221,8 +222,8 @@ def test_slow_clients_do_not_take_the_port_away(sockets, sources):
 def test_who_is_being_answered_keeps_its_place():
     """However many come after it with less than a request, and from the same address."""
     go_on, server = threading.Event(), Daemon().serve(most=(3, 32))
-    page = server._views._views["/api/status"]
-    server._views._views["/"] = lambda request: go_on.wait(20) and page(request)
+    page = server.views.paths["/api/status"]
+    server.views.paths["/"] = lambda request: go_on.wait(20) and page(request)
     with started(server), contextlib.ExitStack() as held:
         first = held.enter_context(connect(server))
         first.sendall(b"GET / HTTP/1.0\r\n\r\n")
@@ -255,7 +256,7 @@ def test_probes_do_not_wait_for_other_answers():
     """While a page is being made, however long that takes, probes are answered."""
     daemon, go_on = Daemon(), threading.Event()
     server = daemon.serve()
-    server._views._views["/"] = lambda _: go_on.wait(20)
+    server.views.paths["/"] = lambda _: go_on.wait(20)
     with started(server):
         waiting = [connect(server) for _ in range(5)]
         for client in waiting:

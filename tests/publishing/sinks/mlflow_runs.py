@@ -58,13 +58,13 @@ def sinks(server, place):
     """Make sinks as daemons of several nodes do: `sinks(MLFLOW_RUN_ID=…)`."""
     made = []
 
-    def make(**environ):
-        made.append(MLflow(server.uri, PosixStorage(place), place, TIMEOUT_SECONDS, environ=environ))
+    def make(storage=None, **environ):
+        made.append(MLflow(server.uri, storage or PosixStorage(place), place, TIMEOUT_SECONDS, environ=environ))
         return made[-1]
 
     yield make
     for each in made:
-        each._process.close()
+        each.process.close()
 
 
 def start(sink, place, changed=None, pauses=SHORT_PAUSES):

@@ -3,15 +3,16 @@
 import errno
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import jsonschema
 import pytest
+from faults import path_of
 from publishing.sinks.hooks import SCHEMA, events_of, make, make_journal, target
 
 from sidecar.publishing.sinks import dead_letters
 from sidecar.publishing.sinks.dead_letters import FOLDER
 from sidecar.publishing.sinks.sink import SinkRefusedError, SinkUnavailableError
-from sidecar.system.confined import Folder
 
 __all__ = ["target"]
 
@@ -95,10 +96,10 @@ def test_a_planted_link_is_not_followed(tmp_path, target):
     assert outside.read_text() == "mine"
 
 
-def test_a_letter_is_durable(tmp_path, target, monkeypatch):
+def test_a_letter_is_durable(tmp_path, target, system_calls):
     """The file and its name are synced before the next event follows."""
     synced = []
-    monkeypatch.setattr(Folder, "sync", lambda folder: synced.append(folder.path.name))
+    system_calls.observe("fsync", lambda file: synced.append(Path(path_of(file)).name))
     target.raises = [SinkRefusedError("no")]
     with pytest.raises(SinkRefusedError):
         make(tmp_path, target).write(events_of(make_journal())[0])

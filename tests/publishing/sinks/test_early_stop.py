@@ -4,7 +4,7 @@ import json
 import math
 
 import pytest
-from fakes import ListLog
+from fakes import FaultyStorage, ListLog
 from journals import Journal
 from training_curves import REST_IS_TWO_POINTS, curves, stop_of
 
@@ -32,7 +32,7 @@ def place(tmp_path):
 
 @pytest.fixture
 def storage(place):
-    return PosixStorage(place / ".sidecar" / "ckpts")
+    return FaultyStorage(PosixStorage(place / ".sidecar" / "ckpts"))
 
 
 @pytest.fixture
@@ -268,20 +268,17 @@ def test_two_nodes_give_one_signal(make, log):
     assert second.signalled
 
 
-def test_storage_that_is_full(make, place, storage, monkeypatch):
+def test_storage_that_is_full(make, place, storage):
     """The evaluation is delivered again, and the signal comes then."""
     events = evaluations(0.5, 0.4, 0.3)
     sink = make()
     for event in events[:2]:
         sink.write(event)
 
-    def full(*_):
-        raise StorageError("full")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(storage, "create", full)
-        with pytest.raises(StorageError):
-            sink.write(events[2])
+    storage.fails = {"create"}
+    with pytest.raises(StorageError):
+        sink.write(events[2])
+    storage.fails = set()
     sink.write(events[2])
     assert should_stop(place) is not None
 

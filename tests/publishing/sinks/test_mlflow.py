@@ -221,7 +221,7 @@ def test_a_server_that_stores_files(needs, tmp_path, place):
         for name in ("test/loss", "test/loss_lower", "test/loss_upper", "test/examples"):
             assert [step for step, _, _ in points(client, run, name)] == [0, 10, 20, 30]
         for each in made:
-            each._process.close()
+            each.process.close()
 
 
 @pytest.mark.nightly
@@ -238,8 +238,7 @@ def test_two_nodes_begin_at_once(client, sinks, place):
             super().create(path, data.replace(mine.info.run_id.encode(), winners[-1].encode()))
             super().create(path, data)
 
-    winners, sink = [], sinks()
-    sink._storage = Late(place)
+    winners, sink = [], sinks(Late(place))
     sink.write(evaluation(Journal().evaluate("ckpt-1", 100)))
     (run,) = runs_of(client, place)
     assert [run.info.run_id] == winners

@@ -52,8 +52,8 @@ def uploads(sinks, place):
     """Start what uploads the best export, as daemons do; it ends with the test."""
     made = []
 
-    def start(*, delivers=True, **environ):
-        made.append(BestUpload(sinks(**environ), place, lambda: delivers, Events(), look_seconds=0.2))
+    def start(*, delivers=True, look_seconds=0.2, **environ):
+        made.append(BestUpload(sinks(**environ), place, lambda: delivers, Events(), look_seconds=look_seconds))
         made[-1].start()
         return made[-1]
 
@@ -74,12 +74,15 @@ def test_the_best_export_is_an_artifact(client, sinks, uploads, place, tmp_path)
     copied = Path(client.download_artifacts(run.info.run_id, "best", str(tmp_path)), "ckpt-1@0123456789ab")
     assert (copied / "ckpt-1/variables/weights").read_bytes() == weights
     assert sorted(path.name for path in copied.rglob("*")) == ["ckpt-1", "manifest.json", "variables", "weights"]
-    uploads().close(PATIENCE_SECONDS)
-    first._look_seconds = PATIENCE_SECONDS
-    export(place, "ckpt-2@0123456789ab", {"manifest.json": b"{}"})
     first.close(PATIENCE_SECONDS)
+    last = uploads(look_seconds=PATIENCE_SECONDS)
+    export(place, "ckpt-2@0123456789ab", {"manifest.json": b"{}"})
+    last.close(PATIENCE_SECONDS)
     assert client.get_run(run.info.run_id).data.tags["sidecar.best"] == "ckpt-2@0123456789ab"
-    assert [export for event, export in first.log.got] == ["ckpt-1@0123456789ab", "ckpt-2@0123456789ab"]
+    assert [export for each in (first, last) for _, export in each.log.got] == [
+        "ckpt-1@0123456789ab",
+        "ckpt-2@0123456789ab",
+    ]
     assert idle.log.got == []
 
 

@@ -72,7 +72,7 @@ def sink(answering, place):
         uri = f"http://127.0.0.1:{answering.server_port}"
         made = MLflow(uri, PosixStorage(place), place, TIMEOUT_SECONDS, environ={})
         yield made
-        made._process.close()
+        made.process.close()
 
 
 @pytest.fixture

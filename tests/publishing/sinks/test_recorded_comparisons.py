@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from fakes import ListLog
+from fakes import FaultyStorage, ListLog
 from journals import Journal
 
 from sidecar.commands import hooks as hooks_of_settings
@@ -45,7 +45,7 @@ class Target:
 
 @pytest.fixture
 def storage(tmp_path):
-    return PosixStorage(tmp_path)
+    return FaultyStorage(PosixStorage(tmp_path))
 
 
 @pytest.fixture
@@ -116,27 +116,22 @@ def test_the_past_is_as_it_was_recorded(make, events, monkeypatch):
 def test_a_long_past_is_cheap(make, storage, monkeypatch):
     """One small file is read for each comparison, and nothing is written."""
     events = stored(storage, [800, *[810] * 300])
-    paths = []
-    read = storage.read
-    monkeypatch.setattr(storage, "read", lambda path, *limit: paths.append(path) or read(path, *limit))
+    storage.asked.clear()
     monkeypatch.setattr(ComparisonStore, "_paired", lambda *_: pytest.fail("predictions are read"))
-    monkeypatch.setattr(storage, "create", lambda *_: pytest.fail("a record is written"))
     make().resume(events)
-    assert len(paths) == 300
+    assert len(storage.asked["read"]) == 300
+    assert storage.asked["create"] == []
 
 
-def test_an_evaluation_that_cannot_be_compared_now(make, events, storage, monkeypatch):
+def test_an_evaluation_that_cannot_be_compared_now(make, events, storage):
     """It is delivered again, and the event comes once."""
     hook = make()
     plans(hook, events[:3])
 
-    def fails(*_):
-        raise StorageError("no answer")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(storage, "read", fails)
-        with pytest.raises(StorageError):
-            hook.write(events[3])
+    storage.fails = {"read"}
+    with pytest.raises(StorageError):
+        hook.write(events[3])
+    storage.fails = set()
     storage.remove(outcome_path(4))
     with pytest.raises(StorageError):
         hook.write(events[3])

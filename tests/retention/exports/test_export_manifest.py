@@ -19,8 +19,6 @@ from retention.exports.conftest import (
 )
 from retention.exports.conftest import pinned as pinned_names
 
-from sidecar.system.confined import Folder
-
 
 def test_a_manifest_says_what_was_measured(exporting):
     """Its place changes as better ones come, and a new best one says how much better it is."""
@@ -103,42 +101,35 @@ def test_a_manifest_that_names_another_evaluation_removes_nothing(exporting):
     assert folder.is_dir()
 
 
-def refuse_manifests(monkeypatch, code):
-    """Let no manifest be read."""
-    read = Folder.read
-
-    def refuse(self, name, limit):
-        if name == "manifest.json":
-            raise OSError(code, os.strerror(code), str(self.path / name))
-        return read(self, name, limit)
-
-    monkeypatch.setattr(Folder, "read", refuse)
+def refuse_manifests(system_calls, code):
+    """Let no manifest be opened for reading."""
+    system_calls.refuse(
+        "open", code, lambda name, flags, *_, **__: name == "manifest.json" and not flags & (os.O_WRONLY | os.O_RDWR)
+    )
 
 
-def test_a_manifest_that_cannot_be_read_is_no_foreign_one(new_node, monkeypatch):
+def test_a_manifest_that_cannot_be_read_is_no_foreign_one(new_node, system_calls):
     """The best one by more than noise stays linked, nobody is told to move an export away, and nothing is forgotten."""
     node = new_node(exports=replace(RULE, count=1, by="significant"))
     evaluate(node, 0.5, 0.8, 0.805, half=0.05)
     assert (linked(node), exported(node)) == ("ckpt-2", ["ckpt-2", "ckpt-3"])
-    with monkeypatch.context() as patched:
-        refuse_manifests(patched, errno.EIO)
-        restarted = Node(
-            node.checkpoint_dir.parent, node.clock, incarnation="i2", exports=replace(RULE, by="significant")
-        )
-        pass_time(10, restarted)
-        assert linked(restarted) == "ckpt-2"
-        reasons = [problem["reason"] for problem in restarted.log.of("export_failed")]
-        assert reasons
-        assert all("manifest.json: Input/output error" in reason for reason in reasons)
+    refuse_manifests(system_calls, errno.EIO)
+    restarted = Node(node.checkpoint_dir.parent, node.clock, incarnation="i2", exports=replace(RULE, by="significant"))
+    pass_time(10, restarted)
+    assert linked(restarted) == "ckpt-2"
+    reasons = [problem["reason"] for problem in restarted.log.of("export_failed")]
+    assert reasons
+    assert all("manifest.json: Input/output error" in reason for reason in reasons)
+    system_calls.allow()
     pass_time(10, restarted)
     assert manifest(restarted, "ckpt-2")["better_than"]["better"]
 
 
-def test_a_manifest_of_another_user_is_replaced(exporting, monkeypatch):
+def test_a_manifest_of_another_user_is_replaced(exporting, system_calls):
     """It may be for its owner's eyes only, as by another umask."""
     evaluate(exporting, 0.8)
     (export_of(exporting, "ckpt-1") / "manifest.json").write_text("{}")
     restarted = Node(exporting.checkpoint_dir.parent, exporting.clock, incarnation="i2", exports=RULE)
-    refuse_manifests(monkeypatch, errno.EACCES)
+    refuse_manifests(system_calls, errno.EACCES)
     pass_time(10, restarted)
     assert manifest(restarted)["checkpoint"] == "ckpt-1"

@@ -23,7 +23,6 @@ from retention.exports.conftest import (
 )
 from retention.exports.conftest import pinned as pinned_names
 
-from sidecar.retention.exports import exports as exports_module
 from sidecar.retention.exports.exports import Exports
 from sidecar.retention.saves.best import exported as best_ones
 from sidecar.system.bounded_calls import HangingError
@@ -236,21 +235,17 @@ def test_comparisons_that_cannot_be_recorded_keep_the_link(new_node, tmp_path):
     assert (linked(node), exported(node)) == ("ckpt-2", ["ckpt-2"])
 
 
-def test_the_linked_one_stays_while_the_link_cannot_be_read(new_node, monkeypatch):
+def test_the_linked_one_stays_while_the_link_cannot_be_read(new_node, system_calls):
     """It is not among the best by number; another node may be replacing something at that moment."""
     node = new_node(exports=replace(RULE, count=1, by="significant"))
     evaluate(node, 0.8, 0.805, half=0.05)
     assert exported(node) == ["ckpt-1", "ckpt-2"]
-
-    def vanish(*_):
-        raise FileNotFoundError(errno.ENOENT, "No such file or directory")
-
-    monkeypatch.setattr(exports_module.Exports, "_best", vanish)
+    system_calls.refuse("readlink", errno.EIO, lambda name, **_: str(name) == "best")
     pass_time(20, node)
     assert exported(node) == ["ckpt-1", "ckpt-2"]
 
 
-def test_problems_of_a_pass_that_ends_late_are_told(new_node, monkeypatch):
+def test_problems_of_a_pass_that_ends_late_are_told(new_node):
     """Slow storage answers each pass only in the next one; nothing is told twice, or taken for solved meanwhile."""
     node = new_node(exports=RULE)
     evaluate(node, 0.9)
@@ -265,27 +260,23 @@ def test_problems_of_a_pass_that_ends_late_are_told(new_node, monkeypatch):
             raise HangingError(key, "storage has not answered for 1 s")
         return late.pop()
 
-    reconcile = Exports.reconcile
-
-    def slowly(self, policy, **settings):
-        self.calls = in_the_next_pass
-        return reconcile(self, policy, **settings)
-
-    monkeypatch.setattr(Exports, "reconcile", slowly)
+    node.exports.calls = in_the_next_pass
     pass_time(10, node)
     assert [problem["entry"] for problem in node.log.of("export_failed")] == ["notes"]
     assert node.status.disk.failing_exports == 1
 
 
-def test_passes_that_never_end_are_told(new_node, monkeypatch):
+def test_passes_that_never_end_are_told(new_node):
     """A comparison of many examples may take some passes, and storage that does not answer takes all."""
     node = new_node(exports=RULE)
     evaluate(node, 0.9)
 
-    def hangs(*_, **__):
-        raise HangingError("/exports", "storage has not answered for 20 s")
+    def hangs(key, function):
+        if key != "/exports":
+            return function()
+        raise HangingError(key, "storage has not answered for 20 s")
 
-    monkeypatch.setattr(Exports, "_reconcile", hangs)
+    node.exports.calls = hangs
     pass_time(10, node)
     assert node.log.of("export_failed") == []
     pass_time(40, node)

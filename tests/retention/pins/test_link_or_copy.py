@@ -8,7 +8,6 @@ from dataclasses import replace
 
 import pytest
 
-from sidecar.checkpoints.formats.tf_object import TfObject
 from sidecar.checkpoints.inspect import verify
 from sidecar.errors import MustCopyError, StorageError, UnreadableError, VanishedError
 from sidecar.retention.pins import link_or_copy as gather_module
@@ -114,14 +113,14 @@ def test_a_link_within_the_directory(found, root, pins):
 
 @pytest.mark.parametrize("code", [errno.EIO, errno.EACCES])
 @pytest.mark.parametrize("where", ["open", "read", "inspect"])
-def test_what_cannot_be_read_is_the_trouble_of_one_checkpoint(found, pins, monkeypatch, code, where):
+def test_what_cannot_be_read_is_the_trouble_of_one_checkpoint(found, pins, monkeypatch, before_inspection, code, where):
     """A bad block, or a shard that the daemon's user may not read: others must not wait for it."""
 
     def refused(*_, **__):
         raise OSError(code, os.strerror(code))
 
     if where == "inspect":
-        monkeypatch.setattr(TfObject, "inspect", refused)
+        before_inspection(refused)
     else:
         bad = type("Bad", (io.RawIOBase,), {"read": refused, "fileno": lambda _: 0})
         opens = refused if where == "open" else lambda *_: contextlib.nullcontext(bad())

@@ -13,7 +13,6 @@ from sidecar.errors import IncompleteError, StorageError, VanishedError
 from sidecar.retention.pins import link_or_copy as gather_module
 from sidecar.retention.pins import pin as pin_module
 from sidecar.retention.pins.pin import pin, unpin
-from sidecar.system.confined import Folder
 
 INDEX, DATA = "ckpt-3.index", "ckpt-3.data-00000-of-00001"
 
@@ -47,16 +46,10 @@ def test_pinned_already(found, pins):
     assert first.folder.stat().st_ino == inode
 
 
-def test_two_daemons_pin_at_once(found, pins, monkeypatch):
+def test_two_daemons_pin_at_once(found, pins, before_inspection):
     """The other's rename comes first: its pin stands, ours is removed, both are content."""
-    inspect = TfObject.inspect
-
-    def other_first(self, folder, name, **settings):
-        monkeypatch.setattr(TfObject, "inspect", inspect)
-        pin(found, pins)
-        return inspect(self, folder, name, **settings)
-
-    monkeypatch.setattr(TfObject, "inspect", other_first)
+    others = [lambda: pin(found, pins)]
+    before_inspection(lambda *_: others and others.pop()())
     pinned = pin(found, pins)
     assert listed(pins) == [pinned.folder.name]
     assert verify(pinned.folder, "ckpt-3") == found.checkpoint.digest
@@ -115,10 +108,10 @@ def test_unpin(found, pins):
     unpin(pinned.checkpoint, pins)
 
 
-def test_an_interrupted_unpin_leaves_no_pin(found, pins, new_catalog, monkeypatch):
+def test_an_interrupted_unpin_leaves_no_pin(found, pins, new_catalog, system_calls):
     """The name goes before the files do, so a crash between leaves only what `clean` removes."""
     pinned = pin(found, pins)
-    monkeypatch.setattr(Folder, "remove", lambda *_: None)
+    system_calls.refuse("unlink", errno.EIO)
     unpin(pinned.checkpoint, pins)
     assert all(one.checkpoint.pin is None for one in new_catalog().scan().found)
     (left,) = listed(pins)

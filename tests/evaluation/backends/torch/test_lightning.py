@@ -47,9 +47,7 @@ def module(**methods):
         def forward(self, x):
             return self.net(x)
 
-    for name, method in methods.items():
-        setattr(Module, name, method)
-    return Module
+    return type("Module", (Module,), methods)
 
 
 @pytest.fixture
