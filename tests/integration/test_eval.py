@@ -143,10 +143,14 @@ def with_final(numpy_trainer, tmp_path_factory):
     return folder
 
 
-@pytest.mark.parametrize("words", [("",), ("model-final.npz",)], ids=["directory", "file"])
-def test_the_file_that_was_written_last_is_the_newest(sidecar, with_final, tasks, words):
+@pytest.mark.parametrize(
+    ("words", "replicas"),
+    [(("",), "3"), (("model-final.npz",), "1"), pytest.param(("",), "2", marks=pytest.mark.nightly)],
+    ids=["directory", "file", "two workers"],
+)
+def test_the_file_that_was_written_last_is_the_newest(sidecar, with_final, tasks, words, replicas):
     """If its step cannot be compared. It has a place in the order, no step, as in a run."""
-    task = ("--task", f"{tasks}/numpy_plain.py:task")
+    task = ("--task", f"{tasks}/numpy_plain.py:task", "--replicas", replicas)
     done = sidecar.command("eval", with_final.joinpath(*words), "--json", *task, **NUMPY)
     found = json.loads(done.out)
     assert (found["checkpoint"], found["step"], found["step_source"]) == ("model-final.npz", 1, "order")

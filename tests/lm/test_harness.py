@@ -13,6 +13,7 @@ from tests_torch import result_of_ranks, torch_evaluator
 from sidecar import Task
 from sidecar.evaluation.failures import EvaluationError
 from sidecar.lm import harness, model
+from sidecar.metrics import Mean
 
 pytestmark = [pytest.mark.torch, pytest.mark.nightly, pytest.mark.filterwarnings("ignore")]
 
@@ -31,7 +32,7 @@ def results(made, *names, workers=WORKERS, **options):
     return found[0]
 
 
-def alone(made, lm_eval, *names, tasks="tasks", **options):
+def alone(made, lm_eval, *names, tasks="tasks", trained=None, **options):
     """The numbers of one process of the harness, one request at a time."""
     from lm_eval.models.huggingface import HFLM
     from lm_eval.tasks import TaskManager
@@ -40,7 +41,7 @@ def alone(made, lm_eval, *names, tasks="tasks", **options):
     tokenizer = AutoTokenizer.from_pretrained(made.folder / "base")
     with contextlib.redirect_stdout(io.StringIO()):
         return lm_eval.simple_evaluate(
-            model=HFLM(pretrained=made.trained, tokenizer=tokenizer, batch_size=1),
+            model=HFLM(pretrained=trained or made.trained, tokenizer=tokenizer, batch_size=1),
             tasks=list(names),
             task_manager=TaskManager(include_path=str(made.folder / tasks), include_defaults=False),
             **{"bootstrap_iters": 100} | options,
@@ -76,6 +77,35 @@ def test_numbers_are_those_of_one_process_of_the_harness(made, lm_eval, monkeypa
         assert any("23 documents" in note for note in found.notes)
     if name in ("continued", "rolling"):
         assert {each.goal for key, each in found.values.items() if "per" in key and "stderr" not in key} == {"min"}
+
+
+def test_a_step_that_runs_the_harness(made, lm_eval):
+    """A task of the harness is one example, so that other workers have none."""
+    import torch
+    from torch.utils.data import DataLoader
+
+    found = {}  # by a value of the model, as each call costs seconds
+
+    def accuracy(trained):
+        key = trained.get_output_embeddings().weight[1, 1].item()
+        if key not in found:
+            found[key] = alone(made, lm_eval, "choice", trained=trained)["results"]["choice"]["acc,none"]
+        return found[key]
+
+    def step(trained, names):
+        values = torch.tensor([accuracy(trained) for _ in names], dtype=torch.float64)
+        return torch.ones_like(values), values
+
+    given = Task(
+        build_model=model(made.folder / "base"),
+        eval_sets={"test": lambda: DataLoader(["choice"], batch_size=1, collate_fn=list)},
+        step=step,
+        metrics=lambda: [Mean(name="acc", goal="max")],
+    )
+    right = accuracy(made.trained)
+    assert 0 < right < 1
+    for ranks in (1, 2, 3):
+        assert result_of_ranks(given, made.checkpoint, ranks)["test"].values["acc"].value == right
 
 
 def test_options_are_those_of_the_harness(made, lm_eval):

@@ -73,6 +73,7 @@ def refused(path, build, **changes):
 
 def test_an_adapter_alone(tmp_path, monkeypatch):
     """The message says what the folder is, and its code restores the adapter, with all of its names or none."""
+    import torch
     from safetensors.torch import save_file as write
 
     monkeypatch.setitem(sys.modules, "peft", peft := imitated_peft())
@@ -88,7 +89,14 @@ def test_an_adapter_alone(tmp_path, monkeypatch):
         evaluator = torch_evaluator(task(adapted, restore=names["restore"]))
         evaluator.restore(str(folder))()
         assert same(evaluator.model, trained)
-    values = peft.get_peft_model_state_dict(trained)
+    given = task(adapted, restore=names["restore"])
+    x, y = given.eval_sets["test"]().tensors
+    with torch.no_grad():
+        right = torch.nn.functional.cross_entropy(trained.double()(x.double()), y).item()
+    found = [result_of_ranks(given, folder, ranks)["test"].values for ranks in (1, 2, 3)]
+    assert found[1:] == found[:1] * 2
+    assert found[0]["loss"].value == pytest.approx(right, rel=1e-6)
+    values = peft.get_peft_model_state_dict(trained.float())
     write({n: v for n, v in values.items() if "lora_A" in n}, folder / "adapter_model.safetensors")
     with pytest.raises(AssertionError, match="other names"):
         evaluator.restore(str(folder))()

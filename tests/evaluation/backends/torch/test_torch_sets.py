@@ -153,6 +153,14 @@ def test_one_set_under_two_names(tmp_path):
     assert losses(save({"model": values, "state_dict": values}, tmp_path))[0] == pytest.approx(right(trained(1)), 1e-6)
 
 
+def test_a_history_and_the_step_after_the_weights(tmp_path):
+    """They are no part of the model, and no note names them."""
+    model = trained(1)
+    history = [float(number) for number in range(4000)]
+    path = save({"model": model.state_dict(), "lr_history": history, "global_step": 20}, tmp_path, "latest.pt")
+    assert losses(path) == (pytest.approx(right(model), rel=1e-6), ())
+
+
 @pytest.mark.parametrize("content", ["tuple", "list", "numbers", "namespace", "deep"])
 def test_other_containers(tmp_path, content):
     """Two sets in them are found, and chosen by their places."""
