@@ -7,9 +7,9 @@ imported here alone.
 import math
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from itertools import islice, pairwise
-from typing import Any, Final, Literal
+from dataclasses import dataclass, field, replace
+from itertools import groupby, islice, pairwise
+from typing import Any, Final, Literal, NamedTuple
 
 from sidecar.commands.history_table import STAR, Metric
 from sidecar.coordination.journal_state import Entry
@@ -33,15 +33,14 @@ _EMPTY: Final = "\u2800"
 _ROUND: Final = (1.0, 1.2, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0, 12.0, 15.0, 20.0)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Point:
+class Point(NamedTuple):
     """Hold one value of a metric. `x` is its step, or its number in order if steps are unknown."""
 
     x: int
     number: float
     ends: tuple[float, float] | None  # of its interval
     plan: int
-    stretch: int = 0  # numbers of two stretches cannot be compared
+    stretch: int  # numbers of two stretches cannot be compared
 
 
 @dataclass(slots=True)
@@ -66,10 +65,10 @@ class _Evaluations:
 class _Numbers:
     """Hold the numbers of one metric, in the order of the journal, in little memory."""
 
-    rows: "array[int]" = field(default_factory=lambda: array("Q"))  # of the evaluations that have one
-    stretches: "array[int]" = field(default_factory=lambda: array("Q"))
+    rows: "array[int]" = field(default_factory=lambda: array("I"))  # of the evaluations that have one
+    stretches: "array[int]" = field(default_factory=lambda: array("I"))
     values: "array[float]" = field(default_factory=lambda: array("d"))
-    lower: "array[float]" = field(default_factory=lambda: array("d"))
+    lower: "array[float]" = field(default_factory=lambda: array("d"))  # nan: no interval
     upper: "array[float]" = field(default_factory=lambda: array("d"))
 
     def add(self, row: int, value: Value, stretch: int) -> None:
@@ -80,9 +79,38 @@ class _Numbers:
         self.lower.append(math.nan if value.lower is None else value.lower)
         self.upper.append(math.nan if value.upper is None else value.upper)
 
-    def __iter__(self) -> Iterator[tuple[int, float, float, float, int]]:
-        """Yield the row of an evaluation, its number, the ends of the interval (nan for none), and the stretch."""
-        return zip(self.rows, self.values, self.lower, self.upper, self.stretches, strict=True)
+
+@dataclass(frozen=True, slots=True)
+class Points:
+    """Yield points by rising `x`. Each is made when it is read: all of them take far more memory than numbers."""
+
+    numbers: _Numbers
+    plans: "array[int]"  # by row
+    xs: Sequence[int | None]  # by row
+    places: "array[int]"  # of the points among the numbers
+
+    def __len__(self) -> int:
+        """Return the number of points."""
+        return len(self.places)
+
+    def __iter__(self) -> Iterator[Point]:
+        """Yield the points."""
+        numbers = self.numbers
+        for place in self.places:
+            row, lower, upper = numbers.rows[place], numbers.lower[place], numbers.upper[place]
+            ends = None if math.isnan(lower) and math.isnan(upper) else (lower, upper)
+            x = self.xs[row]
+            assert x is not None
+            yield Point(x, numbers.values[place], ends, self.plans[row], numbers.stretches[place])
+
+    def part(self, start: int, end: int) -> "Points":
+        """Return the points from one to before another."""
+        return replace(self, places=self.places[start:end])
+
+    def drawable(self) -> "Points":
+        """Return the points whose number has a place on the canvas."""
+        values = self.numbers.values
+        return replace(self, places=array("I", [place for place in self.places if abs(values[place]) <= _LARGEST]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,18 +122,16 @@ class Series:
     evaluations: _Evaluations
     numbers: _Numbers
 
-    def points(self) -> list[Point]:
-        """Return the newest number of each checkpoint by rising `x`. Points take far more memory than numbers."""
-        orders = {row: order for order, row in enumerate(self.evaluations.rows.values(), start=1)}
-        points = []
-        for row, value, lower, upper, stretch in self.numbers:
-            if row in orders:
-                step, plan = self.evaluations.steps[row], self.evaluations.plans[row]
-                x = step if self.axis == "step" and step is not None else orders[row]
-                ends = None if math.isnan(lower) and math.isnan(upper) else (lower, upper)
-                points.append(Point(x=x, number=value, ends=ends, plan=plan, stretch=stretch))
-        points.sort(key=lambda point: point.x)
-        return points
+    def points(self) -> Points:
+        """Return the newest number of each checkpoint by rising `x`."""
+        orders = array("I", bytes(4 * len(self.evaluations.plans)))  # 0: evaluated again later
+        for order, row in enumerate(self.evaluations.rows.values(), start=1):
+            orders[row] = order
+        xs = self.evaluations.steps if self.axis == "step" else orders
+        rows = self.numbers.rows
+        places = [place for place, row in enumerate(rows) if orders[row]]
+        places.sort(key=lambda place: xs[rows[place]] or 0)
+        return Points(self.numbers, self.evaluations.plans, xs, array("I", places))
 
     def where(self, point: Point) -> str:
         """Return the step or the checkpoint of a point, as people read it."""
@@ -165,7 +191,7 @@ def series_of(entries: Iterable[Entry]) -> list[Series]:
 def _plot(series: Series, best: int | None, columns: int, *, colors: bool) -> Iterator[str]:
     """Yield the title, the canvas with its axes, and sentences about values without a place on it."""
     (eval_set, name), points = series.metric, series.points()
-    drawable = [point for point in points if abs(point.number) <= _LARGEST]
+    drawable = points.drawable()
     marked = [point for point in drawable if point.plan == best]
     at = f"  {STAR} best {number(marked[0].number)} at {series.where(marked[0])}" if marked else ""
     yield f"{one_line(f'{eval_set}/{name}')} over {series.axis}{at}"
@@ -188,9 +214,7 @@ def _few(points: Sequence[Point], words: Callable[[Point], str]) -> str:
     return ", ".join(map(words, points[:_GAPS_NAMED])) + more
 
 
-def _canvas(
-    axis: str, points: list[Point], drawable: list[Point], marked: Sequence[Point], columns: int, *, colors: bool
-) -> str:
+def _canvas(axis: str, points: Points, drawable: Points, marked: Sequence[Point], columns: int, *, colors: bool) -> str:
     """Return the plot: a line through the values, dots at the ends of intervals, a star at the best value."""
     import plotille  # noqa: PLC0415 - no other command needs it
 
@@ -231,33 +255,27 @@ def _limits(values: Sequence[float], ticks: float) -> tuple[float, float]:
     return least - size, most + size
 
 
-def _thinned(points: list[Point], most: int) -> list[Point]:
+def _thinned(points: Points, most: int) -> list[Point]:
     """Return about `most` of the points, with the smallest and the largest value of each stretch."""
     if len(points) <= most:
-        return points
+        return list(points)
     size = math.ceil(2 * len(points) / most)
-    thinned = []
+    thinned = list[Point]()
     for start in range(0, len(points), size):
-        stretch = points[start : start + size]
+        stretch = list(points.part(start, start + size))
         ends = {id(find(stretch, key=lambda point: point.number)) for find in (min, max)}
         thinned += [point for point in stretch if id(point) in ends]
     return thinned
 
 
-def _without_gaps(points: Sequence[Point]) -> Iterator[list[Point]]:
+def _without_gaps(points: Points) -> Iterator[Points]:
     """Yield the runs of points between values that cannot be drawn, or not be compared."""
-    stretch: list[Point] = []
-    for point in points:
-        if stretch and stretch[-1].stretch != point.stretch:
-            yield stretch
-            stretch = []
-        if abs(point.number) <= _LARGEST:
-            stretch.append(point)
-        elif stretch:
-            yield stretch
-            stretch = []
-    if stretch:
-        yield stretch
+    start = 0
+    for stretch, run in groupby(points, lambda point: point.stretch if abs(point.number) <= _LARGEST else None):
+        end = start + sum(1 for _ in run)
+        if stretch is not None:
+            yield points.part(start, end)
+        start = end
 
 
 def _tick(x: float) -> str:

@@ -11,7 +11,7 @@ from long_journal import write_long_journal
 from sidecar.coordination.storage import PosixStorage
 
 SHORT, LONG = 1_500, 6_000
-MOST_MB = 8  # more than for the short run; 100,000 evaluations at this rate would still be below 150 MB in all
+MOST_MB = 8  # more than for the short run; `make bench ARGS=long_run` measures 100,000 evaluations
 pytestmark = [pytest.mark.nightly]
 
 

@@ -2,7 +2,7 @@
 
 import json
 
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from records import make_plan, settlement_of
 
@@ -48,6 +48,8 @@ def strict(text):
     return json.loads(text, parse_constant=refuse)
 
 
+# The first example builds the strategies of all fields, which takes seconds on a busy machine.
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(record=RECORDS)
 def test_every_record_survives_the_round_trip(record):
     """A record is written as one line of strict JSON with a schema, and reading it back gives an equal record."""
