@@ -18,15 +18,14 @@ from typing import Final
 from prometheus_client import CollectorRegistry
 
 from sidecar.commands.bootstrap import AmongRuns
-from sidecar.commands.framework import workers_listen
 from sidecar.commands.ineffective_settings import ineffective
 from sidecar.commands.run_finder import Delayed, Found, Prepared, RunFinder, known_error
-from sidecar.commands.serve import announce_role, listen, warn_of_public_ports
+from sidecar.commands.serve import listen, warn_of_role
 from sidecar.commands.served_run import ServedRun, settings_to_serve
 from sidecar.daemon.events import Message, Terminate
 from sidecar.errors import RunReplacedError, SettingsError, SidecarError
 from sidecar.policy.fair_shares import FairShares, RunTurn
-from sidecar.policy.node_identity import advertised_host, node_name
+from sidecar.policy.node_identity import node_name
 from sidecar.policy.roles import RoleDecision, decide_role
 from sidecar.publishing.http import AccessFile, Server
 from sidecar.publishing.plain_structlog import structlog
@@ -163,9 +162,7 @@ def serve_many(shared: SharedSettings, environ: Mapping[str, str], *, settings_f
         runs=list(settings.runs),
         http=server.url,
     )
-    announce_role(log, decision)
-    if decision.role == "worker" and workers_listen(settings):
-        warn_of_public_ports(log, settings, advertised_host(settings, environ))
+    warn_of_role(log, settings, decision, environ)
     finder.start()
     try:
         return host.serve()

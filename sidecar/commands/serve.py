@@ -84,8 +84,7 @@ def serve(settings: Settings, environ: Mapping[str, str], *, settings_file: Path
     if settings_file is not None:
         log.info("settings_read", file=str(settings_file))
     _announce(log, settings, decision, server.url)
-    if decision.role == "worker" and workers_listen(settings):
-        warn_of_public_ports(log, settings, advertised_host(settings, environ))
+    warn_of_role(log, settings, decision, environ)
     try:
         while True:
             try:
@@ -159,7 +158,7 @@ class _Life:
 
 
 def _announce(log: EventLog, settings: Settings, decision: RoleDecision, url: str) -> None:
-    """Log the start of the daemon, settings without effect, and its role if that is doubtful or idle."""
+    """Log the start of the daemon, and settings without effect."""
     log.info(
         "daemon_started",
         version=version(),
@@ -176,11 +175,12 @@ def _announce(log: EventLog, settings: Settings, decision: RoleDecision, url: st
             log.warning("checkpoint_dir_missing", remedy=similar)
     for message in ineffective(settings):
         log.warning("setting_ineffective", message=message)
-    announce_role(log, decision)
 
 
-def announce_role(log: EventLog, decision: RoleDecision) -> None:
-    """Log a doubtful or idle role."""
+def warn_of_role(log: EventLog, settings: Settings, decision: RoleDecision, environ: Mapping[str, str]) -> None:
+    """Log a doubtful or idle role, and ports of workers that can be reached publicly."""
+    if decision.role == "worker" and workers_listen(settings):
+        warn_of_public_ports(log, settings, advertised_host(settings, environ))
     if decision.warning is not None:
         log.warning("role_uncertain", warning=decision.warning, remedy=decision.remedy)
     elif decision.role == "chief":

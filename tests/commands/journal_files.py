@@ -1,11 +1,12 @@
 """A run as its daemons write it into files: journal and heartbeats, shared by the tests of what reads them."""
 
 from heartbeats import make_heartbeat
+from records import make_plan
 
 from sidecar.coordination.heartbeats import Heartbeats
 from sidecar.coordination.journal import Journal
 from sidecar.protocol.heartbeat import Slot
-from sidecar.protocol.records import Member, Outcome, Plan, Result, group_id
+from sidecar.protocol.records import Member, Outcome, Result, group_id
 
 AT = "2027-01-15T08:16:30.000Z"
 
@@ -29,15 +30,13 @@ class Writers:
         self.journal.read_new()
         members = tuple(Member(rank, node, f"{node}.a.1", "h:1") for rank, node in enumerate(nodes))
         number = self.journal.through + 1
-        plan = Plan(
-            plan=number,
+        plan = make_plan(
+            number,
+            checkpoint,
             run=self.run,
             nonce=f"plan-{number}",
-            checkpoint=checkpoint,
-            attempt=1,
             members=members if checkpoint else None,
             settles=settles,
-            task="t1",
             proposer="node-0",
             proposed_at=AT,
         )

@@ -1,6 +1,7 @@
 """A person moves a whole journal into segments: a dry run changes nothing, and the command says what it did."""
 
 import pytest
+from records import make_plan
 from typer.testing import CliRunner
 
 from sidecar.commands.cli import app
@@ -8,7 +9,6 @@ from sidecar.coordination.journal import Journal, plan_path
 from sidecar.coordination.run import open_run
 from sidecar.coordination.storage import PosixStorage
 from sidecar.protocol.codec import dumps
-from sidecar.protocol.records import Plan
 
 PLANS = 3100
 
@@ -21,14 +21,13 @@ def state(tmp_path, monkeypatch):
     storage = PosixStorage(tmp_path / "ckpts" / ".sidecar" / "ckpts")
     run = open_run(storage, 0.0)
     for number in range(1, PLANS + 1):
-        plan = Plan(
-            plan=number,
+        plan = make_plan(
+            number,
+            None,
             run=run,
             nonce=f"nonce-{number}",
-            checkpoint=None,
             attempt=0,
             members=None,
-            settles=(),
             task=None,
             proposer="worker-0",
             proposed_at="2027-01-15T08:16:30.000Z",

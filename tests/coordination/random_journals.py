@@ -3,6 +3,8 @@
 import random
 from dataclasses import replace
 
+from records import make_plan
+
 from sidecar.coordination.checkpoint_verdicts import BEFORE_START
 from sidecar.coordination.journal_state import EntryLog, JournalState
 from sidecar.coordination.snapshot import RECENT
@@ -13,7 +15,6 @@ from sidecar.protocol.records import (
     Member,
     Nonfinite,
     Outcome,
-    Plan,
     Result,
     Settlement,
     Value,
@@ -36,17 +37,15 @@ def random_journal(seed, length):
         )
         members = tuple(Member(rank, f"n{rank}", f"n{rank}.i.{number}", "h:1") for rank in range(2))
         task = "t1" if number < length / 2 else choose.choice(["t1", "t2", None])
-        plan = Plan(
-            plan=number,
-            run="r",
+        plan = make_plan(
+            number,
+            checkpoint,
             nonce=f"p{number}",
-            checkpoint=checkpoint,
             attempt=1,
             members=checkpoint and members,
             settles=settles,
             task=task,
             proposer="n0",
-            proposed_at="now",
         )
         records.append(plan)
         if checkpoint is not None:

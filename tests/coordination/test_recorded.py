@@ -12,6 +12,7 @@ import pytest
 from coordination import former_records
 from heartbeats import make_heartbeat
 from record_fields import field_types, field_values
+from records import make_plan
 
 from sidecar.coordination import snapshot_store
 from sidecar.coordination.heartbeats import Heartbeats
@@ -21,7 +22,7 @@ from sidecar.coordination.storage import PosixStorage
 from sidecar.protocol import heartbeat, records
 from sidecar.protocol.codec import dumps, loads
 from sidecar.protocol.heartbeat import Slot, WorkerProgress
-from sidecar.protocol.records import Checkpoint, EvalData, Member, Nonfinite, Outcome, Plan, Result, Settlement, Value
+from sidecar.protocol.records import Checkpoint, EvalData, Member, Nonfinite, Outcome, Result, Settlement, Value
 
 RECORDED = Path(__file__).with_name("recorded")
 
@@ -49,18 +50,7 @@ def test_its_journal_is_continued(recorded):
     snapshot_store.resume(recorded, journal)
     list(journal.read_to_end())
     assert journal.propose(
-        Plan(
-            plan=4,
-            run=run,
-            nonce="n",
-            checkpoint=None,
-            attempt=0,
-            members=None,
-            settles=(),
-            task=None,
-            proposer="worker-1",
-            proposed_at="now",
-        )
+        make_plan(4, None, run=run, nonce="n", attempt=0, members=None, task=None, proposer="worker-1")
     )
 
 
@@ -89,17 +79,14 @@ SETTLEMENTS = tuple(
 )
 FULL = {
     "Run": Run(run="r", nonce="n", created_at="now", checkpoint_dir="/data/ckpts"),
-    "Plan": Plan(
-        plan=1,
-        run="r",
+    "Plan": make_plan(
+        1,
+        CHECKPOINT,
         nonce="n",
-        checkpoint=CHECKPOINT,
-        attempt=1,
         members=(Member(0, "w", "w.i.1", "h:1"),),
         settles=SETTLEMENTS,
         task="t",
         proposer="w",
-        proposed_at="now",
         evaluated=1,
     ),
     "Outcome": Outcome(

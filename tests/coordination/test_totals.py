@@ -2,25 +2,16 @@
 
 import random
 
+from records import make_plan
+
 from sidecar.coordination.totals import RANKED, Totals
-from sidecar.protocol.records import Checkpoint, Plan, Result, Value
+from sidecar.protocol.records import Checkpoint, Result, Value
 from sidecar.settings.values import MOST_EXPORTS
 
 
 def evaluate(totals, number, accuracy, goal="max"):
     checkpoint = Checkpoint(name=f"ckpt-{number}", digest=f"{number:064x}", step=number, format="tf")
-    plan = Plan(
-        plan=number,
-        run="r",
-        nonce="n",
-        checkpoint=checkpoint,
-        attempt=1,
-        members=(),
-        settles=(),
-        task="t",
-        proposer="n",
-        proposed_at="now",
-    )
+    plan = make_plan(number, checkpoint, nonce="n", members=(), task="t", proposer="n")
     finite = accuracy if abs(accuracy) < float("inf") else None
     value = Value(value=finite, hex=float(accuracy).hex(), goal=goal)
     result = Result(

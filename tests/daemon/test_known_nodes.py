@@ -4,26 +4,16 @@ from dataclasses import replace
 
 import pytest
 from heartbeats import make_heartbeat
+from records import make_plan
 
 from sidecar.coordination.liveness import HeartbeatReadings
 from sidecar.daemon.known_nodes import KnownNodes
 from sidecar.protocol.heartbeat import WorkerProgress
-from sidecar.protocol.records import Checkpoint, Member, Plan
+from sidecar.protocol.records import Checkpoint, Member
 
 CHECKPOINT = Checkpoint(name="ckpt-1", digest="d" * 64, step=1, format="tf_object", pin="pins/x")
 MEMBERS = (Member(0, "n1", "n1.i.1", "h:1"), Member(1, "n2", "n2.i.1", "h:2"))
-PLAN = Plan(
-    plan=7,
-    run="r",
-    nonce="p",
-    checkpoint=CHECKPOINT,
-    attempt=1,
-    members=MEMBERS,
-    settles=(),
-    task="t",
-    proposer="n1",
-    proposed_at="now",
-)
+PLAN = make_plan(7, CHECKPOINT, nonce="p", members=MEMBERS, task="t")
 
 
 def heartbeat(node, beat, phase=None, *, waits=None, **changes):

@@ -6,13 +6,14 @@ from pathlib import Path
 
 import pytest
 from fakes import done, failed
+from records import make_plan
 
 from sidecar.daemon.plan_execution import PlanExecution, PlanTimes, Success, odd_nodes
 from sidecar.daemon.workers.command_specs import EvaluateSpec, TaskSpec
 from sidecar.daemon.workers.pool import group_id
 from sidecar.daemon.workers.process import Exited
 from sidecar.protocol.messages import Failed, Join, Joined, Phase, Ready
-from sidecar.protocol.records import Checkpoint, Member, Plan
+from sidecar.protocol.records import Checkpoint, Member
 from sidecar.protocol.states import WorkerPhase
 
 CHECKPOINT = Checkpoint(name="ckpt-5", digest="d" * 64, step=5, format="tf_object", pin="pins/x")
@@ -50,18 +51,7 @@ class FakeWorkers:
 
 
 def new_part(node="n2", task="t1", members=MEMBERS, **there):
-    plan = Plan(
-        plan=7,
-        run="r",
-        nonce="p",
-        checkpoint=CHECKPOINT,
-        attempt=1,
-        members=members,
-        settles=(),
-        task=task,
-        proposer="n1",
-        proposed_at="now",
-    )
+    plan = make_plan(7, CHECKPOINT, nonce="p", members=members, task=task)
     workers = FakeWorkers(there or {"n2.i.1": Worker(), "n2.i.2": Worker()})
     return PlanExecution(
         plan=plan,
@@ -269,18 +259,7 @@ def test_the_odd_nodes_are_those_that_differ_from_most(nodes, sides, odd):
     members = tuple(Member(rank, node, f"{node}.i.{rank}", "h:1") for rank, node in enumerate(nodes))
     assert (
         odd_nodes(
-            Plan(
-                plan=7,
-                run="r",
-                nonce="p",
-                checkpoint=CHECKPOINT,
-                attempt=1,
-                members=members,
-                settles=(),
-                task="t1",
-                proposer="b",
-                proposed_at="now",
-            ),
+            make_plan(7, CHECKPOINT, nonce="p", members=members, proposer="b"),
             sides,
         )
         == odd

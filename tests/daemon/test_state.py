@@ -8,7 +8,7 @@ from records import A, B, failure, fold, make_plan, settlement_of, success
 from sidecar.coordination.liveness import HeartbeatReadings
 from sidecar.daemon.state import Statistics, Timers
 from sidecar.protocol.heartbeat import Slot
-from sidecar.protocol.records import Plan, Settlement
+from sidecar.protocol.records import Settlement
 
 
 def test_nothing_is_decided_before_journal_and_directory_were_read():
@@ -210,18 +210,7 @@ def ready(*standbys):
 
 def plan_with(*settles):
     """Return a plan that evaluates nothing."""
-    return Plan(
-        plan=1,
-        run="r",
-        nonce="p",
-        checkpoint=None,
-        attempt=0,
-        members=None,
-        settles=settles,
-        task="t",
-        proposer="n1",
-        proposed_at="now",
-    )
+    return make_plan(1, None, nonce="p", attempt=0, members=None, settles=settles, task="t")
 
 
 @pytest.mark.parametrize(

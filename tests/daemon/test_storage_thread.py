@@ -6,12 +6,13 @@ import re
 import pytest
 from fakes import AllAlike, FakeClock, Node, pass_time, save
 from heartbeats import make_heartbeat
+from records import make_plan
 
 from sidecar.coordination.journal import Journal, outcome_path, plan_path
 from sidecar.daemon.storage_thread import CreateOutcome, CreatePlan, DirectoryMissing, Joined, JoinRun, Sync
 from sidecar.errors import ShortageError
 from sidecar.protocol.codec import dumps
-from sidecar.protocol.records import Checkpoint, Member, Outcome, Plan
+from sidecar.protocol.records import Checkpoint, Member, Outcome
 from sidecar.retention.saves.retention import CleanupRequest
 
 
@@ -36,17 +37,8 @@ def visit(storage_thread, *, look=True, wanted=True, tidying=CleanupRequest()): 
 def plan(storage_thread, number=1, nonce="mine"):
     members = (Member(0, "n1", "n1.i.1", "h:1"),)
     checkpoint = Checkpoint(name="ckpt-5", digest="d" * 64, step=5, format="tf_object")
-    return Plan(
-        plan=number,
-        run=storage_thread.membership.journal.run,
-        nonce=nonce,
-        checkpoint=checkpoint,
-        attempt=1,
-        members=members,
-        settles=(),
-        task="t",
-        proposer="n1",
-        proposed_at="now",
+    return make_plan(
+        number, checkpoint, run=storage_thread.membership.journal.run, nonce=nonce, members=members, task="t"
     )
 
 

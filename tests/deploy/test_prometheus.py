@@ -13,6 +13,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import generate_latest
 from prometheus_client.openmetrics.exposition import generate_latest as openmetrics_latest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
+from records import make_plan
 from statuses import make_status
 
 from sidecar.coordination.journal_state import JournalState
@@ -22,7 +23,6 @@ from sidecar.protocol.records import (
     Member,
     Nonfinite,
     Outcome,
-    Plan,
     Result,
     Settlement,
     Slice,
@@ -72,12 +72,11 @@ def registry():
         members = (Member(0, "worker-0", f"w{number}-0", "h:1"), Member(1, "worker-1", f"w{number}-1", "h:2"))
         checkpoint = Checkpoint(name=name, digest="digest", step=number * 100, format="tf_object") if name else None
         history.apply(
-            Plan(
-                plan=number,
+            make_plan(
+                number,
+                checkpoint,
                 run="digits",
                 nonce="n",
-                checkpoint=checkpoint,
-                attempt=1,
                 members=members if name else None,
                 settles=settles,
                 task="t",

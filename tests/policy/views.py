@@ -3,6 +3,7 @@
 from dataclasses import fields
 
 from heartbeats import make_heartbeat
+from records import make_plan
 
 from sidecar.coordination.journal_state import JournalState
 from sidecar.policy.actions import Propose
@@ -10,7 +11,7 @@ from sidecar.policy.decide import decide
 from sidecar.policy.rules import Rules
 from sidecar.policy.view import CheckpointsView, NodesView, TimersView, View
 from sidecar.protocol.heartbeat import Slot
-from sidecar.protocol.records import Checkpoint, Member, Outcome, Plan, Result, Settlement
+from sidecar.protocol.records import Checkpoint, Member, Outcome, Result, Settlement
 
 NOW = 1000.0
 
@@ -48,19 +49,7 @@ def members(*workers):
 
 def plan(number, what=A, workers=("n1.i.1",), *, task="t", settles=(), line_open=False):
     listed = members(*workers) if what is not None else None
-    return Plan(
-        plan=number,
-        run="r",
-        nonce=f"p{number}",
-        checkpoint=what,
-        attempt=1,
-        members=listed,
-        settles=settles,
-        task=task,
-        proposer="n1",
-        proposed_at="now",
-        line_open=line_open,
-    )
+    return make_plan(number, what, nonce=f"p{number}", members=listed, settles=settles, task=task, line_open=line_open)
 
 
 def outcome(number, kind=None, where="n1"):

@@ -5,10 +5,12 @@ import json
 from collections.abc import Callable
 from dataclasses import asdict, replace
 
+from records import make_plan
+
 from sidecar.coordination import journal, snapshot_store
 from sidecar.coordination.journal import outcome_path, plan_path
 from sidecar.daemon.events import FilesChanged
-from sidecar.protocol.records import Member, Outcome, Plan, Result, Settlement, Value, group_id
+from sidecar.protocol.records import Member, Outcome, Result, Settlement, Value, group_id
 from sidecar.protocol.states import Verdict
 from simulation.scenario import FAILURES, LINGERS
 
@@ -273,17 +275,16 @@ def _requeue(simulation, host, fault) -> None:
     name, digest = content.key
     settles = (Settlement(name=name, digest=digest, step=content.step, verdict=Verdict.REQUEUED, reason="by a person"),)
     number = len(book.plans) + 1
-    plan = Plan(
-        plan=number,
+    plan = make_plan(
+        number,
+        None,
         run=simulation.referee.run,
         nonce=f"person-{fault.number}",
-        checkpoint=None,
         attempt=0,
         members=None,
         settles=settles,
         task=None,
         proposer="person",
-        proposed_at="now",
     )
     path, data = plan_path(number), journal.dumps(plan)
     disk.put(path, data)
@@ -310,17 +311,16 @@ def _forged(simulation, host, fault) -> None:
             )
             for each in simulation.disk.all()
         )
-        plan = Plan(
-            plan=len(book.plans) + 1,
+        plan = make_plan(
+            len(book.plans) + 1,
+            None,
             run=simulation.referee.run,
             nonce=nonce,
-            checkpoint=None,
             attempt=0,
             members=() if fault.value < 0.5 else (Member(7, "n", "w", "h:1"),),  # ranks count up from 0
             settles=there if fault.value >= 0.5 or there else (),
             task=None,
             proposer="nobody" if there else "x" * 5000,
-            proposed_at="now",
         )
         path, data = plan_path(plan.plan), _uncut(plan)
     else:

@@ -9,6 +9,8 @@ import json
 from collections import Counter
 from dataclasses import dataclass, field, replace
 
+from records import make_plan
+
 from sidecar.coordination.journal_records import decode_plan
 from sidecar.daemon.workers.pool import group_id
 from sidecar.errors import NodeNameTakenError, SidecarError, StorageError, StorageLostError
@@ -174,14 +176,13 @@ class Referee:
                 return replace(found, result=replace(found.result, saves=plan.saves))
             return found
         if kind is Plan:
-            return Plan(
-                plan=number,
+            return make_plan(
+                number,
+                None,
                 run=self.run or "",
                 nonce="forged",
-                checkpoint=None,
                 attempt=0,
                 members=None,
-                settles=(),
                 task=None,
                 proposer="",
                 proposed_at="",

@@ -2,9 +2,11 @@
 
 from dataclasses import replace
 
+from records import make_plan
+
 from sidecar.coordination.journal import Journal as StoredJournal
 from sidecar.coordination.journal_state import Closed, EntryLog, JournalState
-from sidecar.protocol.records import Checkpoint, EvalData, Member, Outcome, Plan, Result, Settlement, Value, group_id
+from sidecar.protocol.records import Checkpoint, EvalData, Member, Outcome, Result, Settlement, Value, group_id
 
 ACCURACY = Value(value=0.97, hex=(0.97).hex(), lower=0.95, upper=0.98, goal="max")
 PHASES = {"detect": 0.01, "agree": 0.02, "restore": 0.1, "evaluate": 0.6, "reduce": 0.01, "save": 0.05}
@@ -12,17 +14,13 @@ PHASES = {"detect": 0.01, "agree": 0.02, "restore": 0.1, "evaluate": 0.6, "reduc
 
 def closed_by_workers(number, workers, examples, metrics, data, *, task="t"):
     """One evaluation of the set `test` in plan `number`, each of whose workers saved to its own folder."""
-    plan = Plan(
-        plan=number,
-        run="r",
+    plan = make_plan(
+        number,
+        Checkpoint(name=f"ckpt-{number}", digest=f"{number:064x}", step=number, format="tf_object"),
         nonce="n",
-        checkpoint=Checkpoint(name=f"ckpt-{number}", digest=f"{number:064x}", step=number, format="tf_object"),
-        attempt=1,
         members=tuple(Member(rank, "n", f"w{rank}", "h:1") for rank in range(workers)),
-        settles=(),
         task=task,
         proposer="n",
-        proposed_at="now",
     )
     result = Result(
         group="g",
@@ -53,11 +51,11 @@ class Journal:
         number = self.history.through + 1
         checkpoint = name and Checkpoint(name=name, digest=f"digest-{name}", step=step, format="tf_object")
         listed = tuple(Member(rank, f"worker-{rank}", f"w{number}-{rank}", "h:1") for rank in range(members))
-        plan = Plan(
-            plan=number,
+        plan = make_plan(
+            number,
+            checkpoint,
             run=self.run,
             nonce="n",
-            checkpoint=checkpoint,
             attempt=attempt,
             members=listed if name else None,
             settles=tuple(settles),

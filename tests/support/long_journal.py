@@ -2,6 +2,8 @@
 
 import hashlib
 
+from records import make_plan
+
 from sidecar.coordination import snapshot_store
 from sidecar.coordination.journal import outcome_path, plan_path
 from sidecar.coordination.journal_state import EntryLog, JournalState
@@ -9,7 +11,7 @@ from sidecar.coordination.run import open_run
 from sidecar.coordination.segments import KEPT_PLANS, SegmentWriter, marker, segment_path
 from sidecar.coordination.snapshot import RECENT, take
 from sidecar.protocol.codec import dumps
-from sidecar.protocol.records import Checkpoint, EvalData, Member, Outcome, Plan, Result, Value, group_id
+from sidecar.protocol.records import Checkpoint, EvalData, Member, Outcome, Result, Value, group_id
 
 _BEHIND = 150  # the plans after the snapshot: a publisher writes one every 200 plans
 
@@ -82,14 +84,12 @@ def records(number, run, metrics=3):
         data={"test": EvalData("f" * 64, 157, "batches")},
     )
     at = "2026-01-01T00:00:00.000Z"
-    plan = Plan(
-        plan=number,
+    plan = make_plan(
+        number,
+        checkpoint,
         run=run,
         nonce=f"p{number:031x}",
-        checkpoint=checkpoint,
-        attempt=1,
         members=members,
-        settles=(),
         task="t" * 64,
         proposer="worker-0",
         proposed_at=at,

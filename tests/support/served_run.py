@@ -5,6 +5,7 @@ from datetime import UTC, datetime, timedelta
 from urllib.request import urlopen
 
 from prometheus_client import CollectorRegistry
+from records import make_plan
 from statuses import make_status
 
 from sidecar.coordination.journal import outcome_path, plan_path
@@ -13,7 +14,7 @@ from sidecar.coordination.run import open_run
 from sidecar.coordination.snapshot import RECENT
 from sidecar.coordination.storage import PosixStorage
 from sidecar.protocol.codec import dumps
-from sidecar.protocol.records import Checkpoint, EvalData, Member, Outcome, Plan, Result, Value, group_id
+from sidecar.protocol.records import Checkpoint, EvalData, Member, Outcome, Result, Value, group_id
 from sidecar.publishing.evaluation_archive import ArchiveReader
 from sidecar.publishing.http import Server
 from sidecar.publishing.prometheus import Exporter
@@ -64,11 +65,11 @@ class ServedRun:
         checkpoint = Checkpoint(
             name=name, digest=f"{number:064x}", step=step, format="keras", step_source="name" if step else "order"
         )
-        plan = Plan(
-            plan=number,
+        plan = make_plan(
+            number,
+            checkpoint,
             run=self.run_id,
             nonce=f"p{number}",
-            checkpoint=checkpoint,
             attempt=attempt,
             members=listed,
             settles=tuple(settles),

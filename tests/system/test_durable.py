@@ -9,6 +9,7 @@ from pathlib import Path
 import faulty
 import numpy as np
 import pytest
+from records import make_plan
 
 from sidecar.checkpoints.files import as_file
 from sidecar.checkpoints.scan import DiscoveredCheckpoint
@@ -17,7 +18,7 @@ from sidecar.coordination.run import open_run
 from sidecar.coordination.storage import PosixStorage
 from sidecar.evaluation.artifact_writer import ArtifactWriter
 from sidecar.evaluation.backend import Rows
-from sidecar.protocol.records import Checkpoint, Plan, Settlement
+from sidecar.protocol.records import Checkpoint, Settlement
 from sidecar.retention.pins import pin as pin_module
 from sidecar.system import durable
 from sidecar.system.confined import open_folder
@@ -49,17 +50,8 @@ def test_a_journal_is_written_where_folders_cannot_be_fsynced(mount):
     journal = Journal(storage, run)
     settlement = Settlement(name="ckpt-1", digest="d" * 64, step=1, verdict="skipped", reason="a test")
     assert journal.propose(
-        Plan(
-            plan=1,
-            run=run,
-            nonce="n",
-            checkpoint=None,
-            attempt=0,
-            members=None,
-            settles=(settlement,),
-            task=None,
-            proposer="node",
-            proposed_at="now",
+        make_plan(
+            1, None, run=run, nonce="n", attempt=0, members=None, settles=(settlement,), task=None, proposer="node"
         )
     )
     assert read_history(storage).through == 1

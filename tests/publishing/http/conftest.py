@@ -8,11 +8,12 @@ from pathlib import Path
 
 import pytest
 from prometheus_client import CollectorRegistry, Gauge
+from records import make_plan
 from statuses import make_status
 
 from sidecar.coordination.journal_state import JournalState
 from sidecar.coordination.storage import PosixStorage
-from sidecar.protocol.records import Checkpoint, Member, Outcome, Plan, Result, Value
+from sidecar.protocol.records import Checkpoint, Member, Outcome, Result, Value
 from sidecar.publishing.evaluation_archive import ArchiveReader
 from sidecar.publishing.http import Server
 from sidecar.publishing.report import status_json
@@ -111,14 +112,12 @@ def evil_status():
     history = JournalState()
     for number in (1, 2):
         history.apply(
-            Plan(
-                plan=number,
+            make_plan(
+                number,
+                checkpoint,
                 run=EVIL,
                 nonce="n",
-                checkpoint=checkpoint,
-                attempt=1,
                 members=members,
-                settles=(),
                 task="t",
                 proposer=EVIL,
                 proposed_at="2026-01-31T12:00:00.000Z",

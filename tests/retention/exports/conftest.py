@@ -6,12 +6,13 @@ from pathlib import Path
 import pytest
 from daemon.conftest import clock, new_node, node
 from fakes import pass_time, save
+from records import make_plan
 
 from sidecar.checkpoints.inspect import verify
 from sidecar.coordination.journal import Journal
 from sidecar.coordination.run import read_run
 from sidecar.protocol.export_rule import ExportRule
-from sidecar.protocol.records import Plan, Settlement, Value
+from sidecar.protocol.records import Settlement, Value
 
 __all__ = ["clock", "exporting", "new_node", "node"]
 
@@ -80,17 +81,16 @@ def requeue(node, name: str) -> None:
     key = next(key for key in node.state.history.verdicts.succeeded if key[0] == name)
     settlement = Settlement(name=key[0], digest=key[1], step=None, verdict="requeued", reason="asked")
     journal.propose(
-        Plan(
-            plan=journal.through + 1,
+        make_plan(
+            journal.through + 1,
+            None,
             run=run,
             nonce="by hand",
-            checkpoint=None,
             attempt=0,
             members=None,
             settles=(settlement,),
             task=None,
             proposer="person",
-            proposed_at="now",
         )
     )
 

@@ -1,9 +1,10 @@
 """Which evaluation is the best: by which metric, and against whom it competes."""
 
 import pytest
+from records import make_plan
 
 from sidecar.coordination.journal_state import JournalState
-from sidecar.protocol.records import Checkpoint, Member, Outcome, Plan, Result, Value
+from sidecar.protocol.records import Checkpoint, Member, Outcome, Result, Value
 from sidecar.retention.saves.best import BestBy
 
 
@@ -28,18 +29,7 @@ class Follower:
         number = self.history.through + 1
         checkpoint = Checkpoint(name=f"ckpt-{number}", digest="d" * 64, step=number, format="tf")
         members = (Member(0, "n", "w", "h:1"),)
-        plan = Plan(
-            plan=number,
-            run="r",
-            nonce="n",
-            checkpoint=checkpoint,
-            attempt=1,
-            members=members,
-            settles=(),
-            task=result.task,
-            proposer="n1",
-            proposed_at="now",
-        )
+        plan = make_plan(number, checkpoint, nonce="n", members=members, task=result.task)
         self.history.apply(plan)
         self.history.apply(
             Outcome(

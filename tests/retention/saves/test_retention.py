@@ -1,25 +1,16 @@
 """Choose the saved weights and states that are removed."""
 
+from records import make_plan
+
 from sidecar.coordination.journal_state import JournalState
-from sidecar.protocol.records import Checkpoint, Member, Outcome, Plan, Result, Value
+from sidecar.protocol.records import Checkpoint, Member, Outcome, Result, Value
 from sidecar.retention.saves.retention import TRIES, CleanupRequest, CleanupResult, Retention, StatesRule
 
 
 def plan(number):
     members = (Member(0, "n1", "w", "h:1"),)
     checkpoint = Checkpoint(name=f"ckpt-{number}", digest="d" * 64, step=number, format="tf")
-    return Plan(
-        plan=number,
-        run="r",
-        nonce="n",
-        checkpoint=checkpoint,
-        attempt=1,
-        members=members,
-        settles=(),
-        task=None,
-        proposer="n1",
-        proposed_at="now",
-    )
+    return make_plan(number, checkpoint, nonce="n", members=members, task=None)
 
 
 class Follower(Retention):
