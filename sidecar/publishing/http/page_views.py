@@ -10,6 +10,7 @@ from urllib.parse import parse_qs, quote
 
 from sidecar.publishing.evaluation_archive.curve import LEAST_POINTS, MOST_POINTS, curve_json
 from sidecar.publishing.evaluation_archive.evaluations import ArchivedEvaluations
+from sidecar.publishing.evaluation_archive.neighbours import neighbours
 from sidecar.publishing.evaluation_archive.reader import ArchiveReader
 from sidecar.publishing.http.response import HTML, Response, json_response, response, tagged
 from sidecar.publishing.page.document import Files, page
@@ -133,16 +134,29 @@ class PageViews:
         count = asked.whole("count", _ROWS, 1, MOST_ROWS)
         return self.archive.read(lambda archive: [archive.json_of(row) for row in archive.before(before, count)])
 
-    def _evaluation(self, asked: "_Parameters") -> Response:
-        plan = asked.whole("plan", None, 1, _LARGEST_PLAN)
+    def _details(self, plan: int) -> dict[str, Any] | None:
+        """Return everything about an evaluation and about those around it; None until it was read."""
         found = self.archive.details(plan)
+        if found is None:
+            return None
+        best = {
+            (eval_set, metric): numbers.get("plan")
+            for eval_set, by_metric in found["metrics"].items()
+            for metric in by_metric
+            if (numbers := (self._status().get("best") or {}).get(f"{eval_set}/{metric}"))
+        }
+        where = {"directory": self._status().get("checkpoint_dir") or "ckpts"}
+        return found | where | self.archive.read(lambda archive: neighbours(archive, plan, best))
+
+    def _evaluation(self, asked: "_Parameters") -> Response:
+        found = self._details(asked.whole("plan", None, 1, _LARGEST_PLAN))
         if found is None:
             return json_response({"progress": self.archive.progress()}, HTTPStatus.ACCEPTED)
         return tagged(json_response(found))
 
     def _evaluation_page(self, asked: "_Parameters") -> Response:
         plan = asked.whole("plan", None, 1, _LARGEST_PLAN)
-        found = self.archive.details(plan)
+        found = self._details(plan)
         if found is None:
             waiting = response(HTTPStatus.ACCEPTED, reading_page(plan, self._run, self._files), HTML)
             return waiting._replace(headers=(("Refresh", "1"),))

@@ -1,6 +1,7 @@
 """Show everything about one evaluation. Pure."""
 
 import math
+import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
@@ -21,6 +22,7 @@ from sidecar.publishing.page.markup import (
     text,
     value,
 )
+from sidecar.publishing.page.numbers import BEST, GOALS, plan_link
 from sidecar.system.plain_text import number
 
 _BACK = '<p><a href="./">Status of the run</a></p>'
@@ -58,14 +60,35 @@ def _article(details: Details) -> str:
     again = f", attempt {text(details['attempt'])}" if (details["attempt"] or 1) > 1 else ""
     finished = f"finished {moment(details['completed_at'])}"
     parts = [
+        _ways(details),
         f'<h2 id="details-title">{text(details["checkpoint"])}</h2>',
         f'<p class="note">{shown} · evaluation {text(details["plan"])}{again} · {finished}</p>',
     ]
     if details["status"] == "succeeded":
-        parts += [_notes(details), _numbers(details), _confusion(details), _classes(details), _phases(details)]
+        parts += [
+            _notes(details),
+            _numbers(details),
+            _classes(details),
+            _slices(details),
+            _confusion(details),
+            _phases(details),
+        ]
     else:
         parts.append(_failure(details))
     return "".join([*parts, _workers(details), _data(details), _profile(details), _identity(details)])
+
+
+def _ways(details: Details) -> str:
+    """Return links to the evaluations next to this one, which the arrow keys follow, too, and to its numbers."""
+    links = [
+        f'<a rel="{way}" href="evaluation?plan={plan}" data-plan="{plan}">{words}</a>'
+        for way, plan, words in (("prev", details["previous"], "← previous"), ("next", details["next"], "next →"))
+        if plan is not None
+    ]
+    links.append(
+        f'<a href="api/evaluation?plan={details["plan"]}" download="evaluation-{details["plan"]}.json">JSON</a>'
+    )
+    return f'<p class="ways">{" · ".join(links)}</p>'
 
 
 def _failure(details: Details) -> str:
@@ -91,20 +114,48 @@ def _notes(details: Details) -> str:
 
 
 def _numbers(details: Details) -> str:
-    rows = [
-        f"<tr>{cell(text(eval_set))}<th scope='row'>{text(name)}</th>{cell(value(json), 'number')}{cell(bounds(json))}"
-        f"{cell(text(details['examples'].get(eval_set)), 'number')}</tr>"
-        for eval_set, by_metric in details["metrics"].items()
-        for name, json in by_metric.items()
-    ]
+    rows = []
+    for eval_set, by_metric in details["metrics"].items():
+        for name, json in by_metric.items():
+            against = details["against"].get(eval_set, {}).get(name, {})
+            goal = details["goals"].get(eval_set, {}).get(name)
+            rows.append(
+                f"<tr>{cell(text(eval_set))}<th scope='row'>{text(name)}&nbsp;{GOALS.get(goal, '')}</th>"
+                f"{cell(value(json), 'number')}{cell(bounds(json))}"
+                f"{cell(_distance(json, against.get('before')), 'number')}"
+                f"{cell(_distance(json, against.get('best'), is_best=True), 'number')}"
+                f"{cell(text(details['examples'].get(eval_set)), 'number')}</tr>"
+            )
     heads = [
         head("eval set"),
         head("metric"),
         head("value", "number"),
         head("95 % interval"),
+        head("against step before", "number"),
+        head("against best", "number"),
         head("examples", "number"),
     ]
-    return table(heads, rows, caption="Numbers of this evaluation")
+    return table(heads, rows, caption="Numbers of this evaluation") + _compared(details)
+
+
+def _distance(json: Details, other: Details | None, *, is_best: bool = False) -> str:
+    """Return a value minus another one, as a link to the evaluation of the other one."""
+    if other is None or json["value"] is None:
+        return ""
+    difference = json["value"] - other["value"]
+    if is_best and difference == 0:
+        return BEST
+    shown = f"{'+' if difference > 0 else ''}{number(difference)}"
+    told = f"{number(other['value'])} at {f'step {step(other)}' if step(other) else 'a checkpoint without a step'}"
+    return f'<span title="{text(told)}">{plan_link(other["plan"], text(shown))}</span>'
+
+
+def _compared(details: Details) -> str:
+    """Return how to see whether the differences are more than chance; nothing if there are none."""
+    if not any(found for by_metric in details["against"].values() for found in by_metric.values()):
+        return ""
+    line = shlex.join(["sidecar", "compare", details["directory"], "best", details["checkpoint"]])
+    return f'<p class="note">Are these differences more than chance? <code class="path">{text(line)}</code></p>'
 
 
 def _confusion(details: Details) -> str:
@@ -116,19 +167,68 @@ def _confusion(details: Details) -> str:
 
 
 def _classes(details: Details) -> str:
-    return "".join(_of_classes(eval_set, by_metric) for eval_set, by_metric in details["classes"].items() if by_metric)
+    return "".join(
+        f"<h3>By class: {text(eval_set)}</h3>{_by_label('class', by_metric, details['goals'].get(eval_set, {}))}"
+        for eval_set, by_metric in details["classes"].items()
+        if by_metric
+    )
 
 
-def _of_classes(eval_set: str, by_metric: Mapping[str, Mapping[str, dict[str, Any]]]) -> str:
-    labels = dict.fromkeys(label for by_class in by_metric.values() for label in by_class)
+def _slices(details: Details) -> str:
+    found = []
+    for eval_set, slices in details["slices"].items():
+        by_metric: dict[str, dict[str, Any]] = {}
+        for label, one in slices.items():
+            for name, json in one["metrics"].items():
+                by_metric.setdefault(name, {})[label] = json
+        examples = {label: one["examples"] for label, one in slices.items()}
+        shown = _by_label("slice", by_metric, details["goals"].get(eval_set, {}), examples)
+        found.append(f"<h3>By slice: {text(eval_set)}</h3>{shown}")
+    return "".join(found)
+
+
+def _by_label(
+    kind: str,
+    by_metric: Mapping[str, Mapping[str, dict[str, Any]]],
+    goals: Mapping[str, str],
+    examples: Mapping[str, int] | None = None,
+) -> str:
+    """Return a table with a row for each class or slice, those with the worst first number first."""
+    labels = list(dict.fromkeys(label for by_label in by_metric.values() for label in by_label))
+    first = next(iter(by_metric), None)
+    sign = -1 if first is not None and goals.get(first) == "min" else 1
+    labels.sort(key=lambda label: _rank(by_metric[first].get(label) if first is not None else None, sign))
+    counts = [head("examples", "number")] if examples else []
+    heads = [head(kind), *(head(name, "number") for name in by_metric), *counts]
     rows = [
         f"<tr><th scope='row'>{text(label)}</th>"
-        + "".join(cell(value(by_class.get(label)), "number") for by_class in by_metric.values())
+        + "".join(cell(_with_bar(by_label.get(label)), "number") for by_label in by_metric.values())
+        + (cell(text(examples.get(label)), "number") if examples else "")
         + "</tr>"
         for label in labels
     ]
-    heads = [head("class"), *(head(name, "number") for name in by_metric)]
-    return f"<h3>By class: {text(eval_set)}</h3>{table(heads, rows, caption=f'Numbers of each class of {eval_set}')}"
+    return table(heads, rows, caption=f"Numbers of each {kind}, the worst first", style="sortable")
+
+
+def _rank(json: Details | None, sign: int) -> tuple[bool, float]:
+    known = json is not None and json["value"] is not None
+    return not known, sign * json["value"] if json is not None and known else 0.0
+
+
+def _with_bar(json: Details | None) -> str:
+    """Return a number with its interval as a tooltip, and for one from 0 to 1 a bar."""
+    if json is None or json["value"] is None or not 0 <= json["value"] <= 1:
+        return value(json)
+    ends = [100 * min(max(json[end], 0), 1) for end in ("lower", "upper") if json.get(end) is not None]
+    interval = (
+        f'<rect class="interval" x="{ends[0]:.2f}" y="4" width="{ends[1] - ends[0]:.2f}" height="4"/>'
+        if ends[1:]
+        else ""
+    )
+    return (
+        f'<svg class="bar" aria-hidden="true" viewBox="0 0 100 12" preserveAspectRatio="none">'
+        f'<rect class="value" width="{100 * json["value"]:.2f}" height="12"/>{interval}</svg> {value(json)}'
+    )
 
 
 def _phases(details: Details) -> str:

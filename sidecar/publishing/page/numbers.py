@@ -14,6 +14,10 @@ GOALS: Final[Mapping[str | None, str]] = {
 """Marks of metrics with a direction."""
 
 
+BEST: Final = '<span class="best-mark">best</span>'
+"""The mark of a number that is the best one."""
+
+
 def numbers(status: Mapping[str, Any]) -> str:
     """Return a table with a row for each eval set and metric."""
     row = status.get("evaluation")
@@ -65,11 +69,7 @@ def _difference(json: Mapping[str, Any], best: Mapping[str, Any] | None) -> str:
     if best is None or json["value"] is None or best.get("value") is None:
         return ""
     difference = json["value"] - best["value"]
-    return (
-        '<span class="best-mark">best</span>'
-        if difference == 0
-        else text(f"{'+' if difference > 0 else ''}{number(difference)}")
-    )
+    return BEST if difference == 0 else text(f"{'+' if difference > 0 else ''}{number(difference)}")
 
 
 def _link(best: Mapping[str, Any]) -> str:

@@ -404,6 +404,31 @@ def test_a_point_leads_to_its_evaluation(run, serve, visit):
     page.wait_for_url(lambda url: "#" not in url)  # it changes after the dialog has gone
 
 
+def test_arrow_keys_lead_to_the_next_evaluation(run, serve, visit):
+    """In the dialog; a head of the table of classes sorts it."""
+    for plan in (1, 2, 3):
+        run.plan(f"epoch-{plan}.keras", plan)
+        classes = {"test": {"recall": {"cat": value(0.5), "dog": value(0.75), "ant": value(0.25 * plan)}}}
+        run.succeed({"test": {"recall": value(0.5)}}, classes=classes)
+    server = serve(run)
+    page = visit(f"{server.url}/#evaluation-2")
+    page.wait_for_selector("#details-title")
+    page.keyboard.press("ArrowRight")
+    page.get_by_role("heading", name="epoch-3.keras").wait_for()
+    page.keyboard.press("ArrowLeft")
+    page.get_by_role("heading", name="epoch-2.keras").wait_for()
+    page.keyboard.press("ArrowLeft")
+    page.get_by_role("heading", name="epoch-1.keras").wait_for()
+    names = page.locator("table.sortable tbody th")
+    assert names.all_inner_texts() == ["ant", "cat", "dog"]
+    head = page.get_by_role("button", name="recall")
+    head.click()
+    head.click()
+    assert names.all_inner_texts() == ["dog", "cat", "ant"]
+    page.get_by_role("button", name="class").click()
+    assert names.all_inner_texts() == ["ant", "cat", "dog"]
+
+
 def test_smoothing_and_log_scale(run, serve, visit):
     """The slider asks for smoothed values; on a log scale only positive numbers are drawn, and the card says so."""
     evaluate(run, 4, metrics=("loss",))

@@ -1,5 +1,6 @@
 // Show an evaluation in a dialog when the fragment of the address names it: #evaluation-7.
 
+import { makeSortable } from "./sort.js";
 import { showTimes } from "./times.js";
 
 const AGAIN = 250; // milliseconds until the daemon is asked again while it reads the records
@@ -45,6 +46,7 @@ export function showEvaluations() {
     close.addEventListener("click", () => dialog.close());
     dialog.replaceChildren(close, ...content);
     showTimes(dialog);
+    makeSortable(dialog);
     dialog.scrollTop = 0;
   }
 
@@ -68,6 +70,11 @@ export function showEvaluations() {
   dialog.addEventListener("close", () => {
     wanted = null;
     if (FRAGMENT.test(location.hash)) history.pushState(null, "", location.pathname + location.search);
+  });
+  document.addEventListener("keydown", (event) => {
+    if (!dialog.open || event.ctrlKey || event.metaKey || event.altKey || event.target.closest("[role=region], input, select")) return;
+    const way = { ArrowLeft: "prev", ArrowRight: "next" }[event.key];
+    if (way) dialog.querySelector(`a[rel=${way}]`)?.click();
   });
   dialog.addEventListener("click", (event) => { if (event.target === dialog) dialog.close(); });
   document.addEventListener("click", (event) => {

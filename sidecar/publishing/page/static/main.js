@@ -4,9 +4,11 @@ import { Curves } from "./curves.js";
 import { showEvaluations } from "./evaluation.js";
 import { addOlderOnRequest } from "./older.js";
 import { follow } from "./live.js";
+import { makeSortable } from "./sort.js";
 import { showTimes } from "./times.js";
 
 showTimes(document);
+makeSortable(document);
 setInterval(() => showTimes(document), 5000);
 
 if (document.getElementById("page")) {

@@ -1,0 +1,64 @@
+"""Tell what is around one evaluation: the one before, the next one, and its distance to the best. Pure."""
+
+import math
+from bisect import bisect_left, bisect_right
+from collections.abc import Mapping
+from typing import Any
+
+from sidecar.protocol.states import OutcomeStatus
+from sidecar.publishing.evaluation_archive.evaluations import ArchivedEvaluation, ArchivedEvaluations, Number
+
+
+def neighbours(archive: ArchivedEvaluations, plan: int, best: Mapping[tuple[str, str], int]) -> dict[str, Any]:
+    """Return the plans next to an evaluation, and the numbers to compare its own with.
+
+    Args:
+        archive: All evaluations that were read.
+        plan: The plan of the evaluation.
+        best: The plan that reached the best value, by eval set and metric.
+
+    Returns:
+        `previous` and `next`: the nearest plans that evaluated something, whether they failed or not; None at the ends.
+        `goals`: `max`, `min` or `none` by eval set and metric.
+        `against`: by eval set and metric the values of `before`, the evaluation with the next lower step, and of
+        `best`. One is missing if there is none, or if its value cannot be compared: other data, another task, or NaN.
+    """
+    rows = archive.rows
+    place = bisect_left(rows, plan, key=lambda row: row.plan)
+    earlier = next((row.plan for row in reversed(rows[:place]) if row.attempt is not None), None)
+    later = next((row.plan for row in rows[place:] if row.plan > plan and row.attempt is not None), None)
+    here = next((row for row in archive.of_plan(plan) if row.status == OutcomeStatus.SUCCEEDED), None)
+    against: dict[str, dict[str, Any]] = {}
+    goals: dict[str, dict[str, str]] = {}
+    if here is not None:
+        for eval_set, metric, goal in here.names:
+            found = _against(archive, here, (eval_set, metric), best.get((eval_set, metric)))
+            against.setdefault(eval_set, {})[metric] = found
+            goals.setdefault(eval_set, {})[metric] = goal
+    return {"previous": earlier, "next": later, "goals": goals, "against": against}
+
+
+def _against(
+    archive: ArchivedEvaluations, here: ArchivedEvaluation, name: tuple[str, str], best: int | None
+) -> dict[str, dict[str, Any]]:
+    """Return the values that one number of an evaluation is compared with."""
+    starts = archive.starts(name[0])
+    stretch, at = bisect_right(starts, here.plan), _order(here)
+    points = [
+        (row, number)
+        for row, number in archive.points(*name)
+        if math.isfinite(number.value) and bisect_right(starts, row.plan) == stretch
+    ]
+    before = max(
+        ((row, number) for row, number in points if _order(row) < at), key=lambda p: _order(p[0]), default=None
+    )
+    reached = next(((row, number) for row, number in points if row.plan == best), None)
+    return {what: _json(*found) for what, found in (("before", before), ("best", reached)) if found is not None}
+
+
+def _order(row: ArchivedEvaluation) -> tuple[int, int]:
+    return row.step or 0, row.plan
+
+
+def _json(row: ArchivedEvaluation, number: Number) -> dict[str, Any]:
+    return {"plan": row.plan, "step": row.step, "step_source": row.step_source} | number.as_json()
