@@ -157,6 +157,7 @@ _EQUAL: Final = ("false best", 1000, 0.9)
 _BETTER: Final = (1000, 0.9, "", 25)
 
 _ROWS: Final = ("accuracy 0.8 of rows in groups", 1000)
+_RARE: Final = "mean of values, 1 % of them 100 times larger"
 _SKEWED: Final = "mean of very skewed values (lognormal)"
 
 BLOCKS: Final[dict[str, Callable[[], str]]] = {
@@ -187,6 +188,9 @@ BLOCKS: Final[dict[str, Callable[[], str]]] = {
     "groups-20": _measured("coverage", "now", *_ROWS, 20, 0.2),
     "groups-200-before": _measured("coverage", "before", *_ROWS, 200, 0.3),
     "groups-200": _measured("coverage", "now", *_ROWS, 200, 0.3),
+    "skewed-20-before": _measured("coverage", "before", _SKEWED, 20),
+    "rare-100": _measured("coverage", "now", _RARE, 100),
+    "rare-1000": _measured("coverage", "now", _RARE, 1000),
     "skewed-20": _measured("coverage", "now", _SKEWED, 20),
     "skewed-1000": _measured("coverage", "now", _SKEWED, 1000),
     "step-keys": _listed("checkpoints/formats/format.py", "STEP_KEYS"),

@@ -14,6 +14,12 @@ Interval = tuple[float, float] | tuple[None, None]
 """Lower and upper bound, or None for both."""
 
 
+FEWEST: Final = 20
+"""The fewest values of a mean, or effective groups of a proportion, that have an interval.
+
+For fewer ones "95 %" would often be less than 93 %: of skewed values, or of groups whose rows share one answer.
+"""
+
 _MANY: Final = 300
 """From so many degrees of freedom on, the expansion of Student's quantile is correct to 1e-12."""
 
@@ -82,39 +88,149 @@ def _score(successes: float, count: float, z: float) -> tuple[float, float]:
 def clustered(values: Sequence[float], weights: Sequence[float], *, is_proportion: bool = False) -> Interval:
     """Return the interval of Σv / Σw, from the sums of weighted values and of weights by group; groups are independent.
 
-    The variance is that of linearisation, G / (G - 1) Σ (v - m w)² / (Σw)², where m is the mean and G the number of
-    groups (W. G. Cochran, "Sampling Techniques", 3rd edition (1977), section 6.3; for models of a constant it is the
-    cluster-robust one). The interval of a mean is m ± t sqrt(variance), with G - 1 degrees of freedom. That of a
-    proportion is Wilson's for the number of independent examples that has this variance, with t for z (E. L. Korn and
-    B. I. Graubard, "Confidence intervals for proportions with small expected number of positive counts estimated from
-    survey data", Survey Methodology 24 (1998) 193-201). No interval for fewer than two groups, infinite sums, and
-    values that are all equal, unless they are a proportion.
+    The variance is that of linearisation, k / (k - 1) Σ (v - m w)² / (Σw)², where m is the mean (W. G. Cochran,
+    "Sampling Techniques", 3rd edition (1977), section 6.3; for models of a constant it is the cluster-robust one) and
+    k = (Σw)² / Σw² is the effective number of groups, which have k - 1 degrees of freedom (A. V. Carter, K. T. Schnepel
+    and D. G. Steigerwald, "Asymptotic behavior of a t-test robust to cluster heterogeneity", Review of Economics and
+    Statistics 99 (2017) 698-709). Equal groups count in full. The interval of a mean is that of `skewed`. That of a
+    proportion is Clopper's and Pearson's for the number of independent examples that has this variance, times
+    (z / t)² (E. L. Korn and B. I. Graubard, "Confidence intervals for proportions with small expected number of
+    positive counts estimated from survey data", Survey Methodology 24 (1998) 193-201). No interval for fewer than two
+    effective groups, or 20 of a proportion, infinite sums, and values that are all equal, unless they are a proportion.
     """
     groups = [(value, weight) for value, weight in zip(values, weights, strict=True) if weight > 0]
     total, weight = (math.fsum(part) if all(map(math.isfinite, part)) else math.nan for part in (values, weights))
     if len(groups) < 2 or not (math.isfinite(total) and math.isfinite(weight)):  # noqa: PLR2004 - see the formula
         return None, None
-    mean, t = total / weight, student_t(len(groups) - 1)
-    squares = math.fsum(((value - mean * size) / weight) ** 2 for value, size in groups)
-    variance = squares * len(groups) / (len(groups) - 1)
+    effective = 1 / math.fsum((size / weight) ** 2 for _, size in groups)
+    degrees = int(effective * (1 + _ROUNDING)) - 1
+    if degrees < (FEWEST - 1 if is_proportion else 1):
+        return None, None
+    mean = total / weight
+    residuals = [(value - mean * size) / weight for value, size in groups]
+    variance = math.fsum(each * each for each in residuals) * effective / (effective - 1)
     if is_proportion:
         share = min(max(mean, 0.0), 1.0)
-        count = share * (1 - share) / variance if variance > 0 and 0 < share < 1 else float(len(groups))
-        return _score(share * count, count, t)
-    return (mean - t * math.sqrt(variance), mean + t * math.sqrt(variance)) if variance > 0 else (None, None)
+        count = share * (1 - share) / variance if variance > 0 and 0 < share < 1 else effective
+        count *= (Z / student_t(degrees)) ** 2
+        return clopper_pearson(share * count, count)
+    if not variance > 0:
+        return None, None
+    return skewed(mean, math.sqrt(variance), _skewness(residuals), len(groups), student_t(degrees))
 
 
-def normal(total: float, total_of_squares: float, count: int) -> Interval:
-    """Return Student's interval of a mean; no interval for a count under 2 or infinite sums.
+_ROUNDING: Final = 1e-9
 
-    The interval is mean ± t s / sqrt(n), where s² = (Σv² - (Σv)² / n) / (n - 1) is the sample variance and t has n - 1
-    degrees of freedom (NIST/SEMATECH e-Handbook of Statistical Methods, section 1.3.5.2). The difference is computed
-    with exact fractions, so only the two totals are rounded.
+
+def _skewness(residuals: Sequence[float]) -> float:
+    """Return the third central moment over the cube of the standard deviation; 0 if they are too small."""
+    size = max(map(abs, residuals))
+    scaled = [each / size for each in residuals]
+    second, third = (math.fsum(each**power for each in scaled) / len(scaled) for power in (2, 3))
+    return third / math.sqrt(second**3)
+
+
+def skewed(mean: float, error: float, skewness: float, count: int, t: float) -> tuple[float, float]:
+    """Return the interval of a mean that holds for skewed values, too: mean ± t·error, made longer on one side.
+
+    The other interval is that of P. Hall, "On the removal of skewness by transformation", Journal of the Royal
+    Statistical Society B 54 (1992) 221-228, with the adjusted coefficient of skewness. For values with few large ones,
+    such as losses, it is longer where Student's is too short. The longer end counts, because the skewness of few values
+    is often found too small.
+
+    Args:
+        mean: The mean of the values.
+        error: Its standard error.
+        skewness: Third central moment over the cube of the standard deviation, both divided by the number of values.
+        count: The number of values, from 2.
+        t: The quantile of Student's t distribution.
+    """
+    lower, upper = mean - t * error, mean + t * error
+    if count < 3 or abs(skewness) < _ROUNDING:  # noqa: PLR2004 - two values have no skewness
+        return lower, upper
+    adjusted = skewness * math.sqrt(count * (count - 1)) / (count - 2)
+    root = math.sqrt(count)
+
+    def moved(quantile: float) -> float:
+        inner = 1 + adjusted * (quantile / root - adjusted / (6 * count))
+        return mean - error * root * 3 / adjusted * (math.cbrt(inner) - 1)
+
+    return min(lower, moved(t)), max(upper, moved(-t))
+
+
+def clopper_pearson(successes: float, count: float) -> tuple[float, float]:
+    """Return the interval of a proportion by C. J. Clopper and E. S. Pearson, Biometrika 26 (1934) 404-413.
+
+    Its ends are quantiles of the beta distribution, so the numbers need not be whole.
+    """
+    lower = _beta_quantile(0.025, successes, count - successes + 1) if successes > 0 else 0.0
+    upper = _beta_quantile(0.975, successes + 1, count - successes) if successes < count else 1.0
+    return lower, upper
+
+
+def _beta_quantile(probability: float, a: float, b: float) -> float:
+    """Return a quantile of the beta distribution, by halving."""
+    low, high = 0.0, 1.0
+    while low < (middle := (low + high) / 2) < high:
+        low, high = (middle, high) if _beta_share(middle, a, b) < probability else (low, middle)
+    return low
+
+
+def _beta_share(x: float, a: float, b: float) -> float:
+    """Return the regularised incomplete beta function, by its continued fraction (Abramowitz and Stegun, 26.5.8).
+
+    The fraction is evaluated by the method of W. J. Lentz, Applied Optics 15 (1976) 668-671.
+    """
+    if x > (a + 1) / (a + b + 2):  # the fraction converges fast on the other side
+        return 1 - _beta_share(1 - x, b, a)
+    front = a * math.log(x) + b * math.log1p(-x) + math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b)
+    value = c = 1.0
+    d = 1 / (1 - (a + b) * x / (a + 1))
+    value = d
+    for m in range(1, _MOST_TERMS):
+        before = value
+        for term in (
+            m * (b - m) * x / ((a + 2 * m - 1) * (a + 2 * m)),
+            -(a + m) * (a + b + m) * x / ((a + 2 * m) * (a + 2 * m + 1)),
+        ):
+            d = 1 / (1 + term * d)
+            c = 1 + term / c
+            value *= c * d
+        if abs(value - before) <= abs(value) * 1e-16:
+            break
+    return math.exp(front) * value / a
+
+
+_MOST_TERMS: Final = 100_000
+"""Limit of the terms of a continued fraction, which needs about as many as the square root of its numbers."""
+
+
+def normal(
+    total: float,
+    total_of_squares: float,
+    count: int,
+    total_of_cubes: float = math.nan,
+    *,
+    probability: float = 0.975,
+) -> Interval:
+    """Return the interval of a mean; no interval for a count under 2 or infinite sums.
+
+    It is that of `skewed`, with s² = (Σv² - (Σv)² / n) / (n - 1) and n - 1 degrees of freedom (NIST/SEMATECH e-Handbook
+    of Statistical Methods, section 1.3.5.2). The differences are computed with exact fractions, so only the totals are
+    rounded. The skewness counts only if that leaves it certain to 5 %. `probability`: that of the upper end.
     """
     if count < 2 or not (math.isfinite(total) and math.isfinite(total_of_squares)):  # noqa: PLR2004 - see the formula
         return None, None
-    variance = (Fraction(total_of_squares) - Fraction(total) ** 2 / count) / (count - 1)
-    half = student_t(count - 1) * math.sqrt(
-        max(variance, Fraction(0)) / count
-    )  # cannot overflow: the variance is less than Σv²
-    return total / count - half, total / count + half
+    mean = Fraction(total) / count
+    moment = max(Fraction(total_of_squares) / count - mean**2, Fraction(0))
+    error = math.sqrt(moment / (count - 1))  # cannot overflow: it is less than Σv²
+    spread, skewness, t = math.sqrt(moment), 0.0, student_t(count - 1, probability)
+    if math.isfinite(total_of_cubes) and (cube := Fraction(spread) ** 3):
+        parts = Fraction(total_of_cubes) / count, -3 * mean * Fraction(total_of_squares) / count, 2 * mean**3
+        if sum(map(abs, parts)) * Fraction(_UNCERTAIN) < cube:
+            skewness = float(sum(parts) / cube)
+    return skewed(total / count, error, skewness, count, t)
+
+
+_UNCERTAIN: Final = 20 * 2.0**-52
+"""Rounding of a total over the share of a skewness that may be uncertain."""

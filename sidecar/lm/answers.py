@@ -102,9 +102,8 @@ class HarnessNumbers:
         if not all(map(math.isfinite, numbers)):
             return None, None
         binary = sum(number in (0, 1) for number in numbers)
-        return usual_interval(
-            Sample(len(numbers), math.fsum(numbers), math.fsum(number * number for number in numbers), binary)
-        )
+        total, squares, cubes = (math.fsum(number**power for number in numbers) for power in (1, 2, 3))
+        return usual_interval(Sample(len(numbers), total, squares, binary, cubes))
 
 
 def _is_mean(task: Any, metric: str) -> bool:

@@ -10,7 +10,7 @@ from typing import Final
 
 import numpy as np
 
-from sidecar.evaluation.intervals import Interval, Z
+from sidecar.evaluation.intervals import Interval, clustered
 from sidecar.evaluation.metrics.metric import EvalBatch, EvalSetInfo, MetricResult, value
 from sidecar.evaluation.states import PerExampleValues, SetStates
 from sidecar.lm.token_windows import Documents, Window
@@ -84,15 +84,11 @@ def _value(ratio: tuple[float, Interval], function: Callable[[float], float] = f
 
 def _ratio(losses: Sequence[float], sizes: Sequence[int]) -> tuple[float, Interval]:
     """Return Σ losses / Σ sizes, and its 95 % interval over documents."""
-    total, size, count = _sum(losses), sum(sizes), len(losses)
+    total, size = _sum(losses), sum(sizes)
     if not size:
         return math.nan, (None, None)
     ratio = total / size
-    if count < 2 or not math.isfinite(ratio):  # noqa: PLR2004 - one document says nothing about others
-        return ratio, (None, None)
-    squares = math.fsum((loss - ratio * each) ** 2 for loss, each in zip(losses, sizes, strict=True))
-    half = Z * math.sqrt(squares * count / (count - 1)) / size
-    return ratio, (ratio - half, ratio + half)
+    return ratio, clustered(losses, sizes)
 
 
 def _sum(losses: Sequence[float]) -> float:

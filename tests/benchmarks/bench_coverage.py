@@ -1,5 +1,6 @@
 """How often the 95 % intervals of the package contain the true number."""
 
+import zlib
 from statistics import NormalDist
 
 import numpy as np
@@ -11,9 +12,9 @@ from sidecar.evaluation.states.group_sums import MOST_GROUPS
 from sidecar.metrics import AUC, EvalBatch, EvalSetInfo
 
 HOW = """Simulated data sets with a known truth: the share of the 95 % intervals that contain it. *before* is the
-interval that was there earlier: mean ± z·s/√n, or Wilson's, as if rows were independent, and none for weights. Rows of
-a group share a part of their value; *correlation* is that between two of them. 2,000 data sets for each row; seeds are
-fixed."""
+interval that was there earlier: mean ± z·s/√n, or Wilson's, as if rows were independent, and none for weights. An empty
+cell is no interval. Rows of a group share a part of their value; *correlation* is that between two of them. Groups of
+unequal sizes have lognormal ones. 2,000 data sets for each row; each row has a seed of its own."""
 COLUMNS = ("what", "examples", "groups", "correlation", "before", "now")
 SETS = 2000
 Z = 1.959963984540054
@@ -21,13 +22,18 @@ Z = 1.959963984540054
 
 def measure(quick):
     rows, found = [], []
-    for seed, (what, examples, groups, correlation, draw) in enumerate(_cases()):
-        random = np.random.default_rng(seed)
+    for what, examples, groups, correlation, draw in _cases():
+        random = np.random.default_rng(zlib.crc32(repr((what, examples, groups, correlation)).encode()))
         hits = np.array([draw(random) for _ in range(50 if quick else SETS)], float)
-        before, now = (f"{share:.1%}" if np.isfinite(share) else "" for share in hits.mean(axis=0))
+        shares = [part[~np.isnan(part)] for part in hits.T]  # of the intervals that are shown
+        before, now = (f"{part.mean():.1%}" if len(part) >= len(hits) / 10 else "" for part in shares)
         rows.append((what, examples, groups or "", correlation or "", before, now))
-        found.append(hits.mean(axis=0)[1])
-    grouped = [100 * float(share) for (what, *_), share in zip(rows, found, strict=True) if "groups" in what]
+        found.append(shares[1].mean() if now else np.nan)
+    grouped = [
+        100 * float(share)
+        for (what, *_), share in zip(rows, found, strict=True)
+        if "groups" in what and np.isfinite(share)
+    ]
     figures = [
         Figure("least coverage for rows in groups", min(grouped), 93, "at least", " %"),
         Figure("largest coverage for rows in groups", max(grouped), 97, unit=" %"),
@@ -61,6 +67,15 @@ def _cases():
             0,
             lambda random, n=examples: _mean(random.lognormal(size=n), np.exp(0.5)),
         )
+        yield (
+            "mean of values, 1 % of them 100 times larger",
+            examples,
+            0,
+            0,
+            lambda random, n=examples: _mean(
+                random.exponential(size=n) * np.where(random.random(n) < 0.01, 100, 1), 0.99 + 1
+            ),
+        )
         yield "weighted mean (exponential weights)", examples, 0, 0, lambda random, n=examples: _weighted(random, n)
         for area in (0.7, 0.9):
             given = examples, area
@@ -89,10 +104,20 @@ def _cases():
             correlation,
             lambda random, given=given: _rows(random, *given, is_share=False),
         )
+    for groups, size in ((20, 50), (50, 20), (200, 5)):
+        given = groups, size, 0.2
+        for is_share, what in ((True, "accuracy 0.8"), (False, "mean")):
+            yield (
+                f"{what} of rows in groups of unequal sizes",
+                groups * size,
+                groups,
+                0.2,
+                lambda random, given=given, is_share=is_share: _rows(random, *given, is_share=is_share, unequal=True),
+            )
 
 
 def _contains(interval, truth):
-    return interval[0] is not None and interval[0] <= truth <= interval[1]
+    return np.nan if interval[0] is None else interval[0] <= truth <= interval[1]
 
 
 def _share(right, truth):
@@ -106,7 +131,7 @@ def _by_z(values):
 
 
 def _mean(values, truth):
-    now = normal(float(values.sum()), float(np.square(values).sum()), len(values))
+    now = normal(*(float((values**power).sum()) for power in (1, 2)), len(values), float((values**3).sum()))
     return _contains(_by_z(values), truth), _contains(now, truth)
 
 
@@ -132,8 +157,11 @@ def _area(random, examples, area):
     return np.nan, _contains((found.lower, found.upper), area)
 
 
-def _rows(random, groups, size, correlation, *, is_share):
+def _rows(random, groups, size, correlation, *, is_share, unequal=False):
     numbers = np.arange(groups * size) // size
+    if unequal:
+        shares = random.lognormal(size=groups)
+        numbers = np.sort(random.choice(groups, groups * size, p=shares / shares.sum()))
     if not is_share:
         shared = random.normal(size=groups)[numbers] * np.sqrt(correlation)
         values = shared + random.normal(size=groups * size) * np.sqrt(1 - correlation)

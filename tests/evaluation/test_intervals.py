@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sidecar.evaluation.intervals import Z, normal, student_t, wilson
+from sidecar.evaluation.intervals import Z, clopper_pearson, normal, skewed, student_t, wilson
 
 
 def test_z_is_the_quantile():
@@ -108,3 +108,30 @@ def test_student_t_has_no_such_quantile(degrees, probability):
     """A caller's mistake."""
     with pytest.raises(ValueError, match="no quantile"):
         student_t(degrees, probability)
+
+
+@pytest.mark.parametrize(("successes", "count"), [(0, 20), (1, 20), (10, 20), (20, 20), (3, 1000), (49_000, 98_765)])
+def test_clopper_pearson_is_that_of_scipy(successes, count):
+    """The exact interval of a binomial test."""
+    scipy = pytest.importorskip("scipy.stats")
+    wanted = scipy.binomtest(successes, count).proportion_ci(method="exact")
+    assert clopper_pearson(successes, count) == pytest.approx((wanted.low, wanted.high), rel=1e-10)
+
+
+def test_skewed_values_have_a_longer_end():
+    """The end that few large values would move; moments are those of scipy, and far from 0 they are unknown."""
+    np, scipy = pytest.importorskip("numpy"), pytest.importorskip("scipy.stats")
+    values = np.random.default_rng(2).lognormal(size=40)
+    sums = [math.fsum(values**power) for power in (1, 2, 3)]
+    lower, upper = normal(sums[0], sums[1], 40, sums[2])
+    usual = normal(sums[0], sums[1], 40)
+    assert lower == usual[0]
+    assert upper > usual[1] + 0.2 * (usual[1] - usual[0])
+    error, skewness = values.std(ddof=1) / math.sqrt(40), scipy.skew(values)
+    assert (lower, upper) == pytest.approx(skewed(values.mean(), error, skewness, 40, student_t(39)), rel=1e-10)
+    mirrored = normal(-sums[0], sums[1], 40, -sums[2])
+    assert mirrored == pytest.approx((-upper, -lower), rel=1e-12)
+    moved = values + 1e9
+    assert normal(math.fsum(moved), math.fsum(moved**2), 40, math.fsum(moved**3)) == normal(
+        math.fsum(moved), math.fsum(moved**2), 40
+    )

@@ -24,7 +24,7 @@ _SEVERAL: Final = "several"
 
 
 class Average:
-    """Sum what a mean needs, exactly: counts, values, squares of values, and weights if there can be any.
+    """Sum what a mean needs, exactly: counts, values, their squares and cubes, and weights if there can be any.
 
     The product w·v of two float32 is exact in float64. With a float64 value, each product is rounded once.
 
@@ -44,6 +44,7 @@ class Average:
             "binary": ExactSum((), "int64"),
             "total": ExactSum((), self._dtype),
             "squares": ExactSum((), "float64"),
+            "cubes": ExactSum((), "float64"),
         }
         if self._weighted:
             states["weight"] = ExactSum((), "float32")  # all weights that are not 1
@@ -81,12 +82,14 @@ class Average:
         wide = values.astype(np.float64)
         with np.errstate(all="ignore"):  # the sums count NaN, infinities and overflows
             weighted, squares = values if weights is None else wide * weights, np.square(wide)
+            cubes = squares * wide
         count = wide.size if weights is None else np.count_nonzero(weights == 1)
         exact_sum(states, "count").add(np.int64(count))
         binary = np.count_nonzero((wide == 0) | (wide == 1)) if is_proportion else 0
         exact_sum(states, "binary").add(np.int64(binary))
         exact_sum(states, "total").add_each(weighted)
         exact_sum(states, "squares").add_each(squares)
+        exact_sum(states, "cubes").add_each(cubes)
         if self._weighted:
             if weights is not None:
                 exact_sum(states, "weight").add_each(weights[weights != 1])
@@ -128,8 +131,9 @@ class Average:
             return cluster_interval(states, is_proportion=is_proportion) if of is usual_interval else (None, None)
         if not (count := self.count(states)):
             return None, None
-        binary, squares = int(exact_sum(states, "binary").integers()), float(exact_sum(states, "squares").round())
-        return of(Sample(count, self.total(states), squares, binary))
+        binary = int(exact_sum(states, "binary").integers())
+        squares, cubes = (float(exact_sum(states, name).round()) for name in ("squares", "cubes"))
+        return of(Sample(count, self.total(states), squares, binary, cubes))
 
 
 class MeanLoss:

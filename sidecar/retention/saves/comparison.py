@@ -24,7 +24,7 @@ from statistics import NormalDist
 from typing import Final
 
 from sidecar.coordination.totals import has_direction, number_of
-from sidecar.evaluation.intervals import Z, student_t
+from sidecar.evaluation.intervals import Interval, Z, normal
 from sidecar.protocol.records import SCHEMA, Result, Value
 from sidecar.system.plain_text import one_line
 
@@ -129,6 +129,7 @@ class Pairs:
     count: int = 0
     totals: list[float] = field(default_factory=list)  # of each part
     squares: list[float] = field(default_factory=list)
+    cubes: list[float] = field(default_factory=list)
     larger: int = 0
     smaller: int = 0
     binary: bool = True  # all values were 0 or 1
@@ -144,34 +145,33 @@ class Pairs:
         self.count += len(differences)
         self.totals.append(math.fsum(differences))
         self.squares.append(math.fsum(difference * difference for difference in differences))
+        self.cubes.append(math.fsum(difference**3 for difference in differences))
 
     def difference(self, confidence: float = CONFIDENCE) -> Difference | None:
         """Return the mean difference with its interval; None for fewer than two pairs.
 
         Values of 0 and 1, as of an accuracy: the interval of A. Agresti and Y. Min, "Simple improved confidence
         intervals for comparing matched proportions", Statistics in Medicine 24 (2005) 729-740. It adds half a pair to
-        each of the four cells, because the plain interval is too short if few examples differ. Other values: the mean
-        of the differences ± t s / sqrt(n) (NIST/SEMATECH e-Handbook of Statistical Methods, sections 1.3.5.2 and
-        7.3.1.1).
+        each of the four cells, because the plain interval is too short if few examples differ. Other values: the
+        interval of the mean of the differences, which may be skewed: see `intervals.normal`.
         """
         if self.count < 2:  # noqa: PLR2004 - the variance of one value is unknown
             return None
-        mean, share = math.fsum(self.totals) / self.count, (1 + confidence) / 2
+        total, share = math.fsum(self.totals), (1 + confidence) / 2
         if self.binary:
             count = self.count + 2
             middle = (self.larger - self.smaller) / count
             variance = (self.larger + self.smaller + 1) / count - middle**2
             half = NormalDist().inv_cdf(share) * math.sqrt(variance / count)
+            interval: Interval = middle - half, middle + half
         else:
-            middle = mean
-            variance = (math.fsum(self.squares) - mean * mean * self.count) / (self.count - 1)
-            half = student_t(self.count - 1, share) * math.sqrt(max(variance, 0.0) / self.count)
+            interval = normal(total, math.fsum(self.squares), self.count, math.fsum(self.cubes), probability=share)
         return Difference(
             rule="paired",
-            number=mean,
+            number=total / self.count,
             confidence=confidence,
-            lower=middle - half,
-            upper=middle + half,
+            lower=interval[0],
+            upper=interval[1],
             examples=self.count,
         )
 

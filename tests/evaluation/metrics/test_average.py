@@ -23,14 +23,15 @@ def test_intervals_are_wilsons_where_declared_and_normal_else(measure):
         ([False] * 20, None, wilson(0, 20)),
         ([0.0, 1, 1, 0, 1], (0, 1), wilson(3, 5)),
         ([0, 1, 1, 0, 1], (0.0, 1.0), wilson(3, 5)),
-        ([0.0, 1, 1, 0, 1], None, normal(3, 3, 5)),
-        ([0, 1, 1, 0, 1], None, normal(3, 3, 5)),
+        ([0.0, 1, 1, 0, 1] * 4, None, normal(12, 12, 20, 12)),
+        ([0, 1, 1, 0, 1] * 4, None, normal(12, 12, 20, 12)),
+        ([0.0, 1, 1, 0, 1] * 3 + [0.5] * 4, None, (None, None)),  # 19 are too few
         ([0.0] * 20, None, (None, None)),
         ([3.5] * 20, (0, 7), (None, None)),
-        ([0.5, 1, 1, 0, 1], (0, 1), (normal(3.5, 3.25, 5)[0], 1)),
-        ([0.0, 1, 1, 0, 1], (0, 2), (normal(3, 3, 5)[0], normal(3, 3, 5)[1])),
-        ([-1.0, 1, 1], (-1, 1), (normal(1, 3, 3)[0], 1)),
-        ([0.0, 1, 2], None, normal(3, 5, 3)),
+        ([0.5] + [1.0] * 19, (0, 1), (normal(19.5, 19.25, 20, 19.125)[0], 1)),
+        ([0.0, 1, 1, 0, 1] * 4, (0, 2), normal(12, 12, 20, 12)),
+        ([-1.0] + [1] * 20, (-1, 1), (normal(19, 21, 21, 19)[0], 1)),
+        ([0.0, 1, 2, 9] * 5, None, normal(60, 430, 20, 3690)),
         ([7], None, normal(7, 49, 1)),
     ):
         found = measure(Mean(goal="max", bounds=bounds), np.zeros(len(values)), values).values["mean"]

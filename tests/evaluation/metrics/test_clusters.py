@@ -4,21 +4,33 @@ import math
 
 import numpy as np
 import pytest
+import scipy.stats
 
 from sidecar.evaluation.data.shard import Shard
-from sidecar.evaluation.intervals import clustered, student_t
+from sidecar.evaluation.intervals import clustered
 from sidecar.evaluation.metrics.metric import EvalBatch, EvalSetInfo
 from sidecar.evaluation.states.group_sums import MOST_GROUPS
 from sidecar.metrics import MAE, MSE, RMSE, Accuracy, LogLoss, Mean, Perplexity, TopK
 
 
 def interval_by_hand(values, weights, numbers):
-    """The linearised variance of a weighted mean, with one residual for each group."""
+    """The linearised variance of a weighted mean, with one residual for each group, and Hall's for the skewness."""
     mean = (values * weights).sum() / weights.sum()
-    residuals = [((values - mean) * weights)[numbers == number].sum() for number in np.unique(numbers)]
-    count = len(residuals)
-    half = student_t(count - 1) * math.sqrt(count / (count - 1) * np.square(residuals).sum()) / weights.sum()
-    return mean - half, mean + half
+    of_groups = [((values - mean) * weights)[numbers == number].sum() for number in np.unique(numbers)]
+    sizes = np.array([weights[numbers == number].sum() for number in np.unique(numbers)])
+    residuals = np.array(of_groups)[sizes > 0] / weights.sum()
+    effective, count = sizes.sum() ** 2 / np.square(sizes).sum(), len(residuals)
+    t = scipy.stats.t.ppf(0.975, np.floor(effective + 1e-6) - 1)
+    error = np.sqrt(effective / (effective - 1) * np.square(residuals).sum())
+    skewness = scipy.stats.skew(residuals, bias=False)
+    centred = np.mean(residuals**3) / np.mean(residuals**2) ** 1.5 * np.sqrt(count * (count - 1)) / (count - 2)
+    assert abs(skewness - centred) < 0.3  # the residuals add up to 0 only without weights
+
+    def end(quantile):
+        inner = 1 + centred * (quantile / np.sqrt(count) - centred / (6 * count))
+        return mean - error * np.sqrt(count) * 3 / centred * (np.cbrt(inner) - 1)
+
+    return min(mean - t * error, end(t)), max(mean + t * error, end(-t))
 
 
 @pytest.fixture
@@ -31,7 +43,7 @@ def data(count=200, seed=3):
     random = np.random.default_rng(seed)
     y, predictions = random.normal(size=count), random.normal(size=count)
     weights = random.exponential(size=count).astype(np.float32)
-    return y, predictions, weights, random.integers(0, 23, count)
+    return y, predictions, weights, random.integers(0, 43, count)
 
 
 @pytest.mark.parametrize("has_weights", [False, True])
@@ -83,8 +95,23 @@ def test_a_proportion_keeps_within_0_and_1(measured):
     y = np.ones(100, int)
     found = measured(Accuracy("binary", threshold=0), y, y * 1.0, groups=np.arange(100) // 5)
     assert found.upper == 1
-    z = student_t(19)
-    assert found.lower == pytest.approx(20 / (20 + z * z), rel=1e-12)
+    count = 20 * (scipy.stats.norm.ppf(0.975) / scipy.stats.t.ppf(0.975, 19)) ** 2
+    assert found.lower == pytest.approx(scipy.stats.beta.ppf(0.025, count, 1), rel=1e-10)
+
+
+@pytest.mark.parametrize("share", [0.02, 0.5, 0.9])
+def test_a_proportion_has_the_interval_of_its_independent_examples(share):
+    """Korn's and Graubard's: that of Clopper and Pearson for the variance of the groups."""
+    random = np.random.default_rng(4)
+    sizes = random.integers(1, 40, 30)
+    right = random.binomial(sizes, share)
+    mean, effective = right.sum() / sizes.sum(), sizes.sum() ** 2 / np.square(sizes).sum()
+    variance = np.square((right - mean * sizes) / sizes.sum()).sum() * effective / (effective - 1)
+    t = scipy.stats.t.ppf(0.975, int(effective) - 1)
+    count = mean * (1 - mean) / variance * (scipy.stats.norm.ppf(0.975) / t) ** 2
+    hits = mean * count
+    wanted = scipy.stats.beta.ppf([0.025, 0.975], [hits, hits + 1], [count - hits + 1, count - hits])
+    assert clustered(right.tolist(), sizes.tolist(), is_proportion=True) == pytest.approx(tuple(wanted), rel=1e-10)
 
 
 @pytest.mark.parametrize(

@@ -35,9 +35,9 @@ def test_positions_count_one_by_one(number):
 def test_rows_that_are_not_examples_have_no_interval():
     """Such as the nodes of graphs: those of one graph are not independent."""
     metric = Mean()
-    for examples, has_interval in ((None, True), (4, True), (2, False), (8, False)):
+    for examples, has_interval in ((None, True), (40, True), (20, False), (80, False)):
         states = metric.states(EvalSetInfo(examples, Shard(0, 1)))
-        metric.add(states, EvalBatch(np.zeros(4), np.arange(4.0), examples=examples))
+        metric.add(states, EvalBatch(np.zeros(40), np.arange(40.0), examples=examples))
         assert (metric.compute(states).values["mean"].lower is not None) == has_interval
 
 
@@ -50,7 +50,7 @@ def test_another_interval_is_an_argument(measure):
         return usual_interval(sample)
 
     measure(Mean(interval=interval), np.zeros(3), [1.0, 2.0, 0.0], [1, 1, 0])
-    assert told == [Sample(count=2, total=3.0, squares=5.0, binary=0)]
+    assert told == [Sample(count=2, total=3.0, squares=5.0, binary=0, cubes=9.0)]
     measure(Mean(interval=interval), np.zeros(0), np.zeros(0))
     assert len(told) == 1
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from sidecar.evaluation.intervals import wilson
+from sidecar.evaluation.intervals import skewed, wilson
 from sidecar.protocol.records import Value
 from sidecar.retention.saves.comparison import (
     Comparison,
@@ -179,8 +179,8 @@ def test_a_later_look_has_a_longer_interval():
 
 
 @pytest.mark.parametrize("count", [2, 5, 5000])
-def test_other_values_have_the_interval_of_students_t(count):
-    """As scipy computes it for the differences of the pairs."""
+def test_other_values_have_the_interval_of_a_mean(count):
+    """As scipy computes it for the differences of the pairs, or longer on one side."""
     scipy = pytest.importorskip("scipy.stats")
     random_ = np.random.default_rng(1)
     old = random_.normal(2, 1, count)
@@ -189,4 +189,9 @@ def test_other_values_have_the_interval_of_students_t(count):
     pairs.add(new.tolist(), old.tolist())
     found = pairs.difference(0.99)
     expected = scipy.ttest_rel(new, old).confidence_interval(0.99)
-    assert (found.lower, found.upper) == pytest.approx((expected.low, expected.high), rel=1e-9)
+    differences = [after - before for after, before in zip(new, old, strict=True)]
+    t, error = scipy.t.ppf(0.995, count - 1), scipy.sem(differences)
+    wanted = skewed(np.mean(differences), error, scipy.skew(differences), count, t)
+    assert (found.lower, found.upper) == pytest.approx(wanted, rel=1e-9)
+    assert found.lower <= expected.low + 1e-9
+    assert found.upper >= expected.high - 1e-9
