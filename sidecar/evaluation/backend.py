@@ -108,6 +108,7 @@ class Rows:
     first: int | None  # number of the first example in the whole eval set, if known; the others follow it
     examples: int
     columns: Mapping[str, NDArray[Any]]
+    groups: NDArray[np.int64] | None = None  # number of the group of each example, if the set has groups
 
 
 SaveRows = Callable[[str, Rows], None]

@@ -148,7 +148,8 @@ def evaluate_set(
         counted += examples
         predicted.add("prediction", output.finite, examples, number, first)
         if output.columns:
-            keep(reader.name, Rows(first, examples, output.columns))
+            groups = None if reader.groups is None or first is None else reader.groups[first : first + examples]
+            keep(reader.name, Rows(first, examples, output.columns, groups))
         if observer is not None:
             observer.end(up_to_now)
         tick()

@@ -5,14 +5,10 @@ from functools import partial
 from hashlib import sha256
 from typing import Generic, TypeVar
 
-import numpy as np
-from numpy.typing import NDArray
-
 from sidecar.errors import TaskError
 from sidecar.evaluation.backend import Stream, Tick
 from sidecar.evaluation.data.batch_source import Batch, BatchSource
 from sidecar.evaluation.data.cache import CacheBudget
-from sidecar.evaluation.data.groups import group_numbers
 from sidecar.evaluation.data.reader import EvalSetReader
 from sidecar.evaluation.data.shard import Shard
 from sidecar.evaluation.metrics.metric import EvalSetInfo
@@ -59,7 +55,6 @@ class EvalSets(Generic[Reader]):
 
     def __init__(self, task: Task, shard: Shard, readers: Sequence[Reader]) -> None:
         self._task, self._shard, self._readers = task, shard, readers
-        self._groups: dict[str, NDArray[np.int64]] = {}  # by name of the set
         self._is_whole = True
         self.chosen = readers
         """The eval sets that take part in the present evaluation."""
@@ -103,10 +98,7 @@ class EvalSets(Generic[Reader]):
         """Return what is known about an eval set before it is evaluated. Raises `TaskError` for other groups."""
         if reader.slices is not None:
             reader.slices.begin(reader.examples, is_whole=self._is_whole)
-        groups = self._task.sets()[reader.name].groups
-        if groups is not None and reader.name not in self._groups:
-            self._groups[reader.name] = group_numbers(reader.name, groups, reader.examples, is_whole=self._is_whole)
-        return EvalSetInfo(reader.examples, self._shard, self._groups.get(reader.name), reader.slices)
+        return EvalSetInfo(reader.examples, self._shard, reader.groups, reader.slices)
 
     def layout(self, new_states: Callable[[Reader], SetStates]) -> str:
         """Return names, kinds and sizes of the states of all chosen eval sets, and digests of their groups and slices.
@@ -126,5 +118,9 @@ class EvalSets(Generic[Reader]):
                         f"sidecar.metrics, such as Accuracy(), Mean(…) or MSE()"
                     )
                 states.append((reader.name, BY_SLICE, reader.slices.digest(), 0, 0))
-        groups = [(name, sha256(numbers.tobytes()).hexdigest()) for name, numbers in sorted(self._groups.items())]
+        groups = [
+            (reader.name, sha256(reader.groups.tobytes()).hexdigest())
+            for reader in self.chosen
+            if reader.groups is not None
+        ]
         return repr((states, groups) if groups else states)

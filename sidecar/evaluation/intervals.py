@@ -85,7 +85,9 @@ def _score(successes: float, count: float, z: float) -> tuple[float, float]:
     return lower, upper
 
 
-def clustered(values: Sequence[float], weights: Sequence[float], *, is_proportion: bool = False) -> Interval:
+def clustered(
+    values: Sequence[float], weights: Sequence[float], *, is_proportion: bool = False, probability: float = 0.975
+) -> Interval:
     """Return the interval of Σv / Σw, from the sums of weighted values and of weights by group; groups are independent.
 
     The variance is that of linearisation, k / (k - 1) Σ (v - m w)² / (Σw)², where m is the mean (W. G. Cochran,
@@ -97,6 +99,7 @@ def clustered(values: Sequence[float], weights: Sequence[float], *, is_proportio
     (z / t)² (E. L. Korn and B. I. Graubard, "Confidence intervals for proportions with small expected number of
     positive counts estimated from survey data", Survey Methodology 24 (1998) 193-201). No interval for fewer than two
     effective groups, or 20 of a proportion, infinite sums, and values that are all equal, unless they are a proportion.
+    `probability`: that of the upper end of the interval of a mean.
     """
     groups = [(value, weight) for value, weight in zip(values, weights, strict=True) if weight > 0]
     total, weight = (math.fsum(part) if all(map(math.isfinite, part)) else math.nan for part in (values, weights))
@@ -116,7 +119,7 @@ def clustered(values: Sequence[float], weights: Sequence[float], *, is_proportio
         return clopper_pearson(share * count, count)
     if not variance > 0:
         return None, None
-    return skewed(mean, math.sqrt(variance), _skewness(residuals), len(groups), student_t(degrees))
+    return skewed(mean, math.sqrt(variance), _skewness(residuals), len(groups), student_t(degrees, probability))
 
 
 _ROUNDING: Final = 1e-9

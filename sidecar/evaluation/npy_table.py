@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from sidecar.evaluation.backend import Rows
 from sidecar.evaluation.failures import EvaluationError
-from sidecar.protocol.column_names import PLACE, file_name
+from sidecar.protocol.column_names import GROUP, PLACE, file_name
 from sidecar.system.durable import sync_file
 
 
@@ -43,10 +43,12 @@ class NpyTable:
         Raises `OSError` if they cannot be written, `EvaluationError` if they do not match the rows before.
         """
         columns = {name: _plain(name, array) for name, array in rows.columns.items()}
-        if PLACE in columns:
-            raise refused_column(PLACE, "has a name that is reserved: choose another name")
+        for name in {PLACE, GROUP} & columns.keys():
+            raise refused_column(name, "has a name that is reserved: choose another name")
         if rows.first is not None:
             columns = {PLACE: np.arange(rows.first, rows.first + rows.examples, dtype=np.int64)} | columns
+        if rows.groups is not None:
+            columns[GROUP] = rows.groups
         for name, array in columns.items():
             if array.ndim == 0 or len(array) != rows.examples:
                 raise refused_column(

@@ -6,6 +6,9 @@ from urllib.parse import quote
 PLACE: Final = "place"
 """Name of the column with the number of each example in the whole eval set, if it is known."""
 
+GROUP: Final = "group"
+"""Name of the column with the number of each example's group, if the eval set has groups."""
+
 PREDICTIONS: Final = "predictions"
 """Name of the folder of a worker's columns, with one folder for each eval set."""
 

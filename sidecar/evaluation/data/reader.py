@@ -15,10 +15,14 @@ from functools import cached_property
 from itertools import islice, repeat
 from typing import Any, Final, cast
 
+import numpy as np
+from numpy.typing import NDArray
+
 from sidecar.evaluation.backend import Stream, Tick
 from sidecar.evaluation.data.batch_source import Batch, BatchSource, Division, ListedSource
 from sidecar.evaluation.data.cache import Cache, CacheBudget
 from sidecar.evaluation.data.digest import digest_of
+from sidecar.evaluation.data.groups import group_numbers
 from sidecar.evaluation.data.listed import ListedSet, read_sample
 from sidecar.evaluation.data.nonfinite import WEIGHT, NonfiniteCounter
 from sidecar.evaluation.data.shard import Shard, all_to_first
@@ -136,6 +140,13 @@ class EvalSetReader:
     def slices(self) -> SliceTable | None:
         """The slices to which examples belong; None: there are none. Raises `TaskError` for impossible ones."""
         return SliceTable(self.name, self._eval_set.slices) if self._eval_set.slices else None
+
+    @cached_property
+    def groups(self) -> NDArray[np.int64] | None:
+        """The number of the group of each example, once it was read; None: no groups. Raises `TaskError`."""
+        if self._eval_set.groups is None:
+            return None
+        return group_numbers(self.name, self._eval_set.groups, self.examples, is_whole=self._most is None)
 
     def require_same_sample(self, source: BatchSource) -> None:
         """Raise `EvaluationError` unless a source that was opened before this one begins with the same batch.

@@ -24,7 +24,7 @@ from statistics import NormalDist
 from typing import Final
 
 from sidecar.coordination.totals import has_direction, number_of
-from sidecar.evaluation.intervals import Interval, Z, normal
+from sidecar.evaluation.intervals import FEWEST, Z, clustered, normal
 from sidecar.protocol.records import SCHEMA, Result, Value
 from sidecar.system.plain_text import one_line
 
@@ -133,9 +133,11 @@ class Pairs:
     larger: int = 0
     smaller: int = 0
     binary: bool = True  # all values were 0 or 1
+    # By the number of a group: the total of its differences, and the number of its pairs. Empty: pairs are independent
+    groups: dict[float, tuple[float, int]] = field(default_factory=dict)
 
-    def add(self, new: Iterable[float], old: Iterable[float]) -> None:
-        """Add the values of the same examples, which must be finite."""
+    def add(self, new: Iterable[float], old: Iterable[float], groups: Iterable[float] = ()) -> None:
+        """Add the values of the same examples, which must be finite, with their groups if they have some."""
         differences = []
         for after, before in zip(new, old, strict=True):
             self.binary &= after in (0.0, 1.0) and before in (0.0, 1.0)
@@ -143,6 +145,9 @@ class Pairs:
             self.smaller += after < before
             differences.append(after - before)
         self.count += len(differences)
+        for group, difference in zip(groups, differences, strict=False):
+            total, count = self.groups.get(group, (0.0, 0))
+            self.groups[group] = total + difference, count + 1
         self.totals.append(math.fsum(differences))
         self.squares.append(math.fsum(difference * difference for difference in differences))
         self.cubes.append(math.fsum(difference**3 for difference in differences))
@@ -153,17 +158,22 @@ class Pairs:
         Values of 0 and 1, as of an accuracy: the interval of A. Agresti and Y. Min, "Simple improved confidence
         intervals for comparing matched proportions", Statistics in Medicine 24 (2005) 729-740. It adds half a pair to
         each of the four cells, because the plain interval is too short if few examples differ. Other values: the
-        interval of the mean of the differences, which may be skewed: see `intervals.normal`.
+        interval of the mean of the differences, which may be skewed: see `intervals.normal`. Pairs in groups: that of
+        `intervals.clustered`, without an interval for fewer than 20 groups.
         """
         if self.count < 2:  # noqa: PLR2004 - the variance of one value is unknown
             return None
         total, share = math.fsum(self.totals), (1 + confidence) / 2
-        if self.binary:
+        if self.groups:
+            enough = len(self.groups) >= FEWEST
+            parts = zip(*self.groups.values(), strict=True) if enough else ((), ())
+            interval = clustered(*parts, probability=share)
+        elif self.binary:
             count = self.count + 2
             middle = (self.larger - self.smaller) / count
             variance = (self.larger + self.smaller + 1) / count - middle**2
             half = NormalDist().inv_cdf(share) * math.sqrt(variance / count)
-            interval: Interval = middle - half, middle + half
+            interval = middle - half, middle + half
         else:
             interval = normal(total, math.fsum(self.squares), self.count, math.fsum(self.cubes), probability=share)
         return Difference(

@@ -32,7 +32,7 @@ from sidecar.retention.saves.comparison import (
     size_of,
     value_of,
 )
-from sidecar.retention.saves.example_values import UnusableError, values_of
+from sidecar.retention.saves.example_values import UnusableError, groups_of, values_of
 from sidecar.system.confined import open_folder
 from sidecar.system.plain_text import one_line
 
@@ -126,20 +126,25 @@ class ComparisonStore:
         """Return the difference of the values of the same examples. Raises `UnusableError` if they are not known."""
         assert new.outcome.result is not None
         eval_set = _eval_set(new.outcome.result, self.metric)
-        newer, older = saved_pair(self.root, new, old, eval_set, self.metric.removeprefix(f"{eval_set}/"))
+        saved = saved_pair(self.root, new, old, eval_set, self.metric.removeprefix(f"{eval_set}/"))
         pairs = Pairs()
-        for start in range(0, len(newer), _PART):
-            pairs.add(newer[start : start + _PART], older[start : start + _PART])
+        for start in range(0, len(saved[0]), _PART):
+            pairs.add(*(part[start : start + _PART] for part in saved))
         found = pairs.difference(expected.confidence)
+        if found is not None and found.lower is None:
+            raise UnusableError("there are fewer than 20 groups of examples, or all differ alike")
         if found is None or (found := published(found, expected, size)) is None:
             raise UnusableError("the values of examples do not give the difference of the published numbers")
         return found
 
 
-def saved_pair(root: Path, new: Closed, old: Closed, eval_set: str, metric: str) -> "tuple[array[float], array[float]]":
+def saved_pair(
+    root: Path, new: Closed, old: Closed, eval_set: str, metric: str
+) -> "tuple[array[float], array[float], array[float]]":
     """Return the values of a metric for the same examples in two evaluations, by the place of the example in the data.
 
-    `root`: the state directory. Raises `UnusableError` if they are not known.
+    The third array has the numbers of their groups, or nothing. `root`: the state directory. Raises `UnusableError` if
+    they are not known.
     """
     after, before = new.outcome.result, old.outcome.result
     assert after is not None
@@ -149,9 +154,10 @@ def saved_pair(root: Path, new: Closed, old: Closed, eval_set: str, metric: str)
     try:
         with open_folder(root) as folder:
             newer, older = (values_of(folder, each, eval_set, metric) for each in (new, old))
+            groups = groups_of(folder, new, eval_set)
     except OSError as error:
         raise UnusableError(f"the state directory cannot be opened: {error.strerror}") from error
-    return newer, older
+    return newer, older, groups
 
 
 def _eval_set(result: Result, metric: str) -> str:

@@ -91,11 +91,11 @@ def _found(root: Path, new: Closed, old: Closed, eval_set: str, name: str, one: 
     """Return a difference with its interval, example by example if both evaluations have saved that."""
     by_numbers = compare_values(one.new, one.old)
     try:
-        newer, older = saved_pair(root, new, old, eval_set, name)
+        newer, older, groups = saved_pair(root, new, old, eval_set, name)
     except UnusableError as error:
         return replace(one, found=replace(by_numbers, note=str(error)))
     pairs = Pairs()
-    pairs.add(newer, older)
+    pairs.add(newer, older, groups)
     found = pairs.difference()
     paired = None if found is None else published(found, by_numbers, size_of(one.new, one.old))
     if paired is None:

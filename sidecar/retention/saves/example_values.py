@@ -19,7 +19,7 @@ from typing import BinaryIO, Final
 
 from sidecar.coordination.journal_state import Closed
 from sidecar.coordination.totals import number_of
-from sidecar.protocol.column_names import PLACE, PREDICTIONS, file_name
+from sidecar.protocol.column_names import GROUP, PLACE, PREDICTIONS, file_name
 from sidecar.retention.saves.comparison import is_rounded
 from sidecar.system.confined import Folder, read_from
 
@@ -135,6 +135,26 @@ def values_of(root: Folder, closed: Closed, eval_set: str, metric: str) -> "arra
     return found.values
 
 
+def groups_of(root: Folder, closed: Closed, eval_set: str) -> "array[float]":
+    """Return the number of each example's group by its place in the data; nothing if the set has no groups.
+
+    Raises `UnusableError` if only some examples have one.
+    """
+    result = closed.outcome.result
+    examples = 0 if result is None else result.examples.get(eval_set, 0)
+    if result is None or not 0 < examples <= MOST_EXAMPLES:
+        return array("d")
+    found, left = _Values(array("d", bytes(8 * examples)), bytearray(examples)), MOST_BYTES
+    try:
+        for saves in result.saves:
+            left = _add(root, saves, eval_set, GROUP, found, left, is_optional=True)
+    except (OSError, OverflowError, ValueError) as error:
+        raise UnusableError(f"the groups of plan {closed.plan.plan} cannot be read: {error}") from error
+    if any(found.is_set) and not all(found.is_set):
+        raise UnusableError(f"plan {closed.plan.plan} has not saved a group for every example of {eval_set!r}")
+    return found.values if any(found.is_set) else array("d")
+
+
 def is_paired_by(metric: str, columns: Collection[str]) -> bool:
     """Return whether these columns have, or give, a value of the metric for each example."""
     return PLACE in columns and (metric in columns or (_is_accuracy(metric) and {"y", "predictions"} <= set(columns)))
@@ -152,10 +172,13 @@ def _is_accuracy(metric: str) -> bool:
     return _ACCURACY.fullmatch(metric) is not None
 
 
-def _add(root: Folder, saves: str, eval_set: str, metric: str, found: _Values, left: int) -> int:
+def _add(
+    root: Folder, saves: str, eval_set: str, metric: str, found: _Values, left: int, *, is_optional: bool = False
+) -> int:
     """Put the values of one worker in their places.
 
-    `left`: how many bytes may be read. Return how many may be read after this.
+    `left`: how many bytes may be read. Return how many may be read after this. `is_optional`: a worker without such a
+    column has no values.
     """
     with contextlib.ExitStack() as stack:
         try:
@@ -163,6 +186,8 @@ def _add(root: Folder, saves: str, eval_set: str, metric: str, found: _Values, l
         except FileNotFoundError:
             return left  # this worker had no example of the set, or nothing is saved: then places are missing
         names = set(folder.names())
+        if is_optional and f"{file_name(metric)}.npy" not in names:
+            return left
         if f"{file_name(PLACE)}.npy" not in names:
             raise UnusableError(f"the examples of {eval_set!r} have no numbers, as it is divided by file or by itself")
         wanted = [PLACE, metric]

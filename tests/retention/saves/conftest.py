@@ -43,14 +43,15 @@ def closed(
     )
 
 
-def save(root, closed, columns, *, batch=64):
+def save(root, closed, columns, *, batch=64, groups=None):
     """Save columns as workers do: batch b goes to rank b mod n."""
     saves = closed.outcome.result.saves
     for rank, folder in enumerate(saves):
         table = NpyTable(root / folder / "predictions" / "test")
         for first in range(rank * batch, COUNT, batch * len(saves)):
             part = {name: array[first : first + batch] for name, array in columns.items()}
-            table.add(Rows(columns=part, examples=len(next(iter(part.values()))), first=first))
+            own = None if groups is None else groups[first : first + batch]
+            table.add(Rows(columns=part, examples=len(next(iter(part.values()))), first=first, groups=own))
         table.finish()
         table.close()
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from sidecar.evaluation.intervals import skewed, wilson
+from sidecar.evaluation.intervals import clustered, skewed, wilson
 from sidecar.protocol.records import Value
 from sidecar.retention.saves.comparison import (
     Comparison,
@@ -176,6 +176,29 @@ def test_a_later_look_has_a_longer_interval():
         assert [each.confidence for each in differences] == [confidence_after(look) for look in (1, 2, 10)]
     (first, *_) = (comparison("r", "test/accuracy", (2, NEW), (1, OLD), each) for each in differences)
     assert f"({math.floor(confidence_after(1) * 1e4) / 100:g} %" in first.describe()
+
+
+@pytest.mark.parametrize("binary", [True, False])
+def test_pairs_in_groups_are_not_independent(binary):
+    """The interval is that of the mean of groups; parts of the pairs may come one after the other."""
+    random_ = np.random.default_rng(5)
+    groups = random_.integers(0, 40, 1000)
+    old = random_.random(1000) < 0.8 if binary else random_.normal(size=1000)
+    lift = random_.normal(0.1, 0.3, 40)[groups]
+    new = random_.random(1000) < 0.8 + lift if binary else old + lift
+    pairs, few, alone = Pairs(), Pairs(), Pairs()
+    for part in (slice(0, 300), slice(300, None)):
+        given = new[part] * 1.0, old[part] * 1.0
+        pairs.add(*given, groups[part].tolist())
+        few.add(*given, (groups[part] % 19).tolist())
+        alone.add(*given)
+    found, independent = pairs.difference(0.99), alone.difference(0.99)
+    sums = [np.bincount(groups, weights) for weights in (new * 1.0 - old * 1.0, np.ones(1000))]
+    wanted = clustered(*(part.tolist() for part in sums), probability=0.995)
+    assert (found.number, found.examples) == (independent.number, 1000)
+    assert (found.lower, found.upper) == pytest.approx(wanted, rel=1e-9)
+    assert found.upper - found.lower > 1.3 * (independent.upper - independent.lower)
+    assert few.difference().lower is None
 
 
 @pytest.mark.parametrize("count", [2, 5, 5000])

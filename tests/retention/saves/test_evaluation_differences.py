@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from retention.saves.conftest import COUNT, LABELS, closed, save
+from retention.saves.conftest import COUNT, LABELS, closed, save, scores
 
 from sidecar.protocol.records import Slice, Value
 from sidecar.retention.saves.evaluation_differences import differences
@@ -36,6 +36,16 @@ def test_the_difference_that_is_detectable(tmp_path):
     (found,) = differences(tmp_path, new, old)
     assert (len(found.fixed), len(found.broken), found.verdict) == (50, 50, "")
     assert found.detectable == pytest.approx(2.8 * np.sqrt(0.1 / COUNT), rel=0.01)
+
+
+@pytest.mark.parametrize(("count", "rule"), [(50, "paired"), (10, "intervals")])
+def test_examples_in_groups_are_not_independent(tmp_path, count, rule):
+    """The groups are saved with the predictions; few of them have no interval of pairs."""
+    old, new = closed(1, 800), closed(2, 820)
+    for each, right in ((old, 800), (new, 820)):
+        save(tmp_path, each, {"y": LABELS, "predictions": scores(right)}, groups=np.arange(COUNT) * count // COUNT)
+    (found,) = differences(tmp_path, new, old)
+    assert (found.found.rule, found.verdict) == (rule, "")  # all 20 are in one group
 
 
 def test_without_saved_values_the_intervals_decide(tmp_path):
