@@ -7,6 +7,7 @@ digest of 64 digits, and takes 250 bytes as two texts in a tuple. In bytes it ta
 import re
 from binascii import unhexlify
 from collections.abc import Collection, Iterable, Iterator, MutableSet
+from heapq import merge
 from typing import Any, Final
 
 from sidecar.protocol.records import Key, folder_name
@@ -83,6 +84,14 @@ class KeySet(MutableSet[Key]):
     def _packed(self) -> Iterator[PackedKey]:
         return (packed for packed, bits in self.table.items() if bits & self.bit)
 
+    def in_order(self) -> list[PackedKey]:
+        """Return the keys, packed, in the order of their texts `DIGEST/NAME`, which are not made all at once."""
+        plain: list[PackedKey] = sorted(
+            key for key in self._packed() if isinstance(key, bytes)
+        )  # UTF-8 has the order of the text
+        odd: list[PackedKey] = sorted((key for key in self._packed() if isinstance(key, tuple)), key=_text)
+        return list(merge(plain, odd, key=_text))
+
     def in_folders(self, folders: Collection[str]) -> Iterator[Key]:
         """Yield the keys of checkpoints with these folder names (`folder_name`), without unpacking all others."""
         ends = {folder.rpartition("@")[2] for folder in folders}
@@ -106,6 +115,11 @@ def pack(key: Any) -> PackedKey:
     except ValueError:  # it has other characters, or the name is not UTF-8
         pass
     return name, digest
+
+
+def _text(packed: PackedKey) -> str:
+    name, digest = unpack(packed)
+    return f"{digest}/{name}"
 
 
 def unpack(packed: PackedKey) -> Key:

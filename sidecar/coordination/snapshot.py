@@ -5,16 +5,17 @@ journal. It uses a snapshot only if that was folded in the same way and ends wit
 journal. Otherwise it reads the journal from its beginning.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from itertools import chain
-from typing import Annotated, ClassVar, Final, TypeVar
+from io import BytesIO
+from itertools import chain, islice
+from typing import Annotated, ClassVar, Final, TypeVar, cast
 
 from sidecar.coordination.checkpoint_verdicts import CheckpointVerdicts
 from sidecar.coordination.comparability import SeenData
 from sidecar.coordination.exclusions import RETIRED_WORKERS_KEPT, Exclusions, Losses, UnusableTask
 from sidecar.coordination.journal_state import Closed, Entry, EntryLog, JournalState, Settled
-from sidecar.coordination.key_set import KeySet
+from sidecar.coordination.key_set import KeySet, PackedKey, unpack
 from sidecar.coordination.newest_task import NewestTask
 from sidecar.coordination.totals import BUCKETS, Best, Durations, SetAside, Totals
 from sidecar.errors import RecordError
@@ -42,6 +43,9 @@ Growing = Annotated[T, AtMost(SNAPSHOT.values)]
 Keys = Growing[tuple[str, ...]]
 """Keys of checkpoints as text."""
 
+_PART: Final = 1000
+"""The number of keys that are texts at the same time while a snapshot is encoded."""
+
 RECENT: Final = 64
 """The number of newest entries that a daemon retains: enough for the status page."""
 
@@ -68,6 +72,22 @@ class Recent:
         if self.settlement is None:
             raise ValueError("an entry has neither an outcome nor a settlement")
         return Settled(self.plan, self.settlement)
+
+
+@dataclass(frozen=True, slots=True)
+class _KeyTexts:
+    """Yield keys as text. Each is made when it is read: all texts of a long run take more memory than the set has."""
+
+    keys: list[PackedKey]
+
+    @classmethod
+    def of(cls, keys: KeySet) -> Keys:
+        """Return the texts in their order, in place of a tuple of them: they are only iterated over."""
+        return cast("Keys", cls(keys.in_order()))
+
+    def __iter__(self) -> Iterator[str]:
+        """Yield the texts."""
+        return (_join(unpack(key)) for key in self.keys)
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,7 +212,7 @@ class SavedTotals:
         for eval_set, place in sorted(totals.nonfinite):
             nonfinite[eval_set] = (*nonfinite.get(eval_set, ()), place)
         return cls(
-            checkpoints={status: _sorted(keys) for status, keys in totals.checkpoints.items()},
+            checkpoints={status: _KeyTexts.of(keys) for status, keys in totals.checkpoints.items()},
             failed=dict(totals.failures),
             durations=dict(totals.durations),
             best=best,
@@ -283,9 +303,35 @@ def take(history: JournalState, run: str) -> Snapshot:
 
 
 def encode(snapshot: Snapshot) -> bytes:
-    """Return the content of a snapshot's file, which `loads(Snapshot, …)` reads back."""
-    values = fields_of(snapshot)
-    return dumps({name: values[name] for name in FILE_FIELDS})
+    """Return the content of a snapshot's file, which `loads(Snapshot, …)` reads back.
+
+    A daemon does this every 200 plans. Memory for all keys as texts would be taken and freed each time, and leave holes
+    between what stays.
+    """
+    values, file, before = fields_of(snapshot), BytesIO(), b"{"
+    for name in FILE_FIELDS:
+        file.write(before + dumps(name) + b":")
+        if name == "checkpoints":
+            _write_keys(file, values[name])
+        else:
+            file.write(dumps(values[name]))
+        before = b","
+    file.write(b"}")
+    return file.getvalue()
+
+
+def _write_keys(file: BytesIO, by_status: Mapping[str, Iterable[str]]) -> None:
+    """Write a JSON object with a list of keys for each status."""
+    before = b"{"
+    for status, keys in by_status.items():
+        file.write(before + dumps(status) + b":[")
+        texts, before = iter(keys), b""
+        while part := list(islice(texts, _PART)):
+            file.write(before + dumps(part)[1:-1])
+            before = b","
+        file.write(b"]")
+        before = b","
+    file.write(b"}")
 
 
 def restore(snapshot: Snapshot) -> JournalState:

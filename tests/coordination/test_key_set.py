@@ -5,7 +5,7 @@ import string
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sidecar.coordination.key_set import KeySet
+from sidecar.coordination.key_set import KeySet, unpack
 from sidecar.protocol.records import folder_name
 
 DIGESTS = st.text("0123456789abcdef", min_size=64, max_size=64) | st.text(string.hexdigits + " ", max_size=64)
@@ -30,6 +30,8 @@ def test_it_is_a_set(keys, others, one):
         assert (found, beside, len(beside)) == (expected, left, len(left))
     found |= others
     assert found == expected | set(others)
+    texts = [f"{digest}/{name}" for name, digest in map(unpack, found.in_order())]
+    assert texts == sorted(f"{digest}/{name}" for name, digest in found)
 
 
 @given(st.sets(KEYS), st.sets(st.text()))

@@ -4,6 +4,7 @@ import dataclasses
 import hashlib
 import json
 import random
+import tracemalloc
 import typing
 from dataclasses import replace
 
@@ -39,6 +40,23 @@ def test_a_snapshot_and_the_rest_are_the_whole(seed):
     assert known(restored) == known(history)
     assert known(fold(rest, restored)) == known(whole)
     assert list(restored.exclusions.retired_workers) == list(whole.exclusions.retired_workers)
+
+
+def test_a_snapshot_of_many_keys_takes_little_memory():
+    """Not their texts, which would be taken and freed every 200 plans, and leave holes in the memory of the daemon."""
+    history = fold(closed_journal())
+    evaluated = history.totals.checkpoints["evaluated"]
+    for number in range(20_000):
+        key = f"ckpt-{number}", hashlib.sha256(str(number).encode()).hexdigest()
+        evaluated.add(key)
+        history.verdicts.succeed(key)
+    tracemalloc.start()
+    data = encode(take(history, "r"))
+    most = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    keys = json.loads(data)["checkpoints"]["evaluated"]
+    assert keys == sorted(f"{digest}/{name}" for name, digest in evaluated)
+    assert most < 1.5 * len(data)
 
 
 def test_a_snapshot_folded_in_another_way_is_refused():
