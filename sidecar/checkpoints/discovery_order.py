@@ -32,6 +32,7 @@ class DiscoveryOrder:
 
     places: dict[Key, int] = field(default_factory=dict)
     seen_at: dict[Key, float] = field(default_factory=dict)
+    gone_remembered: int = GONE_REMEMBERED
     _end: int = 0  # the place of the next one
 
     def add(
@@ -59,8 +60,8 @@ class DiscoveryOrder:
 
     def forget_gone(self, present: Collection[Key]) -> None:
         """Forget the checkpoints that are not present, but for those that were discovered last."""
-        if len(self.places) > len(present) + GONE_REMEMBERED + _FORGOTTEN_AT_ONCE:
-            for key in [key for key in self.places if key not in present][:-GONE_REMEMBERED]:
+        if len(self.places) > len(present) + self.gone_remembered + _FORGOTTEN_AT_ONCE:
+            for key in [key for key in self.places if key not in present][: -self.gone_remembered]:
                 del self.places[key], self.seen_at[key]
 
     def _insert(self, key: Key, successor: Key) -> None:

@@ -21,7 +21,7 @@ from sidecar.checkpoints.files import is_temporary
 
 _QUIET: Final = ("opened", "closed_no_write")  # reading changes nothing, and this program itself reads these files
 _JOIN_SECONDS: Final = 5.0
-_NAMES: Final = 10_000  # if there are more, a scan of everything is not slower
+_MOST_NAMES: Final = 10_000
 _FOLDERS: Final = 4  # each takes two threads; scans find further models that are saved at the same time
 
 
@@ -34,6 +34,7 @@ class Watch:
         unless: Changes of names that begin with this are ignored.
         also: Further watches that start and stop with this one, and whose problems are not reported.
         folders: Whether to watch the newest few sub-folders, too. A model is saved into a folder, its marker last.
+        most_names: With more names since the last scan, a scan of everything is not slower.
         depth: How many folders below `root` checkpoints may lie. `follow` selects the folders to watch.
         why_not: Returns why the events of a directory would be incomplete, or None. Called before it is watched.
         observer: Creates the observer of watchdog.
@@ -51,11 +52,12 @@ class Watch:
         also: Sequence["Watch"] = (),
         folders: bool = False,
         depth: int = 0,
+        most_names: int = _MOST_NAMES,
         why_not: Callable[[Path], str | None] = lambda _: None,
         observer: Callable[[], BaseObserver] = Observer,
     ) -> None:
         self._root = root
-        self._handler = _Waker(root, wake, unless, self._enter if folders else None, depth)
+        self._handler = _Waker(root, wake, unless, self._enter if folders else None, depth, most_names)
         self._also = also
         self._why_not = why_not
         self._entered: deque[ObservedWatch] = deque()
@@ -183,8 +185,10 @@ class _Waker(FileSystemEventHandler):
         unless: str | None,
         enter: Callable[[Path], None] | None,
         depth: int = 0,
+        most_names: int = _MOST_NAMES,
     ) -> None:
         self._root, self._wake, self._unless, self._enter, self._depth = root, wake, unless, enter, depth
+        self._most_names = most_names
         self._lock = threading.Lock()
         self._names: set[str] | None = None  # None: events were missed
 
@@ -217,7 +221,7 @@ class _Waker(FileSystemEventHandler):
         with self._lock:
             if self._names is not None:
                 self._names |= names
-                if len(self._names) > _NAMES:
+                if len(self._names) > self._most_names:
                     self._names = None
 
     def _is_near(self, folder: Path) -> bool:

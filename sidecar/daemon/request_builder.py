@@ -251,9 +251,9 @@ class RequestBuilder:
         Old plans are moved into segments then, so that this costs no evaluation its time.
         """
         history = self.state.history
-        return history.through if self._is_between_plans() and self.state.publishes(now) else None
+        return history.through if self.is_between_plans() and self.state.publishes(now) else None
 
-    def _is_between_plans(self) -> bool:
+    def is_between_plans(self) -> bool:
         """Return whether this node has read the journal, and no plan is open or follows at once."""
         history = self.state.history
         return self.state.caught_up and history.open is None and not history.backlog_cutoff_pending
@@ -265,7 +265,7 @@ class RequestBuilder:
         """
         history, run = self.state.history, self.state.run
         due = history.through >= self.schedule.snapshot_through + self.snapshot_plans
-        if run is None or not (due and self._is_between_plans() and self.state.publishes(now)):
+        if run is None or not (due and self.is_between_plans() and self.state.publishes(now)):
             return None
         self.schedule.note_snapshot(history.through)
         return take(history, run)

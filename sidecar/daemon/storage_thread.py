@@ -336,7 +336,7 @@ class StorageThread:
         except SidecarError as known:
             error = known
         except OSError as failure:
-            error = machine_shortage(failure) or _failure(failure)
+            error = _failure(failure)
         except Exception as unknown:  # noqa: BLE001 - else this thread would end, and the daemon would wait for ever
             error = machine_shortage(unknown) or SidecarError(
                 f"{type(request).__name__} failed, please report it: {type(unknown).__name__}: {unknown}"
@@ -500,7 +500,10 @@ def _is_full(error: StorageError) -> bool:
     return isinstance(cause, OSError) and cause.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 
 
-def _failure(error: OSError) -> StorageError:
+def _failure(error: OSError) -> SidecarError:
+    """Return what an error of the system means: the machine lacks something, or storage fails."""
+    if (lacking := machine_shortage(error)) is not None:
+        return lacking
     remedy = ""
     if isinstance(error, PermissionError):
         remedy = f" (user id {os.geteuid()}): run all daemons of a run as one user, or in one group with umask 002"

@@ -5,7 +5,7 @@
 
 import errno
 import resource
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from sidecar.errors import SettingsError, ShortageError
@@ -48,13 +48,18 @@ def machine_shortage(error: BaseException) -> ShortageError | None:
     return None
 
 
-def require_descriptors() -> None:
-    """Let this process open as many files as it may. Raises `SettingsError` if a daemon cannot work with that."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+def require_descriptors(
+    limits: tuple[int, int] | None = None, change: Callable[[int, tuple[int, int]], None] = resource.setrlimit
+) -> None:
+    """Let this process open as many files as it may. Raises `SettingsError` if a daemon cannot work with that.
+
+    `limits`: the soft and the hard one; None: those of this process. `change`: sets both limits of a resource.
+    """
+    soft, hard = limits or resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY or soft >= LEAST_DESCRIPTORS:
         return
     if hard != resource.RLIM_INFINITY and hard < LEAST_DESCRIPTORS:
         raise SettingsError(
             f"this process may open {hard} files, and a daemon needs {LEAST_DESCRIPTORS}: {_REMEDIES[errno.EMFILE]}"
         )
-    resource.setrlimit(resource.RLIMIT_NOFILE, (LEAST_DESCRIPTORS, hard))
+    change(resource.RLIMIT_NOFILE, (LEAST_DESCRIPTORS, hard))

@@ -83,15 +83,13 @@ def test_what_has_no_step_is_numbered_in_order():
     assert numbered([nameless[0], found(7, 1.0).checkpoint, nameless[1]]) == {("a", "d"): 1, ("b", "d"): 2}
 
 
-def test_of_checkpoints_that_are_gone_the_newest_keep_their_places(monkeypatch):
+def test_of_checkpoints_that_are_gone_the_newest_keep_their_places():
     """A year of them takes no more memory than a day; what is there is never forgotten, and what is new comes last."""
-    monkeypatch.setattr(discovery_order, "GONE_REMEMBERED", 3)
-    monkeypatch.setattr(discovery_order, "_FORGOTTEN_AT_ONCE", 2)
-    here, first = DiscoveryOrder(), found(1, 1.0)
-    for step in range(1, 41):
+    here, first = DiscoveryOrder(gone_remembered=3), found(1, 1.0)
+    for step in range(1, 411):
         here.add([found(step, float(step))], {}, (), float(step))
         here.forget_gone({first.checkpoint.key})
-        assert len(here.places) == len(here.seen_at) <= 1 + 3 + 2
+        assert len(here.places) == len(here.seen_at) <= 1 + 3 + 100
     assert steps(here.places)[0] == 1
-    assert steps(here.places)[-3:] == [38, 39, 40]
+    assert steps(here.places)[-3:] == [408, 409, 410]
     assert len(set(here.places.values())) == len(here.places)

@@ -1,5 +1,6 @@
 """`sidecar best` names the best checkpoint for scripts, or says why there is none."""
 
+import contextlib
 import json
 import os
 import pty
@@ -49,7 +50,7 @@ def test_the_path_that_a_framework_takes_is_printed(node):
     assert path.parent.name.startswith("ckpt-1@")
 
 
-def test_a_terminal_does_not_obey_the_name_of_a_checkpoint(node, monkeypatch):
+def test_a_terminal_does_not_obey_the_name_of_a_checkpoint(node):
     """A script gets its very bytes."""
     name = "c\x1b[31mk-3"
     node.numbers[name] = Value(value=0.95, hex=(0.95).hex(), goal="max")
@@ -60,8 +61,10 @@ def test_a_terminal_does_not_obey_the_name_of_a_checkpoint(node, monkeypatch):
     assert run(node).endswith(f"/{name}")
     ours, theirs = pty.openpty()
     with os.fdopen(ours, "rb") as screen, os.fdopen(theirs, "w") as terminal:
-        monkeypatch.setattr("sys.stdout", terminal)
-        print_best({"config": None, "checkpoint_dir": node.checkpoint_dir, "run": "run"}, as_json=False, copy_to=None)
+        with contextlib.redirect_stdout(terminal):
+            print_best(
+                {"config": None, "checkpoint_dir": node.checkpoint_dir, "run": "run"}, as_json=False, copy_to=None
+            )
         terminal.flush()
         assert screen.readline().rstrip().endswith(b"/c\\x1b[31mk-3")
 

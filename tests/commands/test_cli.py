@@ -87,6 +87,11 @@ def test_a_typo_of_the_directory(type_, here, command):
     (here / "my_eval.py").write_text("import torch\n\n\ndef task():\n    pass\n")
     words = command.format("ckpt").split() if "{}" in command else [*command.split(), "ckpt"]
     assert "did you mean ckpts?" in type_(*words, "--task", "my_eval.py:task")[2]
+
+
+def test_a_typo_of_the_directory_of_hooks_and_of_a_new_task(type_, here):
+    """These two commands take no task."""
+    (here / "ckpts").mkdir()
     assert "did you mean ckpts?" in type_("hooks", "test", "ckpt")[2]
     assert "checkpoints: ckpt (no checkpoint yet; did you mean ckpts?)" in type_("init", "ckpt")[1]
 

@@ -170,8 +170,8 @@ def test_one_that_cannot_be_read_holds_up_no_other(new_node, monkeypatch):
     assert ends(node) == {"succeeded": [6]}
     pass_time(100, node)
     assert ends(node) == {"succeeded": [6]}
-    ((name, why),) = node.state.tracker._scan.unknown.items()
-    assert (name.partition("@")[0], "cannot be read: Input/output error" in why) == ("ckpt-5", True)
+    (told,) = node.status.unreadable.sentences
+    assert (told.partition("@")[0], "cannot be read: Input/output error" in told) == ("ckpt-5", True)
     monkeypatch.setattr(link_or_copy, "open_file", open_file)
     pass_time(40, node)
     assert ends(node) == {"succeeded": [6, 5]}

@@ -1,6 +1,7 @@
 """Replay a daemon whose shared storage hangs, fails or is another's, and what its loop costs: as histories."""
 
 import queue
+import threading
 
 import pytest
 from fakes import TIMING, done, failed, outcomes, pass_time, restarted, save
@@ -233,12 +234,13 @@ def test_the_storage_thread_answers_and_ends(node):
         clock=node.clock,
         post=answers.put,
     )
+    before = set(threading.enumerate())
     storage_thread.start()
     node.settle()
     storage_thread.submit(node.carried[0])
     assert answers.get(timeout=10).run == node.state.run
     storage_thread.close(10)
-    assert not storage_thread._thread.is_alive()
+    assert set(threading.enumerate()) == before
 
 
 def test_no_worker_process_outlives_the_loop(node):

@@ -94,18 +94,17 @@ def test_what_is_not_wanted_is_let_go_in_the_second_look(storage_thread):
     assert visit(storage_thread, wanted=False).reconciliation.scan.found[0].checkpoint.pin is None
 
 
-def test_what_changes_while_it_is_pinned_is_incomplete(storage_thread, monkeypatch):
+def test_what_changes_while_it_is_pinned_is_incomplete(storage_thread):
     """Not held, not lost: somebody is writing it, and the next look sees what it became."""
-    look = storage_thread.reconciler.checkpoints.catalog.scan
 
-    def look_before_it_changes():
+    def look_before_it_changes(look):
         seen = look()
         save(storage_thread.reconciler.root.parents[1], 5)
         path = storage_thread.reconciler.root.parents[1] / "ckpt-5.data-00000-of-00001"
         path.write_bytes(b"longer than before")
         return seen
 
-    monkeypatch.setattr(storage_thread.reconciler.checkpoints.catalog, "scan", look_before_it_changes)
+    storage_thread.reconciler.checkpoints.catalog.around = look_before_it_changes
     answer = visit(storage_thread)
     assert [each.checkpoint.pin for each in answer.reconciliation.scan.found] == [None]
     assert (answer.reconciliation.given_up, answer.error) == ((), None)
@@ -148,13 +147,13 @@ def test_records_read_before_an_error_come_with_it(storage_thread):
     assert visit(storage_thread).records == ()
 
 
-def test_an_error_at_the_checkpoints_does_not_hide_the_others(storage_thread, monkeypatch):
+def test_an_error_at_the_checkpoints_does_not_hide_the_others(storage_thread):
     """The heartbeat is written and the members are read: agreement goes on."""
 
-    def fail():
+    def fail(_):
         raise OSError(13, "Permission denied", "/ckpts")
 
-    monkeypatch.setattr(storage_thread.reconciler.checkpoints.catalog, "scan", fail)
+    storage_thread.reconciler.checkpoints.catalog.around = fail
     answer = visit(storage_thread)
     assert answer.error.retryable
     assert re.search(r"/ckpts.*user id \d+\): run all daemons of a run as one user, or in one", str(answer.error))
@@ -219,13 +218,13 @@ def test_a_pin_is_always_possible_when_there_is_none(tmp_path):
 @pytest.mark.parametrize(
     "error", [RuntimeError("can't start new thread"), MemoryError(), OSError(errno.EMFILE, "Too many open files")]
 )
-def test_what_the_machine_lacks_is_tried_again(storage_thread, monkeypatch, error):
+def test_what_the_machine_lacks_is_tried_again(storage_thread, error):
     """A task that forks without end takes every thread there is: no bug of the daemon, and nothing about storage."""
 
     def fail(*_):
         raise error
 
-    monkeypatch.setattr(type(storage_thread), "_sync", fail)
+    storage_thread.reconciler.checkpoints.catalog.around = fail
     found = visit(storage_thread).error
     assert isinstance(found, ShortageError)
     assert found.retryable

@@ -126,7 +126,7 @@ def test_torchrun_is_given_options_that_it_reads():
     """Each PyTorch trainer is a node of one job, by variables that have the names of torchrun's options."""
     from torch.distributed.run import get_args_parser
 
-    options = {action.dest for action in get_args_parser()._actions}
+    options = vars(get_args_parser().parse_args(["train.py"])).keys()
     environments = [SERVICES[name]["environment"] for name in TORCH_TRAINERS]
     for rank, environment in enumerate(environments):
         given = {name: value for name, value in environment.items() if name.startswith("PET_")}

@@ -35,7 +35,8 @@ def record_kinds():
         source = path.read_text()
         if not any(f"{reader}(" in source for reader in READERS):
             continue
-        for call in ast.walk(ast.parse(source)):
+        nodes = list(ast.walk(ast.parse(source)))
+        for call in nodes:
             if (
                 isinstance(call, ast.Call)
                 and isinstance(call.func, ast.Name)
@@ -45,14 +46,14 @@ def record_kinds():
                 and call.args[0].id not in ("cls", "data")
             ):
                 name = call.args[0].id
-                kind = getattr(importlib.import_module(_module_of(name, path)), name)
+                kind = getattr(importlib.import_module(_module_of(name, path, nodes)), name)
                 found[kind.__qualname__] = kind
     return found
 
 
-def _module_of(name, path):
+def _module_of(name, path, nodes):
     """Return the module that a file takes a class from, also inside a function; the file's own if it imports none."""
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in nodes:
         if isinstance(node, ast.ImportFrom) and name in {alias.name for alias in node.names}:
             return node.module
     return ".".join(("sidecar", *path.relative_to(PACKAGE).with_suffix("").parts))

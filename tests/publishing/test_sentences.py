@@ -75,7 +75,8 @@ def test_every_event_of_the_program_has_a_sentence_that_its_fields_fill():
 
     logged = set()
     for path in Path(sidecar.__file__).parent.rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text())):
+        source = path.read_text()
+        for node in ast.walk(ast.parse(source)) if re.search(r"\b(info|warning|say|_warn)\(", source) else ():
             match node:
                 case ast.Call(
                     func=ast.Attribute(attr="info" | "warning" | "say" | "_warn") | ast.Name(id="say"),

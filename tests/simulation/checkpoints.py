@@ -43,7 +43,7 @@ class NodeCatalog:
     def __init__(self, simulation, life, corrupt_after: float) -> None:
         self._simulation, self._life, self._corrupt_after = simulation, life, corrupt_after
         self._disk: Disk = simulation.disk
-        self._discovery = DiscoveryOrder()
+        self.discovery = DiscoveryOrder()
         self._before: dict = {}
         self._bad_since: dict[tuple[str, str], float] = {}
         self._told: set[tuple[str, str]] = set()
@@ -73,10 +73,10 @@ class NodeCatalog:
         if not away:
             self._look_at_pins(seen, now)
         found, waiting = seen.found, seen.waiting
-        self._discovery.add(found.values(), self._before, lying, now)
-        self._discovery.forget_gone(found)
+        self.discovery.add(found.values(), self._before, lying, now)
+        self.discovery.forget_gone(found)
         self._before = found
-        ordered = sorted(found.values(), key=lambda each: self._discovery.places[each.checkpoint.key])
+        ordered = sorted(found.values(), key=lambda each: self.discovery.places[each.checkpoint.key])
         copies = () if away else self._disk.copies
         making = frozenset(digest for digest, _ in copies).difference(digest[:12] for _, digest in found)
         waiting += [(digest, "is being pinned") for digest in sorted(making)]
@@ -85,7 +85,7 @@ class NodeCatalog:
             by_key={each.checkpoint.key: each for each in ordered},
             corrupt=tuple(seen.corrupt),
             waiting=tuple(waiting),
-            places=self._discovery.places,
+            places=self.discovery.places,
             broken=tuple(seen.broken),
             making=making,
             unknown=seen.unknown,
@@ -95,7 +95,7 @@ class NodeCatalog:
     def _look_at_directory(self, seen: "_Seen", now: float) -> None:
         host = self._life.host
         for content in self._disk.checkpoints.values():
-            may_hide = content.written_at > host.sees_until and content.key not in self._discovery.places
+            may_hide = content.written_at > host.sees_until and content.key not in self.discovery.places
             if may_hide and now - content.written_at < host.stale_for:
                 continue  # not visible here yet; a cache does not go back behind what it has shown
             if content.schema > host.spec.schema or self._is_missed(content):
@@ -107,7 +107,7 @@ class NodeCatalog:
             else:
                 self._accepted.add((content.key, None))
                 self.seen_at[content.key] = now
-                seen.found[content.key] = self._found(content, None)
+                seen.found[content.key] = self.discovered(content, None)
 
     def _judge(self, content: Content, seen: "_Seen", now: float) -> None:
         since = self._bad_since.setdefault(content.key, now)
@@ -136,19 +136,19 @@ class NodeCatalog:
             else:
                 self._accepted.add((content.key, folder))
                 self.seen_at[content.key] = now
-                seen.found[content.key] = self._found(content, folder)
+                seen.found[content.key] = self.discovered(content, folder)
 
     def _judge_pin(self, content: Content, folder: str, seen: "_Seen", now: float) -> None:
         seen.waiting.append((folder, "unusable pin"))
         since = self._bad_since.setdefault((folder, ""), now)
-        seen.broken.append(BrokenPin(self._found(content, folder), "bad", now - since >= self._corrupt_after))
+        seen.broken.append(BrokenPin(self.discovered(content, folder), "bad", now - since >= self._corrupt_after))
 
     def _doubt(self, content: Content, why: str, seen: "_Seen") -> None:
         """Note what this node cannot tell now: what it knew of it stays."""
         known = self._before.get(content.key)
         if known is not None:
             seen.found[content.key] = known
-        seen.unknown[self._found(content, None).checkpoint.folder] = why
+        seen.unknown[self.discovered(content, None).checkpoint.folder] = why
 
     def pin_bad_since(self, folder: str) -> float:
         """Return since when scans find that pin bad; infinity if they do not."""
@@ -176,15 +176,16 @@ class NodeCatalog:
 
     def _is_missed(self, content: Content) -> bool:
         """Return whether a listing leaves out what an earlier one had."""
-        missing = content.key in self._discovery.places and self._life.host.is_wrong("listing_misses")
+        missing = content.key in self.discovery.places and self._life.host.is_wrong("listing_misses")
         return missing and self._simulation.random.random() < 0.3
 
     def ordered(self, content: Content, other: Content) -> bool:
         """Return whether one scan found both and put the other behind it, as its step is higher."""
-        first, second = (self._discovery.seen_at.get(each.key, -1.0) for each in (content, other))
+        first, second = (self.discovery.seen_at.get(each.key, -1.0) for each in (content, other))
         return first == second >= 0 and content.step < other.step
 
-    def _found(self, content: Content, folder: str | None) -> DiscoveredCheckpoint:
+    def discovered(self, content: Content, folder: str | None) -> DiscoveredCheckpoint:
+        """Return what a scan says of a content, in the directory or in a pin."""
         key = content.key, folder
         known = self._simulation.found.get(key)
         if known is None:
@@ -239,7 +240,7 @@ class NodePins:
         if content is None:
             return None
         self._disk.copies.pop(copy, None)
-        return self._life.catalog._found(content, folder)
+        return self._life.catalog.discovered(content, folder)
 
     def _goes_on(self) -> float:
         """Return how probable it is that a pin in the making is not finished in a scan."""

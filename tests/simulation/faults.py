@@ -539,7 +539,7 @@ def _moved_away(simulation, _, fault) -> None:
             disk.checkpoints = dict(sorted(disk.checkpoints.items(), key=lambda item: item[1].written_at))
             simulation.note(lambda: f"{name} is moved back")
             simulation.referee.promises.changed()
-            simulation._tell(FilesChanged)
+            simulation.tell(FilesChanged)
 
     _later(simulation, fault, back)
 

@@ -100,7 +100,7 @@ def _ignore_the_condition(self, key, data):
 def _close_and_free(self, outcome):
     closed = _close(self, outcome)
     for path in (journal.plan_path(outcome.plan), journal.outcome_path(outcome.plan)):
-        self.storage._disk.drop(path)
+        self.storage.disk.drop(path)
     return closed
 
 

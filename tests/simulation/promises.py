@@ -413,7 +413,7 @@ class Promises:
 
     def _came(self, key, life) -> float:
         """Return when that daemon came to see it, or saw it again after it was gone."""
-        seen_at = life.catalog._discovery.seen_at.get(key, 0.0)
+        seen_at = life.catalog.discovery.seen_at.get(key, 0.0)
         return max(seen_at, self.there_since.get(key, 0.0))
 
     def _check_room(self, plan: Plan, life) -> None:

@@ -166,7 +166,7 @@ class Simulation:
 
         def closed(builder, now):
             return (
-                builder.state.history.through if builder._is_between_plans() and publishes(builder.state, now) else None
+                builder.state.history.through if builder.is_between_plans() and publishes(builder.state, now) else None
             )
 
         with (
@@ -335,14 +335,14 @@ class Simulation:
             lambda: f"the trainer saves {save.name} ({content.digest[:6]})" + (f", deletes {gone}" if gone else "")
         )
         self.referee.promises.changed()
-        self._tell(FilesChanged)
+        self.tell(FilesChanged)
 
     def _say_done(self) -> None:
         self.note(lambda: "the trainer says that it is done")
         self.disk.done_at = self.scheduler.now
-        self._tell(FilesChanged)
+        self.tell(FilesChanged)
 
-    def _tell(self, event, but=None) -> None:
+    def tell(self, event, but=None) -> None:
         """A file event arrives at all nodes that look, if there are any."""
         for life in self.running_lives() if self.scenario.events else ():
             if life.role == "worker" and life is not but:
@@ -436,7 +436,7 @@ class Simulation:
                 self.outcomes[outcome.kind or outcome.status] += 1
         self.referee.appeared(path, data, life)
         if path.startswith(("plans/", "outcomes/")):
-            self._tell(JournalChanged, life)
+            self.tell(JournalChanged, life)
 
     def proposes(self, life: Life, plan) -> None:
         """A daemon decided to create a plan."""

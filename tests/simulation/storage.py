@@ -18,7 +18,7 @@ class NodeStorage:
     def __init__(self, simulation, life) -> None:
         self._simulation, self._life, self._host = simulation, life, life.host
         self.spec = life.host.spec
-        self._disk: Disk = simulation.disk
+        self.disk: Disk = simulation.disk
         self._random = simulation.random
         self.syncs_for = 0.0  # seconds that the next reply takes longer
 
@@ -50,7 +50,7 @@ class NodeStorage:
         try:
             self.call(effect, writes=True)
         finally:
-            self._disk.unreturned.discard(path)  # a creator that raises reads the name, or creates it again
+            self.disk.unreturned.discard(path)  # a creator that raises reads the name, or creates it again
 
     def read(self, path: str, limit: int | None = None) -> bytes | None:
         """As `Storage.read`; what the node has read before may be what it reads again."""
@@ -79,13 +79,13 @@ class NodeStorage:
 
         def effect() -> None:
             self._reject_writes(path)
-            before = self._disk.files.get(path)
+            before = self.disk.files.get(path)
             if instead_of is not None and before != instead_of:
                 return
-            self._disk.replace(path, data, durable=survives_crash)
-            self._disk.written[path] = self._simulation.scheduler.now
+            self.disk.replace(path, data, durable=survives_crash)
+            self.disk.written[path] = self._simulation.scheduler.now
             if before is not None and path.startswith("members/"):
-                self._disk.former[path] = before
+                self.disk.former[path] = before
             if is_journal(path) and before is None:
                 self._simulation.appeared(path, data, self._life)
             elif is_journal(path):
@@ -98,7 +98,7 @@ class NodeStorage:
         host = self._host
 
         def effect() -> None:
-            self._disk.unreturned -= {path for path in self._disk.unreturned if path.rpartition("/")[0] == folder}
+            self.disk.unreturned -= {path for path in self.disk.unreturned if path.rpartition("/")[0] == folder}
 
         for path in [path for path in host.cache if path.rpartition("/")[0] == folder]:
             del host.cache[path]
@@ -115,10 +115,10 @@ class NodeStorage:
             if self._simulation.away_until > now:
                 return []
             if host.is_wrong("listing_misses"):
-                return [name for name in self._disk.names(folder) if self._random.random() < 0.7]
+                return [name for name in self.disk.names(folder) if self._random.random() < 0.7]
             found, at = host.listings.get(folder, ((), -1e9))
             if not (host.stale_for and now - at <= host.stale_for):
-                found = self._disk.names(folder)
+                found = self.disk.names(folder)
                 host.listings[folder] = found, now
             return found
 
@@ -126,7 +126,7 @@ class NodeStorage:
 
     def modified(self, folder: str) -> dict[str, float]:
         """Return the time at which each file of a folder was written."""
-        written = self._disk.written
+        written = self.disk.written
         return {name: written.get(f"{folder}/{name}", 0.0) for name in self.names(folder)}
 
     def remove(self, path: str, *, holding: bytes | None = None) -> None:
@@ -135,11 +135,11 @@ class NodeStorage:
         self._host.cache.pop(path, None)
 
         def effect() -> None:
-            found = self._disk.files.get(path)
+            found = self.disk.files.get(path)
             if found is None or (holding is not None and found != holding):
                 return
             self._reject_writes(path)
-            self._disk.drop(path)
+            self.disk.drop(path)
             if is_journal(path):
                 self._simulation.removed(path, found, self._life)
 
@@ -171,7 +171,7 @@ class NodeStorage:
         """As `files.is_there` of the trainer's marker, which nobody sees before what was saved before it."""
 
         def effect() -> bool:
-            at = self._disk.done_at
+            at = self.disk.done_at
             if at is None or self._simulation.scheduler.now - at < self._host.stale_for:
                 return False
             self._host.sees_until = at
@@ -189,13 +189,13 @@ class NodeStorage:
 
     def _read(self, path: str) -> bytes | None:
         """Return what stands there, as far as this node is told."""
-        host, data = self._host, self._disk.files.get(path)
+        host, data = self._host, self.disk.files.get(path)
         if host.is_wrong("reads_fail") or host.is_wrong(path):
             raise refused("read", path, errno.EIO if self._random.random() < 0.5 else errno.EACCES)
         if self._simulation.away_until > self._simulation.scheduler.now:
             return None
-        if path in self._disk.former and host.is_wrong("reads_go_back") and self._random.random() < 0.5:
-            return self._disk.former[path]
+        if path in self.disk.former and host.is_wrong("reads_go_back") and self._random.random() < 0.5:
+            return self.disk.former[path]
         if path == "run.json" and host.is_wrong("run_missing"):
             return None
         if data is not None and path.startswith(JOURNAL) and host.is_wrong("short_reads"):
@@ -243,9 +243,9 @@ class NodeStorage:
         return value
 
     def _create(self, path: str, data: bytes) -> None:
-        if path not in self._disk.files:
-            self._disk.put(path, data)
-            self._disk.unreturned.add(path)
+        if path not in self.disk.files:
+            self.disk.put(path, data)
+            self.disk.unreturned.add(path)
             self._simulation.appeared(path, data, self._life)
 
 

@@ -53,8 +53,8 @@ def held(daemon):
 def test_a_daemon_grows_by_little_for_each_evaluation(record_property):
     """Two hours of virtual time, in which training saves and deletes thousands of checkpoints."""
     last = FIRST + MORE
-    saves = by_hand._saves(*((100 * number, 2.0 + SECONDS * number) for number in range(1, last + 5)))
-    scenario = replace(by_hand._scenario(by_hand._nodes(1, NodeSettings()), saves, ()), keep=12)
+    saves = by_hand.saves_of(*((100 * number, 2.0 + SECONDS * number) for number in range(1, last + 5)))
+    scenario = replace(by_hand.scenario_of(by_hand.nodes_of(1, NodeSettings()), saves, ()), keep=12)
     simulation, found = Simulation(scenario), []
 
     def look():

@@ -69,7 +69,7 @@ class SimulatedProcess:
         self._commands: list = []
         self._busy = True
         self._entered = 0
-        self._then: Callable[[list[Said | None]], None] | None = None
+        self.then: Callable[[list[Said | None]], None] | None = None
         self._told_at = 0.0
         self._after(0.3, 1.0, self._imported)
 
@@ -319,7 +319,7 @@ class SimulatedProcess:
         cluster = self.cluster
         assert cluster is not None
         assert self.join is not None
-        self._then, number = then, self._entered
+        self.then, number = then, self._entered
         self._entered += 1
         if number == len(cluster.collectives):
             cluster.collectives.append({})
@@ -333,28 +333,29 @@ class SimulatedProcess:
         if len(there) == cluster.size and not any(each.over for each in cluster.ranks.values()):
             all_said = [there[rank] for rank in range(cluster.size)]
             for rank in range(cluster.size):
-                cluster.ranks[rank]._go_on(all_said)
+                cluster.ranks[rank].go_on(all_said)
         elif any(each.over for each in cluster.ranks.values()):
-            self._peer_lost()
+            self.peer_lost()
 
-    def _go_on(self, all_said: list) -> None:
-        then, self._then = self._then, None
+    def go_on(self, all_said: list) -> None:
+        """Continue after a collective, with what each rank said."""
+        then, self.then = self.then, None
         assert then is not None
         self._after(0.001, 0.1, lambda: then(all_said))
 
     def _abandon(self) -> None:
         for process in list(self.cluster.ranks.values()) if self.cluster else ():
-            if process is not self and process._then is not None:
-                process._peer_lost()
+            if process is not self and process.then is not None:
+                process.peer_lost()
 
-    def _peer_lost(self) -> None:
+    def peer_lost(self) -> None:
         """The runtime tells that a peer went, sooner or later, or the rank hangs on."""
         assert self.cluster is not None
         if self.cluster.tells and self.simulation.random.random() < 0.8:
-            waiting = self._then
+            waiting = self.then
 
             def notice() -> None:
-                if self._then is waiting:
+                if self.then is waiting:
                     self._failed("member_lost", "a peer went away")
 
             self._after(0.2, 4.0, notice)

@@ -1,5 +1,6 @@
 """Priorities of real processes, as the kernel reports them."""
 
+import errno
 import os
 import subprocess
 import sys
@@ -40,13 +41,9 @@ def test_all_threads_of_a_process_tree_have_the_priority(process):
         assert not group.exists() or group.read_text().split()[1:] == ["nice", niceness]
 
 
-def test_without_the_right_a_raise_is_refused(process, monkeypatch):
+def test_without_the_right_a_raise_is_refused(process, system_calls):
     """A daemon without RLIMIT_NICE must know of it."""
-
-    def refuse(*_):
-        raise PermissionError
-
-    monkeypatch.setattr(os, "sched_setscheduler", refuse)
+    system_calls.refuse("sched_setscheduler", errno.EPERM)
     assert not set_priority(process.pid, Priority.LOW)
 
 

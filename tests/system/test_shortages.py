@@ -12,19 +12,6 @@ from sidecar.errors import SettingsError
 from sidecar.system.shortages import LEAST_DESCRIPTORS, machine_shortage, require_descriptors, shortage
 
 
-@pytest.fixture
-def limits(monkeypatch):
-    """Give this process limits of open files; returns those that were set."""
-    found = []
-
-    def give(soft, hard):
-        monkeypatch.setattr(resource, "getrlimit", lambda _: (soft, hard))
-        monkeypatch.setattr(resource, "setrlimit", lambda _, both: found.append(both))
-        return found
-
-    return give
-
-
 @pytest.mark.parametrize("code", [errno.EMFILE, errno.ENFILE, errno.ENOMEM])
 def test_a_shortage_has_a_remedy(code):
     """Whichever file the call was about."""
@@ -60,26 +47,21 @@ def test_other_errors_of_a_program_are_no_shortage():
     assert machine_shortage(OSError(errno.EIO, "Input/output error")) is None
 
 
-def test_few_descriptors_are_refused(limits):
+def test_few_descriptors_are_refused():
     """In one sentence at the start, instead of an error here and there later."""
-    found = limits(32, 32)
     with pytest.raises(SettingsError, match="may open 32 files"):
-        require_descriptors()
-    assert found == []
+        require_descriptors((32, 32), pytest.fail)
 
 
 @pytest.mark.parametrize("hard", [LEAST_DESCRIPTORS, resource.RLIM_INFINITY])
-def test_a_limit_that_may_be_raised_is_raised(limits, hard):
+def test_a_limit_that_may_be_raised_is_raised(hard):
     """Nobody needs to be asked for that."""
-    found = limits(32, hard)
-    require_descriptors()
+    found = []
+    require_descriptors((32, hard), lambda _, both: found.append(both))
     assert found == [(LEAST_DESCRIPTORS, hard)]
 
 
-def test_usual_limits_are_left_alone(limits):
+@pytest.mark.parametrize("limit", [1024, resource.RLIM_INFINITY])
+def test_usual_limits_are_left_alone(limit):
     """Worker processes inherit them."""
-    found = limits(1024, 1024)
-    require_descriptors()
-    found = limits(resource.RLIM_INFINITY, resource.RLIM_INFINITY)
-    require_descriptors()
-    assert found == []
+    require_descriptors((limit, limit), pytest.fail)

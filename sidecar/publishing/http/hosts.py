@@ -13,7 +13,7 @@ import re
 import socket
 from collections.abc import Callable, Iterable
 from fnmatch import fnmatchcase
-from typing import Any, Final
+from typing import Final
 
 PRIVATE: Final = (".local", ".localhost", ".internal", ".svc")
 """Endings of names that no public registry assigns.
@@ -28,15 +28,15 @@ _HOST: Final = re.compile(r"(?:\[(?P<v6>[0-9A-Fa-f:.%a-z]+)\]|(?P<name>[A-Za-z0-
 class Hosts:
     """Hold the names under which clients may address this daemon.
 
-    `names`: names, or globs such as `*.example.com`, from the settings. `own`: this machine's name. `resolve`: looks up
-    a name as `socket.getaddrinfo` does.
+    `names`: names, or globs such as `*.example.com`, from the settings. `own`: this machine's name. `resolve`: returns
+    the canonical names of a name, or raises OSError.
     """
 
     def __init__(
-        self, names: Iterable[str], *, own: str | None = None, resolve: Callable[..., list[Any]] = socket.getaddrinfo
+        self, names: Iterable[str], *, own: str | None = None, resolve: Callable[[str], list[str]] | None = None
     ) -> None:
         self._patterns = tuple(_normalized(name) for name in names)
-        self._own, self._resolve = own or socket.gethostname(), resolve
+        self._own, self._resolve = own or socket.gethostname(), resolve or _canonical_names
         self._machine_names = frozenset({_normalized(self._own)})
 
     def learn_own_names(self) -> bool:
@@ -45,10 +45,10 @@ class Hosts:
         This may take seconds, because the resolver may ask DNS.
         """
         try:
-            addresses = self._resolve(self._own, None, type=socket.SOCK_STREAM, flags=socket.AI_CANONNAME)
+            found = self._resolve(self._own)
         except (OSError, UnicodeError):
             return False
-        self._machine_names |= {_normalized(canonical) for _, _, _, canonical, _ in addresses if canonical}
+        self._machine_names |= {_normalized(name) for name in found}
         return True
 
     def accepts(self, host: str) -> bool:
@@ -70,6 +70,11 @@ class Hosts:
             or name in self._machine_names
             or any(fnmatchcase(name, pattern) for pattern in self._patterns)
         )
+
+
+def _canonical_names(name: str) -> list[str]:
+    addresses = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM, flags=socket.AI_CANONNAME)
+    return [canonical for _, _, _, canonical, _ in addresses if canonical]
 
 
 def _normalized(name: str) -> str:

@@ -130,6 +130,7 @@ def test_metrics_of_values(examples):
 @pytest.mark.parametrize("weighted", [False, True])
 def test_real_data_in_batches_of_any_size(numerals, measure, batch, weighted):
     """Not even the size of batches is seen in a number."""
-    arrays = numerals.y, numerals.predictions, numerals.weights if weighted else None
+    few = slice(100 if batch == 1 else None)  # each batch has a cost of its own
+    arrays = numerals.y[few], numerals.predictions[few], numerals.weights[few] if weighted else None
     for metric in (Accuracy(), TopK(3), ConfusionMatrix(10), LogLoss(), AUC(8), BinnedAUC(8)):
         assert measure(metric, *arrays, batch=batch, ranks=3) == measure(metric, *arrays)

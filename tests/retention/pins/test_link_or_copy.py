@@ -2,11 +2,12 @@
 
 import contextlib
 import errno
-import io
 import os
 from dataclasses import replace
 
 import pytest
+from disk import WatchedBudget
+from faults import failing
 
 from sidecar.checkpoints.inspect import verify
 from sidecar.errors import MustCopyError, StorageError, UnreadableError, VanishedError
@@ -69,36 +70,34 @@ def test_other_errors_of_links_are_told(found, pins, system_calls):
     assert listed(pins) == []
 
 
-def test_deleted_by_another_client(found, root, pins, monkeypatch):
+def test_deleted_by_another_client(found, root, pins):
     """NFS says ESTALE of what was opened before; then its name says whether it is gone."""
 
-    def stale(*_, **__):
+    def stale():
         (root / DATA).unlink(missing_ok=True)
         raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
 
-    monkeypatch.setattr(gather_module, "_part", stale)
     with pytest.raises(VanishedError):
-        pin(found, pins)
+        pin(found, pins, room=WatchedBudget(stale))
     assert listed(pins) == []
 
 
 @pytest.mark.parametrize("times", [1, 100])
-def test_stale_files_that_are_there_say_nothing(found, pins, monkeypatch, times):
+def test_stale_files_that_are_there_say_nothing(found, pins, times):
     """They are opened once more by their names; if that does not help, this node cannot read them now."""
-    part, left = gather_module._part, [None] * times
+    left = [None] * times
 
-    def stale(*args):
+    def stale():
         if left:
             left.pop()
             raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
-        return part(*args)
 
-    monkeypatch.setattr(gather_module, "_part", stale)
+    room = WatchedBudget(stale)
     if times == 1:
-        assert pin(found, pins).folder.is_dir()
+        assert pin(found, pins, room=room).folder.is_dir()
         return
     with pytest.raises(UnreadableError, match="Stale"):
-        pin(found, pins)
+        pin(found, pins, room=room)
     assert listed(pins) == []
 
 
@@ -113,18 +112,17 @@ def test_a_link_within_the_directory(found, root, pins):
 
 @pytest.mark.parametrize("code", [errno.EIO, errno.EACCES])
 @pytest.mark.parametrize("where", ["open", "read", "inspect"])
-def test_what_cannot_be_read_is_the_trouble_of_one_checkpoint(found, pins, monkeypatch, before_inspection, code, where):
+def test_what_cannot_be_read_is_the_trouble_of_one_checkpoint(found, pins, before_inspection, code, where):
     """A bad block, or a shard that the daemon's user may not read: others must not wait for it."""
 
-    def refused(*_, **__):
+    def refused(*_):
         raise OSError(code, os.strerror(code))
 
+    bad = contextlib.nullcontext()
     if where == "inspect":
         before_inspection(refused)
     else:
-        bad = type("Bad", (io.RawIOBase,), {"read": refused, "fileno": lambda _: 0})
-        opens = refused if where == "open" else lambda *_: contextlib.nullcontext(bad())
-        monkeypatch.setattr(gather_module, "open_file", opens)
-    with pytest.raises(UnreadableError, match=os.strerror(code)):
+        bad = failing(where, found.folder / INDEX, code)
+    with bad, pytest.raises(UnreadableError, match=os.strerror(code)):
         pin(found, pins)
     assert listed(pins) == []

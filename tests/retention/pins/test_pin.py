@@ -6,11 +6,11 @@ import threading
 from dataclasses import replace
 
 import pytest
+from disk import WatchedBudget
 
 from sidecar.checkpoints.formats.tf_object import TfObject
 from sidecar.checkpoints.inspect import restore_path, verify
 from sidecar.errors import IncompleteError, StorageError, VanishedError
-from sidecar.retention.pins import link_or_copy as gather_module
 from sidecar.retention.pins import pin as pin_module
 from sidecar.retention.pins.pin import pin, unpin
 
@@ -130,18 +130,15 @@ def test_requests_that_are_sent_twice_leave_nothing(found, pins, system_calls, c
     assert listed(pins) == []
 
 
-def test_one_that_is_removed_while_it_is_made_begins_anew(found, pins, monkeypatch):
+def test_one_that_is_removed_while_it_is_made_begins_anew(found, pins):
     """By a node that took it for left over: nobody is told that the checkpoint vanished."""
-    copy = gather_module._copy
 
-    def removed(*args):
+    def remove():
         (folder,) = pins.iterdir()
         shutil.rmtree(folder)
-        return copy(*args)
 
-    monkeypatch.setattr(gather_module, "_copy", removed)
     with pytest.raises(StorageError, match="made again"):
-        pin(found, pins)
+        pin(found, pins, room=WatchedBudget(remove))
     assert listed(pins) == []
 
 

@@ -3,8 +3,8 @@
 import errno
 
 import pytest
+from disk import WatchedBudget
 
-from sidecar.retention.pins import link_or_copy as gather_module
 from sidecar.retention.pins.pin import pin
 from sidecar.retention.pins.usage import bytes_copied, pins_bytes
 
@@ -18,18 +18,11 @@ def found(put, new_catalog):
     return new_catalog().scan().found[-1]
 
 
-def test_others_see_how_far_a_copy_is(found, pins, monkeypatch, system_calls):
+def test_others_see_how_far_a_copy_is(found, pins, system_calls):
     """By the checkpoint's digest; nothing is told of pins that are whole."""
     system_calls.refuse("link", errno.EPERM)
     seen = []
-
-    def copy(*args):
-        seen.append(bytes_copied(pins))
-        return copy_file(*args)
-
-    copy_file = gather_module._copy
-    monkeypatch.setattr(gather_module, "_copy", copy)
-    pin(found, pins)
+    pin(found, pins, room=WatchedBudget(lambda: seen.append(bytes_copied(pins))))
     sizes = [each[found.checkpoint.digest[:12]] for each in seen]
     assert sizes == [sum(file.size for file in found.files[:place]) for place in range(len(found.files))]
     assert bytes_copied(pins) == {}
