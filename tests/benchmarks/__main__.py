@@ -1,7 +1,8 @@
 """Measure, and write down: `python tests/benchmarks [TOPIC…] [--quick]`.
 
-Every topic is a module `bench_<topic>.py` with `measure(quick) -> Table`. A required figure that is not reached is
-said, and ends nothing: only an error is an error. Results lie in results/<topic>.json, and RESULTS.md is made of them.
+Every topic is a module `bench_<topic>.py` with `measure(quick) -> Table`. The soak can be run in parts. A required
+figure that is not reached is said, and ends nothing: only an error is an error. Results lie in results/<topic>.json,
+and RESULTS.md is made of them.
 """
 
 import argparse
@@ -63,23 +64,31 @@ def main():
     parser = argparse.ArgumentParser(prog="tests/benchmarks", description=__doc__.splitlines()[0])
     parser.add_argument("topics", nargs="*", metavar="TOPIC", help=f"of {', '.join(TOPICS)}; default: all")
     parser.add_argument("--quick", action="store_true", help="a few rounds, to try it; nothing is written")
+    parser.add_argument(
+        "--progress",
+        type=Path,
+        metavar="FOLDER",
+        help="keep here what the soak came to; started again, go on behind it",
+    )
     options = parser.parse_args()
     if unknown := set(options.topics) - set(TOPICS):
         parser.error(f"no such topic: {', '.join(sorted(unknown))}; there are {', '.join(TOPICS)}")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # end what was started, too
-    failed = [topic for topic in options.topics or TOPICS if not _run(topic, quick=options.quick)]
+    more = {"soak": {"progress": options.progress}}
+    topics = options.topics or TOPICS
+    failed = [topic for topic in topics if not _run(topic, options.quick, **more.get(topic, {}))]
     if not options.quick:
         _write_results()
     if failed:
         sys.exit(f"could not be measured: {', '.join(failed)}")
 
 
-def _run(topic, *, quick):
+def _run(topic, quick, **more):
     """Measure one topic; whether that worked."""
     where, begin = machine.describe(), time.monotonic()
     print(f"\n… {topic}", flush=True)
     try:
-        table = importlib.import_module(f"bench_{topic}").measure(quick)
+        table = importlib.import_module(f"bench_{topic}").measure(quick, **more)
     except Exception:  # noqa: BLE001 - the other topics are measured still
         traceback.print_exc()
         return False
