@@ -45,7 +45,7 @@ class EvalSet:
             ("all"), which each worker reads once. Other data is always compared as far as possible.
         groups: One key for each example in the order of the data, or a function without arguments that returns them,
             if examples are not independent: the patient, document or video of each. Intervals are then those of means
-            over independent groups. Losses, and metrics of other libraries, have no interval in such a set.
+            over independent groups. Metrics of torchmetrics have no interval in such a set.
         slices: As `Task(slices=…)`, for this set alone, in addition to those. A value may also be an array or a list
             with one key for each example in the order of the data.
         metrics: As `Task(metrics=…)`, for this set alone. A set with metrics or a loss of its own has none of the task.

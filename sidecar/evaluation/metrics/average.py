@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from sidecar.evaluation.intervals import Interval
 from sidecar.evaluation.metrics.clusters import (
     add_clusters,
-    add_ungrouped,
+    add_places,
     are_independent,
     cluster_interval,
     cluster_states,
@@ -59,16 +59,19 @@ class Average:
         *,
         one_per_example: bool = True,
         is_proportion: bool = False,
+        places: NDArray[np.intp] | None = None,
     ) -> None:
         """Add values (m,) with weights (m,) above 0; with None, all values have the weight 1.
 
         `one_per_example` says that each value is the only one of its example, and `is_proportion` that no value can be
-        below 0 or above 1, as of "right or wrong". The zeros of a loss do not say that. If the set has groups, there is
-        no interval.
+        below 0 or above 1, as of "right or wrong". The zeros of a loss do not say that. `places` has the number of each
+        value's example in the whole set (m,); without it, values that are not independent have no interval.
         """
         is_alone = are_independent(states, one_per_example=one_per_example)
         self._add(states, values, weights, one_per_example=is_alone, is_proportion=is_proportion)
-        add_ungrouped(states, values.size)
+        given = np.ones(values.size, np.float32) if weights is None else weights
+        is_plain = weights is None and one_per_example
+        add_places(states, places, values.astype(np.float64).reshape(-1), given, is_plain=is_plain)
 
     def _add(
         self,

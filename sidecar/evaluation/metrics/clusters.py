@@ -32,15 +32,30 @@ def add_clusters(
 
     None: the rows of the batch are not examples. Nothing is added for values that are independent and have no weights.
     """
-    sums = states[_SUMS]
-    assert isinstance(sums, GroupSums)
     is_plain = batch.weights is None and examples is not None and np.array_equal(examples, np.arange(len(values)))
-    if is_plain and sums.groups is None:
-        return
     places = None if examples is None else batch.places_of(examples)
+    add_places(states, places, values, weights, is_plain=is_plain)
+
+
+def add_places(
+    states: SetStates,
+    places: NDArray[np.intp] | None,
+    values: NDArray[np.float64],
+    weights: NDArray[np.float32],
+    *,
+    is_plain: bool,
+) -> None:
+    """Add values (m,) with weights (m,) above 0. `places`: the number of each one's example in the whole set (m,).
+
+    None: it is unknown. `is_plain`: whether each value is that of another example, with the weight 1.
+    """
+    if _SUMS not in states or (is_plain and groups_of(states) is None):
+        return
     if places is None:
         exact_sum(states, _UNKNOWN).add(np.int64(len(values)))
         return
+    sums = states[_SUMS]
+    assert isinstance(sums, GroupSums)
     with np.errstate(all="ignore"):  # the sums count NaN, infinities and overflows
         sums.add_values(places, values * weights, weights)
 
@@ -54,12 +69,6 @@ def groups_of(states: SetStates) -> NDArray[np.int64] | None:
 def are_independent(states: SetStates, *, one_per_example: bool) -> bool:
     """Return whether the values of a batch are independent: one for each example, without groups."""
     return one_per_example and groups_of(states) is None
-
-
-def add_ungrouped(states: SetStates, count: int) -> None:
-    """Note that so many values belong to groups that are not known here, so that there is no interval."""
-    if not are_independent(states, one_per_example=True):
-        exact_sum(states, _UNKNOWN).add(np.int64(count))
 
 
 def cluster_interval(states: SetStates, *, is_proportion: bool) -> Interval:

@@ -11,7 +11,7 @@ import tensorflow as tf
 from sidecar.evaluation.backends.tensorflow.data import array_of
 from sidecar.evaluation.backends.tensorflow.keras_metric import undefined
 from sidecar.evaluation.backends.tensorflow.libraries import is_written_by_keras
-from sidecar.evaluation.backends.tensorflow.measured_metric import joined
+from sidecar.evaluation.backends.tensorflow.measured_metric import joined, places_of
 from sidecar.evaluation.backends.tensorflow.rounding import is_near
 from sidecar.evaluation.failures import EvaluationError
 from sidecar.evaluation.intervals import Interval
@@ -101,10 +101,15 @@ class KerasLoss:
             states |= named(_state(output), loss.states(info))
         return states
 
-    def add(self, states: SetStates, outputs: dict[str, Any]) -> None:
-        """Add the outputs of `step` for several batches: a list with one array per batch for each tensor."""
+    def add(
+        self, states: SetStates, outputs: dict[str, Any], examples: Sequence[int], firsts: Sequence[int | None]
+    ) -> None:
+        """Add the outputs of `step` for several batches: a list with one array per batch for each tensor.
+
+        `examples` has the number of examples in each batch, and `firsts` that of its first one in the whole set.
+        """
         for output, loss in self._outputs.items():
-            loss.add(within(states, _state(output)), outputs[_state(output)])
+            loss.add(within(states, _state(output)), outputs[_state(output)], examples, firsts)
         if _ADDED in outputs:
             output, first = next(iter(self._outputs.items()))
             counts = first.counts(outputs[_state(output)])
@@ -196,15 +201,22 @@ class _OutputLoss:
             return {"total": ExactSum((), "float64"), "count": ExactSum((), "int64")}
         return self._values.states(info) | ({_DIVISOR: ExactSum((), "float32")} if self.weighted else {})
 
-    def add(self, states: SetStates, outputs: dict[str, Any]) -> None:
+    def add(
+        self,
+        states: SetStates,
+        outputs: dict[str, Any],
+        examples: Sequence[int] = (),
+        firsts: Sequence[int | None] = (),
+    ) -> None:
         if self.is_of_batches:
-            examples = np.stack(outputs["examples"]).astype(np.int64)
-            exact_sum(states, "count").add(examples.sum())
+            sizes = np.stack(outputs["examples"]).astype(np.int64)
+            exact_sum(states, "count").add(sizes.sum())
             with np.errstate(all="ignore"):  # exact: 24 bits and 29
-                exact_sum(states, "total").add_each(np.stack(outputs["losses"]).astype(np.float64) * examples)
+                exact_sum(states, "total").add_each(np.stack(outputs["losses"]).astype(np.float64) * sizes)
             return
         are_single = all(map(bool, outputs["one_per_example"]))
-        self._values.add(states, joined(outputs["losses"]), one_per_example=are_single)
+        places = places_of(outputs["losses"], examples, firsts) if are_single and examples else None
+        self._values.add(states, joined(outputs["losses"]), one_per_example=are_single, places=places)
         if "weights" in outputs:
             exact_sum(states, _DIVISOR).add_each(np.concatenate([weights.ravel() for weights in outputs["weights"]]))
 

@@ -378,9 +378,9 @@ class ChosenMeasurement:
         for of_batch in rows:
             exact_sum(states, _ROWS).add(of_batch)
         for name, (_, metric) in self._traced.items():
-            metric.add(within(states, name), changes[name], examples)
+            metric.add(within(states, name), changes[name], examples, firsts)
         if self._loss is not None:
-            self._loss.add(within(states, _LOSS), loss)
+            self._loss.add(within(states, _LOSS), loss, examples, firsts)
         self._add_to_neutral(states, arrays, firsts, examples)
 
     def compute(self, states: SetStates) -> MetricResult:

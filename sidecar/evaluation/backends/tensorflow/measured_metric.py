@@ -102,10 +102,10 @@ class MeasuredMetric:
         """Return empty states."""
         return self._metric.states(info) if self._function is None else self._average.states(info)
 
-    def add(self, states: SetStates, outputs: Any, examples: Sequence[int]) -> None:
+    def add(self, states: SetStates, outputs: Any, examples: Sequence[int], firsts: Sequence[int | None]) -> None:
         """Add the outputs of `step` for several batches: a list with one array per batch for each tensor.
 
-        `examples` has the number of examples in each batch.
+        `examples` has the number of examples in each batch, and `firsts` that of its first one in the whole set.
         """
         if self._function is None:
             self._metric.add(states, outputs)
@@ -116,17 +116,31 @@ class MeasuredMetric:
             joined(outputs),
             one_per_example=all(values.size == size for values, size in zip(outputs, examples, strict=True)),
             is_proportion=are_bools or self._is_accuracy,
+            places=places_of(outputs, examples, firsts),
         )
 
     def compute(self, states: SetStates) -> MetricResult:
         """Return the final number, or several by the names that the metric gives them."""
         name, goal = str(self._metric.metric.name), self._metric.goal()
         if self._function is not None:
-            return MetricResult({name: value(self._average.mean(states), goal, self._average.interval(states))})
+            interval = self._average.interval(states, is_proportion=self._is_accuracy)
+            return MetricResult({name: value(self._average.mean(states), goal, interval)})
         notes = undefined([name]) if self._metric.is_undefined(states) else ()
         return MetricResult(
             {key: value(number, goal) for key, number in self._metric.numbers(states, name).items()}, notes=notes
         )
+
+
+def places_of(
+    batches: Sequence[NDArray[Any]], examples: Sequence[int], firsts: Sequence[int | None]
+) -> NDArray[np.intp] | None:
+    """Return the number of each value's example in the whole set; `None` unless each example has one value."""
+    parts = []
+    for values, size, first in zip(batches, examples, firsts, strict=True):
+        if first is None or values.size != size:
+            return None
+        parts.append(np.arange(first, first + size))
+    return np.concatenate(parts)
 
 
 def joined(batches: list[NDArray[Any]]) -> NDArray[np.float32]:

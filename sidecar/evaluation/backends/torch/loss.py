@@ -84,10 +84,11 @@ class TorchLoss:
     def arrays(self, y: Any, predictions: Any, weights: Any, examples: int | None = None) -> list[NDArray[Any]]:
         """Return `LOSS_ARRAYS` arrays of one batch.
 
-        These are losses (m,) as float64 and their weights (m,) as float32, without items of weight 0; whether there is
-        one for each example; what the sum is divided by; and the numbers of ignored and of all items. `examples` is the
-        number of examples in the batch, if rows may be anything else. Raises `EvaluationError` if the loss does not
-        return one value for each item, or if a mean of the batch is another number than the mean of these values.
+        These are losses (m,) as float64 and their weights (m,) as float32, without items of weight 0; the number of
+        each one's example in the batch (m,), or nothing if that is unknown; what the sum is divided by; and the numbers
+        of ignored and of all items. `examples` is the number of examples in the batch, if rows may be anything else.
+        Raises `EvaluationError` if the loss does not return one value for each item, or if a mean of the batch is
+        another number than the mean of these values.
         """
         if not isinstance(predictions, torch.Tensor) or not isinstance(y, torch.Tensor):
             return self._of_structures(y, predictions, weights, examples)
@@ -152,14 +153,14 @@ class TorchLoss:
             self._require_usual_divisor(self._whole, losses, y, predictions)
         items, given = to_numpy(losses).astype(np.float64), _as_weights(weights)
         of_examples = self._examples(len(items), given)
-        counted = counting("loss", self.without_ignored(y, given), items.shape, items)
+        counted = counting("loss", self.without_ignored(y, given), items.shape, items, examples=examples)
         divisors = np.zeros(0)
         if self._class_weights is not None:
             divisors = self._divisors(self._class_weights, losses, y)[counted.places] * counted.weights
-        is_one_per_example = counted.one_per_example and examples in (None, len(items))
+        rows = np.zeros(0, np.intp) if counted.examples is None else counted.examples
         ignored = self._count_ignored(y), items.size
         return [
-            *(counted.arrays[0], counted.weights, np.array([is_one_per_example]), of_examples, divisors),
+            *(counted.arrays[0], counted.weights, rows, of_examples, divisors),
             np.array(ignored, np.int64),
         ]
 
@@ -196,11 +197,13 @@ class TorchLoss:
             rows_differ([part[0]], [[half] for half in part[1:]], tolerance) for part in (losses, weights, divisors)
         ) or not are_near(examples[0].sum(), sum(half.sum() for half in examples[1:]))
 
-    def add(self, states: SetStates, arrays: list[list[NDArray[Any]]]) -> None:
+    def add(self, states: SetStates, arrays: list[list[NDArray[Any]]], firsts: Sequence[int | None]) -> None:
         """Add several batches; each item of `arrays` is a list with one array per batch."""
-        for losses, weights, one_per_example, examples, divisors, ignored in zip(*arrays, strict=True):
+        for first, losses, weights, rows, examples, divisors, ignored in zip(firsts, *arrays, strict=True):
             plain = None if (weights == 1).all() else weights
-            self._average.add(states, losses, plain, one_per_example=bool(one_per_example[0]))
+            are_known, are_single = len(rows) == len(losses), bool((np.diff(rows) > 0).all())
+            places = first + rows if first is not None and are_known else None
+            self._average.add(states, losses, plain, one_per_example=are_known and are_single, places=places)
             exact_sum(states, "examples").add_each(examples)
             exact_sum(states, "divisor").add_each(divisors)
             exact_sum(states, "ignored").add(ignored)

@@ -85,11 +85,11 @@ class OutputLosses:
             for array in loss.arrays(*_picked(output, y, predictions, weights), examples)
         ]
 
-    def add(self, states: SetStates, arrays: list[list[NDArray[Any]]]) -> None:
+    def add(self, states: SetStates, arrays: list[list[NDArray[Any]]], firsts: Sequence[int | None]) -> None:
         """Add several batches; each item of `arrays` is a list with one array per batch."""
         for number, (output, loss) in enumerate(self._losses.items()):
             own = arrays[LOSS_ARRAYS * number : LOSS_ARRAYS * (number + 1)]
-            loss.add(states if output is None else within(states, _state(output)), own)
+            loss.add(states if output is None else within(states, _state(output)), own, firsts)
 
     def compute(self, states: SetStates) -> MetricResult:
         """Return `loss`; for several outputs their sum, without an interval, and the loss of each."""

@@ -276,7 +276,7 @@ class Step:
         of_loss, of_torchmetrics, of_own = self._places
         with naming_weights(lambda: self._remedy):
             if self._loss is not None:
-                self._loss.add(within(states, _LOSS), arrays[of_loss])
+                self._loss.add(within(states, _LOSS), arrays[of_loss], firsts)
             self._torchmetrics.add(states, arrays[of_torchmetrics], firsts)
             self._measurement.add(states, arrays[of_own], firsts)
 

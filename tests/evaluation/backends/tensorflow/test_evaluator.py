@@ -238,6 +238,23 @@ def test_masked_positions_do_not_count(digits, evaluate, tmp_path):
     assert found[0]["loss"].value == pytest.approx(expected, rel=1e-6)
 
 
+def test_metrics_and_losses_of_keras_have_the_intervals_of_groups(trained, digits, evaluate):
+    """Those of this package's metrics."""
+    from sidecar import EvalSet
+    from sidecar.metrics import Accuracy, LogLoss
+
+    task = digits.make(
+        eval_sets={"test": EvalSet(digits.held_out, groups=[number // 5 for number in range(digits.HELD_OUT)])},
+        metrics=lambda: [Accuracy(name="own"), LogLoss(from_logits=True), *digits.accuracy()],
+    )
+    found = evaluate(task, trained.path("model"), ranks=2)
+    for name, same in (("accuracy", "own"), ("loss", "log_loss")):
+        assert None is not found[name].lower
+        own = found[same].value - found[name].value  # what the model adds to its loss
+        wanted = (found[same].lower - own, found[same].upper - own)
+        assert (found[name].lower, found[name].upper) == pytest.approx(wanted, rel=1e-5)
+
+
 def test_slices_of_both_kinds_of_batches(trained, digits, evaluate):
     """Tensors reach the functions as arrays; metrics of Keras have no slices, and equal bits for two ranks."""
     from sidecar.metrics import Accuracy

@@ -57,7 +57,9 @@ def evaluate(metric, batches):
     ranks = [measured.states(EvalSetInfo(len(Y), Shard(rank, RANKS))) for rank in range(RANKS)]
     for number, batch in enumerate(batches):
         outputs = measured.step(tf.constant(batch), tf.constant(batch), None)
-        measured.add(ranks[number % RANKS], tf.nest.map_structure(lambda each: [array_of(each)], outputs), [len(batch)])
+        measured.add(
+            ranks[number % RANKS], tf.nest.map_structure(lambda each: [array_of(each)], outputs), [len(batch)], [None]
+        )
     for state in ranks[0]:
         rows = np.sum([rank[state].used() for rank in ranks], axis=0) > 0
         total = np.sum([rank[state].pack(rows) for rank in ranks], axis=0)

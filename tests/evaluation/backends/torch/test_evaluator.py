@@ -9,7 +9,7 @@ from sidecar import EvalSet, Task
 from sidecar.errors import TaskError
 from sidecar.evaluation.failures import EvaluationError
 from sidecar.evaluation.output_comparison import differing_outputs
-from sidecar.metrics import AUC
+from sidecar.metrics import AUC, LogLoss
 from sidecar.protocol.messages import Done
 
 pytestmark = pytest.mark.torch
@@ -289,3 +289,22 @@ def test_slices_have_equal_bits_for_any_number_of_ranks(checkpoint):
     chosen = task(lambda: torch.utils.data.TensorDataset(x[::2], y[::2]))
     alone = result_of_ranks(chosen, checkpoint, 1)["test"].values["accuracy"]
     assert found[0]["kind=a"]["accuracy"] == alone
+
+
+def test_a_loss_has_the_interval_of_groups_weights_and_positions(checkpoint):
+    """That of `LogLoss`, for any number of ranks."""
+    import torch
+    from torch.utils.data import TensorDataset
+
+    x, y = tensors()
+    groups, weights = np.arange(EXAMPLES) // 4, np.random.default_rng(1).exponential(size=EXAMPLES).astype(np.float32)
+    for given, own in (((x, y), groups), ((x, y, weights), None), ((x, y, weights), groups)):
+        made = task(
+            EvalSet(lambda given=given: TensorDataset(*map(torch.as_tensor, given)), groups=own),
+            metrics=lambda: [LogLoss(from_logits=True)],
+        )
+        found = [result_of_ranks(made, checkpoint, ranks)["test"].values for ranks in (1, 2)]
+        assert found[0] == found[1]
+        loss, same = found[0]["loss"], found[0]["log_loss"]
+        assert loss.lower < loss.value < loss.upper
+        assert (loss.lower, loss.upper) == pytest.approx((same.lower, same.upper), rel=1e-5)

@@ -35,7 +35,7 @@ def in_batches(loss, predictions, y, weights=None, ranks=1):
         rows = slice(start, start + size)
         arrays = measured.arrays(y[rows], predictions[rows], None if weights is None else weights[rows])
         owner = next(rank for rank in range(ranks) if Shard(rank, ranks).owns(number))
-        measured.add(states[owner], [[array] for array in arrays])
+        measured.add(states[owner], [[array] for array in arrays], [None])
         start += size
     for other in states[1:]:
         for name, state in other.items():
