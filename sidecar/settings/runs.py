@@ -142,7 +142,19 @@ def why_ignored(place: Place) -> str | None:
         status = path.lstat()
     except OSError:
         return None
-    return why_untrusted(status) if stat.S_ISREG(status.st_mode) else "it is not a regular file"
+    return _why_untrusted(status)
+
+
+def _why_untrusted(status: os.stat_result) -> str | None:
+    """Return why a file in the directory of a run may be another user's work; None if it is not.
+
+    Its group counts, too, unless it is this user's own one: such directories are often shared with a group.
+    """
+    if not stat.S_ISREG(status.st_mode):
+        return "it is not a regular file"
+    if status.st_mode & stat.S_IWGRP and status.st_gid != os.getegid():
+        return "its group may write to it"
+    return why_untrusted(status)
 
 
 def _found(pattern: str) -> list[Place]:
@@ -170,8 +182,7 @@ def _own_text(place: Place) -> str | None:
             return None
         raise SettingsError(f"file {path}: cannot be read ({error.strerror})") from error
     try:
-        status = os.fstat(descriptor)
-        if not stat.S_ISREG(status.st_mode) or why_untrusted(status) is not None:
+        if _why_untrusted(os.fstat(descriptor)) is not None:
             return None
         content = os.read(descriptor, _MOST_BYTES + 1)
     finally:

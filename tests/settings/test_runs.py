@@ -6,6 +6,7 @@ import pytest
 
 from sidecar.errors import SettingsError
 from sidecar.settings import load, load_shared
+from sidecar.settings.runs import why_ignored
 
 
 @pytest.fixture
@@ -99,13 +100,24 @@ def test_a_file_that_another_user_may_have_made_is_not_read(tmp_path, make, harm
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files to others")
-def test_a_file_of_another_user_is_not_read(tmp_path, make):
-    """As in the current directory."""
-    path = make("a", 'task = "/evil.py:task"') / "sidecar.toml"
-    os.chown(path, 12345, 12345)
+@pytest.mark.parametrize(
+    ("user", "group", "mode", "why"),
+    [
+        (12345, 12345, 0o644, "it belongs to another user"),
+        (0, 12345, 0o664, "its group may write to it"),
+        (0, 12345, 0o644, None),
+        (0, os.getegid(), 0o664, None),
+    ],
+)
+def test_a_file_of_another_user_is_not_read(tmp_path, make, user, group, mode, why):
+    """As in the current directory; and none that a group of several users may write to."""
+    path = make("a", 'task = "/own.py:task"') / "sidecar.toml"
+    os.chown(path, user, group)
+    path.chmod(mode)
     settings, _ = shared(tmp_path, "*", task="/shared.py:task")
     (place,) = settings.places()
-    assert settings.settings_of(place).task == "/shared.py:task"
+    assert settings.settings_of(place).task == ("/shared.py:task" if why else "/own.py:task")
+    assert why_ignored(place) == why
 
 
 @pytest.mark.parametrize("line", ['http = "127.0.0.1:1"', 'node = "x"', "nonsense = 1", "replicas = 0", "= ="])
