@@ -146,7 +146,7 @@ def test_a_checkpoint_directory_that_is_missing_is_waited_for(node):
 def test_a_directory_that_stays_empty_is_told_of_once(node):
     """Training may save elsewhere, if it is not the same storage; the status says so until something is seen."""
     node.checkpoint_dir.mkdir(parents=True)
-    pass_time(299, node)
+    pass_time(298, node)
     assert "nothing_seen" not in node.log.names()
     pass_time(300, node)
     (told,) = node.log.of("nothing_seen")

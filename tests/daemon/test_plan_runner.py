@@ -55,7 +55,7 @@ def test_retries_come_ever_later(tmp_path, clock):
         return reply(process, command)
 
     node.reply = die
-    pass_time(100, node)
+    pass_time(100, node, step=1.0)
     pauses = [later - earlier for earlier, later in pairwise(tried)]
     assert pauses == [3.0, 3.0, 4.0, 8.0, 16.0, 32.0]  # at first the time that a group needs to settle is longer
     assert outcomes(node.history)[-1] == ("failed", "ckpt-5")

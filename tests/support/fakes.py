@@ -65,6 +65,7 @@ BOUNDS = PhaseTimeouts(
     suspended_timeout_seconds=10,
 )
 SIGKILL = -9
+LONG_SECONDS = 40.0
 
 
 class FakeClock:
@@ -514,8 +515,9 @@ class Node:
         return [request for request in self.carried if isinstance(request, kind)]
 
 
-def pass_time(seconds: float, *nodes: Node, step: float = 1.0) -> None:
-    """Let time pass for nodes that share a clock; each turns at every step."""
+def pass_time(seconds: float, *nodes: Node, step: float | None = None) -> None:
+    """Let time pass for nodes that share a clock; each turns at every step: each second, or every two if it is long."""
+    step = step or (1.0 if seconds < LONG_SECONDS else 2.0)
     for node in nodes:
         node.settle()
     for _ in range(round(seconds / step)):
