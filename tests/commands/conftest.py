@@ -3,6 +3,7 @@
 import os
 import sys
 import time
+from dataclasses import replace
 
 import pytest
 from catalogs import make_catalog
@@ -10,13 +11,16 @@ from commands.journal_files import Writers
 from fakes import FakeClock
 from journals import Journal as MiniatureJournal
 from journals import settlement
+from retention.saves.conftest import LABELS, closed, save, scores
 
 from sidecar.commands import cli
 from sidecar.commands.status.collect import RunObserver
 from sidecar.commands.status.render import lines
+from sidecar.coordination.journal import outcome_path, plan_path
 from sidecar.coordination.run import open_run
 from sidecar.coordination.storage import PosixStorage
-from sidecar.protocol.records import Checkpoint
+from sidecar.protocol.codec import dumps
+from sidecar.protocol.records import Checkpoint, group_id
 
 
 @pytest.fixture(autouse=True)
@@ -122,3 +126,21 @@ def shown(found, width=100):
     with console.capture() as captured:
         console.print(Group(*lines("mnist", found)))
     return captured.get()
+
+
+@pytest.fixture
+def compared(tmp_path):
+    """A directory of checkpoints with two evaluations, of which the second answers 60 more right."""
+    root = tmp_path / "ckpts" / ".sidecar" / "ckpts"
+    root.mkdir(parents=True)
+    storage = PosixStorage(root)
+    run = open_run(storage, 0.0)
+    for number, right in ((1, 800), (2, 860)):
+        one = closed(number, right)
+        result = replace(one.outcome.result, group=group_id(one.plan.members))
+        outcome = replace(one.outcome, run=run, result=result)
+        one = replace(one, plan=replace(one.plan, run=run, evaluated=number - 1), outcome=outcome)
+        save(root, one, {"y": LABELS, "predictions": scores(right)})
+        storage.create(plan_path(number), dumps(one.plan))
+        storage.create(outcome_path(number), dumps(one.outcome))
+    return tmp_path / "ckpts"

@@ -16,6 +16,7 @@ from sidecar.checkpoints.scan import DiscoveredCheckpoint
 from sidecar.commands.check.checkpoints import checkpoints
 from sidecar.commands.check.finding import Finding
 from sidecar.commands.check.peers import exports, group, visibility, watch
+from sidecar.commands.check.power import power
 from sidecar.commands.check.state import journal, storage
 from sidecar.commands.check.trial import import_task, try_task
 from sidecar.commands.framework import with_framework, workers_listen
@@ -68,6 +69,7 @@ def findings(
     yield from checkpoints(settings, catalog, storage_timeout)
     if (yield from journal(settings, storage_timeout)):
         yield from storage(settings, storage_timeout)
+    yield from power(settings, storage_timeout)
     yield from http(settings)
     if settings.engine == "ray" and settings.ray_token_file is None:
         yield Finding(what="ray", ok=True, text=_NO_LOGIN, doubtful=True)

@@ -44,17 +44,17 @@ class NumberDifference:
 
     @property
     def detectable(self) -> float | None:
-        """Return the difference that such pairs show in 80 % of all cases; None unless examples were paired.
+        """Return the difference that is seen in 80 % of all cases with such noise; None if the noise is unknown.
 
         It is (z(97.5 %) + z(80 %)) standard errors (J. Cohen, "Statistical Power Analysis", 2nd edition (1988)).
         """
-        if self.found.rule != "paired" or self.found.lower is None or self.found.upper is None:
+        if self.found.lower is None or self.found.upper is None:
             return None
         return (self.found.upper - self.found.lower) / 2 * (1 + _POWER / Z)
 
 
-def differences(root: Path, new: Closed, old: Closed) -> Iterator[NumberDifference]:
-    """Yield the differences of all numbers that both evaluations have.
+def differences(root: Path, new: Closed, old: Closed, only: str | None = None) -> Iterator[NumberDifference]:
+    """Yield the differences of all numbers that both evaluations have, or of the metric `only`, as EVAL_SET/METRIC.
 
     `root`: the state directory of the run. Numbers that cannot be compared have a difference without a number, whose
     note says why; a note of another difference says why it is not paired.
@@ -63,7 +63,11 @@ def differences(root: Path, new: Closed, old: Closed) -> Iterator[NumberDifferen
     assert after is not None, "both succeeded"
     assert before is not None, "both succeeded"
     for eval_set, metrics in after.metrics.items():
-        common = {name: value for name, value in metrics.items() if name in before.metrics.get(eval_set, {})}
+        common = {
+            name: value
+            for name, value in metrics.items()
+            if name in before.metrics.get(eval_set, {}) and only in (None, f"{eval_set}/{name}")
+        }
         why = obstacle(after, before, eval_set) if common else None
         for name, value in common.items():
             one = NumberDifference(
@@ -74,13 +78,13 @@ def differences(root: Path, new: Closed, old: Closed) -> Iterator[NumberDifferen
             )
             yield one if why is not None else _found(root, new, old, eval_set, name, one)
         of_classes, were = after.classes.get(eval_set, {}), before.classes.get(eval_set, {})
-        for name, labels in of_classes.items() if why is None else ():
+        for name, labels in of_classes.items() if why is None and only is None else ():
             for label, value in labels.items():
                 if (was := were.get(name, {}).get(label)) is not None:
                     found = compare_values(value, was)
                     yield NumberDifference(metric=f"{eval_set}/{name}", label=label, old=was, new=value, found=found)
         slices, were_slices = after.slices.get(eval_set, {}), before.slices.get(eval_set, {})
-        for label in sorted(slices.keys() & were_slices.keys()) if why is None else ():
+        for label in sorted(slices.keys() & were_slices.keys()) if why is None and only is None else ():
             for name, value in slices[label].metrics.items():
                 if (was := were_slices[label].metrics.get(name)) is not None:
                     found = compare_values(value, was)

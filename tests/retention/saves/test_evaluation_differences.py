@@ -52,7 +52,10 @@ def test_without_saved_values_the_intervals_decide(tmp_path):
     """With the reason, by class and by slice."""
     old, new = with_classes(closed(1, 800), 0.5), with_classes(closed(2, 820), 0.75)
     found, of_class, of_slice = differences(tmp_path, new, old)
-    assert (found.found.rule, found.verdict, found.detectable, found.fixed) == ("intervals", "", None, ())
+    assert (found.found.rule, found.verdict, found.fixed) == ("intervals", "", ())
+    assert found.detectable > 0.04  # twice what pairs would show
+    assert [each.metric for each in differences(tmp_path, new, old, "test/accuracy")] == ["test/accuracy"]
+    assert list(differences(tmp_path, new, old, "test/loss")) == []
     assert "no saved predictions" in found.found.note
     assert (of_class.metric, of_class.label, of_class.found.number) == ("test/recall", "7", 0.25)
     assert (of_slice.metric, of_slice.label, of_slice.found.number) == ("test/recall", "night", 0.25)
