@@ -9,15 +9,14 @@ from typing import Any, Final
 import typer
 from rich.console import Console
 
-from sidecar.commands.history import RunHistory, history_of
-from sidecar.commands.history_table import best_plans
+from sidecar.commands.history import history_of
 from sidecar.coordination.closed_plan import read_success
 from sidecar.coordination.journal_state import Closed
 from sidecar.coordination.totals import number_of
 from sidecar.errors import SettingsError
 from sidecar.protocol.records import shown_step
+from sidecar.publishing.run_records import named_evaluation, plans_by_name
 from sidecar.retention.saves.evaluation_differences import NumberDifference, differences
-from sidecar.settings import Settings
 from sidecar.system.plain_text import number, one_line
 
 _SHOWN: Final = 50  # examples
@@ -33,8 +32,12 @@ def print_comparison(flags: dict[str, Any], typed: Sequence[str], *, as_csv: boo
     if directory:
         flags = flags | {"checkpoint_dir": Path(directory[0])}
     settings, history = history_of(flags, Console(stderr=True))
-    plans = _plans(settings, history)
-    old, new = (_evaluation(history, plans, name) for name in (first, second))
+    plans = plans_by_name(history.oldest_first(), lambda: history.state, settings.best_metric)
+
+    def read(plan: int) -> Closed | None:
+        return history.timeout.call(lambda: read_success(history.storage, plan))
+
+    old, new = (named_evaluation(plans, name, read) for name in (first, second))
     found = history.timeout.call(lambda: list(differences(settings.run_dir, new, old)))
     if as_csv:
         _print_csv(found)
@@ -42,33 +45,6 @@ def print_comparison(flags: dict[str, Any], typed: Sequence[str], *, as_csv: boo
     typer.echo(f"{_title(new)} compared with {_title(old)}")
     for line in _lines(found):
         typer.echo(one_line(line))
-
-
-def _plans(settings: Settings, history: RunHistory) -> dict[str, int]:
-    """Return the number of the newest successful plan by what a person may type for its checkpoint."""
-    by_step, by_name, newest = dict[str, int](), dict[str, int](), dict[str, int]()
-    for entry in history.oldest_first():
-        if isinstance(entry, Closed) and entry.outcome.result is not None and entry.plan.checkpoint is not None:
-            by_name[entry.plan.checkpoint.name] = newest["newest"] = entry.plan.plan
-            if entry.plan.checkpoint.step is not None:
-                by_step[str(entry.plan.checkpoint.step)] = entry.plan.plan
-    best = {f"{eval_set}/{name}": plan for (eval_set, name), plan in best_plans(history.state).items()}
-    metric = settings.best_metric or next(iter(best), None)
-    words = newest | ({"best": best[metric]} if metric in best else {})
-    return words | by_step | by_name
-
-
-def _evaluation(history: RunHistory, plans: dict[str, int], name: str) -> Closed:
-    """Return an evaluation by what was typed. Raises `SettingsError` if there is none."""
-    found = None
-    if name in plans:
-        found = history.timeout.call(lambda: read_success(history.storage, plans[name]))
-    if found is None:
-        known = ", ".join(list(plans)[-5:]) or "none"
-        raise SettingsError(
-            f"{one_line(name)!r} was not evaluated: write one of {one_line(known)}, or another of `history`"
-        )
-    return found
 
 
 def _title(closed: Closed) -> str:
