@@ -171,6 +171,8 @@ BLOCKS: Final[dict[str, Callable[[], str]]] = {
     "slowdown": _slowdown,
     "early-stop-before": _measured("early_stop", "slow: lost", "100%", 5, "patience alone"),
     "early-stop-lost": _measured("early_stop", "slow: lost", "100%", 5, "levelled off"),
+    "early-stop-3-before": _measured("early_stop", "slow: lost", "100%", 3, "patience alone"),
+    "early-stop-3": _measured("early_stop", "slow: lost", "100%", 3, "levelled off"),
     "early-stop-flat": _measured("early_stop", "flat: evaluations", "100%", 5, "levelled off"),
     "early-stop-flat-before": _measured("early_stop", "flat: evaluations", "100%", 5, "patience alone"),
     "early-stop-sticky": _measured("early_stop", "slow: lost", "30%", 5, "levelled off"),

@@ -53,8 +53,8 @@ class OutputSettings(BaseModel):
     `nan`, and at the `end` of the run. Default: only the user knows whom to call."""
     early_stop_patience: values.Count | None = None
     """Evaluations in a row without an improvement after which the daemon writes the signal to stop training, if the
-    metric has levelled off: a straight line through the newest ones, three times as many, does not rise. Default: no
-    signal, since only the user knows how long a plateau of the metric may last."""
+    metric has levelled off: a straight line through the newest ones, three times as many and at least 15, does not
+    rise. Default: no signal, since only the user knows how long a plateau of the metric may last."""
     early_stop_metric: values.MetricName | None = None
     """Metric, as EVAL_SET/METRIC, that must improve. Default: `best_metric`, else the first metric of the task that has
     a direction, since a task lists its main metric first."""

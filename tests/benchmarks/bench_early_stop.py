@@ -35,6 +35,7 @@ def measure(quick):
                 rows.append((f"{redrawn:.0%}", patience, rule, flat, f"{lost:.1%}", knee))
     (before, _), (flat, lost) = (found[1.0, 5, rule] for rule in RULES)
     figures = [
+        Figure("slow runs lost with patience 3", 100 * found[1.0, 3, "levelled off"][1], 10, unit=" %"),
         Figure("slow runs lost with patience 5", 100 * lost, 10, unit=" %"),
         Figure("evaluations of a flat run with patience 5, over those of patience alone", flat / before, 1.5),
     ]

@@ -36,6 +36,9 @@ _WINDOW: Final = 3
 _ENOUGH: Final = 2
 """The numbers after which the line itself decides, as a multiple of the patience; before, its interval does."""
 
+_EVIDENCE: Final = 5
+"""The patience whose line a smaller one has, too: fewer numbers would not tell a slow rise from noise."""
+
 _LEAST: Final = 3  # numbers through which a line has an error
 
 
@@ -43,17 +46,18 @@ def has_levelled_off(numbers: Sequence[float], patience: int, min_delta: float) 
     """Return whether the newest numbers show no improvement of more than `min_delta` in `patience` evaluations.
 
     `numbers`: those of all evaluations so far, in their order; larger ones are better. A straight line is laid through
-    the newest ones by least squares, three times as many as `patience`, which tells a slow rise from noise where a
-    comparison of two numbers cannot. With at least twice `patience` numbers the slope decides, and before, the upper
-    end of its 95 % interval. tests/benchmarks/bench_early_stop.py measures how often this is wrong. Numbers that are
-    not finite are left out, unless the newest `patience` ones are all of that kind: then training has diverged.
+    the newest ones by least squares, three times as many as `patience` and at least 15, which tells a slow rise from
+    noise where a comparison of two numbers cannot. With at least twice `patience` numbers, and 10, the slope decides,
+    and before, the upper end of its 95 % interval. tests/benchmarks/bench_early_stop.py measures how often this is
+    wrong. Numbers that are not finite are left out, unless the newest `patience` ones are all of that kind: then
+    training has diverged.
     """
-    window = numbers[-_WINDOW * patience :]
+    window = numbers[-_WINDOW * max(patience, _EVIDENCE) :]
     points = [(at, number) for at, number in enumerate(window) if math.isfinite(number)]
     if len(points) < 2 or points[-1][0] < len(window) - patience:  # noqa: PLR2004 - a line needs two points
         return True
     slope, error = _line(points)
-    if len(window) < _ENOUGH * patience:
+    if len(window) < _ENOUGH * max(patience, _EVIDENCE):
         if len(points) < _LEAST:
             return False
         slope += student_t(len(points) - 2) * error
@@ -110,7 +114,7 @@ class EarlyStop:
 
     def __post_init__(self) -> None:
         self._best = BestSoFar(metric=self.metric, is_better=better_by(self.min_delta))
-        self._numbers = deque(maxlen=min(_WINDOW * self.patience, sys.maxsize))
+        self._numbers = deque(maxlen=min(_WINDOW * max(self.patience, _EVIDENCE), sys.maxsize))
 
     def resume(self, past: Iterable[Evaluation], /) -> None:
         """Compare the evaluations of the past. None of them gives a signal any more."""

@@ -65,10 +65,11 @@ def given_at(sink, events, place):
         ((0.5, 0.4, 0.3), 2),
         ((0.5, 0.5, 0.5), 2),
         ((0.5, 0.4, 0.6, 0.5, 0.5), None),  # the line through them still rises
-        ((0.5, 0.4, 0.6, 0.5, 0.5, 0.4), 5),
+        ((0.5, 0.4, 0.6, 0.5, 0.5, 0.4, 0.5, 0.4, 0.5), None),  # nine numbers are too few
+        ((0.5, 0.4, 0.6, 0.5, 0.5, 0.4, 0.5, 0.4, 0.5, 0.4), 9),
         ((0.5, 0.4, 0.6, 0.65, 0.5, 0.55), None),
         ((1e308, -1e308, -1e308), None),  # of three numbers, the interval of the slope decides
-        ((1e308, -1e308, -1e308, -1e308), 3),
+        ((1e308, *[-1e308] * 9), 9),
         ((0.1, 0.2, 0.3, 0.4), None),
         ((0.5, math.nan, math.nan), 2),
         ((math.nan, math.nan), 1),
@@ -97,7 +98,7 @@ def test_patience_begins_anew_with_other_data(make, place, numbers, data, patien
 def test_the_signal_says_why(make, place, log):
     """As a sentence, and with the numbers; the log has it, too."""
     sink = make()
-    assert given_at(sink, evaluations(0.25, 0.5, 0.5, 0.25), place) == 3
+    assert given_at(sink, evaluations(0.25, 0.5, math.nan, math.nan), place) == 3
     signal = should_stop(str(place))
     assert (signal.metric, signal.best, signal.best_step, signal.step) == ("test/accuracy", 0.5, 100, 300)
     assert (signal.best_checkpoint, signal.checkpoint, signal.patience) == ("ckpt-1", "ckpt-3", 2)
@@ -191,12 +192,12 @@ def test_further_evaluations_count_from_the_newest_signal(make, place, storage):
 
 def test_an_improvement_ends_the_plateau(make, place, storage):
     """After a signal that was withdrawn, too."""
-    events = evaluations(0.5, 0.5, 0.5, 0.6, 0.6, 0.5, 0.5, 0.5)
+    events = evaluations(0.5, 0.5, 0.5, 0.6, 0.6, 0.5, 0.5, 0.5, 0.4, 0.4, 0.4)
     sink = make()
     for event in events[:3]:
         sink.write(event)
     storage.remove(FILE)
-    assert given_at(sink, events[3:], place) == 3
+    assert given_at(sink, events[3:], place) == 6
 
 
 @pytest.mark.parametrize("before", [None, 10])
@@ -296,7 +297,8 @@ def test_the_file_is_whole_and_durable(make, place, storage, system_calls):
 
 def test_a_smaller_number_may_be_better(make, place):
     """A loss that falls goes on, and one that has stopped falling does not."""
-    assert given_at(make(), evaluations(0.9, 0.7, 0.8, 0.6, 0.7, 0.65, 0.6, 0.7, 0.75, goal="min"), place) == 8
+    losses = 0.9, 0.7, 0.8, 0.6, 0.7, 0.65, 0.6, 0.7, 0.75, 0.8, 0.7, 0.9
+    assert given_at(make(), evaluations(*losses, goal="min"), place) == 11
 
 
 @pytest.mark.parametrize("numbers", [[1e308 * (-1) ** at for at in range(12)], [0.1] * 12, [5e-324, 0.0] * 6])
