@@ -11,7 +11,6 @@ the storage thread.
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Final
 
 from sidecar.checkpoints.discovery_order import GONE_REMEMBERED
 from sidecar.checkpoints.presence import Answer, Presence
@@ -21,13 +20,13 @@ from sidecar.protocol.records import Key
 Identity = frozenset[tuple[int, int, int]]
 """The inodes, sizes and times of the files of a checkpoint, which a rename of a file or its folder does not change."""
 
-_FORGOTTEN_AT_ONCE: Final = 100
-
 
 @dataclass(slots=True)
 class RenamedCheckpoints:
     """Remember under which name the files of each checkpoint were first found."""
 
+    gone_remembered: int = GONE_REMEMBERED
+    forgotten_at_once: int = 100
     _first: dict[Identity, DiscoveredCheckpoint] = field(default_factory=dict)
     _own: dict[Key, None] = field(default_factory=dict)  # checkpoints that were reported under their name, and stay so
     _former: dict[Key, DiscoveredCheckpoint] = field(default_factory=dict)  # by the new name: the first one
@@ -94,16 +93,16 @@ class RenamedCheckpoints:
 
     def _forget_gone(self, found: Mapping[Key, DiscoveredCheckpoint]) -> None:
         """Forget the checkpoints that are not found any more, but for the newest ones."""
-        most = len(found) + GONE_REMEMBERED + _FORGOTTEN_AT_ONCE
+        most, last = len(found) + self.gone_remembered + self.forgotten_at_once, -self.gone_remembered
         if len(self._own) > most:
-            for key in [key for key in self._own if key not in found][:-GONE_REMEMBERED]:
+            for key in [key for key in self._own if key not in found][:last]:
                 del self._own[key]
         if len(self._former) > most:
-            for key in [key for key in self._former if key not in found][:-GONE_REMEMBERED]:
+            for key in [key for key in self._former if key not in found][:last]:
                 del self._former[key]
         if len(self._first) > most:
             present = {_identity(each) for each in found.values()}
-            for identity in [each for each in self._first if each not in present][:-GONE_REMEMBERED]:
+            for identity in [each for each in self._first if each not in present][:last]:
                 del self._first[identity]
 
 

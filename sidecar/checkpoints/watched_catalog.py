@@ -24,7 +24,7 @@ class WatchedCatalog:
     sweep_seconds: float = 2.0  # seconds between scans that go beyond the names that file events reported
     _hints: set[str] = field(default_factory=set)  # names that changed since a scan succeeded
     _swept_at: float = float("-inf")
-    _renamed: RenamedCheckpoints = field(default_factory=RenamedCheckpoints)
+    renamed: RenamedCheckpoints = field(default_factory=RenamedCheckpoints)
 
     @property
     def watch_problem(self) -> str | None:
@@ -38,7 +38,7 @@ class WatchedCatalog:
         `StorageError` if a folder cannot be listed; the names are scanned next time then.
         """
         scan = self._scan(everything=everything)
-        return self._renamed.leave_out(scan, is_settled, self.catalog.ask_directory)
+        return self.renamed.leave_out(scan, is_settled, self.catalog.ask_directory)
 
     def _scan(self, *, everything: bool) -> ScanResult:
         """Scan as `scan` says, whatever was renamed."""

@@ -4,6 +4,7 @@ import contextlib
 import ipaddress
 import re
 import socket
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
@@ -43,7 +44,24 @@ def public(addresses: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(address for address in addresses if ipaddress.ip_address(address).is_global)
 
 
-def outgoing_address() -> str:
+def first_interface_address() -> str | None:
+    """Return the first IPv4 address of an interface that is not loopback, by SIOCGIFADDR of netdevice(7)."""
+    import fcntl  # noqa: PLC0415 - Linux only, and only without a default route
+
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        for _, interface in socket.if_nameindex():
+            try:
+                # struct ifreq: 16 bytes of name, then a sockaddr_in with the address in its bytes 4 to 8
+                request = fcntl.ioctl(probe, 0x8915, interface.encode().ljust(40, b"\0"))
+            except OSError:
+                continue  # no IPv4 here
+            address = socket.inet_ntoa(request[20:24])
+            if not address.startswith("127."):
+                return address
+    return None
+
+
+def outgoing_address(first_interface: Callable[[], str | None] = first_interface_address) -> str:
     """Return the address from which this host's routes would send, in brackets if IPv6; 127.0.0.1 without any network.
 
     This never waits and never uses DNS, because connecting a datagram socket only selects a route and sends nothing.
@@ -59,7 +77,7 @@ def outgoing_address() -> str:
             continue
         if not address.is_unspecified:
             return f"[{address}]" if address.version == 6 else str(address)  # noqa: PLR2004 - the version's name
-    return _first_interface_address() or "127.0.0.1"
+    return first_interface() or "127.0.0.1"
 
 
 def public_address(host: str, *, resolve: bool = True) -> str | None:
@@ -71,20 +89,3 @@ def public_address(host: str, *, resolve: bool = True) -> str | None:
         return None
     addresses = (str(answer[4][0]).partition("%")[0] for answer in answers)
     return next((address for address in addresses if ipaddress.ip_address(address).is_global), None)
-
-
-def _first_interface_address() -> str | None:
-    """Return the first IPv4 address of an interface that is not loopback, by SIOCGIFADDR of netdevice(7)."""
-    import fcntl  # noqa: PLC0415 - Linux only, and only without a default route
-
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        for _, interface in socket.if_nameindex():
-            try:
-                # struct ifreq: 16 bytes of name, then a sockaddr_in with the address in its bytes 4 to 8
-                request = fcntl.ioctl(probe, 0x8915, interface.encode().ljust(40, b"\0"))
-            except OSError:
-                continue  # no IPv4 here
-            address = socket.inet_ntoa(request[20:24])
-            if not address.startswith("127."):
-                return address
-    return None

@@ -1,12 +1,13 @@
 """A checkpoint that was renamed is the same one; a copy under another name is not."""
 
 import os
+import pickle
 import shutil
 
 import pytest
 
-from sidecar.checkpoints import renamed_checkpoints
 from sidecar.checkpoints.formats.matching import MatchingFiles
+from sidecar.checkpoints.renamed_checkpoints import RenamedCheckpoints
 from sidecar.checkpoints.watched_catalog import WatchedCatalog
 from sidecar.retention.pins.pin import pin, unpin
 
@@ -123,10 +124,9 @@ def test_new_content_under_the_new_name_is_a_checkpoint(catalog, save, root, pin
     assert scan(catalog) == ["m-1*", "m-best"]
 
 
-def test_of_checkpoints_that_are_gone_the_newest_are_remembered(catalog, save, root, monkeypatch):
+def test_of_checkpoints_that_are_gone_the_newest_are_remembered(catalog, save, root):
     """A year of checkpoints takes no more memory than a day; what is there is never forgotten."""
-    monkeypatch.setattr(renamed_checkpoints, "GONE_REMEMBERED", 5)
-    monkeypatch.setattr(renamed_checkpoints, "_FORGOTTEN_AT_ONCE", 5)
+    catalog.renamed, sizes = RenamedCheckpoints(gone_remembered=5, forgotten_at_once=5), []
     save("m-here", "here")
     scan(catalog)
     (root / "m-here").rename(root / "m-best")
@@ -135,8 +135,9 @@ def test_of_checkpoints_that_are_gone_the_newest_are_remembered(catalog, save, r
         path = save(f"m-{number}", f"{number}")
         scan(catalog, "m-here")
         path.rename(path.with_name("away")) if number == 39 else path.unlink()
-    renamed = catalog._renamed
-    assert max(map(len, (renamed._own, renamed._first, renamed._former))) <= 2 * 5 + 2
+        sizes.append(len(pickle.dumps(catalog.renamed)))
+    assert sizes[0] * 2 < max(sizes[:20])
+    assert max(sizes[20:]) <= 1.1 * max(sizes[:20])
     (root / "away").rename(root / "m-again")
     assert scan(catalog, "m-here", "m-39") == []
     (root / "m-best").rename(root / "m-last")

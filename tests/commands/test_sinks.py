@@ -78,7 +78,7 @@ def test_no_server_of_mlflow(settings, environ, shown):
 
 def test_the_library_of_mlflow_is_missing(settings, monkeypatch):
     """The extra is named, by the start and by `sidecar check`."""
-    monkeypatch.setattr("sidecar.commands.sinks.find_spec", lambda _: None)
+    monkeypatch.setitem(sys.modules, "mlflow", None)
     asked = settings(mlflow_tracking_uri="http://mlflow:5000")
     with pytest.raises(SettingsError, match="mlflow"):
         make_sinks(asked, {})

@@ -10,6 +10,7 @@ from sidecar.coordination.compaction import Compaction
 from sidecar.coordination.journal import Journal, outcome_path, plan_path, read_history
 from sidecar.coordination.segments import segment_path
 from sidecar.coordination.snapshot import take
+from sidecar.coordination.storage import PosixStorage
 from sidecar.errors import RecordError, StorageError, StorageLostError
 
 
@@ -70,17 +71,19 @@ def test_a_daemon_that_was_suspended_notices_that_it_is_behind(storage, run, wri
     assert [record.plan for record in late.read_new()] == [5, 5, 6, 7, 7, 8, 8, 9, 10, 10, 11, 11, 12]
 
 
-def test_records_are_not_lost_if_storage_fails_while_segments_are_looked_for(storage, run, write, monkeypatch):
+def test_records_are_not_lost_if_storage_fails_while_segments_are_looked_for(storage, run, write):
     """They are returned by the next call."""
     write(2)
-    reader, sync, failing = Journal(storage, run), storage.sync, {"segments"}
+    failing = {"segments"}
 
-    def fail(folder):
-        if folder in failing:
-            raise StorageError(f"cannot sync {folder}")
-        sync(folder)
+    class Failing(PosixStorage):
+        def sync(self, folder):
+            """Fail for some folders."""
+            if folder in failing:
+                raise StorageError(f"cannot sync {folder}")
+            super().sync(folder)
 
-    monkeypatch.setattr(storage, "sync", fail)
+    reader = Journal(Failing(storage.root), run)
     with pytest.raises(StorageError, match="cannot sync"):
         reader.read_new()
     failing.clear()

@@ -21,7 +21,8 @@ def test_what_was_given_up_is_told_though_no_pin_can_be_written(node):
     (node.checkpoint_dir / "ckpt-5.index").write_bytes(b"broken")
     pass_time(70, node)
     assert outcomes(node.history) == [("corrupt", "ckpt-5")]
-    assert ["No space" in why for why in node.state.tracker._scan.failed.values()] == [True]
+    (told,) = node.log.of("checkpoint_entry_failed")
+    assert "No space" in told["reason"]
     node.storage_thread.reconciler.pinner.make = make
     pass_time(40, node)
     assert outcomes(node.history) == [("corrupt", "ckpt-5"), ("succeeded", "ckpt-6")]

@@ -1,5 +1,6 @@
 """The watch: which checkpoint is next, and what becomes of the folder in which it is pinned."""
 
+import errno
 import logging
 import os
 import shutil
@@ -7,7 +8,6 @@ import time
 
 import pytest
 
-from sidecar.keras import checkpoint_watch
 from sidecar.keras.checkpoint_watch import FOLDER, CheckpointWatch
 
 
@@ -88,14 +88,10 @@ def test_a_half_written_checkpoint_waits(put, new_watch):
         assert "ckpt-3" in watch.problem()
 
 
-def test_without_a_right_to_write_checkpoints_are_read_where_they_lie(put, new_watch, root, monkeypatch):
+def test_without_a_right_to_write_checkpoints_are_read_where_they_lie(put, new_watch, root, system_calls):
     """A change while they are read is noticed."""
     put("keras")
-
-    def refused(*_, **__):
-        raise checkpoint_watch.StorageError("read-only")
-
-    monkeypatch.setattr(checkpoint_watch, "pin", refused)
+    system_calls.refuse("mkdir", errno.EROFS)
     with new_watch() as watch:
         found = watch.next()
         assert watch.path(found) == str(root / "ckpt-3")

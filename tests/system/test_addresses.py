@@ -6,8 +6,7 @@ import socket
 import psutil
 import pytest
 
-import sidecar.system.addresses
-from sidecar.system.addresses import outgoing_address, own_addresses, public, public_address
+from sidecar.system.addresses import first_interface_address, outgoing_address, own_addresses, public, public_address
 
 FIB_TRIE = """Main:
   +-- 0.0.0.0/0 3 0 5
@@ -70,19 +69,17 @@ def test_without_a_default_route_an_interface_answers(monkeypatch):
         def __init__(self, *_):
             raise OSError("Network is unreachable")
 
-    monkeypatch.setattr(sidecar.system.addresses, "_first_interface_address", lambda: "192.168.7.7")
     monkeypatch.setattr("socket.socket", NoRoute)
-    assert outgoing_address() == "192.168.7.7"
-    monkeypatch.setattr(sidecar.system.addresses, "_first_interface_address", lambda: None)
-    assert outgoing_address() == "127.0.0.1"
+    assert outgoing_address(lambda: "192.168.7.7") == "192.168.7.7"
+    assert outgoing_address(lambda: None) == "127.0.0.1"
 
 
 def test_an_interface_address_is_one(monkeypatch):
     """The kernel's answer is read from the right bytes: loopback is found, and skipped."""
     monkeypatch.setattr(socket, "if_nameindex", lambda: [(1, "lo")])
-    assert sidecar.system.addresses._first_interface_address() is None
+    assert first_interface_address() is None
     monkeypatch.undo()
-    found = sidecar.system.addresses._first_interface_address()
+    found = first_interface_address()
     assert found is None or not ipaddress.ip_address(found).is_loopback
 
 

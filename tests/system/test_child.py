@@ -13,11 +13,11 @@ from sidecar.system.child import ChildProcess, output_of
 SLEEP = ("sleep", "600")
 
 
-def test_a_wait_has_a_deadline(started):
+def test_a_wait_has_a_deadline():
     """None is returned when the time is over, and the status as soon as there is one."""
     times = []
-    usual = started(SLEEP)
-    child = ChildProcess(usual._popen, None, now=lambda: sum(times), pause=times.append)
+    popen = subprocess.Popen(SLEEP, start_new_session=True)
+    child = ChildProcess(popen, None, now=lambda: sum(times), pause=times.append)
     assert child.wait_at_most(0.1) is None
     assert sum(times) == pytest.approx(0.1)
     assert child.wait_at_most(-1.0) is None

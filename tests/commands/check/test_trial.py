@@ -68,14 +68,13 @@ def test_a_task_that_cannot_be_imported_is_told_as_a_daemon_tells_it(place, try_
     assert finding.text == "task 'my_eval.py:task' cannot be used: KeyError: 'heavy'"
 
 
-def test_storage_that_fails_is_told(try_task, monkeypatch):
+def test_storage_that_fails_is_told(try_task):
     """No worker is started then."""
-    monkeypatch.setattr("sidecar.checkpoints.catalog.Catalog.scan", lambda _: fail())
 
     def fail():
         raise StorageError("the checkpoint directory cannot be read")
 
-    (finding,) = try_task(lambda *_: pytest.fail("a worker was started"))
+    (finding,) = try_task(lambda *_: pytest.fail("a worker was started"), fail)
     assert (finding.ok, finding.text) == (False, "my_eval.py:task: the checkpoint directory cannot be read")
 
 

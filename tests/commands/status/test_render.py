@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 from commands.conftest import shown
-from fakes import save
+from fakes import ScannedCatalog, save
 from statuses import make_status
 
 from sidecar.commands.status.collect import RunObserver
@@ -238,12 +238,12 @@ def test_nodes_that_are_left_out_are_told_with_the_reason(observer, writers, clo
     assert "node-3 is left out of evaluations: it cannot read ckpt-5@eeee" in shown(found)
 
 
-def test_what_cannot_be_read_is_told(observer, writers, monkeypatch):
+def test_what_cannot_be_read_is_told(observer, writers):
     """On this node; others may read it."""
     writers.beat("node-0", 1)
-    look = observer.catalog.scan
     unknown = {f"ckpt-{number}@e": "Input/output error" for number in range(7)}
-    monkeypatch.setattr(observer.catalog, "scan", lambda: replace(look(), unknown=unknown))
+    observer.catalog = ScannedCatalog(observer.catalog)
+    observer.catalog.around = lambda look: replace(look(), unknown=unknown)
     found = observer.collect()
     assert strict(found)["unknown"][0] == "ckpt-0@e: Input/output error"
     text = shown(found)

@@ -2,6 +2,7 @@
 
 import json
 import math
+import pickle
 from fractions import Fraction
 
 import numpy as np
@@ -210,8 +211,10 @@ def test_whole_numbers_take_one_digit():
     state = ExactSum((100,))
     state.add(np.arange(-50, 50, dtype=np.float32))
     state.unpack(state.pack() * 3)
-    assert state._digits.shape == (1, 100)
+    whole = len(pickle.dumps(state))
     assert np.array_equal(state.round(), 3.0 * np.arange(-50, 50))
+    state.add(np.full(100, 0.1, np.float32))
+    assert len(pickle.dumps(state)) > 3 * whole
 
 
 def test_a_large_array_is_added_in_blocks():

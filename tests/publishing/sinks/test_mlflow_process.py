@@ -11,6 +11,7 @@ import time
 
 import pytest
 from journals import Journal
+from processes import children
 
 from sidecar.coordination.run import open_run
 from sidecar.coordination.storage import PosixStorage
@@ -171,6 +172,7 @@ def test_a_server_that_answers_a_byte_at_a_time(place, evaluation, monkeypatch):
         server.daemon_threads = True
         threading.Thread(target=server.serve_forever, daemon=True).start()
         uri = f"http://127.0.0.1:{server.server_address[1]}"
+        before = children()
         sink = MLflow(uri, PosixStorage(place), place, 0.5, environ={"MLFLOW_RUN_ID": "a" * 32})
         with pytest.raises(SinkUnavailableError, match="500"):
             sink.write(evaluation)  # the library is imported now
@@ -179,7 +181,7 @@ def test_a_server_that_answers_a_byte_at_a_time(place, evaluation, monkeypatch):
             sink.write(evaluation)
         ended.set()
         server.shutdown()
-    assert sink._process._process is None
+    assert children() == before
 
 
 def test_a_record_that_is_damaged(sink, place, evaluation):

@@ -176,7 +176,9 @@ def test_what_is_deleted_while_it_is_copied_is_evaluated_all_the_same(new_node, 
     pass_time(8, *nodes)
     assert [each.history.entries for each in nodes] == [[], []]
     slow_copy.set()
-    nodes[0].storage_thread.reconciler.pinner._work.popitem()[1].thread.join(10)
+    for thread in threading.enumerate():
+        if thread.name == "pin":
+            thread.join(10)
     pass_time(20, *nodes)
     assert outcomes(nodes[1].history) == [("succeeded", "ckpt-5")]
 
