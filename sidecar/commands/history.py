@@ -19,7 +19,7 @@ from rich.console import Console
 
 from sidecar.commands.hints import no_run, typed
 from sidecar.commands.history_plot import plots, series_of
-from sidecar.commands.history_table import Metric, best_plans, left_out_line, sparklines, table
+from sidecar.commands.history_table import Metric, best_plans, left_out_line, sparklines, table, winners
 from sidecar.commands.status.observe import observer_of
 from sidecar.commands.storage_timeout import StorageTimeout
 from sidecar.commands.terminal import newest_reasons, print_below_history, reading_progress
@@ -219,7 +219,8 @@ def _print_tables(rows: Iterator[Row], best: Mapping[Metric, int]) -> None:
         console.print(drawn)
         reasons = newest_reasons(chain(reasons, shown))
     below = [left_out_line(left_out)] if left_out else []
-    print_below_history(console, [*below, *sparklines(shown, best, broken)], reasons)
+    below += [*sparklines(shown, best, broken), *winners(shown, best, broken)]
+    print_below_history(console, below, reasons)
 
 
 def print_export(flags: dict[str, Any], wanted: HistoryFilter, form: ExportFormat) -> None:

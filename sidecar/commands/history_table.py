@@ -17,6 +17,7 @@ from sidecar.commands.sparkline import sparkline
 from sidecar.coordination.journal_state import JournalState
 from sidecar.protocol.records import shown_step
 from sidecar.publishing.report import bests, plan_of
+from sidecar.publishing.selection import by_neighbours
 from sidecar.publishing.stretches import mark
 from sidecar.system.clock import local_time, seconds_between
 from sidecar.system.plain_text import aligned, broken_at_signs, listed, number, one_line
@@ -204,6 +205,21 @@ def sparklines(rows: Sequence[Row], best: Mapping[Metric, int], broken: Breaks |
         finite = [value for value in newest if abs(value) < float("inf")]
         span = f"  {number(min(finite))} to {number(max(finite))}" if finite else "  no finite number"
         lines.append(f"{sparkline(newest, width=len(newest))}  {one_line(f'{eval_set}/{name}')}{span}")
+    return lines
+
+
+def winners(rows: Sequence[Row], best: Mapping[Metric, int], broken: Breaks | None = None) -> list[str]:
+    """Return a sentence for each best value that is too good to be told without the numbers around it."""
+    lines = []
+    for metric, plan in list(best.items())[:_SPARKLINES_SHOWN]:
+        since = [row for row in _since(rows, metric[0], broken or {}) if metric[1] in row["metrics"].get(metric[0], {})]
+        place = next((place for place, row in enumerate(since) if row["plan"] == plan), None)
+        numbers = _numbers(since, metric)
+        around = None if place is None else by_neighbours(numbers, place)
+        if place is not None and around is not None and number(around) != number(numbers[place]):
+            name, count = one_line("/".join(metric)), len(numbers)
+            chosen = f"{STAR} {name}: {number(numbers[place])} is the best of {count:,} numbers"
+            lines.append(f"{chosen}, and partly luck; those around it say {number(around)}")
     return lines
 
 

@@ -9,7 +9,7 @@ import pytest
 from journals import settlement
 from rich.console import Console
 
-from sidecar.commands.history_table import best_plans, left_out_line, sparklines, table
+from sidecar.commands.history_table import best_plans, left_out_line, sparklines, table, winners
 from sidecar.coordination.journal_state import Closed
 from sidecar.protocol.records import Value
 from sidecar.publishing.report import rows
@@ -161,6 +161,18 @@ def test_the_best_is_that_of_the_run(journal):
     assert best == {("test", "accuracy"): 2}
     assert sparklines(everything, best) == ["★ best of the run", "▁█▅  test/accuracy  0.5 to 0.75"]
     assert sparklines(everything[-1:], best) == []
+
+
+def test_the_best_number_is_told_with_those_around_it(journal):
+    """Which have less luck. Three numbers say nothing, and other data nothing about these."""
+    for step, accuracy in enumerate((0.5, 0.52, 0.51, 0.6, 0.55, 0.56, 0.56)):
+        journal.evaluate(f"ckpt-{step}", step, {"accuracy": measured(accuracy)})
+    everything, best = rows(journal.history), best_plans(journal.history)
+    assert winners(everything, best) == [
+        "★ test/accuracy: 0.6 is the best of 7 numbers, and partly luck; those around it say 0.53333"
+    ]
+    assert winners(everything[2:5], best) == []
+    assert winners(everything, best, {4: {"test": "other data"}}) == []
 
 
 def test_courses_have_gaps(journal):
