@@ -60,7 +60,7 @@ def outcome_path(number: int) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankedPlan(Plan):
-    """The form of a plan in its file if its group is large: each of `ranks` takes the place of a member.
+    """Hold the form of a plan in its file if its group is large: each of `ranks` takes the place of a member.
 
     A rank is the node, the part of the worker's id behind the node's name, the address, and the host if there is one.
     """

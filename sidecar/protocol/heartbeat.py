@@ -17,7 +17,7 @@ SEGMENTS_KNOWN: Final = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Slot:
-    """One replica of a node in its heartbeat: the worker in a group, and the standby worker. `host`: as of `Member`."""
+    """Hold one replica of a node: its worker in a group, and its standby worker. `host`: as of `Member`."""
 
     worker: str | None
     group: str | None
@@ -29,7 +29,7 @@ class Slot:
 
 @dataclass(frozen=True, slots=True)
 class WorkerProgress:
-    """The progress of a worker: `batches` of `total` are done, which is `None` while that number is unknown.
+    """Hold the progress of a worker: `batches` of `total` are done, which is `None` while that number is unknown.
 
     `waits`: whether other programs have the processors for most of the time; None: they do not.
     """
@@ -55,7 +55,7 @@ class JournalPosition:
 
 @dataclass(frozen=True, slots=True)
 class NumericProfiles:
-    """The digests of a node's numeric profile; None while unknown."""
+    """Hold the digests of a node's numeric profile; None while unknown."""
 
     profile: str | None = None  # measured when the task was checked
     joined_profile: str | None = None  # from a worker that joined a group and built the model
@@ -72,7 +72,7 @@ class NumericProfiles:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointSightings:
-    """The checkpoints that one node needs. Names are those of `Checkpoint.folder`."""
+    """Hold the checkpoints that one node needs. Names are those of `Checkpoint.folder`."""
 
     unreadable: Annotated[tuple[str, ...], AtMost(256)] = ()  # checkpoints that this node cannot read now
     sees: Annotated[tuple[str, ...], AtMost(256)] = ()  # the oldest complete ones that need an evaluation
@@ -92,7 +92,7 @@ class AboutNode:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Heartbeat:
-    """The state of a node, in a file that it rewrites with every beat.
+    """Hold the state of a node, in a file that it rewrites with every beat.
 
     `beat` counts up, and a change of any field is a sign of life. A change of `doing`, `checkpoints` or the load
     does not cause a beat; the next beat writes them. `doing`: the progress of the workers in plan `journal.plan`;

@@ -56,7 +56,7 @@ PHASES: Final = ("detect", "agree", "join", "restore", "evaluate", "reduce", "sa
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checkpoint:
-    """One complete checkpoint. A known name with changed content is another checkpoint.
+    """Hold one complete checkpoint. A known name with changed content is another checkpoint.
 
     `name` is the path prefix relative to checkpoint_dir. `digest` is a hex SHA-256 over names, sizes and the checksums
     of the format; for objects of a bucket, over names, sizes and etags, with `:etag` at its end. `pin` is the folder of
@@ -105,7 +105,7 @@ def shown_step(step: int | None, source: str | None) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """One rank of an eval group. The id `worker` is never used again, `address` is HOST:PORT.
+    """Hold one rank of an eval group. The id `worker` is never used again, `address` is HOST:PORT.
 
     `host` is the machine of a cluster on which the worker runs; None: it runs on the node itself.
     """
@@ -134,7 +134,7 @@ def node_of(place: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settlement:
-    """The end of a checkpoint whose evaluation cannot succeed or, as `requeued`, the note that a person reopened it.
+    """Hold the end of a checkpoint without an evaluation or, as `requeued`, the note that a person reopened it.
 
     `task` limits a failure to the task with this digest.
     """
@@ -154,7 +154,7 @@ class Settlement:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """One numbered attempt to evaluate one checkpoint with one group. A plan without members only settles checkpoints.
+    """Hold one numbered attempt to evaluate a checkpoint with a group. A plan without members only settles checkpoints.
 
     `evaluated` is the number of successful evaluations since the task changed; it decides which eval sets take part. A
     node that proposes a plan has read every outcome, so all nodes would write the same number. `line_open` is true if
@@ -198,7 +198,7 @@ Goal = Literal["max", "min", "none"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Value:
-    """The final number of a metric: `value` is None if not finite; `hex` is exact (`float.hex`, or nan, inf, -inf)."""
+    """Hold the number of a metric: `value` is None if not finite; `hex` is exact (`float.hex`, or nan, inf, -inf)."""
 
     value: float | None
     hex: Annotated[str, AtMost(64)]
@@ -218,7 +218,7 @@ Sharding = Literal["batches", "files", "own"]
 
 @dataclass(frozen=True, slots=True)
 class EvalData:
-    """The data of an eval set. Two results are comparable if their fingerprints and example counts are equal.
+    """Hold the data of an eval set. Two results are comparable if their fingerprints and example counts are equal.
 
     `sharding` is the way in which the data was divided among n ranks, with these guarantees:
 
@@ -238,7 +238,7 @@ class EvalData:
 
 @dataclass(frozen=True, slots=True)
 class Nonfinite:
-    """The number of examples with NaN or infinite numbers in one place, and the numbers of the first, from 0.
+    """Hold the number of examples with NaN or infinite numbers in one place, and the numbers of the first, from 0.
 
     `first_batch` and `first_example` are None for a set that divides itself, where examples have no numbers.
     """
@@ -257,7 +257,7 @@ class Nonfinite:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Slice:
-    """The numbers of a part of an eval set, such as of the examples of one country."""
+    """Hold the numbers of a part of an eval set, such as of the examples of one country."""
 
     examples: int
     metrics: Annotated[dict[str, Value], AtMost(4096)]
@@ -327,7 +327,7 @@ class Result:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """The end of a plan.
+    """Hold the end of a plan.
 
     `plan_nonce` is the nonce of the plan, because the number alone could later belong to another plan. `node` is the
     place to blame (`place_of`), and `odd` names the places whose values differ from those of the majority; it is empty

@@ -37,7 +37,7 @@ _NAMES: Final = ("checkpoint", "eval_set", "metric", "class_label", "slice", "co
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExportedNumber:
-    """One number of one evaluation. Its fields are the columns of the CSV, and the keys of the JSON.
+    """Hold one number of one evaluation. Its fields are the columns of the CSV, and the keys of the JSON.
 
     `value` is `nan`, `inf` or `-inf` as text where a number is not finite; `hex` has the exact bits of any number
     (`float.hex`). `class_label` and `slice` are empty unless the number is about one of them. `data_changed` is

@@ -26,7 +26,7 @@ FAMILIES: Final[dict[str, tuple[tuple[str, ...], str]]] = {
 
 
 class ResultSample(NamedTuple):
-    """One number of one evaluation: family, values of its labels, value."""
+    """Hold one number of one evaluation: family, values of its labels, value."""
 
     family: str
     labels: tuple[str, ...]

@@ -52,7 +52,7 @@ _TYPES: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Documented:
-    """One setting, as described in its source. `default` is empty for a derived value, which `reason` explains."""
+    """Hold one setting, as described in its source. `default` is empty for a derived value, which `reason` explains."""
 
     name: str
     type: str

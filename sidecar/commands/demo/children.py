@@ -28,7 +28,7 @@ class ChildFailedError(SidecarError):
 
 @dataclass(slots=True)
 class Child:
-    """A running process and its log."""
+    """Watch a running process and its log."""
 
     name: str  # as a person would call it
     log: Path
@@ -54,7 +54,7 @@ class Child:
 
 @dataclass(slots=True)
 class Children:
-    """All processes of a demo; leaving the context ends those that still run."""
+    """Watch all processes of a demo; leaving the context ends those that still run."""
 
     started: list[Child] = field(default_factory=list)
 

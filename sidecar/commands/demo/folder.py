@@ -19,7 +19,7 @@ _CONTENTS: Final = frozenset({MARK, "digits", "logs", "unused", "checkpoints"}) 
 
 @dataclass(frozen=True, slots=True)
 class Folder:
-    """The folder of a demo and its parts."""
+    """Hold the folder of a demo and its parts."""
 
     root: Path
 

@@ -30,7 +30,7 @@ _open_url = build_opener(ProxyHandler({})).open  # a daemon on this machine is n
 
 @dataclass(slots=True)
 class Daemon:
-    """A daemon of the demo, seen through its log and its HTTP port."""
+    """Observe a daemon of the demo through its log and its HTTP port."""
 
     child: Child
     _url: str | None = None
@@ -62,7 +62,7 @@ class Daemon:
 
 @dataclass(slots=True, kw_only=True)
 class Job:
-    """The processes of the demo: the training job and its daemons."""
+    """Hold the processes of the demo: the training job and its daemons."""
 
     children: Children
     folder: Folder

@@ -39,7 +39,7 @@ _SAMPLE: Final = ("sidecar_eval_metric{", "sidecar_eval_examples{", "sidecar_eva
 
 @dataclass(slots=True)
 class Demo:
-    """A running demo, observed from outside: its state directory, its log files, its HTTP ports."""
+    """Observe a running demo from outside: its state directory, its log files, its HTTP ports."""
 
     folder: Folder
     job: job.Job

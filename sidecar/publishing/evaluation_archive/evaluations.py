@@ -27,7 +27,7 @@ Names = tuple[tuple[str, str, str], ...]
 
 
 class Number(NamedTuple):
-    """One number of an evaluation. A bound that is missing is NaN."""
+    """Hold one number of an evaluation. A bound that is missing is NaN."""
 
     value: float
     lower: float

@@ -78,7 +78,7 @@ class ArtifactCleanup:
 
 @dataclass(slots=True)
 class _Errors:
-    """The first error about entries that are there."""
+    """Hold the first error about entries that are there."""
 
     first: str | None = None
 

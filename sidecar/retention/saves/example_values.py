@@ -60,7 +60,7 @@ class UnusableError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class _Column:
-    """An open column: rows of `width` numbers of the type `code` of `struct`."""
+    """Hold an open column: rows of `width` numbers of the type `code` of `struct`."""
 
     file: BinaryIO
     code: str
