@@ -25,9 +25,13 @@ def usual_seconds(history: JournalState) -> float | None:
     return statistics.median(took) if took else None
 
 
-def busy_here() -> str:
-    """Return a sentence if more processes want to run than this machine has processors for; else an empty text."""
-    load, processors = os.getloadavg()[0], len(os.sched_getaffinity(0))
+def busy_here(load: float | None = None, processors: int | None = None) -> str:
+    """Return a sentence if more processes want to run than there are processors for; else an empty text.
+
+    None: the load of this machine, and the processors that this process may use.
+    """
+    load = os.getloadavg()[0] if load is None else load
+    processors = processors or len(os.sched_getaffinity(0))
     if load < _BUSY * processors:
         return ""
     return f"this machine is busy (load {load:.0f} on {processors} cores), so everything takes longer"

@@ -63,15 +63,15 @@ PlacedEntry = tuple[Place, Entry]
 
 
 class WaitingEvents:
-    """Find the events behind a place of the journal, oldest first. Only the first `MOST` are in memory.
+    """Find the events behind a place of the journal, oldest first. Only the first `most` are in memory.
 
     `storage`: the state directory of the run. `takes`: the classes of the events.
     """
 
-    def __init__(self, storage: Storage, takes: frozenset[type]) -> None:
+    def __init__(self, storage: Storage, takes: frozenset[type], most: int = MOST) -> None:
         self.more = 0
         """Number of events behind those that `after` returned."""
-        self._storage, self._takes = storage, takes
+        self._storage, self._takes, self._most = storage, takes, most
         self._events: list[PlacedEntry] = []
         self._counted: Place | None = None  # all events up to here are in `_events` or `more`
 
@@ -92,7 +92,7 @@ class WaitingEvents:
             counted = place
             if not is_taken(entry, self._takes):
                 continue
-            if more or len(waiting) == MOST:
+            if more or len(waiting) == self._most:
                 more += 1
             else:
                 waiting.append((place, entry))
@@ -166,6 +166,7 @@ class Delivery(DeliveryThread):
         run: Name of the run.
         log: The daemon's log.
         run_dir: The run's state directory, for events on which the program of the sink fails; None: they are not kept.
+        most_waiting: Number of events that are held in memory.
         changed: Of `DeliveryThread`, as `pauses`.
     """
 
@@ -177,10 +178,12 @@ class Delivery(DeliveryThread):
         log: EventLog,
         *,
         run_dir: Path | None = None,
+        most_waiting: int = MOST,
         changed: threading.Condition | None = None,
         pauses: tuple[float, float] = PAUSES,
     ) -> None:
         super().__init__(sink.name, log, thread=f"sink {sink.name}", changed=changed, pauses=pauses)
+        self._most_waiting = most_waiting
         self.sink, self._storage, self._run = sink, storage, run
         self._program_errors = _ProgramErrors(run_dir)
         self._events = sink if isinstance(sink, EventSink) else None
@@ -308,7 +311,7 @@ class Delivery(DeliveryThread):
         return delivered
 
     def _turn(self, history: JournalState) -> _Turn:
-        return _Turn(newest_place(history), WaitingEvents(self._storage, self._takes))
+        return _Turn(newest_place(history), WaitingEvents(self._storage, self._takes, self._most_waiting))
 
     def _is_current(self, turn: _Turn) -> bool:
         with self._changed:

@@ -6,7 +6,6 @@ from journals import short_memories
 from publishing.sinks.conftest import finish, publishing, until
 
 from sidecar.coordination.run import open_run
-from sidecar.publishing.sinks import delivery
 from sidecar.publishing.sinks.sink import SinkUnavailableError
 from sidecar.publishing.status import SinkStatus
 
@@ -31,13 +30,12 @@ def test_the_journal_is_read_once_for_one_that_is_away(deliver, storage, sink, j
     assert (sink.plans, len(journal_reads)) == (list(range(1, 13)), 1)
 
 
-def test_memory_is_bounded_for_one_that_is_away(deliver, storage, sink, journal_reads, monkeypatch):
+def test_memory_is_bounded_for_one_that_is_away(deliver, storage, sink, journal_reads):
     """The journal is read once for so many events as may be in memory; the number of all that wait is known."""
-    monkeypatch.setattr(delivery, "MOST", 4)
     histories = short_memories(storage, open_run(storage, 0.0), 12)
     tenth = [next(histories) for _ in range(10)][-1]
     sink.hold.clear()
-    sending = deliver()
+    sending = deliver(most_waiting=4)
     sending.update(publishing(), tenth)
     until(lambda: sending.status.pending == 10)
     for short in histories:
