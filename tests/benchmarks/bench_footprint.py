@@ -1,6 +1,7 @@
 """Measure what a daemon costs while nothing happens: time until it answers, memory, and work per second."""
 
 import socket
+import subprocess
 import sys
 import time
 
@@ -12,8 +13,22 @@ HOW = """A daemon with default settings beside 200 damaged checkpoints, which it
 sweep reads them again, because they may still be written. Its worker processes are
 stand-ins that import nothing, so that the numbers are the daemon's own. From exec to the first answer of
 `/healthz`: the best of some starts, as others use the machine, too. Share of one core and resident memory: over the
-seconds after it became idle."""
+seconds after it became idle. The rows below say where that goes: processor time and memory of a process that imports
+so much and ends, the best of some, each with all above it. *Shared* is memory of files, such as the interpreter and
+OpenSSL, which all processes of a machine map once."""
 COLUMNS = ("", "measured", "over")
+IMPORTS = {
+    "the interpreter": "pass",
+    "and pydantic, with the declared settings": "import sidecar.settings",
+    "and typer, with the commands": "import sidecar.commands.cli",
+    "and the daemon's code": "import sidecar.commands.serve, sidecar.commands.served_run",
+}
+_USED = """
+import time
+status = open("/proc/self/status").read().split()
+resident, shared = (int(status[status.index(name) + 1]) / 1e3 * 1.024 for name in ("VmRSS:", "RssFile:"))
+print(time.process_time(), resident, shared)
+"""
 LYING_THERE = 200
 GIVEN_UP_SECONDS = 75  # corrupt_after_seconds, and the plan that settles them
 STAND_IN = f"""#!{sys.executable}
@@ -47,6 +62,7 @@ def measure(quick):
         ("exec to /healthz", f"{min(seconds):.2f} s", f"{starts} starts"),
         ("idle", f"{share:.2%} of a core", f"{idle_seconds:.0f} s"),
         ("resident", f"{resident / 1e6:.0f} MB", ""),
+        *_imports(starts),
     ]
     figures = [
         Figure("exec to /healthz", min(seconds), 1.0, unit=" s"),
@@ -60,6 +76,17 @@ def _start_seconds(checkpoints, stand_in):
     begin = time.monotonic()
     with Daemon(checkpoints, "dense.py", worker_python=stand_in, http=f"127.0.0.1:{_free_port()}") as daemon:
         return wait_until(lambda: _answers(daemon) and time.monotonic() - begin, "/healthz", pause=0.002)
+
+
+def _imports(starts):
+    """Yield a row for each part of what a daemon imports, with all parts above it."""
+    code = ""
+    for name, imports in IMPORTS.items():
+        code += f"{imports}\n"
+        command = [sys.executable, "-c", code + _USED]
+        told = [subprocess.run(command, capture_output=True, text=True, check=True).stdout for _ in range(starts)]
+        seconds, resident, shared = min([float(word) for word in each.split()] for each in told)
+        yield name, f"{seconds:.2f} s of CPU, {resident:.0f} MB, {shared:.0f} MB of it shared", f"{starts} processes"
 
 
 def _answers(daemon):

@@ -2,8 +2,6 @@
 
 from typing import Final
 
-import google_crc32c
-
 _MASK_DELTA: Final = 0xA282EAD8
 _WORD: Final = 0xFFFFFFFF
 
@@ -15,6 +13,8 @@ def crc32c(data: bytes) -> int:
 
 def extend(crc: int, data: bytes) -> int:
     """Return the checksum of earlier bytes followed by `data`. `crc`: the checksum of the earlier bytes; 0 for none."""
+    import google_crc32c  # noqa: PLC0415 - one MB of memory, which only checkpoints of TensorFlow and Orbax need
+
     return int(google_crc32c.extend(crc, data))
 
 
