@@ -8,6 +8,7 @@ with the states `ExactSum`, `MinMax` and `PerExampleValues`. This module imports
 from sidecar.evaluation.data.slice_table import by_length, by_size
 from sidecar.evaluation.metrics.accuracy import Accuracy, TopK
 from sidecar.evaluation.metrics.auc import AUC, BinnedAUC
+from sidecar.evaluation.metrics.calibration import Calibration
 from sidecar.evaluation.metrics.confusion_matrix import ConfusionMatrix
 from sidecar.evaluation.metrics.foreign import InTurn
 from sidecar.evaluation.metrics.log_loss import LogLoss, Perplexity
@@ -26,6 +27,7 @@ __all__ = [
     "RMSE",
     "Accuracy",
     "BinnedAUC",
+    "Calibration",
     "ConfusionMatrix",
     "EvalBatch",
     "EvalSetInfo",
