@@ -5,6 +5,7 @@ key of a mapping that is passed on, created in the same function or returned by 
 """
 
 import ast
+import functools
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -26,6 +27,7 @@ class LogEvent:
     fields: tuple[str, ...]
 
 
+@functools.cache
 def log_events(package: Path) -> dict[str, LogEvent]:
     """Return every event that the modules below a folder log, by name."""
     events: dict[str, LogEvent] = {}

@@ -8,7 +8,6 @@ import pytest
 from fakes import save
 
 from sidecar.checkpoints.inspect import inspect_one
-from sidecar.commands import own_folder
 from sidecar.commands.own_folder import in_own_folder
 from sidecar.errors import EvaluationFailedError, StorageError, VanishedError
 
@@ -33,14 +32,16 @@ def test_its_files_are_there_and_no_others(path, tmp_path):
 
 
 @pytest.mark.parametrize("small", [True, False], ids=["copied", "symbolic link"])
-def test_files_that_cannot_be_linked(path, tmp_path, monkeypatch, system_calls, small):
+def test_files_that_cannot_be_linked(path, tmp_path, system_calls, small):
     """Another filesystem, or a file of another user: the folder holds the same content all the same."""
     system_calls.refuse("link", errno.EPERM)
-    monkeypatch.setattr(own_folder, "_SMALL_BYTES", 1 << 20 if small else -1)
+    suffix = ".data-00000-of-00001"
+    if not small:
+        os.truncate(path.with_suffix(suffix), 17 << 20)
     with in_own_folder(path, inspect_one(path), tmp_path) as own:
-        index = own.with_suffix(".index")
-        assert index.read_bytes() == path.with_suffix(".index").read_bytes()
-        assert index.is_symlink() is not small
+        assert own.with_suffix(suffix).stat().st_size == path.with_suffix(suffix).stat().st_size
+        assert own.with_suffix(suffix).is_symlink() is not small
+        assert own.with_suffix(".index").read_bytes() == path.with_suffix(".index").read_bytes()
 
 
 def test_a_checkpoint_that_was_replaced_or_deleted(path, tmp_path):

@@ -1,6 +1,5 @@
 """The pages of docs/reference/ say what the code says, and leave nothing out."""
 
-import functools
 import os
 import re
 import subprocess
@@ -35,7 +34,6 @@ def generate():
         patch.syspath_prepend(DOCS)
         import generate
 
-        patch.setattr(generate, "log_events", functools.cache(generate.log_events))  # parses the whole package
         yield generate
 
 

@@ -142,10 +142,10 @@ def test_storage_that_fails_is_not_asked_for_ever(run):
     until(lambda: not reads(run))
 
 
-def test_entries_that_the_loop_no_longer_has(run, monkeypatch):
+def test_entries_that_the_loop_no_longer_has(run):
     """A gap between what was read and what the loop still holds is read from storage."""
     until(lambda: is_read(run.archive))
-    monkeypatch.setattr(run.history.log, "keep", 2)
+    run.history.log.keep = 2
     for number in range(6, 20):
         evaluate(run, number)
     run.tell()
