@@ -20,6 +20,7 @@ from typing import BinaryIO, Final
 from sidecar.coordination.journal_state import Closed
 from sidecar.coordination.totals import number_of
 from sidecar.protocol.column_names import GROUP, PLACE, PREDICTIONS, file_name
+from sidecar.protocol.records import WORST
 from sidecar.retention.saves.comparison import is_rounded
 from sidecar.system.confined import Folder, read_from
 
@@ -168,8 +169,8 @@ def remedy(metric: str) -> str:
 
 
 def _is_accuracy(metric: str) -> bool:
-    """Return whether the name of a metric says that it is the share of right predictions."""
-    return _ACCURACY.fullmatch(metric) is not None
+    """Return whether the name of a metric says that it is the share of right predictions of the whole set."""
+    return _ACCURACY.fullmatch(metric) is not None and not metric.startswith(WORST)
 
 
 def _add(

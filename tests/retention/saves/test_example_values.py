@@ -1,5 +1,6 @@
 """Read per-example values of a bounded number of examples and columns."""
 
+import pytest
 from retention.saves.conftest import COUNT
 
 from sidecar.retention.saves import example_values
@@ -15,3 +16,11 @@ def test_many_columns_are_not_read(store, pair, monkeypatch):
     """Columns beyond the bound on bytes are not read, so the intervals decide."""
     monkeypatch.setattr(example_values, "MOST_BYTES", 4000)
     assert store.compare(*pair).rule == "intervals"
+
+
+@pytest.mark.parametrize(
+    ("metric", "is_paired"), [("accuracy", True), ("top1_acc", True), ("mse", False), ("worst_slice_accuracy", False)]
+)
+def test_labels_and_predictions_give_accuracies(metric, is_paired):
+    """The worst slice has fewer examples than the set, so its number is not the mean of all."""
+    assert example_values.is_paired_by(metric, ["place", "y", "predictions"]) == is_paired
