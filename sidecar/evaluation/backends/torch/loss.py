@@ -98,6 +98,8 @@ class TorchLoss:
             predictions = predictions.to_dense()
         if predictions.dtype in (torch.bfloat16, torch.float16):
             predictions = predictions.float()  # as under autocast: the loss of an item has more digits than they
+        elif _is_of_torch(self._single) and _is_short_integer(predictions.dtype):
+            predictions = predictions.double()  # a difference of integers of 8 bits would wrap around, without an error
         if isinstance(self._single, _BY_CLASS):
             predictions, y = _classes_second(predictions, y)
         elif isinstance(self._single, _BY_ELEMENT) and self._whole is None and predictions.shape != y.shape:
@@ -309,9 +311,17 @@ def _mismatched(predictions: torch.Tensor, y: torch.Tensor) -> EvaluationError:
 
 def _is_refusal(loss: Any, error: Exception) -> bool:
     """Return whether a loss of torch refuses its arguments. The error of a user's function has a traceback of use."""
-    is_of_torch = type(loss).__module__.partition(".")[0] == "torch"
     is_of_memory = isinstance(error, torch.OutOfMemoryError) or NO_MEMORY in str(error)
-    return is_of_torch and not is_of_memory
+    return _is_of_torch(loss) and not is_of_memory
+
+
+def _is_of_torch(loss: Any) -> bool:
+    return type(loss).__module__.partition(".")[0] == "torch"
+
+
+def _is_short_integer(dtype: torch.dtype) -> bool:
+    is_integer = not (dtype.is_floating_point or dtype.is_complex or dtype == torch.bool)
+    return is_integer and dtype.itemsize < torch.float64.itemsize
 
 
 def _described(tensor: torch.Tensor) -> str:

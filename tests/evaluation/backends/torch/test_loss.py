@@ -54,6 +54,34 @@ def assert_equals_torch(loss, predictions, y, **same):
         assert ours[0].value == pytest.approx(expected, rel=1e-6, **same)
 
 
+@pytest.mark.parametrize("dtype", ["uint8", "int8", "int16", "int32"])
+@pytest.mark.parametrize("form", ["class", "function", "squares"])
+def test_differences_of_integers_do_not_wrap_around(dtype, form):
+    """The loss of images of 8 bits is that of the same numbers as floats; torch itself subtracts them modulo 256."""
+    import torch
+    from torch import nn
+
+    limits = torch.iinfo(getattr(torch, dtype))
+    n = sum(BATCHES)
+    y = torch.randint(limits.min, limits.max + 1, (n,), dtype=getattr(torch, dtype), generator=generator())
+    predictions = y.flip(0)
+    loss = {"class": nn.L1Loss(), "function": nn.functional.l1_loss, "squares": nn.MSELoss()}[form]
+    expected = loss(predictions.double(), y.double()).item()
+    assert expected > limits.max / 4
+    found = [in_batches(loss, predictions, y, ranks=ranks) for ranks in (1, 2, 3)]
+    assert len({value.hex for value in found}) == 1
+    assert found[0].value == pytest.approx(expected, rel=1e-12)
+
+
+def test_integers_of_64_bits_are_subtracted_as_such():
+    """Times in nanoseconds have more digits than a float64."""
+    import torch
+    from torch import nn
+
+    y = torch.arange(sum(BATCHES)) * 1000 + 1_700_000_000_000_000_000
+    assert in_batches(nn.L1Loss(), y + 1, y, ranks=3).value == 1.0
+
+
 def generator():
     import torch
 
