@@ -43,9 +43,10 @@ class EvalSet:
         check: How workers compare a dataset of PyTorch that has indices, before they evaluate: its list of batches and
             the contents of eight of them ("sample"), so that each worker reads its own examples only; or all contents
             ("all"), which each worker reads once. Other data is always compared as far as possible.
-        groups: One key for each example in the order of the data, or a function without arguments that returns them,
-            if examples are not independent: the patient, document or video of each. Intervals are then those of means
-            over independent groups. Metrics of torchmetrics have no interval in such a set.
+        groups: One key for each example in the order of the data, a function without arguments that returns them, or
+            the name of a column of x or y, if examples are not independent: the patient, document or video of each.
+            Intervals are then those of means over independent groups. Metrics of torchmetrics have no interval in such
+            a set.
         slices: As `Task(slices=…)`, for this set alone, in addition to those. A value may also be an array or a list
             with one key for each example in the order of the data.
         metrics: As `Task(metrics=…)`, for this set alone. A set with metrics or a loss of its own has none of the task.

@@ -18,6 +18,7 @@ from typing import Any, Final, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from sidecar.errors import TaskError
 from sidecar.evaluation.backend import Stream, Tick
 from sidecar.evaluation.data.batch_source import Batch, BatchSource, Division, ListedSource
 from sidecar.evaluation.data.cache import Cache, CacheBudget
@@ -26,7 +27,7 @@ from sidecar.evaluation.data.groups import group_numbers
 from sidecar.evaluation.data.listed import ListedSet, read_sample
 from sidecar.evaluation.data.nonfinite import WEIGHT, NonfiniteCounter
 from sidecar.evaluation.data.shard import Shard, all_to_first
-from sidecar.evaluation.data.slice_table import SliceTable
+from sidecar.evaluation.data.slice_table import SliceTable, column_of
 from sidecar.evaluation.data.third_part import ThirdPart
 from sidecar.evaluation.failures import EvaluationError, following_from_code
 from sidecar.evaluation.task import EvalSet, NonfinitePolicy
@@ -144,9 +145,21 @@ class EvalSetReader:
     @cached_property
     def groups(self) -> NDArray[np.int64] | None:
         """The number of the group of each example, once it was read; None: no groups. Raises `TaskError`."""
-        if self._eval_set.groups is None:
+        groups = self._eval_set.groups
+        if groups is None:
             return None
-        return group_numbers(self.name, self._eval_set.groups, self.examples, is_whole=self._most is None)
+        if isinstance(groups, str) and self._source.sharding != "batches":
+            raise TaskError(
+                f"EvalSet(groups={groups!r}) of {self.name!r}: no worker reads all examples of the set, so give one "
+                f"key for each example instead of a column: groups=keys"
+            )
+        keys = self._keys if isinstance(groups, str) else groups
+        return group_numbers(self.name, keys, self.examples, is_whole=self._most is None)
+
+    @cached_property
+    def _keys(self) -> list[Any]:
+        """The values of the column that `EvalSet(groups=…)` names, of the examples that were read."""
+        return []
 
     def require_same_sample(self, source: BatchSource) -> None:
         """Raise `EvaluationError` unless a source that was opened before this one begins with the same batch.
@@ -380,6 +393,7 @@ class EvalSetReader:
     def _read_all(self, tick: Tick) -> Stream:
         fingerprint, own_digest = hashlib.blake2b(digest_size=16), hashlib.blake2b(digest_size=16)
         batches = examples = own_batches = own_examples = 0
+        self._keys.clear()
         expected = self._expected
         self._cache.clear()
         self._places = []
@@ -391,6 +405,7 @@ class EvalSetReader:
             size = self._source.examples_in(batch)
             if self._is_compared:
                 self._look_at(self._weights_in(batch), examples)
+            self._note_groups(batch)
             if self._check is not None:
                 with following_from_code():
                     self._check(batches, size)
@@ -423,6 +438,12 @@ class EvalSetReader:
             expected=expected,
             refuses_nonfinite=refuses,
         )
+
+    def _note_groups(self, batch: Batch) -> None:
+        """Remember the keys of the groups of a batch, if they are a column of it."""
+        if isinstance(column := self._eval_set.groups, str):
+            where = f"EvalSet(groups={column!r}) of {self.name!r}"
+            self._keys.extend(column_of(batch, column, where, "give one key for each example, groups=keys"))
 
     def _read_sample(self, tick: Tick) -> Stream:
         """Describe a stream whose batches are listed, from the list and a sample of the batches."""

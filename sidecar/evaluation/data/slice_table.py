@@ -145,14 +145,8 @@ class SliceTable:
     def _called(self, name: str, definition: Any, x: Any, y: Any) -> Any:
         if not isinstance(definition, str):
             return call(f"Task(slices={{{name!r}: …}})", definition, x, y)
-        for part in (x, y):
-            if isinstance(part, Mapping) and definition in part:
-                return part[definition]
-        columns = [str(column) for part in (x, y) if isinstance(part, Mapping) for column in part]
-        raise TaskError(
-            f"{self._where(name)}: batches have no column {definition!r}, but {', '.join(columns) or 'none by name'}: "
-            f"give a function of (x, y), or EvalSet(slices={{{name!r}: keys}}) with one key for each example"
-        )
+        remedy = f"give a function of (x, y), or EvalSet(slices={{{name!r}: keys}}) with one key for each example"
+        return _column(x, y, definition, self._where(name), remedy)
 
     def _checked(self, name: str, keys: Any, examples: int) -> list[Any]:
         """Return one key for each example, as an object of Python. Raises `TaskError`."""
@@ -184,6 +178,19 @@ class SliceTable:
             numbers[shown] = len(numbers)
             self._names[name].append(shown)
         return numbers[shown]
+
+
+def column_of(batch: Batch, name: str, where: str, remedy: str) -> list[Any]:
+    """Return the values of a column of the inputs or labels of a batch, one for each example. Raises `TaskError`."""
+    return _listed(_column(*_x_and_y(batch), name, where, remedy))
+
+
+def _column(x: Any, y: Any, name: str, where: str, remedy: str) -> Any:
+    for part in (x, y):
+        if isinstance(part, Mapping) and name in part:
+            return part[name]
+    columns = [str(column) for part in (x, y) if isinstance(part, Mapping) for column in part]
+    raise TaskError(f"{where}: batches have no column {name!r}, but {', '.join(columns) or 'none by name'}: {remedy}")
 
 
 def _rows(codes: NDArray[Any], name_of: Callable[[int], str]) -> Iterator[tuple[str, NDArray[np.intp]]]:

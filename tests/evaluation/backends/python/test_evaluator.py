@@ -64,9 +64,25 @@ def test_groups_of_examples_make_longer_intervals(checkpoint, tmp_path):
         assert None is not value.lower != alone["test"][metric].lower
 
 
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_groups_may_be_a_column(checkpoint, tmp_path, ranks):
+    """Texts or numbers, with the intervals that the keys give."""
+    groups = np.array([f"patient {number // 4}" for number in range(103)])
+    given = {"predict": lambda model, x: x["x"] @ model}
+    source = lambda: ({"x": X, "patient": groups}, Y)  # noqa: E731 - the same for both
+    one, other = (
+        run(task(EvalSet(source, groups=keys), **given), checkpoint, tmp_path / str(place), ranks)[0].result.metrics
+        for place, keys in enumerate(("patient", groups))
+    )
+    assert one == other
+    assert one["test"]["accuracy"].lower is not None
+
+
 @pytest.mark.parametrize(
     ("source", "groups", "words"),
     [
+        (lambda: (X, Y), "patient", "no column 'patient'"),
+        (SOURCES["divided"].source, "patient", "no worker reads all"),
         (lambda: (X, Y), [1, 2], "each of 103 examples, found 2"),
         (lambda: (X, Y), [[1]] * 103, "one key for each example"),
         (SOURCES["divided"].source, np.zeros(103), "divides itself"),
