@@ -17,8 +17,9 @@ that were evaluated, until there are 20,000 evaluations: ten minutes of two free
 Ctrl-C, what was measured until then counts. With `--progress FOLDER`, another run goes on behind that: a new *part*,
 with new daemons. Resident memory, descriptors and threads of the publisher, which also writes views and snapshots, and
 of the other daemon; files and folders of the state directory. Growth is that after the first 1,000 evaluations of each
-part, which fill what a daemon remembers for a while. Each evaluation is compared with the number of its model. *seconds
-each* is the time for each evaluation since the row above, and *CPU ms each* what both daemons computed for it."""
+part; a daemon fills what it remembers for a while until about 2,000, so parts should be longer. Each evaluation is
+compared with the number of its model. *seconds each* is the time for each evaluation since the row above, and *CPU ms
+each* what both daemons computed for it."""
 COLUMNS = (
     "part",
     "evaluations",
