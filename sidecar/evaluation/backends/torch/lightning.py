@@ -8,6 +8,7 @@ called once, so that `self.accuracy.compute()` in it is right.
 """
 
 import inspect
+import math
 import numbers
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -116,6 +117,7 @@ class _SetLog:
     # The metrics that a batch updates, by the name of their number
     metrics: dict[str, TorchMetric] = field(default_factory=dict)
     unlogged: set[str] = field(default_factory=set)  # the names of those that are not logged, but used at the end
+    is_end_tried: bool = False  # whether the numbers logged at the end follow from metrics alone
     # Copies of the metrics in turn, which keep all batches
     following: dict[str, TorchMetric] = field(default_factory=dict)
 
@@ -203,6 +205,9 @@ class LightningStep:
         """Prepare an evaluation."""
         del is_first
         self._here.following = {name: self._here.metrics[name].following() for name in self.in_turn()}
+        self._call_first_hooks()
+
+    def _call_first_hooks(self) -> None:
         for hook in ("on_validation_start", "on_validation_epoch_start"):
             if _overrides(self._module, hook):
                 self._call(hook)
@@ -340,11 +345,7 @@ class LightningStep:
         """Call the module's hooks for the end of an evaluation, and return what they log."""
         if not _overrides(self._module, _END):
             return MetricResult({}, {})
-        for name, metric in self._here.metrics.items():
-            metric.load(within(states, name))
-        self._log.begin(1)
-        self._call(_END)
-        found = {name: value(total / weight, "none") for name, (total, weight) in self._log.numbers.items()}
+        found = {name: value(number, "none") for name, number in self._logged_at_the_end(states).items()}
         classes: dict[str, Any] = {}
         for name, metric in self._log.metrics.items():
             own = next((one for one in self._here.metrics.values() if one.metric is metric), None)
@@ -354,6 +355,38 @@ class LightningStep:
             found |= result.values
             classes |= result.classes
         return MetricResult(found, classes)
+
+    def _logged_at_the_end(self, states: SetStates) -> dict[str, float]:
+        """Return the numbers that the hook logs. Raises `EvaluationError` if they do not follow from metrics alone.
+
+        So the first time it is called again without a batch in between, and must log the same from the same metrics.
+        """
+
+        def logged() -> dict[str, float]:
+            for name, metric in self._here.metrics.items():
+                metric.load(within(states, name))
+            self._log.begin(1)
+            self._call(_END)
+            return {name: total / weight for name, (total, weight) in self._log.numbers.items()}
+
+        found = logged()
+        if self._here.is_end_tried:
+            return found
+        try:
+            self._call_first_hooks()
+            again = logged()
+        except EvaluationError:
+            raise
+        except Exception:  # noqa: BLE001 - code of a user, such as a division by the length of a list
+            again = {}
+        if differing := [name for name, number in found.items() if not are_near(number, again.get(name, math.nan))]:
+            raise _refused(
+                f"keeps something from batch to batch from which {_END} makes {differing[0]!r}, and it holds the "
+                f"batches of one worker only: log numbers, or update a metric of torchmetrics in validation_step, such "
+                f"as MeanMetric, and compute it in {_END}"
+            )
+        self._here.is_end_tried = True
+        return found
 
     def _learn(self, content: Any, examples: int, number: int) -> None:
         """Run a first batch, and find out which metrics it updates and under which names they are logged."""

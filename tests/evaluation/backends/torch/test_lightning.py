@@ -191,7 +191,49 @@ def of_the_kept(self):
     self.log("mean", sum(map(len, self.outputs)))
 
 
+class Meter:
+    """Add up what it is given, as the AverageMeter of many scripts does."""
+
+    def __init__(self):
+        self.total = self.count = 0
+
+    def add(self, value, count):
+        """Add a mean of so many values."""
+        self.total, self.count = self.total + value * count, self.count + count
+
+
+METER, HIDDEN = Meter(), []
+
+
+def metered(self, batch, batch_idx):
+    self.log("x", 1.0)
+    METER.add(float(self(batch[0]).sum()), len(batch[0]))
+
+
+def of_the_meter(self):
+    self.log("mean", METER.total / METER.count)
+    METER.__init__()
+
+
+def keeps_elsewhere(self, batch, batch_idx):
+    self.log("x", 1.0)
+    HIDDEN.append(float(self(batch[0]).sum()))
+
+
+def of_the_list(self):
+    self.log("sum", sum(HIDDEN))
+    HIDDEN.clear()
+
+
 REFUSED = {
+    "a meter": (
+        {"validation_step": metered, "on_validation_epoch_end": of_the_meter},
+        "on_validation_epoch_end makes 'mean'",
+    ),
+    "a list elsewhere": (
+        {"validation_step": keeps_elsewhere, "on_validation_epoch_end": of_the_list},
+        "on_validation_epoch_end makes 'sum'",
+    ),
     "a list of outputs": ({"validation_step": keeps, "on_validation_epoch_end": of_the_kept}, "'outputs'"),
     "nothing": ({"validation_step": lambda self, batch, batch_idx: None}, "logs nothing"),
     "a trainer": ({"validation_step": lambda self, batch, batch_idx: self.trainer.world_size}, "needs a Trainer"),
