@@ -61,6 +61,7 @@ def evaluate(digits):
     """Evaluates paths one after the other with some ranks in this process; one `Evaluated` for each path."""
     from sidecar.evaluation.backends.tensorflow.evaluator import KerasEvaluator
     from sidecar.evaluation.data import nonfinite
+    from sidecar.evaluation.output_comparison import differing_outputs
 
     del digits
 
@@ -78,6 +79,8 @@ def evaluate(digits):
                     streams.append(each.read(lambda: None))
                     each.restore(path)()
                 assert len({each.digest()() for each in evaluators}) == 1, "as the hello compares them"
+                if ranks > 1:
+                    assert not list(differing_outputs([each.outputs() for each in evaluators]))
                 states = [each.evaluate(lambda: None) for each in evaluators]
                 total = states[0]
                 for name, by_name in total.items():

@@ -127,7 +127,7 @@ def _value(listed: list[Any]) -> Value:
 def held_by(metric: Any) -> dict[str, str]:
     """Return a description of the contents of a metric's attributes, by name, to see whether a reset restores them.
 
-    Objects of unknown classes count as empty, since only the metric knows what they hold.
+    Objects of unknown classes, other than those of Keras, count as empty, since only the metric knows what they hold.
     """
     return {name: _described(content) for name, content in vars(metric).items() if not name.startswith("__")}
 
@@ -145,7 +145,8 @@ def _described(content: Any) -> str:
         except (NotImplementedError, TypeError, ValueError, RuntimeError):  # it has no values, as within a trace
             return ""
         return f"{array.shape}{hashlib.sha256(array.tobytes()).hexdigest()}" if array.dtype != object else ""
-    return ""
+    variables = getattr(content, "variables", None)
+    return _described(variables) if isinstance(variables, list | tuple) else ""  # those of a metric or layer of Keras
 
 
 def numbers_of(label: str, name: str, result: Any, limit: int) -> dict[str, float]:

@@ -18,6 +18,7 @@ from sidecar.evaluation.backends.tensorflow.keras_metric import (
 )
 from sidecar.evaluation.backends.tensorflow.mergeability import SIZE_ERRORS, probe, probe_twice
 from sidecar.evaluation.backends.tensorflow.metrics_in_turn import Calls, MetricsInTurn, found_late, replaced
+from sidecar.evaluation.backends.tensorflow.model import not_called
 from sidecar.evaluation.backends.tensorflow.randomness import Randomness
 from sidecar.evaluation.backends.tensorflow.recurrent import RecurrentStates
 from sidecar.evaluation.backends.tensorflow.replay import Changes
@@ -68,6 +69,7 @@ class CompiledMeasurement:
         for (name, metric), probed in list(zip(self._metrics.items(), self._probe(first), strict=True)):
             try:
                 metric.require_additive(probed.in_turn, [probed.first, probed.second])
+                metric.require_no_other_state()
             except CannotBeMergedError as error:
                 self.put_in_turn(name, error.reason)
         self._by_result = self._sources(first)  # runs the step again
@@ -235,7 +237,7 @@ class CompiledMeasurement:
                 notes_in_turn += in_turn[source].notes
         names = {source: name for name, source in self._by_result.items()}
         notes = by_batch_note(found.of_batches) + self.dependence.notes(states, []) + undefined(found.without_weight)
-        notes += self.in_turn.notes(states, names) + notes_in_turn
+        notes += self.in_turn.notes(states, names) + notes_in_turn + not_called(self._model)
         if found.by_example:
             listed = ", ".join(found.by_example)
             notes += (f"{listed}: all examples count alike; Keras 3 takes the mean over its batches",)

@@ -39,7 +39,7 @@ from sidecar.evaluation.eval_sets import EvalSets
 from sidecar.evaluation.failures import EvaluationError, following_from_code
 from sidecar.evaluation.hdf5 import require_readable, require_self_contained
 from sidecar.evaluation.metrics.metric import MetricResult
-from sidecar.evaluation.output_comparison import no_outputs
+from sidecar.evaluation.output_comparison import no_outputs, summary
 from sidecar.evaluation.path_alias import readable, require_present
 from sidecar.evaluation.remedy import ON_THE_MODEL
 from sidecar.evaluation.repeatability import NOTE, refuse_drawn
@@ -62,8 +62,8 @@ class KerasEvaluator:
     graphs are trusted, the graph of a SavedModel replaces the model until the next checkpoint.
     """
 
-    outputs_are_new = False
-    """False: numbers that a model holds outside its variables are constants of its graph, which `outside` has."""
+    outputs_are_new = True
+    """Whether ranks have to compare predictions: a model may hold numbers that neither variables nor `outside` have."""
 
     @classmethod
     def build(
@@ -235,8 +235,21 @@ class KerasEvaluator:
         return self._weights_digest
 
     def outputs(self) -> NDArray[np.float64]:
-        """Return zeros: no outputs are compared."""
-        return no_outputs()
+        """Return a summary of the predictions for the first batch of each set that all ranks read alike.
+
+        A `test_step` that tells no predictions is compared by the states of its metrics.
+        """
+        outputs = no_outputs()
+        with self._recurrent.preserved() as begin:
+            for place, batches in enumerate(self._sets.chosen):
+                if batches.division == "own":
+                    continue
+                self._recurrent.assign(begin)
+                step, first = self._step_of(batches), self._checks[batches.name].first
+                seed = self._seed(step, batches, first, 0)
+                evaluated = step.run(first, step.start, seed, step.recurrent.values())
+                outputs[place] = summary(evaluated.rows() or evaluated.arrays())
+        return outputs
 
     def outside(self) -> dict[str, str]:
         """Return digests of the state that layers hold outside their variables; nothing for a stored graph."""

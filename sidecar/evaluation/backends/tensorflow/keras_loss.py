@@ -1,6 +1,5 @@
 """Compute the loss as Keras defines it, from the losses of single examples instead of the means of batches."""
 
-import copy
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
@@ -270,7 +269,8 @@ def _differ(of_whole: Any, of_halves: Sequence[Any]) -> bool:
 def _single_losses(loss: Any) -> Callable[[Any, Any, Any], Any]:
     """Return a function that computes the weighted loss of each example, from a loss object or a function."""
     if hasattr(loss, "reduction"):
-        single = copy.copy(loss)
+        single = object.__new__(type(loss))  # `copy` would make one of Keras from its get_config, which may lack a part
+        single.__dict__.update(vars(loss))
         single.reduction = "none"
         return lambda y, predictions, weights: _called(single, y, predictions, weights)
     if not callable(loss):

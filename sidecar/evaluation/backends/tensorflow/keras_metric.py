@@ -13,15 +13,17 @@ import tensorflow as tf
 from numpy.typing import NDArray
 
 from sidecar.evaluation.backends.tensorflow.data import array_of
-from sidecar.evaluation.backends.tensorflow.libraries import class_named
+from sidecar.evaluation.backends.tensorflow.libraries import class_named, is_written_by_keras
 from sidecar.evaluation.backends.tensorflow.rounding import is_near, is_rounded_sum
 from sidecar.evaluation.failures import CannotBeMergedError, EvaluationError
+from sidecar.evaluation.metrics.in_turn import held_by
 from sidecar.evaluation.metrics.metric import EvalSetInfo
 from sidecar.evaluation.rank_evaluation import MAX_CLASSES
 from sidecar.evaluation.states import ExactSum, MinMax, SetStates, State
 from sidecar.protocol.records import Goal
 
 _GOALS: Final[dict[str | None, Goal]] = {"up": "max", "down": "min"}
+_OF_KERAS: Final = ("_call_result", "_obj_reference_counts_dict")  # attributes that tf_keras itself changes
 _DECLARED: Final = "sidecar_reduction"
 _MERGE: Final[dict[str, Callable[..., Any]]] = {"sum": np.add, "max": np.maximum, "min": np.minimum}
 
@@ -41,6 +43,7 @@ class KerasMetric:
         self.identity = self.values()
         if not self.identity:
             raise CannotBeMergedError(self._label, "keeps no variables that could be added up over workers")
+        self._held = held_by(metric)
         self.reductions = self._declared()
         for array, reduction in zip(self.identity, self.reductions, strict=True):
             if reduction == "sum" and np.any(array):
@@ -69,6 +72,23 @@ class KerasMetric:
                     f"does not {verb} what it sees from batch to batch (state {variable.name!r}), so the states of "
                     f"several workers cannot be merged",
                 )
+
+    def require_no_other_state(self) -> None:
+        """Raise `EvaluationError` if updates changed something that the variables do not hold, and reset these.
+
+        Such as an attribute `self.batches += 1`, a `tf.Variable` that Keras 3 does not track, or a hidden inner metric.
+        It must be called outside a trace, after an update.
+        """
+        self.reset()
+        if is_written_by_keras(type(self.metric).update_state):
+            return
+        held = held_by(self.metric).items()
+        if kept := [name for name, content in held if name not in _OF_KERAS and content != self._held.get(name)]:
+            raise CannotBeMergedError(
+                self._label,
+                f"keeps {', '.join(map(repr, kept))} outside of its variables (add_weight makes these), so the states "
+                f"of several workers cannot be merged",
+            )
 
     def without(self, states: SetStates, change: Sequence[Any]) -> list[Any]:
         """Return the states over all batches as arrays, without the change by one of these batches."""

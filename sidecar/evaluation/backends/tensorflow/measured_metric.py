@@ -54,6 +54,7 @@ class MeasuredMetric:
             (probed,) = probe_twice(batch, metric.reset_state, lambda part: update(metric, *part), read, lambda: None)
         of_batch = probed.whole if is_divisible else probed.first
         self._metric.require_additive(probed.in_turn, [probed.first, probed.second])
+        self._metric.require_no_other_state()
         self.tolerance = tolerance_of(predictions.dtype.name) if isinstance(predictions, tf.Tensor) else TOLERANCE
         is_plain = weights is None and getattr(predictions, "_keras_mask", None) is None
         self._function = per_example(metric) if is_plain and self._metric.divides else None

@@ -74,3 +74,11 @@ def _layers(model: Any) -> list[Any]:
 def has_own_test_step(model: Any) -> bool:
     """Return whether the model defines its own `test_step`, or inherits one that is not from Keras."""
     return not is_written_by_keras(type(model).test_step)
+
+
+def not_called(model: Any) -> tuple[str, ...]:
+    """Return a note about methods of the user's that Keras would call around `test_step`; none for most models."""
+    own = [name for name in ("evaluate", "make_test_function") if not is_written_by_keras(getattr(type(model), name))]
+    if not own or callable(getattr(model, "preprocess_samples", None)):
+        return ()
+    return (f"the model's own {' and '.join(own)} is not called, only its test_step: the numbers may be others",)

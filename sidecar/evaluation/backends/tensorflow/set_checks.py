@@ -46,7 +46,8 @@ class SetChecks:
 
     def __init__(self, name: str, first: Batch) -> None:
         self._name = name
-        self._first: Batch | None = first  # until metrics have been checked to the end of the set
+        self.first = first
+        self._is_checked_to_end = False
         self._replay: Replay | None = None
         self._repeated: tuple[Step, Batch, Any, list[Any], Evaluation, list[str]] | None = None
         self._found: set[str] = set()  # what depends on the division into batches
@@ -124,11 +125,12 @@ class SetChecks:
         self, step: Step, seed_of: Callable[[Batch], Any], carried: list[Any], totals: SetStates, examples: int
     ) -> set[str]:
         """Return, once, the metrics that do not add up to the end of the set, see `replay.not_sums_to_end`."""
-        first, self._first = self._first, None
+        was_checked, self._is_checked_to_end = self._is_checked_to_end, True
         metrics = step.measurement.stateful_metrics
-        if first is None or not metrics or not examples:
+        if was_checked or not metrics or not examples:
             return set()
-        return not_sums_to_end(metrics, totals, first, examples, partial(step.run_from, seed_of(first), carried))
+        run_from = partial(step.run_from, seed_of(self.first), carried)
+        return not_sums_to_end(metrics, totals, self.first, examples, run_from)
 
 
 def _require_repeatable(step: Step, batch: Batch, seed: Any, carried: list[Any], evaluated: Evaluation) -> None:

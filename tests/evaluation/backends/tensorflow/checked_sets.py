@@ -1,6 +1,8 @@
 # ruff: noqa: ARG002, D102 - the signatures are those of Keras
 """Metrics and models that depend on batches."""
 
+import importlib
+
 import numpy as np
 
 from sidecar import Task
@@ -14,16 +16,14 @@ Y = (X[:, 0] + np.random.default_rng(2).normal(size=EXAMPLES) > 0).astype("int32
 TEXTS = [np.random.default_rng(n).integers(1, 9, 3 + n % 11) for n in range(EXAMPLES)]
 
 
-def dense():
-    import keras
+def dense(library="keras"):
+    of = importlib.import_module(library)
+    return of.layers.Dense(2, activation="softmax", kernel_initializer=of.initializers.Orthogonal(seed=1))
 
-    return keras.layers.Dense(2, activation="softmax", kernel_initializer=keras.initializers.Orthogonal(seed=1))
 
-
-def plain():
-    import keras
-
-    return keras.Sequential([keras.Input((3,)), dense()])
+def plain(library="keras"):
+    of = importlib.import_module(library)
+    return of.Sequential([of.Input((3,)), dense(library)])
 
 
 def with_batch_statistics():

@@ -142,6 +142,25 @@ def test_a_sum_over_examples_is_not_labelled(evaluate, library):
 
 
 @pytest.mark.parametrize("library", LIBRARIES)
+def test_an_evaluate_of_ones_own_is_named(evaluate, library):
+    """Only the `test_step` of a model is called, so what its `evaluate` adds is missing."""
+    of = importlib.import_module(library)
+
+    class Own(of.Model):
+        def evaluate(self, *args, **options):
+            return {"accuracy": 0.0}
+
+    def build():
+        x = of.Input((STEPS,), dtype="int32")
+        model = Own(x, tagger(of)(x))
+        model.compile(loss="sparse_categorical_crossentropy", metrics=["accuracy"])
+        return model
+
+    (note,) = evaluate(task(build), "nowhere").notes
+    assert note.startswith("the model's own evaluate is not called")
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
 @pytest.mark.parametrize("loss", ["own", pytest.param("sum", marks=pytest.mark.nightly)])
 def test_a_loss_of_the_task_may_be_one_number_for_a_batch(evaluate, loss, library):
     """As Keras weighs it in `evaluate`: by the examples of its batch."""

@@ -65,6 +65,42 @@ def running(of):
     return Running(name="running")
 
 
+def counting(of, kind):
+    """A sum in a variable, and a count of batches that Keras does not know of."""
+    import tensorflow as tf
+
+    class Counting(of.metrics.Metric):
+        def __init__(self, **named):
+            super().__init__(**named)
+            self.total = self.add_weight(name="total", initializer="zeros")
+            hidden = {"variable": tf.Variable(0.0), "metric": (of.metrics.Sum(),)}.get(kind, 0.0)
+            object.__setattr__(self, "seen", hidden)
+
+        def update_state(self, y, p, sample_weight=None):
+            self.total.assign_add(tf.reduce_sum(p))
+            if kind == "variable":
+                self.seen.assign_add(1.0)
+            elif kind == "metric":
+                self.seen[0].update_state(1.0)
+            else:
+                self.seen += 1.0
+
+        def reset_state(self):
+            self.total.assign(0.0)
+            if kind == "variable":
+                self.seen.assign(0.0)
+            elif kind == "metric":
+                self.seen[0].reset_state()
+            else:
+                self.seen = 0.0
+
+        def result(self):
+            seen = self.seen[0].result() if kind == "metric" else self.seen
+            return self.total / (seen + 1.0)
+
+    return Counting(name="counting")
+
+
 def data():
     made = np.random.default_rng(7)
     x = made.normal(size=(EXAMPLES, 12)).astype("float32")
@@ -110,6 +146,19 @@ def test_lists_and_formulas(evaluate, library, how):
         assert "ap" in note
         assert "running" in note
         assert "worker 0 evaluates this set alone" in note
+
+
+@pytest.mark.parametrize("kind", ["number", "variable", "metric"])
+@pytest.mark.parametrize("library", ["keras", pytest.param("tf_keras", marks=pytest.mark.nightly)])
+def test_states_outside_of_variables(evaluate, library, kind):
+    """A metric that also counts in an attribute gets the number of `model.evaluate`, with any number of workers."""
+    of = importlib.import_module(library)
+    made = lambda: [counting(of, kind)]  # noqa: E731
+    right = build(of, made()).evaluate(*data(), batch_size=BATCH, verbose=0, return_dict=True)
+    for ranks, how in ((1, "eager"), (2, "eager"), (3, "listed")):
+        found = evaluate(task(of, made, how), "nowhere", ranks=ranks)
+        assert found["counting"].value == pytest.approx(right["counting"], rel=1e-6)
+        assert any("counting keeps 'seen' outside of its variables" in note for note in found.notes)
 
 
 @pytest.mark.parametrize("wanted", [True, ["accuracy"]])

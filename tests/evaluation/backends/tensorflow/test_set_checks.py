@@ -1,6 +1,9 @@
 # ruff: noqa: ARG001 - the signatures are Keras'
 """Models, losses and metrics that depend on the batches, or on what ran before, are noted or refused."""
 
+import importlib
+from functools import partial
+
 import numpy as np
 import pytest
 from evaluation.backends.tensorflow.checked_sets import (
@@ -13,6 +16,7 @@ from evaluation.backends.tensorflow.checked_sets import (
     auc,
     centered,
     compiled,
+    dense,
     noted,
     of_texts,
     padded,
@@ -23,6 +27,7 @@ from evaluation.backends.tensorflow.checked_sets import (
 )
 
 from sidecar import EvalSet, Task
+from sidecar.evaluation.data.shard import Shard
 from sidecar.evaluation.failures import EvaluationError
 from sidecar.metrics import Mean, Sums
 
@@ -105,3 +110,61 @@ def test_negative_labels_and_weights_are_counted(digits, evaluate):
     notes = noted(evaluate, lambda: made)
     assert [note.partition(":")[0] for note in notes[:2]] == ["2 labels are negative", "5 weights are negative"], notes
     assert noted(evaluate, lambda: task(plain, metrics=accuracy), ranks=(2,)) == ()
+
+
+@pytest.mark.parametrize("library", ["keras", pytest.param("tf_keras", marks=pytest.mark.nightly)])
+def test_a_loss_keeps_its_arguments(digits, evaluate, library):
+    """A subclass of Keras' Loss without a `get_config`, defined in a function, is what its author made it."""
+    of = importlib.import_module(library)
+    del digits
+
+    class Scaled(of.losses.Loss):
+        def __init__(self, factor):
+            super().__init__()
+            self.factor = factor
+
+        def call(self, y, y_pred):
+            return self.factor * of.losses.sparse_categorical_crossentropy(y, y_pred)
+
+    losses = (of.losses.SparseCategoricalCrossentropy(), Scaled(3.0))
+    one, other = (evaluate(task(partial(plain, library), loss=loss), "nowhere") for loss in losses)
+    assert other["loss"].value == pytest.approx(3 * one["loss"].value, rel=1e-6)
+    assert other["loss"].lower is not None
+    assert other.notes == ()
+
+
+@pytest.mark.parametrize("eager", [False, True])
+def test_numbers_that_no_checkpoint_has_are_compared(digits, eager):
+    """Ranks that draw a projection without a seed predict differently, in a model of metrics or with a step."""
+    del digits
+    from keras import Model, ops
+
+    from sidecar.evaluation.backends.tensorflow.evaluator import KerasEvaluator
+    from sidecar.evaluation.output_comparison import differing_outputs
+
+    class Projected(Model):
+        def __init__(self, seed):
+            super().__init__()
+            self.out = dense()
+            self.projection = np.random.default_rng(seed).normal(size=(3, 3)).astype("float32")
+
+        def call(self, x):
+            return self.out(ops.matmul(x, self.projection))
+
+    def outputs(seed):
+        def build():
+            model = Projected(seed)
+            if eager:
+                model.compile(loss="sparse_categorical_crossentropy", metrics=["accuracy"], run_eagerly=True)
+            return model
+
+        made = task(build) if eager else task(build, metrics=accuracy)
+        evaluator = KerasEvaluator.build(made, Shard(0, 2), threads=2, cache_bytes=1 << 20)
+        assert evaluator.outputs_are_new
+        evaluator.read(lambda: None)
+        evaluator.digest()
+        return evaluator.outputs()
+
+    seeded = [outputs(1), outputs(1)]
+    assert not list(differing_outputs(seeded))
+    assert list(differing_outputs([*seeded, outputs(None)])) == [(0, [[0, 1], [2]])]
