@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from sidecar.evaluation.backends.torch.tensors import leaves, part_of, to_numpy
+from sidecar.evaluation.backends.torch.tensors import is_short_integer, leaves, part_of, to_numpy
 from sidecar.evaluation.backends.torch.unreduced_loss import unreduced
 from sidecar.evaluation.batch_dependence import TOLERANCE, are_near, rows_differ
 from sidecar.evaluation.failures import EvaluationError
@@ -98,7 +98,7 @@ class TorchLoss:
             predictions = predictions.to_dense()
         if predictions.dtype in (torch.bfloat16, torch.float16):
             predictions = predictions.float()  # as under autocast: the loss of an item has more digits than they
-        elif _is_of_torch(self._single) and _is_short_integer(predictions.dtype):
+        elif _is_of_torch(self._single) and is_short_integer(predictions.dtype):
             predictions = predictions.double()  # a difference of integers of 8 bits would wrap around, without an error
         if isinstance(self._single, _BY_CLASS):
             predictions, y = _classes_second(predictions, y)
@@ -317,11 +317,6 @@ def _is_refusal(loss: Any, error: Exception) -> bool:
 
 def _is_of_torch(loss: Any) -> bool:
     return type(loss).__module__.partition(".")[0] == "torch"
-
-
-def _is_short_integer(dtype: torch.dtype) -> bool:
-    is_integer = not (dtype.is_floating_point or dtype.is_complex or dtype == torch.bool)
-    return is_integer and dtype.itemsize < torch.float64.itemsize
 
 
 def _described(tensor: torch.Tensor) -> str:

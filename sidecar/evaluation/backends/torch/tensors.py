@@ -50,6 +50,12 @@ def map_leaves(function: Callable[[Any], Any], structure: Any, is_leaf: Callable
     return function(structure)
 
 
+def is_short_integer(dtype: torch.dtype) -> bool:
+    """Return whether differences or squares of usual values of a type wrap around: integers of 8, 16 or 32 bits."""
+    is_integer = not (dtype.is_floating_point or dtype.is_complex or dtype == torch.bool)
+    return is_integer and dtype.itemsize < torch.int64.itemsize
+
+
 def leaves(structure: Any, _above: tuple[int, ...] = ()) -> Iterator[Any]:
     """Yield the leaves of a structure in order; those of a mapping in the order of its keys as texts. None is none."""
     if isinstance(structure, Mapping):

@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 
 from sidecar.evaluation.backends.torch.repeatability import generators
-from sidecar.evaluation.backends.torch.tensors import bits_of, leaves
+from sidecar.evaluation.backends.torch.tensors import bits_of, is_short_integer, leaves, map_leaves
 from sidecar.evaluation.backends.torch.torchmetrics_states import MetricStates
 from sidecar.evaluation.data.digest import digest_of
 from sidecar.evaluation.data.shard import Shard
@@ -40,6 +40,9 @@ _REFUSED: Final = {
 }
 _IGNORED: Final = -100
 """The label that losses of PyTorch leave out, and that marks padding in libraries built on it."""
+
+_COMPUTING: Final = "torchmetrics.regression."
+"""The beginning of modules whose metrics subtract and square predictions and labels in the type that these have."""
 
 _TOLERANCE: Final = 1e-4
 _PARTS: Final = 3  # of a first batch; some formulas for merged states are wrong from three on
@@ -309,6 +312,7 @@ class TorchMetric:
 
     def _arguments(self, y: Any, predictions: Any) -> tuple[list[Any], dict[str, Any]]:
         """Return the arguments of `update`: (predictions, y), the predictions alone, or the parts of y by name."""
+        y, predictions = self._as_numbers(y), self._as_numbers(predictions)
         measured = getattr(self.metric, "base_metric", self.metric)  # a window passes everything on to its metric
         parameters = list(inspect.signature(measured.update).parameters.values())
         plain = [one for one in parameters if one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)]
@@ -337,6 +341,15 @@ class TorchMetric:
             names = ", ".join(f"{one.name!r}: …" for one in plain[1:needed])
             raise self._refused(f"needs {needed} arguments: let Task(step=…) return its labels as {{{names}}}")
         return [predictions, y][: max(needed, 1)], {}
+
+    def _as_numbers(self, structure: Any) -> Any:
+        """Return integers of few bits as floats if the metric computes with them: they would wrap around in it."""
+        if not any(type(part).__module__.startswith(_COMPUTING) for part in self.metric.modules()):
+            return structure
+        return map_leaves(
+            lambda leaf: leaf.float() if isinstance(leaf, torch.Tensor) and is_short_integer(leaf.dtype) else leaf,
+            structure,
+        )
 
     def _try_out(self, y: Any, predictions: Any) -> None:
         whole = y, predictions

@@ -245,6 +245,27 @@ def test_weights_are_refused():
         torch_evaluator(given)
 
 
+@pytest.mark.parametrize("dtypes", [("uint8", "uint8"), ("float32", "uint8"), ("int16", "int32")])
+@pytest.mark.parametrize("name", ["MeanSquaredError", "MeanAbsoluteError", "R2Score", "ExplainedVariance"])
+def test_integers_of_few_bits_do_not_wrap_around(checkpoint, name, dtypes):
+    """The number of images of 8 bits is that of the same numbers as floats; torchmetrics itself squares modulo 256."""
+    import torch
+    import torchmetrics
+
+    make = getattr(torchmetrics, name)
+
+    def column(of, dtype):
+        return lambda *given: (given[-1][:, of].sigmoid() * 255).to(torch.uint8).to(getattr(torch, dtype))
+
+    of_ranks = [
+        result_of_ranks(task(lambda: [make()], column(0, dtypes[0]), column(1, dtypes[1])), checkpoint, ranks)["test"]
+        for ranks in (1, 2, 3)
+    ]
+    assert of_ranks[1:] == of_ranks[:1] * 2
+    (found,) = of_ranks[0].values.values()
+    assert number(found) == pytest.approx(float(alone(make(), column(0, "float32"), column(1, "float32"))), rel=1e-5)
+
+
 def test_named_sums_measure_what_a_built_in_metric_does(checkpoint):
     """A function of a batch as arrays of numpy, next to the metric that it repeats."""
     sums = Sums(
