@@ -19,6 +19,7 @@ from sidecar.publishing.evaluation_archive import ArchiveReader
 from sidecar.publishing.http import Server
 from sidecar.publishing.prometheus import Exporter
 from sidecar.publishing.publisher import Published, Publisher
+from sidecar.publishing.run_list import RunState, RunSummary
 from sidecar.publishing.status import NodeSummary
 
 PHASES = {"detect": 0.4, "agree": 0.1, "join": 0.02, "restore": 0.5, "evaluate": 3.2, "reduce": 0.1, "save": 0.4}
@@ -80,7 +81,7 @@ class ServedRun:
         self._write(plan_path(number), plan)
         return plan
 
-    def succeed(self, metrics, *, examples=None, at=None, **more):
+    def succeed(self, metrics, *, examples=None, at=None, data="9", **more):
         """End the open evaluation with numbers: eval set ▶ metric ▶ value."""
         plan = self.history.open
         result = Result(
@@ -93,7 +94,7 @@ class ServedRun:
             task="t" * 64,
             profile={"cpu": "x86_64 AVX2", "tensorflow": "2.20.0", "numpy": "2.1.3"},
             saves=tuple(f"{plan.folder}/worker-{rank}-of-{len(plan.members)}" for rank in range(len(plan.members))),
-            data={name: EvalData("9" * 64, 157, "batches") for name in metrics},
+            data={name: EvalData(data * 64, 157, "batches") for name in metrics},
             **more,
         )
         self._close(plan, "succeeded", at, result=result)
@@ -149,24 +150,45 @@ class ServedRun:
         }
         self.publisher(make_status(run=self.run, node=self.node, **(given | self.status)), self.history)
 
+    def summary(self):
+        """The summary of this run among several."""
+        status = self.published.status
+        return RunSummary(
+            run=self.run, place=str(self.folder), state=RunState.SERVING, status=status, archive=self.archive
+        )
+
     @contextmanager
     def served(self):
         """Serve the page; gives the server."""
         self.tell()
-        server = Server(
-            "127.0.0.1",
-            0,
-            registry=self.registry,
-            health=lambda: None,
-            ready=lambda: self.published.unready,
-            status=lambda: self.published.status,
-            archive=self.archive,
-        )
-        server.start()
-        try:
+        with _started(self, status=lambda: self.published.status, archive=self.archive) as server:
             yield server
-        finally:
-            server.close()
+
+
+@contextmanager
+def served_together(*runs):
+    """Serve a page of all runs; gives the server."""
+    for run in runs:
+        run.tell()
+    with _started(runs[0], runs=lambda: [run.summary() for run in runs]) as server:
+        yield server
+
+
+@contextmanager
+def _started(run, **what):
+    server = Server(
+        "127.0.0.1",
+        0,
+        registry=run.registry,
+        health=lambda: None,
+        ready=lambda: run.published.unready,
+        **what,
+    )
+    server.start()
+    try:
+        yield server
+    finally:
+        server.close()
 
 
 def get(server, path):

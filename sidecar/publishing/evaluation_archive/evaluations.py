@@ -101,6 +101,7 @@ class Series(NamedTuple):
     metric: str
     goal: str  # of the newest evaluation
     points: int
+    data: str | None  # fingerprint of the data of the newest evaluation; None: unknown
 
 
 class ArchivedEvaluations:
@@ -203,7 +204,8 @@ class ArchivedEvaluations:
             row.numbers.extend((number_of(value), _or_nan(value.lower), _or_nan(value.upper)))
             known = self._series.get((eval_set, metric))
             points = 1 if known is None else known.points + 1
-            self._series[eval_set, metric] = Series(eval_set, metric, goal, points)
+            fingerprint = None if (data := result.data.get(eval_set)) is None else data.fingerprint
+            self._series[eval_set, metric] = Series(eval_set, metric, goal, points, fingerprint)
 
     def _settle(self, settled: Settled) -> None:
         """Add a settlement. A final failure shares the row of the last failed attempt."""

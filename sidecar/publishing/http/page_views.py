@@ -99,6 +99,7 @@ class PageViews:
                     "metric": series.metric,
                     "goal": series.goal,
                     "evaluations": series.points,
+                    "data": series.data,
                     "url": f"{self._base}/api/curve?set={_quoted(series.eval_set)}&metric={_quoted(series.metric)}",
                 }
                 for series in self.archive.read(ArchivedEvaluations.series)

@@ -30,7 +30,7 @@ def page(status: Status, files: Files = Files(), older: str = "") -> str:
 <div id="alerts">{alerts(status)}</div>
 {summary(status)}
 {present(status)}
-{_CURVES}
+{CURVES}
 {numbers(status)}
 {evaluations(status)}
 {older}
@@ -57,7 +57,7 @@ def frame(title: str, body: str, files: Files) -> str:
 """
 
 
-_CURVES = """<section id="curves" data-own aria-labelledby="curves-title">
+CURVES: Final = """<section id="curves" data-own aria-labelledby="curves-title">
 <h2 id="curves-title">Curves</h2>
 <noscript><p class="note">Curves need JavaScript. The tables below have the numbers.</p></noscript>
 <form id="curve-controls" hidden>
@@ -68,6 +68,7 @@ _CURVES = """<section id="curves" data-own aria-labelledby="curves-title">
 All values</label>
 <label>Axis <select id="x-axis"><option value="step">step</option><option value="time">time</option>
 <option value="order">evaluation</option></select></label>
+<fieldset id="chosen-runs" hidden></fieldset>
 <fieldset id="eval-sets" hidden></fieldset>
 <label id="filter-label" hidden>Filter <input id="filter" type="search" autocomplete="off"
 placeholder="name of a metric"></label>

@@ -3,7 +3,7 @@
 from collections.abc import Collection, Mapping
 from typing import Any, Final
 
-from sidecar.publishing.page.document import Files, frame
+from sidecar.publishing.page.document import CURVES, Files, frame
 from sidecar.publishing.page.markup import cell, counted, head, moment, table, text
 
 _STYLES: Final[Mapping[str, str]] = {"serving": "good", "failed": "bad"}
@@ -21,9 +21,11 @@ def runs_page(runs: Collection[Mapping[str, Any]], files: Files) -> str:
         if rows
         else '<p class="note">No directory of checkpoints is found yet.</p>'
     )
+    evaluated = sum(run["evaluated"] or 0 for run in runs)
     body = f"""<header><h1>{counted(len(rows), "run", "runs")}</h1></header>
-<main id="page" data-entries="0"><div id="alerts">{"".join(map(_alert, runs))}</div>
-<section id="runs" aria-label="Runs">{listed}</section></main>
+<main id="page" data-entries="{evaluated}"><div id="alerts">{"".join(map(_alert, runs))}</div>
+<section id="runs" data-each aria-label="Runs">{listed}</section>
+{CURVES if rows else ""}</main>
 <footer><p>More: <a href="metrics">metrics for Prometheus</a> · <a href="api/status">status as JSON</a> ·
 <a href="healthz">health</a> · <a href="readyz">readiness</a></p></footer>"""
     return frame("sidecar", body, files)

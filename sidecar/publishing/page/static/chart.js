@@ -8,6 +8,7 @@ const LEAST_AXIS = 56; // pixels, so that curves are equally wide as long as the
 const RING = 5; // radius of the mark of the best point, in CSS pixels
 export const COLOURS = 6; // of the style sheet, for eval sets
 export const FAINT = 0.75; // share of its colour in a curve under its smoothed one: a contrast of at least 3:1 is left
+const DASHES = [[], [8, 4], [2, 3]]; // of the eval sets of several runs
 const BAND = "38"; // opacity of an interval, in hexadecimal digits
 const LEAST_DRAG = 6; // CSS pixels; less is a click
 const DOUBLE_CLICK = 300; // milliseconds
@@ -97,7 +98,7 @@ export function robustRange(values, bounds) {
   return [Math.max(least, low - (high - low)), Math.min(most, high + (high - low))];
 }
 
-/** A chart of the curves of one metric. `choose(plan)` is called when a point is clicked or entered, `drew()` after each
+/** A chart of the curves of one metric. `choose({ base, plan })` is called when a point is clicked or entered, `drew()` after each
  *  drawing; `view` says how to draw: `log`, `all` (values), `axis`, `range` (of the axis, or null), and `zoom(range)` shows another range. */
 export class Chart {
   constructor(plot, readout, view, choose, drew) {
@@ -106,7 +107,7 @@ export class Chart {
     this.view = view;
     this.choose = choose;
     this.drew = drew;
-    this.lines = []; // { name, place, curve } of each eval set; `place` among all eval sets gives the colour
+    this.lines = []; // { name, place, dash, base, curve }: `place` gives the colour, `dash` the pattern
     this.columns = [];
     this.uplot = null;
     this.drawn = ""; // how it was drawn
@@ -189,8 +190,8 @@ export class Chart {
     return [...found, ...broken].sort((one, other) => one[0] - other[0]);
   }
 
-  /** Return the series of one eval set, in the order of `data`. */
-  series({ place, curve }, number) {
+  /** Return the series of one line, in the order of `data`. */
+  series({ place, dash, curve }, number) {
     const line = colourOf(place);
     const gaps = (uplot, _series, _from, _to, found) => this.gaps(number, uplot, found);
     const smooth = curve.smoothed !== null, few = this.columns.length <= 60;
@@ -199,8 +200,8 @@ export class Chart {
     return [
       bound,
       bound,
-      { part: "value", stroke, width: smooth ? 1 : 2, points: { show: few && !smooth, size: 5, fill: line }, gaps },
-      ...(smooth ? [{ part: "smoothed", stroke: line, width: 2, points: { show: false }, gaps }] : []),
+      { part: "value", stroke, width: smooth ? 1 : 2, dash: DASHES[dash % DASHES.length], points: { show: few && !smooth, size: 5, fill: line }, gaps },
+      ...(smooth ? [{ part: "smoothed", stroke: line, width: 2, dash: DASHES[dash % DASHES.length], points: { show: false }, gaps }] : []),
     ].map((each) => ({ ...each }));
   }
 
@@ -265,9 +266,9 @@ export class Chart {
     over.addEventListener("click", (event) => {
       clearTimeout(timer);
       if (Math.abs(event.clientX - from) >= LEAST_DRAG || this.at === null || event.detail > 1) return;
-      const plan = this.planAt(this.at);
-      if (this.view.range === null) this.choose(plan);
-      else timer = setTimeout(() => this.choose(plan), DOUBLE_CLICK);
+      const point = this.pointAt(this.at);
+      if (this.view.range === null) this.choose(point);
+      else timer = setTimeout(() => this.choose(point), DOUBLE_CLICK);
     });
     over.addEventListener("dblclick", () => this.view.zoom(null));
     over.addEventListener("mouseleave", () => this.point(null));
@@ -282,11 +283,11 @@ export class Chart {
     this.view.zoom(range);
   }
 
-  /** Return the plan of a column. */
-  planAt(column) {
+  /** Return the plan of a column, and the address of its run. */
+  pointAt(column) {
     const { places } = this.columns[column];
-    const number = places.findIndex((place) => place !== undefined);
-    return this.lines[number].curve.plans[places[number]];
+    const number = places.findIndex((place) => place !== undefined), { base, curve } = this.lines[number];
+    return { base, plan: curve.plans[places[number]] };
   }
 
   /** Return the width in CSS pixels that the card offers. */
@@ -354,7 +355,7 @@ export class Chart {
     const moves = { ArrowLeft: at - 1, ArrowDown: at - 1, ArrowRight: at + 1, ArrowUp: at + 1, Home: 0, End: last };
     const zooms = { "+": 0.5, "=": 0.5, "-": 2 };
     if (event.key in moves) this.point(Math.min(last, Math.max(0, moves[event.key])));
-    else if (event.key === "Enter" && this.at !== null) this.choose(this.planAt(this.at));
+    else if (event.key === "Enter" && this.at !== null) this.choose(this.pointAt(this.at));
     else if (event.key in zooms) this.zoomed(zooms[event.key]);
     else if (event.key === "0") this.view.zoom(null);
     else return;

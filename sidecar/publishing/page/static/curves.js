@@ -1,9 +1,10 @@
-// The section of curves: one card for each metric with its eval sets, drawn when it becomes visible.
+// The section of curves: one card for each metric with its eval sets, or with several runs, drawn when it becomes visible.
 
 import { Chart, COLOURS, printable } from "./chart.js";
 import { View } from "./view.js";
 
 const READING = 500; // milliseconds between two questions while the journal is being read
+const FIRST_RUNS = 5; // runs that are shown until the reader chooses others: those with the newest evaluations
 const MANY = 8; // from this number of curves on there is a filter
 const MOST_POINTS = 1000;
 const AGAIN = 3000; // milliseconds until a curve that could not be loaded is asked for again
@@ -22,7 +23,7 @@ function counted(count, one, several) {
   return `${count} ${count === 1 ? one : several}`;
 }
 
-/** One card: title, reading of a point, chart. `series`: those of one metric, for each eval set that has it. */
+/** One card: title, reading of a point, chart. `series`: those of one metric, for each eval set and run that has it. */
 class Card {
   constructor(view, choose) {
     this.view = view;
@@ -43,17 +44,13 @@ class Card {
     this.chart = new Chart(this.plot, this.readout, view, choose, () => this.tell());
   }
 
-  /** Take the series of the metric; note whether one has new points. `several`: the run has several eval sets. */
+  /** Take the series of the metric; note whether one has new points. `several`: there are several eval sets. */
   take(series, several) {
-    const known = new Map(this.series.map((each) => [each.url, each.evaluations]));
-    if (series.some((each) => known.get(each.url) !== each.evaluations)) this.stale = true;
-    if (series.length === this.series.length) {
-      this.series = series;
-      return;
-    }
+    const told = (all) => JSON.stringify(all.map(({ url, evaluations, name }) => [url, evaluations, name]));
+    if (told(series) !== told(this.series)) this.stale = true;
     this.series = series;
     const [{ set, metric, goal }] = series;
-    const name = printable(several && series.length === 1 ? `${set}/${metric}` : metric);
+    const name = printable(several && new Set(series.map((each) => each.set)).size === 1 ? `${set}/${metric}` : metric);
     const arrow = { max: ["↑", "more is better"], min: ["↓", "less is better"] }[goal];
     this.title.replaceChildren(name);
     if (arrow) {
@@ -82,10 +79,10 @@ class Card {
     const asked = ++this.asked;
     const points = Math.min(MOST_POINTS, 2 * this.chart.width());
     try {
-      const lines = await Promise.all(this.shown().map(async ({ url, set, place }) => {
+      const lines = await Promise.all(this.shown().map(async ({ url, ...series }) => {
         const response = await fetch(`${url}&points=${points}&smoothing=${this.view.smoothing}`, { cache: "no-store" });
         if (response.status !== 200) throw new Error(`status ${response.status}`);
-        return { name: set, place, curve: await response.json() };
+        return { ...series, curve: await response.json() };
       }));
       if (asked !== this.asked || !lines.length) return; // a later request is under way, or no eval set is shown
       this.lines = lines;
@@ -107,6 +104,9 @@ class Card {
     if (curves.some((curve) => curve.breaks.includes(true))) {
       notes.push("The curve is broken where the data or the task changed: numbers on both sides cannot be compared.");
     }
+    if (new Set(this.lines.map(({ set, data }) => `${set} ${data}`)).size > new Set(this.lines.map(({ set }) => set)).size) {
+      notes.push("The runs evaluated different data: their numbers cannot be compared.");
+    }
     if (lost) notes.push(`${counted(lost, "value is", "values are")} NaN or infinite, and not drawn.`);
     if (this.view.log && values.some((value) => value !== null && value <= 0)) notes.push("Values of 0 and less have no place on a log scale.");
     if (this.chart.outside) notes.push(`${counted(this.chart.outside, "value is", "values are")} out of sight: “All values” shows them.`);
@@ -124,9 +124,11 @@ export class Curves {
     this.controls = page.getElementById("curve-controls");
     this.legend = page.getElementById("legend");
     this.sets = page.getElementById("eval-sets");
+    this.runs = page.getElementById("chosen-runs");
+    this.isOfRuns = page.querySelector("#runs[data-each]") !== null;
     this.whole = page.getElementById("whole-range");
     this.view = new View((range) => this.zoom(range));
-    this.places = new Map(); // of eval sets, in the order in which they were first seen
+    this.places = { set: new Map(), run: new Map() }; // by name, in the order in which they were first seen
     this.cards = new Map(); // by metric and goal
     this.timer = null;
     this.observer = new IntersectionObserver((entries) => {
@@ -196,69 +198,112 @@ export class Curves {
     for (const card of this.cards.values()) card.root.hidden = !card.isWanted();
   }
 
-  /** Offer a switch for each eval set, if there are several. */
-  offer() {
-    const names = [...this.places.keys()];
-    this.sets.hidden = names.length < 2;
-    if (this.sets.querySelectorAll("input").length === names.length) return;
+  /** Offer a switch for each name, if there are several. `mark(place)`: the class of the sign in front of it. */
+  offer(fieldset, title, names, mark, isChosen, choose) {
+    fieldset.hidden = names.length < 2;
+    const boxes = [...fieldset.querySelectorAll("input")];
+    boxes.forEach((box, place) => { box.checked = isChosen(names[place]); });
+    if (boxes.length === names.length) return;
     const switches = names.map((name, place) => {
       const box = element("input");
       box.type = "checkbox";
-      box.checked = !this.view.without.has(name);
-      box.addEventListener("change", () => {
+      box.checked = isChosen(name);
+      box.addEventListener("change", () => choose(name, box.checked));
+      return element("label", "", box, element("i", mark(place)), printable(name));
+    });
+    fieldset.replaceChildren(element("legend", "unseen", title), ...switches);
+  }
+
+  /** Offer switches for eval sets and runs. */
+  offerAll(chosen) {
+    const coloured = (place) => `key set-${place % COLOURS}`, dashed = (place) => `dash dash-${place % 3}`;
+    this.offer(this.sets, "Eval sets", [...this.places.set.keys()], this.isOfRuns ? dashed : coloured,
+      (name) => !this.view.without.has(name),
+      (name, isShown) => {
         const without = new Set(this.view.without);
-        if (box.checked) without.delete(name);
+        if (isShown) without.delete(name);
         else without.add(name);
         this.view.set({ without });
         this.redraw();
       });
-      return element("label", "", box, element("i", `key set-${place % COLOURS}`), printable(name));
-    });
-    this.sets.replaceChildren(element("legend", "unseen", "Eval sets"), ...switches);
+    this.offer(this.runs, "Runs", [...this.places.run.keys()], coloured,
+      (name) => chosen.has(name),
+      (name, isShown) => {
+        const runs = new Set(chosen);
+        if (isShown) runs.add(name);
+        else runs.delete(name);
+        this.view.set({ runs });
+        this.refresh();
+      });
+  }
+
+  /** Return the answer to a question. */
+  async ask(path) {
+    const response = await fetch(path, { cache: "no-store" });
+    if (!response.ok) throw new Error(`status ${response.status}`);
+    return response.json();
+  }
+
+  /** Return the addresses of the runs to show by their names: of this page's run, or of those that were chosen. */
+  async sources() {
+    if (!this.isOfRuns) return new Map([["", "./"]]);
+    const { runs } = await this.ask("api/status");
+    const served = runs.filter(({ pending }) => pending !== null);
+    for (const { run } of served) if (!this.places.run.has(run)) this.places.run.set(run, this.places.run.size);
+    const byTime = [...served].sort((one, other) => (other.newest_completed_at ?? "").localeCompare(one.newest_completed_at ?? ""));
+    const chosen = this.view.runs ?? new Set(byTime.slice(0, FIRST_RUNS).map(({ run }) => run));
+    return new Map(served.filter(({ run }) => chosen.has(run)).map(({ run, url }) => [run, url]));
   }
 
   /** Ask which curves there are, and draw those that have new points. */
   async refresh() {
-    let answer;
+    let sources, answers;
     try {
-      const response = await fetch("api/curves", { cache: "no-store" });
-      if (!response.ok) throw new Error(`status ${response.status}`);
-      answer = await response.json();
+      sources = await this.sources();
+      answers = await Promise.all([...sources].map(async ([run, base]) => ({ run, base, ...await this.ask(`${base}api/curves`) })));
     } catch {
       this.later(() => this.refresh(), 4 * READING);
       return;
     }
-    const { progress, series } = answer;
-    const empty = series.length ? "" : "There is no result yet: curves appear with the first one.";
-    this.note.textContent = {
-      read: empty,
-      reading: `The journal is being read: ${Math.round(100 * progress.share)} %.`,
-      failing: `The journal cannot be read now: ${progress.reason}`,
-    }[progress.state];
-    if (progress.state !== "read") this.later(() => this.refresh(), progress.state === "failing" ? 8 * READING : READING);
-    this.controls.hidden = this.legend.hidden = series.length === 0;
+    const series = answers.flatMap(({ run, base, series: found }) => found.map((each) => ({ ...each, run, base })));
+    this.tell(answers.map(({ progress }) => progress), series.length === 0);
+    this.controls.hidden = this.legend.hidden = series.length === 0 && this.places.run.size === 0;
     this.page.getElementById("filter-label").hidden = series.length < MANY;
-    this.show(series, progress.state === "read");
+    this.show(series, answers.every(({ progress }) => progress.state === "read"), new Set(sources.keys()));
+  }
+
+  /** Say how much was read, and ask again until that is all. */
+  tell(progresses, isEmpty) {
+    const failing = progresses.find(({ state }) => state === "failing"), reading = progresses.filter(({ state }) => state === "reading");
+    const share = Math.min(...reading.map((progress) => progress.share));
+    const chosen = progresses.length ? "There is no result yet: curves appear with the first one." : "No run is chosen.";
+    this.note.textContent = failing ? `The journal cannot be read now: ${failing.reason}`
+      : reading.length ? `The journal is being read: ${Math.round(100 * share)} %.` : isEmpty ? chosen : "";
+    if (failing || reading.length) this.later(() => this.refresh(), failing ? 8 * READING : READING);
   }
 
   /** Give each metric a card with its series. */
-  show(series, isRead) {
-    for (const { set } of series) if (!this.places.has(set)) this.places.set(set, this.places.size);
-    this.offer();
+  show(series, isRead, chosen) {
+    const { set: sets, run: runs } = this.places;
+    for (const { set } of series) if (!sets.has(set)) sets.set(set, sets.size);
+    this.offerAll(chosen);
     const byMetric = new Map();
     for (const each of series) {
-      const key = JSON.stringify([each.metric, each.goal]);
-      byMetric.set(key, [...(byMetric.get(key) ?? []), { ...each, place: this.places.get(each.set) }]);
+      const key = JSON.stringify([each.metric, each.goal]), place = sets.get(each.set);
+      const line = this.isOfRuns
+        ? { name: sets.size > 1 ? `${each.run} · ${each.set}` : each.run, place: runs.get(each.run), dash: place }
+        : { name: each.set, place, dash: 0 };
+      byMetric.set(key, [...(byMetric.get(key) ?? []), { ...each, ...line }]);
     }
     for (const [key, found] of byMetric) {
       let card = this.cards.get(key);
       if (!card) {
-        card = new Card(this.view, (plan) => { location.hash = `#evaluation-${plan}`; });
+        card = new Card(this.view, ({ base, plan }) => { location.assign(`${this.isOfRuns ? base : ""}#evaluation-${plan}`); });
         this.cards.set(key, card);
         this.charts.append(card.root);
         this.observer.observe(card.root);
       }
-      card.take(found, this.places.size > 1);
+      card.take(found, sets.size > 1);
       if (isRead) card.refresh();
     }
     for (const [key, card] of this.cards) {

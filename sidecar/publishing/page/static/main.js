@@ -12,11 +12,11 @@ makeSortable(document);
 setInterval(() => showTimes(document), 5000);
 
 if (document.getElementById("page")) {
-  const curves = new Curves(document);
+  const curves = document.getElementById("charts") ? new Curves(document) : null; // a list without a run has none
   showEvaluations();
   addOlderOnRequest();
   follow((changed) => {
     showTimes(document);
-    if (changed) curves.refresh();
+    if (changed) curves?.refresh();
   });
 }

@@ -15,7 +15,7 @@ function rangeOf(from, to) {
 }
 
 /** The choices of the reader: `smoothing` from 0 to 0.99, `log`, `all` (values), `axis`, `range` of the axis or null,
- *  `filter`, and `without`, the names of eval sets that are not shown. `zoom(range)` shows another range. */
+ *  `filter`, `without`, the names of eval sets that are not shown, and `runs`, those of the runs that are, or null. `zoom(range)` shows another range. */
 export class View {
   constructor(zoom) {
     const chosen = new URLSearchParams(location.search);
@@ -27,6 +27,7 @@ export class View {
     this.range = rangeOf(chosen.get("from"), chosen.get("to"));
     this.filter = chosen.get("filter") ?? "";
     this.without = new Set(chosen.getAll("without"));
+    this.runs = chosen.has("run") ? new Set(chosen.getAll("run")) : null;
   }
 
   /** Change choices, and the address. */
@@ -40,6 +41,7 @@ export class View {
     if (this.range) for (const [place, name] of ["from", "to"].entries()) chosen.set(name, Number(this.range[place].toPrecision(12)));
     if (this.filter) chosen.set("filter", this.filter);
     for (const name of this.without) chosen.append("without", name);
+    for (const name of this.runs ?? []) chosen.append("run", name);
     const words = chosen.toString().replaceAll(/=(?=&|$)/g, "");
     history.replaceState(history.state, "", `${location.pathname}${words ? `?${words}` : ""}${location.hash}`);
   }
