@@ -22,6 +22,7 @@ _SIGNS: Final = 2  # sums with other signs, so that differences of two predictio
 _LENGTH, _TOLERANCE, _FIRST_SUM = 0, 1, 2  # places in a summary: length of the vector of predictions, tolerance, sums
 _NUMBERS: Final = _FIRST_SUM + _SIGNS
 _NOT_A_NUMBER: Final = 3.0  # stands for NaN and infinities, which cannot be added up
+_LARGEST: Final = 1e150  # stands for all beyond it: squares of them would not be numbers any more
 _BLOCK: Final = 1 << 20
 
 Outputs = NDArray[np.float64]
@@ -66,6 +67,7 @@ def summary(arrays: Iterable[NDArray[Any]]) -> NDArray[np.float64]:
             values = np.concatenate([np.real(block), np.imag(block)]) if block.dtype.kind == "c" else block
             values = values.astype(np.float64)
             values[~np.isfinite(values)] = _NOT_A_NUMBER
+            np.clip(values, -_LARGEST, _LARGEST, out=values)
             square += float(values @ values)
             for sign in range(_SIGNS):
                 sums[sign] += float(values @ (2.0 * generator.integers(0, 2, values.size) - 1.0))

@@ -69,9 +69,9 @@ def test_numbers_go_wherever_those_of_eval_sets_go(watching, sidecar):
 
 
 def test_training_is_told_to_stop(watching):
-    """After evaluations that are no improvement."""
+    """After evaluations that are no improvement, and enough of them to be a fall."""
     daemon, folder = watching
-    daemon.evaluated(save(folder, 4, 4))
+    daemon.evaluated(*(save(folder, step, value) for step, value in ((4, 4), (5, 2), (6, 0))))
     assert "harness/score" in daemon.logged("early_stop_signalled")[0]["reason"]
 
 
