@@ -8,6 +8,7 @@ import atexit
 import contextlib
 import errno
 import os
+import signal
 import sys
 import time
 import traceback
@@ -271,6 +272,25 @@ def compare(
     from sidecar.commands.compare import print_comparison
 
     print_comparison(flags, evaluations, as_csv=as_csv)
+
+
+@app.command(epilog=examples("sidecar page ckpts", "sidecar page exp-*/ckpts --http 127.0.0.1:8080"))
+@takes_settings(directory=False)
+def page(
+    flags: dict[str, Any],
+    directories: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[DIR]…", help="Directories of checkpoints, each of one run.", show_default=False),
+    ] = None,
+) -> None:
+    """Serve the status page of one or more runs, also of finished ones, until Ctrl-C.
+
+    This command reads only shared storage, and needs no daemon. It listens on a free port of this machine, unless
+    `--http HOST:PORT` names another.
+    """
+    from sidecar.commands.page import serve_page
+
+    serve_page(flags, directories or [], until=signal.pause)
 
 
 @app.command(epilog=examples("sidecar status ckpts", "sidecar status ckpts --watch"))

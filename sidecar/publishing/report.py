@@ -189,6 +189,11 @@ def _newest_evaluation(history: JournalState) -> Row | None:
             if (examples := newest.result.counted().get(eval_set)) is not None
         },
         "metrics": {eval_set: numbers(newest.result.metrics.get(eval_set, {})) for eval_set, newest in latest.items()},
+        "data": {
+            eval_set: data.fingerprint
+            for eval_set, newest in latest.items()
+            if (data := newest.result.data.get(eval_set)) is not None
+        },
         "steps": {eval_set: newest.checkpoint.step for eval_set, newest in latest.items()},
         "step_sources": {eval_set: newest.checkpoint.step_source for eval_set, newest in latest.items()},
     }

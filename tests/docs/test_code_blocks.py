@@ -121,6 +121,7 @@ NOT_RUN = {
     "rm ckpts/.sidecar": "tests/publishing/sinks/test_early_stop.py removes the signal",
     "export AWS_": "tests/integration/test_buckets.py sets them for a local server",
     "export GOOGLE_": "needs an account",
+    "sidecar page exp-*/ckpts": "tests/commands/test_page.py serves such runs until it is interrupted",
     "sidecar check s3://": "tests/integration/test_buckets.py runs it against a local server",
     "sidecar run s3://": "tests/integration/test_buckets.py runs it against a local server",
     "sidecar run gs://": "needs an account",

@@ -22,7 +22,6 @@ from sidecar.protocol.records import Outcome
 from sidecar.publishing.evaluation_archive.confusion import matrices
 from sidecar.publishing.evaluation_archive.evaluations import ArchivedEvaluations
 from sidecar.publishing.report import closed_row, numbers
-from sidecar.publishing.status import Status
 
 T = TypeVar("T")
 
@@ -80,7 +79,7 @@ class ArchiveReader:
     _wanted: OrderedDict[int, None] = field(default_factory=OrderedDict)
     _details: OrderedDict[int, dict[str, Any] | None] = field(default_factory=OrderedDict)  # None: no such evaluation
 
-    def update(self, _: Status, history: JournalState) -> None:
+    def update(self, _: object, history: JournalState) -> None:
         """Note what the loop knows. Never waits for storage."""
         if history.log.count == self._known.count and history.through == self._known.through:
             return

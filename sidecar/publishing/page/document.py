@@ -84,12 +84,17 @@ placeholder="name of a metric"></label>
 def _footer(status: Status) -> str:
     links = [link(url, name) for name, url in (status.get("page_links") or {}).items()]
     elsewhere = f"<p>Elsewhere: {' · '.join(links)}</p>" if links else ""
-    return f"<footer>{elsewhere}{_MORE}</footer>"
+    return f"<footer>{elsewhere}{_MORE}{more_of_daemon('/') if 'ready' in status else ''}</p></footer>"
 
 
-_MORE = """<p>More: <code>sidecar status</code> and <code>sidecar history</code> in a terminal ·
-<a href="/metrics">metrics for Prometheus</a> · <a href="api/status">status as JSON</a> ·
-<a href="/healthz">health</a> · <a href="/readyz">readiness</a></p>"""
+_MORE: Final = """<p>More: <code>sidecar status</code> and <code>sidecar history</code> in a terminal ·
+<a href="api/status">status as JSON</a>"""
+
+
+def more_of_daemon(base: str) -> str:
+    """Return links to what only a daemon answers, below a path."""
+    return f""" · <a href="{base}metrics">metrics for Prometheus</a> ·
+<a href="{base}healthz">health</a> · <a href="{base}readyz">readiness</a>"""
 
 
 _STATES: Final[Mapping[str, str]] = {
@@ -114,7 +119,7 @@ def nodes(status: Mapping[str, Any]) -> str:
 def _nodes(status: Mapping[str, Any]) -> str:
     listed = status.get("nodes") or ()
     if not listed:
-        return '<p class="note">No node has reported yet.</p>'
+        return f'<p class="note">{"No node has reported yet" if "ready" in status else "No daemon is alive"}.</p>'
     rows = []
     for node in listed:
         chief = node["role"] == "chief"
@@ -135,7 +140,7 @@ def _nodes(status: Mapping[str, Any]) -> str:
 
 
 def _workers(status: Mapping[str, Any]) -> str:
-    if status.get("role") == "chief":
+    if status.get("role") == "chief" or "workers" not in status:
         return ""
     rows = [_worker(worker) for worker in status.get("workers") or ()]
     title = "<h3>Worker processes on this node</h3>"

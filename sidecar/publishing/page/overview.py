@@ -43,7 +43,9 @@ def header(status: Mapping[str, Any]) -> str:
     node = text(status.get("node"))
     role, version = status.get("role"), text(status.get("version"))
     doing = "evaluates nothing" if role == "chief" else "evaluates"
-    about = f"Node <strong>{node}</strong>, which {doing}" if node else ""
+    about = (
+        f"Node <strong>{node}</strong>, which {doing}" if node else f"Read from {text(status.get('checkpoint_dir'))}"
+    )
     source = f' <span class="note">({text(status.get("role_source"))})</span>' if status.get("role_source") else ""
     others = '<p><a href="/">All runs of this daemon</a></p>' * bool(status.get("all_runs"))
     return (
@@ -53,7 +55,9 @@ def header(status: Mapping[str, Any]) -> str:
 
 
 def _badges(status: Mapping[str, Any]) -> str:
-    badges = [("ready", "good") if status.get("ready") else ("not ready", "bad")]
+    badges = []
+    if "ready" in status:  # otherwise no daemon tells of itself: the run is only read
+        badges.append(("ready", "good") if status["ready"] else ("not ready", "bad"))
     if status.get("failing"):
         badges.append(("evaluations fail", "bad"))
     if status.get("state") not in (None, "ready"):
@@ -131,13 +135,14 @@ def summary(status: Mapping[str, Any]) -> str:
         else ("Newest evaluation", "none yet", ""),
         ("Newest checkpoint", f"step {step(found)}" if step(found) else "found", moment(found["written_at"]))
         if found
-        else ("Newest checkpoint", "none found yet", ""),
+        else ("Newest checkpoint", "none found yet" if "newest_checkpoint" in status else "", ""),
         ("Waiting", counted(pending, "checkpoint", "checkpoints"), _lag(newest, found)),
         ("Evaluated", counted(status.get("evaluated", 0), "checkpoint", "checkpoints"), _ended(status)),
     ]
     listed = "".join(
         f"<div><dt>{name}</dt><dd><strong>{strong}</strong> <span class='note'>{note}</span></dd></div>"
         for name, strong, note in items
+        if strong
     )
     return f'<dl id="summary">{listed}</dl>'
 

@@ -48,7 +48,7 @@ def chromium(needs):
 def serve():
     """Serve runs until the end of the test."""
     with ExitStack() as servers:
-        yield lambda run: servers.enter_context(run.served())
+        yield lambda *runs: servers.enter_context(served_together(*runs) if runs[1:] else runs[0].served())
 
 
 @pytest.fixture
@@ -633,7 +633,7 @@ def test_no_number_is_cut_on_a_phone(run, serve, visit):
     assert page.evaluate(f"[...document.querySelectorAll('.readout span')].filter({cut}).length") == 0
 
 
-def test_runs_are_beside_each_other(tmp_path, visit):
+def test_runs_are_beside_each_other(tmp_path, serve, visit):
     """In one chart for each metric, the newest five at first; other data are told, and a point leads to its run."""
     axe = pytest.importorskip("axe_playwright_python.sync_playwright")
     runs = [ServedRun(tmp_path / name, run=name) for name in ("wide", "deep", "old")]
@@ -643,34 +643,33 @@ def test_runs_are_beside_each_other(tmp_path, visit):
             numbers = {"test": {"accuracy": value(0.5 + 0.1 * plan + place / 100)}}
             numbers |= {"train": {"accuracy": value(0.75)}} if run.run == "deep" else {}
             run.succeed(numbers, at=minutes_ago(90 * place + 8), data="8" if run.run == "old" else "9")
-    with served_together(*runs) as server:
-        page = visit(server.url)
-        drawn(page, 2)
-        names = page.locator(".readout span:has(data)")
-        names.nth(3).wait_for()
-        assert [told.split(" 0.")[0] for told in names.all_inner_texts()] == [
-            "wide · test",
-            "deep · test",
-            "deep · train",
-            "old · test",
-        ]
-        page.get_by_text("The runs evaluated different data").wait_for()
-        problems(axe.Axe(), page)
-        page.get_by_label("old").uncheck()
-        names.nth(3).wait_for(state="detached")
-        assert page.url.endswith("?run=wide&run=deep")
-        assert page.get_by_text("The runs evaluated different data").count() == 0
-        runs[1].plan("ckpt-3", 300)
-        runs[1].succeed({"test": {"accuracy": value(0.25)}})
-        runs[1].tell()
-        drawn(page, 3)
-        plot = page.locator(".plot")
-        plot.focus()
-        page.keyboard.press("End")
-        page.keyboard.press("Enter")
-        page.wait_for_selector("dialog[open] #details-title")
-        assert page.url == f"{server.url}/runs/deep/#evaluation-3"
-        page.goto(server.url)  # so that the server's end is not that of the page
+    server = serve(*runs)
+    page = visit(server.url)
+    drawn(page, 2)
+    names = page.locator(".readout span:has(data)")
+    names.nth(3).wait_for()
+    assert [told.split(" 0.")[0] for told in names.all_inner_texts()] == [
+        "wide · test",
+        "deep · test",
+        "deep · train",
+        "old · test",
+    ]
+    page.get_by_text("The runs evaluated different data").wait_for()
+    problems(axe.Axe(), page)
+    page.get_by_label("old").uncheck()
+    names.nth(3).wait_for(state="detached")
+    assert page.url.endswith("?run=wide&run=deep")
+    assert page.get_by_text("The runs evaluated different data").count() == 0
+    runs[1].plan("ckpt-3", 300)
+    runs[1].succeed({"test": {"accuracy": value(0.25)}})
+    runs[1].tell()
+    drawn(page, 3)
+    plot = page.locator(".plot")
+    plot.focus()
+    page.keyboard.press("End")
+    page.keyboard.press("Enter")
+    page.wait_for_selector("dialog[open] #details-title")
+    assert page.url == f"{server.url}/runs/deep/#evaluation-3"
 
 
 def test_older_evaluations(run, serve, visit):
