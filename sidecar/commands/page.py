@@ -21,7 +21,7 @@ from sidecar.commands.status.observe import observer_of
 from sidecar.commands.status.render import as_json
 from sidecar.commands.storage_timeout import StorageTimeout
 from sidecar.errors import SettingsError, SidecarError
-from sidecar.publishing.evaluation_archive import ArchiveReader
+from sidecar.publishing.evaluation_archive import ArchiveReader, DetailsReader
 from sidecar.publishing.http import AccessFile, Server
 from sidecar.publishing.run_list import ReadState, RunSummary
 from sidecar.settings import Settings
@@ -54,7 +54,7 @@ class ObservedRun:
     _reason: str | None = None  # why it cannot be read now
 
     def __post_init__(self) -> None:
-        self.archive = ArchiveReader(self.observer.storage, log_of=lambda _: None)
+        self.archive = ArchiveReader(DetailsReader(self.observer.storage, self.settings.run_dir))
 
     @property
     def place(self) -> str:

@@ -19,7 +19,7 @@ from sidecar.daemon.events import Message
 from sidecar.daemon.loop import Daemon
 from sidecar.daemon.storage_thread import StorageThread
 from sidecar.policy.roles import RoleDecision
-from sidecar.publishing.evaluation_archive import ArchiveReader
+from sidecar.publishing.evaluation_archive import ArchiveReader, DetailsReader
 from sidecar.publishing.prometheus import Exporter
 from sidecar.publishing.publisher import Published, Publisher, failed_worker_log
 from sidecar.publishing.sinks.delivery_thread import close
@@ -66,10 +66,12 @@ class ServedRun:
         self._deliveries = start_deliveries(settings, log, node)
         self.exporter = Exporter(registry, sinks=partial(statuses, self._deliveries))
         self._uploads = start_uploads(settings, self._deliveries, log)
-        self.archive = ArchiveReader(
+        details = DetailsReader(
             state_storage(settings),
+            settings.run_dir,
             log_of=lambda closed: failed_worker_log(closed, self.daemon.worker_log),
         )
+        self.archive = ArchiveReader(details)
         self._publisher = Publisher(
             published=self.published,
             exporter=self.exporter,
@@ -81,7 +83,7 @@ class ServedRun:
                 "page_links": settings.page_links,
                 **({} if among is None else {"all_runs": "/"}),
             },
-            log_of=self.archive.log_of,
+            log_of=details.log_of,
         )
 
     def begin(self, post: Callable[[Message], None]) -> Daemon:

@@ -49,7 +49,7 @@ class RunRecords:
         plans = plans_by_name(self._entries(), lambda: self._state, best_metric)
         storage = PosixStorage(self.root)
         before, after = (named_evaluation(plans, name, lambda plan: read_success(storage, plan)) for name in (old, new))
-        return [_record(one) for one in differences(self.root, after, before)]
+        return [difference_record(one) for one in differences(self.root, after, before)]
 
     def _entries(self) -> Iterator[Entry]:
         storage = PosixStorage(self.root)
@@ -92,7 +92,8 @@ def named_evaluation(plans: dict[str, int], name: str, read: Callable[[int], Clo
     return found
 
 
-def _record(one: NumberDifference) -> Record:
+def difference_record(one: NumberDifference) -> Record:
+    """Return a difference as plain values."""
     return {
         "metric": one.metric,
         "label": one.label,

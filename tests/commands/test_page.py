@@ -34,8 +34,11 @@ def new_run(tmp_path, monkeypatch):
 
 
 def get(url):
-    with urlopen(url, timeout=20) as answer:
-        return answer.read().decode()
+    """The body of an answer, once it is not `ask again` any more."""
+    while True:
+        with urlopen(url, timeout=20) as answer:
+            if answer.status != 202:
+                return answer.read().decode()
 
 
 @pytest.fixture
@@ -67,6 +70,22 @@ def test_one_run_has_the_page_of_a_daemon(new_run, look):
     assert "No daemon is alive" in html
     assert str(folder) in html
     assert json.loads(status)["best"]["test/accuracy"]["step"] == 20
+
+
+def test_two_evaluations_are_compared_example_by_example(compared, look):
+    """As `sidecar compare` does; the page of an evaluation leads there."""
+    path = "/comparison?new=2&old=1"
+    one, html, told = look(
+        [compared], "/evaluation?plan=2", path, f"/api{path}", ready=lambda found: found.get("evaluated") == 2
+    )
+    assert "comparison?new=2&amp;old=1" in one
+    assert "<h1>ckpt-2 compared with ckpt-1</h1>" in html
+    assert "+0.06" in html
+    assert '<span class="good">better</span> (paired)' in html
+    assert "<dt>60 fixed</dt><dd>800, 801, " in html
+    assert "849 …</dd>" in html
+    (accuracy, *_) = json.loads(told)["differences"]
+    assert (accuracy["verdict"], accuracy["fixed_count"], len(accuracy["fixed"])) == ("better", 60, 50)
 
 
 def test_several_runs_are_in_one_table(new_run, look):

@@ -37,8 +37,8 @@ from sidecar.protocol.records import (
     group_id,
 )
 from sidecar.publishing import export, report
+from sidecar.publishing.evaluation_archive.details import details_json
 from sidecar.publishing.evaluation_archive.evaluations import ArchivedEvaluations
-from sidecar.publishing.evaluation_archive.reader import details_json
 from sidecar.publishing.page.document import page
 from sidecar.publishing.prometheus import Exporter
 from sidecar.publishing.sinks.progress import Progress

@@ -15,7 +15,7 @@ from sidecar.coordination.snapshot import RECENT
 from sidecar.coordination.storage import PosixStorage
 from sidecar.protocol.codec import dumps
 from sidecar.protocol.records import Checkpoint, EvalData, Member, Outcome, Result, Value, group_id
-from sidecar.publishing.evaluation_archive import ArchiveReader
+from sidecar.publishing.evaluation_archive import ArchiveReader, DetailsReader
 from sidecar.publishing.http import Server
 from sidecar.publishing.prometheus import Exporter
 from sidecar.publishing.publisher import Published, Publisher
@@ -41,7 +41,9 @@ class ServedRun:
         self.run_id = open_run(self.storage, 0.0)
         self.history = JournalState(log=EntryLog(keep=RECENT))
         self.published = Published({})
-        self.archive = ArchiveReader(self.storage, log_of=lambda _: "/var/tmp/sidecar-logs/worker-1.7.log")
+        self.archive = ArchiveReader(
+            DetailsReader(self.storage, folder, log_of=lambda _: "/var/tmp/sidecar-logs/worker-1.7.log")
+        )
         self.registry = CollectorRegistry()
         facts = {"checkpoint_dir": "/data/ckpts"}
         self.publisher = Publisher(
@@ -50,7 +52,7 @@ class ServedRun:
             notify=lambda *_: None,
             deliver=[self.archive.update],
             facts=facts,
-            log_of=self.archive.log_of,
+            log_of=self.archive.details_reader.log_of,
         )
         self.status = {}
         for each in ("plans", "outcomes"):

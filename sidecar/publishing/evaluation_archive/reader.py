@@ -8,20 +8,16 @@ thread forgets everything and ends. HTTP requests read what the thread has; only
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
-from sidecar.coordination.closed_plan import read_closed
 from sidecar.coordination.journal import Journal
-from sidecar.coordination.journal_state import Closed, Entry, EntryLog, JournalState
+from sidecar.coordination.journal_state import Entry, EntryLog, JournalState
 from sidecar.coordination.run import read_run
-from sidecar.coordination.storage import Storage
-from sidecar.errors import RecordError, SidecarError, StorageLostError
-from sidecar.protocol.records import Outcome
-from sidecar.publishing.evaluation_archive.confusion import matrices
+from sidecar.errors import SidecarError
+from sidecar.publishing.evaluation_archive.details import DetailsReader
 from sidecar.publishing.evaluation_archive.evaluations import ArchivedEvaluations
-from sidecar.publishing.report import closed_row, numbers
 
 T = TypeVar("T")
 
@@ -29,7 +25,6 @@ DETAILS_KEPT: Final = 16
 """The number of evaluations whose details are held: those that somebody looked at last."""
 
 _RECORDS: Final = 100  # read before the progress is reported, and a request may read what is there
-_MOST_SAVES: Final = 64  # larger groups than any that was seen
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +43,8 @@ class _Known:
 
 _NOTHING: Final = _Known()
 
+_Question = tuple[int, int | None]  # a plan, and the one that it is compared with
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArchiveTiming:
@@ -62,8 +59,7 @@ class ArchiveTiming:
 class ArchiveReader:
     """Read the past of a run when somebody asks for it. The daemon's loop calls `update`."""
 
-    storage: Storage  # the state directory of the run
-    log_of: Callable[[Closed], str | None] = lambda _: None  # returns the log file of a worker of this node
+    details_reader: DetailsReader
     now: Callable[[], float] = time.monotonic
     timing: ArchiveTiming = field(default_factory=ArchiveTiming)
     # Guards all fields below; nobody holds it while storage is read
@@ -76,8 +72,8 @@ class ArchiveReader:
     _whole: bool = False  # the journal was read to its end once
     _failing: str | None = None
     _asked_at: float = 0.0
-    _wanted: OrderedDict[int, None] = field(default_factory=OrderedDict)
-    _details: OrderedDict[int, dict[str, Any] | None] = field(default_factory=OrderedDict)  # None: no such evaluation
+    _wanted: OrderedDict[_Question, None] = field(default_factory=OrderedDict)
+    _answers: OrderedDict[_Question, dict[str, Any] | None] = field(default_factory=OrderedDict)  # None: there is none
 
     def update(self, _: object, history: JournalState) -> None:
         """Note what the loop knows. Never waits for storage."""
@@ -104,19 +100,27 @@ class ArchiveReader:
 
     def details(self, plan: int) -> dict[str, Any] | None:
         """Return everything about an evaluation, or None until it was read. Raises `LookupError` if there is none."""
+        return self._answer((plan, None))
+
+    def comparison(self, new: int, old: int) -> dict[str, Any] | None:
+        """Return in what two evaluations differ, or None until they were read. Raises as `details`."""
+        return self._answer((new, old))
+
+    def _answer(self, question: _Question) -> dict[str, Any] | None:
         with self._changed:
             archive = self._begin()
-            if plan not in self._details:
-                if self._whole and not any(row.attempt is not None for row in archive.of_plan(plan)):
-                    raise LookupError(f"plan {plan} evaluated nothing, or has not ended")
-                self._wanted[plan] = None
+            if question not in self._answers:
+                for plan in question if self._whole else ():
+                    if plan is not None and not any(row.attempt is not None for row in archive.of_plan(plan)):
+                        raise LookupError(f"plan {plan} evaluated nothing, or has not ended")
+                self._wanted[question] = None
                 while len(self._wanted) > DETAILS_KEPT:
                     self._wanted.popitem(last=False)
                 self._changed.notify_all()
                 return None
-            self._details.move_to_end(plan)
-            if (found := self._details[plan]) is None:
-                raise LookupError(f"the records of plan {plan} cannot be read")
+            self._answers.move_to_end(question)
+            if (found := self._answers[question]) is None:
+                raise LookupError(f"the records of plan {' or '.join(str(p) for p in question if p)} cannot be read")
             return found
 
     def _begin(self) -> ArchivedEvaluations:
@@ -141,7 +145,7 @@ class ArchiveReader:
                 if not self._whole:
                     self._read_all()
                 self._follow()
-                self._read_details()
+                self._read_answers()
             except Exception as error:  # noqa: BLE001 - the page says that it failed, and it is tried again
                 with self._changed:
                     self._failing = str(error) if isinstance(error, SidecarError) else repr(error)
@@ -162,7 +166,7 @@ class ArchiveReader:
         if self.now() - self._asked_at < self.timing.idle_seconds:
             return False
         self._archive = None
-        self._details.clear()
+        self._answers.clear()
         return True
 
     def _has_work(self) -> bool:
@@ -173,8 +177,8 @@ class ArchiveReader:
         archive, history = ArchivedEvaluations(), JournalState(log=EntryLog(keep=1))
         with self._changed:
             self._archive, self._through, self._run = archive, 0, None
-        if (run := read_run(self.storage)) is not None:
-            self._run, journal = run, Journal(self.storage, run)
+        if (run := read_run(self.details_reader.storage)) is not None:
+            self._run, journal = run, Journal(self.details_reader.storage, run)
             while records := journal.read_new(_RECORDS):
                 entries = [entry for record in records for entry in history.apply(record)]
                 with self._changed:
@@ -196,107 +200,31 @@ class ArchiveReader:
                 self._through, self._followed = max(self._through, known.through), known
                 return
             self._whole = False
-            self._details.clear()
+            self._answers.clear()
         self._read_all()
         with self._changed:
             self._followed = known
 
-    def _read_details(self) -> None:
+    def _read_answers(self) -> None:
         """Read the evaluations that somebody asked for."""
         while True:
             with self._changed:
                 if not self._wanted:
                     return
-                plan, _ = self._wanted.popitem()  # the one that was asked for last
-            found = self._details_of(plan)
+                question, _ = self._wanted.popitem()  # the one that was asked for last
+            plan, other = question
+            if other is not None:
+                found = self.details_reader.comparison(plan, other, self._run)
+            elif (found := self.details_reader.details(plan, self._run)) is not None:
+                found |= self._numbered(plan)
             with self._changed:
-                self._details[plan] = found
-                while len(self._details) > DETAILS_KEPT:
-                    self._details.popitem(last=False)
+                self._answers[question] = found
+                while len(self._answers) > DETAILS_KEPT:
+                    self._answers.popitem(last=False)
 
-    def _details_of(self, number: int) -> dict[str, Any] | None:
-        """Return the details of a plan; None if its records are missing or damaged. Raises `StorageError`."""
-        try:
-            closed = read_closed(self.storage, number, self._run)
-        except (RecordError, StorageLostError):
-            return None
-        if closed is None or closed.plan.checkpoint is None:
-            return None
+    def _numbered(self, plan: int) -> dict[str, Any]:
+        """Return the step that the archive gave to an evaluation, and whether its failure is final."""
         with self._changed:
-            row = (
-                next((row for row in self._archive.of_plan(number) if row.attempt is not None), None)
-                if self._archive
-                else None
-            )
-        try:
-            found = details_json(closed, self._saved(closed.outcome))
-        except _NoStatesError:
-            found = details_json(closed)
-        found["states_removed"] = bool(found["saves"]) and self._is_empty(closed.plan.folder)
-        numbered = {} if row is None else {"step": row.step, "step_source": row.step_source, "final": row.final}
-        return found | numbered | {"log": self.log_of(closed)}
-
-    def _is_empty(self, folder: str) -> bool:
-        """Return whether nothing is in a folder, or it is not there; False if that cannot be read."""
-        try:
-            return not self.storage.names(folder)
-        except SidecarError:
-            return False
-
-    def _saved(self, outcome: Outcome) -> Iterator[bytes]:
-        """Yield the metric states that each rank saved. Raises `_NoStatesError` unless all are there."""
-        result = outcome.result
-        if result is None or len(result.saves) > _MOST_SAVES:
-            return
-        for folder in result.saves:
-            try:
-                content = self.storage.read(f"{folder}/states.json")
-            except SidecarError as error:
-                raise _NoStatesError from error
-            if content is None:
-                raise _NoStatesError
-            yield content
-
-
-class _NoStatesError(Exception):
-    """The metric states of a rank are missing, or cannot be read."""
-
-
-def details_json(closed: Closed, saved: Iterable[bytes] = ()) -> dict[str, Any]:
-    """Return the row of `sidecar history --json` with everything else that the journal knows of a plan.
-
-    `closed`: the plan and its outcome. `saved`: the metric states that the ranks saved, which hold the confusion
-    matrices.
-    """
-    plan, outcome, result = closed.plan, closed.outcome, closed.outcome.result
-    return closed_row(closed) | {
-        "proposer": plan.proposer,
-        "closed_by": outcome.closed_by,
-        "node": outcome.node,
-        "rank": outcome.rank,
-        "odd": list(outcome.odd),
-        "task": plan.task,
-        "members": [asdict(member) for member in plan.members or ()],
-        "variables": result and result.variables,
-        "profile": {} if result is None else dict(result.profile),
-        "data": {} if result is None else {name: asdict(data) for name, data in result.data.items()},
-        "classes": {}
-        if result is None
-        else {
-            eval_set: {metric: numbers(by_class) for metric, by_class in by_metric.items()}
-            for eval_set, by_metric in result.classes.items()
-        },
-        "slices": {}
-        if result is None
-        else {
-            eval_set: {
-                label: {"examples": one.examples, "metrics": numbers(one.metrics)} for label, one in slices.items()
-            }
-            for eval_set, slices in result.slices.items()
-        },
-        "saves": [] if result is None else list(result.saves),
-        "states_removed": False,
-        "warnings": [] if result is None else result.warnings(),
-        "notes": [] if result is None else list(result.notes),
-        "confusion": [] if result is None else matrices(result, saved),
-    }
+            rows = () if self._archive is None else self._archive.of_plan(plan)
+            row = next((row for row in rows if row.attempt is not None), None)
+        return {} if row is None else {"step": row.step, "step_source": row.step_source, "final": row.final}

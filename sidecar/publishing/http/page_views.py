@@ -3,7 +3,7 @@
 Everything comes from values that exist already. `ArchiveReader` answers at once; its thread reads shared storage.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from http import HTTPStatus
 from typing import Any, Final, Protocol
 from urllib.parse import parse_qs, quote
@@ -13,6 +13,7 @@ from sidecar.publishing.evaluation_archive.evaluations import ArchivedEvaluation
 from sidecar.publishing.evaluation_archive.neighbours import neighbours
 from sidecar.publishing.evaluation_archive.reader import ArchiveReader
 from sidecar.publishing.http.response import HTML, Response, json_response, response, tagged
+from sidecar.publishing.page.comparison import comparison_page
 from sidecar.publishing.page.document import Files, page
 from sidecar.publishing.page.evaluation import evaluation_page, evaluations_page, reading_page
 from sidecar.publishing.page.static_files import static_base, static_files
@@ -59,6 +60,8 @@ class PageViews:
             "/api/curve": self._guarded(self._curve),
             "/api/evaluations": self._guarded(self._evaluations),
             "/api/evaluation": self._guarded(self._evaluation),
+            "/comparison": self._guarded(self._comparison_page),
+            "/api/comparison": self._guarded(self._comparison),
         }
 
     @property
@@ -159,9 +162,28 @@ class PageViews:
         plan = asked.whole("plan", None, 1, _LARGEST_PLAN)
         found = self._details(plan)
         if found is None:
-            waiting = response(HTTPStatus.ACCEPTED, reading_page(plan, self._run, self._files), HTML)
-            return waiting._replace(headers=(("Refresh", "1"),))
+            return _again(reading_page(plan, self._run, self._files))
         return tagged(response(HTTPStatus.OK, evaluation_page(found, self._run, self._files), HTML))
+
+    def _comparison(self, asked: "_Parameters") -> Response:
+        found = self.archive.comparison(*asked.plans("new", "old"))
+        if found is None:
+            return json_response({"progress": self.archive.progress()}, HTTPStatus.ACCEPTED)
+        return tagged(json_response(found))
+
+    def _comparison_page(self, asked: "_Parameters") -> Response:
+        new, old = asked.plans("new", "old")
+        found = self.archive.comparison(new, old)
+        if found is None:
+            return _again(reading_page(new, self._run, self._files))
+        where = {"directory": self._status().get("checkpoint_dir") or "ckpts"}
+        return tagged(response(HTTPStatus.OK, comparison_page(found | where, self._run, self._files), HTML))
+
+
+def _again(body: str) -> Response:
+    """Return a page that loads again in a second."""
+    waiting = response(HTTPStatus.ACCEPTED, body, HTML)
+    return waiting._replace(headers=(("Refresh", "1"),))
 
 
 def static_file(place: str) -> Response | None:
@@ -192,6 +214,10 @@ class _Parameters:
     def whole(self, name: str, default: int | None, least: int, most: int) -> int:
         """Return a whole number within bounds."""
         return int(self.number(name, default, least, most, whole=True))
+
+    def plans(self, *names: str) -> Iterator[int]:
+        """Yield the number of a plan for each name."""
+        return (self.whole(name, None, 1, _LARGEST_PLAN) for name in names)
 
     def number(self, name: str, default: float | None, least: float, most: float, *, whole: bool = False) -> float:
         """Return a number within bounds."""

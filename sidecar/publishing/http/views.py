@@ -36,6 +36,8 @@ _PAGE: Final = (
     "/api/curve",
     "/api/evaluations",
     "/api/evaluation",
+    "/comparison",
+    "/api/comparison",
 )
 """The paths that `page_views` answers, in addition to its files."""
 

@@ -154,8 +154,27 @@ def _compared(details: Details) -> str:
     """Return how to see whether the differences are more than chance; nothing if there are none."""
     if not any(found for by_metric in details["against"].values() for found in by_metric.values()):
         return ""
+    others = {
+        what: other["plan"]
+        for by_metric in details["against"].values()
+        for found in reversed(by_metric.values())
+        for what, other in found.items()
+        if other["plan"] != details["plan"]
+    }
+    links = [
+        f'<a href="comparison?new={details["plan"]}&amp;old={others[what]}">{words}</a>'
+        for what, words in (("before", "step before"), ("best", "best"))
+        if what in others
+    ]
     line = shlex.join(["sidecar", "compare", details["directory"], "best", details["checkpoint"]])
-    return f'<p class="note">Are these differences more than chance? <code class="path">{text(line)}</code></p>'
+    return (
+        (
+            f'<p class="note">Are these differences more than chance, and which examples changed? Compare with the '
+            f'{" or the ".join(links)}, or type <code class="path">{text(line)}</code></p>'
+        )
+        if links
+        else ""
+    )
 
 
 def _confusion(details: Details) -> str:

@@ -10,6 +10,7 @@ from sidecar.coordination.storage import PosixStorage
 from sidecar.errors import StorageError
 from sidecar.publishing import report
 from sidecar.publishing.evaluation_archive import reader as module
+from sidecar.publishing.evaluation_archive.details import DetailsReader
 from sidecar.publishing.evaluation_archive.evaluations import ArchivedEvaluations
 from sidecar.publishing.evaluation_archive.reader import ArchiveReader, ArchiveTiming
 
@@ -41,7 +42,7 @@ def run(tmp_path):
     run.storage = Watched(tmp_path)
     run.archive = run.publisher.deliver = None
     run.others = set(threading.enumerate())
-    run.archive = ArchiveReader(run.storage, timing=ArchiveTiming(first_pause_seconds=0.01))
+    run.archive = ArchiveReader(DetailsReader(run.storage, tmp_path), timing=ArchiveTiming(first_pause_seconds=0.01))
     run.publisher.deliver = [run.archive.update]
     for number in range(1, 6):
         evaluate(run, number)
@@ -177,13 +178,6 @@ def test_details(run):
     assert len(run.storage.paths) == read
 
 
-def test_saves_that_retention_removed_are_named_as_such(run, tmp_path):
-    """The page of an old evaluation shows its numbers, and says that its saves are gone."""
-    (tmp_path / run.history.entries[1].plan.folder / "worker-0-of-2").mkdir(parents=True)
-    assert until(lambda: run.archive.details(3))["states_removed"]
-    assert not until(lambda: run.archive.details(2))["states_removed"]
-
-
 def test_details_are_bounded(run):
     """Only those that somebody looked at last are held."""
     for number in range(6, 6 + module.DETAILS_KEPT + 5):
@@ -219,20 +213,6 @@ def refusal(run, plan):
     except LookupError as error:
         return str(error)
     return None
-
-
-def test_a_link_among_the_saves_is_not_followed(run, tmp_path):
-    """The states of a rank are read only below the state directory: there is no picture then."""
-    secret = tmp_path.parent / "secret.json"
-    secret.write_text("{}")
-    plan = run.plan("ckpt-6", 60)
-    folder = tmp_path / plan.folder
-    for rank in range(2):
-        (folder / f"worker-{rank}-of-2").mkdir(parents=True)
-        (folder / f"worker-{rank}-of-2/states.json").symlink_to(secret)
-    run.succeed({"test": {"accuracy": value(0.5)}}, classes={"test": {"recall": {"a": value(0.5), "b": value(0.5)}}})
-    run.tell()
-    assert until(lambda: run.archive.details(6))["confusion"] == []
 
 
 def test_it_forgets_everything_when_nobody_looks(run):

@@ -14,7 +14,7 @@ from statuses import make_status
 from sidecar.coordination.journal_state import JournalState
 from sidecar.coordination.storage import PosixStorage
 from sidecar.protocol.records import Checkpoint, Member, Outcome, Result, Value
-from sidecar.publishing.evaluation_archive import ArchiveReader
+from sidecar.publishing.evaluation_archive import ArchiveReader, DetailsReader
 from sidecar.publishing.http import Server
 from sidecar.publishing.report import status_json
 from sidecar.publishing.status import Newest, WorkerStatus
@@ -30,7 +30,7 @@ class Daemon:
         Gauge("sidecar_example", "An example.", ["run"], registry=self.registry).labels('a "b"\n').set(1.5)
         self.reasons = {"health": None, "ready": None}
         self.status = {"run": "mnist", "node": "worker-0"}
-        self.archive = ArchiveReader(PosixStorage(Path("/nonexistent")))
+        self.archive = ArchiveReader(DetailsReader(PosixStorage(Path("/nonexistent")), Path("/nonexistent")))
 
     def serve(self, host="127.0.0.1", port=0, **settings):
         """A server that is not started."""

@@ -68,8 +68,12 @@ def wait_for(server):
 
 def details(server, plan, path="/api/evaluation"):
     """Ask until the records of an evaluation were read."""
+    return answered(server, f"{path}?plan={plan}")
+
+
+def answered(server, path):
     end = time.monotonic() + PATIENCE_SECONDS
-    while (answer := ask(server, f"{path}?plan={plan}"))[0] == 202:
+    while (answer := ask(server, path))[0] == 202:
         assert time.monotonic() < end
         time.sleep(0.01)
     return answer
@@ -124,6 +128,16 @@ def test_details_of_any_evaluation(server):
     _, _, failed = details(server, 50, "/evaluation")
     assert "ValueError: no" in failed
     assert "/var/tmp/sidecar-logs/worker-1.7.log" in failed
+
+
+def test_a_comparison_of_evaluations(server):
+    """Numbers that were saved without predictions are compared by themselves; a failed evaluation cannot be."""
+    status, _, page = answered(server, "/comparison?new=4&old=3")
+    assert status == 200
+    assert "noise unknown" in page
+    assert "+0.005" in page
+    assert answered(server, "/api/comparison?new=50&old=3")[0] == 404
+    assert answered(server, "/comparison?new=4&old=0")[0] == 400
 
 
 def test_a_page_that_waits_loads_again(server):

@@ -10,7 +10,7 @@ from publishing.http.conftest import EVIL, started
 
 from sidecar.commands.port_owner import node_serving
 from sidecar.coordination.storage import PosixStorage
-from sidecar.publishing.evaluation_archive import ArchiveReader
+from sidecar.publishing.evaluation_archive import ArchiveReader, DetailsReader
 from sidecar.publishing.http import Server
 from sidecar.publishing.run_list import RunState, RunSummary
 from sidecar.settings import Settings
@@ -20,7 +20,7 @@ class Runs:
     """Hold what is known of the runs, to be changed by tests."""
 
     def __init__(self):
-        archive = ArchiveReader(PosixStorage(Path("/nonexistent")))
+        archive = ArchiveReader(DetailsReader(PosixStorage(Path("/nonexistent")), Path("/nonexistent")))
         status = {"run": "a", "node": "worker-1", "pending": 2, "evaluated": 3, "all_runs": "/"}
         self.listed = [
             RunSummary(run="a", place="/a", state=RunState.SERVING, status=status, archive=archive, seconds=1.5),
@@ -95,7 +95,7 @@ def test_pages_that_are_not_there(server, path, expected):
 def test_a_run_that_begins_anew_has_a_new_page(server, runs):
     """Its archive reads another journal."""
     before = ask(server, "/runs/a/api/status")[1]
-    archive = ArchiveReader(PosixStorage(Path("/nonexistent/anew")))
+    archive = ArchiveReader(DetailsReader(PosixStorage(Path("/nonexistent/anew")), Path("/nonexistent/anew")))
     runs.listed[0] = RunSummary(run="a", place="/a", state=RunState.SERVING, status={"run": "a"}, archive=archive)
     assert ask(server, "/runs/a/api/status")[1] != before
     runs.listed.clear()

@@ -4,9 +4,9 @@ from publishing.page.conftest import FILES, Seen
 from served_run import value
 
 from sidecar.protocol.records import Slice
+from sidecar.publishing.evaluation_archive.details import details_json
 from sidecar.publishing.evaluation_archive.evaluations import ArchivedEvaluations
 from sidecar.publishing.evaluation_archive.neighbours import neighbours
-from sidecar.publishing.evaluation_archive.reader import details_json
 from sidecar.publishing.page.evaluation import evaluation_page, matrix_picture, phases_picture
 
 

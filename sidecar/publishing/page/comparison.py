@@ -1,0 +1,72 @@
+"""Show in what two evaluations differ: every number with its interval, and the examples that changed. Pure."""
+
+import shlex
+from collections.abc import Mapping
+from typing import Any, Final
+
+from sidecar.publishing.page.document import Files, frame
+from sidecar.publishing.page.markup import cell, head, moment, step, table, text
+from sidecar.publishing.page.numbers import plan_link
+from sidecar.system.plain_text import number
+
+_VERDICTS: Final[Mapping[str, str]] = {
+    "better": '<span class="good">better</span>',
+    "worse": '<span class="bad">worse</span>',
+}
+
+
+def comparison_page(found: Mapping[str, Any], run: str, files: Files) -> str:
+    """Return the page of a comparison, as `/api/comparison` has it, with the `directory` of the checkpoints."""
+    new, old = found["new"], found["old"]
+    line = shlex.join(["sidecar", "compare", found["directory"], old["checkpoint"], new["checkpoint"], "--csv"])
+    heads = (
+        *(head("number"), head("of"), head("old", "number"), head("new", "number"), head("difference", "number")),
+        *(head("95 % interval"), head("verdict")),
+    )
+    changed = "".join(_changed(one) for one in found["differences"] if one["fixed_count"] or one["broken_count"])
+    body = f"""<main><p><a href="./">Status of the run</a></p><article id="details">
+<h1>{text(new["checkpoint"])} compared with {text(old["checkpoint"])}</h1>
+<p class="note">{_one("new", new)} · {_one("old", old)}</p>
+{table(heads, map(_row, found["differences"]), caption="Differences, new minus old")}
+<p class="note">Where the same examples were evaluated, the interval is that of the differences example by example.</p>
+{changed and f"<h2>Examples that changed</h2>{changed}"}
+<p class="note">All of them: <code class="path">{text(line)}</code> ·
+<a href="api/comparison?new={new["plan"]}&amp;old={old["plan"]}" download="comparison-{new["plan"]}.json">JSON</a></p>
+</article></main>"""
+    return frame(f"{text(new['checkpoint'])} compared with {text(old['checkpoint'])} · {text(run)}", body, files)
+
+
+def _one(word: str, row: Mapping[str, Any]) -> str:
+    shown = f"step {step(row)}" if step(row) else f"evaluation {text(row['plan'])}"
+    return f"{word}: {plan_link(row['plan'], shown)}, finished {moment(row['completed_at'])}"
+
+
+def _row(one: Mapping[str, Any]) -> str:
+    difference = "" if one["difference"] is None else f"{'+' * (one['difference'] > 0)}{number(one['difference'])}"
+    interval = "" if one["lower"] is None else f"{number(one['lower'])} to {number(one['upper'])}"
+    if one["rule"] == "none":
+        verdict = f"cannot be compared: {text(one['note'])}"
+    elif not interval:
+        verdict = "noise unknown"
+    else:
+        verdict = _VERDICTS.get(one["verdict"], "within noise") + (" (paired)" if one["rule"] == "paired" else "")
+    return (
+        f"<tr><th scope='row'>{text(one['metric'])}</th>{cell(text(one['label']))}"
+        f"{_number(one['old'])}{_number(one['new'])}"
+        f"{cell(text(difference), 'number')}{cell(text(interval))}{cell(verdict)}</tr>"
+    )
+
+
+def _number(of: float | None) -> str:
+    return cell("not finite" if of is None else text(number(of)), "number")
+
+
+def _changed(one: Mapping[str, Any]) -> str:
+    """Return the numbers of the examples that changed, from 0 in the order of the data."""
+    items = [
+        f"<dt>{one[f'{kind}_count']:,} {kind}</dt><dd>{', '.join(map(str, one[kind]))}"
+        f"{' …' * (one[f'{kind}_count'] > len(one[kind]))}</dd>"
+        for kind in ("fixed", "broken")
+        if one[f"{kind}_count"]
+    ]
+    return f"<h3>{text(one['metric'])}</h3><dl>{''.join(items)}</dl>"

@@ -1,0 +1,60 @@
+"""Details of one evaluation, and comparisons of two, as far as storage has them."""
+
+import pytest
+from served_run import ServedRun, value
+
+from sidecar.publishing.evaluation_archive.details import DetailsReader
+
+
+@pytest.fixture
+def run(tmp_path):
+    """A run with two evaluations and a failure."""
+    run = ServedRun(tmp_path)
+    for number in (1, 2):
+        run.plan(f"ckpt-{number}", 10 * number)
+        run.succeed({"test": {"accuracy": value(number / 10), "loss": value(float("nan"), "min")}})
+    run.plan("ckpt-3", 30)
+    run.fail()
+    return run
+
+
+@pytest.fixture
+def reader(run, tmp_path):
+    return DetailsReader(run.storage, tmp_path)
+
+
+def test_saves_that_retention_removed_are_named_as_such(run, reader, tmp_path):
+    """The page of an old evaluation shows its numbers, and says that its saves are gone."""
+    (tmp_path / run.history.entries[0].plan.folder / "worker-0-of-2").mkdir(parents=True)
+    assert reader.details(2, run.run_id)["states_removed"]
+    assert not reader.details(1, run.run_id)["states_removed"]
+
+
+def test_a_link_among_the_saves_is_not_followed(run, reader, tmp_path):
+    """The states of a rank are read only below the state directory: there is no picture then."""
+    secret = tmp_path.parent / "secret.json"
+    secret.write_text("{}")
+    plan = run.plan("ckpt-6", 60)
+    for rank in range(2):
+        folder = tmp_path / plan.folder / f"worker-{rank}-of-2"
+        folder.mkdir(parents=True)
+        (folder / "states.json").symlink_to(secret)
+    run.succeed({"test": {"accuracy": value(0.5)}}, classes={"test": {"recall": {"a": value(0.5), "b": value(0.5)}}})
+    assert reader.details(plan.plan, run.run_id)["confusion"] == []
+
+
+def test_numbers_that_are_not_finite_are_none(run, reader):
+    """JSON has no others."""
+    found = reader.comparison(2, 1, run.run_id)
+    assert [(one["metric"], one["old"], one["new"]) for one in found["differences"]] == [
+        ("test/accuracy", 0.1, 0.2),
+        ("test/loss", None, None),
+    ]
+    assert (found["new"]["checkpoint"], found["old"]["checkpoint"]) == ("ckpt-2", "ckpt-1")
+
+
+@pytest.mark.parametrize(("new", "old"), [(2, 3), (3, 1), (2, 9), (9, 2)])
+def test_what_has_no_numbers_is_not_compared(run, reader, new, old):
+    """A failure, or a plan that does not exist."""
+    assert reader.comparison(new, old, run.run_id) is None
+    assert reader.comparison(2, 1, "another run") is None
