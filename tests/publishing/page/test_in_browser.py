@@ -1,10 +1,14 @@
 """The status page in a real browser: Debian's Chromium, without a display, on a real server with a journal on disk."""
 
+import csv
+import io
 import json
 import math
 import re
 import time
 from contextlib import ExitStack
+from pathlib import Path
+from xml.etree import ElementTree as ET
 
 import pytest
 from served_run import ServedRun, get, minutes_ago, served_together, value
@@ -670,6 +674,36 @@ def test_runs_are_beside_each_other(tmp_path, serve, visit):
     page.keyboard.press("Enter")
     page.wait_for_selector("dialog[open] #details-title")
     assert page.url == f"{server.url}/runs/deep/#evaluation-3"
+
+
+def test_a_card_is_saved_as_a_file(run, serve, visit):
+    """With all digits and the exact bits; pictures have every curve, its interval and its best point."""
+    evaluate(run, 5)
+    run.plan("=1+1.keras", 600)
+    run.succeed({"test": {"accuracy": value(0.5, lower=0.25, upper=0.75)}}, data="8")
+    page = visit(serve(run).url + "/?smoothing=0.5")
+    drawn(page, 6)
+    card = page.locator(".card").first
+    card.hover()
+    saved = {}
+    for kind in ("CSV", "JSON", "SVG", "PNG"):
+        with page.expect_download() as download:
+            card.get_by_role("button", name=kind).click()
+        saved[kind] = Path(download.value.path()).read_bytes()
+        assert download.value.suggested_filename == f"accuracy.{kind.lower()}"
+    *_, last = csv.DictReader(io.StringIO(saved["CSV"].decode()))
+    expected = {"step": "600", "checkpoint": "'=1+1.keras", "value": "0.5", "hex": (0.5).hex(), "lower": "0.25"}
+    assert {name: last[name] for name in expected} == expected
+    (curve,) = json.loads(saved["JSON"])
+    assert (curve["set"], curve["metric"], curve["values"][-1], len(curve["plans"])) == ("test", "accuracy", 0.5, 6)
+    picture = ET.fromstring(saved["SVG"])
+    texts = ["".join(each.itertext()) for each in picture.iter("{http://www.w3.org/2000/svg}text")]
+    assert texts[0] == "accuracy"
+    assert "test 0.5" in texts
+    assert {"step", "200", "0.6"} <= set(texts)
+    paths = [each.get("d") for each in picture.iter("{http://www.w3.org/2000/svg}path")]
+    assert [path.count("L") for path in paths] == [9, 1, 4, 0, 4, 0]  # band, values, smoothed values; 600 is apart
+    assert saved["PNG"].startswith(b"\x89PNG")
 
 
 def test_older_evaluations(run, serve, visit):

@@ -35,7 +35,7 @@ def test_our_scripts_are_sound(path, needs, tmp_path):
     copy = tmp_path / f"{path.stem}.mjs"
     copy.write_bytes(path.read_bytes())
     subprocess.run([needs("node"), "--check", copy], check=True)
-    text = path.read_text()
+    text = path.read_text().replace("http://www.w3.org/2000/svg", "")  # a name, which is not loaded
     assert not re.findall(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|eval\(|new Function|https?:", text)
     undescribed = re.findall(r"(?<!\*/\n)^(?:export )?(?:async )?function (\w+)", text, re.MULTILINE)
     assert undescribed == []

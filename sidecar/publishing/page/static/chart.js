@@ -190,9 +190,14 @@ export class Chart {
     return [...found, ...broken].sort((one, other) => one[0] - other[0]);
   }
 
+  /** Return the colour and the pattern of a line. */
+  strokes({ place, dash }) {
+    return { stroke: colourOf(place), dash: DASHES[dash % DASHES.length] };
+  }
+
   /** Return the series of one line, in the order of `data`. */
-  series({ place, dash, curve }, number) {
-    const line = colourOf(place);
+  series({ place, dash: pattern, curve }, number) {
+    const { stroke: line, dash } = this.strokes({ place, dash: pattern });
     const gaps = (uplot, _series, _from, _to, found) => this.gaps(number, uplot, found);
     const smooth = curve.smoothed !== null, few = this.columns.length <= 60;
     const stroke = smooth ? mixed(line, colour("--card"), FAINT) : line;
@@ -200,8 +205,8 @@ export class Chart {
     return [
       bound,
       bound,
-      { part: "value", stroke, width: smooth ? 1 : 2, dash: DASHES[dash % DASHES.length], points: { show: few && !smooth, size: 5, fill: line }, gaps },
-      ...(smooth ? [{ part: "smoothed", stroke: line, width: 2, dash: DASHES[dash % DASHES.length], points: { show: false }, gaps }] : []),
+      { part: "value", stroke, width: smooth ? 1 : 2, dash, points: { show: few && !smooth, size: 5, fill: line }, gaps },
+      ...(smooth ? [{ part: "smoothed", stroke: line, width: 2, dash, points: { show: false }, gaps }] : []),
     ].map((each) => ({ ...each }));
   }
 

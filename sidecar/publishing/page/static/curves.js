@@ -1,6 +1,7 @@
 // The section of curves: one card for each metric with its eval sets, or with several runs, drawn when it becomes visible.
 
 import { Chart, COLOURS, printable } from "./chart.js";
+import { downloads } from "./download.js";
 import { View } from "./view.js";
 
 const READING = 500; // milliseconds between two questions while the journal is being read
@@ -40,7 +41,8 @@ class Card {
     for (const [attribute, value] of Object.entries({ role: "slider", "aria-valuemin": "1", "aria-valuemax": "1", "aria-valuenow": "1" })) {
       this.plot.setAttribute(attribute, value);
     }
-    this.root = element("article", "card", this.title, this.readout, this.plot, this.note);
+    const saved = downloads(() => ({ title: this.name, metric: this.series[0].metric, chart: this.chart, lines: this.lines }));
+    this.root = element("article", "card", this.title, this.readout, this.plot, this.note, saved);
     this.chart = new Chart(this.plot, this.readout, view, choose, () => this.tell());
   }
 
@@ -50,7 +52,7 @@ class Card {
     if (told(series) !== told(this.series)) this.stale = true;
     this.series = series;
     const [{ set, metric, goal }] = series;
-    const name = printable(several && new Set(series.map((each) => each.set)).size === 1 ? `${set}/${metric}` : metric);
+    const name = this.name = printable(several && new Set(series.map((each) => each.set)).size === 1 ? `${set}/${metric}` : metric);
     const arrow = { max: ["↑", "more is better"], min: ["↓", "less is better"] }[goal];
     this.title.replaceChildren(name);
     if (arrow) {
