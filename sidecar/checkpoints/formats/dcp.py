@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import BinaryIO, Final
 
 from sidecar.checkpoints.files import MOST_ENTRIES, Listing, list_files, open_file, read_at, update_from_content
-from sidecar.checkpoints.formats.format import Candidate, FolderFormat, Inspection
+from sidecar.checkpoints.formats.format import Candidate, Format, Inspection
 from sidecar.checkpoints.formats.torch_zip import check_archives
 from sidecar.checkpoints.work_budget import SAMPLE, WorkBudget
 from sidecar.errors import CorruptError, IncompleteError, VanishedError
@@ -62,7 +62,7 @@ _FEW_PIECES: Final = 64
 """CPython closes a frame at 64 KiB or before a larger value, so a real pickle has far fewer pieces than these allow."""
 
 
-class Dcp(FolderFormat):
+class Dcp(Format):
     """Read folders of `torch.distributed.checkpoint`."""
 
     name: Final = "dcp"
@@ -74,12 +74,9 @@ class Dcp(FolderFormat):
                 if any((folder / name / file).is_file() for file in (DCP_METADATA, UNCOORDINATED)):
                     yield _candidate(folder, name)
 
-    def inspect(
-        self, folder: Path, name: str, *, step_key: str | None = None, work: WorkBudget | None = None
-    ) -> Inspection:
+    def _inspect(self, folder: Path, name: str, step_key: str | None, work: WorkBudget) -> Inspection:
         """Check that all files that `.metadata` names are there, and are as long as its parts."""
         del step_key
-        work = WorkBudget() if work is None else work
         if (folder / name).is_symlink() or not (folder / name).is_dir():
             raise VanishedError(f"{folder / name} is not a folder")
         where = f"{name}/{DCP_METADATA}"
@@ -115,11 +112,6 @@ class Dcp(FolderFormat):
         work = WorkBudget(is_full=True)
         for file in self.inspect(folder, name).files[1:]:
             check_archives(folder, file, work)
-
-    def written_in_place(self, file: str) -> bool:
-        """Return True: if a folder is saved again, its data files are emptied and filled."""
-        del file
-        return True
 
 
 def _candidate(folder: Path, name: str) -> Candidate:

@@ -1,10 +1,11 @@
 """Define the questions about files that every checkpoint format answers without its framework."""
 
 import contextlib
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final
 
 from sidecar.checkpoints.files import File, Listing
 from sidecar.checkpoints.work_budget import WorkBudget
@@ -79,29 +80,48 @@ def about(place: str) -> Iterator[None]:
         raise type(error)(f"{place}: {error}") from error
 
 
-class Format(Protocol):
-    """Define one on-disk format. Its methods hold no state, read files as untrusted bytes and import no framework."""
+class Format(ABC):
+    """Define one on-disk format. Its methods hold no state, read files as untrusted bytes and import no framework.
+
+    Formats whose checkpoints are folders have neither suffixes nor endings. What most formats answer alike is here.
+    """
 
     @property
+    @abstractmethod
     def name(self) -> str:
         """Return the name of the format, as it stands in records."""
 
     @property
     def suffixes(self) -> tuple[str, ...]:
         """Return the suffixes that names of such checkpoints may have; empty if the names have none."""
+        return ()
 
     @property
     def endings(self) -> str:
         """Return a regular expression for the ends of its file names; empty if its checkpoints are folders."""
+        return ""
 
     def file_group(self, name: str) -> str | None:
         """Return the name of the group of files that a file belongs to: the name of the group's main file.
 
         Return None if the file belongs to no checkpoint of this format. Each sub-folder is a group of its own.
         """
+        del name
+        return None
 
     def candidates(self, folder: Path, listing: Listing) -> Iterable[Candidate]:
-        """Return the possible checkpoints of this format in a listing of a folder or of whole groups of files."""
+        """Yield the possible checkpoints of this format in a listing of a folder or of whole groups of files.
+
+        Without a definition of its own, a format has each file that is a group by itself. A link that leads out of the
+        folder cannot be used.
+        """
+        del folder
+        for name, file in listing.files.items():
+            if self.file_group(name) is not None:
+                yield Candidate(name=name, files=(file,))
+        for name in sorted(listing.escaping):
+            if self.file_group(name) is not None:
+                yield Candidate(name=name, files=(), leaving=name)
 
     def inspect(
         self, folder: Path, name: str, *, step_key: str | None = None, work: WorkBudget | None = None
@@ -117,25 +137,27 @@ class Format(Protocol):
             CorruptError: the files contradict themselves or each other, or need more than the budget.
             TakesLongerError: the budget is brief, and the checkpoint needs more.
         """
+        return self._inspect(folder, name, step_key, WorkBudget() if work is None else work)
+
+    @abstractmethod
+    def _inspect(self, folder: Path, name: str, step_key: str | None, work: WorkBudget) -> Inspection:
+        """Do what `inspect` says."""
 
     def check(self, folder: Path, name: str) -> None:
         """Read all content, and compare every part that has a checksum in the format with that checksum.
+
+        Without a definition of its own, a format has no checksums, or none that this program can compute.
 
         Raises:
             ChecksumError: the message names the file, the part of it, the expected and the computed checksum.
             VanishedError, IncompleteError, CorruptError: as `inspect`.
         """
+        self.inspect(folder, name)
 
     def written_in_place(self, file: str) -> bool:
-        """Return whether writers rewrite this file under its final name, which would change a hard link to it, too."""
+        """Return whether writers rewrite this file under its final name, which would change a hard link to it, too.
 
-
-class FolderFormat:
-    """Give a format whose checkpoints are folders what all of these have in common."""
-
-    suffixes: Final = ()
-    endings: Final = ""
-
-    def file_group(self, name: str) -> None:
-        """Return None: each sub-folder is a group of its own."""
-        del name
+        Most do, and it is unknown how a program of the user writes.
+        """
+        del file
+        return True

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from sidecar.checkpoints.files import Listing, open_file, read_at, update_from_content
-from sidecar.checkpoints.formats.format import BACKUP, EMBEDDINGS, EMBEDDINGS_BEGINNING, Candidate, Inspection
+from sidecar.checkpoints.formats.format import BACKUP, EMBEDDINGS, EMBEDDINGS_BEGINNING, Candidate, Format, Inspection
 from sidecar.checkpoints.formats.keras_iterations import iterations
 from sidecar.checkpoints.work_budget import WorkBudget
 from sidecar.errors import CorruptError, IncompleteError, VanishedError
@@ -41,8 +41,8 @@ _BACKUP_STATE: Final = "training_metadata.json"
 """Files of BackupAndRestore: keras `src/callbacks/backup_and_restore.py`. The second one is written last."""
 
 
-class Hdf5:
-    """Read single HDF5 files: `.weights.h5`, `.h5` and `.hdf5`."""
+class Hdf5(Format):
+    """Read single HDF5 files: `.weights.h5`, `.h5` and `.hdf5`. h5py writes them under their final names."""
 
     name: Final = "hdf5"
     suffixes: Final = (".weights.h5", ".h5", ".hdf5")
@@ -65,12 +65,9 @@ class Hdf5:
             if name.endswith(self.suffixes) and not is_shard(name, names):
                 yield Candidate(name=name, files=(), leaving=name)
 
-    def inspect(
-        self, folder: Path, name: str, *, step_key: str | None = None, work: WorkBudget | None = None
-    ) -> Inspection:
+    def _inspect(self, folder: Path, name: str, step_key: str | None, work: WorkBudget) -> Inspection:
         """Check the superblock, and read the optimizer's step. The digest covers the content, large files in part."""
         del step_key
-        work = WorkBudget() if work is None else work
         digest = hashlib.sha256(f"{self.name}\0".encode())
         size = update_from_hdf5(digest, folder, require_suffix(name, self.suffixes), work)
         with open_file(folder, name) as file:
@@ -79,15 +76,6 @@ class Hdf5:
         if name == _BACKUP and (folder / _BACKUP_STATE).is_file():
             aside = BACKUP
         return Inspection(digest=digest.hexdigest(), step=step, files=(name,), step_source="optimizer", aside=aside)
-
-    def check(self, folder: Path, name: str) -> None:
-        """Check the structure, as `inspect` does: HDF5 as Keras writes it has no checksums of data."""
-        self.inspect(folder, name)
-
-    def written_in_place(self, file: str) -> bool:
-        """Return True: h5py writes the file under its final name."""
-        del file
-        return True
 
 
 def is_shard(name: str, names: Container[str]) -> bool:

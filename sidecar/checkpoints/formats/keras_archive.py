@@ -7,12 +7,11 @@ only the optimizer's step count.
 
 import hashlib
 import zipfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO, Final
 
-from sidecar.checkpoints.files import Listing, open_file, read_at
-from sidecar.checkpoints.formats.format import Candidate, Inspection
+from sidecar.checkpoints.files import open_file, read_at
+from sidecar.checkpoints.formats.format import Format, Inspection
 from sidecar.checkpoints.formats.hdf5 import SUPERBLOCK_BYTES, require_suffix, require_whole
 from sidecar.checkpoints.formats.keras_iterations import iterations
 from sidecar.checkpoints.formats.zip_table import Member, compare_checksum, read_members
@@ -23,8 +22,8 @@ WEIGHTS: Final = "model.weights.h5"
 _REQUIRED: Final = ("metadata.json", "config.json", WEIGHTS)
 
 
-class KerasArchive:
-    """Read `.keras` archives."""
+class KerasArchive(Format):
+    """Read `.keras` archives. Keras writes them under their final names."""
 
     name: Final = "keras"
     suffixes: Final = (".keras",)
@@ -34,22 +33,9 @@ class KerasArchive:
         """Return the file itself: it is a group of its own."""
         return name if name.endswith(self.suffixes) else None
 
-    def candidates(self, folder: Path, listing: Listing) -> Iterator[Candidate]:
-        """Yield every file with the suffix of the format."""
-        del folder
-        for file in listing.files.values():
-            if file.name.endswith(self.suffixes):
-                yield Candidate(name=file.name, files=(file,))
-        for name in sorted(listing.escaping):
-            if name.endswith(self.suffixes):
-                yield Candidate(name=name, files=(), leaving=name)
-
-    def inspect(
-        self, folder: Path, name: str, *, step_key: str | None = None, work: WorkBudget | None = None
-    ) -> Inspection:
+    def _inspect(self, folder: Path, name: str, step_key: str | None, work: WorkBudget) -> Inspection:
         """Check the table against the file. The digest covers the members' names, sizes and checksums."""
         del step_key
-        work = WorkBudget() if work is None else work
         step = None
         with open_file(folder, require_suffix(name, self.suffixes)) as file:
             members = _members(file, name, work)
@@ -72,11 +58,6 @@ class KerasArchive:
         with open_file(folder, require_suffix(name, self.suffixes)) as file:
             for member in _members(file, name, work):
                 compare_checksum(file, member, name, work)
-
-    def written_in_place(self, file: str) -> bool:
-        """Return True: Keras writes the archive under its final name."""
-        del file
-        return True
 
 
 def _members(file: BinaryIO, name: str, work: WorkBudget) -> list[Member]:

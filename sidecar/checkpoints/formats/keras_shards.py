@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from sidecar.checkpoints.files import Listing, open_file, read_file, size_of
-from sidecar.checkpoints.formats.format import Candidate, Inspection, shown
+from sidecar.checkpoints.formats.format import Candidate, Format, Inspection, shown
 from sidecar.checkpoints.formats.hdf5 import MAP_SUFFIX, require_suffix, update_from_hdf5
 from sidecar.checkpoints.formats.keras_iterations import iterations
 from sidecar.checkpoints.work_budget import ENTRY, TEXT_KIB, WorkBudget
@@ -31,8 +31,8 @@ _MOST_OPENED: Final = 16  # shards opened for the optimizer's step count, which 
 _MAX_TOTAL_BYTES: Final = 2**63  # the size limit of a file
 
 
-class KerasShards:
-    """Read sharded Keras weights: a map and its HDF5 shards."""
+class KerasShards(Format):
+    """Read sharded Keras weights: a map and its HDF5 shards, which Keras writes under their final names."""
 
     name: Final = "keras_shards"
     suffixes: Final = (MAP_SUFFIX,)
@@ -60,12 +60,9 @@ class KerasShards:
                     leaving=leaving,
                 )
 
-    def inspect(
-        self, folder: Path, name: str, *, step_key: str | None = None, work: WorkBudget | None = None
-    ) -> Inspection:
+    def _inspect(self, folder: Path, name: str, step_key: str | None, work: WorkBudget) -> Inspection:
         """Check the map and the superblock of each shard that it names. The digest covers the map and the shards."""
         del step_key
-        work = WorkBudget() if work is None else work
         size = size_of(folder, require_suffix(name, self.suffixes)) or 0
         work.add(TEXT_KIB * (min(size, MAX_MAP_BYTES) // 1024))
         content = read_file(folder, require_suffix(name, self.suffixes), limit=MAX_MAP_BYTES)
@@ -83,15 +80,6 @@ class KerasShards:
         return Inspection(
             digest=digest.hexdigest(), step=_step(folder, of_optimizers), files=(name, *shards), step_source="optimizer"
         )
-
-    def check(self, folder: Path, name: str) -> None:
-        """Check the structure, as `inspect` does: HDF5 as Keras writes it has no checksums of data."""
-        self.inspect(folder, name)
-
-    def written_in_place(self, file: str) -> bool:
-        """Return True: Keras writes the map and the shards under their final names."""
-        del file
-        return True
 
 
 def _step(folder: Path, shards: tuple[str, ...]) -> int | None:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from sidecar.checkpoints.files import File, Listing, as_file, open_file, update_from_content
-from sidecar.checkpoints.formats.format import Candidate, FolderFormat, Inspection, shown
+from sidecar.checkpoints.formats.format import Candidate, Format, Inspection, shown
 from sidecar.checkpoints.work_budget import WorkBudget
 from sidecar.errors import CorruptError, IncompleteError, VanishedError
 
@@ -24,11 +24,10 @@ _DEEPEST: Final = 16
 _MOST_FILES: Final = 100_000
 
 
-class MatchingFiles:
+class MatchingFiles(Format):
     """Read files that match a glob. Without a glob there are no candidates, and `inspect` accepts any name."""
 
     name: Final = "matching_file"
-    suffixes: Final = ()
 
     def __init__(self, pattern: str | None = None) -> None:
         self._pattern = pattern
@@ -42,22 +41,9 @@ class MatchingFiles:
         """Return the name itself if it matches."""
         return name if self._pattern is not None and _matches(name, self._pattern, _NO_FILES) else None
 
-    def candidates(self, folder: Path, listing: Listing) -> Iterator[Candidate]:
-        """Yield every file that matches. A link that leads out of the folder cannot be used."""
-        del folder
-        for name, file in listing.files.items():
-            if self.file_group(name) is not None:
-                yield Candidate(name=name, files=(file,))
-        for name in sorted(listing.escaping):
-            if self.file_group(name) is not None:
-                yield Candidate(name=name, files=(), leaving=name)
-
-    def inspect(
-        self, folder: Path, name: str, *, step_key: str | None = None, work: WorkBudget | None = None
-    ) -> Inspection:
+    def _inspect(self, folder: Path, name: str, step_key: str | None, work: WorkBudget) -> Inspection:
         """Return the digest of the file's content and size. Raises `IncompleteError` for an empty file."""
         del step_key
-        work = WorkBudget() if work is None else work
         _require_match(name, self._pattern)
         if (folder / name).is_dir():
             raise VanishedError(f"{folder / name} is a folder")
@@ -68,17 +54,8 @@ class MatchingFiles:
             update_from_content(digest, file, work)
         return Inspection(digest=digest.hexdigest(), step=None, files=(name,))
 
-    def check(self, folder: Path, name: str) -> None:
-        """Check that the file can be read. Its content has no known checksum."""
-        self.inspect(folder, name)
 
-    def written_in_place(self, file: str) -> bool:
-        """Return True: `joblib.dump` and `pickle.dump` write under the final name, which would change a link, too."""
-        del file
-        return True
-
-
-class MatchingFolders(FolderFormat):
+class MatchingFolders(Format):
     """Read folders that match a glob. Without a glob there are no candidates, and `inspect` accepts any name."""
 
     name: Final = "matching_folder"
@@ -95,15 +72,12 @@ class MatchingFolders(FolderFormat):
                 contents = _contents_of(folder, name)
                 yield Candidate(name=name, files=tuple(contents.files), leaving=contents.link)
 
-    def inspect(
-        self, folder: Path, name: str, *, step_key: str | None = None, work: WorkBudget | None = None
-    ) -> Inspection:
+    def _inspect(self, folder: Path, name: str, step_key: str | None, work: WorkBudget) -> Inspection:
         """Return the digest of the names and contents of all files below the folder.
 
         Raises `IncompleteError` if the folder has no file, `CorruptError` if it has a link or is too large or too deep.
         """
         del step_key
-        work = WorkBudget() if work is None else work
         _require_match(name, self._pattern)
         if not (folder / name).is_dir() or (folder / name).is_symlink():
             raise VanishedError(f"there is no folder {folder / name}")
@@ -121,15 +95,6 @@ class MatchingFolders(FolderFormat):
                 digest.update(f"{path.removeprefix(name)}\0".encode(errors="surrogateescape"))
                 update_from_content(digest, file, work)
         return Inspection(digest=digest.hexdigest(), step=None, files=tuple(files))
-
-    def check(self, folder: Path, name: str) -> None:
-        """Check that all files can be read. The contents have no known checksums."""
-        self.inspect(folder, name)
-
-    def written_in_place(self, file: str) -> bool:
-        """Return True, because it is unknown how the user's program writes the files in a folder."""
-        del file
-        return True
 
 
 _NO_FILES: Final = ("events.out.tfevents.*", "*.ipynb")

@@ -29,7 +29,7 @@ from sidecar.checkpoints.files import (
     update_from_content,
 )
 from sidecar.checkpoints.formats.crc32c import crc32c
-from sidecar.checkpoints.formats.format import Candidate, FolderFormat, Inspection
+from sidecar.checkpoints.formats.format import Candidate, Format, Inspection
 from sidecar.checkpoints.work_budget import WorkBudget
 from sidecar.errors import CorruptError, IncompleteError, VanishedError
 
@@ -48,7 +48,7 @@ _HEAD_BYTES: Final = 12  # the magic number and the length
 _CRC_BYTES: Final = 4
 
 
-class Orbax(FolderFormat):
+class Orbax(Format):
     """Read Orbax checkpoints: folders with a commit marker."""
 
     name: Final = "orbax"
@@ -67,12 +67,9 @@ class Orbax(FolderFormat):
                         leaving=leaving,
                     )
 
-    def inspect(
-        self, folder: Path, name: str, *, step_key: str | None = None, work: WorkBudget | None = None
-    ) -> Inspection:
+    def _inspect(self, folder: Path, name: str, step_key: str | None, work: WorkBudget) -> Inspection:
         """Check the marker and the manifests of the arrays. The digest covers all files, large ones in part."""
         del step_key
-        work = WorkBudget() if work is None else work
         if (folder / name).is_symlink() or not (folder / name).is_dir():
             raise VanishedError(f"{folder / name} is not a folder")
         _require_committed(read_file(folder, f"{name}/{MARKER}", limit=_MAX_BYTES), f"{name}/{MARKER}")
@@ -96,10 +93,6 @@ class Orbax(FolderFormat):
         if not arrays:
             raise IncompleteError(f"{name} has no {MANIFEST}, so its arrays are missing")
         return Inspection(digest=digest.hexdigest(), step=None, files=tuple(file.name for file in files))
-
-    def check(self, folder: Path, name: str) -> None:
-        """Check the checkpoint as `inspect` does: only manifests have checksums that this program can compute."""
-        self.inspect(folder, name)
 
     def written_in_place(self, file: str) -> bool:
         """Return False: no file changes after the folder has its final name."""

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Final
 
 from sidecar.checkpoints.files import MOST_ENTRIES, File, Listing, list_files, open_file, read_at, read_file, size_of
-from sidecar.checkpoints.formats.format import Candidate, FolderFormat, Inspection, about
+from sidecar.checkpoints.formats.format import Candidate, Format, Inspection, about
 from sidecar.checkpoints.formats.json_members import has_many_containers
 from sidecar.checkpoints.formats.safetensors import Safetensors
 from sidecar.checkpoints.formats.shards import as_shard, doubt_about, is_unfinished, read_index, shards_of
@@ -49,7 +49,7 @@ _MAX_CONFIG_BYTES: Final = 4 * 1024 * 1024
 _SAFETENSORS: Final = Safetensors()
 
 
-class PretrainedFolder(FolderFormat):
+class PretrainedFolder(Format):
     """Read folders with the weights of one model, as Hugging Face's libraries write them."""
 
     name: Final = "pretrained_folder"
@@ -63,14 +63,11 @@ class PretrainedFolder(FolderFormat):
             with contextlib.suppress(OSError):  # the folder cannot be read, or is gone
                 yield from _candidates(folder, name)
 
-    def inspect(
-        self, folder: Path, name: str, *, step_key: str | None = None, work: WorkBudget | None = None
-    ) -> Inspection:
+    def _inspect(self, folder: Path, name: str, step_key: str | None, work: WorkBudget) -> Inspection:
         """Check the weights as their own format does, and that the description of the model is whole.
 
         The digest covers both. The step is that of the Trainer, or is in the weights under `step_key`.
         """
-        work = WorkBudget() if work is None else work
         if (folder / name).is_symlink() or not (folder / name).is_dir():
             raise VanishedError(f"{folder / name} is not a folder")
         inner = list_files(folder / name, all_names=True, most=MOST_ENTRIES)
@@ -99,11 +96,6 @@ class PretrainedFolder(FolderFormat):
         for file in self.inspect(folder, name).files:
             if file.endswith(".bin"):
                 check_archive(folder, file, work)
-
-    def written_in_place(self, file: str) -> bool:
-        """Return True: most releases write under the final name."""
-        del file
-        return True
 
 
 def _candidates(folder: Path, name: str) -> Iterator[Candidate]:

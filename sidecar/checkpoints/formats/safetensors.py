@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import BinaryIO, Final
 
 from sidecar.checkpoints.files import Listing, open_file, read_at, update_from_content
-from sidecar.checkpoints.formats.format import STEP_KEYS, Candidate, Inspection, shown
+from sidecar.checkpoints.formats.format import STEP_KEYS, Candidate, Format, Inspection, shown
 from sidecar.checkpoints.formats.hdf5 import require_suffix
 from sidecar.checkpoints.formats.json_members import read_members, string_at, value_at
 from sidecar.checkpoints.formats.shards import as_shard, doubt_about, read_index, require_none_unfinished, shards_of
@@ -34,8 +34,11 @@ _METADATA: Final = "__metadata__"
 _MOST_DIGITS: Final = 18
 
 
-class Safetensors:
-    """Read safetensors files, single or in shards."""
+class Safetensors(Format):
+    """Read safetensors files, single or in shards.
+
+    Which release wrote a file cannot be seen, and most write under the final name.
+    """
 
     name: Final = "safetensors"
     suffixes: Final = (f"{SAFETENSORS}{INDEX}", SAFETENSORS)
@@ -57,14 +60,11 @@ class Safetensors:
                 leaving = next(iter(shards_of(file.name, listing.escaping)), None)
                 yield Candidate(name=file.name, files=(file, *shards), leaving=leaving)
 
-    def inspect(
-        self, folder: Path, name: str, *, step_key: str | None = None, work: WorkBudget | None = None
-    ) -> Inspection:
+    def _inspect(self, folder: Path, name: str, step_key: str | None, work: WorkBudget) -> Inspection:
         """Compare the size of each file with its header. The digest covers headers and, of large files, samples.
 
         `step_key`: a key of the metadata in the header.
         """
-        work = WorkBudget() if work is None else work
         keys = (step_key,) if step_key else STEP_KEYS
         source: StepSource = "step_key" if step_key else "variable"
         digest = hashlib.sha256(f"{self.name}\0".encode())
@@ -83,15 +83,6 @@ class Safetensors:
         return Inspection(
             digest=digest.hexdigest(), step=steps[0], files=(name, *shards), step_source=source, doubt=doubt
         )
-
-    def check(self, folder: Path, name: str) -> None:
-        """Check the structure, as `inspect` does: the format has no checksums."""
-        self.inspect(folder, name)
-
-    def written_in_place(self, file: str) -> bool:
-        """Return True: which release wrote a file cannot be seen, and most write under the final name."""
-        del file
-        return True
 
 
 def _update(digest: "hashlib._Hash", folder: Path, name: str, keys: Sequence[str], work: WorkBudget) -> int | None:

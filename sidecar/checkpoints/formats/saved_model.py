@@ -25,7 +25,7 @@ from sidecar.checkpoints.files import (
     resolve,
     update_from_content,
 )
-from sidecar.checkpoints.formats.format import Candidate, FolderFormat, Inspection, about
+from sidecar.checkpoints.formats.format import Candidate, Format, Inspection, about
 from sidecar.checkpoints.formats.protobuf import BYTES, VARINT, fields, read_varint
 from sidecar.checkpoints.formats.tf_object import TfObject
 from sidecar.checkpoints.work_budget import SAMPLE, WorkBudget
@@ -44,7 +44,7 @@ _HEAD_BYTES: Final = 20  # tag and length, both as the longest varints
 _BUNDLE: Final = TfObject()
 
 
-class SavedModel(FolderFormat):
+class SavedModel(Format):
     """Read SavedModels: a marker file, variables and assets in one folder."""
 
     name: Final = "saved_model"
@@ -59,14 +59,11 @@ class SavedModel(FolderFormat):
             rewritten = any(file.mtime_ns > marker.mtime_ns for file in inner)
             yield Candidate(name=name, files=(marker, *inner), named=True, committed=not rewritten, leaving=leaving)
 
-    def inspect(
-        self, folder: Path, name: str, *, step_key: str | None = None, work: WorkBudget | None = None
-    ) -> Inspection:
+    def _inspect(self, folder: Path, name: str, step_key: str | None, work: WorkBudget) -> Inspection:
         """Check the outline of the marker, the existence of its assets, and the variables like an object checkpoint.
 
         The digest covers the marker, the digest of the variables and the contents of the assets.
         """
-        work = WorkBudget() if work is None else work
         digest = hashlib.sha256(f"{self.name}\0".encode())
         with open_file(folder, f"{name}/{MARKER}") as file, about(f"{name}/{MARKER}"):
             assets = _read_outline(file, work)

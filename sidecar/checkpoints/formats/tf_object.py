@@ -27,6 +27,7 @@ from sidecar.checkpoints.formats.format import (
     EMBEDDINGS,
     EMBEDDINGS_BEGINNING,
     Candidate,
+    Format,
     Inspection,
     about,
     shown,
@@ -110,12 +111,11 @@ class _Purpose:
         return "the place of an iterator in the data" if self.holds_iterator and not self.holds_values else None
 
 
-class TfObject:
+class TfObject(Format):
     """Read TensorFlow object checkpoints: an index and its shards."""
 
     name: Final = "tf_object"
 
-    suffixes: Final = ()
     endings: Final = _ENDINGS
 
     def file_group(self, name: str) -> str | None:
@@ -148,15 +148,12 @@ class TfObject:
                     committed=prefix in named and not rewritten,
                 )
 
-    def inspect(
-        self, folder: Path, name: str, *, step_key: str | None = None, work: WorkBudget | None = None
-    ) -> Inspection:
+    def _inspect(self, folder: Path, name: str, step_key: str | None, work: WorkBudget) -> Inspection:
         """Parse the index, compare all its checksums, and measure the shards. Tensors are not read.
 
         The digest is a SHA-256 over the format's name, the index, which holds a checksum of every tensor, and the sizes
         of the shards. So it does not depend on the prefix or the folder.
         """
-        work = WorkBudget() if work is None else work
         work.add(TEXT_KIB * (min(size_of(folder, f"{name}.index") or 0, MAX_INDEX_BYTES) // 1024))
         index = read_file(folder, f"{name}.index", limit=MAX_INDEX_BYTES)
         with about(f"{name}.index"):

@@ -18,12 +18,12 @@ import hashlib
 import os
 import re
 import zipfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import BinaryIO, Final
 
-from sidecar.checkpoints.files import Listing, open_file, read_at, update_from_content
-from sidecar.checkpoints.formats.format import STEP_KEYS, Candidate, Inspection
+from sidecar.checkpoints.files import open_file, read_at, update_from_content
+from sidecar.checkpoints.formats.format import STEP_KEYS, Format, Inspection
 from sidecar.checkpoints.formats.hdf5 import require_suffix
 from sidecar.checkpoints.formats.pickle_numbers import number_at_end, numbers_at_top
 from sidecar.checkpoints.formats.zip_table import Member, archives_in, compare_checksum, read_members
@@ -47,8 +47,8 @@ _NO_MODEL: Final = re.compile(
 """Files without a whole model that Hugging Face Trainer, accelerate and DeepSpeed save next to the model."""
 
 
-class TorchZip:
-    """Read files of `torch.save`."""
+class TorchZip(Format):
+    """Read files of `torch.save`, which writes under the final name."""
 
     name: Final = "torch_zip"
     suffixes: Final = (".pt", ".pth", ".ckpt", ".pt.tar", ".pth.tar")
@@ -58,24 +58,11 @@ class TorchZip:
         """Return the file itself: it is a group of its own."""
         return name if _has_known_name(name) else None
 
-    def candidates(self, folder: Path, listing: Listing) -> Iterator[Candidate]:
-        """Yield every file with a suffix of the format."""
-        del folder
-        for file in listing.files.values():
-            if _has_known_name(file.name):
-                yield Candidate(name=file.name, files=(file,))
-        for name in sorted(listing.escaping):
-            if _has_known_name(name):
-                yield Candidate(name=name, files=(), leaving=name)
-
-    def inspect(
-        self, folder: Path, name: str, *, step_key: str | None = None, work: WorkBudget | None = None
-    ) -> Inspection:
+    def _inspect(self, folder: Path, name: str, step_key: str | None, work: WorkBudget) -> Inspection:
         """Check the table against the file. The digest covers the members' names, sizes and checksums.
 
         `step_key`: a key of the saved mapping. Content without checksums is sampled.
         """
-        work = WorkBudget() if work is None else work
         with open_file(folder, _require_known_name(name)) as file:
             members = _members(file, name, work)
             digest = hashlib.sha256(f"{self.name}\0".encode())
@@ -94,11 +81,6 @@ class TorchZip:
     def check(self, folder: Path, name: str) -> None:
         """Compare every member that has a CRC-32 with it. `torch.load` does not."""
         check_archive(folder, _require_known_name(name), WorkBudget(is_full=True))
-
-    def written_in_place(self, file: str) -> bool:
-        """Return True: `torch.save` writes under the final name."""
-        del file
-        return True
 
 
 def _has_known_name(name: str) -> bool:
