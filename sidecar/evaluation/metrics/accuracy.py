@@ -10,16 +10,23 @@ from sidecar.evaluation.intervals import Interval
 from sidecar.evaluation.metrics.clusters import add_clusters, are_independent, cluster_interval, cluster_states
 from sidecar.evaluation.metrics.decisions import UNDECIDED, decisions
 from sidecar.evaluation.metrics.metric import EvalBatch, EvalSetInfo, MetricResult, value
-from sidecar.evaluation.metrics.pairs import Labels, Pairs, check_labels, classes, has_nan
+from sidecar.evaluation.metrics.pairs import Labels, check_labels, classes, has_nan
+from sidecar.evaluation.metrics.positions import Positions
 from sidecar.evaluation.metrics.sample import IntervalOf, Sample, usual_interval
 from sidecar.evaluation.metrics.tally import Tally
 from sidecar.evaluation.states import ExactSum, SetStates, exact_sum
 
 
-class Proportion:
-    """Sum the weights of wrong positions and those of right positions, and divide them once."""
+class _Proportion:
+    """Sum the weights of wrong positions and those of right positions, and divide them once. A subclass decides.
 
-    def __init__(self) -> None:
+    Args:
+        name: Name of the metric and of its number.
+        interval: Function that makes the 95 % interval: see `Accuracy`.
+    """
+
+    def __init__(self, name: str, interval: IntervalOf) -> None:
+        self.name, self._interval = name, interval
         self._tally = Tally((2,))
 
     def states(self, info: EvalSetInfo) -> SetStates:
@@ -27,8 +34,19 @@ class Proportion:
         several = {"several": ExactSum((), "int64")}  # positions that share an example or a group
         return self._tally.states() | several | cluster_states(info)
 
-    def add(
-        self, states: SetStates, right: NDArray[np.bool_], unknown: NDArray[np.bool_], batch: EvalBatch, pairs: Pairs
+    def compute(self, states: SetStates) -> MetricResult:
+        """Return the proportion; NaN for a total weight of 0, and if a position was unknown."""
+        wrong, right = self._tally.totals(states).tolist()
+        number = right / (wrong + right) if wrong + right else math.nan
+        return MetricResult({self.name: value(number, "max", self._interval_of(states, wrong, right))})
+
+    def _add(
+        self,
+        states: SetStates,
+        right: NDArray[np.bool_],
+        unknown: NDArray[np.bool_],
+        batch: EvalBatch,
+        pairs: Positions,
     ) -> None:
         """Add the positions (m,) of a batch, which are right, wrong or unknown."""
         self._tally.add(states, np.where(unknown, -1, right.astype(np.int64)), pairs.weights)
@@ -36,23 +54,18 @@ class Proportion:
         exact_sum(states, "several").add(np.int64(0 if is_alone else len(right)))
         add_clusters(states, batch, right.astype(np.float64), pairs.weights, pairs.examples)
 
-    def number(self, states: SetStates) -> float:
-        """Return the proportion, divided once; NaN for a total weight of 0, and if a position was unknown."""
-        wrong, right = self._tally.totals(states).tolist()
-        return right / (wrong + right) if wrong + right else math.nan
-
-    def interval(self, states: SetStates, of: IntervalOf) -> Interval:
+    def _interval_of(self, states: SetStates, wrong: float, right: float) -> Interval:
         """Return the interval of the proportion; with weights, several values for one example, or groups: their own."""
-        wrong, right = self._tally.totals(states).tolist()
         if math.isnan(right):
             return None, None
         if not self._tally.is_counted(states) or int(exact_sum(states, "several").integers()):
-            return cluster_interval(states, is_proportion=True) if of is usual_interval else (None, None)
+            usual = self._interval is usual_interval
+            return cluster_interval(states, is_proportion=True) if usual else (None, None)
         count = int(wrong + right)
-        return of(Sample(count, right, right, count)) if count else (None, None)
+        return self._interval(Sample(count, right, right, count)) if count else (None, None)
 
 
-class Accuracy:
+class Accuracy(_Proportion):
     """Measure the share of the weight that is classified correctly.
 
     Among equal scores the first class wins, as in numpy and Keras. A NaN among the scores of a position that counts
@@ -76,27 +89,17 @@ class Accuracy:
         interval: IntervalOf = usual_interval,
     ) -> None:
         check_labels(name, labels)
-        self.name = name
-        self._labels, self._threshold, self._interval = labels, threshold, interval
-        self._proportion = Proportion()
-
-    def states(self, info: EvalSetInfo) -> SetStates:
-        """Return new states."""
-        return self._proportion.states(info)
+        super().__init__(name, interval)
+        self._labels, self._threshold = labels, threshold
 
     def add(self, states: SetStates, batch: EvalBatch) -> None:
         """Add one batch. Raises `TaskError` if labels and shapes do not match `labels`."""
         decided = decisions(self.name, batch, self._labels, self._threshold)
         right, unknown = decided.predicted == decided.actual, decided.predicted == UNDECIDED
-        self._proportion.add(states, right, unknown, batch, decided.pairs)
-
-    def compute(self, states: SetStates) -> MetricResult:
-        """Return the accuracy; NaN for a total weight of 0."""
-        interval = self._proportion.interval(states, self._interval)
-        return MetricResult({self.name: value(self._proportion.number(states), "max", interval)})
+        self._add(states, right, unknown, batch, decided.pairs)
 
 
-class TopK:
+class TopK(_Proportion):
     """Measure the share of the weight whose class is among the k largest scores.
 
     Among equal scores the class with the larger number ranks first, as in scikit-learn's `top_k_accuracy_score`. A NaN
@@ -117,16 +120,11 @@ class TopK:
         name: str | None = None,
         interval: IntervalOf = usual_interval,
     ) -> None:
-        self.name = f"top_{k}_accuracy" if name is None else name
+        super().__init__(f"top_{k}_accuracy" if name is None else name, interval)
         check_labels(self.name, labels, ("index", "one_hot"))
         if isinstance(k, bool) or not isinstance(k, int) or k < 1:
             raise TaskError(f"metric {self.name!r}: TopK(k={k!r}) must be a number from 1")
-        self._k, self._labels, self._interval = k, labels, interval
-        self._proportion = Proportion()
-
-    def states(self, info: EvalSetInfo) -> SetStates:
-        """Return new states."""
-        return self._proportion.states(info)
+        self._k, self._labels = k, labels
 
     def add(self, states: SetStates, batch: EvalBatch) -> None:
         """Add one batch. Raises `TaskError` if labels or shapes do not match, or if there are fewer classes than k."""
@@ -138,9 +136,4 @@ class TopK:
         is_later = np.arange(count) > pairs.actual[:, np.newaxis]
         before = (pairs.predicted > score) | ((pairs.predicted == score) & is_later)
         right = np.count_nonzero(before, axis=-1) < self._k
-        self._proportion.add(states, right, has_nan(pairs.predicted), batch, pairs)
-
-    def compute(self, states: SetStates) -> MetricResult:
-        """Return the accuracy; NaN for a total weight of 0."""
-        interval = self._proportion.interval(states, self._interval)
-        return MetricResult({self.name: value(self._proportion.number(states), "max", interval)})
+        self._add(states, right, has_nan(pairs.predicted), batch, pairs)

@@ -17,7 +17,8 @@ from sidecar.evaluation.intervals import Interval, student_t
 from sidecar.evaluation.metrics.clusters import cluster_states, groups_of
 from sidecar.evaluation.metrics.differences import is_exact_as_float
 from sidecar.evaluation.metrics.metric import EvalBatch, EvalSetInfo, MetricResult, value
-from sidecar.evaluation.metrics.pairs import Pairs, classes, has_nan, zeros_and_ones
+from sidecar.evaluation.metrics.pairs import classes, has_nan, zeros_and_ones
+from sidecar.evaluation.metrics.positions import Positions
 from sidecar.evaluation.metrics.tally import Tally
 from sidecar.evaluation.states import PerExampleValues, SetStates
 
@@ -35,7 +36,7 @@ def check_positive(metric: str, positive: int | None) -> None:
         raise TaskError(f"metric {metric!r}: positive={positive!r} must be the number of a class, or None")
 
 
-def binary_scores(metric: str, batch: EvalBatch, positive: int | None) -> Pairs:
+def binary_scores(metric: str, batch: EvalBatch, positive: int | None) -> Positions:
     """Return labels as bool, and scores (m,): the predictions themselves, or the scores of the class `positive`.
 
     Raises `TaskError` if labels or shapes do not match.
@@ -51,7 +52,7 @@ def binary_scores(metric: str, batch: EvalBatch, positive: int | None) -> Pairs:
     count = pairs.predicted.shape[-1]
     if positive >= count:
         raise TaskError(f"metric {metric!r}: there is no class positive={positive}, predictions have {count}")
-    return replace(pairs, actual=pairs.actual == positive, predicted=pairs.predicted[:, positive])
+    return replace(pairs, arrays=(pairs.actual == positive, pairs.predicted[:, positive]))
 
 
 def roc_auc(positives: Floats, negatives: Floats) -> float:

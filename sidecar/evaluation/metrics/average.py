@@ -1,6 +1,7 @@
 """Compute a weighted mean of values, Σ w·v / Σ w, from exact states. Imports numpy only."""
 
 import math
+from collections.abc import Callable
 from typing import Any, Final, Literal
 
 import numpy as np
@@ -15,7 +16,6 @@ from sidecar.evaluation.metrics.clusters import (
     cluster_states,
 )
 from sidecar.evaluation.metrics.metric import EvalBatch, EvalSetInfo, MetricResult, value
-from sidecar.evaluation.metrics.pairs import Pairs
 from sidecar.evaluation.metrics.positions import Positions
 from sidecar.evaluation.metrics.sample import IntervalOf, Sample, usual_interval
 from sidecar.evaluation.states import ExactSum, SetStates, exact_sum
@@ -103,7 +103,7 @@ class Average:
         states: SetStates,
         batch: EvalBatch,
         values: NDArray[Any],
-        positions: Positions | Pairs,
+        positions: Positions,
         *,
         is_proportion: bool = False,
     ) -> None:
@@ -145,11 +145,14 @@ class MeanLoss:
     Args:
         name: Name of the metric and of its number.
         interval: Function that makes the 95 % interval: see `Accuracy`.
+        curve: Rising function of the mean, and of the ends of its interval, that gives the metric's number.
     """
 
-    def __init__(self, name: str, interval: IntervalOf = usual_interval) -> None:
+    def __init__(
+        self, name: str, interval: IntervalOf = usual_interval, curve: Callable[[float], float] = float
+    ) -> None:
         self.name = name
-        self._interval = interval
+        self._interval, self._curve = interval, curve
         self._average = Average()
 
     def states(self, info: EvalSetInfo) -> SetStates:
@@ -157,6 +160,7 @@ class MeanLoss:
         return self._average.states(info)
 
     def compute(self, states: SetStates) -> MetricResult:
-        """Return the mean; NaN for a total weight of 0."""
-        interval = self._average.interval(states, self._interval)
-        return MetricResult({self.name: value(self._average.mean(states), "min", interval)})
+        """Return the number; NaN for a total weight of 0."""
+        lower, upper = self._average.interval(states, self._interval)
+        interval = (None, None) if lower is None or upper is None else (self._curve(lower), self._curve(upper))
+        return MetricResult({self.name: value(self._curve(self._average.mean(states)), "min", interval)})

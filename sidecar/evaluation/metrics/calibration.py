@@ -11,7 +11,8 @@ from sidecar.evaluation.intervals import wilson
 from sidecar.evaluation.metrics.average import Average
 from sidecar.evaluation.metrics.log_loss import cross_entropies
 from sidecar.evaluation.metrics.metric import EvalBatch, EvalSetInfo, MetricResult, value
-from sidecar.evaluation.metrics.pairs import Labels, Pairs, check_labels, has_nan
+from sidecar.evaluation.metrics.pairs import Labels, check_labels, has_nan
+from sidecar.evaluation.metrics.positions import Positions
 from sidecar.evaluation.metrics.tally import Tally
 from sidecar.evaluation.states import ExactSum, SetStates, exact_sum, named, within
 from sidecar.protocol.records import Value
@@ -93,7 +94,7 @@ class Calibration:
             self._by_bin(right, confidences, sizes, is_counted=self._tally.is_counted(states)) if is_known else {},
         )
 
-    def _probabilities(self, pairs: Pairs) -> NDArray[np.float64]:
+    def _probabilities(self, pairs: Positions) -> NDArray[np.float64]:
         scores = pairs.predicted.astype(np.float64)
         with np.errstate(all="ignore"):  # the sums count NaN
             if not self._from_logits:

@@ -8,7 +8,8 @@ from numpy.typing import NDArray
 
 from sidecar.errors import TaskError
 from sidecar.evaluation.metrics.metric import EvalBatch
-from sidecar.evaluation.metrics.pairs import Labels, Pairs, classes, has_nan, zeros_and_ones
+from sidecar.evaluation.metrics.pairs import Labels, classes, has_nan, zeros_and_ones
+from sidecar.evaluation.metrics.positions import Positions
 
 UNDECIDED: Final = -1
 """Stands for the class where a score is NaN."""
@@ -22,7 +23,7 @@ _ROUNDING: Final = 1e-5  # by which a probability that was rounded may be beyond
 class Decided:
     """Hold the decisions at the m positions of a batch that count."""
 
-    pairs: Pairs  # the labels and predictions
+    pairs: Positions  # the labels and predictions
     actual: NDArray[np.int64]  # numbers of the classes (m,)
     predicted: NDArray[np.int64]  # numbers of the classes, or `UNDECIDED` (m,)
     classes: int  # number of classes

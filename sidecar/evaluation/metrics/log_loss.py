@@ -9,8 +9,9 @@ from numpy.typing import NDArray
 from sidecar.errors import TaskError
 from sidecar.evaluation.metrics.average import MeanLoss
 from sidecar.evaluation.metrics.differences import difference
-from sidecar.evaluation.metrics.metric import EvalBatch, MetricResult, value
-from sidecar.evaluation.metrics.pairs import Labels, Pairs, check_labels, classes, has_nan, zeros_and_ones
+from sidecar.evaluation.metrics.metric import EvalBatch
+from sidecar.evaluation.metrics.pairs import Labels, check_labels, classes, has_nan, zeros_and_ones
+from sidecar.evaluation.metrics.positions import Positions
 from sidecar.evaluation.metrics.sample import IntervalOf, usual_interval
 from sidecar.evaluation.states import SetStates
 
@@ -57,7 +58,7 @@ class Perplexity(MeanLoss):
 
     def __init__(self, labels: Labels = "index", *, from_logits: bool = False, name: str = "perplexity") -> None:
         check_labels(name, labels, ("index", "one_hot"))
-        super().__init__(name)
+        super().__init__(name, curve=_exp)
         self._labels, self._from_logits = labels, from_logits
 
     def add(self, states: SetStates, batch: EvalBatch) -> None:
@@ -65,21 +66,16 @@ class Perplexity(MeanLoss):
         losses, pairs = cross_entropies(self.name, batch, self._labels, from_logits=self._from_logits)
         self._average.add_batch(states, batch, losses, pairs)
 
-    def compute(self, states: SetStates) -> MetricResult:
-        """Return the perplexity; infinite if it exceeds float64, NaN for a total weight of 0."""
-        lower, upper = self._average.interval(states)
-        interval = (None, None) if lower is None or upper is None else (_exp(lower), _exp(upper))
-        return MetricResult({self.name: value(_exp(self._average.mean(states)), "min", interval)})
-
 
 def _exp(number: float) -> float:
+    """Return the exponential, infinite if it exceeds float64."""
     try:
         return math.exp(number)
     except OverflowError:
         return math.inf
 
 
-Losses = tuple[NDArray[np.float64], Pairs]
+Losses = tuple[NDArray[np.float64], Positions]
 """Losses (m,) in nats, and the labels and predictions that they belong to."""
 
 _REMEDY: Final = "give from_logits=True if the model returns logits"

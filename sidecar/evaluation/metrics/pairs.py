@@ -4,7 +4,7 @@ The metric's constructor says how labels are written. Shapes alone do not show i
 classes could be read in several ways.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Final, Literal, get_args
 
 import numpy as np
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from sidecar.errors import TaskError
 from sidecar.evaluation.metrics.metric import EvalBatch
-from sidecar.evaluation.metrics.positions import as_numbers, counting, without_trailing_ones
+from sidecar.evaluation.metrics.positions import Positions, as_numbers, counting, without_trailing_ones
 
 Labels = Literal["index", "one_hot", "binary"]
 """Ways to write labels.
@@ -25,27 +25,13 @@ binary: 0 or 1, (n, …), in the shape of the predictions, which are one probabi
 _REMEDY: Final = "give labels='index', 'one_hot' or 'binary', as the labels are written"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Pairs:
-    """The m positions of a batch that count."""
-
-    actual: NDArray[Any]  # numbers of the classes, or values (m,)
-    predicted: NDArray[Any]  # scores of the classes (m, classes), or values (m,)
-    weights: NDArray[np.float32]  # float32 (m,), above 0
-    places: NDArray[np.intp]  # number of each position among all positions of the batch (m,)
-    one_per_example: bool  # whether each position is the only one of its example
-    examples: (
-        NDArray[np.intp] | None
-    )  # number of each position's example in the batch (m,); None: rows are not examples
-
-
 def check_labels(metric: str, labels: str, allowed: tuple[str, ...] = get_args(Labels)) -> None:
     """Raise `TaskError` unless `labels` is one of the allowed ways to write labels."""
     if labels not in allowed:
         raise TaskError(f"metric {metric!r}: labels={labels!r} must be one of {', '.join(map(repr, allowed))}")
 
 
-def values(metric: str, batch: EvalBatch) -> Pairs:
+def values(metric: str, batch: EvalBatch) -> Positions:
     """Pair each label with one prediction; (n, 1) counts as (n,). Raises `TaskError` if the shapes differ otherwise."""
     y = without_trailing_ones(as_numbers(metric, "labels", batch.y))
     predictions = without_trailing_ones(as_numbers(metric, "predictions", batch.predictions))
@@ -54,28 +40,19 @@ def values(metric: str, batch: EvalBatch) -> Pairs:
             f"metric {metric!r}: labels {batch.y.shape} and predictions {batch.predictions.shape} must have the same "
             f"shape: let the model return one value for each label"
         )
-    positions = counting(metric, batch.weights, y.shape, y, predictions, examples=batch.examples)
-    labels, predicted = positions.arrays
-    return Pairs(
-        actual=labels,
-        predicted=predicted,
-        weights=positions.weights,
-        places=positions.places,
-        one_per_example=positions.one_per_example,
-        examples=positions.examples,
-    )
+    return counting(metric, batch.weights, y.shape, y, predictions, examples=batch.examples)
 
 
-def zeros_and_ones(metric: str, batch: EvalBatch) -> Pairs:
+def zeros_and_ones(metric: str, batch: EvalBatch) -> Positions:
     """Pair each label of 0 or 1, as bool, with one score. Raises `TaskError` for other labels."""
     pairs = values(metric, batch)
     wrong = pairs.actual[(pairs.actual != 0) & (pairs.actual != 1)]
     if wrong.size:
         raise TaskError(f"metric {metric!r}: binary labels must be 0 or 1, found {wrong[0]}")
-    return replace(pairs, actual=pairs.actual == 1)
+    return replace(pairs, arrays=(pairs.actual == 1, pairs.predicted))
 
 
-def classes(metric: str, batch: EvalBatch, labels: Labels) -> Pairs:
+def classes(metric: str, batch: EvalBatch, labels: Labels) -> Positions:
     """Pair each label, as a number, with the scores of all classes; `labels` is not "binary".
 
     Raises `TaskError` if shapes do not match, if a label is not the number of a class, or if a row is not one-hot.
@@ -90,17 +67,10 @@ def classes(metric: str, batch: EvalBatch, labels: Labels) -> Pairs:
             f"metric {metric!r}: labels {batch.y.shape} and predictions {batch.predictions.shape} do not match "
             f"labels={labels!r} with predictions (n, …, classes): {_REMEDY}"
         )
-    positions = counting(metric, batch.weights, scores.shape[:-1], y, scores, examples=batch.examples)
-    counted, counted_scores = positions.arrays
-    actual = _of_one_hot(metric, counted) if labels == "one_hot" else _index(metric, counted, scores.shape[-1])
-    return Pairs(
-        actual=actual,
-        predicted=counted_scores,
-        weights=positions.weights,
-        places=positions.places,
-        one_per_example=positions.one_per_example,
-        examples=positions.examples,
-    )
+    pairs = counting(metric, batch.weights, scores.shape[:-1], y, scores, examples=batch.examples)
+    if labels == "one_hot":
+        return replace(pairs, arrays=(_of_one_hot(metric, pairs.actual), pairs.predicted))
+    return replace(pairs, arrays=(_index(metric, pairs.actual, scores.shape[-1]), pairs.predicted))
 
 
 def has_nan(scores: NDArray[Any]) -> NDArray[np.bool_]:

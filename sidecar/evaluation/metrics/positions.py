@@ -24,9 +24,18 @@ class Positions:
     weights: NDArray[np.float32]  # weights (m,), above 0
     places: NDArray[np.intp]  # number of each position among all positions of the batch (m,)
     one_per_example: bool  # whether each position is the only one of its example; intervals need to know
-    examples: (
-        NDArray[np.intp] | None
-    )  # number of each position's example in the batch (m,); None: rows are not examples
+    # number of each position's example in the batch (m,); None: rows are not examples
+    examples: NDArray[np.intp] | None
+
+    @property
+    def actual(self) -> NDArray[Any]:
+        """Numbers of the classes, or values (m,), where labels and predictions are the arrays."""
+        return self.arrays[0]
+
+    @property
+    def predicted(self) -> NDArray[Any]:
+        """Scores of the classes (m, classes), or values (m,), where labels and predictions are the arrays."""
+        return self.arrays[1]
 
 
 def counting(

@@ -45,17 +45,11 @@ class RMSE(MeanLoss):
     """
 
     def __init__(self, *, name: str = "rmse") -> None:
-        super().__init__(name)
+        super().__init__(name, curve=lambda mean: math.sqrt(max(mean, 0.0)))  # the end of an interval may be below 0
 
     def add(self, states: SetStates, batch: EvalBatch) -> None:
         """Add one batch. Raises `TaskError` if the shapes differ."""
         _add_errors(self._average, states, self.name, batch, squared=True)
-
-    def compute(self, states: SetStates) -> MetricResult:
-        """Return the root; NaN for a total weight of 0."""
-        lower, upper = self._average.interval(states)
-        interval = (None, None) if lower is None or upper is None else (math.sqrt(max(lower, 0.0)), math.sqrt(upper))
-        return MetricResult({self.name: value(math.sqrt(self._average.mean(states)), "min", interval)})
 
 
 class MAE(MeanLoss):
