@@ -173,11 +173,11 @@ def _other_defaults(text: str) -> Iterator[str]:
 
 
 def _other_default(name: str, number: str, unit: str) -> Iterator[str]:
-    field = Settings.model_fields.get(name)
-    if field is None or isinstance(field.default, bool) or not isinstance(field.default, int | float):
+    default = getattr(Settings(checkpoint_dir=Path("ckpts")), name, None)
+    if isinstance(default, bool) or not isinstance(default, int | float):
         return
-    if float(number.replace(",", "").rstrip(".")) * _UNITS.get(unit, 1) != field.default:
-        yield f"`{name}` is {field.default} by default, not {number} {unit}".rstrip()
+    if float(number.replace(",", "").rstrip(".")) * _UNITS.get(unit, 1) != default:
+        yield f"`{name}` is {default} by default, not {number} {unit}".rstrip()
 
 
 def _other_counts(prose: str) -> Iterator[str]:

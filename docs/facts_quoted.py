@@ -5,6 +5,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields
 from functools import partial
+from pathlib import Path
 from typing import Final
 
 from blocks import ROOT, SOURCES, texts
@@ -216,7 +217,7 @@ QUOTED: Final[Mapping[str, Mapping[str, Callable[[], str]]]] = {
         "computes with {} threads": _default("threads"),
     },
     "docs/tutorial.md": {
-        "without it after {} s": _default("lease_seconds"),
+        "without it after {} s": lambda: f"{Settings(checkpoint_dir=Path('ckpts')).lease_seconds:g}",
         "open the ports {} between": _default("port_range", " to "),
     },
     "docs/reference/http.md": {"the default is `{}`": _default("http")},

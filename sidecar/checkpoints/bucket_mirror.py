@@ -30,6 +30,7 @@ from sidecar.system.object_store import ObjectStore, ObjectStoreRules, StoredObj
 _BLOCK_BYTES: Final = 256 * 1024
 _MOST_BLOCKS: Final = 8  # 2 MiB
 _MOST_AT_ONCE: Final = 8 * _BLOCK_BYTES  # a larger piece is read without being kept
+_DUE: Final = 0.9  # of the time between two listings: a scan a moment early must not wait for the next scan
 _DEEPEST: Final = 16
 _NAMED: Final = 3  # names without a stub that are reported
 
@@ -58,7 +59,7 @@ class BucketMirror:
     def refresh(self) -> None:
         """List the objects and bring the stubs up to date, if that is due. Raises `BucketError`."""
         now = self.clock.now()
-        if now < self._listed_at + self.seconds:
+        if now < self._listed_at + _DUE * self.seconds:
             return
         listed = {found.key: found for found in self.store.listing()}
         for key in _folders(listed):  # as consoles of buckets make them, to show a folder

@@ -58,6 +58,7 @@ _LONG_SECONDS: Final = 0.01
 """How long a scan waits for files that take long to read. Their thread rests as long after each part of its work."""
 
 _M_MMAP_THRESHOLD: Final = -3  # of mallopt(3)
+_QUIET_FACTOR: Final = 2.5  # of `beat_seconds`, if each request for the state costs money; a lease has three beats
 _LARGE_BYTES: Final = 256 * 1024
 
 
@@ -180,6 +181,7 @@ def daemon_from_settings(
         timing=replace(
             record_of(Timing, settings),
             transfer_seconds=None if bucket is None else settings.restore_timeout_seconds,
+            quiet_factor=1.0 if bucket is None else _QUIET_FACTOR,
         ),
         start_new=settings.start == "new",
         vanished_after_seconds=settings.vanished_after_seconds,

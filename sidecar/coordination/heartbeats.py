@@ -18,7 +18,7 @@ from typing import Final, TypeVar
 from urllib.parse import quote, unquote
 
 from sidecar.coordination.liveness import LONG_SILENT_SECONDS, HeartbeatReadings, SignsOfLife, natural_order
-from sidecar.coordination.storage import Storage
+from sidecar.coordination.storage import Storage, Surveyed
 from sidecar.errors import NodeNameTakenError, RecordError, StorageError
 from sidecar.protocol.codec import dumps, loads
 from sidecar.protocol.heartbeat import Heartbeat
@@ -107,16 +107,18 @@ class DormantHeartbeats:
         """Return the time of the storage's clock; `None` if it is not known yet."""
         return None if self._own is None else self._own[0] + now - self._own[1]
 
-    def update(self, own: str | None, now: float) -> list[str]:
+    def update(self, own: str | None, now: float, times: Mapping[str, float] | None = None) -> list[str]:
         """Read the times of all files if that is due, and return the files that are not dormant any more.
 
-        `own`: the path of this node's file, which was written just now. If there are many files, their times are read
-        less often, so that the load on storage stays that of a quarter of `requests_per_second` reads.
+        `own`: the path of this node's file, which was written just now. `times`: of all files, if they are known. If
+        there are many files, their times are read less often, so that the load on storage stays that of a quarter of
+        `requests_per_second` reads.
         """
         if own is None or now < self._next:
             return []
         try:
-            found = {f"{self._folder}/{name}": at for name, at in self._storage.modified(self._folder).items()}
+            listed = self._storage.modified(self._folder) if times is None else times
+            found = {f"{self._folder}/{name}": at for name, at in listed.items()}
         except StorageError:
             found = {}
         self._next = now + max(_TIMES_AGAIN_SECONDS, len(found) * _SHARE_OF_TIMES / self._requests_per_second)
@@ -219,10 +221,24 @@ class Heartbeats:
         self._last_read_at: float | None = None
         self._files: dict[str, _HeartbeatFile] = {}
         self._own: str | None = None
-        self._written = False
+        self._written = b""  # what this node's file holds by the newest write
+        self._survey: Mapping[str, Surveyed] | None = None  # None: storage makes none
         self._predecessor: str | None = None  # the incarnation found under this node's name at the start
         self._dormant = DormantHeartbeats(storage, FOLDER, reads.dormant_seconds, reads.per_second)
         self._others: dict[str, set[int]] = {}  # other incarnations under this node's name: the beats they wrote
+
+    def survey(self) -> bool:
+        """List the files if that tells whose content changed, and return whether this node's is as it was written.
+
+        The next `write`, `read_due` and `read_all` need no listing then, and read only what changed.
+        """
+        self._survey = self.storage.survey(FOLDER)
+        return bool(self._written) and self._surveyed(heartbeat_path(str(self._own))) == self._written
+
+    def _surveyed(self, path: str) -> bytes | None:
+        """Return the content of a file that did not change; None if that is unknown."""
+        found = (self._survey or {}).get(path.rpartition("/")[2])
+        return None if found is None else found.content
 
     def write(self, heartbeat: Heartbeat) -> None:
         """Write this node's heartbeat, after a check that no other daemon writes under its name.
@@ -232,8 +248,9 @@ class Heartbeats:
         """
         self._own = heartbeat.node
         self._check_name(heartbeat)
-        self.storage.replace(heartbeat_path(heartbeat.node), dumps(heartbeat))
-        self._written = True
+        written = dumps(heartbeat)
+        self.storage.replace(heartbeat_path(heartbeat.node), written)
+        self._written = written
 
     def read_due(self, now: float, attended: Iterable[str] = ()) -> HeartbeatReadings:
         """Read the files of other nodes that are due. Raises `StorageError` if the folder cannot be listed.
@@ -243,7 +260,8 @@ class Heartbeats:
         rarely, and a dormant one only after it changed.
         """
         listed = self._names()
-        for path in self._dormant.update(None if not self._written else heartbeat_path(str(self._own)), now):
+        times = None if self._survey is None else {name: found.modified for name, found in self._survey.items()}
+        for path in self._dormant.update(None if not self._written else heartbeat_path(str(self._own)), now, times):
             self._files[_node_of(path)] = _HeartbeatFile(signs=SignsOfLife(now), returned=True)
         for node in listed:
             if node not in self._files and heartbeat_path(node) not in self._dormant:
@@ -331,11 +349,12 @@ class Heartbeats:
 
     def _names(self) -> list[str]:
         """Return the nodes with a heartbeat file, in natural order."""
-        names = self.storage.names(FOLDER)
+        names = self.storage.names(FOLDER) if self._survey is None else self._survey
         return sorted((unquote(name[:-5]) for name in names if name.endswith(".json")), key=natural_order)
 
     def read_all(self) -> HeartbeatReadings:
         """Read the files of all members. Raises `StorageError` if the folder cannot be listed."""
+        self.survey()
         return replace(self.read(self._names()), complete=True)
 
     def read(self, nodes: Iterable[str]) -> HeartbeatReadings:
@@ -365,7 +384,7 @@ class Heartbeats:
         """Return the heartbeat of a node. Raises `RecordError` if its file has none, `StorageError` if it hangs."""
         path = heartbeat_path(node)
         try:
-            found = self._calls(path, partial(self.storage.read, path, HEARTBEAT.size))
+            found = self._surveyed(path) or self._calls(path, partial(self.storage.read, path, HEARTBEAT.size))
         except HangingError as error:
             raise StorageError(f"cannot read {path}: {error.strerror}") from error
         if found is None:

@@ -12,7 +12,7 @@ import secrets
 from collections.abc import Callable, Iterator, Mapping
 from typing import Final, Protocol
 
-from sidecar.coordination.storage import MAX_RECORD_BYTES
+from sidecar.coordination.storage import MAX_RECORD_BYTES, Surveyed
 from sidecar.errors import RecordError, SettingsError, StorageError
 from sidecar.system.object_store import BucketError, StoredObject
 
@@ -29,8 +29,8 @@ class Objects(Protocol):
     def create(self, key: str, data: bytes, /) -> bool:
         """Create an object, unless the name exists."""
 
-    def put(self, key: str, data: bytes, /, *, instead_of: str = "") -> None:
-        """Write an object, or only in place of the one with an etag."""
+    def put(self, key: str, data: bytes, /, *, instead_of: str = "") -> str:
+        """Write an object, or only in place of the one with an etag, and return its etag; "" if it is unknown."""
 
     def delete(self, key: str, /) -> None:
         """Delete an object, if it exists."""
@@ -53,6 +53,7 @@ class ObjectStorage:
 
     def __init__(self, objects: Objects, url: str, on_answer: Callable[[], None] = lambda: None) -> None:
         self._objects, self._url, self._on_answer = objects, url, on_answer
+        self._surveyed: dict[str, dict[str, tuple[str, bytes]]] = {}  # by folder and path: etag and content
 
     def create(self, path: str, data: bytes) -> None:
         """Create an object, unless the name exists: the server decides."""
@@ -67,6 +68,7 @@ class ObjectStorage:
             return None
         if limit is None:
             self._reject_long(path, len(found[0]))
+        self._note(path, found[1], found[0])
         return found[0]
 
     def replace(self, path: str, data: bytes, *, survives_crash: bool = False, instead_of: bytes | None = None) -> None:
@@ -74,7 +76,7 @@ class ObjectStorage:
         del survives_crash  # every write does
         with self._explained("write", path, len(data)):
             if instead_of is None:
-                self._objects.put(path, data)
+                self._note(path, self._objects.put(path, data), data)
                 return
             found = self._objects.beginning(path, len(instead_of))  # it may have been read with a limit
             if found is not None and found[0] == instead_of:
@@ -93,6 +95,19 @@ class ObjectStorage:
         with self._explained("list", folder):
             below = self._below(folder)
             return {name: found.modified_ns / 1e9 for name, found in below.items() if "/" not in name}
+
+    def survey(self, folder: str) -> Mapping[str, Surveyed]:
+        """List the folder. An object whose etag was known when it was last read or written has the same content."""
+        with self._explained("list", folder):
+            below = {name: found for name, found in self._below(folder).items() if "/" not in name}
+        known = self._surveyed.get(folder, {})
+        self._surveyed[folder] = known = {
+            name: known[name] for name, found in below.items() if name in known and found.etag == known[name][0] != ""
+        }
+        return {
+            name: Surveyed(found.modified_ns / 1e9, known[name][1] if name in known else None)
+            for name, found in below.items()
+        }
 
     def remove(self, path: str, *, holding: bytes | None = None) -> None:
         """Delete an object."""
@@ -132,6 +147,12 @@ class ObjectStorage:
             finally:
                 with contextlib.suppress(BucketError):
                     self._objects.delete(name)
+
+    def _note(self, path: str, etag: str, content: bytes) -> None:
+        """Remember the content of an object in a folder that is surveyed."""
+        folder, _, name = path.rpartition("/")
+        if folder in self._surveyed:
+            self._surveyed[folder][name] = etag, content
 
     def _put_instead_of(self, path: str, data: bytes, etag: str) -> None:
         """Write an object unless another one than that of the etag is there."""

@@ -12,7 +12,7 @@ import secrets
 import stat
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from sidecar.errors import RecordError, StorageError
 from sidecar.system import durable
@@ -47,6 +47,13 @@ _REMEDIES: Final = {
         "local disk or on NFS, with --state-dir /path/of/folder"
     ),
 }
+
+
+class Surveyed(NamedTuple):
+    """Describe one file of `Storage.survey`. `content`: what this program last read or wrote, if that is unchanged."""
+
+    modified: float
+    content: bytes | None
 
 
 class Storage(Protocol):
@@ -90,6 +97,9 @@ class Storage(Protocol):
         The times may be out of date, and may only be compared with one another. Storage that does not know the times
         returns none.
         """
+
+    def survey(self, folder: str) -> Mapping[str, Surveyed] | None:
+        """Return the files in a folder by one request that also tells whose content changed; None if there is none."""
 
     def remove(self, path: str, *, holding: bytes | None = None) -> None:
         """Remove a file, if it exists and, with `holding`, has this content. The removal may not survive a crash."""
@@ -187,6 +197,9 @@ class PosixStorage:
         with self._explained("list", folder), contextlib.suppress(FileNotFoundError), self._folder(folder) as opened:
             return {name: at for name in opened.names() if (at := _written_at(opened, name)) is not None}
         return {}
+
+    def survey(self, folder: str) -> None:
+        """Return None: the times of files may be set by anybody, and have the resolution of a tick."""
 
     def remove(self, path: str, *, holding: bytes | None = None) -> None:
         """Unlink a file. A folder is not removed, and is an error."""

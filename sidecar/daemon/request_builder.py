@@ -229,7 +229,7 @@ class RequestBuilder:
     def _sync(self, due: SyncDue, now: float) -> Sync:
         """Return the request that writes the heartbeat, with everything else that is due."""
         # The fields that are added here do not make a sync due when they change.
-        heartbeat = self.state.with_checkpoints(self.schedule.number(due, now), now)
+        heartbeat = self.state.with_checkpoints(self.schedule.number(due, now, quiet=self._is_quiet(now)), now)
         heartbeat = replace(heartbeat, doing=self.runner.progress, about=replace(heartbeat.about, load=self.load()))
         is_last = heartbeat.state == NodeState.LEFT and self.supervisor is not None and self.state.has_scanned
         tidying = self.retention.due(now)
@@ -252,6 +252,11 @@ class RequestBuilder:
         """
         history = self.state.history
         return history.through if self.is_between_plans() and self.state.publishes(now) else None
+
+    def _is_quiet(self, now: float) -> bool:
+        """Return whether nobody waits for this node's heartbeat: no other node may be alive, and no plan is open."""
+        nodes = self.state.nodes
+        return self.is_between_plans() and len(nodes.alive(now)) <= 1 and not nodes.liveness.unheard(now)
 
     def is_between_plans(self) -> bool:
         """Return whether this node has read the journal, and no plan is open or follows at once."""

@@ -147,11 +147,14 @@ class StorageSchedule:
             return (Ask.POLL,)
         return (Ask.RECORD, *sync)
 
-    def number(self, due: SyncDue, now: float) -> Heartbeat:
-        """Return the heartbeat of a sync with the number of its beat, and note the sync as submitted."""
+    def number(self, due: SyncDue, now: float, *, quiet: bool = False) -> Heartbeat:
+        """Return the heartbeat of a sync with the number of its beat, and note the sync as submitted.
+
+        `quiet`: nobody waits for the beats that follow, so some of them may be left out.
+        """
         self.beats += 1
         self.written = replace(due.heartbeat, beat=self.beats)
-        self.next_sync_at = now + self.timing.beat_seconds
+        self.next_sync_at = now + self.timing.beat_seconds * (self.timing.quiet_factor if quiet else 1.0)
         self._sync_was_last, self._last_sync_scanned = True, due.scan
         self._journal_changed = False  # a sync reads the journal, too
         if due.scan:

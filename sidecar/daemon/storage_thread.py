@@ -58,6 +58,13 @@ _COMPACTION_SECONDS: Final = 0.1
 _COMPACTION_PAUSE_SECONDS: Final = 60.0  # after a failure
 
 
+_CERTAIN_SECONDS: Final = 300.0
+"""The seconds for which a state in a bucket counts as present while its listing shows this node's own heartbeat.
+
+Each request costs money there. Before a record is created, the run is read in any case.
+"""
+
+
 @dataclass(slots=True, kw_only=True)
 class JoinedRun:
     """Read and write the run that this daemon has joined. `views`: makes calls on which no decision depends."""
@@ -68,6 +75,7 @@ class JoinedRun:
     unfinished_writes: UnfinishedWrites
     views: Calls
     compaction: Compaction
+    certain_until: float = float("-inf")  # the run, and the end of its journal, were looked at a moment ago
     _compaction_at: float = float("-inf")  # when a failed compaction is tried again
     _compaction_problem: str | None = None
     _snapshot_problem: str | None = None
@@ -86,9 +94,12 @@ class JoinedRun:
                 self._success = Closed(plan, record)
         return len(records)
 
-    def read_more(self) -> bool:
-        """Read new records of the journal, and return whether there are more."""
-        return self.read_on() == _MOST_RECORDS or not self.journal.reaches_end()
+    def read_more(self, *, certain: bool = False) -> bool:
+        """Read new records of the journal, and return whether there are more.
+
+        `certain`: where they end needs no proof. It has been proved, and only a thousand later plans can change it.
+        """
+        return self.read_on() == _MOST_RECORDS or not (certain or self.journal.reaches_end())
 
     def take_records(self) -> tuple[Plan | Outcome, ...]:
         """Return the records that were read since the last call."""
@@ -391,7 +402,9 @@ class StorageThread:
         Pins must not wait for a journal that cannot be read, so they are made in spite of that error. But if a newer
         release wrote the journal, nothing is pinned or unpinned any more, because this release may misjudge it.
         """
-        self._check_place(run.journal.run)
+        certain = run.heartbeats.survey() and self.clock.now() < run.certain_until
+        if not certain:
+            self._check_place(run.journal.run)
         try:
             run.heartbeats.write(sync.heartbeat)
         except StorageError as error:
@@ -400,9 +413,11 @@ class StorageThread:
             raise
         more, unread = False, None
         try:
-            more = run.read_more()
+            more = run.read_more(certain=certain)
         except SidecarError as error:
             unread = error
+        if not certain and unread is None and not more:
+            run.certain_until = self.clock.now() + _CERTAIN_SECONDS
         view, snapshot = run.write_view(), run.write_snapshot(sync.snapshot)
         reading = run.heartbeats.read_due(now := self.clock.now(), sync.attended)
         upkeep, reconciliation = None, None

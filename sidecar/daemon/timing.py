@@ -20,3 +20,5 @@ class Timing:
     # Not a setting: how long a node may take to download a checkpoint that it has found, and to upload its saves. None:
     # the nodes share pins and saves.
     transfer_seconds: float | None = None
+    # Not a setting: how many times longer the interval between heartbeats is while nobody waits for them; less than 3
+    quiet_factor: float = 1.0

@@ -28,7 +28,8 @@ _TYPES: Final = {
     "ExportCount": "whole number, 0 to 10",
     "RetainedStates": "whole number, 0 to 1000",
     **dict.fromkeys(
-        ("Seconds", "Lease", "LongestBackoff", "OneLease", "OneVisibility", "BeatAndAHalf"), "seconds, more than 0"
+        ("Seconds", "Beat", "Lease", "Sweep", "LongestBackoff", "OneLease", "OneVisibility", "BeatAndAHalf"),
+        "seconds, more than 0",
     ),
     "SecondsFromZero": "seconds, 0 or more",
     "Factor": "number, 1 or more",

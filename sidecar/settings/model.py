@@ -293,10 +293,12 @@ class Settings(OutputSettings):
     """Longest pause after a failure. Default: an evaluation begins at most five minutes after the trouble is over."""
 
     # Intervals and time limits. No wait is without a limit.
-    beat_seconds: values.Seconds = 2.0
-    """Interval between two heartbeats of a node. Default: one small file for each node is cheap at this rate."""
-    lease_seconds: values.Lease = 10.0
-    """Time without a heartbeat after which a node is gone. Default: five beats, so that a slow write is no death."""
+    beat_seconds: values.Beat = _DERIVED
+    """Interval between two heartbeats of a node. Default: 2, since one small file for each node is cheap at this rate;
+    4 if the state is in a bucket, where each request costs money, and 10 there while no other node is alive."""
+    lease_seconds: values.Lease = _DERIVED
+    """Time without a heartbeat after which a node is gone. Default: 10, which is five beats, so that a slow write is no
+    death; 12 if the state is in a bucket."""
     visibility_seconds: values.Seconds = 60.0
     """Time after which a file of another node must be visible. Default: NFS caches a directory for 60 s (acdirmax)."""
     run_lost_seconds: values.OneLease = _DERIVED
@@ -359,9 +361,10 @@ class Settings(OutputSettings):
     """Longest time that an attempt may take. Default: an attempt that still runs after a day will not end by itself."""
     drain_seconds: values.Seconds = 25.0
     """Time that a running evaluation has to end after a signal. Default: within the 30 s that Kubernetes grants."""
-    sweep_seconds: values.Seconds = 2.0
-    """Interval between two scans of the checkpoint directory. Default: on NFS a scan is the only way to find a new
-    checkpoint, and it costs only as much as has changed."""
+    sweep_seconds: values.Sweep = _DERIVED
+    """Interval between two scans of the checkpoint directory. Default: 2, since on NFS a scan is the only way to find a
+    new checkpoint, and it costs only as much as has changed; 10 if the state is in a bucket, as `bucket_scan_seconds`,
+    since each scan writes a heartbeat, too."""
     full_sweep_seconds: values.Seconds = 300.0
     """Time within which every file of a large directory is compared again with its last state, in case it was rewritten
     under its name. Default: 100,000 files cost a thousandth of a core, and NFS 300 requests a second."""

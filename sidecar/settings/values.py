@@ -71,6 +71,16 @@ def _follows(source: str, factor: float = 1.0) -> BeforeValidator:
     return BeforeValidator(derive)
 
 
+def _more_in_a_bucket(on_disk: float, in_bucket: float) -> BeforeValidator:
+    """Return the check of an interval whose default is longer if each request for the state costs money."""
+
+    def derive(value: Any, info: ValidationInfo) -> Any:
+        default = in_bucket if isinstance(info.data.get("state_dir"), BucketState) else on_disk
+        return default if value is None else value
+
+    return BeforeValidator(derive)
+
+
 def _outlasts_beats(value: float, info: ValidationInfo) -> float:
     if value < 3 * (beat := info.data.get("beat_seconds", value / 3)):
         raise ValueError(f"must be at least 3 x beat_seconds ({beat:g}): raise it to {3 * beat:g} or lower that")
@@ -87,7 +97,9 @@ SecondsFromZero = Annotated[float, Field(ge=0, allow_inf_nan=False), BeforeValid
 OneLease = Annotated[Seconds, _follows("lease_seconds")]
 OneVisibility = Annotated[Seconds, _follows("visibility_seconds")]
 BeatAndAHalf = Annotated[Seconds, _follows("beat_seconds", 1.5)]
-Lease = Annotated[Seconds, AfterValidator(_outlasts_beats)]
+Beat = Annotated[Seconds, _more_in_a_bucket(2.0, 4.0)]
+Lease = Annotated[Seconds, _more_in_a_bucket(10.0, 12.0), AfterValidator(_outlasts_beats)]
+Sweep = Annotated[Seconds, _more_in_a_bucket(2.0, 10.0)]
 LongestBackoff = Annotated[Seconds, AfterValidator(_backoff_grows)]
 
 # -- paths -------------------------------------------------------------------------------------------------------------

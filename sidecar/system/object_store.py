@@ -224,22 +224,23 @@ class ObjectStore:
 
         return self._request(2, put)
 
-    def put(self, key: str, data: bytes | Path, *, instead_of: str = "") -> None:
-        """Write an object in place of the one that may exist, whole or not at all. Raises `BucketError`, `OSError`.
+    def put(self, key: str, data: bytes | Path, *, instead_of: str = "") -> str:
+        """Write an object in place of the one that may exist, whole or not at all, and return its etag.
+
+        Raises `BucketError`, `OSError`.
 
         `instead_of`: an etag; an object with another one stays, and is an error with the errno `ESTALE`. Some servers
         ignore it.
         """
         import obstore  # noqa: PLC0415 - as in `_list`
 
-        async def put() -> None:
-            self.requests += 1
-            if instead_of:
-                await obstore.put_async(self.open(), key, data, mode={"e_tag": instead_of})
-            else:
-                await obstore.put_async(self.open(), key, data)
+        mode: Any = {"e_tag": instead_of} if instead_of else "overwrite"
 
-        self._request(2, put)
+        async def put() -> str:
+            self.requests += 1
+            return _quoted((await obstore.put_async(self.open(), key, data, mode=mode))["e_tag"])
+
+        return self._request(2, put)
 
     def delete(self, key: str) -> None:
         """Delete an object, if it exists. Raises `BucketError`."""

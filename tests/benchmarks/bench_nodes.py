@@ -210,6 +210,9 @@ class _Storage:
         self.nodes.asked(self.reader, "times", len(found), 128 * len(found))
         return found
 
+    def survey(self, _):
+        """As `Storage.survey` of a filesystem."""
+
     def remove(self, _):
         """Count a write in place of the removal of a file."""
         self.nodes.asked(self.reader, "write")

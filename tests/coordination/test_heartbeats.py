@@ -359,6 +359,9 @@ class Crowd:
         """As `Storage.modified`: this one cannot tell."""
         return {}
 
+    def survey(self, _):
+        """As `Storage.survey` of a filesystem."""
+
     def read(self, path, limit=None):
         """Return the newest heartbeat of a live node, or the only one of a dead node."""
         node = self.live.get(path)

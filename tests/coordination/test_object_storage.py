@@ -1,18 +1,24 @@
 """A state directory in an object store keeps what one on a filesystem keeps: on real servers, and on bad ones."""
 
+import hashlib
 import os
+import random
 import re
 import secrets
 import threading
 
 import pytest
+from heartbeats import make_heartbeat
 from object_servers import ObjectServer
 
+from sidecar.coordination.heartbeats import Heartbeats, heartbeat_path
+from sidecar.coordination.liveness import Liveness
 from sidecar.coordination.object_storage import ObjectStorage
 from sidecar.coordination.storage import MAX_RECORD_BYTES, PosixStorage
-from sidecar.errors import RecordError, SettingsError, StorageError
+from sidecar.errors import NodeNameTakenError, RecordError, SettingsError, StorageError
+from sidecar.settings import Settings
 from sidecar.system.bucket_url import split_url
-from sidecar.system.object_store import ObjectStore, ObjectStoreRules
+from sidecar.system.object_store import ObjectStore, ObjectStoreRules, StoredObject
 
 RULES = ObjectStoreRules(bucket_timeout_seconds=5)
 SERVERS = (
@@ -126,3 +132,87 @@ def test_a_server_in_trouble_is_an_error_of_storage(monkeypatch):
                 storage.read("run.json", 64)
         server.answer = lambda *_: (404, {}, b"<Error><Code>NoSuchKey</Code></Error>")
         assert storage.read("run.json", 64) is None
+
+
+class Objects:
+    """An object store in memory that counts its requests."""
+
+    def __init__(self):
+        self.contents, self.asked = {}, []
+
+    def beginning(self, key, most):
+        """Return the first bytes and the etag."""
+        self.asked.append("GET")
+        found = self.contents.get(key)
+        return found and (found[:most], hashlib.sha256(found).hexdigest())
+
+    def put(self, key, data):
+        """Write an object, and return its etag."""
+        self.asked.append("PUT")
+        self.contents[key] = data
+        return hashlib.sha256(data).hexdigest()
+
+    def listing(self, folder=""):
+        """List the objects below a folder."""
+        self.asked.append("LIST")
+        below = {key: data for key, data in self.contents.items() if key.startswith(folder)}
+        return [StoredObject(key, len(data), 0, hashlib.sha256(data).hexdigest()) for key, data in below.items()]
+
+
+class Beating:
+    """A node that beats in a run on these objects."""
+
+    def __init__(self, objects, node, lease_seconds=12.0, incarnation="i"):
+        self.members = Heartbeats(ObjectStorage(objects, "s3://b/r"), "r")
+        self.view, self.node, self.incarnation, self.beats = Liveness(node, lease_seconds), node, incarnation, 0
+
+    def beat(self, now):
+        """Write and read heartbeats as a daemon does; return whether its own was as it had written it."""
+        stood, self.beats = self.members.survey(), self.beats + 1
+        mine = make_heartbeat(node=self.node, beat=self.beats, incarnation=self.incarnation)
+        self.members.write(mine)
+        self.view.wrote(mine, now)
+        self.view.observe(self.members.read_due(now), now)
+        return stood
+
+
+def test_one_listing_tells_whose_heartbeats_are_to_be_read():
+    """A node that is alone lists and writes; others are read when they change; a rival under its name is noticed."""
+    alone, other = Beating(objects := Objects(), "a"), Beating(objects, "b")
+    assert [alone.beat(now) for now in (0.0, 4.0, 8.0)] == [False, True, True]
+    assert objects.asked == ["LIST", "GET", "PUT", *["LIST", "PUT"] * 2]
+    other.beat(9.0)
+    objects.asked.clear()
+    assert [alone.beat(12.0), alone.beat(16.0)] == [True, True]
+    assert objects.asked == ["LIST", "PUT", "GET", "LIST", "PUT"]
+    objects.contents.pop(heartbeat_path("a"))
+    assert not alone.beat(20.0)
+    rival = Beating(objects, "a", incarnation="j")
+
+    def beat_in_turns():
+        for now in range(24, 60, 4):
+            rival.beat(now)
+            alone.beat(now + 2.0)
+
+    with pytest.raises(NodeNameTakenError):
+        beat_in_turns()
+
+
+@pytest.mark.parametrize("count", [2, 8])
+def test_a_lost_node_is_noticed_within_30_seconds(count):
+    """With the default beat and lease of a state in a bucket, whatever the order of the beats."""
+    settings = Settings(checkpoint_dir="s3://b/c", state_dir="s3://b/s")
+    for seed in range(10):
+        chance, objects = random.Random(seed), Objects()
+        nodes = [Beating(objects, f"n{number}", settings.lease_seconds) for number in range(count)]
+        due = [(chance.random() * settings.beat_seconds, number) for number in range(count)]
+        dies_at, now, gone = 100.0 + chance.random() * settings.beat_seconds, 0.0, False
+        while not gone:
+            now, number = min(due)
+            due.remove((now, number))
+            if number or now < dies_at:
+                nodes[number].beat(now)
+                due.append((now + settings.beat_seconds + 0.2 * chance.random(), number))
+                gone = number > 0 and nodes[number].view.gone_since("n0") is not None
+                assert now > dies_at or not gone
+        assert settings.lease_seconds - settings.beat_seconds < now - dies_at < 30

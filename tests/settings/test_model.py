@@ -64,7 +64,7 @@ def test_durations_follow_the_one_that_they_are_derived_from():
 def test_a_default_that_another_setting_contradicts_is_named_as_one():
     """Nobody gave the lease, so the line says that it is the default, and names the beat."""
     (line,) = problems(environ=MINIMAL | {"SIDECAR_BEAT_SECONDS": "5"})
-    assert line.startswith("default of lease_seconds: 10.0: must be at least 3 x beat_seconds (5): raise it to 15")
+    assert line.startswith("default of lease_seconds: must be at least 3 x beat_seconds (5): raise it to 15")
 
 
 def test_a_bad_setting_raises_no_second_complaint():

@@ -59,7 +59,7 @@ class SimulatedObjects:
         data = self._probes.get(key) if _is_probe(key) else self._node.read(key)
         if data is None:
             return None
-        etag = hashlib.sha256(data).hexdigest()
+        etag = _etag(data)
         self._contents[etag] = data
         return data[:most], etag
 
@@ -86,9 +86,10 @@ class SimulatedObjects:
         before = self._contents[instead_of] if instead_of else None
         if _is_probe(key):
             self._probes[key] = data if before in (None, self._probes[key]) else self._probes[key]
-            return
+            return ""
         self._node.replace(key, data, survives_crash=True, instead_of=before)
         self._may_fail()
+        return _etag(data)
 
     def delete(self, key):
         """Delete an object."""
@@ -107,7 +108,11 @@ class SimulatedObjects:
         second = self._node.names(folder)
         written = self._simulation.disk.written
         names = [*(name for name in first if name < middle), *(name for name in second if name >= middle)]
-        return [StoredObject(key := f"{folder}/{name}", 1, int(written.get(key, 0) * 1e9), "") for name in names]
+        files = self._simulation.disk.files
+        return [
+            StoredObject(key := f"{folder}/{name}", 1, int(written.get(key, 0) * 1e9), _etag(files.get(key, b"")))
+            for name in names
+        ]
 
     def _is_trouble(self, chance=_CHANCE):
         return not self._simulation.healed and self._simulation.random.random() < chance
@@ -115,6 +120,10 @@ class SimulatedObjects:
     def _may_fail(self):
         if self._is_trouble():
             raise _error("503 (ServiceUnavailable)")
+
+
+def _etag(data):
+    return hashlib.sha256(data).hexdigest()
 
 
 def _is_probe(key):

@@ -129,6 +129,9 @@ class NodeStorage:
         written = self.disk.written
         return {name: written.get(f"{folder}/{name}", 0.0) for name in self.names(folder)}
 
+    def survey(self, _) -> None:
+        """As `Storage.survey` of a filesystem."""
+
     def remove(self, path: str, *, holding: bytes | None = None) -> None:
         """Remove a file, or only if it has the given content."""
         self._breaks_off(path)

@@ -30,7 +30,7 @@ _AGAIN_SECONDS: Final = 3600.0  # between two listings of all evaluations
 class Objects(Protocol):
     """Define the requests to an object store, as `system.object_store.ObjectStore` makes them."""
 
-    def put(self, key: str, data: Path, /) -> None:
+    def put(self, key: str, data: Path, /) -> object:
         """Write an object with the content of a file."""
 
     def delete(self, key: str, /) -> None:
