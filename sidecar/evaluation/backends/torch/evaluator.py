@@ -22,10 +22,11 @@ from sidecar.evaluation.backends.torch.pretrained import (
     is_of_transformers,
     load_by_transformers,
 )
-from sidecar.evaluation.backends.torch.restore import Kept, fits, restore, values_of
+from sidecar.evaluation.backends.torch.restore import fits, restore
 from sidecar.evaluation.backends.torch.step import remedy_of, takes_weights
 from sidecar.evaluation.backends.torch.tensors import bits_of, leaves, part_of
 from sidecar.evaluation.backends.torch.weight_files import Stored, load
+from sidecar.evaluation.backends.torch.weight_sets import Kept, values_of
 from sidecar.evaluation.data.array_source import ArraySource
 from sidecar.evaluation.data.batch_source import Batch
 from sidecar.evaluation.data.digest import digest_of, feed

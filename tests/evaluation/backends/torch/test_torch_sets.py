@@ -569,8 +569,9 @@ def test_what_modules_convert(tmp_path, kind):
     with torch.no_grad():
         for value in model.state_dict().values():
             value.fill_(3)
-    from sidecar.evaluation.backends.torch.restore import Kept, restore
+    from sidecar.evaluation.backends.torch.restore import restore
     from sidecar.evaluation.backends.torch.weight_files import load
+    from sidecar.evaluation.backends.torch.weight_sets import Kept
 
     kept = Kept.of(build(), [])
     for _ in range(2):
