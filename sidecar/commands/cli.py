@@ -7,6 +7,7 @@ code; docs/reference/exit-codes.md lists the codes.
 import atexit
 import contextlib
 import errno
+import json
 import os
 import signal
 import sys
@@ -154,12 +155,17 @@ def evaluate(
     """Evaluate one checkpoint now; nothing is written to the journal."""
     from sidecar.commands.evaluate import evaluate as evaluate_one
     from sidecar.commands.evaluate import find_checkpoint
+    from sidecar.commands.terminal import print_result
 
     typed = words or []
     if len(typed) > 2:  # noqa: PLR2004 - DIR and CHECKPOINT
         raise SettingsError(f"{' '.join(map(str, typed))}: one checkpoint at a time, as in `sidecar eval ckpts ckpt-5`")
     settings, path = find_checkpoint(flags, typed, warn)
-    evaluate_one(settings, os.environ, path, save_dir=save_dir, as_json=as_json, warn=warn)
+    done = evaluate_one(settings, os.environ, path, save_dir=save_dir, warn=warn)
+    if as_json:
+        typer.echo(json.dumps(done.record(), indent=1, allow_nan=False))
+    else:
+        print_result(done.checkpoint, done.result, done.saves)
 
 
 @app.command(

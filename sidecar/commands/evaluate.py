@@ -1,10 +1,11 @@
-"""Find the checkpoint that `sidecar eval` must evaluate, and build its evaluation."""
+"""Find the checkpoint that `sidecar eval` or `sidecar.evaluate` must evaluate, and evaluate it."""
 
 import glob
+import os
 import queue
 import secrets
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from fnmatch import fnmatchcase
 from functools import partial
@@ -21,15 +22,15 @@ from sidecar.commands.eval_progress import shown_progress
 from sidecar.commands.framework import with_framework
 from sidecar.commands.from_settings import make_catalog, record_of
 from sidecar.commands.load import load_settings
+from sidecar.commands.load import warn as print_warning
 from sidecar.commands.one_shot import Inbox, OneShot, evaluate_once, result_of
 from sidecar.commands.own_folder import in_own_folder
 from sidecar.commands.task_file import check_before_import
-from sidecar.commands.terminal import print_result
 from sidecar.commands.worker_pool import make_task_spec, make_workers
 from sidecar.errors import CheckpointError, EvaluationFailedError, SettingsError, StorageError, TaskError, VanishedError
 from sidecar.policy.node_identity import node_name
 from sidecar.policy.roles import decide_role
-from sidecar.protocol.records import Checkpoint
+from sidecar.protocol.records import Checkpoint, Result
 from sidecar.protocol.states import FailureKind
 from sidecar.settings import Settings, load
 from sidecar.system.bucket_folder import BucketFolder, place_of
@@ -125,16 +126,35 @@ def _with_step_of_run(settings: Settings, checkpoint: Checkpoint) -> Checkpoint:
     return replace(checkpoint, step=number, step_source="order")
 
 
+@dataclass(frozen=True, slots=True)
+class Evaluated:
+    """Hold the result of one evaluation without a journal, and the directory in which each worker has a folder."""
+
+    checkpoint: Checkpoint
+    result: Result
+    saves: Path
+
+    def record(self) -> dict[str, Any]:
+        """Return everything as plain values: what `sidecar eval --json` prints."""
+        return {
+            "checkpoint": self.checkpoint.name,
+            "digest": self.checkpoint.digest,
+            "step": self.checkpoint.step,
+            "step_source": self.checkpoint.step_source,
+            **asdict(self.result),
+            "saves": [str(path) for path in sorted(self.saves.glob("worker-*"))],
+        }
+
+
 def evaluate(
     settings: Settings,
     environ: Mapping[str, str],
     path: Path,
     *,
     save_dir: Path | None,
-    as_json: bool,
     warn: Callable[[str], None],
-) -> None:
-    """Evaluate the checkpoint at a path with this node's workers, and print the result.
+) -> Evaluated:
+    """Evaluate the checkpoint at a path with this node's workers, and return the result.
 
     Raises:
         SettingsError: there is no such checkpoint, or this node must not evaluate.
@@ -181,7 +201,14 @@ def evaluate(
         remedy = _remedy_for_folder(path) if _is_of_restore(error) else ""
         raise type(error)(f"{error}{remedy}{separator}logs of the worker processes: {logs}") from error
     _require_unchanged(path, found, inspect)
-    print_result(shown, result_of(done), save_to.absolute(), as_json=as_json)
+    return Evaluated(shown, result_of(done), save_to.absolute())
+
+
+def evaluate_record(flags: Mapping[str, Any], checkpoint: Path, save_dir: Path | None) -> dict[str, Any]:
+    """Evaluate one checkpoint for `sidecar.evaluate`. `flags`: settings by name."""
+    given = {"config": None, "checkpoint_dir": None, **flags}
+    settings, path = find_checkpoint(given, [checkpoint], print_warning)
+    return evaluate(settings, os.environ, path, save_dir=save_dir, warn=print_warning).record()
 
 
 def _is_of_restore(error: Exception) -> bool:

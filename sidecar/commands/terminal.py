@@ -1,9 +1,7 @@
 """Show people, on a terminal, the progress of `eval`, tables of results, and the reasons of failures."""
 
-import json
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
 
@@ -62,19 +60,8 @@ def reading_progress(console: Console, clock: Clock) -> Iterator[Callable[[int, 
         yield report
 
 
-def print_result(checkpoint: Checkpoint, result: Result, saves: Path, *, as_json: bool) -> None:
+def print_result(checkpoint: Checkpoint, result: Result, saves: Path) -> None:
     """Print the numbers of one evaluation to standard output."""
-    if as_json:
-        body = {
-            "checkpoint": checkpoint.name,
-            "digest": checkpoint.digest,
-            "step": checkpoint.step,
-            "step_source": checkpoint.step_source,
-            **asdict(result),
-            "saves": [str(path) for path in sorted(saves.glob("worker-*"))],
-        }
-        typer.echo(json.dumps(body, indent=1, allow_nan=False))
-        return
     step = f", step {checkpoint.shown_step}" if checkpoint.shown_step else ""
     title = Text(printable(f"{checkpoint.name}{step}"))
     table = Table("eval set", "metric", "value", "95 % interval", title=title, title_justify="left")

@@ -73,3 +73,8 @@ def test_each_number_is_that_of_a_plain_loop(trained):
         assert round(found[accuracy]["value"] * 397, 3) == plain["right"]
         assert found[loss]["value"] == pytest.approx(plain["loss"], rel=1e-6)
         assert (rows[name]["workers"], rows[name]["examples"]) == (2, {"test": 397})
+    if kind == "ddp":
+        cells = json.loads((folder / "results.ipynb").read_text())["cells"]
+        code = "\n".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "code")
+        accuracy = rows["step-42.pt"]["metrics"]["test"]["accuracy"]["value"]
+        assert run(folder, sys.executable, "-c", code) == f"{accuracy} True\n", "the bits of the daemon's number"

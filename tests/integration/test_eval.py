@@ -97,6 +97,26 @@ def test_a_directory_means_its_newest(sidecar, saved, folder, tasks):
     assert done.sentence == f"sidecar: {saved[-1]['name']} is evaluated, the newest of {len(saved)} in {folder}"
 
 
+def test_a_program_gets_the_result_as_plain_values(sidecar, saved, folder, tasks, tmp_path):
+    """`sidecar.evaluate` returns what the command prints, of as many workers as it is asked for."""
+    task = f"{tasks}/numpy_plain.py:task"
+    code = (
+        "import json, sys, sidecar\n"
+        "given = dict(save_dir=sys.argv[3], replicas=2, framework='python', checkpoint_pattern='model-*.npz')\n"
+        "print(json.dumps(sidecar.evaluate(sys.argv[1], sys.argv[2], **given)))"
+    )
+    words = [sys.executable, "-c", code, task, folder, tmp_path / "saves"]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=100, check=True)
+    found = json.loads(done.stdout)
+    printed = json.loads(sidecar.command("eval", folder, "--task", task, "--json", **NUMPY).out)
+    assert found["metrics"] == printed["metrics"]
+    assert (found["workers"], found["checkpoint"]) == (2, saved[-1]["name"])
+    assert [Path(each).parent for each in found["saves"]] == [tmp_path / "saves"] * 2
+    words[3] = "no_such.py:task"
+    failed = subprocess.run(words, capture_output=True, text=True, timeout=100, check=False)
+    assert failed.stderr.splitlines()[-1].startswith("sidecar.errors.TaskError: ")
+
+
 BESIDE = """
 from pathlib import Path
 
