@@ -26,8 +26,15 @@ _TRIES: Final = 3
 T = TypeVar("T")
 
 
+_LONGEST_GAP: Final = 10
+"""Two impossible readings belong together if so many grace periods at most lie between them."""
+
+
 class GracePeriod:
     """Decide after which time an impossible reading is final: a torn record, or a missing one.
+
+    Some subjects are read rarely, such as the neighbour of a record that this daemon creates. Two impossible readings
+    that are far apart are two moments, and prove as little as one.
 
     `seconds`: visibility_seconds in a daemon, which tries again by itself; 0 in a command, which reports at once.
     """
@@ -35,7 +42,7 @@ class GracePeriod:
     def __init__(self, seconds: float = 0.0, clock: Clock | None = None) -> None:
         self.seconds = seconds
         self._clock = clock or SystemClock()
-        self._since: dict[str, float] = {}  # subject: when the first impossible reading was made
+        self._since: dict[str, tuple[float, float]] = {}  # subject: when the first and last impossible readings were
 
     @contextlib.contextmanager
     def on(self, subject: str) -> Iterator[None]:
@@ -49,7 +56,10 @@ class GracePeriod:
             raise
         except (RecordError, StorageLostError) as error:
             now = self._clock.now()
-            if now - self._since.setdefault(subject, now) >= self.seconds:
+            since, last = self._since.get(subject, (now, now))
+            since = since if now - last <= _LONGEST_GAP * self.seconds else now
+            self._since[subject] = since, now
+            if now - since >= self.seconds:
                 raise
             raise StateUnavailableError(
                 f"{error} (it is read again for {self.seconds:g} s, visibility_seconds, before this is final)"

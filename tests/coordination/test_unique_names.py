@@ -5,7 +5,7 @@ from fakes import FakeClock
 
 from sidecar.coordination.journal import Journal, outcome_path, plan_path
 from sidecar.coordination.unique_names import GracePeriod
-from sidecar.errors import NewerSchemaError, RecordError, StateUnavailableError, StorageError
+from sidecar.errors import NewerSchemaError, RecordError, StateUnavailableError, StorageError, StorageLostError
 
 
 @pytest.mark.parametrize(
@@ -79,6 +79,15 @@ def test_a_record_that_reads_short_for_a_moment_is_read_again(storage, run, put,
     with pytest.raises(RecordError, match="outcomes/000000000001"):
         reader.read_new()
     assert file.exists()
+
+
+def test_two_moments_that_are_far_apart_end_nothing(clock):
+    """What is read only for this daemon's own records is read hours later: nothing is known of the time between."""
+    grace = GracePeriod(60.0, clock)
+    for _ in range(3):
+        with pytest.raises(StateUnavailableError), grace.on("neighbour"):
+            raise StorageLostError("the journal has a hole")
+        clock.seconds += 3600
 
 
 def test_a_newer_schema_is_no_passing_trouble(storage, run, put, clock):
