@@ -46,8 +46,11 @@ class DiscoveryOrder:
 
         `known`: the checkpoints that the last scan found. `in_directory`: those that training has not deleted.
         """
-        newest = max((item.written_at for item in known.values()), default=0.0) if new else 0.0
-        for item in _in_order(new):
+        items = _in_order(new)
+        # One that was gone, and is there again as a pin of another node, has retained its place.
+        known = {**known, **{item.checkpoint.key: item for item in items if item.checkpoint.key in self.places}}
+        newest = max((item.written_at for item in known.values()), default=0.0) if items else 0.0
+        for item in items:
             key = item.checkpoint.key
             if key in self.places:
                 continue

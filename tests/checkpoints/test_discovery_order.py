@@ -35,6 +35,15 @@ def test_what_was_met_as_a_pin_only_finds_its_place():
     assert steps(here.places) == [100, 150, 200, 250, 400, 500, 300]
 
 
+def test_what_comes_back_as_a_pin_is_later_than_an_older_pin_that_was_never_met():
+    """Training keeps one checkpoint: this node saw the second of three, and meets the first two again as pins."""
+    here, first, second, third = DiscoveryOrder(), found(100, 10.0), found(200, 20.0), found(300, 30.0)
+    here.add([second], {}, {second.checkpoint.key}, 0.0)
+    here.add([third], {second.checkpoint.key: second}, {third.checkpoint.key}, 1.0)
+    here.add([first, second], {third.checkpoint.key: third}, {third.checkpoint.key}, 2.0)
+    assert steps(here.places) == [100, 200, 300]
+
+
 def test_what_could_not_be_read_at_first_is_no_rollback():
     """Its step is lower and it was written before; a rollback is written later, and what a step says may be unknown."""
     here = DiscoveryOrder()
