@@ -309,6 +309,11 @@ class CheckpointTracker:
         }
         return names - settled
 
+    def broken_pin(self, folder: str) -> str | None:
+        """Return why the pin with this folder name certainly has wrong content, by the newest scan; None if not."""
+        certain = {pin.expected.checkpoint.folder: pin.why for pin in self._scan.broken if pin.certain}
+        return certain.get(folder)
+
     @property
     def failed(self) -> Mapping[str, str]:
         """Return why checkpoints could not be pinned or unpinned, by their folder names."""

@@ -121,9 +121,13 @@ class PlanRunner:
             execution.fail(FailureKind.CORRUPT, given_up.reason, None, now)
         elif self.schedule.has_scanned_since(execution.opened_at + wait_seconds, now, answered=answered):
             waited = f"{checkpoint.name} was not found on this node for {wait_seconds:.0f} s"
-            waited = waited if unreadable is None else f"{waited}: {unreadable}"
-            cannot_see = tracker.missing or unreadable is not None or self.schedule.scan_hangs(now)
-            execution.fail(FailureKind.STORAGE if cannot_see else FailureKind.VANISHED, waited, None, now)
+            if tracker.missing or unreadable is not None or self.schedule.scan_hangs(now):
+                waited = waited if unreadable is None else f"{waited}: {unreadable}"
+                execution.fail(FailureKind.STORAGE, waited, None, now)
+            elif (broken := tracker.broken_pin(checkpoint.folder)) is not None:  # and other files seem whole
+                execution.fail(FailureKind.CORRUPT, f"its pin cannot be read: {broken}", None, now)
+            else:
+                execution.fail(FailureKind.VANISHED, waited, None, now)
 
     def lacks_saves(self) -> Plan | None:
         """Return the open plan if it succeeded here, and its saves are not known to be in the bucket of the state."""

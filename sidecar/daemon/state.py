@@ -414,7 +414,9 @@ class DaemonState:
         """Return a heartbeat with the checkpoints that this node sees, and those that it cannot read."""
         unreadable = sorted(self._unreadable(now))[:MOST_UNREADABLE]
         sees, sees_more = self.tracker.sees(self.history, self.task, self._tasks(now))
-        sightings = CheckpointSightings(tuple(unreadable), sees, sees_more, self.identity.exports)
+        corrupt = (lost.key for lost in self.tracker.given_up.values() if lost.verdict == Verdict.CORRUPT)
+        damaged = sorted(map(folder_name, corrupt))[:MOST_UNREADABLE]
+        sightings = CheckpointSightings(tuple(unreadable), sees, sees_more, self.identity.exports, tuple(damaged))
         return replace(heartbeat, checkpoints=sightings)
 
     def _has_work(self, checkpoints: CheckpointsView, nodes: NodesView) -> bool:

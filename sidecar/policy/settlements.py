@@ -16,7 +16,7 @@ from sidecar.policy.rules import RetryRules, Rules
 from sidecar.policy.selection import pending
 from sidecar.policy.view import View
 from sidecar.protocol.record_limits import PLAN
-from sidecar.protocol.records import Checkpoint, Key, Outcome, Settlement, node_of
+from sidecar.protocol.records import Checkpoint, Key, Outcome, Settlement, folder_name, node_of
 from sidecar.protocol.states import FailureClass, Verdict
 
 REOPENED: Final = "it vanished, and is there again"
@@ -141,7 +141,7 @@ def _settle(checkpoint: Checkpoint, verdict: Verdict, reason: str, task: str | N
 def final_verdict(checkpoint: Key, view: View, rules: RetryRules) -> tuple[Verdict, str] | None:
     """Return the verdict and reason with which a checkpoint ends; None if it may still be evaluated."""
     failures = view.history.verdicts.failed_under(checkpoint, view.task)
-    if failures and (verdict := verdict_of_failures(failures, view, rules)) is not None:
+    if failures and (verdict := verdict_of_failures(checkpoint, failures, view, rules)) is not None:
         return verdict
     if (reason := _unusable_task(view)) is not None:
         return Verdict.FAILED, reason
@@ -150,7 +150,9 @@ def final_verdict(checkpoint: Key, view: View, rules: RetryRules) -> tuple[Verdi
     return None
 
 
-def verdict_of_failures(failures: Sequence[Outcome], view: View, rules: RetryRules) -> tuple[Verdict, str] | None:
+def verdict_of_failures(
+    checkpoint: Key, failures: Sequence[Outcome], view: View, rules: RetryRules
+) -> tuple[Verdict, str] | None:
     """Return the verdict that follows from a checkpoint's failures; None if another attempt may succeed.
 
     A node that does not see a checkpoint may have a bad disk or a stale mount, so the next attempt goes without it.
@@ -161,6 +163,9 @@ def verdict_of_failures(failures: Sequence[Outcome], view: View, rules: RetryRul
     is_alone = not view.nodes.liveness_unknown and len(places_of(compatible_nodes(view.nodes.ready, view.node))) <= 1
     corrupt_reports = blamed(failures, FailureClass.CORRUPT)
     witnesses = {outcome.node for outcome in failures if blame(outcome) == FailureClass.CORRUPT}
+    if witnesses:  # a scan that found the files damaged for long counts as well, next to one attempt
+        damaged_on = {each.node for each in view.nodes.ready if folder_name(checkpoint) in each.checkpoints.damaged}
+        witnesses |= damaged_on - {node_of(place) for place in witnesses if place is not None}
     if len(witnesses) > 1 or (is_alone and corrupt_reports >= rules.max_attempts):
         return Verdict.CORRUPT, reason
     lasting = [outcome for outcome in failures if outcome.lasting is not None]

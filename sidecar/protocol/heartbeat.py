@@ -78,6 +78,7 @@ class CheckpointSightings:
     sees: Annotated[tuple[str, ...], AtMost(256)] = ()  # the oldest complete ones that need an evaluation
     sees_more: bool = False  # whether there are more than `sees` lists
     exports: ExportRule | None = None  # which of the best ones its settings retain
+    damaged: Annotated[tuple[str, ...], AtMost(256)] = ()  # checkpoints that it gave up as corrupt, and are not settled
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

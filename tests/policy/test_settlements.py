@@ -317,6 +317,16 @@ def test_two_nodes_that_cannot_read_a_checkpoint_are_believed(kind):
     assert action.settles[0].verdict == FAILURE_CLASSES[kind]
 
 
+@pytest.mark.parametrize(
+    ("kind", "damaged_on", "verdict"), [("corrupt", "n2", "corrupt"), ("corrupt", "n1", None), ("vanished", "n2", None)]
+)
+def test_a_node_that_gave_up_damaged_files_is_the_second_witness(kind, damaged_on, verdict):
+    """It is never listed for them, so without its word the others would try to read them until max_losses."""
+    there = [node(each, damaged=(A.folder,) if each == damaged_on else ()) for each in ("n1", "n2", "n3")]
+    action = decided(history=failures(kind), ready=there, now=NOW + 1000)
+    assert [each.verdict for each in action.settles] == ([] if verdict is None else [verdict])
+
+
 def test_a_node_is_not_alone_while_another_cannot_be_heard():
     """A failure that one node meets three times proves nothing while it is unknown whether another node is alive."""
     seen = {"ready": [node("n1")], "now": NOW + 1000, "complete": [A]}

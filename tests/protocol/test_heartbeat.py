@@ -36,7 +36,7 @@ def test_the_parts_of_a_heartbeat_have_no_name_in_its_file():
         b'{"run":"r","node":"n1","incarnation":"i","beat":1,"role":"worker","role_source":"setting","page_url":null,'
         b'"version":"1","load":null,"state":"ready",'
         b'"task":"t","plan":3,"outcome":2,"segments":0,"slots":[],"profile":"p","joined_profile":"j","evaluation_code":null,"doing":[],'
-        b'"unreadable":["a@1"],"sees":["b@2"],"sees_more":true,"exports":null,"schema":1}'
+        b'"unreadable":["a@1"],"sees":["b@2"],"sees_more":true,"exports":null,"damaged":[],"schema":1}'
     )
     assert loads(Heartbeat, dumps(beat)) == beat
 

@@ -14,7 +14,7 @@ from sidecar.checkpoints.files import File
 from sidecar.checkpoints.presence import Answer, Presence
 from sidecar.checkpoints.scan import BrokenPin, DiscoveredCheckpoint, ScanResult
 from sidecar.errors import CheckpointError, IncompleteError, MustCopyError, StorageError, VanishedError
-from sidecar.protocol.records import Checkpoint, Key, Settlement
+from sidecar.protocol.records import Checkpoint, Key, Settlement, folder_name
 from sidecar.protocol.states import Verdict
 from sidecar.retention.exports.export_report import NO_EXPORTS, ExportsReport
 from sidecar.retention.pins.policy import Fate
@@ -153,6 +153,10 @@ class NodeCatalog:
     def pin_bad_since(self, folder: str) -> float:
         """Return since when scans find that pin bad; infinity if they do not."""
         return self._bad_since.get((folder, ""), float("inf"))
+
+    def bad_since(self, key: Key) -> float:
+        """Return since when scans find that checkpoint or its pin bad; infinity if they do not."""
+        return min(self._bad_since.get(key, float("inf")), self.pin_bad_since(folder_name(key)))
 
     def ask(self, found: DiscoveredCheckpoint) -> Answer:
         """As `Catalog.ask`: by name, not by a listing."""

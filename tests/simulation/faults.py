@@ -452,6 +452,8 @@ def _short_reads(simulation, host, fault) -> None:
 
 
 def _run_missing(simulation, host, fault) -> None:
+    if not host.is_wrong(fault.kind):
+        host.run_missing_since = simulation.scheduler.now
     _goes_wrong(simulation, host, fault, fault.kind, 0.5 * host.spec.settings.visibility)
 
 

@@ -13,7 +13,7 @@ from records import make_plan
 
 from sidecar.coordination.journal_records import decode_plan
 from sidecar.daemon.workers.pool import group_id
-from sidecar.errors import NodeNameTakenError, SidecarError, StorageError, StorageLostError
+from sidecar.errors import NodeNameTakenError, RunReplacedError, SidecarError, StorageError, StorageLostError
 from sidecar.protocol.codec import loads
 from sidecar.protocol.records import Outcome, Plan
 from sidecar.protocol.states import FAILURE_CLASSES
@@ -39,7 +39,7 @@ INVARIANTS = {
     "spent workers are not listed": "a worker that stood in a failed plan stands in no later one",
     "attempts are counted": "a plan's attempt is one more than the failures of that checkpoint and task before it",
     "verdicts are earned": "failed: after as many attempts or losses as the proposer allows; corrupt, vanished: it is, "
-    "or the proposer's own node finds it so, or two nodes or as many attempts",
+    "or the proposer's own node finds it so, or two nodes, one of them in an attempt, or as many attempts",
     "saves are durable": "when a success appears, every rank's saves are on disk, durable, by that rank; they stay",
     "pins stay": "a pin goes only when its checkpoint is settled for the tasks of all nodes that are there",
     "the best are exported": "a daemon lets no export or pin go whose checkpoint is among the best ones that are to be "
@@ -360,15 +360,13 @@ class Referee:
         self.promises.settled(plan, settlement, failures, life)
         classes = Counter("group" if outcome.odd else FAILURE_CLASSES[outcome.kind or ""] for outcome in failures)
 
-        def witnessed(kind: str) -> bool:
-            nodes = {outcome.node for outcome in failures if outcome.kind == kind}
-            return len(nodes) > 1 or classes[kind] >= settings.max_attempts
-
         if settlement.verdict == "failed":
             earned = classes["checkpoint"] >= settings.max_attempts or len(failures) >= settings.max_losses
         elif settlement.verdict == "corrupt":
             seen = self.corrupt.get(key, set())
-            earned = "*" in seen or life.host.name in seen or witnessed("corrupt")
+            witnesses = self.promises.corrupt_witnesses(key, failures)
+            earned = "*" in seen or life.host.name in seen or len(witnesses) > 1
+            earned |= classes["corrupt"] >= settings.max_attempts
         elif settlement.verdict == "vanished":
             earned = key in self.gone
         else:
@@ -616,6 +614,8 @@ class Referee:
             )
         elif simulation.purged and isinstance(exit_, SidecarError) and not exit_.retryable:
             reason = True  # it refuses to go on in a journal with holes
+        elif isinstance(exit_, RunReplacedError):
+            reason = life.daemon.state.run != self.run or self._misses_run(life)
         elif isinstance(exit_, StorageLostError):
             reason = life.daemon.state.run != self.run
         elif isinstance(exit_, StorageError):
@@ -626,6 +626,15 @@ class Referee:
             reason |= life.daemon.state.run != self.run  # somebody deleted everything just then
             reason &= type(exit_) is not SidecarError  # a bug that says so itself
         self.check("daemons end for a reason", reason, lambda: f"{life.name} ended: {type(exit_).__name__}: {exit_}")
+
+    def _misses_run(self, life) -> bool:
+        """Return whether run.json has been absent for this node for as long as its settings allow.
+
+        Then the run counts as deleted, as no record of it is there: a daemon that is started again joins it anew.
+        """
+        host, now = life.host, self._simulation.scheduler.now
+        missing_until = min(now, host.wrong.get("run_missing", 0.0))
+        return missing_until - host.run_missing_since >= host.spec.settings.lease and not self.book.plans
 
     def _is_over(self, life, code: int) -> bool:
         """Return whether what ends the run has come, all is settled, and the code says how."""
@@ -640,7 +649,8 @@ class Referee:
     def _being_copied(self, read: Book, life) -> list[str]:
         """Return what daemons that are well are copying, though training deleted it: it may yet be evaluated.
 
-        A daemon that needs a newer release to read it does not wait for that.
+        A daemon that needs a newer release to read it does not wait for that. What was saved when it said that the run
+        is over, or so shortly before that it had no time to see it, came too late.
         """
         simulation = self._simulation
         now = simulation.scheduler.now
@@ -655,6 +665,7 @@ class Referee:
             and content.key not in read.succeeded
             and content.key not in read.settled
             and content.schema <= life.host.spec.schema
+            and content.written_at <= life.saw_until
         ]
 
     def _has_come(self, life) -> bool:
@@ -704,12 +715,15 @@ class Referee:
 
     def readable(self, life) -> dict:
         """Return the checkpoints that this daemon can read now, and has had the time to see, by their keys."""
-        since, settings = self.promises.there_since, life.host.spec.settings
-        seen = self._simulation.scheduler.now - 2 * settings.sweep - 1.0
-        if life.looked_at < life.host.daemon_troubled_until:  # slow storage: the answer took so long
-            seen = min(seen, life.looked_at)
+        since, seen = self.promises.there_since, self.saw_until(life)
         there = (each for each in self._simulation.disk.all() if since.get(each.key, 0.0) <= seen)
         return {each.key: each for each in there if self.promises.reads(life, each, seen)}
+
+    def saw_until(self, life) -> float:
+        """Return the time until which this daemon has had the time to see what lies there."""
+        seen = self._simulation.scheduler.now - 2 * life.host.spec.settings.sweep - 1.0
+        slow = life.looked_at < life.host.daemon_troubled_until  # slow storage: the answer took so long
+        return min(seen, life.looked_at) if slow else seen
 
 
 def _path(kind: type[Plan | Outcome], number: int) -> str:

@@ -147,12 +147,12 @@ def _failed_for_all(self, key, _):
     return key in self.succeeded or key in self.settled
 
 
-def _one_is_enough(failures, *arguments):
+def _one_is_enough(checkpoint, failures, *arguments):
     last = failures[-1]
     for verdict in ("vanished", "corrupt"):
         if any(FAILURE_CLASSES.get(outcome.kind or "") == verdict for outcome in failures):
             return verdict, f"{last.kind}: {last.message}"
-    return _exhausted(failures, *arguments)
+    return _exhausted(checkpoint, failures, *arguments)
 
 
 # -- what one node finds ----------------------------------------------------------------------------------------------

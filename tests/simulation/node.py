@@ -60,6 +60,7 @@ class Host:
         self.replaced: set[str] = set()
         self.wrong: dict[str, float] = {}  # errors about one entry, or one kind of operation, and until when
         self.full_with = 0  # errno
+        self.run_missing_since = float("inf")  # when the newest fault `run_missing` began
         self.pins_late = 0.0
 
     def is_wrong(self, what: str) -> bool:
@@ -99,6 +100,11 @@ class Host:
         """Return whether a daemon runs."""
         return self.life is not None and not self.life.over
 
+    @property
+    def ended(self) -> float:
+        """Return when its last daemon ended; infinity while one runs."""
+        return float("-inf") if self.life is None else self.life.ended
+
 
 class _Nothing:
     """A port that nobody binds, and whoever hands it out."""
@@ -126,6 +132,7 @@ class _Log:
             self._life.ended_after = history.through, history.open is None
             self._life.ended_run_at = self._life.simulation.scheduler.now
             self._life.left = self._life.simulation.referee.readable(self._life)
+            self._life.saw_until = self._life.simulation.referee.saw_until(self._life)
         self._life.simulation.note(lambda: f"{self._life.name} logs {event} {fields}")
 
     warning = info
@@ -150,6 +157,7 @@ class Life:
         self.asked_at = float("inf")  # when it asked its storage thread for something last
         self.left: dict = {}  # what it could read of checkpoints when it said that the run is over
         self.ended_run_at = float("-inf")  # when it said that the run is over
+        self.saw_until = float("inf")  # until when it had had the time to see what lay there, when it said so
         self.ended_after: tuple[int, bool] | None = None  # the plan, and whether it was closed, when it said so
         self.open_plan: tuple[int, float] | None = None  # the one it sees, since when
         self.processes: dict[str, SimulatedProcess] = {}

@@ -245,7 +245,7 @@ class Promises:
 
     def _check_corrupt(self, plan: Plan, settlement: Settlement, failures: list[Outcome], life) -> None:
         content = self.known.get(settlement.key)
-        if content is None or "*" in content.corrupt_on or _witnesses(failures, "corrupt") > 1:
+        if content is None or "*" in content.corrupt_on or len(self.corrupt_witnesses(content.key, failures)) > 1:
             self._check("corrupt is not readable", holds=True)
             return
         now = self.simulation.scheduler.now
@@ -264,6 +264,16 @@ class Promises:
             not readers or alone,
             lambda: f"plan {plan.plan} by {life.name} says that {settlement.name} is corrupt; {readers} can read it",
         )
+
+    def corrupt_witnesses(self, key, failures: list[Outcome]) -> set:
+        """Return the nodes that found a checkpoint corrupt in attempts and, next to one of these, in their scans."""
+        nodes = {outcome.node for outcome in failures if outcome.kind == "corrupt"}
+        now, lives = self.simulation.scheduler.now, self.simulation.lives if nodes else ()
+        return nodes | {
+            life.host.name
+            for life in lives
+            if min(now, life.ended) - life.catalog.bad_since(key) >= life.host.spec.settings.visibility
+        }
 
     def _check_failed(self, plan: Plan, settlement: Settlement, failures: list[Outcome], life) -> None:
         settings = life.host.spec.settings
@@ -597,8 +607,7 @@ class Promises:
             )
 
     def _kinds(self) -> Counter:
-        hosts = {host.name: host for host in self.simulation.hosts if not host.gone and host.role == "worker"}
-        return Counter(host.spec.kind for host in hosts.values())
+        return Counter(host.spec.kind for host in self.simulation.worker_nodes())
 
     def _is_largest(self, kind) -> bool:
         kinds = self._kinds()

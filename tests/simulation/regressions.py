@@ -6,7 +6,7 @@ undone: some of these delays must then find the bug again.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from sidecar.checkpoints import discovery_order
 from sidecar.checkpoints.scan import ScanResult
@@ -16,7 +16,7 @@ from sidecar.coordination.liveness import Liveness
 from sidecar.daemon import checkpoint_tracker
 from sidecar.daemon.plan_runner import PlanRunner
 from sidecar.daemon.storage_schedule import StorageSchedule
-from sidecar.policy import decide, eligibility, group_formation
+from sidecar.policy import decide, eligibility, group_formation, settlements
 from simulation.by_hand import (
     copied_for_long_after_it_was_deleted,
     old_heartbeat_shows_a_worker_of_a_replaced_group,
@@ -29,6 +29,7 @@ from simulation.scenario import Scenario
 _see = checkpoint_tracker.CheckpointTracker.see
 _begin = PlanRunner.begin
 _advance = PlanRunner.advance
+_verdict = settlements.verdict_of_failures
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +92,12 @@ def _take_part_without_what_was_found(self, now: float, *, answered: bool) -> No
     given_up, seen.lost.given_up = seen.given_up, {}
     _advance(self, now, answered=answered)
     seen.lost.given_up = given_up
+
+
+def _only_attempts(checkpoint, failures, view, rules):
+    """Only attempts are witnesses of damage: scans of nodes that are not listed any more say nothing."""
+    ready = [replace(each, checkpoints=replace(each.checkpoints, damaged=())) for each in view.nodes.ready]
+    return _verdict(checkpoint, failures, replace(view, nodes=replace(view.nodes, ready=ready)), rules)
 
 
 _ENDS_TOO_SOON = ("daemons end for a reason", "all is settled", "all end", "whole checkpoints succeed")
@@ -237,7 +244,10 @@ REGRESSIONS = (
         "a member that had found the pin broken said that it had not seen it, so nobody called the checkpoint corrupt",
         Mutation(
             "a member does not tell that it found the pin broken",
-            ((PlanRunner, "advance", _take_part_without_what_was_found),),
+            (
+                (PlanRunner, "advance", _take_part_without_what_was_found),
+                (checkpoint_tracker.CheckpointTracker, "broken_pin", lambda *_: None),
+            ),
             ("failures tell what was found",),
         ),
         generation=2,
@@ -372,6 +382,56 @@ REGRESSIONS = (
     Regression(
         1002456,
         "no bug: upgraded nodes decided, since the larger part of the nodes could not read the journal any more",
+        generation=2,
+    ),
+    Regression(
+        17309,
+        "no bug: run.json was absent for a node for run_lost_seconds, before there was any record: it joined anew",
+        generation=2,
+    ),
+    Regression(
+        18839,
+        "no bug: run.json was absent for a node for run_lost_seconds, before there was any record: it joined anew",
+        generation=2,
+    ),
+    Regression(
+        18322,
+        "a node with a damaged pin, and no room for another one, said that the checkpoint had vanished",
+        Mutation(
+            "a broken pin tells nothing while files of its name lie there",
+            ((checkpoint_tracker.CheckpointTracker, "broken_pin", lambda *_: None),),
+            ("failures tell what was found",),
+        ),
+        generation=2,
+    ),
+    Regression(
+        20538,
+        "no bug: a cache remembered the empty place of a mount that was away, though no mount keeps a cache so long",
+        generation=2,
+    ),
+    Regression(
+        24290,
+        "no bug: the only node had become the chief, and the referee counted a second daemon that had ended",
+        generation=2,
+    ),
+    Regression(
+        24535,
+        "no bug: a checkpoint was saved and copied when the last step was evaluated, too late for daemons to see it",
+        generation=2,
+    ),
+    Regression(
+        25671,
+        "a node tried a damaged checkpoint eight times: the other one had given it up, and so was never listed for it",
+        Mutation(
+            "only attempts are witnesses of damage",
+            ((settlements, "verdict_of_failures", _only_attempts),),
+            ("attempts are bounded",),
+        ),
+        generation=2,
+    ),
+    Regression(
+        40097,
+        "a pin of what a node never saw came behind a newer one, which that node had seen, lost and met again as a pin",
         generation=2,
     ),
 )

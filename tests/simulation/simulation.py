@@ -266,11 +266,19 @@ class Simulation:
     def _all_have_turns(self) -> bool:
         """Return whether every node could be listed: where they differ, some may wait for that for ever."""
         kinds = {(*host.spec.kind, host.spec.settings.min_workers) for host in self.hosts}
-        # Two daemons under one name are one node: at most one of them stays, and one that ended does not count.
-        running = {host.name: host for host in self.hosts if host.runs}
-        hosts = [host for host in self.hosts if running.get(host.name, host) is host]
-        there = {host.name: host.spec.replicas for host in hosts if not host.gone and host.role == "worker"}
-        return len(kinds) == 1 and sum(there.values()) >= self.hosts[0].spec.settings.min_workers
+        there = sum(host.spec.replicas for host in self.worker_nodes())
+        return len(kinds) == 1 and there >= self.hosts[0].spec.settings.min_workers
+
+    def worker_nodes(self) -> list[Host]:
+        """Return the nodes that evaluate, each as one host.
+
+        Two daemons under one name are one node: at most one of them stays, and what the other one was does not count.
+        """
+        nodes: dict[str, Host] = {}
+        for host in self.hosts:
+            if not host.gone and (host.name not in nodes or host.ended > nodes[host.name].ended):
+                nodes[host.name] = host
+        return [host for host in nodes.values() if host.role == "worker"]
 
     def _check_all_end(self, end: float) -> None:
         """The run is over, and so is every daemon that evaluates."""
