@@ -82,7 +82,7 @@ def test_a_record_that_reads_short_for_a_moment_is_read_again(storage, run, put,
 
 
 def test_two_moments_that_are_far_apart_end_nothing(clock):
-    """What is read only for this daemon's own records is read hours later: nothing is known of the time between."""
+    """Some names are read only for this daemon's own records, hours later: nothing is known of the time between."""
     grace = GracePeriod(60.0, clock)
     for _ in range(3):
         with pytest.raises(StateUnavailableError), grace.on("neighbour"):

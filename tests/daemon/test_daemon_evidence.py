@@ -13,7 +13,6 @@ from sidecar.coordination.snapshot import restore, take
 from sidecar.protocol.codec import loads
 from sidecar.protocol.heartbeat import Heartbeat
 from sidecar.protocol.messages import Check, Checked, Evaluate, Failed, Join
-from sidecar.retention.pins.disk_budget import DiskBudget
 
 
 def ends(node):
@@ -43,17 +42,16 @@ def blind(node, *names, known=True):
         catalog.ask = lambda _: Answer(Presence.GONE)
 
 
-def damage(node, name, *, lies_there=False):
-    """From now on the node finds the pin of that name too short; or it finds files that seem whole next to the pin."""
+def damage(node, name):
+    """From now on the node finds the pin of that name too short."""
     catalog = node.storage_thread.reconciler.checkpoints.catalog
     look = type(catalog).scan
 
     def look_with_damage(*arguments, **more):
         seen = look(catalog, *arguments, **more)
         at = {key: each for key, each in seen.pinned().items() if each.checkpoint.name == name}
-        lying = {key: replace(each, checkpoint=replace(each.checkpoint, pin=None)) for key, each in at.items()}
         return replace(
-            seen.with_changes(lying if lies_there else dict.fromkeys(at)),
+            seen.with_changes(dict.fromkeys(at)),
             broken=tuple(BrokenPin(each, "too short", True) for each in at.values()),
         )
 
@@ -241,18 +239,6 @@ def test_a_node_tells_what_it_gave_up_as_damaged(new_node):
     pass_time(100, *nodes)
     assert ends(nodes[0]) == {("succeeded", "ckpt-5"): 1, ("failed", "corrupt"): 1, ("corrupt", "ckpt-6"): 1}
     assert told(nodes[0]).checkpoints.damaged == ()
-
-
-def test_a_plan_of_a_damaged_pin_fails_as_corrupt_though_its_files_lie_there(new_node):
-    """The node knows what is wrong with the pin, and has no room for another one: it is not said to have vanished."""
-    nodes = two_with_pins(new_node, 6, 7, min_workers=2)
-    damage(nodes[1], "ckpt-6", lies_there=True)
-    nodes[1].storage_thread.reconciler._executor.room = DiskBudget(1)
-    pass_time(4, *nodes)
-    go_on(nodes[1])  # the other rank waits for it
-    pass_time(90, *nodes)
-    assert outcomes(nodes[0].history)[:2] == [("succeeded", "ckpt-5"), ("failed", "corrupt")]
-    assert nodes[0].history.entries[1].outcome.message == "its pin cannot be read: too short"
 
 
 def test_what_vanished_and_is_there_again_is_evaluated(new_node):

@@ -649,8 +649,8 @@ class Referee:
     def _being_copied(self, read: Book, life) -> list[str]:
         """Return what daemons that are well are copying, though training deleted it: it may yet be evaluated.
 
-        A daemon that needs a newer release to read it does not wait for that. What was saved when it said that the run
-        is over, or so shortly before that it had no time to see it, came too late.
+        A daemon that needs a newer release to read it does not wait for that. A checkpoint came too late if it was
+        saved when the daemon said that the run is over, or so shortly before that there was no time to see it.
         """
         simulation = self._simulation
         now = simulation.scheduler.now
