@@ -18,6 +18,7 @@ from typing import BinaryIO, Final, NamedTuple
 from sidecar.checkpoints.work_budget import OPENED_FILE, READ_KIB, SAMPLE, WorkBudget
 from sidecar.errors import CorruptError, VanishedError
 from sidecar.system.bucket_folder import BucketFolder, ObjectFile, place_of
+from sidecar.system.confined import read_from
 from sidecar.system.entry_errors import Entry, Meaning, meaning
 
 NEVER: Final = (".*", "workertemp_*", "tmp-*", "*.tmp*")
@@ -215,13 +216,10 @@ def read_file(folder: Path, name: str, *, limit: int) -> bytes:
 
 def read_opened(file: BinaryIO, path: Path, *, limit: int) -> bytes:
     """Return the content of an open file from its position on, as `read_file` does. `path` is for the message."""
-    parts, left = [], limit + 1
-    while left > 0 and (part := file.read(min(left, 1 << 20))):
-        parts.append(part)
-        left -= len(part)
-    if left <= 0:
+    content = read_from(file, limit)
+    if len(content) > limit:
         raise CorruptError(f"{path} is larger than the {limit} bytes that such a file may have")
-    return b"".join(parts)
+    return content
 
 
 def sampled_digest(folder: Path, names: Iterable[str]) -> str:

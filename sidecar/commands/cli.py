@@ -194,9 +194,9 @@ def history(
     """List all results of a run, oldest first."""
     from sidecar.commands.each_run import each_run, for_each
     from sidecar.commands.history import form_of, print_history_of
-    from sidecar.publishing.history_filter import filter_of_options
+    from sidecar.publishing.history_filter import HistoryFilter
 
-    wanted = filter_of_options(eval_sets, metrics, from_step, to_step, newest)
+    wanted = HistoryFilter(eval_sets=eval_sets, metrics=metrics, first_step=from_step, last_step=to_step, newest=newest)
     form = form_of({"plot": as_plot, "csv": as_csv, "json": as_json})
     runs = each_run(flags, form="--csv" if as_csv else "--json" if as_json else None)
 
@@ -231,9 +231,10 @@ def export(
 ) -> None:
     """Print every number of every evaluation for other programs."""
     from sidecar.commands.history import print_export
-    from sidecar.publishing.history_filter import filter_of_options
+    from sidecar.publishing.history_filter import HistoryFilter
 
-    print_export(flags, filter_of_options(eval_sets, metrics, from_step, to_step), form)
+    wanted = HistoryFilter(eval_sets=eval_sets, metrics=metrics, first_step=from_step, last_step=to_step)
+    print_export(flags, wanted, form)
 
 
 @app.command(

@@ -31,7 +31,7 @@ Metric = tuple[str, str]
 Row = Mapping[str, Any]
 
 Breaks = Mapping[int, Mapping[str, str]]
-"""Places where numbers stop being comparable, as `sidecar.publishing.stretches.breaks` returns them."""
+"""Places where numbers stop being comparable, by plan: see `sidecar.publishing.stretches.with_breaks`."""
 
 _NAME: Final = 20  # columns in which a name is not folded: `model.ckpt-12000`, `epoch-03.keras`
 _HEADING: Final = 12  # columns in which the name of a metric is not folded
@@ -74,7 +74,7 @@ def table(
 
     There is one column per metric, whose best value is marked. Numbers, and names of checkpoints of a usual length, are
     whole as long as one metric has room next to them: the least useful columns are left out. A line stands between
-    rows whose numbers cannot be compared: see `breaks`.
+    rows whose numbers cannot be compared.
     """
     columns, left_out = _fitting(_columns(rows, best), width)
     spare, widths = width - _total(columns), []

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from sidecar.protocol.records import Checkpoint, Result
 from sidecar.system.clock import Clock
-from sidecar.system.plain_text import broken_at_signs, interval, number, one_line, printable
+from sidecar.system.plain_text import broken_at_signs, counted, interval, number, one_line, printable
 
 _QUIET_SECONDS: Final = 2.0  # before something is said about a command that takes long
 _REPORT_SECONDS: Final = 0.2
@@ -73,7 +73,7 @@ def print_result(checkpoint: Checkpoint, result: Result, saves: Path) -> None:
     console.print(table)
     examples = ", ".join(f"{count} examples of {name}" for name, count in result.counted().items())
     seconds = ", ".join(f"{phase} {duration:.2f} s" for phase, duration in result.phases.items())
-    workers = "1 worker" if result.workers == 1 else f"{result.workers} workers"
+    workers = counted(result.workers, "worker")
     console.print(Text(printable("; ".join(filter(None, (examples, workers, seconds))))))
     for warning in result.warnings():
         console.print(Text(f"warning: {printable(warning)}", style="yellow"), soft_wrap=True)

@@ -120,8 +120,8 @@ def _summary(heartbeat: Heartbeat) -> NodeSummary:
         role_source=heartbeat.about.role_source,
         state=heartbeat.state,
         version=heartbeat.about.version,
-        active=sum(slot.worker is not None for slot in heartbeat.slots),
-        standby=sum(slot.standby is not None for slot in heartbeat.slots),
+        active=heartbeat.active,
+        standby=heartbeat.standby,
         page_url=heartbeat.about.page_url,
     )
 

@@ -145,6 +145,15 @@ def _plain(name: str, array: NDArray[Any]) -> NDArray[Any]:
     return array
 
 
+def plain_column(name: str, array: NDArray[Any]) -> NDArray[Any]:
+    """Return the array of a column as it is. Raises `EvaluationError` for texts, objects, and a single number."""
+    if array.dtype.hasobject or array.dtype.kind in "US":
+        raise refused_column(name, "holds text or objects: save numbers, such as an index")
+    if not array.ndim:
+        raise refused_column(name, "is one number for a batch: save one row for each example")
+    return array
+
+
 def refused_column(column: str, complaint: str) -> EvaluationError:
     """Return the error about a column that cannot be saved."""
     return EvaluationError("task_error", f"Task(predictions=…): column {column!r} {complaint}")

@@ -122,3 +122,13 @@ class Heartbeat:
     def code(self) -> str:
         """Return what is equal for nodes that make numbers with the same code: its digest, or an older release."""
         return self.about.version if self.evaluation_code is None else self.evaluation_code
+
+    @property
+    def active(self) -> int:
+        """Return the number of worker processes that are in a group."""
+        return sum(slot.worker is not None for slot in self.slots)
+
+    @property
+    def standby(self) -> int:
+        """Return the number of worker processes that are ready to join one."""
+        return sum(slot.standby is not None for slot in self.slots)

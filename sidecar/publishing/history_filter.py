@@ -15,8 +15,8 @@ T = TypeVar("T")
 class HistoryFilter:
     """Choose what of a history is shown."""
 
-    eval_sets: tuple[str, ...] = ()  # globs of eval sets; none: all of them
-    metrics: tuple[str, ...] = ()  # globs of metrics; none: all of them
+    eval_sets: Sequence[str] | None = None  # globs of eval sets; none: all of them
+    metrics: Sequence[str] | None = None  # globs of metrics; none: all of them
     first_step: int | None = None  # the smallest training step; None: any
     last_step: int | None = None  # the largest training step; None: any
     newest: int | None = None  # the number of newest entries that are read, of those that are left; None: all of them
@@ -59,24 +59,7 @@ class HistoryFilter:
         )
 
 
-def filter_of_options(
-    eval_sets: Sequence[str] | None,
-    metrics: Sequence[str] | None,
-    first_step: int | None,
-    last_step: int | None,
-    newest: int | None = None,
-) -> HistoryFilter:
-    """Return what the options of a command ask for; None stands for an option that was not given."""
-    return HistoryFilter(
-        eval_sets=tuple(eval_sets or ()),
-        metrics=tuple(metrics or ()),
-        first_step=first_step,
-        last_step=last_step,
-        newest=newest,
-    )
-
-
-def _named(values: Mapping[str, T], globs: tuple[str, ...]) -> dict[str, T]:
+def _named(values: Mapping[str, T], globs: Sequence[str] | None) -> dict[str, T]:
     """Return the items whose name matches one of the globs, or all if there is none."""
     return {name: value for name, value in values.items() if not globs or any(fnmatchcase(name, g) for g in globs)}
 

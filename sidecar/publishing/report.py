@@ -7,7 +7,7 @@ import dataclasses
 import math
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
-from typing import Any
+from typing import Any, Final
 
 from sidecar.coordination.comparability import Stretches
 from sidecar.coordination.journal_state import Closed, Entry, JournalState, Settled
@@ -20,6 +20,18 @@ from sidecar.publishing.status import Status
 from sidecar.system.clock import timestamp
 
 Row = dict[str, Any]
+
+_WITHOUT_RESULT: Final[Mapping[str, Any]] = {
+    "workers": 0,
+    "group": None,
+    "examples": {},
+    "metrics": {},
+    "changed": [],
+    "data_changed": {},
+    "phases": {},
+    "lag_seconds": None,
+}
+"""The part of a row that a result fills in."""
 
 _RECENT_ROWS = 10
 _RECENT_ENTRIES = 40  # more than the rows: a settlement may share the row of the last failed attempt
@@ -204,11 +216,7 @@ def closed_row(closed: Closed) -> Row:
     plan, outcome, result = closed.plan, closed.outcome, closed.outcome.result
     checkpoint: Checkpoint | None = plan.checkpoint
     assert checkpoint is not None  # `JournalState` closes only plans that have a checkpoint
-    nonfinite = {
-        eval_set: {place: dataclasses.asdict(examples) for place, examples in places.items()}
-        for eval_set, places in ({} if result is None else result.nonfinite).items()
-    }
-    return {
+    row = {
         "plan": plan.plan,
         "attempt": plan.attempt,
         "checkpoint": checkpoint.name,
@@ -219,21 +227,27 @@ def closed_row(closed: Closed) -> Row:
         "final": outcome.status == OutcomeStatus.SUCCEEDED,
         "kind": outcome.kind,
         "message": outcome.message,
-        "workers": len(plan.members or ()) if result is None else result.workers,
-        "group": None if result is None else result.group,
-        "examples": {} if result is None else result.counted(),
-        "metrics": {} if result is None else {eval_set: numbers(values) for eval_set, values in result.metrics.items()},
-        "changed": [] if result is None else list(result.changed),
-        "data_changed": {},
-        "phases": {} if result is None else dict(result.phases),
-        "lag_seconds": None if result is None else result.lag_seconds,
+        **_WITHOUT_RESULT,
+        "workers": len(plan.members or ()),
         "proposed_at": plan.proposed_at,
         "completed_at": outcome.completed_at,
-    } | {
-        key: value
-        for key, value in (("nonfinite", nonfinite), ("notes", [] if result is None else list(result.notes)))
-        if value
     }
+    if result is None:
+        return row
+    nonfinite = {
+        eval_set: {place: dataclasses.asdict(examples) for place, examples in places.items()}
+        for eval_set, places in result.nonfinite.items()
+    }
+    row |= {
+        "workers": result.workers,
+        "group": result.group,
+        "examples": result.counted(),
+        "metrics": {eval_set: numbers(values) for eval_set, values in result.metrics.items()},
+        "changed": list(result.changed),
+        "phases": dict(result.phases),
+        "lag_seconds": result.lag_seconds,
+    }
+    return row | {key: value for key, value in (("nonfinite", nonfinite), ("notes", list(result.notes))) if value}
 
 
 def numbers(values: Mapping[str, Value]) -> dict[str, dict[str, Any]]:
@@ -258,14 +272,7 @@ def _settled_row(settled: Settled) -> Row:
         "final": settlement.verdict != Verdict.REQUEUED,
         "kind": None,
         "message": settlement.reason,
-        "workers": 0,
-        "group": None,
-        "examples": {},
-        "metrics": {},
-        "changed": [],
-        "data_changed": {},
-        "phases": {},
-        "lag_seconds": None,
+        **_WITHOUT_RESULT,
         "proposed_at": plan.proposed_at,
         "completed_at": plan.proposed_at,
     }

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from sidecar.protocol.records import shown_step
 from sidecar.system.bucket_url import is_url
-from sidecar.system.plain_text import number
+from sidecar.system.plain_text import counted, number
 
 Event = Mapping[str, Any]
 
@@ -40,7 +40,7 @@ def _started(event: Event) -> str:
 
 def _opened(event: Event) -> str:
     again = f", attempt {event['attempt']}" if event["attempt"] > 1 else ""
-    workers = "1 worker" if event["workers"] == 1 else f"{event['workers']} workers"
+    workers = counted(event["workers"], "worker")
     return f"{_name(event)}: evaluating with {workers} on {', '.join(event['nodes'])}{again}"
 
 

@@ -9,16 +9,11 @@ from sidecar.coordination.journal_state import Closed, Entry
 CANNOT: Final = "numbers above and below cannot be compared"
 
 
-def breaks(entries: Iterable[Entry]) -> dict[int, Mapping[str, str]]:
-    """Return, by plan and eval set, why numbers from there on cannot be compared with those before, as a clause.
-
-    Plans without such a place are left out. `entries` are in the order of the journal, and may be a part of it.
-    """
-    return {closed.plan.plan: broken for closed, broken in with_breaks(entries) if broken}
-
-
 def with_breaks(entries: Iterable[Entry]) -> Iterator[tuple[Closed, Mapping[str, str]]]:
-    """Yield each evaluation, with what `breaks` says about its plan."""
+    """Yield each evaluation with, by eval set, why numbers from there on cannot be compared with those before.
+
+    The reasons are clauses. `entries` are in the order of the journal, and may be a part of it.
+    """
     stretches = Stretches()
     for entry in entries:
         if isinstance(entry, Closed) and entry.outcome.result is not None:

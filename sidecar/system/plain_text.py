@@ -56,6 +56,11 @@ def broken_at_signs(name: str, width: int) -> list[str]:
     return [line if len(line) <= width else f"{line[: width - 1]}…" for line in lines]
 
 
+def counted(count: int, one: str, several: str | None = None) -> str:
+    """Return a number with its noun: `1 worker`, `2 workers`. `several`: the plural, if it is not `one` with an s."""
+    return f"{count} {one if count == 1 else several or f'{one}s'}"
+
+
 def listed(names: Sequence[str], most: int = 5, *, separator: str = ", ") -> str:
     """Return at most so many names for a sentence, and the number of the others."""
     more = f" and {len(names) - most} more" if len(names) > most else ""

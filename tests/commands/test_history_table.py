@@ -6,14 +6,13 @@ import time
 from dataclasses import replace
 
 import pytest
-from journals import settlement
+from journals import breaks, settlement
 from rich.console import Console
 
 from sidecar.commands.history_table import best_plans, left_out_line, sparklines, table, winners
 from sidecar.coordination.journal_state import Closed
 from sidecar.protocol.records import Value
 from sidecar.publishing.report import rows
-from sidecar.publishing.stretches import breaks
 from sidecar.system.clock import local_time
 from sidecar.system.plain_text import number
 
@@ -21,7 +20,7 @@ from sidecar.system.plain_text import number
 def shown(history, width=200):
     console = Console(width=width, no_color=True, file=io.StringIO())
     with console.capture() as capture:
-        console.print(table(rows(history), best_plans(history), width, breaks(history.entries))[0])
+        console.print(table(rows(history), best_plans(history), width, breaks(rows(history)))[0])
     return capture.get()
 
 

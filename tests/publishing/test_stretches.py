@@ -4,18 +4,18 @@ import io
 import math
 
 import pytest
+from journals import breaks
 from rich.console import Console
 
 from sidecar.commands.history_table import best_plans, sparklines, table
 from sidecar.protocol.records import Value
 from sidecar.publishing.report import rows
-from sidecar.publishing.stretches import breaks
 
 
 def shown(history, width=200):
     console = Console(width=width, no_color=True, file=io.StringIO())
     with console.capture() as capture:
-        console.print(table(rows(history), best_plans(history), width, breaks(history.entries))[0])
+        console.print(table(rows(history), best_plans(history), width, breaks(rows(history)))[0])
     return capture.get()
 
 
@@ -44,5 +44,5 @@ def test_a_line_stands_where_numbers_stop_being_comparable(journal, how, why):
     assert "ckpt-3" in lines[place + 1]
     assert [line.split()[1] for line in lines if "★" in line] == ["ckpt-4"]
     assert lines[place - 1].index("1003") == lines[place + 1].index("1003")  # the columns go on
-    below = sparklines(rows(history), best_plans(history), breaks(history.entries))
+    below = sparklines(rows(history), best_plans(history), breaks(rows(history)))
     assert below == ["★ best of the newest data and task"]

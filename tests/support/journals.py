@@ -12,6 +12,11 @@ ACCURACY = Value(value=0.97, hex=(0.97).hex(), lower=0.95, upper=0.98, goal="max
 PHASES = {"detect": 0.01, "agree": 0.02, "restore": 0.1, "evaluate": 0.6, "reduce": 0.01, "save": 0.05}
 
 
+def breaks(shown):
+    """Places among rows of the history from which on numbers cannot be compared, by plan."""
+    return {row["plan"]: row["data_changed"] for row in shown if row["data_changed"]}
+
+
 def closed_by_workers(number, workers, examples, metrics, data, *, task="t"):
     """One evaluation of the set `test` in plan `number`, each of whose workers saved to its own folder."""
     plan = make_plan(

@@ -21,7 +21,6 @@ from sidecar.commands.sparkline import sparkline
 from sidecar.commands.status.collect import RunStatus
 from sidecar.commands.status.plan_progress import WorkerLine, plan_seconds_left
 from sidecar.commands.status.render import (
-    active,
     backup_line,
     best_export_line,
     last_change,
@@ -31,7 +30,6 @@ from sidecar.commands.status.render import (
     past_lines,
     plan_line,
     queue_lines,
-    standby,
     verdicts_line,
 )
 from sidecar.commands.waiting import usual_seconds
@@ -239,7 +237,7 @@ def member_table(status: RunStatus, members: Sequence[ObservedNode], count: int,
         cells = [cut(heartbeat.node), heartbeat.state, last_change(status, observed)]
         if wide:
             has_workers = heartbeat.role != "chief" and not observed.left
-            counts = [str(active(heartbeat)), str(standby(heartbeat))] if has_workers else ["", ""]
+            counts = [str(heartbeat.active), str(heartbeat.standby)] if has_workers else ["", ""]
             cells += [heartbeat.role, *counts, cut(heartbeat.about.version)]
         table.add_row(*map(line_of, cells), style="" if observed.fresh(status.lease_seconds) else "dim")
     return table

@@ -21,13 +21,12 @@ from sidecar.protocol.records import WORST
 from sidecar.publishing.report import bests, recent, run_json
 from sidecar.retention.saves.comparison import RULES
 from sidecar.system.clock import local_time, seconds_of
-from sidecar.system.plain_text import number, printable
+from sidecar.system.plain_text import counted, number, printable
 
 _ROWS_SHOWN: Final = 5  # of each list, such as the queue
 _MESSAGE_CHARACTERS: Final = 110  # about one line of a terminal; --json and `history` show all of it
 _DIGEST_CHARACTERS: Final = 8
 _LONG_AGO_SECONDS: Final = 60.0  # a file older than this is worth a mention: its node may be gone for long
-_UNITS: Final = ((86400.0, "d"), (3600.0, "h"), (60.0, "min"))
 
 
 def as_json(run: str, status: RunStatus) -> dict[str, Any]:
@@ -93,7 +92,7 @@ def _member(status: RunStatus, observed: ObservedNode) -> dict[str, Any]:
         "changed": observed.changed,
         "silent_seconds": round(observed.silent_seconds, 3),
         "file_age_seconds": None if written_at is None else round(max(0.0, status.wall - written_at), 3),
-        "workers": {"active": active(heartbeat), "standby": standby(heartbeat)},
+        "workers": {"active": heartbeat.active, "standby": heartbeat.standby},
         "doing": None if heartbeat.doing is None else [asdict(progress) for progress in heartbeat.doing],
     }
 
@@ -198,8 +197,8 @@ def _member_table(status: RunStatus) -> Table:
             heartbeat.node,
             heartbeat.role,
             heartbeat.state,
-            str(active(heartbeat)) if has_workers else "",
-            str(standby(heartbeat)) if has_workers else "",
+            str(heartbeat.active) if has_workers else "",
+            str(heartbeat.standby) if has_workers else "",
             last_change(status, observed),
             _phases(status, heartbeat),
             heartbeat.about.version,
@@ -245,13 +244,12 @@ def plan_line(status: RunStatus) -> str:
     members = plan.members or ()
     nodes = ", ".join(dict.fromkeys(member.node for member in members))
     step = "" if plan.checkpoint.step is None else f" (step {plan.checkpoint.shown_step})"
-    description = (
-        f"plan {plan.plan}: {plan.checkpoint.name}{step}, attempt {plan.attempt}, {_workers(len(members))} on {nodes}"
-    )
+    workers = counted(len(members), "worker")
+    description = f"plan {plan.plan}: {plan.checkpoint.name}{step}, attempt {plan.attempt}, {workers} on {nodes}"
     phase = "phase unknown" if status.phase is None else f"in phase {status.phase}"
     usual = usual_seconds(status.history)
     usually = "" if not usual else f", usually {duration(usual)}"
-    return f"{description}; open for {_duration(open_seconds(status))}{usually}, {phase}"
+    return f"{description}; open for {duration(open_seconds(status))}{usually}, {phase}"
 
 
 def verdicts_line(status: RunStatus) -> str:
@@ -296,7 +294,7 @@ def past_lines(status: RunStatus) -> Iterator[Text]:
         for_good = " for good" if row["status"] == "failed" and row["final"] else ""
         kind = "" if row["kind"] is None else f" ({row['kind']})"
         attempt = "" if row["attempt"] in (None, 1) else f", attempt {row['attempt']}"
-        workers = f", {_workers(row['workers'])}" if row["status"] == "succeeded" else ""
+        workers = f", {counted(row['workers'], 'worker')}" if row["status"] == "succeeded" else ""
         reason = "" if row["message"] is None else f": {_short(row['message'])}"
         # A reason that the row above shows already is left out.
         last_reason, reason = reason or last_reason, "" if reason == last_reason else reason
@@ -316,7 +314,7 @@ def last_change(status: RunStatus, observed: ObservedNode) -> str:
     written_at = status.written_at.get(observed.heartbeat.node)
     if written_at is None or (age := status.wall - written_at) < _LONG_AGO_SECONDS:
         return observation
-    return f"{observation} (file: {_duration(age)} old)"
+    return f"{observation} (file: {duration(age)} old)"
 
 
 def _phases(status: RunStatus, heartbeat: Heartbeat) -> str:
@@ -349,27 +347,8 @@ def open_seconds(status: RunStatus) -> float:
     return 0.0 if since is None else round(max(0.0, status.wall - since), 3)
 
 
-def active(heartbeat: Heartbeat) -> int:
-    """Return the number of a node's worker processes that evaluate."""
-    return sum(slot.worker is not None for slot in heartbeat.slots)
-
-
-def standby(heartbeat: Heartbeat) -> int:
-    """Return the number of a node's worker processes that are ready to replace others."""
-    return sum(slot.standby is not None for slot in heartbeat.slots)
-
-
-def _workers(count: int) -> str:
-    return "1 worker" if count == 1 else f"{count} workers"
-
-
 def _failures(attempts: int) -> str:
     return f", failed {attempts} x" if attempts else ""
-
-
-def _duration(seconds: float) -> str:
-    """Return a duration in one unit: 12 s, 3 min, 2 h, 5 d."""
-    return next((f"{seconds / size:.0f} {unit}" for size, unit in _UNITS if seconds >= 2 * size), f"{seconds:.0f} s")
 
 
 def _short(message: str) -> str:

@@ -53,13 +53,19 @@ def map_leaves(function: Callable[..., Any], structure: Any, *others: Any) -> An
     return None if structure is None else function(structure, *others)
 
 
-def form_of(structure: Any) -> Any:
-    """Describe types and shapes of the arrays in a structure, such as (float32(8, 8), int64())."""
+def form_of(structure: Any, describe: Callable[[Any], str] | None = None) -> str:
+    """Describe types and shapes of the arrays in a structure, such as (float32(8, 8), int64()).
+
+    `describe`: describes other leaves than arrays of numpy, and None.
+    """
     if isinstance(structure, Mapping):
-        return "{" + ", ".join(f"{name!r}: {form_of(part)}" for name, part in structure.items()) + "}"
+        return "{" + ", ".join(f"{name!r}: {form_of(part, describe)}" for name, part in structure.items()) + "}"
     if isinstance(structure, tuple):
-        return "(" + ", ".join(map(form_of, structure)) + ")"
-    if structure is None:
+        return "(" + ", ".join(form_of(part, describe) for part in structure) + ")"
+    return _form_of_array(structure) if describe is None else describe(structure)
+
+
+def _form_of_array(array: Any) -> str:
+    if array is None:
         return "None"
-    kind = "text" if structure.dtype.kind in "US" else structure.dtype  # texts may differ in length
-    return f"{kind}{structure.shape}"
+    return f"{'text' if array.dtype.kind in 'US' else array.dtype}{array.shape}"  # texts may differ in length

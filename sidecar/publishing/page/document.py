@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from sidecar.publishing.page.evaluations import evaluations
-from sidecar.publishing.page.markup import cell, counted, head, link, table, text
+from sidecar.publishing.page.markup import cell, head, link, table, text
 from sidecar.publishing.page.numbers import numbers
 from sidecar.publishing.page.overview import alerts, doing_words, header, present, progress, summary
+from sidecar.system.plain_text import counted
 
 Status = Mapping[str, Any]
 

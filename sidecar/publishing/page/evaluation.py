@@ -13,7 +13,6 @@ from sidecar.publishing.page.markup import (
     advice,
     bounds,
     cell,
-    counted,
     head,
     lines,
     moment,
@@ -23,7 +22,7 @@ from sidecar.publishing.page.markup import (
     value,
 )
 from sidecar.publishing.page.numbers import BEST, GOALS, plan_link
-from sidecar.system.plain_text import number
+from sidecar.system.plain_text import counted, number
 
 _BACK = '<p><a href="./">Status of the run</a></p>'
 
@@ -264,7 +263,7 @@ def _workers(details: Details) -> str:
         for member in details["members"]
     ]
     heads = (head("rank", "number"), head("node"), head("worker"), head("address"))
-    title = f"<h3>{counted(len(rows), 'worker', 'workers')}</h3>"
+    title = f"<h3>{counted(len(rows), 'worker')}</h3>"
     return title + table(heads, rows, caption="Workers of this evaluation")
 
 

@@ -4,8 +4,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from sidecar.publishing.failures import ADVICE
-from sidecar.publishing.page.markup import advice, cell, counted, head, lines, moment, step, table, text, value
+from sidecar.publishing.page.markup import advice, cell, head, lines, moment, step, table, text, value
 from sidecar.publishing.page.numbers import plan_link
+from sidecar.system.plain_text import counted
 
 _COLUMNS: Final = 4
 """The most metrics with a column of their own. The page of an evaluation has all of them."""
@@ -65,7 +66,7 @@ def _row(row: Row, shown: Iterable[tuple[str, str]], *, others: bool) -> str:
     cells += [cell(value(row["metrics"].get(eval_set, {}).get(name)), "number") for eval_set, name in shown]
     if others:
         count = sum(map(len, row["metrics"].values()))
-        cells.append(cell(text(counted(count, "number", "numbers")) if count else "", "wide"))
+        cells.append(cell(text(counted(count, "number")) if count else "", "wide"))
     cells.append(cell(moment(row["completed_at"])))
     return f'<tr id="{text(identity)}" data-plan="{text(row["plan"])}">{"".join(cells)}</tr>'
 

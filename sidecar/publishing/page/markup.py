@@ -87,10 +87,5 @@ def step(row: Mapping[str, Any]) -> str:
     return text(shown_step(row.get("step"), row.get("step_source")))
 
 
-def counted(count: int, one: str, several: str) -> str:
-    """Return a number with its noun: `1 worker`, `2 workers`."""
-    return f"{count} {one if count == 1 else several}"
-
-
 def _class(style: str) -> str:
     return f' class="{style}"' if style else ""

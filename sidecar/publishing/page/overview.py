@@ -5,7 +5,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from sidecar.publishing.failures import ADVICE
-from sidecar.publishing.page.markup import advice, cell, counted, head, lines, moment, step, table, text
+from sidecar.publishing.page.markup import advice, cell, head, lines, moment, step, table, text
+from sidecar.system.plain_text import counted
 
 _PHASES: Final[Mapping[str | None, str]] = {
     None: "not reported yet",
@@ -73,7 +74,7 @@ def alerts(status: Mapping[str, Any]) -> str:
     if reason := status.get("unready"):
         found.append(f'<div class="alert bad"><p><strong>This node is not ready:</strong> {text(reason)}.</p></div>')
     if aside := status.get("set_aside"):
-        count = counted(aside["count"], "record", "records")
+        count = counted(aside["count"], "record")
         found.append(
             f'<div class="alert warn"><p>{count} of the journal set aside, the newest: {text(aside["reason"])}. '
             "Another program wrote it: look who may write to the state directory.</p></div>"
@@ -136,8 +137,8 @@ def summary(status: Mapping[str, Any]) -> str:
         ("Newest checkpoint", f"step {step(found)}" if step(found) else "found", moment(found["written_at"]))
         if found
         else ("Newest checkpoint", "none found yet" if "newest_checkpoint" in status else "", ""),
-        ("Waiting", counted(pending, "checkpoint", "checkpoints"), _lag(newest, found)),
-        ("Evaluated", counted(status.get("evaluated", 0), "checkpoint", "checkpoints"), _ended(status)),
+        ("Waiting", counted(pending, "checkpoint"), _lag(newest, found)),
+        ("Evaluated", counted(status.get("evaluated", 0), "checkpoint"), _ended(status)),
     ]
     listed = "".join(
         f"<div><dt>{name}</dt><dd><strong>{strong}</strong> <span class='note'>{note}</span></dd></div>"
@@ -152,7 +153,7 @@ def _lag(newest: Mapping[str, Any] | None, found: Mapping[str, Any] | None) -> s
     if not newest or not found or newest.get("step") is None or found.get("step") is None:
         return ""
     behind = found["step"] - newest["step"]
-    return f"{counted(behind, 'step', 'steps')} behind" if behind > 0 else "up to date"
+    return f"{counted(behind, 'step')} behind" if behind > 0 else "up to date"
 
 
 def _ended(status: Mapping[str, Any]) -> str:
@@ -167,7 +168,7 @@ def present(status: Mapping[str, Any]) -> str:
         return '<section id="now" hidden></section>'
     again = f", attempt {text(plan['attempt'])}" if (plan.get("attempt") or 1) > 1 else ""
     shown_step = f", step {step(plan)}" if step(plan) else ""
-    workers = counted(plan["workers"], "worker", "workers")
+    workers = counted(plan["workers"], "worker")
     where = f"{workers} on {text(', '.join(plan['nodes']))}"
     return (
         '<section id="now" aria-labelledby="now-title"><h2 id="now-title">Now</h2>'

@@ -4,9 +4,9 @@ from collections.abc import Collection, Mapping
 from typing import Any, Final
 
 from sidecar.publishing.page.document import CURVES, Files, frame, more_of_daemon
-from sidecar.publishing.page.markup import cell, counted, head, moment, step, table, text, value
+from sidecar.publishing.page.markup import cell, head, moment, step, table, text, value
 from sidecar.publishing.page.numbers import BEST, GOALS
-from sidecar.system.plain_text import number
+from sidecar.system.plain_text import counted, number
 
 _STYLES: Final[Mapping[str, str]] = {"serving": "good", "failed": "bad", "unreadable": "bad"}
 
@@ -31,7 +31,7 @@ def runs_page(runs: Collection[Run], files: Files) -> str:
     )
     evaluated = sum(run["evaluated"] or 0 for run in runs)
     of_daemon = "" if is_only_read else more_of_daemon("")
-    body = f"""<header><h1>{counted(len(rows), "run", "runs")}</h1></header>
+    body = f"""<header><h1>{counted(len(rows), "run")}</h1></header>
 <main id="page" data-entries="{evaluated}"><div id="alerts">{"".join(map(_alert, runs))}</div>
 <section id="runs" data-each aria-label="Runs">{listed}</section>
 {CURVES if rows else ""}</main>

@@ -8,7 +8,7 @@ import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import PurePath
-from typing import ClassVar, Final
+from typing import Any, ClassVar, Final
 
 from sidecar.checkpoints.inspect import inspect_again
 from sidecar.coordination.journal_state import Closed
@@ -73,24 +73,13 @@ def manifest_of(
 
     `best`: its place in the ranking, which has the step also of a checkpoint that the journal numbers.
     """
-    checkpoint, result = closed.plan.checkpoint, closed.outcome.result
+    checkpoint = closed.plan.checkpoint
     assert checkpoint is not None
-    assert result is not None
     return Manifest(
-        run=closed.plan.run,
-        plan=closed.plan.plan,
-        checkpoint=checkpoint.name,
-        path=PurePath(checkpoint.name).name,
-        format=checkpoint.format,
-        digest=checkpoint.digest,
+        **_facts(closed),
         step=checkpoint.step if best is None else best.step,
         step_source=checkpoint.step_source if best is None else best.step_source,
-        evaluated_at=closed.outcome.completed_at,
         ranks=dict(sorted(ranks.items())),
-        metrics=result.metrics,
-        examples=result.counted(),
-        data=result.data,
-        task=result.task,
         files=_files(folder, checkpoint),
         better_than=better_than,
     )
@@ -98,26 +87,32 @@ def manifest_of(
 
 def as_known(manifest: Manifest, closed: Closed) -> Manifest:
     """Return a manifest in which all that the journal knows, too, is as the journal says: checkpoint and numbers."""
+    checkpoint = closed.plan.checkpoint
+    assert checkpoint is not None
+    known = replace(manifest, **_facts(closed))
+    if checkpoint.step is None:  # the ranking numbers it
+        return known
+    return replace(known, step=checkpoint.step, step_source=checkpoint.step_source)
+
+
+def _facts(closed: Closed) -> dict[str, Any]:
+    """Return the fields of a manifest that the journal knows, too, other than the step."""
     checkpoint, result = closed.plan.checkpoint, closed.outcome.result
     assert checkpoint is not None
     assert result is not None
-    is_known = checkpoint.step is not None  # else the ranking numbers it
-    return replace(
-        manifest,
-        run=closed.plan.run,
-        plan=closed.plan.plan,
-        checkpoint=checkpoint.name,
-        path=PurePath(checkpoint.name).name,
-        format=checkpoint.format,
-        digest=checkpoint.digest,
-        step=checkpoint.step if is_known else manifest.step,
-        step_source=checkpoint.step_source if is_known else manifest.step_source,
-        evaluated_at=closed.outcome.completed_at,
-        metrics=result.metrics,
-        examples=result.counted(),
-        data=result.data,
-        task=result.task,
-    )
+    return {
+        "run": closed.plan.run,
+        "plan": closed.plan.plan,
+        "checkpoint": checkpoint.name,
+        "path": PurePath(checkpoint.name).name,
+        "format": checkpoint.format,
+        "digest": checkpoint.digest,
+        "evaluated_at": closed.outcome.completed_at,
+        "metrics": result.metrics,
+        "examples": result.counted(),
+        "data": result.data,
+        "task": result.task,
+    }
 
 
 def write_manifest(folder: Folder, manifest: Manifest) -> None:

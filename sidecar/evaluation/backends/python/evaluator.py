@@ -46,7 +46,7 @@ from sidecar.evaluation.first_batch import FirstBatch
 from sidecar.evaluation.measurement import Measurement, chosen
 from sidecar.evaluation.metrics.in_turn import ResultsInTurn
 from sidecar.evaluation.metrics.metric import MetricResult
-from sidecar.evaluation.npy_table import refused_column
+from sidecar.evaluation.npy_table import plain_column, refused_column
 from sidecar.evaluation.output_comparison import no_outputs, summary
 from sidecar.evaluation.path_alias import require_present
 from sidecar.evaluation.predictions_columns import PredictionsColumns
@@ -370,8 +370,4 @@ def _column(name: str, column: Any) -> NDArray[Any]:
         array = plain_array(column)
     except ValueError as error:
         raise refused_column(name, f"is not an array: {error}") from None
-    if array.dtype.hasobject or array.dtype.kind in "US":
-        raise refused_column(name, "holds text or objects: save numbers, such as an index")
-    if not array.ndim:
-        raise refused_column(name, "is one number for a batch: save one row for each example")
-    return array
+    return plain_column(name, array)

@@ -7,6 +7,7 @@ import tensorflow as tf
 
 from sidecar.evaluation.backends.tensorflow.libraries import class_named
 from sidecar.evaluation.data.plain_arrays import plain_array
+from sidecar.evaluation.data.structure import form_of
 from sidecar.evaluation.failures import EvaluationError
 
 _NOTHING: Final = object()
@@ -55,8 +56,8 @@ class GeneratorSource:
             if spec != self._spec:
                 self.problem = EvaluationError(
                     "task_error",
-                    f"eval set {self._name!r}: element {number} of its iterator is {_describe(spec)}, the first was "
-                    f"{_describe(self._spec)}: give all the same types and shapes, or return a tf.data.Dataset",
+                    f"eval set {self._name!r}: element {number} of its iterator is {_form(spec)}, the first was "
+                    f"{_form(self._spec)}: give all the same types and shapes, or return a tf.data.Dataset",
                 )
                 raise self.problem
             yield _arrays(element)
@@ -111,10 +112,6 @@ def _arrays(element: Any) -> Any:
     return plain_array(element)
 
 
-def _describe(spec: Any) -> str:
+def _form(specs: Any) -> str:
     """Describe types and shapes, such as (float32(8, 8, 1), int64())."""
-    if isinstance(spec, dict):
-        return "{" + ", ".join(f"{name!r}: {_describe(part)}" for name, part in spec.items()) + "}"
-    if isinstance(spec, tuple):
-        return "(" + ", ".join(map(_describe, spec)) + ")"
-    return f"{spec.dtype.name}{spec.shape}"
+    return form_of(specs, lambda spec: f"{spec.dtype.name}{spec.shape}")

@@ -56,7 +56,7 @@ from sidecar.evaluation.failures import EvaluationError
 from sidecar.evaluation.measurement import Measurement, chosen, is_list_of_rows, rows_note
 from sidecar.evaluation.metrics.in_turn import ResultsInTurn
 from sidecar.evaluation.metrics.metric import EvalSetInfo, MetricResult
-from sidecar.evaluation.npy_table import refused_column
+from sidecar.evaluation.npy_table import plain_column
 from sidecar.evaluation.outputs import join_results
 from sidecar.evaluation.predictions_columns import PredictionsColumns
 from sidecar.evaluation.states import ExactSum, SetStates, exact_sum, named, within
@@ -293,12 +293,11 @@ class Step:
         if self._loss is not None:
             results.insert(0, (_LOSS, self._loss.compute(within(states, _LOSS))))
         joined = join_results((name, None, result) for name, result in results)
-        joined = replace(joined, notes=(*joined.notes, *ResultsInTurn(self._wanted).notes({})))
         rows, examples, has_others, *_ = exact_sum(states, _ROWS).integers()
-        joined = replace(
-            joined, notes=(*joined.notes, *(scale_note(found, PROBABILITIES) for found in self._of_two_scales(states)))
-        )
-        return replace(joined, notes=joined.notes + rows_note(int(rows), int(examples), int(has_others)))
+        scales = (scale_note(found, PROBABILITIES) for found in self._of_two_scales(states))
+        of_rows = rows_note(int(rows), int(examples), int(has_others))
+        notes = *joined.notes, *ResultsInTurn(self._wanted).notes({}), *scales, *of_rows
+        return replace(joined, notes=notes)
 
 
 def _compared(predictions: Any) -> list[NDArray[Any]] | None:
@@ -488,9 +487,4 @@ def _length(y: Any) -> int | None:
 
 
 def _column(name: str, column: Any) -> NDArray[Any]:
-    array = to_numpy(column) if isinstance(column, torch.Tensor) else np.asarray(column)
-    if array.dtype.hasobject or array.dtype.kind in "US":
-        raise refused_column(name, "holds text or objects: save numbers, such as an index")
-    if not array.ndim:
-        raise refused_column(name, "is one number for a batch: save one row for each example")
-    return array
+    return plain_column(name, to_numpy(column) if isinstance(column, torch.Tensor) else np.asarray(column))

@@ -21,6 +21,7 @@ from sidecar.evaluation.backends.torch.tensors import bits_of, is_short_integer,
 from sidecar.evaluation.backends.torch.torchmetrics_states import MetricStates
 from sidecar.evaluation.data.digest import digest_of
 from sidecar.evaluation.data.shard import Shard
+from sidecar.evaluation.data.structure import form_of
 from sidecar.evaluation.failures import CannotBeMergedError, EvaluationError
 from sidecar.evaluation.metrics.in_turn import held_by
 from sidecar.evaluation.metrics.metric import MetricResult, value
@@ -505,14 +506,13 @@ def _part(structure: Any, start: int, end: int) -> Any:
 
 def _form(structure: Any) -> str:
     """Describe types and shapes of a structure, such as float32 (16, 3)."""
-    if isinstance(structure, Mapping):
-        return "{" + ", ".join(f"{name!r}: {_form(part)}" for name, part in structure.items()) + "}"
-    if isinstance(structure, tuple):
-        return "(" + ", ".join(map(_form, structure)) + ")"
-    if isinstance(structure, torch.Tensor | np.ndarray):
-        return f"{str(structure.dtype).removeprefix('torch.')} {tuple(structure.shape)}"
-    size = f" of {len(structure)}" if isinstance(structure, list) else ""
-    return type(structure).__name__ + size
+    return form_of(structure, _form_of_leaf)
+
+
+def _form_of_leaf(leaf: Any) -> str:
+    if isinstance(leaf, torch.Tensor | np.ndarray):
+        return f"{str(leaf.dtype).removeprefix('torch.')} {tuple(leaf.shape)}"
+    return type(leaf).__name__ + (f" of {len(leaf)}" if isinstance(leaf, list) else "")
 
 
 def _are_near(one: Numbers, other: Numbers, tolerance: float = _TOLERANCE) -> bool:
