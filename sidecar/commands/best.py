@@ -72,7 +72,7 @@ def print_best(flags: dict[str, Any], *, as_json: bool, copy_to: Path | None) ->
     """Print the path of the best export, or its manifest, or copy it and print the path of the copy."""
     settings, timeout = load_in_time(flags)
     storage = state_storage(settings)
-    timeout.call(lambda: check_place(settings))
+    timeout.call(lambda: check_place(settings, storage))
     try:
         found = timeout.call(lambda: find_best(settings, storage))
     except NothingExportedError:

@@ -79,7 +79,7 @@ def _opened(flags: dict[str, Any]) -> tuple[Storage, StorageTimeout, Settings | 
     timeout = StorageTimeout(Settings.model_fields["storage_timeout_seconds"].default, str(given))
     if given is not None and timeout.call((Path(given) / RUN_PATH).is_file):
         return PosixStorage(Path(given), timeout.answered), timeout, None
-    settings, timeout, observer = observer_of(flags)
+    settings, timeout, observer = observer_of(flags, reads_only=False)
     return observer.storage, timeout, settings
 
 

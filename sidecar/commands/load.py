@@ -9,10 +9,10 @@ import typer
 
 from sidecar.checkpoints.subfolder_hint import similar_folder
 from sidecar.commands.framework import with_framework
-from sidecar.commands.state_storage import state_storage
 from sidecar.commands.storage_timeout import StorageTimeout
 from sidecar.coordination.run import find_run
 from sidecar.coordination.state_directory import StateDirectory
+from sidecar.coordination.storage import Storage
 from sidecar.errors import SettingsError, StateUnavailableError, StorageError
 from sidecar.settings import FileHere, Settings, file_here, load
 from sidecar.system.bucket_folder import BucketFolder, place_of
@@ -64,8 +64,8 @@ def configured_directory(flags: dict[str, Any]) -> Path | None:
         return None
 
 
-def check_place(settings: Settings) -> None:
-    """Raise an error if the directories of the settings cannot belong to one run.
+def check_place(settings: Settings, storage: Storage) -> None:
+    """Raise an error if the directories of the settings cannot belong to one run. `storage`: that of its state.
 
     Raises:
         SettingsError: There is neither a checkpoint directory nor a run, or the run is that of another directory.
@@ -77,7 +77,7 @@ def check_place(settings: Settings) -> None:
         raise SettingsError(
             f"checkpoint_dir {str(checkpoint_dir)!r} does not exist, and there is no run in {run_dir}: {remedy}"
         )
-    place, run = StateDirectory(checkpoint_dir, run_dir), find_run(state_storage(settings))
+    place, run = StateDirectory(checkpoint_dir, run_dir), find_run(storage)
     if run is None:
         place.check_beginning()
         return

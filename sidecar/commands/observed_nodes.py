@@ -1,10 +1,11 @@
 """Observe liveness for a command that only reads: a heartbeat changes between two readings. Pure.
 
-Only the reader's own clock counts. A file proves nothing by itself, so after one reading no node is known to live.
+Only the reader's own clock counts. A file proves nothing by itself, so after one reading no node is known to live; but
+for a bucket, whose every request takes long, the time of a file is compared with this node's clock (`telling_ages`).
 """
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Final
@@ -14,6 +15,27 @@ from sidecar.protocol.heartbeat import Heartbeat
 
 _ARRIVALS_KEPT: Final = 64  # more than any measurement needs
 _GAPS_NEEDED: Final = 2
+
+
+_CLOCKS_SECONDS: Final = 2.0
+"""The difference between two clocks that are right, and the resolution of a store's times."""
+
+_SKEW_SECONDS: Final = 900.0
+"""The largest difference: object stores refuse signed requests by a clock that differs more."""
+
+
+def telling_ages(written: Mapping[str, float], wall: float, lease_seconds: float) -> dict[str, float]:
+    """Return the seconds since the write of each file that is less than a lease ago, or long ago.
+
+    `written`: by node, the time by the storage's clock. `wall`: the time here. A file from the future proves that the
+    two clocks differ, so nothing is returned, and the nodes have to be watched.
+    """
+    ages = {node: wall - at for node, at in written.items()}
+    if min(ages.values(), default=0.0) < -_CLOCKS_SECONDS:
+        return {}
+    return {
+        node: max(0.0, age) for node, age in ages.items() if age < lease_seconds or age > lease_seconds + _SKEW_SECONDS
+    }
 
 
 @dataclass(slots=True)
@@ -75,14 +97,16 @@ class ObservedNodes:
     def __iter__(self) -> Iterator[ObservedNode]:
         return iter(self._of[node] for node in sorted(self._of, key=natural_order))
 
-    def update(self, reading: HeartbeatReadings, now: float) -> None:
-        """Note the reading at `now`. A file that cannot be read counts as unchanged."""
+    def update(self, reading: HeartbeatReadings, now: float, ages: Mapping[str, float] = {}) -> None:
+        """Note the reading at `now`. A file that cannot be read counts as unchanged. `ages`: see `telling_ages`."""
         for node in self._of.values():
             node.read_at = now
         for heartbeat in reading.heartbeats:
             observed = self._of.get(heartbeat.node)
             if observed is None:
-                self._of[heartbeat.node] = ObservedNode(heartbeat, SignsOfLife(now, heartbeat), now)
+                since = now - ages.get(heartbeat.node, 0.0)
+                signs = SignsOfLife(since, heartbeat, changed=heartbeat.node in ages)
+                self._of[heartbeat.node] = ObservedNode(heartbeat, signs, now)
             elif observed.signs.note(heartbeat, now):
                 if heartbeat.incarnation == observed.heartbeat.incarnation:
                     observed.arrivals.append((now, heartbeat.beat))

@@ -94,7 +94,7 @@ def requeue_typed(flags: dict[str, Any], typed: Request, *, dry_run: bool, wait_
         more = " or --all" if typed.again else ""
         raise SettingsError(f"nothing is named: give names of checkpoints, such as ckpt-5, or --all-failed{more}")
     settings, storage_timeout, observer = observer_of(
-        flags | {"checkpoint_dir": flags["checkpoint_dir"] or place}, asks_bucket=True
+        flags | {"checkpoint_dir": flags["checkpoint_dir"] or place}, asks_bucket=True, reads_only=False
     )
     waits = flags["wait"] is not False
     reopened = storage_timeout.call(

@@ -2,13 +2,14 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, cast
 
 from sidecar.coordination.storage import PosixStorage, Storage
 from sidecar.errors import SettingsError
 from sidecar.settings import Settings
 from sidecar.system.bucket_folder import BucketState
 from sidecar.system.bucket_url import split_url
+from sidecar.system.clock import SystemClock
 
 if TYPE_CHECKING:
     from sidecar.system.object_store import ObjectStore
@@ -17,16 +18,24 @@ _LONGEST_PAUSE_SECONDS: Final = 1.0
 """The pause after failed requests for records: the daemon has its own, and heartbeats must go on within a lease."""
 
 
-def state_storage(settings: Settings, on_answer: Callable[[], None] = lambda: None) -> Storage:
+def state_storage(
+    settings: Settings, on_answer: Callable[[], None] = lambda: None, *, reads_only: bool = False
+) -> Storage:
     """Return the storage of the run's state. Nothing is asked yet. `on_answer`: called after each answer.
 
+    `reads_only`: for a command that shows a moment and writes nothing; it may ask a bucket for much at the same time.
     Raises `SettingsError` if the state lies in a bucket, and another setting needs it on a filesystem.
     """
     if not isinstance(settings.run_dir, BucketState):
         return PosixStorage(settings.run_dir, on_answer)
-    from sidecar.coordination.object_storage import ObjectStorage  # noqa: PLC0415 - only where the state is in a bucket
+    from sidecar.coordination.object_storage import Objects, ObjectStorage  # noqa: PLC0415 - for a bucket only
 
-    return ObjectStorage(state_objects(settings), settings.run_dir.url, on_answer)
+    objects: Objects = state_objects(settings)
+    if reads_only:
+        from sidecar.coordination.read_ahead import ReadAhead  # noqa: PLC0415 - likewise
+
+        objects = cast("Objects", ReadAhead(objects, SystemClock().now))  # without the writes
+    return ObjectStorage(objects, settings.run_dir.url, on_answer)
 
 
 def state_objects(settings: Settings, seconds: float | None = None) -> "ObjectStore":

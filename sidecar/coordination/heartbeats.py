@@ -230,7 +230,7 @@ class Heartbeats:
     def survey(self) -> bool:
         """List the files if that tells whose content changed, and return whether this node's is as it was written.
 
-        The next `write`, `read_due` and `read_all` need no listing then, and read only what changed.
+        `write` and `read_due` then need no listing, and read only what changed.
         """
         self._survey = self.storage.survey(FOLDER)
         return bool(self._written) and self._surveyed(heartbeat_path(str(self._own))) == self._written
@@ -239,6 +239,10 @@ class Heartbeats:
         """Return the content of a file that did not change; None if that is unknown."""
         found = (self._survey or {}).get(path.rpartition("/")[2])
         return None if found is None else found.content
+
+    def written(self) -> dict[str, float]:
+        """Return when each node's file was written, by the storage's clock; nothing if `survey` does not tell it."""
+        return {_node_of(name): found.modified for name, found in (self._survey or {}).items()}
 
     def write(self, heartbeat: Heartbeat) -> None:
         """Write this node's heartbeat, after a check that no other daemon writes under its name.
@@ -355,13 +359,14 @@ class Heartbeats:
     def read_all(self) -> HeartbeatReadings:
         """Read the files of all members. Raises `StorageError` if the folder cannot be listed."""
         self.survey()
-        return replace(self.read(self._names()), complete=True)
+        return replace(self._read_each(self._names(), sys.maxsize), complete=True)
 
     def read(self, nodes: Iterable[str]) -> HeartbeatReadings:
         """Read the files of these nodes, and report each one that is absent, torn, foreign or unreadable.
 
         A node may be alive even if storage gives an error for its file.
         """
+        self.survey()
         return self._read_each(nodes, sys.maxsize)
 
     def _read_each(self, nodes: Iterable[str], unanswered_at_once: int) -> HeartbeatReadings:

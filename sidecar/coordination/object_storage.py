@@ -9,7 +9,7 @@ Only the daemon's storage thread and commands call this module. It never waits b
 import contextlib
 import errno
 import secrets
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final, Protocol
 
 from sidecar.coordination.storage import MAX_RECORD_BYTES, Surveyed
@@ -25,6 +25,11 @@ class Objects(Protocol):
 
     def beginning(self, key: str, most: int, /) -> tuple[bytes, str] | None:
         """Return the first bytes of an object and its etag; None if it does not exist."""
+
+    def together(
+        self, most_of: Mapping[str, int], folders: Iterable[str], /
+    ) -> tuple[dict[str, tuple[bytes, str] | None], dict[str, list[StoredObject]]]:
+        """Return the beginnings of objects, and the listings of folders, all asked at the same time."""
 
     def create(self, key: str, data: bytes, /) -> bool:
         """Create an object, unless the name exists."""

@@ -11,7 +11,7 @@ import contextlib
 import errno
 import os
 import re
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
@@ -35,6 +35,7 @@ _MOST_NAME_BYTES: Final = 128 << 20  # of all names in one listing: 256 for each
 _LISTING_SECONDS: Final = 120.0
 _PART_BYTES: Final = 16 << 20
 _PARTS: Final = 4  # that are fetched at the same time
+_AT_ONCE: Final = 64  # small objects that are read at the same time
 _CHUNK_BYTES: Final = 1 << 20
 _RETRIES: Final = 2
 _FIRST_PAUSE_SECONDS: Final = 1.0
@@ -172,25 +173,32 @@ class ObjectStore:
 
         No more is read, whatever the server says of its size.
         """
-        import obstore  # noqa: PLC0415 - as in `_list`
+        return self._request(1, partial(self._beginning, key, most))
 
-        async def get() -> tuple[bytes, str] | None:
-            self.requests += 1
-            async with asyncio.timeout(self.rules.bucket_timeout_seconds * (_RETRIES + 1)):
-                try:
-                    answer = await obstore.get_async(self.open(), key)
-                except FileNotFoundError as error:
-                    if any(code in str(error) for code in _NO_BUCKET):
-                        raise
-                    return None
-                data = bytearray()
-                async for chunk in answer.stream(min_chunk_size=min(most, _CHUNK_BYTES)):
-                    data += memoryview(chunk)[: most - len(data)]
-                    if len(data) == most:
-                        break
-                return bytes(data), _quoted(answer.meta["e_tag"])
+    def together(
+        self, most_of: Mapping[str, int], folders: Iterable[str]
+    ) -> tuple[dict[str, tuple[bytes, str] | None], dict[str, list[StoredObject]]]:
+        """Return what `beginning` returns for each key, and `listing` for each folder, all asked at the same time.
 
-        return self._request(1, get)
+        `most_of`: by key, the most bytes to read. Raises `BucketError` if one request fails.
+        """
+
+        async def ask() -> tuple[dict[str, tuple[bytes, str] | None], dict[str, list[StoredObject]]]:
+            gate = asyncio.Semaphore(_AT_ONCE)
+
+            async def behind_gate(request: Coroutine[Any, Any, T]) -> T:
+                async with gate:
+                    return await request
+
+            async with asyncio.TaskGroup() as group:
+                lists = {folder: group.create_task(self._list(folder)) for folder in folders}
+                found = {
+                    key: group.create_task(behind_gate(self._beginning(key, most))) for key, most in most_of.items()
+                }
+            answers = {key: task.result() for key, task in found.items()}
+            return answers, {folder: task.result() for folder, task in lists.items()}
+
+        return self._request(1, ask)
 
     def exists(self, key: str) -> bool:
         """Return whether an object exists. Raises `BucketError`."""
@@ -252,6 +260,24 @@ class ObjectStore:
                 await obstore.delete_async(self.open(), key)
 
         self._request(3, delete)
+
+    async def _beginning(self, key: str, most: int) -> tuple[bytes, str] | None:
+        import obstore  # noqa: PLC0415 - as in `_list`
+
+        self.requests += 1
+        async with asyncio.timeout(self.rules.bucket_timeout_seconds * (_RETRIES + 1)):
+            try:
+                answer = await obstore.get_async(self.open(), key)
+            except FileNotFoundError as error:
+                if any(code in str(error) for code in _NO_BUCKET):
+                    raise
+                return None
+            data = bytearray()
+            async for chunk in answer.stream(min_chunk_size=min(most, _CHUNK_BYTES)):
+                data += memoryview(chunk)[: most - len(data)]
+                if len(data) == most:
+                    break
+            return bytes(data), _quoted(answer.meta["e_tag"])
 
     async def _list(self, folder: str) -> list[StoredObject]:
         import obstore  # noqa: PLC0415 - only where checkpoints lie in a bucket

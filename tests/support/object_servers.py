@@ -3,6 +3,7 @@
 import contextlib
 import threading
 import time
+from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import parse_qs, urlsplit
 from xml.sax.saxutils import escape
@@ -17,6 +18,7 @@ class ObjectServer:
         self.objects = {} if objects is None else objects
         self.answer = answer
         self.requests = []
+        self.written = {}  # when objects were put, as a listing says it
         self._lock = threading.Lock()
         self._sizes = []  # of bodies: requests of several threads append to it at once
         self.latency_seconds = 0.0
@@ -98,6 +100,7 @@ class ObjectServer:
             if stale or (is_there and headers.get("If-None-Match") == "*"):
                 return 412, {}, b"<Error><Code>PreconditionFailed</Code></Error>"
             self.objects[key] = body
+            self.written[key] = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.000Z")
         return 200, {"ETag": self.etag(key)}, b""
 
     def usual(self, path, query, headers):
@@ -121,15 +124,15 @@ class ObjectServer:
     def listing(self, query):
         """Return all objects below the prefix that was asked for."""
         keys = [key for key in self.objects if key.startswith(query.get("prefix", ""))]
-        return page((key, len(self.objects[key]), self.etag(key)) for key in keys)
+        return page((key, len(self.objects[key]), self.etag(key), self.written.get(key, MODIFIED)) for key in keys)
 
 
 def page(entries, following=""):
-    """Return one page of a listing; `following`: the token of the next one."""
+    """Return one page of a listing; `following`: the token of the next one. An entry may have a time."""
     contents = "".join(
-        f"<Contents><Key>{escape(key)}</Key><LastModified>{MODIFIED}</LastModified><ETag>{escape(etag)}</ETag>"
-        f"<Size>{size}</Size></Contents>"
-        for key, size, etag in entries
+        f"<Contents><Key>{escape(key)}</Key><LastModified>{when[0] if when else MODIFIED}</LastModified>"
+        f"<ETag>{escape(etag)}</ETag><Size>{size}</Size></Contents>"
+        for key, size, etag, *when in entries
     )
     more = f"<NextContinuationToken>{following}</NextContinuationToken>" if following else ""
     text = f"<ListBucketResult><IsTruncated>{str(bool(more)).lower()}</IsTruncated>{more}{contents}</ListBucketResult>"

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, Self
 from sidecar.checkpoints.catalog import Catalog
 from sidecar.checkpoints.scan import ScanResult
 from sidecar.commands.best import BestExport
-from sidecar.commands.observed_nodes import ObservedNode, ObservedNodes
+from sidecar.commands.observed_nodes import ObservedNode, ObservedNodes, telling_ages
 from sidecar.coordination import snapshot_store
 from sidecar.coordination.heartbeats import Heartbeats, heartbeat_path
 from sidecar.coordination.journal import Journal
@@ -147,6 +147,7 @@ class RunObserver:
     _: KW_ONLY
     lease_seconds: float
     written_at: Callable[[str], float | None] = lambda _: None
+    trusts_times: bool = False  # a node is alive if its file was written a moment ago, by this node's clock
     no_run: Callable[[], str] = str
     busy: Callable[[Collection[str]], str] = lambda _: ""
     selection: Selection = field(default_factory=Selection)
@@ -177,9 +178,6 @@ class RunObserver:
         history, task = self._reader.history, self._reader.task(self.lease_seconds)
         choice = self.selection.choose(pending(history, complete, task), history)
         members = tuple(self._reader.nodes)
-        written_at = {
-            observed.heartbeat.node: self.written_at(heartbeat_path(observed.heartbeat.node)) for observed in members
-        }
         return RunStatus(
             run_id=self._reader.run_id,
             history=history,
@@ -194,7 +192,7 @@ class RunObserver:
             lease_seconds=self.lease_seconds,
             beat=self.beat_seconds,
             wall=self.clock.wall(),
-            written_at={node: seconds for node, seconds in written_at.items() if seconds is not None},
+            written_at=self._reader.written,
         )
 
     def observe_members(self) -> bool:
@@ -204,7 +202,8 @@ class RunObserver:
             self._reader = None if run is None else RunReader.begin(self.storage, run)
         if self._reader is None:
             return False
-        self._reader.read_heartbeats(self.clock.now())
+        times = self.clock.now(), self.clock.wall() if self.trusts_times else None
+        self._reader.read_heartbeats(*times, self.lease_seconds, self.written_at)
         return True
 
     def _live(self, members: Iterable[ObservedNode]) -> list[Heartbeat]:
@@ -264,6 +263,7 @@ class RunReader:
     _heartbeats: Heartbeats
     nodes: ObservedNodes = field(default_factory=ObservedNodes)
     unread: dict[str, str] = field(default_factory=dict)  # by node: why its file gave no heartbeat
+    written: dict[str, float] = field(default_factory=dict)  # by node: its file's time, by the storage's clock
 
     @classmethod
     def begin(cls, storage: Storage, run_id: str) -> Self:
@@ -272,11 +272,25 @@ class RunReader:
         history = snapshot_store.resume(storage, journal) or JournalState()
         return cls(run_id, history, journal, Heartbeats(storage, run_id))
 
-    def read_heartbeats(self, now: float) -> None:
-        """Read all heartbeats; `now` is the time of the reader's clock."""
+    def read_heartbeats(
+        self,
+        now: float,
+        wall: float | None = None,
+        lease_seconds: float = 0.0,
+        written_at: Callable[[str], float | None] = lambda _: None,
+    ) -> None:
+        """Read all heartbeats; `now` is the time of the reader's clock.
+
+        `wall`: the time since 1970, if the times of the files tell which nodes are alive. `written_at`: returns the
+        time of a file that the storage does not list.
+        """
         reading = self._heartbeats.read_all()
         self.unread = reading.unread
-        self.nodes.update(reading, now)
+        self.written = self._heartbeats.written()
+        for node in reading.nodes - self.written.keys():
+            if (at := written_at(heartbeat_path(node))) is not None:
+                self.written[node] = at
+        self.nodes.update(reading, now, {} if wall is None else telling_ages(self.written, wall, lease_seconds))
 
     def read_journal(self) -> None:
         """Read the journal on to its end."""

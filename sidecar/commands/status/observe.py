@@ -23,20 +23,23 @@ if TYPE_CHECKING:
     from sidecar.publishing.state_backup.ownership import Own
 
 
-def observer_of(flags: dict[str, Any], *, asks_bucket: bool = False) -> tuple[Settings, StorageTimeout, RunObserver]:
+def observer_of(
+    flags: dict[str, Any], *, asks_bucket: bool = False, reads_only: bool = True
+) -> tuple[Settings, StorageTimeout, RunObserver]:
     """Read the settings, and return them with the limit of calls to storage and the observer of their run.
 
-    `asks_bucket`: as in `make_catalog`.
+    `asks_bucket`: as in `make_catalog`. `reads_only`: as in `state_storage`.
     """
     settings, storage_timeout = load_in_time(flags)
-    storage_timeout.call(lambda: check_place(settings))
-    storage = state_storage(settings, storage_timeout.answered)
+    storage = state_storage(settings, storage_timeout.answered, reads_only=reads_only)
+    storage_timeout.call(lambda: check_place(settings, storage))
     observer = RunObserver(
         storage,
         make_catalog(settings, once=True, asks_bucket=asks_bucket, progress=storage_timeout.answered),
         SystemClock(),
         lease_seconds=settings.lease_seconds,
         written_at=file_times(settings.run_dir),
+        trusts_times=isinstance(settings.checkpoint_dir, BucketFolder),
         no_run=partial(no_run, settings),
         busy=partial(busy_among, settings),
         selection=make_rules(settings).selection,

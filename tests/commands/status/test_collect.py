@@ -49,9 +49,9 @@ def test_a_place_that_does_not_exist_is_a_mistake(tmp_path):
     """Neither checkpoints nor a run: the sentence names the path. Either of them is enough."""
     settings = Settings(checkpoint_dir=tmp_path / "ckpst", state_dir=tmp_path / "state")
     with pytest.raises(SettingsError, match=rf"'{settings.checkpoint_dir}'.*{settings.run_dir}"):
-        check_place(settings)
+        check_place(settings, PosixStorage(settings.run_dir))
     settings.run_dir.mkdir(parents=True)
-    check_place(settings)
+    check_place(settings, PosixStorage(settings.run_dir))
 
 
 def test_who_beats_is_found_out_by_looking_twice(observer, writers, clock):
@@ -200,6 +200,26 @@ def test_the_task_is_that_of_a_node_that_is_alive(reader, writers):
     writers.beat("node-1", 2, task="new")
     reader.read_heartbeats(3.0)
     assert reader.task(10.0) == "new"
+
+
+@pytest.mark.parametrize(
+    ("wall", "alive", "unknown"),
+    [
+        (1004.0, True, []),
+        (1000.0 - 1.5, True, []),
+        (1000.0 - 9.0, None, ["node-1"]),
+        (1030.0, None, ["node-1"]),
+        (2000.0, False, []),
+        (None, None, ["node-1"]),
+    ],
+    ids=["just_written", "coarse_times", "from_the_future", "silent", "long_ago", "times_do_not_count"],
+)
+def test_the_time_of_a_file_tells_at_once_who_is_alive(reader, writers, wall, alive, unknown):
+    """If times count, nobody waits for a beat, unless the clocks differ or could differ by that much."""
+    writers.beat("node-1", 1)
+    reader.read_heartbeats(5.0, wall, 10.0, lambda _: 1000.0)
+    (node,) = reader.nodes
+    assert (node.fresh(10.0), reader.nodes.unknown()) == (alive, unknown)
 
 
 def test_a_file_that_is_no_heartbeat_is_named(reader, writers, storage):
