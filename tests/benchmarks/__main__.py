@@ -45,6 +45,7 @@ TOPICS = (
     "saves",
     "journal_size",
     "watching",
+    "page",
     "buckets",
     "nodes",
     "ray",
