@@ -10,6 +10,7 @@ import pytest
 from fakes import save
 
 from sidecar.checkpoints import directory_index as folder_module
+from sidecar.checkpoints.checkpoint_directory import CheckpointDirectory
 from sidecar.checkpoints.directory_index import FileComparison
 from sidecar.checkpoints.files import list_files
 from sidecar.system.bounded_calls import HangingError
@@ -230,15 +231,14 @@ def test_storage_that_fails_in_between_loses_nothing(settled, root, monkeypatch)
     """Files that an event named while storage failed are scanned as soon as storage works again."""
     catalog = settled(MANY)
     save(root, 7, keep=[0])
-    update = type(catalog._directory)._update
 
     def fail(*_):
         raise OSError(5, "Input/output error")
 
-    monkeypatch.setattr(type(catalog._directory), "_update", fail)
+    monkeypatch.setattr(CheckpointDirectory, "_update", fail)
     with pytest.raises(Exception, match="Input/output error"):
         catalog.scan({"ckpt-7.index", "ckpt-7.data-00000-of-00001"}, sweep=False)
-    monkeypatch.setattr(type(catalog._directory), "_update", update)
+    monkeypatch.undo()
     assert "ckpt-7" in names(catalog.scan(frozenset(), sweep=False))
 
 

@@ -328,6 +328,20 @@ def test_results_are_plotted_and_cut(type_, here):
     assert other.endswith("its state lies in ckpts/.sidecar: leave --state-dir out\n")
 
 
+@pytest.fixture
+def fail(type_, monkeypatch):
+    """Type a command that fails with an error; return its code, its output and what it says."""
+
+    def failing(error):
+        def app():
+            raise error
+
+        monkeypatch.setattr(cli, "app", app)
+        return type_("history")
+
+    return failing
+
+
 @pytest.mark.parametrize(
     ("error", "said"),
     [
@@ -336,27 +350,17 @@ def test_results_are_plotted_and_cut(type_, here):
         (MemoryError(), "memory is used up: the machine"),
     ],
 )
-def test_what_the_machine_lacks_is_one_sentence(type_, monkeypatch, error, said):
+def test_what_the_machine_lacks_is_one_sentence(fail, error, said):
     """No traceback, and no bug of this program."""
-
-    def fail():
-        raise error
-
-    monkeypatch.setattr(cli, "app", fail)
-    code, _, err = type_("history")
+    code, _, err = fail(error)
     assert code == 4
     assert err.startswith(f"sidecar: {said}")
     assert err.count("\n") == 1
 
 
-def test_another_error_of_the_system_is_a_bug(type_, monkeypatch):
+def test_another_error_of_the_system_is_a_bug(fail):
     """Nothing is known about it, so its traceback is needed."""
-
-    def fail():
-        raise OSError(errno.EXDEV, os.strerror(errno.EXDEV), "file")
-
-    monkeypatch.setattr(cli, "app", fail)
-    code, _, err = type_("history")
+    code, _, err = fail(OSError(errno.EXDEV, os.strerror(errno.EXDEV), "file"))
     assert code == 70
     assert "Traceback" in err
 

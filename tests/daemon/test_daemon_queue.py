@@ -13,6 +13,7 @@ from sidecar.protocol.messages import Evaluate
 from sidecar.publishing.prometheus import Exporter
 from sidecar.publishing.report import rows
 from sidecar.retention.pins import link_or_copy
+from sidecar.retention.pins import pin as pin_module
 
 
 def pinned(node):
@@ -172,7 +173,7 @@ def test_one_that_cannot_be_read_holds_up_no_other(new_node, monkeypatch):
     assert ends(node) == {"succeeded": [6]}
     (told,) = node.status.unreadable.sentences
     assert (told.partition("@")[0], "cannot be read: Input/output error" in told) == ("ckpt-5", True)
-    monkeypatch.setattr(link_or_copy, "open_file", open_file)
+    monkeypatch.undo()
     pass_time(40, node)
     assert ends(node) == {"succeeded": [6, 5]}
 
@@ -316,16 +317,17 @@ def test_a_pin_that_rots_before_anybody_could_evaluate_it_is_given_up(new_node, 
 
 def test_what_is_never_as_it_was_found_is_given_up(new_node, monkeypatch):
     """Its files look the same, but hold something else each time they are read: no evaluation could be trusted."""
-    node = new_node()
-    digests = iter(range(1000))
-    monkeypatch.setattr("sidecar.retention.pins.pin.verify", lambda *_: f"other {next(digests)}")
+    node, verify = new_node(), pin_module.verify
+    digests, steady = iter(range(1000)), set()
+    other = lambda folder, *of: verify(folder, *of) if steady else f"other {next(digests)}"  # noqa: E731
+    monkeypatch.setattr(pin_module, "verify", other)
     save(node.checkpoint_dir, 1)
     pass_time(50, node)
     assert ends(node) == {}
-    monkeypatch.undo()
+    steady.add("now")
     pass_time(30, node)
     assert ends(node) == {"succeeded": [1]}
-    monkeypatch.setattr("sidecar.retention.pins.pin.verify", lambda *_: f"other {next(digests)}")
+    steady.clear()
     save(node.checkpoint_dir, 2)
     pass_time(80, node)
     assert ends(node) == {"succeeded": [1], "corrupt": [2]}

@@ -142,11 +142,12 @@ def test_the_build_of_the_site_fails_on_them(facts, monkeypatch, caplog):
     hook = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(hook)
     page = (DOCS / "reference/exit-codes.md").read_text()
-    monkeypatch.setattr(generate, "pages", lambda: {"exit-codes.md": page})
-    monkeypatch.setattr(facts, "complaints", list)
+    pages, complaints = {"exit-codes.md": page}, []
+    monkeypatch.setattr(generate, "pages", lambda: pages)
+    monkeypatch.setattr(facts, "complaints", lambda: complaints)
     hook.on_pre_build(config=SimpleNamespace(docs_dir=str(DOCS)))
     assert caplog.messages == []
-    monkeypatch.setattr(generate, "pages", lambda: {"exit-codes.md": page + "more"})
-    monkeypatch.setattr(facts, "complaints", lambda: ["a.md: there is no `make nothing`"])
+    pages["exit-codes.md"] += "more"
+    complaints.append("a.md: there is no `make nothing`")
     hook.on_pre_build(config=SimpleNamespace(docs_dir=str(DOCS)))
     assert ["exit-codes.md" in caplog.messages[0], "make nothing" in caplog.messages[1]] == [True, True]

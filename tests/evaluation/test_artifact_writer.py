@@ -119,10 +119,9 @@ def no_space(*_, **__):
 @pytest.mark.parametrize("when", ["weights", "predictions", "states", "fsync", "rename"])
 def test_a_full_disk_is_a_failure_of_storage_that_leaves_nothing(tmp_path, monkeypatch, system_calls, when):
     """Wherever it is noticed: kind, place and remedy are told, and no folder is there."""
-    if when == "predictions":
-        monkeypatch.setattr(np.lib.format, "write_array_header_1_0", no_space)
-    if when == "states":
-        monkeypatch.setattr(json, "dumps", no_space)
+    writers = {"predictions": (np.lib.format, "write_array_header_1_0"), "states": (json, "dumps")}
+    if when in writers:
+        monkeypatch.setattr(*writers[when], no_space)
     if when in {"fsync", "rename"}:
         system_calls.refuse(when, errno.ENOSPC)
     folder = tmp_path / "plan-1" / "worker-0-of-1"
