@@ -8,6 +8,7 @@ opens a stub by its source, and `retention.pins.link_or_copy` fetches a whole ob
 
 import atexit
 import contextlib
+import errno
 import fcntl
 import hashlib
 import os
@@ -25,7 +26,7 @@ from sidecar.errors import IncompleteError
 from sidecar.system.bucket_folder import FOLDERS, BucketFolder, ObjectFile
 from sidecar.system.bucket_url import split_url
 from sidecar.system.clock import Clock, SystemClock
-from sidecar.system.object_store import ObjectStore, ObjectStoreRules, StoredObject
+from sidecar.system.object_store import BucketError, ObjectStore, ObjectStoreRules, StoredObject
 
 _BLOCK_BYTES: Final = 256 * 1024
 _MOST_BLOCKS: Final = 8  # 2 MiB
@@ -62,6 +63,10 @@ class BucketMirror:
         if now < self._listed_at + _DUE * self.seconds:
             return
         listed = {found.key: found for found in self.store.listing()}
+        if not listed and self._objects and self.store.beginning(next(iter(self._objects)), 1):
+            # A login page of a network, which answers everything, reads like an empty listing.
+            what = "the listing is empty, but an object is there: check bucket_endpoint and network"
+            raise BucketError(errno.EIO, what, self.folder.url)
         for key in _folders(listed):  # as consoles of buckets make them, to show a folder
             del listed[key]
         self._ignored = {}

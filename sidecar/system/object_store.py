@@ -31,7 +31,7 @@ Credentials = Literal["environment", "machine", "none"]
 MOST_OBJECTS: Final = 500_000
 """The most objects below one URL: 5,000 checkpoints of 100 shards."""
 
-_MOST_NAME_BYTES: Final = 128 << 20  # of all names in one listing: 256 for each object
+_MOST_NAME_BYTES: Final = 128 << 20  # of all names and etags in one listing: 256 for each object
 _LISTING_SECONDS: Final = 120.0
 _PART_BYTES: Final = 16 << 20
 _PARTS: Final = 4  # that are fetched at the same time
@@ -43,7 +43,16 @@ _STATUS: Final = re.compile(r"status code: (\d{3})")
 _CODE: Final = re.compile(r"<Code>([A-Za-z0-9]{1,60})</Code>")
 _NAME: Final = re.compile(r'Path "([^"]{1,200})')
 _NO_BUCKET: Final = ("NoSuchBucket", "ContainerNotFound")
+_NOT_UNDERSTOOD: Final = re.compile(r"Got invalid|Invalid last modified")
 _REFUSED: Final = (401, 403)
+_REMEDIES: Final = {
+    **dict.fromkeys(
+        ("ExpiredToken", "TokenRefreshRequired"), "the credentials have expired: start again with new ones"
+    ),
+    "RequestTimeTooSkewed": "the clock of this machine is wrong: set it",
+}
+"""What to do about a refusal, by the server's code, if no right is missing."""
+
 _REPLACED: Final = 412
 
 _SOURCES: Final[Mapping[str, tuple[tuple[str, ...], ...]]] = {
@@ -288,7 +297,7 @@ class ObjectStore:
                 self.requests += 1
                 for entry in chunk:
                     key, etag = entry["path"], entry["e_tag"]
-                    name_bytes += len(key)
+                    name_bytes += len(key) + len(etag or "")
                     modified_ns = max(0, int(entry["last_modified"].timestamp() * 1000) * 1_000_000)
                     found.append(StoredObject(key, entry["size"], modified_ns, _quoted(etag)))
                 if len(found) > MOST_OBJECTS or name_bytes > _MOST_NAME_BYTES:
@@ -352,15 +361,18 @@ class ObjectStore:
             return BucketError(errno.ENOENT, what + code, where)
         if kind == "PreconditionError" or status == _REPLACED:
             return BucketError(errno.ESTALE, "the object was replaced", where)
-        if kind in ("PermissionDeniedError", "UnauthenticatedError") or status in _REFUSED:
-            right = _RIGHTS[self.scheme][action]
-            return BucketError(errno.EACCES, f"the server refused it{code}: allow {right} for {where}", where)
+        remedy = _REMEDIES.get(code[2:-1])
+        if remedy or kind in ("PermissionDeniedError", "UnauthenticatedError") or status in _REFUSED:
+            remedy = remedy or f"allow {_RIGHTS[self.scheme][action]} for {where}"
+            return BucketError(errno.EACCES, f"the server refused it{code}: {remedy}", where)
         if 300 <= status < 400:  # noqa: PLR2004 - a redirection, to the region of the bucket
             return BucketError(errno.EREMOTE, f"the bucket is elsewhere{code}: set AWS_REGION to its region", where)
         if status == 501:  # noqa: PLR2004 - not implemented
             return BucketError(errno.ENOTSUP, f"the server cannot do that{code}", where)
         if isinstance(error, TimeoutError) or not status:
-            return BucketError(errno.ETIMEDOUT, "the server does not answer: check bucket_endpoint and network", where)
+            silent = "the server does not answer: check bucket_endpoint and network"
+            odd = "the server's answer is not that of an object store: check bucket_endpoint"
+            return BucketError(errno.ETIMEDOUT, odd if _NOT_UNDERSTOOD.search(text) else silent, where)
         return BucketError(errno.ETIMEDOUT, f"the server answered {status}{code}", where)
 
     def _url(self, key: str) -> str:

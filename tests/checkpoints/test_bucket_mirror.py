@@ -253,6 +253,29 @@ def test_an_outage_keeps_what_was_found(bucket):
     assert bucket.scan().found == before
 
 
+def test_a_login_page_is_not_an_empty_bucket(bucket):
+    """A network that answers everything with a page takes away no checkpoint; a bucket that is empty does."""
+    bucket.server.objects["run/model-7.pt"] = torch_file(64)
+    assert bucket.names() == ["model-7.pt"]
+    bucket.server.answer = lambda *_: (200, {}, b"<html><body>log in</body></html>")
+    with pytest.raises(StorageError, match="the listing is empty, but"):
+        bucket.scan()
+    bucket.server.answer = lambda *_: None
+    assert bucket.names() == ["model-7.pt"]
+    bucket.server.objects.clear()
+    assert bucket.names() == []
+
+
+def test_names_that_differ_in_case_or_escapes_are_different_objects(bucket):
+    """A listed name is the name, whatever a server or a filesystem could make of it."""
+    odd = ["A", "a", "%2e%2e", "%ff", "%00", "ü", "a\\b", " ", "n" * 255]
+    bucket.server.answer = lambda _, query: (
+        (200, {}, page([(f"run/{name}", 1, '"x"') for name in odd])) if "list-type" in query else None
+    )
+    bucket.scan()
+    assert sorted(path.name for path in bucket.folder.iterdir()) == sorted(odd)
+
+
 def test_a_bucket_that_cannot_be_listed_is_an_error(bucket):
     """A listing that is refused names the right and the folder."""
     bucket.server.answer = lambda *_: (403, {}, b"")

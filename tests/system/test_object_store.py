@@ -86,6 +86,8 @@ def test_a_replaced_object_is_no_other_object(server, store):
         (429, "SlowDown", errno.ETIMEDOUT, "429 (SlowDown)"),
         (503, "SlowDown", errno.ETIMEDOUT, "503"),
         (500, SECRET, errno.ETIMEDOUT, "500"),
+        (400, "ExpiredToken", errno.EACCES, "the credentials have expired"),
+        (403, "RequestTimeTooSkewed", errno.EACCES, "the clock of this machine"),
     ],
 )
 def test_an_error_says_what_to_do(server, store, status, code, number, remedy):
@@ -94,6 +96,52 @@ def test_an_error_says_what_to_do(server, store, status, code, number, remedy):
     server.answer = lambda *_: (status, {}, body)
     error = failed(store.listing)
     assert (error.errno, remedy in str(error)) == (number, True), error
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"<Error>",
+        b'{"contents": []}',
+        page([("run/a", 1, '"x"', "yesterday")]),
+        page([("run/a", 1, '"x"')]).replace(b"run/a", b"run/\xff\xfe"),
+        page([("run/a", "-1", '"x"')]),
+    ],
+    ids=["empty", "torn", "json", "odd_time", "not_utf8", "negative_size"],
+)
+def test_an_answer_that_is_not_one_of_an_object_store_is_named(server, store, body):
+    """The server answers, so the network is not to blame."""
+    server.answer = lambda *_: (200, {}, body)
+    assert "not that of an object store" in str(failed(store.listing))
+
+
+@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+def test_a_redirection_takes_no_signature_and_no_content_elsewhere(server, store, status):
+    """Obstore follows one where it reads, without the signature; what is to be written stays here."""
+    with ObjectServer({"run/a": b"other"}) as other:
+        moved = f"<Error><Message>{SECRET}</Message></Error>".encode()
+        server.answer = lambda path, _: (status, {"Location": f"{other.address}{path}"}, moved)
+        assert store.beginning("a", 9)[0] == b"other"
+        for write in (lambda: store.put("b", b"content"), lambda: store.create("b", b"content")):
+            failed(write)
+        assert other.objects == {"run/a": b"other"}
+        assert other.requests
+        assert not any({"authorization", "cookie"} & {name.lower() for name in sent} for _, _, sent in other.requests)
+
+
+def test_a_replacement_between_two_parts_is_noticed(server, store):
+    """A large object is fetched in parts, which are those of one object."""
+    server.objects["run/a"] = bytes(40 << 20)
+    (found,) = store.listing()
+
+    def replace(_, query):
+        if "list-type" not in query and len(server.requests) > 2:
+            server.objects["run/a"] = bytes(39 << 20) + b"1"
+
+    server.answer = replace
+    with io.FileIO(os.memfd_create("fetched"), "r+") as into:
+        assert failed(lambda: store.fetch("a", found.etag, found.size, into)).errno == errno.ESTALE
 
 
 def test_a_refused_object_names_the_right_to_read(server, store):
