@@ -17,7 +17,6 @@ MOST_PATCHES = 105  # calls of setattr in tests; it only falls
 MOST_PRIVATE_READS = 57  # reads of `_name` of objects in tests; it only falls
 RIDDLES = ("What", "Whatever", "Who", "Whoever", "Whose", "Of")  # no sentence of a docstring begins with them
 UNTESTED = {
-    "checkpoints/known_candidate.py": "a record with one property; test_file_group_reader.py",
     "commands/bootstrap.py": "puts a daemon together; tests/integration starts it",
     "commands/check/state.py": "needs a run on storage; tests/integration/test_check.py",
     "commands/demo/digits.py": "a task that the demo evaluates; tests/commands/demo/test_run.py",

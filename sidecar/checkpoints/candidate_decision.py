@@ -1,7 +1,17 @@
 """Decide what an inspected candidate is: a complete checkpoint, one that waits, one that is given up, or none at all.
 
-`file_group_reader` inspects the candidates and asks here. `completeness` decides when files count as complete. The only
-reads are of names: whether the user's marker is there, and which other files lie next to a copy.
+A checkpoint is complete as soon as all of this holds:
+
+1. Its structure is whole, as its format says: every file is there, and the files agree with one another.
+2. The write is finished: the writer's own state file names the checkpoint and no newer write has begun (`committed`);
+   or all content agrees with checksums that the writer adds last, as in zip archives; or its files have not changed for
+   `quiet_seconds`.
+3. Its files do not look as if they belonged to two saves, or have not changed for `corrupt_after_seconds`.
+4. The user's marker is there, if `complete_marker` asks for one.
+
+A checkpoint whose structure is not whole waits, and is corrupt once its files have not changed for
+`corrupt_after_seconds`. `file_group_reader` inspects the candidates, in the formats of `formats/`, and asks here. The
+only reads are of names: whether the user's marker is there, and which other files lie next to a copy.
 """
 
 import os
@@ -10,18 +20,40 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from sidecar.checkpoints.completeness import Complete, Corrupt, Wait, completeness
 from sidecar.checkpoints.discovery_rules import DiscoveryRules
-from sidecar.checkpoints.files import is_temporary, sampled_digest
-from sidecar.checkpoints.formats import Candidate, Inspection, file_group
+from sidecar.checkpoints.files import File, is_temporary, sampled_digest
+from sidecar.checkpoints.formats import Candidate, Format, Inspection, file_group
 from sidecar.checkpoints.inspect import as_checkpoint, step_in
-from sidecar.checkpoints.known_candidate import KnownCandidate
 from sidecar.checkpoints.scan import DiscoveredCheckpoint, in_folder, written_at
 from sidecar.errors import CheckpointError
 from sidecar.protocol.records import Settlement
 from sidecar.protocol.states import Verdict
 
 _NUMBERS: Final = re.compile("[0-9]+")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KnownCandidate:
+    """Hold the facts about one candidate that are retained between two scans."""
+
+    format: Format  # the format of its files
+    name: str  # the name in its directory
+    # All its files. Once the checkpoint is complete, only the files that it needs.
+    files: tuple[File, ...]
+    unchanged_since: float  # the time since when these files have not changed
+    inspected_at: float  # the time when the files were last read
+    # The result of reading the files; None once the checkpoint is complete
+    verdict: Inspection | CheckpointError | None
+    accepted: bool = False  # whether the files count as complete, so that no more time has to pass
+    given_up: bool = False  # whether the candidate was reported as corrupt
+    found: DiscoveredCheckpoint | None = None  # the complete checkpoint, once the candidate is one
+    # Why the checkpoint is not evaluated: it has the training state of another one, or is no checkpoint
+    left_out: str | None = None
+
+    @property
+    def is_over(self) -> bool:
+        """Return whether the candidate needs no further reading as long as its files do not change."""
+        return self.given_up or self.found is not None or self.left_out is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,14 +88,15 @@ class CandidateDecider:
         """Return the candidate as a complete checkpoint, given up, left out, or as it was with the reason."""
         if inspected.is_over or inspected.verdict is None:
             return CandidateDecision(inspected)
-        decision = self._completeness(candidate, inspected, None, now)
-        if isinstance(decision, Complete):  # the marker is only searched if nothing else is missing
+        unchanged_seconds, is_written = now - inspected.unchanged_since, candidate.committed or inspected.accepted
+        lacking = why_incomplete(inspected.verdict, unchanged_seconds, self.rules, is_written=is_written)
+        if lacking is None:  # the marker is only searched if nothing else is missing
             inspected = replace(inspected, accepted=True)
-            decision = self._completeness(candidate, inspected, self._missing_marker(inspected), now)
-        if isinstance(decision, Wait):
-            return CandidateDecision(inspected, waiting=decision.reason)
-        if isinstance(decision, Corrupt):
-            given_up = self._settlement(inspected, decision.error)
+            lacking = self._missing_marker(inspected)
+        if isinstance(lacking, str):
+            return CandidateDecision(inspected, waiting=lacking)
+        if lacking is not None:
+            given_up = self._settlement(inspected, lacking)
             return CandidateDecision(replace(inspected, given_up=True), given_up=given_up)
         assert isinstance(inspected.verdict, Inspection)
         if inspected.verdict.aside is not None and self._is_beside_others(inspected):
@@ -92,26 +125,13 @@ class CandidateDecider:
             )
             return any(_NUMBERS.sub("#", other) not in own for other in others if other is not None)
 
-    def _completeness(
-        self, candidate: Candidate, inspected: KnownCandidate, missing_marker: str | None, now: float
-    ) -> Complete | Wait | Corrupt:
-        """Decide by the settings whether the candidate is complete. `missing_marker`: as for `completeness`."""
-        assert inspected.verdict is not None
-        return completeness(
-            inspected.verdict,
-            now - inspected.unchanged_since,
-            committed=candidate.committed or inspected.accepted,
-            missing_marker=missing_marker,
-            quiet_seconds=self.rules.quiet_seconds,
-            corrupt_after_seconds=self.rules.corrupt_after_seconds,
-        )
-
     def _missing_marker(self, candidate: KnownCandidate) -> str | None:
-        """Return the path of the user's marker if it is required and missing. Raises OSError."""
+        """Return that the user's marker is missing, by its path, if it is required and missing. Raises OSError."""
         is_folder = not candidate.format.endings
         if self.rules.marker is None or self.rules.marker.is_there(self.root, candidate.name, is_folder=is_folder):
             return None
-        return self.rules.marker.path(self.named(candidate.name), is_folder=is_folder)
+        path = self.rules.marker.path(self.named(candidate.name), is_folder=is_folder)
+        return f"whole, but {path} is missing (complete_marker)"
 
     def _found(
         self, candidate: Candidate, inspected: KnownCandidate, inspection: Inspection, now: float
@@ -136,3 +156,20 @@ class CandidateDecider:
             verdict=Verdict.CORRUPT,
             reason=str(error),
         )
+
+
+def why_incomplete(
+    verdict: Inspection | CheckpointError, unchanged_seconds: float, rules: DiscoveryRules, *, is_written: bool
+) -> str | CheckpointError | None:
+    """Return what files that have not changed for so many seconds lack, apart from the user's marker.
+
+    None: nothing. A text: why they may become a complete checkpoint. An error: they are damaged, and nobody writes them
+    any more. `verdict`: the result of reading them as their format. `is_written`: whether they need not be quiet.
+    """
+    if isinstance(verdict, CheckpointError):
+        return str(verdict) if unchanged_seconds < rules.corrupt_after_seconds else verdict
+    if verdict.doubt is not None and unchanged_seconds < rules.corrupt_after_seconds:
+        return f"whole, but {verdict.doubt}: waits until unchanged for {rules.corrupt_after_seconds:g} s"
+    if not is_written and unchanged_seconds < rules.quiet_seconds:
+        return f"whole, but no state file names it: waits until unchanged for {rules.quiet_seconds:g} s"
+    return None

@@ -14,12 +14,12 @@ from functools import partial
 from itertools import chain
 from typing import Final, TypeVar
 
+from sidecar.checkpoints.candidate_decision import KnownCandidate
 from sidecar.checkpoints.checkpoint_glob import NOT_ENTERED
 from sidecar.checkpoints.directory_index import DirectoryIndex, FileComparison
 from sidecar.checkpoints.file_group import MarkerGroup, group_of
 from sidecar.checkpoints.file_group_reader import FileGroupReader, FileGroupReading
 from sidecar.checkpoints.formats.checkpoint_state import StateFile
-from sidecar.checkpoints.known_candidate import KnownCandidate
 from sidecar.checkpoints.scan import DiscoveredCheckpoint
 from sidecar.checkpoints.work_budget import TakesLongerError, WorkBudget
 from sidecar.errors import CheckpointError

@@ -19,9 +19,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from sidecar.checkpoints.candidate_decision import KnownCandidate
 from sidecar.checkpoints.file_group import FileGroup
 from sidecar.checkpoints.files import Listing, is_temporary
-from sidecar.checkpoints.known_candidate import KnownCandidate
 from sidecar.system.bounded_calls import Calls, HangingError
 from sidecar.system.clock import Clock
 from sidecar.system.confined import open_folder

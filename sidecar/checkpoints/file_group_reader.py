@@ -10,11 +10,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
-from sidecar.checkpoints.candidate_decision import CandidateDecider, CandidateDecision
+from sidecar.checkpoints.candidate_decision import CandidateDecider, CandidateDecision, KnownCandidate
 from sidecar.checkpoints.files import File, Listing, contents, stat_files
 from sidecar.checkpoints.formats import Candidate, Format, Inspection
 from sidecar.checkpoints.inspect import identified
-from sidecar.checkpoints.known_candidate import KnownCandidate
 from sidecar.checkpoints.scan import written_at
 from sidecar.checkpoints.work_budget import TakesLongerError, WorkBudget
 from sidecar.errors import CheckpointError, ChecksumError, CorruptError, VanishedError

@@ -367,7 +367,7 @@ class StorageThread:
         if isinstance(request, PollJournal):
             run.read_on()
         elif isinstance(request, StoreSaves):
-            if run.read_on() == 0 and self.reconciler.store_saves(request.plan):
+            if run.read_on() == 0 and self.reconciler.saves.store(request.plan):
                 return RecordsRead(run.take_records(), request.plan.plan)
         else:
             self._create(run, request)
@@ -424,7 +424,7 @@ class StorageThread:
         if not isinstance(unread, NewerSchemaError):
             problems = (snapshot, run.compact(None if unread else sync.closed, self.clock))
             run.remove_unfinished_writes(now)
-            tidied = self.reconciler.tidy(sync.tidying)
+            tidied = self.reconciler.saves.tidy(sync.tidying)
             trouble = (view, *problems, *tidied.failed.values(), *tidied.unmeasured, tidied.old_failed)
             upkeep = Upkeep(tidied, _present(trouble), _present(problems))
             reconciliation = self._scan(sync) if sync.scan else None

@@ -4,13 +4,36 @@ from dataclasses import replace
 
 import pytest
 
-from sidecar.checkpoints.candidate_decision import CandidateDecider
+from sidecar.checkpoints.candidate_decision import CandidateDecider, KnownCandidate, why_incomplete
 from sidecar.checkpoints.discovery_rules import DiscoveryRules
 from sidecar.checkpoints.files import list_files
-from sidecar.checkpoints.formats import FORMATS
-from sidecar.checkpoints.known_candidate import KnownCandidate
-from sidecar.errors import CorruptError
+from sidecar.checkpoints.formats import FORMATS, Inspection
+from sidecar.errors import CorruptError, IncompleteError
 from sidecar.protocol.states import Verdict
+
+WHOLE = Inspection(digest="d" * 64, step=5, files=("ckpt-5.index",))
+PARTIAL = IncompleteError("a shard is missing")
+DAMAGED = CorruptError("the index is damaged")
+
+
+@pytest.mark.parametrize(
+    ("verdict", "unchanged_seconds", "is_written", "expected"),
+    [
+        (WHOLE, 0.0, True, None),
+        (WHOLE, 2.9, False, "3 s"),
+        (WHOLE, 3.0, False, None),
+        (PARTIAL, 0.0, True, "a shard is missing"),
+        (PARTIAL, 59.9, False, "a shard is missing"),
+        (PARTIAL, 60.0, True, PARTIAL),  # though the state file names it
+        (DAMAGED, 3.0, False, "the index is damaged"),  # it may be rewritten
+        (DAMAGED, 60.0, False, DAMAGED),
+    ],
+)
+def test_what_files_are(verdict, unchanged_seconds, is_written, expected):
+    """Structure first, then time or the writer's word."""
+    rules = DiscoveryRules(quiet_seconds=3.0, corrupt_after_seconds=60.0)
+    found = why_incomplete(verdict, unchanged_seconds, rules, is_written=is_written)
+    assert (expected in found) if isinstance(expected, str) else found is expected
 
 
 @pytest.fixture
@@ -59,6 +82,7 @@ def test_a_marker_is_looked_for_last(decided):
     """It is named by its path if nothing else is missing."""
     assert "ckpt-3.done" not in decided(1.0, complete_marker="{name}.done").waiting
     assert "ckpt-3.done" in decided(3.0, complete_marker="{name}.done").waiting
+    assert "ckpt-3.done" in decided(1e6, complete_marker="{name}.done").waiting  # it is believed more than time
 
 
 def test_another_name_of_the_same_state_is_left_out(decided):

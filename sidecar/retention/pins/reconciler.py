@@ -105,14 +105,6 @@ class PinReconciler:
             with contextlib.suppress(StorageError):  # the scan of the pins reports it
                 self.pinner.clean(now, self.turns.copy_turn_seconds)
 
-    def tidy(self, tidying: CleanupRequest) -> CleanupResult:
-        """Remove saves that are no longer retained, and measure the others. Never raises."""
-        return self.saves.tidy(tidying)
-
-    def store_saves(self, plan: Plan) -> bool:
-        """Make this node's saves of a plan visible to all, and return whether those of all nodes are."""
-        return self.saves.store(plan)
-
     def scan(self, policy: PinPolicy, *, leaving: bool) -> Reconciliation:
         """Scan, unpin and pin by the policy, and return the checkpoints with those that were lost.
 
