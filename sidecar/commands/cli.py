@@ -509,7 +509,8 @@ def demo(
         _switch("--keep", "Leave the daemons serving until Ctrl-C."),
     ] = False,
     framework: Annotated[
-        Literal["tensorflow", "torch"], typer.Option(help="What trains and evaluates: TensorFlow, or PyTorch.")
+        Literal["tensorflow", "torch", "lm"],
+        typer.Option(help="What is trained: digits with TensorFlow or PyTorch, or a language model."),
     ] = "tensorflow",
     checkpoints: Annotated[int, typer.Option(min=1, hidden=True)] = 8,
 ) -> None:

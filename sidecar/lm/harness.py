@@ -61,7 +61,7 @@ def harness(
         num_fewshot: Number of examples in the prompt. None: as each task says.
         limit: The first so many documents of each task, or a part of them if it is below 1.
         tokenizer: A tokenizer of transformers, or the path of a folder with one. None: the one in the folder from which
-            the model was configured.
+            the model was configured; then requests are ordered by characters, not by tokens, which costs time.
         batch_size: Number of requests in a batch.
         max_length: The longest input in tokens. None: as the model's configuration says.
         bootstrap_iters: Number of draws for standard errors that have no formula. The harness's own default is 100000.
@@ -97,6 +97,7 @@ class _Requests:
     tasks: Mapping[str, Any]  # what `TaskManager.load` returned
     asked: Sequence[tuple[str, Any]]  # method of the model, and instance, in the order in which the harness asks
     order: Sequence[int]  # for each place in the data, the number of its request in `asked`
+    has_texts: bool  # among the answers
 
 
 class _HarnessSet:
@@ -146,7 +147,7 @@ class _HarnessSet:
                 found = getattr(lm, method)(instances, disable_tqdm=True)
             answers |= dict(zip(own, found, strict=True))
         in_order = [answers[place] for place in places]
-        if self._has_texts:
+        if requests.has_texts:
             return batch["place"], [_encoded(answer) for answer in in_order]
         return batch["place"], torch.tensor([_pair(answer) for answer in in_order], dtype=torch.float64)
 
@@ -154,16 +155,12 @@ class _HarnessSet:
         """Return the metric that turns all answers into the harness's numbers."""
         from sidecar.lm.answers import HarnessNumbers
 
-        return [HarnessNumbers(self._name, self._aggregated, has_texts=self._has_texts)]
+        return [HarnessNumbers(self._name, self._aggregated, has_texts=self._loaded.has_texts)]
 
     @property
     def _loaded(self) -> _Requests:
         assert self._requests is not None, "the set is opened first"
         return self._requests
-
-    @property
-    def _has_texts(self) -> bool:
-        return any(method == _GENERATION for method, _ in self._loaded.asked)
 
     def _lm_of(self, model: Any) -> Any:
         """Return the harness's view of a model, and keep it for the next batches."""
@@ -205,8 +202,21 @@ class _HarnessSet:
                 by_method.setdefault(method, []).extend([instance] * instance.repeats)
             task.build_all_requests = _keep
         asked = [(method, instance) for method, instances in by_method.items() for instance in instances]
-        order = sorted(range(len(asked)), key=lambda number: (-_length(asked[number][1]), number))
-        return _Requests(manager.loaded, asked, order)
+        lengths = self._lengths([instance for _, instance in asked])
+        order = sorted(range(len(asked)), key=lambda number: (-lengths[number], number))
+        return _Requests(manager.loaded, asked, order, has_texts=_GENERATION in by_method)
+
+    def _lengths(self, instances: Sequence[Any]) -> list[int]:
+        """Return the length of each request: in tokens if the tokenizer is known before the model, else in characters.
+
+        Requests of the same number of characters can have very different numbers of tokens, and a batch is filled up to
+        its longest.
+        """
+        texts = ["".join(part for part in instance.args if isinstance(part, str)) for instance in instances]
+        if self._tokenizer is None or not texts:
+            return [len(text) for text in texts]
+        self._tokenizer = tokenizer_for(self._tokenizer, None, f"harness({self._spec!r}, tokenizer=…)")
+        return [len(tokens) for tokens in self._tokenizer(texts)["input_ids"]]
 
     def _remedy(self) -> str:
         return (
@@ -330,10 +340,6 @@ def _quiet() -> Iterator[None]:
     """Keep the harness's bars of progress out of the worker's log; what it logs stays."""
     with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
         yield
-
-
-def _length(instance: Any) -> int:
-    return sum(len(part) for part in instance.args if isinstance(part, str))
 
 
 def _text(version: str, method: str, instance: Any) -> str:

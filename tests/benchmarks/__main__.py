@@ -30,6 +30,7 @@ TOPICS = (
     "sinks",
     "scaling",
     "torch",
+    "lm",
     "collectives",
     "far_link",
     "exact_sums",

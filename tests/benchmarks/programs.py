@@ -89,8 +89,8 @@ class Child(Program):
     Times it tells are of `time.monotonic`, which all processes of a machine share.
     """
 
-    def __init__(self, script, *arguments, folder, cores=None, before=(), **env):
-        words = [*before, sys.executable, "-W", "ignore", HERE / "children" / script, *arguments]
+    def __init__(self, script, *arguments, folder, cores=None, before=(), interpreter=sys.executable, **env):
+        words = [*before, interpreter, "-W", "ignore", HERE / "children" / script, *arguments]
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
         environment = environ(PYTHONPATH=f"{TASKS}:{os.environ.get('PYTHONPATH', '')}", **env)
         super().__init__(words, folder, name=f"{Path(script).stem}-{id(self)}", cores=cores, env=environment, **pipes)

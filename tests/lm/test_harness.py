@@ -4,6 +4,8 @@ import contextlib
 import io
 import json
 import random
+import shutil
+import types
 from itertools import pairwise
 
 import pytest
@@ -189,6 +191,26 @@ def test_eighth_cause_ranks_of_several_nodes(made, monkeypatch):
     for name, text in {"RANK": "1", "LOCAL_RANK": "0", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "1"}.items():
         monkeypatch.setenv(name, text)
     assert results(made, "choice", workers=(2,)) == expected
+
+
+def test_a_second_checkpoint_loads_nothing_again(made, tmp_path):
+    """A warm worker has the requests, the tokenizer, and the harness's view of the model: their files may be gone."""
+    import torch
+
+    for name in ("base", "tasks"):
+        shutil.copytree(made.folder / name, tmp_path / name)
+    other = {name: value.roll(1, 0) for name, value in made.trained.state_dict().items()}
+    torch.save({"model": other}, tmp_path / "step-2.pt")
+    evaluator = torch_evaluator(task(types.SimpleNamespace(folder=tmp_path), "choice"))
+    found = []
+    for path in (made.checkpoint, tmp_path / "step-2.pt"):
+        evaluator.read(lambda: None)
+        evaluator.restore(str(path))()
+        evaluator.digest()
+        found.append(evaluator.compute(evaluator.evaluate(lambda: None))["choice"].values)
+        for name in ("base", "tasks"):
+            shutil.rmtree(tmp_path / name, ignore_errors=True)
+    assert found[0] != found[1]
 
 
 def test_generators_of_the_program_are_left_alone(made):

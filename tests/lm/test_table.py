@@ -2,6 +2,8 @@
 
 import json
 import os
+import subprocess
+import sys
 
 import pytest
 
@@ -39,3 +41,15 @@ def test_the_newest_whole_configuration_is_taken(tmp_path):
     pin.mkdir(parents=True)
     (pin / "config.json").write_text("{}")
     assert os.fspath(NewestFolder([str(tmp_path / "ckpts"), str(tmp_path / "pins")])) == str(pin)
+
+
+@pytest.mark.torch
+@pytest.mark.nightly
+def test_check_says_that_a_daemon_waits_for_the_first_model(tmp_path):
+    """In an empty directory, where `model = "auto"` names nothing yet, no problem is found."""
+    (tmp_path / "ckpts").mkdir()
+    (tmp_path / "sidecar.toml").write_text('[lm]\ntasks = ["arc_easy"]\n')
+    words = ("-m", "sidecar", "check", "ckpts", "--http", "127.0.0.1:0")
+    done = subprocess.run([sys.executable, *words], cwd=tmp_path, capture_output=True, text=True, timeout=300)
+    assert not done.returncode, done.stdout + done.stderr
+    assert 'Not tried ([lm] model = "auto" is that of the first checkpoint, for which a daemon waits)' in done.stdout

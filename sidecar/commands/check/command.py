@@ -39,6 +39,7 @@ from sidecar.policy.roles import NO_HINT, RoleDecision, decide_role
 from sidecar.protocol.heartbeat import AboutNode, Heartbeat, JournalPosition, Slot
 from sidecar.protocol.states import NodeState
 from sidecar.settings import Settings
+from sidecar.settings.language_model import AUTO
 from sidecar.system.addresses import own_addresses, public, public_address
 from sidecar.system.clock import SystemClock
 from sidecar.system.name_clash import installed_beside, replaced
@@ -48,6 +49,7 @@ _NO_LOGIN: Final = (
     "without a login, everybody who reaches the Ray cluster can run code in it: start its head and its nodes with "
     "RAY_AUTH_MODE=token, and set ray_token_file to the file with the token"
 )
+_NO_MODEL_YET: Final = '[lm] model = "auto" is that of the first checkpoint, for which a daemon waits'
 
 
 def findings(
@@ -215,13 +217,15 @@ def _task(
     quick: bool,
 ) -> Generator[Finding, None, str | None]:
     """Evaluate with the task in a worker process, or only import it. Return the digest of its code."""
-    if quick:
-        return (yield from import_task(settings, make_workers, search_path))
 
     def newest() -> DiscoveredCheckpoint | None:
         scan = storage_timeout.call(catalog.scan)
         return scan.found[-1] if scan.found else None
 
+    if quick:
+        return (yield from import_task(settings, make_workers, search_path, "--quick"))
+    if settings.lm.get("model") == AUTO and newest() is None:
+        return (yield from import_task(settings, make_workers, search_path, _NO_MODEL_YET))
     return (yield from try_task(settings, make_workers, newest))
 
 

@@ -215,16 +215,16 @@ def _is_unchanged(found: DiscoveredCheckpoint) -> bool:
 
 
 def import_task(
-    settings: Settings, make_workers: Callable[[Post], WorkerPool], search_path: str
+    settings: Settings, make_workers: Callable[[Post], WorkerPool], search_path: str, why: str
 ) -> Generator[Finding, None, str | None]:
-    """Import the task in a worker process, and return the digest of its code."""
+    """Only import the task in a worker process, and return the digest of its code. `why` tells why not more."""
     try:
         imported = _imported(settings, make_workers, search_path)
     except SidecarError as error:
         yield Finding(what="task", ok=False, text=str(error))
         return None
     about = f"{settings.task} evaluates {', '.join(imported.eval_sets)} with {settings.framework} {imported.version}"
-    text = f"{about}. Not tried (--quick): to build its model, to restore a checkpoint and to evaluate a batch"
+    text = f"{about}. Not tried ({why}): to build its model, to restore a checkpoint and to evaluate a batch"
     yield Finding(what="task", ok=True, text=text, tried=False)
     return imported.digest
 

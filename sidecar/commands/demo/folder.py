@@ -14,7 +14,9 @@ MARK: Final = ".sidecar-demo"
 """The file that marks the folder as created by a demo. A running demo holds a lock on it."""
 
 _MARK_TEXT: Final = "Made by `sidecar demo`, which replaces everything in this folder when it is run again.\n"
-_CONTENTS: Final = frozenset({MARK, "digits", "logs", "unused", "checkpoints"})  # the last: of earlier versions
+_CONTENTS: Final = frozenset(
+    {MARK, "digits", "python", "data", "sidecar.toml", "logs", "unused", "checkpoints"}  # the last: of earlier versions
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,11 +24,17 @@ class Folder:
     """Hold the folder of a demo and its parts."""
 
     root: Path
+    run: str = "digits"
 
     @property
     def checkpoints(self) -> Path:
         """Return the checkpoint directory, whose name is the run's. The daemons' state is below it, in `.sidecar`."""
-        return self.root / "digits"
+        return self.root / self.run
+
+    @property
+    def settings(self) -> Path:
+        """Return the file of the daemons' settings, for a demo that needs one."""
+        return self.root / "sidecar.toml"
 
     @property
     def logs(self) -> Path:
@@ -35,7 +43,7 @@ class Folder:
 
 
 @contextmanager
-def claimed(root: Path) -> Iterator[Folder]:
+def claimed(root: Path, run: str = "digits") -> Iterator[Folder]:
     """Yield an empty folder at `root`, locked against other demos.
 
     Raises `SettingsError` if `root` holds something that no demo created, if a demo is running there, or if it cannot
@@ -55,7 +63,7 @@ def claimed(root: Path) -> Iterator[Folder]:
         mark.flush()
         for name in _CONTENTS - {MARK}:
             _remove(root / name)
-        folder = Folder(root)
+        folder = Folder(root, run)
         folder.checkpoints.mkdir()
         folder.logs.mkdir()
         yield folder

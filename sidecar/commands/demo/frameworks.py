@@ -1,4 +1,4 @@
-"""Describe the training jobs that the demo can start: with TensorFlow, or with PyTorch."""
+"""Describe the training jobs that the demo can start: with TensorFlow, with PyTorch, or of a language model."""
 
 import json
 import sys
@@ -6,6 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
+
+from sidecar.commands.demo.folder import Folder
+from sidecar.commands.demo.texts import write
 
 TASKS: Final = ("chief", "worker")
 """The processes of the job. A daemon runs beside each of them."""
@@ -23,7 +26,11 @@ class Framework:
 
     Attributes:
         title: The name of the framework, for people.
-        task_file: The file of the task that the daemons evaluate with.
+        story: What happens, for people.
+        task_file: The file of the task that the daemons evaluate with; None if their settings say it.
+        prepare: Writes what is evaluated, and the settings, before anything is started.
+        best: The number that chooses the best checkpoint, as eval set and metric, and `max` or `min`.
+        run: The name of the run.
         train: The command that starts one training process, without the options of the program.
         takes_sigterm: Whether a training process ends at SIGTERM.
         packages: The modules that it needs, by the names of their packages.
@@ -32,7 +39,11 @@ class Framework:
     """
 
     title: str
-    task_file: Path
+    story: str
+    task_file: Path | None
+    prepare: Callable[[Folder], None] | None = None
+    best: tuple[str, str, Callable[..., str]] = ("test", "accuracy", max)
+    run: str = "digits"
     train: Sequence[str]
     takes_sigterm: bool
     packages: Mapping[str, str]
@@ -66,9 +77,17 @@ def _torchrun_options(ports: Sequence[int]) -> Environments:
     }
 
 
+def _language_model(ports: Sequence[int]) -> Environments:
+    own = {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
+    return {task: variables | own for task, variables in _torchrun_options(ports).items()}
+
+
+_DIGITS: Final = "A chief and a worker learn handwritten digits. Some labels are wrong, so they overfit."
+
 FRAMEWORKS: Final = {
     "tensorflow": Framework(
         title="TensorFlow",
+        story=_DIGITS,
         task_file=_HERE / "digits.py",
         train=(sys.executable, str(_HERE / "train.py")),
         takes_sigterm=False,  # MultiWorkerMirroredStrategy makes it ignore SIGTERM
@@ -78,6 +97,7 @@ FRAMEWORKS: Final = {
     ),
     "torch": Framework(
         title="PyTorch",
+        story=_DIGITS,
         task_file=_HERE / "digits_torch.py",
         train=(
             *(sys.executable, "-m", "torch.distributed.run"),
@@ -87,6 +107,19 @@ FRAMEWORKS: Final = {
         packages={"torch": "torch", "scikit-learn": "sklearn"},
         extra="torch-demo",
         environments=_torchrun_options,
+    ),
+    "lm": Framework(
+        title="transformers",
+        story="A chief and a worker train a tiny language model on the sources of Python and the chapters of pydoc.",
+        task_file=None,
+        prepare=write,
+        best=("texts", "bits_per_byte", min),
+        run="python",
+        train=(sys.executable, "-m", "torch.distributed.run", str(_HERE / "train_lm.py")),
+        takes_sigterm=True,
+        packages={"torch": "torch", "transformers": "transformers", "lm-eval": "lm_eval"},
+        extra="lm",
+        environments=_language_model,
     ),
 }
 """The jobs by the value of `sidecar demo --framework`."""

@@ -148,10 +148,13 @@ def make(children: Children, folder: Folder, framework: Framework, *, steps: int
 
 def daemon_arguments(folder: Folder, framework: Framework) -> tuple[str, ...]:
     """Return the arguments of `sidecar run`, which are the same for each daemon."""
+    own: tuple[str, ...] = ("--config", str(folder.settings))
+    if framework.task_file is not None:
+        # Without a file, a sidecar.toml in the current directory would change the demo.
+        own = ("--config", os.devnull, "--task", f"{framework.task_file}:task")
     return (
-        *("run", "--checkpoint-dir", str(folder.checkpoints), "--task", f"{framework.task_file}:task"),
+        *("run", "--checkpoint-dir", str(folder.checkpoints), *own),
         *("--replicas", "2", "--http", f"{LOCAL}:0", "--log-format", "json"),
-        *("--config", os.devnull),  # else a sidecar.toml in the current directory would change the demo
     )
 
 

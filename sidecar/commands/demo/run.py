@@ -140,14 +140,17 @@ def run(directory: Path, *, keep: bool, checkpoints: int, framework: Framework) 
     _require_packages(framework)
     console = Console(highlight=False)
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # SIGTERM cleans up as Ctrl-C does
-    with claimed(directory) as folder, Children() as children:
+    with claimed(directory, framework.run) as folder, Children() as children:
+        if framework.prepare is not None:
+            framework.prepare(folder)
         running = job.make(children, folder, framework, steps=checkpoints * _SAVE_EVERY, save_every=_SAVE_EVERY)
         demo = Demo(folder, running, observer_of(folder))
+        task = f"--task {framework.task_file}:task" if framework.task_file else f"--config {short(folder.settings)}"
         _say(
             console,
-            "A chief and a worker learn handwritten digits. Some labels are wrong, so they overfit. Beside each runs:",
+            f"{framework.story} Beside each runs:",
             f"  sidecar run --checkpoint-dir {short(folder.checkpoints)} --replicas 2 \\",
-            f"    --task {framework.task_file}:task",
+            f"    {task}",
             "",
         )
         running.start_daemons()
@@ -180,17 +183,18 @@ def observer_of(folder: Folder) -> RunObserver:
 def _conclude(console: Console, demo: Demo) -> None:
     """Print the best result, and where to find everything."""
     checkpoints = demo.folder.checkpoints
-    accuracy = {
-        row["checkpoint"]: row["metrics"]["test"]["accuracy"]["value"]
+    eval_set, metric, choose = demo.job.framework.best
+    numbers = {
+        row["checkpoint"]: row["metrics"][eval_set][metric]["value"]
         for row in demo.rows
         if row["status"] == "succeeded"
     }
-    best, last = max(accuracy, key=lambda name: accuracy[name]), list(accuracy)[-1]
+    best, last = choose(numbers, key=lambda name: numbers[name]), list(numbers)[-1]
     _say(
         console,
         "",
-        f"Each of the {len(accuracy)} checkpoints was evaluated while training went on. The best one is {best}, with "
-        f"accuracy {accuracy[best]:.4f}; the last one has {accuracy[last]:.4f}.",
+        f"Each of the {len(numbers)} checkpoints was evaluated while training went on. The best one is {best}, with "
+        f"{metric} {numbers[best]:.4f}; the last one has {numbers[last]:.4f}.",
         "",
         f"From {demo.job.daemons[-1].url}/metrics, as Prometheus would see it:",
         *(f"  {line}" for line in demo.sample()),

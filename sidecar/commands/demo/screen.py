@@ -67,7 +67,12 @@ def sentence(row: Mapping[str, Any]) -> str:
     """Return a row of `sidecar history` as a line of text: `step 120: accuracy 0.8111, …`."""
     if row["status"] != "succeeded":
         return f"step {row['step']}: {row['status']}" + (f": {row['kind']}" if row["kind"] else "")
-    numbers = ", ".join(f"{name} {_number(value['value'])}" for name, value in sorted(row["metrics"]["test"].items()))
+    numbers = ", ".join(
+        f"{name if len(row['metrics']) == 1 else f'{eval_set}/{name}'} {_number(value['value'])}"
+        for eval_set, metrics in row["metrics"].items()
+        for name, value in sorted(metrics.items())
+        if not name.endswith("_stderr")
+    )
     seconds = ", ".join(f"{name} {value:.2f}" for name, value in row["phases"].items())
     examples, took = sum(row["examples"].values()), sum(row["phases"].values())
     return f"step {row['step']}: {numbers}, {examples} examples, {row['workers']} workers, {took:.2f} s ({seconds})"

@@ -3,6 +3,7 @@
 import json
 import os
 import subprocess
+import sys
 import uuid
 
 import pytest
@@ -29,15 +30,15 @@ def start(tmp_path):
     """Start demos; none survives the test."""
     running = []
 
-    def start(*arguments: str) -> Running:
+    def start(*arguments: str, python: str = sys.executable, **variables: str) -> Running:
         folder, mark = tmp_path / f"demo{len(running)}", uuid.uuid4().hex
         with folder.with_suffix(".out").open("wb") as output:
             process = subprocess.Popen(
-                [*SIDECAR, "demo", "--directory", str(folder), *arguments],
+                [python, *SIDECAR[1:], "demo", "--directory", str(folder), *arguments],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
-                env=os.environ | {MARK: mark},
+                env=os.environ | variables | {MARK: mark},
                 cwd=tmp_path,
                 start_new_session=True,
             )

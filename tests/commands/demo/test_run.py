@@ -7,6 +7,7 @@ from urllib.request import urlopen
 
 import pytest
 from commands.demo.running import _task, events, history, wait_until
+from commands.demo.trainers import ROOT
 
 
 @pytest.mark.tensorflow
@@ -48,6 +49,27 @@ def test_demo_with_pytorch_evaluates_every_checkpoint(start):
     assert rows[-1]["metrics"]["test"]["accuracy"]["value"] > 0.8
     assert "chief_idles" in events(demo.folder / "logs" / "daemon-chief.log")
     assert "The best one is step-240.pt" in demo.output
+    wait_until(lambda: not demo.alive(), 10)
+
+
+@pytest.mark.nightly
+@pytest.mark.torch
+def test_demo_with_a_language_model_evaluates_tasks_and_texts(start, needs):
+    """Workers make the task from settings alone; the model comes with the first checkpoint."""
+    python = ROOT / ".venv-lm/bin/python"
+    needs("lm-eval", python.parent)
+    demo = start("--framework", "lm", "--checkpoints", "2", python=str(python), PYTHONPATH=str(ROOT))
+    assert demo.wait() == 0, demo.output
+    rows = history(demo)
+    assert [(row["step"], row["status"], row["workers"]) for row in rows] == [
+        (120, "succeeded", 2),
+        (240, "succeeded", 2),
+    ]
+    first, last = (row["metrics"]["texts"]["bits_per_byte"]["value"] for row in rows)
+    assert first > last > 1
+    assert {name: len(row) for name, row in rows[-1]["classes"]["texts"].items()}["bits_per_byte"] == 2
+    assert rows[-1]["metrics"]["next_line_code"]["acc"]["goal"] == "max"
+    assert f"The best one is checkpoint-240, with bits_per_byte {last:.4f}" in demo.output
     wait_until(lambda: not demo.alive(), 10)
 
 
