@@ -3,7 +3,8 @@
 An object is whole or absent, and seen by all as soon as its write was carried out. But a request may be refused (429)
 or answered with an error (503) before or after its effect; a create at the same moment is a conflict (409), which says
 nothing; an object that was just written may refuse the next write; a page of a listing is older than the next page.
-Hanging servers, nodes that are cut off and stopped daemons are those of `storage.NodeStorage`.
+Each node saves to a disk of its own, and uploads that. Hanging servers, nodes that are cut off and stopped daemons are
+those of `storage.NodeStorage`. Pins are shared all the same.
 """
 
 import errno
@@ -11,7 +12,6 @@ import hashlib
 
 from sidecar.coordination.object_storage import ObjectStorage
 from sidecar.system.object_store import BucketError, StoredObject
-from simulation.storage import NodeStorage
 
 ABSENT = frozenset(
     {
@@ -40,22 +40,22 @@ class BucketStorage(ObjectStorage):
         self.spec = spec
 
 
-def bucket_storage(simulation, node: NodeStorage) -> ObjectStorage:
+def bucket_storage(objects: "SimulatedObjects") -> ObjectStorage:
     """Return the run's state as one life of a daemon reaches it in a bucket."""
-    return BucketStorage(SimulatedObjects(simulation, node), "s3://bucket/run", node.spec)
+    return BucketStorage(objects, "s3://bucket/run", objects.spec)
 
 
 class SimulatedObjects:
     """The requests of one life, as `system.object_store.ObjectStore` makes them."""
 
     def __init__(self, simulation, node) -> None:
-        self._simulation, self._node = simulation, node
+        self._simulation, self._node, self.spec = simulation, node, node.spec
         self._contents = {}
         self._probes = {}  # objects that a daemon tries conditions with, and that no other node sees
 
     def beginning(self, key, most):
         """Return the first bytes and the etag."""
-        self._may_fail()
+        self.may_fail()
         data = self._probes.get(key) if _is_probe(key) else self._node.read(key)
         if data is None:
             return None
@@ -65,7 +65,7 @@ class SimulatedObjects:
 
     def create(self, key, data):
         """Create an object, unless the name exists."""
-        self._may_fail()
+        self.may_fail()
         if _is_probe(key):
             self._probes.setdefault(key, data)
             return True
@@ -74,12 +74,12 @@ class SimulatedObjects:
             raise _error("409 (ConditionalRequestConflict)")
         creating[key] = now
         self._node.create(key, data)
-        self._may_fail()
+        self.may_fail()
         return True
 
     def put(self, key, data, *, instead_of=""):
         """Write an object, or only in place of one with this etag, which the server compares."""
-        self._may_fail()
+        self.may_fail()
         now, written = self._simulation.scheduler.now, self._simulation.disk.written
         if now - written.get(key, -1e9) < _WRITE_LIMIT_SECONDS and self._is_trouble(0.2):
             raise _error("429 (SlowDown)")
@@ -88,21 +88,21 @@ class SimulatedObjects:
             self._probes[key] = data if before in (None, self._probes[key]) else self._probes[key]
             return ""
         self._node.replace(key, data, survives_crash=True, instead_of=before)
-        self._may_fail()
+        self.may_fail()
         return _etag(data)
 
     def delete(self, key):
         """Delete an object."""
-        self._may_fail()
+        self.may_fail()
         if _is_probe(key):
             self._probes.pop(key, None)
             return
         self._node.remove(key)
-        self._may_fail()
+        self.may_fail()
 
     def listing(self, folder=""):
         """List in two pages: what came between them into the first is missing, and what went from it is there."""
-        self._may_fail()
+        self.may_fail()
         first = self._node.names(folder)
         middle = first[len(first) // 2] if first else ""
         second = self._node.names(folder)
@@ -117,7 +117,8 @@ class SimulatedObjects:
     def _is_trouble(self, chance=_CHANCE):
         return not self._simulation.healed and self._simulation.random.random() < chance
 
-    def _may_fail(self):
+    def may_fail(self):
+        """Raise the answer of a server that is overloaded, now and then."""
         if self._is_trouble():
             raise _error("503 (ServiceUnavailable)")
 

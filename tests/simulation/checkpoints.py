@@ -8,13 +8,14 @@ what was known stays known, and is in `unknown`. That the product's own folders 
 import contextlib
 import errno
 from dataclasses import dataclass, field
+from functools import partial
 
 from sidecar.checkpoints.discovery_order import DiscoveryOrder
 from sidecar.checkpoints.files import File
 from sidecar.checkpoints.presence import Answer, Presence
 from sidecar.checkpoints.scan import BrokenPin, DiscoveredCheckpoint, ScanResult
 from sidecar.errors import CheckpointError, IncompleteError, MustCopyError, StorageError, VanishedError
-from sidecar.protocol.records import Checkpoint, Key, Settlement, folder_name
+from sidecar.protocol.records import Checkpoint, Key, Plan, Settlement, folder_name
 from sidecar.protocol.states import Verdict
 from sidecar.retention.exports.export_report import NO_EXPORTS, ExportsReport
 from sidecar.retention.pins.policy import Fate
@@ -385,10 +386,31 @@ class NodeExports:
 
 
 class NodeSaves:
-    """Stands for `daemon.saves.Saves`: saves of one node on the shared disk."""
+    """Stands for `retention.saves`: saves on the shared disk; with the state in a bucket, on the disk of each node."""
 
     def __init__(self, simulation, life) -> None:
         self._simulation, self._life = simulation, life
+
+    def store(self, plan: Plan) -> bool:
+        """As `BucketSaves.store`: upload the saves of this node, and return whether those of all nodes are there."""
+        saves, storage = self._simulation.disk.saves, self._life.storage
+
+        def upload(folder: str) -> None:
+            if folder in saves:
+                saves[folder].uploaded_at = min(saves[folder].uploaded_at, self._simulation.scheduler.now)
+
+        def are_there() -> bool:
+            return all(each in saves and saves[each].uploaded_at < float("inf") for each in plan.saves)
+
+        try:
+            for member, folder in zip(plan.members or (), plan.saves, strict=True):
+                if member.node == self._life.host.name:
+                    self._life.objects.may_fail()
+                    storage.call(partial(upload, folder), writes=True)
+                    self._life.objects.may_fail()
+            return bool(storage.call(are_there))
+        except OSError as error:
+            raise StorageError(f"cannot upload the saves of plan {plan.plan}: {error.strerror}") from error
 
     def tidy(self, tidying) -> CleanupResult:
         """Remove saves and measure the others, unless the host cannot read them."""

@@ -35,6 +35,8 @@ class Saved:
 
     worker: str
     durable: bool = False
+    # Since when all nodes see it, if the state lies in a bucket; before, it is on one node's disk
+    uploaded_at: float = float("inf")
 
 
 @dataclass(slots=True)

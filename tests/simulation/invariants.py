@@ -40,7 +40,8 @@ INVARIANTS = {
     "attempts are counted": "a plan's attempt is one more than the failures of that checkpoint and task before it",
     "verdicts are earned": "failed: after as many attempts or losses as the proposer allows; corrupt, vanished: it is, "
     "or the proposer's own node finds it so, or two nodes, one of them in an attempt, or as many attempts",
-    "saves are durable": "when a success appears, every rank's saves are on disk, durable, by that rank; they stay",
+    "saves are durable": "when a success appears, every rank's saves are on disk, durable, by that rank, and in the "
+    "bucket if the state is; they stay",
     "pins stay": "a pin goes only when its checkpoint is settled for the tasks of all nodes that are there",
     "the best are exported": "a daemon lets no export or pin go whose checkpoint is among the best ones that are to be "
     "exported; after faults stopped none of them is pinned instead, and nothing else is exported",
@@ -427,10 +428,12 @@ class Referee:
     def _durable(self, plan: Plan, outcome: Outcome) -> None:
         assert outcome.result is not None
         saves = [self._simulation.disk.saves.get(folder) for folder in outcome.result.saves]
-        workers = [member.worker for member in plan.members or ()]
+        workers, own_disks = [member.worker for member in plan.members or ()], self._simulation.scenario.bucket
+        there = [each for each in saves if each is not None and each.durable]
+        there = [each for each in there if not own_disks or each.uploaded_at <= self._simulation.scheduler.now]
         self.check(
             "saves are durable",
-            [each.worker for each in saves if each is not None and each.durable] == workers,
+            [each.worker for each in there] == workers,
             lambda: f"plan {plan.plan} succeeds with {outcome.result.saves}: on disk are {saves}",  # type: ignore[union-attr]
         )
 

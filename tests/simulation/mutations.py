@@ -14,6 +14,7 @@ from sidecar.coordination.compaction import Compaction
 from sidecar.coordination.exclusions import Exclusions
 from sidecar.coordination.object_storage import ObjectStorage
 from sidecar.daemon import state, storage_thread
+from sidecar.daemon.plan_runner import PlanRunner
 from sidecar.daemon.storage_thread import CreatePlan, StorageThread
 from sidecar.daemon.workers import pool
 from sidecar.policy import decide, eligibility, group_formation, settlements
@@ -215,13 +216,21 @@ _FORGED = tuple(by_hand.forging(make(seed)) for seed in range(1, 41))
 _carry_out, _make_next, _data = Compaction.carry_out, Compaction._make_next, journal.Journal._data
 _LATE = tuple(by_hand.varied(by_hand.record_is_created_late(), 20))
 
+_IN_A_BUCKET = tuple(make(seed, BUCKET) for seed in range(1, 41))
+
 MUTATIONS = (
     Mutation("create overwrites", ((journal, "create_and_read", _overwrite),), ("journal never changes",)),
     Mutation(
         "a store ignores the condition of a write",
         ((SimulatedObjects, "create", _ignore_the_condition), (ObjectStorage, "probe", lambda _: True)),
         ("journal never changes",),
-        first=tuple(make(seed, BUCKET) for seed in range(1, 41)),
+        first=_IN_A_BUCKET,
+    ),
+    Mutation(
+        "a success does not wait for the saves of other nodes' disks",
+        ((PlanRunner, "lacks_saves", lambda _: None),),
+        ("saves are durable",),
+        first=_IN_A_BUCKET,
     ),
     Mutation(
         "propose without reading every outcome",

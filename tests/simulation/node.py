@@ -23,11 +23,13 @@ from sidecar.retention.pins.copy_arbiter import CopyArbiter
 from sidecar.retention.pins.disk_budget import DiskBudget
 from sidecar.retention.pins.reconciler import PinReconciler, Reconciliation
 from sidecar.retention.saves.retention import Retention
-from simulation.bucket import bucket_storage
+from simulation.bucket import SimulatedObjects, bucket_storage
 from simulation.checkpoints import NodeCatalog, NodePins, NodeSaves
 from simulation.scheduler import Waiter
 from simulation.storage import NodePlace, NodeStorage
 from simulation.workers import SimulatedProcess
+
+_QUIET_FACTOR = 2.5  # of the beat, in a bucket, while nobody waits for a heartbeat: as in the product
 
 
 class Host:
@@ -174,6 +176,7 @@ class Life:
         self._nonces = 0
         spec = host.spec
         self.storage = NodeStorage(simulation, self)
+        self.objects = SimulatedObjects(simulation, self.storage)
         self.catalog = NodeCatalog(simulation, self, spec.settings.visibility)
         place = SimpleNamespace(is_dir=lambda: simulation.disk.exists)
         pins, saves = NodePins(simulation, self), NodeSaves(simulation, self)
@@ -193,7 +196,7 @@ class Life:
             turns=turns,
         )  # type: ignore[arg-type]
         self.storage_thread = StorageThread(
-            storage=bucket_storage(simulation, self.storage) if simulation.scenario.bucket else self.storage,
+            storage=bucket_storage(self.objects) if simulation.scenario.bucket else self.storage,
             reconciler=reconciler,
             clock=host,
             post=self.receive,
@@ -228,6 +231,8 @@ class Life:
                 pin_wait_seconds=settings.visibility,
                 result_turn_seconds=settings.patience,
                 drain_seconds=settings.drain,
+                transfer_seconds=settings.restore if self.simulation.scenario.bucket else None,
+                quiet_factor=_QUIET_FACTOR if self.simulation.scenario.bucket else 1.0,
             ),
             start_new=settings.start_new,
             vanished_after_seconds=settings.visibility,

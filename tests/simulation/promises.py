@@ -34,8 +34,8 @@ PROMISES = {
     "unless since then one of no higher step came that the plan settles as superseded: training was set back",
     "the oldest gives way": "with a budget of pins that is used up, the oldest that waits gives way to one that lies "
     "there unpinned",
-    "finished evaluations succeed": "what all ranks finished is written by any daemon that has the result and is well, "
-    "once those before it had their turns",
+    "finished evaluations succeed": "what all ranks finished, and saved where all see it, is written by any daemon "
+    "that has the result and is well, once those before it had their turns",
     "stuck groups are noticed": "a group whose ranks all wait for each other for good is given up soon",
     "evaluations are counted": "a plan says how many evaluations of its task succeeded before it",
     "evaluation follows discovery": "with queue=every, of two that never failed, the one that was saved first is "
@@ -467,6 +467,10 @@ class Promises:
             return
         nodes = list(dict.fromkeys(member.node for member in members))
         finished, settings, now = max(done.values()), host.spec.settings, simulation.scheduler.now
+        if simulation.scenario.bucket:  # it waits for the saves of all nodes, and asks for them ever less often
+            saves = [simulation.disk.saves.get(folder) for folder in plan.saves]
+            seen_at = max(math.inf if each is None else each.uploaded_at for each in saves)
+            finished = seen_at + (seen_at - finished) / 2
         calm = max(host.troubled_until, simulation.troubled_until) < finished
         turn = finished + (nodes.index(host.name) + 1) * settings.patience + 3 * settings.beat + 5.0
         self._check(
