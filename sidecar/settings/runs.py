@@ -56,7 +56,10 @@ class SharedSettings:
     @cached_property
     def node(self) -> Settings:
         """Return the settings of the daemon itself. Raises `SettingsError`, also for a setting that no run can have."""
-        settings = self.given.with_values({"checkpoint_dir": _NOWHERE}, {}).settings()
+        nowhere = {"checkpoint_dir": _NOWHERE}
+        if is_url(self.given.values.get("state_dir")):  # fits to the URLs of runs, and not to a directory
+            nowhere["state_dir"] = _NOWHERE / ".sidecar"
+        settings = self.given.with_values(nowhere, {}).settings()
         if settings.engine != "local":
             raise SettingsError(f"engine = {settings.engine!r} serves one run: write checkpoint_dir instead of runs")
         if settings.min_workers > settings.replicas:

@@ -23,10 +23,11 @@ class Bucket:
     home: Path
     task: Path
     framework: dict
+    folder: str = "run/ckpts"
     environ: dict = field(init=False)
 
     def __post_init__(self):
-        self.url = f"{self.server.url}/run/ckpts"
+        self.url = f"{self.server.url}/{self.folder}"
         self.environ = {"XDG_STATE_HOME": str(self.home / "state"), "SIDECAR_BUCKET_SCAN_SECONDS": "0.5"}
         self.environ |= self.server.environment | self.framework
 

@@ -7,6 +7,8 @@ from collections import Counter
 
 import pytest
 from integration.conftest import TASKS, Daemon
+from integration.test_buckets import Bucket, numbers
+from integration.torch_trainer import TORCH
 from numpy_trainer import NUMPY, NumpyTrainer
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -115,6 +117,31 @@ def test_once_evaluates_every_run_and_ends(runs, trainer):
     runs.directory("c").mkdir(parents=True)
     assert runs.serve("worker-0", "--once").wait().code == 0
     assert runs.successes("a") == runs.successes("b") == ["model-1.npz"]
+
+
+@pytest.mark.torch
+@pytest.mark.nightly
+@pytest.mark.timeout(1200)
+def test_runs_and_their_state_lie_in_a_bucket(torch_trainer, until, sidecar, start_bucket, tmp_path):
+    """Worker processes of PyTorch evaluate each run in its turn, with the bits of a run in a directory."""
+    task, bucket = TASKS / "torch_plain.py", start_bucket("localbucket")
+    places = {name: Bucket(bucket, sidecar, tmp_path, task, TORCH, name) for name in ("exp-1", "exp-2")}
+    environ = {"SIDECAR_RUNS": ",".join(place.url for place in places.values())}
+    environ |= {"SIDECAR_STATE_DIR": f"{bucket.url}/state", "SIDECAR_RUN_TURN_SECONDS": "0.01"}
+    environ |= {"XDG_STATE_HOME": str(tmp_path / "disk"), "SIDECAR_TASK": f"{task}:task", "SIDECAR_HTTP": "127.0.0.1:0"}
+    environ |= bucket.environment | TORCH
+    saved = {name: torch_trainer.save(tmp_path / name, 1, 2) for name in places}
+    daemon = sidecar.start("run", **environ)
+    for number in (0, 1):
+        for name, place in places.items():
+            place.upload(tmp_path / name / saved[name][number]["name"])
+        count = 2 * number + 2
+        until(lambda count=count: daemon.err.count('"evaluation_succeeded"') >= count, lambda: daemon.err, 500)
+    daemon.process.terminate()
+    assert daemon.wait().code == 0, daemon.err
+    for name, place in places.items():
+        history = sidecar.start("history", "--json", "--run", name, **environ).wait()
+        assert numbers(history) == place.locally(tmp_path / name)
 
 
 def second_before_first(histories):

@@ -53,6 +53,15 @@ def test_a_url_is_a_run(tmp_path):
     assert settings.settings_of(place).checkpoint_dir.url == "s3://bucket/exp-7"
 
 
+def test_the_state_of_runs_in_buckets_may_be_in_one(tmp_path):
+    """Each run has a folder of its own in it, and intervals that suit a bucket."""
+    settings, _ = shared(tmp_path, "s3://bucket/exp-7", "s3://bucket/exp-8", state_dir="s3://bucket/state")
+    assert settings.node.http_port == 19108
+    found = [settings.settings_of(place) for place in settings.places()]
+    assert [each.run_dir.url for each in found] == ["s3://bucket/state/exp-7", "s3://bucket/state/exp-8"]
+    assert {each.beat_seconds for each in found} == {4.0}
+
+
 def test_a_directory_that_two_patterns_find_is_one_run(tmp_path, make):
     """The first pattern names it."""
     make("a/ckpts")
