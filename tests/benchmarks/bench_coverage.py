@@ -8,6 +8,7 @@ from table import Figure, Table
 
 from sidecar.evaluation.data.shard import Shard
 from sidecar.evaluation.intervals import clustered, normal, wilson
+from sidecar.evaluation.metrics.confusion_intervals import Intervals
 from sidecar.evaluation.states.group_sums import MOST_GROUPS
 from sidecar.metrics import AUC, EvalBatch, EvalSetInfo
 
@@ -77,6 +78,16 @@ def _cases():
             ),
         )
         yield "weighted mean (exponential weights)", examples, 0, 0, lambda random, n=examples: _weighted(random, n)
+        for classes, accuracy in ((2, 0.95), (10, 0.8), (10, 0.97)):
+            for place, name in enumerate(("precision_macro", "f1_macro", "f1_weighted", "f1 of the rarest class")):
+                given = classes, accuracy, place
+                yield (
+                    f"{name}, {classes} classes, accuracy {accuracy}",
+                    examples,
+                    0,
+                    0,
+                    lambda random, n=examples, given=given: _matrix(random, n, *given),
+                )
         for area in (0.7, 0.9):
             given = examples, area
             yield f"AUC {area}", examples, 0, 0, lambda random, given=given: _area(random, *given)
@@ -155,6 +166,34 @@ def _area(random, examples, area):
     metric.add(states, EvalBatch(y, scores, None, 0))
     found = metric.compute(states).values["roc_auc"]
     return np.nan, _contains((found.lower, found.upper), area)
+
+
+def _matrix(random, examples, classes, accuracy, place):
+    """Labels of classes of which the first is three times as frequent as the last; all errors are alike."""
+    shares = np.geomspace(3, 1, classes)
+    cells = np.full((classes, classes), (1 - accuracy) / (classes - 1))
+    np.fill_diagonal(cells, accuracy)
+    cells *= (shares / shares.sum())[:, np.newaxis]
+    truth, _ = _numbers(cells)[place]
+    counts = random.multinomial(examples, cells.ravel()).reshape(cells.shape).astype(float)
+    intervals = Intervals.of(counts, are_independent=True)
+    found = (
+        intervals.macro("precision"),
+        intervals.macro("f1"),
+        intervals.weighted("f1"),
+        intervals.by_class("f1")[-1],
+    )[place]
+    number, error = _numbers(counts)[place]
+    return _contains((number - Z * error, number + Z * error), truth), _contains(found, truth)
+
+
+def _numbers(cells):
+    """Macro precision, macro F1, weighted F1 and F1 of the last class, each with the error of a mean of as many."""
+    right, predicted, actual = np.diagonal(cells), cells.sum(axis=0), cells.sum(axis=1)
+    with np.errstate(all="ignore"):
+        precision, f1 = np.nan_to_num(right / predicted), np.nan_to_num(2 * right / (predicted + actual))
+    found = precision.mean(), f1.mean(), (f1 * actual).sum() / actual.sum(), f1[-1]
+    return [(number, np.sqrt(number * (1 - number) / cells.sum())) for number in found]
 
 
 def _rows(random, groups, size, correlation, *, is_share, unequal=False):

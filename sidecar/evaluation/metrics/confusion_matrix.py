@@ -8,15 +8,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sidecar.errors import TaskError
+from sidecar.evaluation.metrics.confusion_intervals import Intervals
 from sidecar.evaluation.metrics.decisions import decisions
 from sidecar.evaluation.metrics.metric import EvalBatch, EvalSetInfo, MetricResult, value
 from sidecar.evaluation.metrics.pairs import Labels, check_labels
 from sidecar.evaluation.metrics.tally import Tally
-from sidecar.evaluation.states import SetStates
+from sidecar.evaluation.states import ExactSum, SetStates, exact_sum
 from sidecar.protocol.records import Value
 
 _BINARY_CLASSES: Final = 2
 _MOST_CLASSES: Final = 25_000  # 20 GB of states
+_SEVERAL: Final = "several"
 
 Floats = NDArray[np.float64]
 
@@ -27,7 +29,8 @@ class ConfusionMatrix:
     The averages are those of scikit-learn's `precision_recall_fscore_support` with all classes as its `labels`: macro
     (each class alike), micro (all weight together), weighted (by the actual weight of each class). A class without any
     label counts in macro. Among equal scores the first class wins. A NaN among the scores of a position that counts
-    makes all numbers NaN, and so does a total weight of 0.
+    makes all numbers NaN, and so does a total weight of 0. Numbers of independent examples without weights have
+    intervals; averages over classes only if each class has 20 labels and 20 predictions.
 
     Args:
         classes: Number of classes, or the names of the classes. The states of n classes take 32·n² bytes on every
@@ -66,9 +69,11 @@ class ConfusionMatrix:
         self._tally = Tally((len(self._classes), len(self._classes)))
 
     def states(self, info: EvalSetInfo) -> SetStates:
-        """Return new states; `counts` and `weights` are the matrix, a row for each actual class."""
-        del info  # counts do not depend on it
-        return self._tally.states()
+        """Return new states; `counts` and `weights` are the matrix, a row for each actual class.
+
+        `several` counts positions that share an example; a set with groups has no intervals, and lacks it.
+        """
+        return self._tally.states() | ({} if info.groups is not None else {_SEVERAL: ExactSum((), "int64")})
 
     def add(self, states: SetStates, batch: EvalBatch) -> None:
         """Add one batch. Raises `TaskError` if labels, shapes or the number of classes do not match."""
@@ -80,6 +85,8 @@ class ConfusionMatrix:
             )
         cells = np.where(decided.predicted < 0, -1, decided.actual * decided.classes + decided.predicted)
         self._tally.add(states, cells, decided.pairs.weights)
+        if _SEVERAL in states:
+            exact_sum(states, _SEVERAL).add(np.int64(0 if decided.pairs.one_per_example else len(cells)))
 
     def compute(self, states: SetStates) -> MetricResult:
         """Return `precision`, `recall` and `f1` of each class, and their `_macro`, `_micro` and `_weighted` means."""
@@ -89,17 +96,24 @@ class ConfusionMatrix:
             right = np.full(len(matrix), math.nan)
         numbers: dict[str, Value] = {}
         by_class: dict[str, Mapping[str, Value]] = {}
+        intervals = Intervals.of(matrix, are_independent=self._are_independent(states))
         for name, above, below in _ratios(right, predicted, actual):
             key = f"{self._prefix}{name}"
             ratios = self._divide(above, below)
             by_class[key] = {
-                name_of_class: value(float(ratio), "max")
-                for name_of_class, ratio in zip(self._classes, ratios, strict=True)
+                name_of_class: value(float(ratio), "max", interval)
+                for name_of_class, ratio, interval in zip(self._classes, ratios, intervals.by_class(name), strict=True)
             }
-            numbers[f"{key}_macro"] = value(_average(ratios, np.ones(len(ratios))), "max")
-            numbers[f"{key}_micro"] = value(float(self._divide(above.sum(), below.sum())), "max")
-            numbers[f"{key}_weighted"] = value(_average(ratios, actual), "max")
+            numbers[f"{key}_macro"] = value(_average(ratios, np.ones(len(ratios))), "max", intervals.macro(name))
+            micro = float(self._divide(above.sum(), below.sum()))
+            numbers[f"{key}_micro"] = value(micro, "max", intervals.micro())
+            numbers[f"{key}_weighted"] = value(_average(ratios, actual), "max", intervals.weighted(name))
         return MetricResult(numbers, by_class)
+
+    def _are_independent(self, states: SetStates) -> bool:
+        """Return whether each position is that of another example, without weights and groups."""
+        several = states.get(_SEVERAL)
+        return self._tally.is_counted(states) and isinstance(several, ExactSum) and not int(several.integers())
 
     def _divide(self, above: Floats, below: Floats) -> Floats:
         with np.errstate(all="ignore"):

@@ -77,7 +77,7 @@ def test_binary_one_hot_and_sequences(numerals, plain_numbers):
 
 
 def test_names_of_metric_and_classes(measure, numerals):
-    """The default prefixes nothing; goals say that more is better; counts of one matrix give no interval."""
+    """The default prefixes nothing, and goals say that more is better."""
     names = [f"numeral {number}" for number in range(10)]
     found = measure(ConfusionMatrix(names, name="fine"), numerals.y, numerals.predictions)
     averages = [f"fine_{name}_{average}" for name in NAMES for average in ("macro", "micro", "weighted")]
@@ -85,7 +85,35 @@ def test_names_of_metric_and_classes(measure, numerals):
     assert list(found.classes) == [f"fine_{name}" for name in NAMES]
     assert list(found.classes["fine_f1"]) == names
     everything = [*found.values.values(), *found.classes["fine_recall"].values()]
-    assert {(each.goal, each.lower, each.upper) for each in everything} == {("max", None, None)}
+    assert {each.goal for each in everything} == {"max"}
+
+
+def ends(found):
+    everything = [*found.values.values(), *found.classes["f1"].values(), *found.classes["precision"].values()]
+    return [(each.lower, each.upper) for each in everything]
+
+
+def test_independent_examples_have_intervals(measure, numerals):
+    """They have the same bits for any number of ranks, and with a mask of ones."""
+    metric = ConfusionMatrix(10)
+    found = measure(metric, numerals.y, numerals.predictions)
+    assert all(each.lower < each.value <= each.upper for each in found.values.values())
+    for ranks in (2, 3, 5):
+        assert measure(metric, numerals.y, numerals.predictions, ranks=ranks, batch=9) == found
+    assert ends(measure(metric, numerals.y, numerals.predictions, np.ones(len(numerals.y)))) == ends(found)
+
+
+@pytest.mark.parametrize("kind", ["weights", "groups", "positions"])
+def test_examples_that_are_not_independent_have_no_intervals(measure, numerals, kind):
+    """Nor have weighted ones: the counts of a matrix do not tell what belongs together."""
+    y, predictions = numerals.y[:396], numerals.predictions[:396]
+    given = {
+        "weights": (y, predictions, np.full(396, 0.5)),
+        "groups": (y, predictions),
+        "positions": (y.reshape(99, 4), predictions.reshape(99, 4, 10)),
+    }[kind]
+    groups = {"groups": np.arange(396) // 4} if kind == "groups" else {}
+    assert set(ends(measure(ConfusionMatrix(10), *given, **groups))) == {(None, None)}
 
 
 @pytest.mark.parametrize("zero_division", [0.0, 1.0])
