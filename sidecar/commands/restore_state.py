@@ -45,7 +45,7 @@ from sidecar.retention.exports.export_folder import EXPORTS, link_best
 from sidecar.retention.pins.disk_budget import free_bytes
 from sidecar.settings import Settings
 from sidecar.system.bucket_folder import place_of
-from sidecar.system.clock import Clock, SystemClock, timestamp
+from sidecar.system.clock import SystemClock, timestamp
 from sidecar.system.confined import Folder, open_folder
 from sidecar.system.durable import sync_file
 from sidecar.system.object_store import BucketError, ObjectStore, ObjectStoreRules, StoredObject
@@ -53,7 +53,7 @@ from sidecar.system.object_store import BucketError, ObjectStore, ObjectStoreRul
 _AT_ONCE: Final = 8  # objects that are fetched at the same time
 
 
-def restore_state(flags: dict[str, Any], environ: Any, *, clock: Clock | None = None) -> None:
+def restore_state(flags: dict[str, Any], environ: Any) -> None:
     """Restore the state directory that the settings name, and say what was done, or why there is nothing to do."""
     settings = load_settings(flags)
     if settings.state_backup is None:
@@ -62,8 +62,7 @@ def restore_state(flags: dict[str, Any], environ: Any, *, clock: Clock | None = 
         typer.echo(f"nothing to restore: {settings.run_dir} holds run {run} already")
         return
     store = backup_of(settings)
-    clock = clock or SystemClock()
-    restored = restore(settings, store, node_name(settings, environ), timestamp(clock.wall()))
+    restored = restore(settings, store, node_name(settings, environ), timestamp(SystemClock().wall()))
     typer.echo(restored or f"nothing to restore: {settings.state_backup} holds no backup of run {settings.run!r}")
 
 
@@ -98,7 +97,6 @@ def restore(
     node: str,
     at: str,
     *,
-    new_id: Callable[[], str] = lambda: secrets.token_hex(16),
     room: Callable[[Path], int] = free_bytes,
 ) -> str | None:
     """Restore the state directory, and return what was done, as a sentence; None if there is no backup.
@@ -111,7 +109,7 @@ def restore(
     before, number = _newest(store)
     if before is None:
         return None
-    own = Own(url=settings.state_backup, number=number + 1, nonce=new_id())
+    own = Own(url=settings.state_backup, number=number + 1, nonce=secrets.token_hex(16))
     try:
         found = create_owner(store, own.number, Owner(run=before.run, nonce=own.nonce, node=node, at=at))
         if found.nonce != own.nonce:

@@ -13,12 +13,12 @@ from sidecar.coordination.segments import Segments, is_marker
 from sidecar.coordination.storage import Storage
 
 
-def read_success(storage: Storage, number: int, run: str | None = None) -> Closed | None:
+def read_success(storage: Storage, number: int) -> Closed | None:
     """Return the successful evaluation of a plan; None if there is no such plan, or if it did not succeed.
 
     Raises as `read_closed`.
     """
-    closed = read_closed(storage, number, run)
+    closed = read_closed(storage, number)
     if closed is None or closed.plan.checkpoint is None or closed.outcome.result is None:
         return None
     return closed

@@ -36,7 +36,6 @@ class Stream:
     batches: int
     examples: int
     own_batches: int
-    own_examples: int
     expected: int | None = None  # number of examples according to the task
     refuses_nonfinite: bool = False  # fail if inputs, labels or weights are not finite
     sharding: Division = "batches"  # `files` and `own` are not read in advance: the counts are 0

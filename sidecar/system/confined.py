@@ -105,11 +105,11 @@ class Folder:
             return read_from(file, limit)
 
     @contextlib.contextmanager
-    def create_file(self, name: str, mode: int = 0o666) -> Iterator[BinaryIO]:
+    def create_file(self, name: str) -> Iterator[BinaryIO]:
         """Create a regular file for writing; raises `FileExistsError` if the name is taken."""
         with self._with_path(name):
             flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-            descriptor = os.open(_component(name), flags, mode, dir_fd=self.descriptor)
+            descriptor = os.open(_component(name), flags, 0o666, dir_fd=self.descriptor)
             with os.fdopen(descriptor, "wb") as file:
                 yield file
 
@@ -149,14 +149,14 @@ class Folder:
         with self._with_path(name):
             os.mkdir(_component(name), dir_fd=self.descriptor)
 
-    def link(self, name: str, new: str, into: "Folder | None" = None) -> None:
-        """Give a file another name, here or in another folder; raises `FileExistsError` if that name is taken."""
+    def link(self, name: str, new: str) -> None:
+        """Give a file another name; raises `FileExistsError` if that name is taken."""
         with self._with_path(new):
             os.link(
                 _component(name),
                 _component(new),
                 src_dir_fd=self.descriptor,
-                dst_dir_fd=(into or self).descriptor,
+                dst_dir_fd=self.descriptor,
                 follow_symlinks=False,
             )
 

@@ -145,7 +145,7 @@ class Meeting:
         return Rank()
 
 
-STREAM = Stream(eval_set="test", fingerprint="abc", batches=3, examples=5, own_batches=1, own_examples=2)
+STREAM = Stream(eval_set="test", fingerprint="abc", batches=3, examples=5, own_batches=1)
 
 PARTS = [[0.1, 0.2], [0.3], [1e300, -1e300]]
 

@@ -24,7 +24,7 @@ def test_progress_is_not_told_too_often(tmp_path):
 
 def test_a_set_divided_by_file(tmp_path):
     """Its list of files is compared; how many examples it has only the sum tells, and the result says how it was."""
-    by_file = replace(STREAM, batches=0, examples=0, own_batches=0, own_examples=0, sharding="files")
+    by_file = replace(STREAM, batches=0, examples=0, own_batches=0, sharding="files")
     evaluators = ranks(streams=(by_file,))
     for end, _, reports in run(tmp_path, evaluators):
         assert end.result.data == {"test": EvalData("abc", None, "files")}
@@ -49,7 +49,6 @@ def test_count_is_checked(tmp_path):
         batches=0,
         examples=0,
         own_batches=0,
-        own_examples=0,
         expected=4,
         sharding="own",
     )

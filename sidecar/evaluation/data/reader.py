@@ -392,7 +392,7 @@ class EvalSetReader:
 
     def _read_all(self, tick: Tick) -> Stream:
         fingerprint, own_digest = hashlib.blake2b(digest_size=16), hashlib.blake2b(digest_size=16)
-        batches = examples = own_batches = own_examples = 0
+        batches = examples = own_batches = 0
         self._keys.clear()
         expected = self._expected
         self._cache.clear()
@@ -410,7 +410,7 @@ class EvalSetReader:
                 with following_from_code():
                     self._check(batches, size)
             if self._shard.owns(number):
-                own_batches, own_examples = own_batches + 1, own_examples + size
+                own_batches += 1
                 own_digest.update(digest)
                 self._places.append((batches, examples))
                 if self._eval_set.prepare is None:
@@ -427,17 +427,17 @@ class EvalSetReader:
         if self._eval_set.prepare is None:
             self._cache.finish()
         self._own_digest = own_digest.digest()
-        refuses = self._eval_set.nonfinite == "refuse"
-        return Stream(
-            eval_set=self.name,
+        return self._described(
             fingerprint=fingerprint.hexdigest(),
             batches=batches,
             examples=examples,
             own_batches=own_batches,
-            own_examples=own_examples,
-            expected=expected,
-            refuses_nonfinite=refuses,
         )
+
+    def _described(self, **facts: Any) -> Stream:
+        """Return the stream with these facts, and those that all ranks know before they read it."""
+        refuses = self._eval_set.nonfinite == "refuse"
+        return Stream(eval_set=self.name, expected=self._expected, refuses_nonfinite=refuses, **facts)
 
     def _note_groups(self, batch: Batch) -> None:
         """Remember the keys of the groups of a batch, if they are a column of it."""
@@ -460,21 +460,15 @@ class EvalSetReader:
                 self._look_at(parts, firsts[number])
         if listed.digests[0] != self._sample.first:
             raise self._has_other_order()
-        sizes, expected = listed.sizes[: self._most], self._expected
+        sizes = listed.sizes[: self._most]
         self._places = [place for place in listed.places(self._shard) if place[0] < len(sizes)]
-        own_examples = sum(sizes[number] for number, _ in self._places)
         examples = sum(sizes)
         self._require_expected(examples)
-        refuses = self._eval_set.nonfinite == "refuse"
-        return Stream(
-            eval_set=self.name,
+        return self._described(
             fingerprint=listed.fingerprint,
             batches=len(sizes),
             examples=examples,
             own_batches=len(self._places),
-            own_examples=own_examples,
-            expected=expected,
-            refuses_nonfinite=refuses,
             sharding="index",
             sampled=len(listed.digests),
         )
@@ -483,15 +477,10 @@ class EvalSetReader:
         """Describe a stream that no rank reads in full. For files the list is compared, otherwise nothing."""
         sharding = self._source.sharding
         fingerprint = self._source.fingerprint_of_files() if sharding == "files" else ""
-        refuses = self._eval_set.nonfinite == "refuse"
-        return Stream(
-            eval_set=self.name,
+        return self._described(
             fingerprint=fingerprint,
             batches=0,
             examples=0,
             own_batches=0,
-            own_examples=0,
-            expected=self._expected,
-            refuses_nonfinite=refuses,
             sharding=sharding,
         )

@@ -24,17 +24,16 @@ _SEVERAL: Final = "several"
 
 
 class Average:
-    """Sum what a mean needs, exactly: counts, values, their squares and cubes, and weights if there can be any.
+    """Sum what a mean needs, exactly: counts, values, their squares and cubes, and weights.
 
     The product w·v of two float32 is exact in float64. With a float64 value, each product is rounded once.
 
     Args:
         dtype: Type of the values that are summed. "float32" is cheaper, for float32 values without weights.
-        weighted: Whether values can have weights, or several of them belong to one example.
     """
 
-    def __init__(self, dtype: Literal["float32", "float64"] = "float64", *, weighted: bool = True) -> None:
-        self._dtype, self._weighted = dtype, weighted
+    def __init__(self, dtype: Literal["float32", "float64"] = "float64") -> None:
+        self._dtype = dtype
 
     def states(self, info: EvalSetInfo | None = None) -> SetStates:
         """Return new states; with `info`, those of `add_batch`."""
@@ -45,10 +44,9 @@ class Average:
             "total": ExactSum((), self._dtype),
             "squares": ExactSum((), "float64"),
             "cubes": ExactSum((), "float64"),
+            "weight": ExactSum((), "float32"),  # all weights that are not 1
+            _SEVERAL: ExactSum((), "int64"),  # values that share an example or a group
         }
-        if self._weighted:
-            states["weight"] = ExactSum((), "float32")  # all weights that are not 1
-            states[_SEVERAL] = ExactSum((), "int64")  # values that share an example or a group
         return states
 
     def add(
@@ -93,10 +91,9 @@ class Average:
         exact_sum(states, "total").add_each(weighted)
         exact_sum(states, "squares").add_each(squares)
         exact_sum(states, "cubes").add_each(cubes)
-        if self._weighted:
-            if weights is not None:
-                exact_sum(states, "weight").add_each(weights[weights != 1])
-            exact_sum(states, _SEVERAL).add(np.int64(0 if one_per_example else len(wide)))
+        if weights is not None:
+            exact_sum(states, "weight").add_each(weights[weights != 1])
+        exact_sum(states, _SEVERAL).add(np.int64(0 if one_per_example else len(wide)))
 
     def add_batch(
         self,
@@ -122,7 +119,7 @@ class Average:
 
     def mean(self, states: SetStates) -> float:
         """Return the sum divided once by the weight; NaN for a total weight of 0."""
-        weight = self.count(states) + (float(exact_sum(states, "weight").round()) if self._weighted else 0)
+        weight = self.count(states) + float(exact_sum(states, "weight").round())
         return self.total(states) / weight if weight else math.nan
 
     def interval(self, states: SetStates, of: IntervalOf = usual_interval, *, is_proportion: bool = False) -> Interval:
@@ -130,7 +127,7 @@ class Average:
 
         Values that were not added by `add_batch` have none then.
         """
-        if self._weighted and (exact_sum(states, "weight").used().any() or int(exact_sum(states, _SEVERAL).integers())):
+        if exact_sum(states, "weight").used().any() or int(exact_sum(states, _SEVERAL).integers()):
             return cluster_interval(states, is_proportion=is_proportion) if of is usual_interval else (None, None)
         if not (count := self.count(states)):
             return None, None

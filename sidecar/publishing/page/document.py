@@ -24,8 +24,8 @@ class Files:
     base: str = "/static"  # the folder of the files, with their version in its path: `/static/0123456789ab`
 
 
-def page(status: Status, files: Files = Files(), older: str = "") -> str:
-    """Return the status page. `older` is a part of the page about evaluations before those of the status."""
+def page(status: Status, files: Files = Files()) -> str:
+    """Return the status page."""
     body = f"""{header(status)}
 <main id="page" data-entries="{text(status.get("entries", 0))}">
 <div id="alerts">{alerts(status)}</div>
@@ -34,7 +34,6 @@ def page(status: Status, files: Files = Files(), older: str = "") -> str:
 {CURVES}
 {numbers(status)}
 {evaluations(status)}
-{older}
 {nodes(status)}
 </main>
 {_footer(status)}"""

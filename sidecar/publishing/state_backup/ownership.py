@@ -9,7 +9,6 @@ sends nothing more. A store needs only create-if-absent for that, and one withou
 import errno
 import re
 import secrets
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 from typing import Final
@@ -164,18 +163,12 @@ def remove(store: ObjectStore, key: str) -> None:
         store.put(key, b"")
 
 
-def claim(
-    store: ObjectStore,
-    storage: Storage,
-    url: str,
-    owner: Owner,
-    new_id: Callable[[], str] = lambda: secrets.token_hex(16),
-) -> Own:
+def claim(store: ObjectStore, storage: Storage, url: str, owner: Owner) -> Own:
     """Return the record of this state directory; begin the backup if there is none.
 
     Raises `BackupReplacedError` if another directory is the newest one, and as `create_owner`.
     """
-    first = Own(url=url, number=1, nonce=new_id())
+    first = Own(url=url, number=1, nonce=secrets.token_hex(16))
     own = parse(Own, OWN_PATH, create_and_read(storage, OWN_PATH, dumps(first), SMALL.size))
     if own.url != url:
         own = first

@@ -24,10 +24,10 @@ _PINS: Final = "pins"
 _TAKEN: Final = (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR)
 
 
-def opened_exports(root: Path, *, make: bool = False) -> Folder:
-    """Open the folder `exports` below the state directory of a run; `make` creates it."""
+def opened_exports(root: Path) -> Folder:
+    """Open the folder `exports` below the state directory of a run."""
     with open_folder(root) as state:
-        return state.folder(EXPORTS, make=make)
+        return state.folder(EXPORTS)
 
 
 def names_in(exports: Folder) -> list[str]:

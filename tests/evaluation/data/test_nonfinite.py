@@ -37,7 +37,7 @@ def test_counted_and_located_over_ranks():
     first.add("prediction", [rows(), rows(1, count=7), np.array(False)], BATCH, 4, 16)  # rows of no examples
     second.add("input", [rows(1)], BATCH, 3, 12)
     second.add("label", [rows(0, count=1)], 1, 5, 2**60)
-    stream = Stream(eval_set="test", fingerprint="abc", batches=6, examples=21, own_batches=3, own_examples=10)
+    stream = Stream(eval_set="test", fingerprint="abc", batches=6, examples=21, own_batches=3)
     found = {"input": Nonfinite(4, 2, 10), "label": Nonfinite(1, 5, 2**60)}
     assert nonfinite.totals([stream], reduced(first, second, empty)) == {"test": found}
     assert nonfinite.totals([stream], reduced(empty, empty)) == {}
@@ -54,7 +54,6 @@ def test_refused():
         batches=6,
         examples=21,
         own_batches=3,
-        own_examples=10,
         refuses_nonfinite=True,
     )
     assert list(nonfinite.totals([stream], reduced(finds))["test"]) == ["prediction"]
