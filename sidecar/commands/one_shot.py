@@ -15,7 +15,8 @@ from sidecar.daemon.workers.pool import WorkerPool, group_id
 from sidecar.daemon.workers.process import Event, Exited
 from sidecar.errors import EvaluationFailedError, SidecarError, TaskError
 from sidecar.protocol.messages import Done, Failed, Joined, Ready, Report
-from sidecar.protocol.records import Checkpoint, Member, Result, SaveWeights
+from sidecar.protocol.records import Checkpoint, Member, Result
+from sidecar.protocol.saved_weights import SaveWeights
 from sidecar.protocol.states import SECONDARY_KINDS, FailureKind, WorkerPhase
 from sidecar.publishing.status import WorkerStatus
 from sidecar.system.clock import Clock, SystemClock
@@ -38,7 +39,7 @@ class OneShot:
     path: str
     save_to: Path  # worker-R-of-N is added for every rank
     plan_cap_seconds: float
-    save_weights: SaveWeights = "all"
+    save_weights: SaveWeights = "auto"
     save_root: Path | None = None  # the part of `save_to` in which links are followed; None: all of it
     most_batches: int | None = None  # of each eval set; None: all of them
 

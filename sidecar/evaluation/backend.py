@@ -129,6 +129,14 @@ class Evaluator(Protocol):
     def builds(self) -> int:
         """Number of times that a model has been built."""
 
+    @property
+    def weights_bytes(self) -> int:
+        """Number of bytes of the restored weights: about what `save_weights` writes."""
+
+    @property
+    def gpu_bytes(self) -> int:
+        """Most bytes of a GPU's memory that this process had at once; 0 without a GPU."""
+
     outputs_are_new: bool
     """Whether the outputs of all ranks for a first batch have to be compared, as the task was built since."""
 

@@ -39,6 +39,7 @@ from sidecar.evaluation.states import exact_sum
 from sidecar.evaluation.task import MAX_EVAL_SETS
 from sidecar.protocol.messages import Done, Evaluate, Join, Progress, Report
 from sidecar.protocol.records import EvalData, Goal, Result, Value
+from sidecar.protocol.saved_weights import saving_ranks
 from sidecar.protocol.states import WorkerPhase
 from sidecar.system.plain_text import listed
 
@@ -105,6 +106,9 @@ class RankEvaluation:
             result=self._result(streams, variables, total),
             traces=evaluator.traces,
             builds=evaluator.builds,
+            weights_bytes=evaluator.weights_bytes,
+            memory_bytes=_peak_bytes(),
+            gpu_bytes=evaluator.gpu_bytes,
         )
 
     @contextmanager
@@ -135,7 +139,8 @@ class RankEvaluation:
         root = Path(command.save_root) if command.save_root else None
         with ArtifactWriter(Path(command.save_to), root, in_parallel=self.in_parallel) as saves:
             with self._phase(WorkerPhase.EVALUATE, "evaluate"):
-                saves.begin(evaluator.save_weights if _saves_weights(command, self.join) else None)
+                saving = saving_ranks(command.save_weights, len(self.join.members), evaluator.weights_bytes)
+                saves.begin(evaluator.save_weights if self.join.rank in saving else None)
                 states = evaluator.evaluate(progress.tick, saves.keep)
                 if self.functions is not None:
                     states |= self.functions.run(evaluator.restored_model(), hashed, progress.alive)
@@ -199,9 +204,10 @@ def _bytes(states: States) -> int:
     return 8 * sum(state.rows * state.width for by_name in states.values() for state in by_name.values())
 
 
-def _saves_weights(command: Evaluate, join: Join) -> bool:
-    """Return whether this rank saves weights. All ranks restored the same weights, so rank 0 can save them for all."""
-    return command.save_weights == "all" or (command.save_weights == "first" and join.rank == 0)
+def _peak_bytes() -> int:
+    """Return the most memory that this process had at once, which `VmHWM` is; see proc_pid_status(5)."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:")), 0)
 
 
 class _Progress:

@@ -12,7 +12,8 @@ from typing import Any, Final
 
 from sidecar.errors import RecordError
 from sidecar.protocol.codec import from_json
-from sidecar.protocol.records import Checkpoint, Lasting, Member, Result, SaveWeights
+from sidecar.protocol.records import Checkpoint, Lasting, Member, Result
+from sidecar.protocol.saved_weights import SaveWeights
 from sidecar.protocol.states import FailureKind, WorkerPhase
 
 MAX_LINE_BYTES: Final = 64 * 1024 * 1024
@@ -118,13 +119,19 @@ class Progress:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Done:
-    """Report the evaluation's result, which is the same on every rank. `traces` and `builds` count since the start."""
+    """Report the evaluation's result, which is the same on every rank. The other numbers are those of this rank.
+
+    `traces` and `builds` count since the start of the process, and the memory is the most that it had since then.
+    """
 
     plan: int
     rank: int
     result: Result
     traces: int
     builds: int
+    weights_bytes: int = 0  # of the restored weights
+    memory_bytes: int = 0
+    gpu_bytes: int = 0  # memory of the GPU
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -42,7 +42,6 @@ Key = tuple[str, str]
 """The identity of a checkpoint: its name and digest."""
 
 Role = Literal["worker", "chief"]
-SaveWeights = Literal["all", "first", "none"]
 StepSource = Literal["step_key", "step_pattern", "optimizer", "variable", "name", "order"]
 """The source of a step: the user's settings, a variable in the files (the optimizer's count, or another), or the name.
 `order` means that no step was found; the journal numbers such checkpoints in the order in which they were written."""

@@ -46,7 +46,7 @@ _TYPES: Final = {
     "Hooks": "table of commands, URLs and tables, or a JSON object",
     "Difference": "number, 0 or more",
     "Role": "`worker` or `chief`",
-    "SaveWeights": "`all`, `first` or `none`",
+    "SaveWeights": "`auto`, `all`, `first` or `none`",
 }
 """Types of settings, by their annotation in the code, as people read them."""
 

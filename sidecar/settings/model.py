@@ -253,9 +253,10 @@ class Settings(OutputSettings):
     objects."""
 
     # Saves, retention and space
-    save_weights: values.SaveWeights = "all"
-    """Workers that save the restored weights: `all`, the `first` one only, or `none`. Default: the folder of each
-    worker is complete by itself; all of them hold the same weights, so `first` saves space."""
+    save_weights: values.SaveWeights = "auto"
+    """Workers that save the restored weights: `all`, the `first` one only, `none`, or `auto`: all if the weights take 1
+    GB at most, else none. Default: the folder of each worker is complete by itself, and copies of a larger model would
+    fill the storage; a digest of the weights is saved in any case."""
     keep_saves: values.Count = 2
     """Number of newest evaluations whose saved weights and predictions are retained. Default: the newest one and the
     one before it can be compared; all of a run would fill the storage."""
@@ -266,9 +267,9 @@ class Settings(OutputSettings):
     keep_states_every: values.Count | None = None
     """Every how many plans an older evaluation retains its metric states as well. Default: none of them, since the
     numbers and intervals of all evaluations are in the journal."""
-    saves_max_bytes: values.Count | None = None
-    """Most bytes of storage for saved weights and predictions; the newest ones are retained in any case. Default: no
-    limit, since only the user can say how much is too much."""
+    saves_max_bytes: values.Count = 50 * 10**9
+    """Most bytes of storage for saved weights and predictions; the newest ones are retained in any case. Default: 50
+    GB, twice what 8 workers save of a model of 1 GB in the newest two evaluations and the best one."""
     cache_bytes: values.Whole = 1024**3
     """Most bytes of prepared data that a worker process keeps in memory for the next evaluation; 0 prepares the data
     anew each time. Default: 1 GiB, into which common test sets fit."""

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo
 
-from sidecar.protocol.records import SaveWeights as _SaveWeights
+from sidecar.protocol.saved_weights import SaveWeights as _SaveWeights
 from sidecar.settings.json_table import table_of
 from sidecar.settings.language_model import check_table, task_of, variables_of
 from sidecar.system.bucket_folder import BucketFolder, BucketState

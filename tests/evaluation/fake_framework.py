@@ -39,6 +39,8 @@ class FakeEvaluator:
     outputs_are_new: bool = False
     predicted: tuple = ()
     loads_graphs: ClassVar[bool] = False
+    weights_bytes: int = 6
+    gpu_bytes: int = 0
 
     def differs(self):
         """Return whether the data changed: never."""

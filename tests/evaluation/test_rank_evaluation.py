@@ -106,6 +106,20 @@ def test_saves_are_complete_before_the_sum(tmp_path):
     assert float(total.round()) == found[0][0].result.metrics["test"]["sum"].value
 
 
+@pytest.mark.parametrize(("weights_bytes", "copies"), [(10**9, 3), (10**9 + 1, 0)])
+def test_large_weights_are_copied_only_if_the_user_asks_for_it(tmp_path, weights_bytes, copies):
+    """By default they are not; the states have their digest, and the report their size and the memory."""
+    evaluators = ranks()
+    for evaluator in evaluators:
+        evaluator.weights_bytes = weights_bytes
+    found = run(tmp_path, evaluators, save_weights=["auto"] * 3)
+    assert len(list(plan_folder(tmp_path).glob("*/weights"))) == copies
+    assert {json.loads(path.read_text())["variables"] for path in plan_folder(tmp_path).glob("*/*.json")} == {"values"}
+    done = found[0][0]
+    assert (done.weights_bytes, done.gpu_bytes) == (weights_bytes, 0)
+    assert 10**7 < done.memory_bytes < 10**11
+
+
 def test_one_rank_may_save_for_all(tmp_path):
     """All restored the same; states are everybody's own."""
     run(tmp_path, ranks(), save_weights=["first"] * 3)

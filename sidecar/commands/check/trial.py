@@ -34,14 +34,16 @@ from sidecar.daemon.workers.pool import WorkerPool
 from sidecar.daemon.workers.process import Event, Exited, Post
 from sidecar.errors import CheckpointError, SidecarError, StorageError, TaskError
 from sidecar.protocol.column_names import PREDICTIONS, file_name
-from sidecar.protocol.messages import Check, Checked, Failed, Joined, Ready
+from sidecar.protocol.messages import Check, Checked, Done, Failed, Joined, Ready
 from sidecar.protocol.records import Checkpoint, Result, Value
+from sidecar.protocol.saved_weights import saving_ranks
 from sidecar.protocol.states import FailureKind, WorkerPhase
 from sidecar.retention.saves.example_values import is_paired_by, remedy
 from sidecar.settings import Settings
 from sidecar.system.clock import SystemClock
 
 _PAUSE_SECONDS: Final = 0.25  # between two looks at the time limits of a worker process
+_UNITS: Final = ((10**9, "GB"), (10**6, "MB"), (10**3, "kB"))
 _TRIES: Final = 3  # training may delete the newest checkpoint, or overwrite it, while it is restored
 _NO_FAILURE: Final = "That is no failure: run `sidecar check` again"
 _UNTRIED: Final = (
@@ -63,7 +65,9 @@ class _Seen:
     version: str = ""  # of the framework
     joined: Joined | None = None
     failed: Failed | None = None
+    done: Done | None = None
     columns: Mapping[str, Collection[str]] = field(default_factory=dict)  # that it saved, by eval set
+    saved_bytes: int = 0  # of everything that it saved
 
     def note(self, event: Event) -> None:
         """Note an event of the worker process."""
@@ -73,6 +77,8 @@ class _Seen:
             self.joined = event
         elif isinstance(event, Failed):
             self.failed = event
+        elif isinstance(event, Done):
+            self.done = event
 
 
 def try_task(
@@ -111,6 +117,7 @@ def try_task(
             yield from _succeeded(checkpoint, _about(settings, seen), result)
             sets = () if seen.joined is None else seen.joined.eval_sets
             yield from metric_settings(settings, result, sets, seen.columns)
+            yield from _costs(settings, seen)
             break
         else:
             assert checkpoint is not None
@@ -168,6 +175,32 @@ def _succeeded(checkpoint: Checkpoint, about: str, result: Result) -> Iterator[F
         yield Finding(what="task", ok=True, text=note)
 
 
+def _costs(settings: Settings, seen: _Seen) -> Iterator[Finding]:
+    """Report how much each worker writes for an evaluation, and how much memory it needs."""
+    done = seen.done
+    assert done is not None, "a batch was evaluated"
+    of_two = len(saving_ranks(settings.save_weights, 2, done.weights_bytes))
+    who = ("no worker", "one worker", "each worker")[of_two]
+    text = (
+        f"{who} writes the weights of each checkpoint, {_size(done.weights_bytes)} (save_weights = "
+        f"{settings.save_weights!r}); each worker writes metric states and predictions, {_size(seen.saved_bytes)} for "
+        f"the examples above. keep_saves = {settings.keep_saves} and saves_max_bytes = {settings.saves_max_bytes} say "
+        f"what stays"
+    )
+    yield Finding(what="saves", ok=True, text=text)
+    gpu = f" and {_size(done.gpu_bytes)} of the GPU's" if done.gpu_bytes else ""
+    text = (
+        f"a worker process had {_size(done.memory_bytes)} of memory{gpu} at most, with these batches alone; prepared "
+        f"data may take {_size(settings.cache_bytes)} more (cache_bytes)"
+    )
+    yield Finding(what="memory", ok=True, text=text)
+
+
+def _size(size: int) -> str:
+    unit, name = next((each for each in _UNITS if size >= each[0]), _UNITS[-1])
+    return f"{size / unit:,.1f} {name}"
+
+
 def _evaluate(
     settings: Settings,
     checkpoint: Checkpoint | None,
@@ -199,6 +232,7 @@ def _evaluate(
             most_batches=1,
         )
         done = evaluate_once(once, workers, inbox, note=seen.note)
+        seen.saved_bytes = sum(file.stat().st_size for file in Path(folder).glob("worker-*/**/*") if file.is_file())
         seen.columns = _columns(Path(folder), () if seen.joined is None else seen.joined.eval_sets)
     return done[0].result if done else None
 

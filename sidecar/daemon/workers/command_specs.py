@@ -3,7 +3,8 @@
 from dataclasses import dataclass, field
 
 from sidecar.protocol.messages import BackendOptions, Check, Evaluate, Join
-from sidecar.protocol.records import Checkpoint, Member, SaveWeights
+from sidecar.protocol.records import Checkpoint, Member
+from sidecar.protocol.saved_weights import SaveWeights
 
 
 def cannot_be_used(task: str, message: str) -> str:

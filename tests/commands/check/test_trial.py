@@ -40,9 +40,21 @@ def test_a_result_that_no_record_holds_is_told_before_the_run(place, try_task):
     value = Value(value=0.5, hex=(0.5).hex())
     many = {str(number): value for number in range(MOST_METRICS // 2 + 1)}
     found = try_task(lambda *_: replace(result(), examples={"a": 8, "b": 8}, metrics={"a": many, "b": many}))
-    assert [finding.ok for finding in found] == [False, True, True]
+    assert [finding.ok for finding in found] == [False, True, True, True, True]
     assert f"more than {MOST_METRICS} metrics" in found[0].text
     assert "Task(metrics=…)" in found[0].text
+
+
+@pytest.mark.parametrize(
+    ("rule", "who"), [("auto", "no worker"), ("all", "each worker"), ("first", "one worker"), ("none", "no worker")]
+)
+def test_the_space_and_the_memory_of_an_evaluation_are_told(place, try_task, rule, who):
+    """By the rule of the settings, which leaves large weights alone by default."""
+    save(place, 1)
+    *_, saves, memory = try_task(lambda *_: result(), save_weights=rule)
+    assert (saves.what, saves.ok, memory.what, memory.ok) == ("saves", True, "memory", True)
+    assert saves.text.startswith(f"{who} writes the weights of each checkpoint, 2.0 GB (save_weights = {rule!r})")
+    assert "812.3 MB of memory and 3.0 GB of the GPU's" in memory.text
 
 
 def test_a_failure_with_an_unchanged_checkpoint_is_the_tasks(place, try_task):

@@ -67,6 +67,7 @@ class PythonEvaluator:
     """
 
     traces = 0
+    gpu_bytes = 0  # the model is unknown, and so is its memory
     loads_graphs = False
     outputs_are_new = True
 
@@ -156,6 +157,11 @@ class PythonEvaluator:
             return digest
 
         return wait
+
+    @property
+    def weights_bytes(self) -> int:
+        """Number of bytes of the checkpoint's files."""
+        return sum(version.size for version in self._files.versions.values())
 
     def outside(self) -> Mapping[str, str]:
         """Return an empty dict: a model depends only on its checkpoint and on the task's code."""

@@ -226,11 +226,27 @@ class KerasEvaluator:
         self._graph = None
         gc.collect()  # functions and their captures form reference cycles
 
+    @property
+    def _variables(self) -> list[Any]:
+        """All variables of the model or stored graph, in their order."""
+        return variables_of(self.model) if self._graph is None else self._graph.variables
+
+    @property
+    def weights_bytes(self) -> int:
+        """Number of bytes of all variables."""
+        tensors = map(tf.convert_to_tensor, self._variables)
+        return sum(tensor.shape.num_elements() * tensor.dtype.size for tensor in tensors)
+
+    @property
+    def gpu_bytes(self) -> int:
+        """Most bytes of the first GPU's memory that TensorFlow allocated."""
+        has_gpu = bool(tf.config.list_logical_devices("GPU"))
+        return int(tf.config.experimental.get_memory_info("GPU:0")["peak"]) if has_gpu else 0
+
     def digest(self) -> Callable[[], str]:
         """Begin to hash type, shape and value of all variables of the model or stored graph, in their order."""
-        variables = variables_of(self.model) if self._graph is None else self._graph.variables
         # No copies: a variable that changes later gets a new buffer.
-        values = [tf.convert_to_tensor(variable) for variable in variables]
+        values = [tf.convert_to_tensor(variable) for variable in self._variables]
         self._weights_digest = self._in_parallel.submit(_digest, values).result
         return self._weights_digest
 

@@ -83,6 +83,16 @@ class TorchEvaluator:
         self.traces, self.builds, self.loads_graphs = 0, 1, False
         self.outputs_are_new = True
 
+    @property
+    def weights_bytes(self) -> int:
+        """Number of bytes of the state dict's tensors."""
+        return sum(value.numel() * value.element_size() for _, value in _tensors_of(values_of(self.model)))
+
+    @property
+    def gpu_bytes(self) -> int:
+        """Most bytes of the GPU's memory that torch reserved."""
+        return torch.cuda.max_memory_reserved() if torch.cuda.is_available() else 0
+
     def try_out(self) -> None:
         """Try the model on the first batch of each eval set. It is the first call of any other method."""
         task = self._task

@@ -51,6 +51,7 @@ def test_a_file_that_load_adds_to_a_folder_changes_nothing(tmp_path):
     (plain,) = run(task(load=lambda path: np.load(f"{path}/weights.npy")), folder, tmp_path / "a")
     (end,) = run(task(load=load), folder, tmp_path / "b")
     assert end.result.variables == plain.result.variables
+    assert plain.weights_bytes == (folder / "weights.npy").stat().st_size
 
     def predict_and_delete(model, x):
         (folder / "weights.npy").unlink(missing_ok=True)

@@ -415,6 +415,8 @@ def test_saved_weights_are_those_of_the_graph(digits, evaluate, tmp_path):
     evaluator.read(lambda: None)
     evaluator.restore(str(tmp_path / "m"))()
     evaluator.save_weights(tmp_path)
+    (written,) = tmp_path.glob("weights.data-*")
+    assert 0 < evaluator.weights_bytes <= written.stat().st_size < evaluator.weights_bytes + 10_000
     loaded = tf.saved_model.load(str(tmp_path / "m"))
     variables = [each for each in tf.train.TrackableView(loaded).descendants() if isinstance(each, tf.Variable)]
     expected = {each.name: each.numpy() for each in variables}

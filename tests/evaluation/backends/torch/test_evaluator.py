@@ -166,10 +166,11 @@ def test_saved_weights_can_be_loaded(trained, checkpoint, evaluated, tmp_path):
     """`weights.pt` is the state dict of the restored model."""
     import torch
 
-    evaluated(task(), checkpoint)
+    done = evaluated(task(), checkpoint)
     (path,) = tmp_path.glob("saved-*/worker-0-of-1/weights.pt")
     saved = torch.load(path, weights_only=True)
     assert all(torch.equal(saved[name], value) for name, value in trained.state_dict().items())
+    assert done.weights_bytes == sum(value.nbytes for value in saved.values())
 
 
 def test_predictions_are_saved_for_each_example(trained, checkpoint, evaluated, tmp_path):
