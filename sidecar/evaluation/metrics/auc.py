@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from sidecar.errors import TaskError
 from sidecar.evaluation.intervals import Interval, student_t
-from sidecar.evaluation.metrics.clusters import cluster_states, groups_of
+from sidecar.evaluation.metrics.clusters import add_alone, alone_states, are_alone, cluster_states, groups_of
 from sidecar.evaluation.metrics.differences import is_exact_as_float
 from sidecar.evaluation.metrics.metric import EvalBatch, EvalSetInfo, MetricResult, value
 from sidecar.evaluation.metrics.pairs import classes, has_nan, zeros_and_ones
@@ -26,6 +26,8 @@ _MAX_EXAMPLES: Final = 10_000_000
 """The limit by default. The states of so many examples take 160 MB on every rank, and several times that while they
 are summed over the ranks."""
 
+
+_NO_INTERVAL: Final[Interval] = (None, None)
 
 Floats = NDArray[np.float64]
 
@@ -163,24 +165,24 @@ def _areas(scores: Floats, weights: Floats, groups: NDArray[np.int64] | None) ->
     positives = np.add.reduceat(np.maximum(weights, 0), starts)
     negatives = np.add.reduceat(np.maximum(-weights, 0), starts)
     area = roc_auc(positives, negatives)
-    interval: Interval = (None, None)
+    interval = _NO_INTERVAL
     if 0 < area < 1:
         tiers = np.repeat(np.arange(len(starts)), np.diff([*starts, len(scores)]))
-        influences = _influences(area, positives, negatives, weights, tiers)
+        of_positives, of_negatives = _components(area, positives, negatives)
+        influences = np.where(weights > 0, of_positives[tiers], of_negatives[tiers]) * np.abs(weights)
         interval = _delong(area, influences, weights, None if groups is None else groups[kept])
     return area, interval, average_precision(positives, negatives)
 
 
-def _influences(area: float, positives: Floats, negatives: Floats, weights: Floats, tiers: NDArray[np.intp]) -> Floats:
-    """Return by how much each example (m,) moves the area: DeLong's structural components, centred and divided.
+def _components(area: float, positives: Floats, negatives: Floats) -> tuple[Floats, Floats]:
+    """Return by how much a positive and a negative example of each score move the area, for each unit of their weight.
 
-    `tiers`: number of the score of each example, the highest first.
+    These are DeLong's structural components, centred and divided.
     """
     of_positives, of_negatives = math.fsum(positives.tolist()), math.fsum(negatives.tolist())
     lower = (of_negatives - np.cumsum(negatives) + negatives / 2) / of_negatives  # than a positive of that score
     higher = (np.cumsum(positives) - positives / 2) / of_positives  # than a negative of that score
-    of_example = np.where(weights > 0, (lower[tiers] - area) / of_positives, (higher[tiers] - area) / of_negatives)
-    return np.asarray(of_example * np.abs(weights), np.float64)
+    return (lower - area) / of_positives, (higher - area) / of_negatives
 
 
 def _delong(area: float, influences: Floats, weights: Floats, groups: NDArray[np.int64] | None) -> Interval:
@@ -197,21 +199,26 @@ def _delong(area: float, influences: Floats, weights: Floats, groups: NDArray[np
         parts = [influences[weights > 0], influences[weights < 0]]
     else:
         parts = [influences]
-    count = min(map(len, parts))
+    return _of_variance(area, [(np.square(part), len(part)) for part in parts])
+
+
+def _of_variance(area: float, parts: list[tuple[Floats, int]]) -> Interval:
+    """Return the interval of an area, from the squares that add up to the variance of each part, and its members."""
+    count = min(members for _, members in parts)
     if count < 2:  # noqa: PLR2004 - the variance of one value is unknown
-        return None, None
-    variance = math.fsum(math.fsum(np.square(part).tolist()) * len(part) / (len(part) - 1) for part in parts)
+        return _NO_INTERVAL
+    variance = math.fsum(math.fsum(squares.tolist()) * members / (members - 1) for squares, members in parts)
     half = student_t(count - 1) * math.sqrt(variance) / (area * (1 - area))
     lower, upper = (1 / (1 + (1 - area) / area * math.exp(-end)) for end in (-half, half))
-    return (lower, upper) if variance else (None, None)
+    return (lower, upper) if variance else _NO_INTERVAL
 
 
 class BinnedAUC:
     """Measure the area under the ROC curve and the average precision of scores that are rounded down to bins.
 
     Both are exact for the rounded scores. The ROC-AUC differs from that of the original scores by at most half of the
-    share of (positive, negative) pairs that fall into the same bin. The results are NaN as in `AUC`. There is no
-    interval.
+    share of (positive, negative) pairs that fall into the same bin. The results are NaN as in `AUC`, and the
+    interval is the same, of independent examples without weights only.
 
     Args:
         positive: See `AUC`; labels and scores may have further positions, (n, …).
@@ -237,8 +244,7 @@ class BinnedAUC:
 
     def states(self, info: EvalSetInfo) -> SetStates:
         """Return new states: weights of negatives and of positives by bin."""
-        del info  # counts do not depend on it
-        return self._tally.states()
+        return self._tally.states() | alone_states(info)
 
     def add(self, states: SetStates, batch: EvalBatch) -> None:
         """Add one batch. Raises `TaskError` if labels or shapes do not match, or if scores are outside 0 to 1."""
@@ -256,13 +262,19 @@ class BinnedAUC:
         unknown = has_nan(scores)
         bins = np.minimum(np.where(unknown, 0, scores) * self._bins, self._bins - 1).astype(np.int64)
         self._tally.add(states, np.where(unknown, -1, pairs.actual * self._bins + bins), pairs.weights)
+        add_alone(states, len(bins), one_per_example=pairs.one_per_example)
 
     def compute(self, states: SetStates) -> MetricResult:
         """Return `roc_binned_auc` and `pr_binned_auc`."""
         negatives, positives = self._tally.totals(states)[:, ::-1]
+        area, interval = roc_auc(positives, negatives), _NO_INTERVAL
+        if 0 < area < 1 and self._tally.is_counted(states) and are_alone(states):
+            of_positives, of_negatives = _components(area, positives, negatives)
+            parts = [(positives, of_positives), (negatives, of_negatives)]
+            interval = _of_variance(area, [(counts * np.square(part), int(counts.sum())) for counts, part in parts])
         return MetricResult(
             {
-                f"roc_{self.name}": value(roc_auc(positives, negatives), "max"),
+                f"roc_{self.name}": value(area, "max", interval),
                 f"pr_{self.name}": value(average_precision(positives, negatives), "max"),
             }
         )

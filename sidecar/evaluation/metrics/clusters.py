@@ -14,6 +14,7 @@ from sidecar.evaluation.states import ExactSum, GroupSums, SetStates, exact_sum
 
 _SUMS: Final = "groups"
 _UNKNOWN: Final = "ungrouped"
+_SEVERAL: Final = "several"
 
 
 def cluster_states(info: EvalSetInfo) -> SetStates:
@@ -77,3 +78,19 @@ def cluster_interval(states: SetStates, *, is_proportion: bool) -> Interval:
         return None, None
     values, weights = exact_sum(states, _SUMS).round().tolist()
     return clustered(values, weights, is_proportion=is_proportion)
+
+
+def alone_states(info: EvalSetInfo) -> SetStates:
+    """Return new states that tell whether values are independent; none for a set with groups, whose values are not."""
+    return {} if info.groups is not None else {_SEVERAL: ExactSum((), "int64")}
+
+
+def add_alone(states: SetStates, count: int, *, one_per_example: bool) -> None:
+    """Note whether each of `count` values is the only one of its example."""
+    if _SEVERAL in states:
+        exact_sum(states, _SEVERAL).add(np.int64(0 if one_per_example else count))
+
+
+def are_alone(states: SetStates) -> bool:
+    """Return whether all values are independent: one for each example, without groups."""
+    return _SEVERAL in states and not int(exact_sum(states, _SEVERAL).integers())

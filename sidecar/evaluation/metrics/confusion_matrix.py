@@ -8,17 +8,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sidecar.errors import TaskError
+from sidecar.evaluation.metrics.clusters import add_alone, alone_states, are_alone
 from sidecar.evaluation.metrics.confusion_intervals import Intervals
 from sidecar.evaluation.metrics.decisions import decisions
 from sidecar.evaluation.metrics.metric import EvalBatch, EvalSetInfo, MetricResult, value
 from sidecar.evaluation.metrics.pairs import Labels, check_labels
 from sidecar.evaluation.metrics.tally import Tally
-from sidecar.evaluation.states import ExactSum, SetStates, exact_sum
+from sidecar.evaluation.states import SetStates
 from sidecar.protocol.records import Value
 
 _BINARY_CLASSES: Final = 2
 _MOST_CLASSES: Final = 25_000  # 20 GB of states
-_SEVERAL: Final = "several"
 
 Floats = NDArray[np.float64]
 
@@ -69,11 +69,8 @@ class ConfusionMatrix:
         self._tally = Tally((len(self._classes), len(self._classes)))
 
     def states(self, info: EvalSetInfo) -> SetStates:
-        """Return new states; `counts` and `weights` are the matrix, a row for each actual class.
-
-        `several` counts positions that share an example; a set with groups has no intervals, and lacks it.
-        """
-        return self._tally.states() | ({} if info.groups is not None else {_SEVERAL: ExactSum((), "int64")})
+        """Return new states; `counts` and `weights` are the matrix, a row for each actual class."""
+        return self._tally.states() | alone_states(info)
 
     def add(self, states: SetStates, batch: EvalBatch) -> None:
         """Add one batch. Raises `TaskError` if labels, shapes or the number of classes do not match."""
@@ -85,8 +82,7 @@ class ConfusionMatrix:
             )
         cells = np.where(decided.predicted < 0, -1, decided.actual * decided.classes + decided.predicted)
         self._tally.add(states, cells, decided.pairs.weights)
-        if _SEVERAL in states:
-            exact_sum(states, _SEVERAL).add(np.int64(0 if decided.pairs.one_per_example else len(cells)))
+        add_alone(states, len(cells), one_per_example=decided.pairs.one_per_example)
 
     def compute(self, states: SetStates) -> MetricResult:
         """Return `precision`, `recall` and `f1` of each class, and their `_macro`, `_micro` and `_weighted` means."""
@@ -96,7 +92,7 @@ class ConfusionMatrix:
             right = np.full(len(matrix), math.nan)
         numbers: dict[str, Value] = {}
         by_class: dict[str, Mapping[str, Value]] = {}
-        intervals = Intervals.of(matrix, are_independent=self._are_independent(states))
+        intervals = Intervals.of(matrix, are_independent=self._tally.is_counted(states) and are_alone(states))
         for name, above, below in _ratios(right, predicted, actual):
             key = f"{self._prefix}{name}"
             ratios = self._divide(above, below)
@@ -109,11 +105,6 @@ class ConfusionMatrix:
             numbers[f"{key}_micro"] = value(micro, "max", intervals.micro())
             numbers[f"{key}_weighted"] = value(_average(ratios, actual), "max", intervals.weighted(name))
         return MetricResult(numbers, by_class)
-
-    def _are_independent(self, states: SetStates) -> bool:
-        """Return whether each position is that of another example, without weights and groups."""
-        several = states.get(_SEVERAL)
-        return self._tally.is_counted(states) and isinstance(several, ExactSum) and not int(several.integers())
 
     def _divide(self, above: Floats, below: Floats) -> Floats:
         with np.errstate(all="ignore"):

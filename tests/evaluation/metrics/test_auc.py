@@ -25,12 +25,12 @@ def test_exact_auc_needs_the_number_of_examples():
 
 
 def test_goals_and_intervals(odd, measure):
-    """More is better; the exact area under the ROC curve has an interval."""
+    """More is better; areas under the ROC curve have an interval."""
     y, p, _ = odd
     found = {**measure(AUC(name="odd"), y, p).values, **measure(BinnedAUC(), y, p, known=False).values}
     assert list(found) == ["roc_odd", "pr_odd", "roc_binned_auc", "pr_binned_auc"]
     assert {each.goal for each in found.values()} == {"max"}
-    assert [name for name, each in found.items() if each.lower is not None] == ["roc_odd"]
+    assert [name for name, each in found.items() if each.lower is not None] == ["roc_odd", "roc_binned_auc"]
 
 
 def delong(y, scores):
@@ -51,6 +51,24 @@ def test_the_interval_is_delongs(odd, measure, ranks):
     wanted = [math.log(found.value / (1 - found.value)) + end for end in (-half, half)]
     assert [math.log(end / (1 - end)) for end in (found.lower, found.upper)] == pytest.approx(wanted, rel=1e-10)
     assert found == measure(AUC(), y, p).values["roc_auc"]
+
+
+def test_the_interval_of_bins_is_that_of_rounded_scores(odd, measure):
+    """For independent examples without weights only."""
+    y, p, weights = odd
+    rounded = measure(AUC(), y, np.minimum(np.floor(p * 10), 9)).values["roc_auc"]
+    for ranks in (1, 2, 3):
+        found = measure(BinnedAUC(bins=10), y, p, ranks=ranks).values["roc_binned_auc"]
+        assert (found.value, found.lower, found.upper) == pytest.approx(
+            (rounded.value, rounded.lower, rounded.upper), rel=1e-12
+        )
+    four = y[:396].reshape(-1, 4), p[:396].reshape(-1, 4)
+    others = (
+        measure(BinnedAUC(), y, p, weights),
+        measure(BinnedAUC(), *four),
+        measure(BinnedAUC(), y, p, groups=np.arange(len(y)) // 2),
+    )
+    assert {each.values["roc_binned_auc"].lower for each in others} == {None}
 
 
 def test_examples_that_are_repeated_say_nothing_new(odd, measure):
