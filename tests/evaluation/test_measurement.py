@@ -13,7 +13,7 @@ from evaluation.backends.python.tasks import (
 )
 
 from sidecar import EvalSet, Task
-from sidecar.metrics import Accuracy, InTurn
+from sidecar.metrics import Accuracy, InTurn, Mean, Sums
 
 WEIGHTS = GENERATOR.random(103).astype(np.float32)
 
@@ -47,6 +47,26 @@ def test_functions_of_other_libraries_get_all_examples(checkpoint, tmp_path, ran
     right = cohen_kappa_score(Y, predict(np.load(checkpoint), X).argmax(1))
     assert [end.result.metrics["test"]["kappa"].value for end in ends] == [right] * ranks
     assert all("kappa is a function of all examples" in note for end in ends for note in end.result.notes)
+
+
+@pytest.mark.parametrize("dtypes", [("uint8", "uint8"), ("int16", "uint8"), ("int32", "int32")])
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_functions_get_integers_of_few_bits_as_int64(checkpoint, tmp_path, ranks, dtypes):
+    """Differences and squares of the pixels of two images would wrap around in numpy, without an error."""
+    limit = np.iinfo(dtypes[0]).max
+    labels, images = (GENERATOR.integers(0, limit if dtype == dtypes[0] else 255, 103) for dtype in dtypes)
+    x, y = images.astype(dtypes[1]), labels.astype(dtypes[0])
+    metrics = [
+        Mean(lambda y, p: np.abs(y - p), name="mean"),
+        Sums(lambda y, p: {"squares": np.sum((y - p) ** 2.0)}, lambda totals: totals["squares"], name="sum"),
+        InTurn(lambda y, p: float(np.abs(p - y).max()), name="largest"),
+    ]
+    given = task(lambda: (x, y), predict=lambda _, x: x, metrics=lambda: metrics)
+    end, *_ = run(given, checkpoint, tmp_path / "a", ranks)
+    found = {name: number.value for name, number in end.result.metrics["test"].items()}
+    differences = np.abs(labels - images)
+    right = {"mean": differences.mean(), "sum": np.sum(differences**2.0), "largest": differences.max()}
+    assert found == pytest.approx(right, rel=1e-12)
 
 
 @pytest.mark.tensorflow

@@ -54,7 +54,8 @@ class Mean:
 
     def add(self, states: SetStates, batch: EvalBatch) -> None:
         """Add one batch. Raises `TaskError` unless there is a value for each example."""
-        returned = batch.predictions if self._function is None else self._function(*batch.given)
+        given = batch.given
+        returned = batch.predictions if self._function is None else self._function(*given)
         try:
             values = as_numbers(self.name, "values", plain_array(returned))
         except ValueError as error:
@@ -65,7 +66,7 @@ class Mean:
                 f"examples, found shape {values.shape}: the metric averages them itself"
             )
         if self._function is not None:
-            self._require_own_rows(values, *batch.given)
+            self._require_own_rows(values, *given)
             self._require_comparable(values, batch.y, batch.predictions)
         values = without_trailing_ones(values)
         if (

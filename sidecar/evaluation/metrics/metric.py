@@ -73,11 +73,15 @@ class EvalBatch:
 
     @property
     def given(self) -> tuple[Any, Any]:
-        """Labels and predictions for a function of the user's: lists where the task gave lists, arrays elsewhere."""
-        return (
-            self.y.tolist() if self.lists[0] else self.y,
-            self.predictions.tolist() if self.lists[1] else self.predictions,
-        )
+        """Labels and predictions for a function of the user's: lists where the task gave lists, arrays elsewhere.
+
+        If both are integers of 8, 16 or 32 bits, they become int64: differences of the pixels of two images would wrap
+        around modulo 256.
+        """
+        y, predictions = self.y, self.predictions
+        if not any(self.lists) and _is_short_integer(y.dtype) and _is_short_integer(predictions.dtype):
+            return y.astype(np.int64), predictions.astype(np.int64)
+        return y.tolist() if self.lists[0] else y, predictions.tolist() if self.lists[1] else predictions
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +131,10 @@ class Metric(Protocol):
 
     def compute(self, states: SetStates) -> MetricResult:
         """Return the final numbers, from the states of all ranks."""
+
+
+def _is_short_integer(dtype: np.dtype[Any]) -> bool:
+    return dtype.kind in "iu" and dtype.itemsize < np.dtype(np.int64).itemsize
 
 
 def runs_code_of_users(metric: Metric) -> bool:

@@ -27,7 +27,7 @@ def per_example(metric: Any) -> Callable[..., Any] | None:
     function, arguments = getattr(metric, "_fn", None), getattr(metric, "_fn_kwargs", {})
     if function is None:
         return None
-    return lambda y, y_pred: function(y, y_pred, **arguments)
+    return lambda y, y_pred: function(*without_short_integers(y, y_pred), **arguments)
 
 
 class MeasuredMetric:
@@ -170,6 +170,20 @@ def require_labels_and_predictions(metric: Any) -> None:
         )
 
 
+def without_short_integers(y: Any, predictions: Any) -> tuple[Any, Any]:
+    """Return labels and predictions; if both are integers of 8, 16 or 32 bits, as int64.
+
+    Differences of the pixels of two images would wrap around modulo 256 in TensorFlow.
+    """
+    parts = (y, predictions)
+    if not all(tf.is_tensor(part) and part.dtype.is_integer and part.dtype.size < tf.int64.size for part in parts):
+        return parts
+    wide = tf.cast(predictions, tf.int64)
+    if (mask := getattr(predictions, "_keras_mask", None)) is not None:
+        wide._keras_mask = mask  # noqa: SLF001 - where Keras looks for it
+    return tf.cast(y, tf.int64), wide
+
+
 def masked(weights: Any, predictions: Any) -> Any:
     """Return the weights, with 0 where the model masks its predictions; `None` if every weight is 1."""
     mask = getattr(predictions, "_keras_mask", None)
@@ -186,6 +200,7 @@ def masked(weights: Any, predictions: Any) -> Any:
 
 def update(metric: Any, y: Any, predictions: Any, weights: Any) -> None:
     """Update a metric as Keras does: without weights, `update_state` is called without that argument."""
+    y, predictions = without_short_integers(y, predictions)
     if is_keras_2(metric):  # metrics of tf_keras do not read masks: its models turn masks into weights
         weights = masked(weights, predictions)
     if weights is None:

@@ -28,7 +28,7 @@ from sidecar.evaluation.backends.torch.ragged import (
     rows_of,
 )
 from sidecar.evaluation.backends.torch.samplers import Listing, list_batches, list_batches_of
-from sidecar.evaluation.backends.torch.tensors import bits_of, finite_rows, leaves, rows_in
+from sidecar.evaluation.backends.torch.tensors import bits_of, finite_rows, leaves, map_leaves, rows_in
 from sidecar.evaluation.batch_dependence import halves_of
 from sidecar.evaluation.data.array_source import ArraySource
 from sidecar.evaluation.data.batch_source import Batch, Division
@@ -95,6 +95,7 @@ class DatasetSource:
 
     def first_prepared(self) -> Iterator[Batch]:
         """Yield at most the first batch of the set, after `prepare`."""
+        self._require_own_memory()
         for _, batch in self._first(self._prepare):
             self._lists = lists_of_examples(batch.content, batch.examples)
             yield batch
@@ -122,7 +123,7 @@ class DatasetSource:
         """Return parts of the first batch of a dataset without indices."""
         if self._batch_size is None:
             return None
-        first = list(islice(iter(self._dataset), self._batch_size))
+        first = list(islice(self._elements(), self._batch_size))
         places = places if len(first) == examples else halves_of(len(first)) or places
         return [self._batch_of(first[place], self._prepare) for place in places]
 
@@ -229,6 +230,23 @@ class DatasetSource:
                 f"its own way: return a torch.utils.data.DataLoader, or with Task(batch_size=None) iter(loader)"
             )
 
+    def _require_own_memory(self) -> None:
+        """Raise `EvaluationError` for a dataset whose second example is written over the first one."""
+        listed = (self._batches or ())[:2]
+        has_batches = self._loader is None or self._loader.batch_sampler is not None
+        indices = [index for batch in listed for index in batch][:2] if has_batches else list(listed)
+        try:
+            first = _fetched(self._dataset, indices[:1])
+            before = _contents(first)
+            _fetched(self._dataset, indices[1:])
+        except Exception:  # noqa: BLE001 - a dataset that only the processes of its loader can read, or a wrong one
+            return
+        if _contents(first) != before:
+            raise self._refused(
+                "its dataset returns the same tensor for each example, and writes the next example into it, so a batch "
+                "would hold one example several times: return a copy, such as x.clone() or array.copy()"
+            )
+
     def _ends_by_index_error(self) -> bool:
         """Return whether the dataset has no length, and an index beyond its end raises `IndexError`.
 
@@ -273,12 +291,14 @@ class DatasetSource:
         elif batches:
             is_batched = self._loader.batch_sampler is not None
             contents = iter(_loader_of(self._loader, batches))
+            if self._loader.num_workers == 0:  # its collate function may write each batch into the same memory
+                contents = map(_with_own_memory, contents)
             for indices, content in zip(batches, contents, strict=True):
                 yield _collated(content, len(indices)) if is_batched else LoadedBatch(content, self._rows(content))
 
     def _iterated(self, prepare: Prepare | None, owns: Callable[[int], bool]) -> Iterator[tuple[int, LoadedBatch]]:
         """Load batches of a dataset without indices, in this process: with several, each would read all examples."""
-        elements, size = iter(self._dataset), self._batch_size
+        elements, size = self._elements(), self._batch_size
         if size is None:
             for number, element in enumerate(elements):
                 if owns(number):
@@ -291,6 +311,10 @@ class DatasetSource:
                 raise self._refused(f"drop_last=True leaves out {len(examples)} examples: give drop_last=False")
             if owns(number):
                 yield number, self._batch_of(examples, prepare)
+
+    def _elements(self) -> Iterator[Any]:
+        """Yield what a dataset without indices yields, in memory that it does not write to again."""
+        return map(_with_own_memory, iter(self._dataset))
 
     def _batch_of(self, examples: list[Any], prepare: Prepare | None) -> LoadedBatch:
         """Return a batch of prepared examples. Examples before `prepare` may be of a kind that cannot be collated."""
@@ -394,6 +418,32 @@ def _fetched(dataset: Any, indices: list[Any]) -> list[Any]:
     """Return examples by their indices, as a `DataLoader` fetches them."""
     fetch = getattr(dataset, "__getitems__", None)
     return list(fetch(indices)) if fetch else [dataset[index] for index in indices]
+
+
+def _with_own_memory(element: Any) -> Any:
+    """Return an example or a batch with copies of its tensors and arrays."""
+
+    def copied(leaf: Any) -> Any:
+        if isinstance(leaf, torch.Tensor):
+            return leaf.clone()
+        return leaf.copy() if isinstance(leaf, np.ndarray | list) else leaf
+
+    return map_leaves(copied, element, is_leaf=_is_plain_list)
+
+
+def _is_plain_list(part: Any) -> bool:
+    return isinstance(part, list) and bool(part) and isinstance(part[0], bool | int | float | str)
+
+
+def _contents(examples: list[Any]) -> bytes:
+    """Return a digest of the tensors and arrays in examples."""
+    digest = hashlib.blake2b(digest_size=16)
+    for leaf in leaves(examples):
+        if isinstance(leaf, torch.Tensor):
+            digest.update(bits_of(leaf).tobytes())
+        elif isinstance(leaf, np.ndarray) and not leaf.dtype.hasobject:
+            digest.update(leaf.tobytes())
+    return digest.digest()
 
 
 def _collated(content: Any, examples: int) -> LoadedBatch:

@@ -11,6 +11,7 @@ import inspect
 import math
 import numbers
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -23,7 +24,7 @@ from sidecar.evaluation.backends.torch import repeatability
 from sidecar.evaluation.backends.torch.dataset_source import LoadedBatch
 from sidecar.evaluation.backends.torch.tensors import moved, types_of_device, types_of_outputs
 from sidecar.evaluation.backends.torch.torchmetrics_members import is_torchmetric
-from sidecar.evaluation.backends.torch.torchmetrics_metric import TorchMetric
+from sidecar.evaluation.backends.torch.torchmetrics_metric import TorchMetric, has_own_class
 from sidecar.evaluation.backends.torch.torchmetrics_scales import (
     Scales,
     of_two_scales,
@@ -117,7 +118,8 @@ class _SetLog:
     # The metrics that a batch updates, by the name of their number
     metrics: dict[str, TorchMetric] = field(default_factory=dict)
     unlogged: set[str] = field(default_factory=set)  # the names of those that are not logged, but used at the end
-    is_end_tried: bool = False  # whether the numbers logged at the end follow from metrics alone
+    # A batch to call the hook for the end after, until its numbers prove to follow from metrics alone
+    first: tuple[Any, int, int] | None = None
     # Copies of the metrics in turn, which keep all batches
     following: dict[str, TorchMetric] = field(default_factory=dict)
 
@@ -144,6 +146,7 @@ class LightningStep:
                 collection._enable_compute_groups = False  # noqa: SLF001
         self._log = _Log()
         module.log, module.log_dict = self._log.log, self._log.log_dict
+        self._unused = {place: deepcopy(metric) for place, metric in _metrics_in(module) if has_own_class(metric)}
         self._sets = [_SetLog() for _ in task.eval_sets]
         self._found: dict[str, Any] = {}  # the metrics of the module, by their places
         self._has_several = len(task.eval_sets) > 1
@@ -359,7 +362,8 @@ class LightningStep:
     def _logged_at_the_end(self, states: SetStates) -> dict[str, float]:
         """Return the numbers that the hook logs. Raises `EvaluationError` if they do not follow from metrics alone.
 
-        So the first time it is called again without a batch in between, and must log the same from the same metrics.
+        So the first time it is called again, without a batch in between and after one, and must log the same from the
+        same metrics.
         """
 
         def logged() -> dict[str, float]:
@@ -370,22 +374,25 @@ class LightningStep:
             return {name: total / weight for name, (total, weight) in self._log.numbers.items()}
 
         found = logged()
-        if self._here.is_end_tried:
+        if self._here.first is None:
             return found
-        try:
-            self._call_first_hooks()
-            again = logged()
-        except EvaluationError:
-            raise
-        except Exception:  # noqa: BLE001 - code of a user, such as a division by the length of a list
-            again = {}
-        if differing := [name for name, number in found.items() if not are_near(number, again.get(name, math.nan))]:
-            raise _refused(
-                f"keeps something from batch to batch from which {_END} makes {differing[0]!r}, and it holds the "
-                f"batches of one worker only: log numbers, or update a metric of torchmetrics in validation_step, such "
-                f"as MeanMetric, and compute it in {_END}"
-            )
-        self._here.is_end_tried = True
+        for between in ((), (self._here.first,)):
+            try:
+                self._call_first_hooks()
+                for batch in between:
+                    self._validate(*batch)
+                again = logged()
+            except EvaluationError:
+                raise
+            except Exception:  # noqa: BLE001 - code of a user, such as a division by the length of a list
+                again = {}
+            if differing := [name for name, number in found.items() if not are_near(number, again.get(name, math.nan))]:
+                raise _refused(
+                    f"keeps something from batch to batch from which {_END} makes {differing[0]!r}, and it holds the "
+                    f"batches of one worker only: log numbers, or update a metric of torchmetrics in validation_step, "
+                    f"such as MeanMetric, and compute it in {_END}"
+                )
+        self._here.first = None
         return found
 
     def _learn(self, content: Any, examples: int, number: int) -> None:
@@ -402,6 +409,7 @@ class LightningStep:
             if not name.startswith(("_", *measuring))
         ]
         has_end = _overrides(self._module, _END)
+        self._here.first = (content, examples, number) if has_end else None
         if kept and has_end:
             raise _refused(
                 f"keeps {kept[0]!r} from batch to batch, which holds the batches of one worker only when {_END} is "
@@ -418,7 +426,7 @@ class LightningStep:
         for place, ((arguments, options), *_) in updates.items():
             name = names.get(id(found[place]), place)
             self._here.metrics[name] = metric = TorchMetric(name, None, found[place], self._device)
-            metric.try_out(*_labels_and_predictions(metric.name, arguments, options))
+            metric.try_out(*_labels_and_predictions(metric.name, arguments, options), self._unused.get(place))
             if metric.reason is not None and has_end:
                 raise _refused(
                     f"updates the metric {name!r}, which {metric.reason}, so only worker 0 has all of its batches and "

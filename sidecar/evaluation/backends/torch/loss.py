@@ -98,8 +98,8 @@ class TorchLoss:
             predictions = predictions.to_dense()
         if predictions.dtype in (torch.bfloat16, torch.float16):
             predictions = predictions.float()  # as under autocast: the loss of an item has more digits than they
-        elif _is_of_torch(self._single) and is_short_integer(predictions.dtype):
-            predictions = predictions.double()  # a difference of integers of 8 bits would wrap around, without an error
+        elif is_short_integer(predictions.dtype):  # differences of 8 bits would wrap around, without an error
+            predictions = predictions.double() if _is_of_torch(self._single) else predictions.long()
         if isinstance(self._single, _BY_CLASS):
             predictions, y = _classes_second(predictions, y)
         elif isinstance(self._single, _BY_ELEMENT) and self._whole is None and predictions.shape != y.shape:

@@ -125,9 +125,10 @@ class TorchMetric:
             return y, predictions
         return pick(y, self._output), pick(predictions, self._output)
 
-    def try_out(self, y: Any, predictions: Any) -> None:
+    def try_out(self, y: Any, predictions: Any, unused: Any = None) -> None:
         """Try the metric on a first batch, and put it in turn if the states of several batches cannot be merged.
 
+        `unused`: a copy of the metric from before its first batch; None if it has had none.
         Raises `EvaluationError` for a metric that cannot be updated with this batch.
         """
         with warnings.catch_warnings():
@@ -135,7 +136,7 @@ class TorchMetric:
             before = generators()
             try:
                 if self.reason is None:
-                    self._try_out(y, predictions)
+                    self._try_out(y, predictions, self.metric if unused is None else unused)
                 else:
                     self._update((y, predictions))
             except CannotBeMergedError as error:
@@ -352,9 +353,10 @@ class TorchMetric:
             structure,
         )
 
-    def _try_out(self, y: Any, predictions: Any) -> None:
+    def _try_out(self, y: Any, predictions: Any, unused: Any) -> None:
         whole = y, predictions
         before = generators()
+        self._require_states_alone(unused, whole)
         self._update(whole)
         self._merged_states.use_present_shapes()
         size = len(next(_rows(predictions), ()))
@@ -386,6 +388,35 @@ class TorchMetric:
                 self._label,
                 f"gives {_shown(at_once)} for the first batch, but {_shown(in_turn)} for its parts in turn, so its "
                 f"number depends on how examples are divided into batches",
+            )
+
+    def _require_states_alone(self, unused: Any, batch: tuple[Any, Any]) -> None:
+        """Raise `CannotBeMergedError` for a class of one's own that keeps something of its batches in attributes, too.
+
+        Copies of the unused metric that are updated with the batch and with two parts of other sizes show that.
+        """
+        size = len(next(_rows(batch[1]), ()))
+        if not has_own_class(unused) or size <= 1:
+            return
+        held, metric, third = [], self.metric, -(-size // _PARTS)
+        try:
+            for part in (batch, _part(batch, 0, third), _part(batch, third, size)):
+                self.metric = deepcopy(unused)
+                self._update(part)
+                held.append(self._held())
+        except EvaluationError:  # it may need a class that a part lacks
+            return
+        finally:
+            self.metric = metric
+        states = {
+            f"{place}.{name}" if place else name
+            for place, part in unused.named_modules()
+            for name in getattr(part, "_defaults", ())
+        }
+        names = held[0].keys() - states
+        if kept := [name for name in names if any(other.get(name) != held[0][name] for other in held[1:])]:
+            raise CannotBeMergedError(
+                self._label, f"keeps {listed([repr(name) for name in sorted(kept)])} outside of the states of add_state"
             )
 
     def _require_adding(self, batch: tuple[Any, Any]) -> None:
@@ -468,6 +499,14 @@ class TorchMetric:
 
     def _refused(self, reason: str) -> EvaluationError:
         return EvaluationError("task_error", f"{self._label} {reason}")
+
+
+def has_own_class(metric: Any) -> bool:
+    """Return whether a metric, or one that it wraps, is of a class that is not torchmetrics' own."""
+    return any(
+        hasattr(part, "_defaults") and not type(part).__module__.startswith("torchmetrics.")
+        for part in metric.modules()
+    )
 
 
 def _digest(structure: Any) -> bytes:

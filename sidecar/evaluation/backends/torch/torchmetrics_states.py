@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from sidecar.evaluation.backends.torch.tensors import to_numpy
 from sidecar.evaluation.data.shard import Shard
-from sidecar.evaluation.failures import CannotBeMergedError
+from sidecar.evaluation.failures import CannotBeMergedError, EvaluationError
 from sidecar.evaluation.states import ExactSum, GatheredBatches, MinMax, SetStates
 from sidecar.evaluation.states.array_bytes import decode, encode
 
@@ -123,6 +123,12 @@ class MetricStates:
         """Put merged states into the metric, so that `compute` returns the number of all batches."""
         for index, ((part, name, reduction), template) in enumerate(zip(self._summed, self._templates, strict=True)):
             value = self._merged(states, index, name, reduction)
+            if template.dtype.kind in "iu" and not _holds(template.dtype, value):
+                raise EvaluationError(
+                    "task_error",
+                    f"{self._label} has a state {name!r} of {template.dtype}, which is too small for all batches: "
+                    f"give add_state a tensor of int64, such as torch.tensor(0)",
+                )
             setattr(part, name, torch.from_numpy(value.astype(template.dtype)).to(self._like(part, name)))
         if self._listed:
             gathered = states[_GATHERED]
@@ -139,8 +145,14 @@ class MetricStates:
     def load_repeated(self, read: list[NDArray[Any]], times: int) -> bool:
         """Put into the metric what a batch, for which `read` was returned, leaves behind if it comes so many times.
 
-        Return False if that is unknown, as of states that only ranks merge, or would be large.
+        Return False if that is unknown, as of states that only ranks merge, or would be large, also for its type.
         """
+        sums = zip(self._summed, read, strict=False)
+        if any(
+            reduction == "sum" and array.dtype.kind in "iu" and not _holds(array.dtype, array, times + 1)
+            for (_, _, reduction), array in sums
+        ):
+            return False
         if any(not isinstance(part._defaults[name], list) for part, name in self._listed):  # noqa: SLF001
             return False
         if self._listed and read[-1].nbytes * times > _MAX_REPEATED_BYTES:
@@ -245,3 +257,9 @@ class MetricStates:
 
     def _refused(self, state: str, reason: str) -> CannotBeMergedError:
         return CannotBeMergedError(self._label, f"has a state {state!r} that {reason}")
+
+
+def _holds(dtype: np.dtype[Any], integers: NDArray[Any], times: int = 1) -> bool:
+    """Return whether a type of integers is large enough for so many times these integers."""
+    limits, ends = np.iinfo(dtype), (integers.min(initial=0), integers.max(initial=0))
+    return all(limits.min <= int(end) * times <= limits.max for end in ends)

@@ -1,4 +1,4 @@
-"""Metrics of several numbers are published as several, by their place or their threshold."""
+"""Measure with metrics of Keras that a task lists: their numbers by name, of any types, next to the loss."""
 
 import importlib
 
@@ -46,3 +46,55 @@ def test_each_number_has_a_name(evaluate, library):
     alone = model.evaluate(X, Y, batch_size=4, verbose=0, return_dict=True)
     expected = [*np.ravel(alone["f1"]), *np.ravel(alone["precision"])]
     assert list(found["own"].values()) == pytest.approx([float(each) for each in expected], rel=2e-6)
+
+
+@pytest.mark.parametrize("library", ["keras", "tf_keras"])
+def test_integers_of_few_bits_do_not_wrap_around(evaluate, library):
+    """The numbers of images of 8 bits are those of the same numbers as floats; Keras' metrics subtract modulo 256."""
+    of = importlib.import_module(library)
+    images, labels = np.random.default_rng(3).integers(0, 256, (2, 23, 1)).astype("uint8")
+
+    def model():
+        return of.Sequential([of.Input((1,), dtype="uint8"), of.layers.Lambda(lambda x: x, dtype="uint8")])
+
+    def own(y, predictions):
+        import tensorflow as tf
+
+        return tf.reduce_mean(tf.cast(tf.abs(y - predictions), tf.float32), -1)
+
+    def listed():
+        kinds = of.metrics.MeanAbsoluteError, of.metrics.MeanSquaredError
+        return [kind(name=kind.__name__) for kind in kinds] + [of.metrics.MeanMetricWrapper(own, name="own")]
+
+    task = Task(model, {"test": lambda: (images, labels)}, listed, loss=own, batch_size=4, restore=lambda *_: None)
+    found = evaluate(task, "nowhere", ranks=2)
+    differences = np.abs(images.astype(float) - labels)
+    for name in ("MeanAbsoluteError", "own", "loss"):
+        assert found[name].value == pytest.approx(differences.mean(), rel=1e-6)
+    assert found["MeanSquaredError"].value == pytest.approx((differences**2).mean(), rel=1e-6)
+
+
+@pytest.mark.parametrize("summed", [True, False])
+def test_losses_that_layers_add(evaluate, summed):
+    """They are part of the loss, as in Keras; a sum over a batch depends on its size, and a mean does not."""
+    import keras
+    import tensorflow as tf
+
+    class Adds(keras.layers.Layer):
+        def call(self, x):
+            self.add_loss((tf.reduce_sum if summed else tf.reduce_mean)(tf.square(x)))
+            return x
+
+    def model():
+        keras.utils.set_random_seed(3)
+        return keras.Sequential([keras.Input((3,)), Adds(), keras.layers.Dense(3, activation="softmax")])
+
+    loss = keras.losses.CategoricalCrossentropy()
+    task = Task(model, {"test": lambda: (X, Y)}, loss=loss, batch_size=4, restore=lambda *_: None)
+    one, other = (evaluate(task, "nowhere", ranks=ranks) for ranks in (1, 2))
+    assert one.hexes == other.hexes
+    compiled = model()
+    compiled.compile(loss=loss)
+    compiled.run_eagerly = True
+    assert one["loss"].value == pytest.approx(compiled.evaluate(X, Y, batch_size=4, verbose=0), rel=1e-5)
+    assert any("another batch size" in note for note in one.notes) == summed

@@ -72,3 +72,25 @@ def test_all_names_of_a_reader_mean_the_same(kerases):
     own = kerases[0].utils.text_dataset_from_directory
     assert own.__wrapped__ is not None
     assert tf.keras.utils.text_dataset_from_directory in [each.utils.text_dataset_from_directory for each in kerases]
+
+
+@pytest.mark.parametrize("kind", ["from_generator", "a generator"])
+def test_arrays_that_a_generator_uses_again(batches, kind):
+    """TensorFlow reads their memory later, when they may hold the next example already."""
+    import tensorflow as tf
+
+    def examples():
+        x = np.zeros(64, "float32")
+        for number in range(200):
+            x[:] = number
+            yield x, number
+
+    signature = tf.TensorSpec(64, tf.float32), tf.TensorSpec((), tf.int64)
+    source = examples
+    if kind == "from_generator":
+        source = lambda: tf.data.Dataset.from_generator(examples, output_signature=signature)  # noqa: E731
+    for _ in range(3):
+        made = batches(source, batch_size=16)
+        made.read(lambda: None)
+        for *_, (x, y) in made.own():
+            assert np.array_equal(x, np.repeat(y.numpy()[:, None], 64, axis=1))

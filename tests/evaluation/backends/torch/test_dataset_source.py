@@ -54,6 +54,74 @@ def test_an_iterable_dataset_with_every_remainder(checkpoint, examples):
     assert_right(task(lambda: Streamed(examples)), checkpoint, truth(checkpoint, examples))
 
 
+def in_one_memory(kind):
+    """Examples or batches of which each is written over the one before, as readers do that allocate nothing."""
+    import torch
+    from torch.utils.data import DataLoader, IterableDataset
+
+    x, y = tensors(33)
+    memory = torch.zeros(BATCH, x.shape[1])
+
+    def examples():
+        for one, label in zip(x, y, strict=True):
+            memory[0] = one
+            yield memory[0], label
+
+    def batches():
+        for start in range(0, 33, BATCH):
+            rows = x[start : start + BATCH]
+            memory[: len(rows)] = rows
+            yield memory[: len(rows)], y[start : start + BATCH]
+
+    def collate(listed):
+        rows, labels = stacked(listed)
+        memory[: len(rows)] = rows
+        return memory[: len(rows)], labels
+
+    class Stream(IterableDataset):
+        def __iter__(self):
+            return examples()
+
+    sources = {
+        "examples": examples,
+        "batches": batches,
+        "stream": Stream,
+        "loader": lambda: loader(collate_fn=collate),
+        "loader of a stream": lambda: DataLoader(Stream(), BATCH),
+        "loader of batches": lambda: DataLoader(
+            type("Batches", (IterableDataset,), {"__iter__": lambda _: batches()})(), None
+        ),
+    }
+    return task(sources[kind], **({"batch_size": None} if "loader" in kind or kind == "batches" else {}))
+
+
+@pytest.mark.parametrize("kind", ["examples", "batches", "stream", "loader", "loader of a stream", "loader of batches"])
+def test_memory_that_is_used_again(checkpoint, kind):
+    found = assert_right(in_one_memory(kind), checkpoint, truth(checkpoint), (1, 2, 3))
+    assert not any("depend" in note for note in found.notes)
+
+
+@pytest.mark.parametrize("made", ["tensor", "array", "loader"])
+def test_examples_that_are_written_over_the_one_before_are_refused(made):
+    """A loader of torch would make a batch of the last example only."""
+    import torch
+
+    x, y = tensors(33)
+    memory = torch.zeros(x.shape[1])
+
+    class Reused:
+        def __len__(self):
+            return 33
+
+        def __getitem__(self, index):
+            memory.copy_(x[index])
+            return {"x": memory.numpy() if made == "array" else memory, "labels": y[index]}
+
+    source = (lambda: torch.utils.data.DataLoader(Reused(), BATCH)) if made == "loader" else Reused
+    given = task(source, step=lambda model, batch: (batch["labels"], model(batch["x"])))
+    assert "x.clone()" in str(refused(given))
+
+
 def test_a_map_style_dataset_without_a_base_class(checkpoint):
     class Plain:
         def __len__(self):

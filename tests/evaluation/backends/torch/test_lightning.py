@@ -202,7 +202,7 @@ class Meter:
         self.total, self.count = self.total + value * count, self.count + count
 
 
-METER, HIDDEN = Meter(), []
+METER, HIDDEN, FOR_EVER = Meter(), [], []
 
 
 def metered(self, batch, batch_idx):
@@ -225,7 +225,20 @@ def of_the_list(self):
     HIDDEN.clear()
 
 
+def keeps_for_ever(self, batch, batch_idx):
+    self.log("x", 1.0)
+    FOR_EVER.append(float(self(batch[0]).sum()))
+
+
+def of_the_newest(self):
+    self.log("newest", sum(FOR_EVER[-(N // BATCH + 1) :]))
+
+
 REFUSED = {
+    "a list that nobody empties": (
+        {"validation_step": keeps_for_ever, "on_validation_epoch_end": of_the_newest},
+        "on_validation_epoch_end makes 'newest'",
+    ),
     "a meter": (
         {"validation_step": metered, "on_validation_epoch_end": of_the_meter},
         "on_validation_epoch_end makes 'mean'",
@@ -328,6 +341,43 @@ def test_a_metric_in_turn(checkpoint):
     assert results[0] == results[1] == results[2]
     assert results[0].values["last"].value == float(expected)
     assert "worker 0 evaluates this set alone" in results[0].notes[-1]
+
+
+def test_a_metric_that_keeps_something_beside_its_states(checkpoint):
+    """It is evaluated in turn, though the module has updated it before it is tried."""
+    import torch
+    import torchmetrics
+
+    class Smallest(torchmetrics.Metric):
+        def __init__(self):
+            super().__init__()
+            self.add_state("count", torch.tensor(0), dist_reduce_fx="sum")
+            self.smallest = 1.0
+
+        def update(self, preds, _target):
+            self.count += len(preds)
+            self.smallest = min(self.smallest, float(preds.min()))
+
+        def reset(self):
+            super().reset()
+            self.smallest = 1.0
+
+        def compute(self):
+            return torch.tensor(self.smallest)
+
+    def step(self, batch, batch_idx):
+        self.smallest.update(batch[0], batch[1])
+        self.log("smallest", self.smallest)
+
+    class Module(module(validation_step=step)):
+        def __init__(self):
+            super().__init__()
+            self.smallest = Smallest()
+
+    results = [result_of_ranks(task(Module), checkpoint, ranks)["test"] for ranks in (1, 2, 3)]
+    assert results[0] == results[1] == results[2]
+    assert results[0].values["smallest"].value == float(data().tensors[0].min())
+    assert "keeps 'smallest' outside of the states" in results[0].notes[-1]
 
 
 def test_a_metric_that_reads_batches_in_two_ways(checkpoint):

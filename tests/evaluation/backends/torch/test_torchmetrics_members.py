@@ -9,6 +9,7 @@ from evaluation.backends.torch.torchmetrics_tasks import (
     BATCH,
     EXAMPLES,
     task,
+    tensors,
 )
 from tests_torch import result_of_ranks, torch_evaluator
 
@@ -190,6 +191,60 @@ def test_a_metric_that_stops_adding_late_is_evaluated_in_turn(checkpoint, kind):
     expected = limit if kind == "cap" else -(-limit // BATCH) * BATCH
     assert found[0].values["late"].value == expected
     assert "does not add up" in found[0].notes[-1]
+
+
+@pytest.mark.parametrize("kind", ["smallest", "count"])
+def test_a_metric_that_keeps_something_beside_its_states_is_evaluated_in_turn(checkpoint, kind):
+    """Each worker would have it for its own batches; the merged states look right."""
+    import torch
+    import torchmetrics
+
+    class Beside(torchmetrics.Metric):
+        def __init__(self):
+            super().__init__()
+            self.add_state("count", torch.tensor(0), dist_reduce_fx="sum")
+            self.beside = 0.0
+
+        def update(self, preds, _target):
+            self.count += len(preds)
+            self.beside = min(self.beside, -float(preds.max())) if kind == "smallest" else self.beside + len(preds)
+
+        def reset(self):
+            super().reset()
+            self.beside = 0.0
+
+        def compute(self):
+            return torch.tensor(self.beside)
+
+    found = [result_of_ranks(task(lambda: [Beside()]), checkpoint, ranks)["test"] for ranks in (1, 2, 3)]
+    assert found[0] == found[1] == found[2]
+    expected = -float(tensors()[0].softmax(1).max()) if kind == "smallest" else EXAMPLES
+    assert found[0].values["beside"].value == expected
+    assert "keeps 'beside' outside of the states" in found[0].notes[-1]
+
+
+def test_a_state_of_few_bits(checkpoint):
+    """It is right as long as its number fits; torchmetrics itself would go on with a negative number."""
+    import torch
+    import torchmetrics
+
+    class Small(torchmetrics.Metric):
+        def __init__(self, factor):
+            super().__init__()
+            self.factor = factor
+            self.add_state("count", torch.tensor(0, dtype=torch.int8), dist_reduce_fx="sum")
+
+        def update(self, preds, _target):
+            self.count += torch.tensor(self.factor * len(preds), dtype=torch.int8)
+
+        def compute(self):
+            return self.count.float()
+
+    for ranks in (1, 2):
+        found = result_of_ranks(task(lambda: [Small(1)]), checkpoint, ranks)["test"]
+        assert found.values["small"].value == EXAMPLES
+        with pytest.raises(EvaluationError, match=r"'count' of int8.*torch.tensor\(0\)"):
+            result_of_ranks(task(lambda: [Small(2)]), checkpoint, ranks)
 
 
 def test_torchmetrics_is_imported_by_the_task_alone():
