@@ -404,7 +404,7 @@ class StorageThread:
         """
         certain = run.heartbeats.survey() and self.clock.now() < run.certain_until
         if not certain:
-            self._check_place(run.journal.run)
+            self._check_place(run)
         try:
             run.heartbeats.write(sync.heartbeat)
         except StorageError as error:
@@ -450,7 +450,7 @@ class StorageThread:
 
     def _create(self, run: JoinedRun, request: CreatePlan | CreateOutcome) -> None:
         """Create a record, and read the record of that number, which may be another node's."""
-        self._check_place(run.journal.run)
+        self._check_place(run)
         expected = request.plan.plan if isinstance(request, CreatePlan) else request.outcome.plan
         if run.read_on():  # new records of other nodes must be applied before this one is written
             return
@@ -461,11 +461,12 @@ class StorageThread:
             journal.close(request.outcome)
         run.read_on()
 
-    def _check_place(self, run: str) -> None:
+    def _check_place(self, joined: JoinedRun) -> None:
         """Raise `StateUnavailableError` if the run's state is missing, `RunReplacedError` if it will not come back.
 
         The directory may be unmounted for a while. Nothing may be written then, because that would create it.
         """
+        run, joined.certain_until = joined.journal.run, float("-inf")
         found = read_run(self.storage, self._grace)
         if found == run:
             if self.place is not None:

@@ -24,10 +24,11 @@ from sidecar.settings import Settings
 from sidecar.system.clock import SystemClock
 
 HOW = """A daemon with default settings watches files as `torch.save` writes them, which exist before it (`--start
-new`): in a directory, and in a bucket. Its worker processes are stand-ins that import nothing. Requests that the server
-counts, of one node: in an hour without work, from those of a part of it; for each checkpoint until it is found; and the
-bytes that finding and pinning one takes, as a multiple of its own. Resident memory once the daemon is idle. Seconds of
-`sidecar status` while each answer of the server takes 50 ms."""
+new`): in a directory, in a bucket, and in a bucket that holds the state, too. Its worker processes are stand-ins that
+import nothing. Requests that the server counts, of one node: in an hour without work, from those of a part of it; for
+each checkpoint until it is found; and the bytes that finding and pinning one takes, as a multiple of its own. Resident
+memory once the daemon is idle. Seconds of `sidecar status` while each answer of the server takes 50 ms, with its start
+of Python."""
 COLUMNS = ("checkpoints in", "count", "requests until found", "requests an hour", "resident MB", "status s")
 COUNT = 20
 

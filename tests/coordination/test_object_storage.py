@@ -58,6 +58,10 @@ def test_every_storage_keeps_the_same_promises(storage):
         storage.replace(odd, content, survives_crash=True)
     assert [storage.read(path) for path in ("plans/10", "plans/9", odd)] == [b"prior", b"", b"two"]
     assert [storage.read("plans/10", limit) for limit in (0, 3, 4, 5, 99)] == [b"p", b"prio", b"prior", *[b"prior"] * 2]
+    if storage.survey("members") is not None:  # a filesystem makes none
+        for content in (b"one", b"two"):
+            storage.replace(odd, content)
+            assert [found.content for found in storage.survey("members").values()] == [content]
     storage.create("plans-of-others/1", b"")
     assert (storage.names("plans"), storage.names("members")) == (["10", "9"], [odd.partition("/")[2]])
     storage.create("evaluations/a/plan-1/states.json", b"{}")
