@@ -195,12 +195,18 @@ class ObjectStore:
         async def ask() -> tuple[dict[str, tuple[bytes, str] | None], dict[str, list[StoredObject]]]:
             gate = asyncio.Semaphore(_AT_ONCE)
 
+            async def listed(folder: str) -> list[StoredObject]:
+                try:
+                    return await self._list(folder)
+                except Exception as error:  # noqa: BLE001 - as in `_request`; another right is missing
+                    raise self._explained(error, 0) from None
+
             async def behind_gate(request: Coroutine[Any, Any, T]) -> T:
                 async with gate:
                     return await request
 
             async with asyncio.TaskGroup() as group:
-                lists = {folder: group.create_task(self._list(folder)) for folder in folders}
+                lists = {folder: group.create_task(listed(folder)) for folder in folders}
                 found = {
                     key: group.create_task(behind_gate(self._beginning(key, most))) for key, most in most_of.items()
                 }

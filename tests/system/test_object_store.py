@@ -98,6 +98,19 @@ def test_an_error_says_what_to_do(server, store, status, code, number, remedy):
     assert (error.errno, remedy in str(error)) == (number, True), error
 
 
+def test_many_requests_at_once_answer_as_each_of_them_does(server, store):
+    """Objects are cut, absent ones are None, listings are whole; a refusal names the right that its request needs."""
+    server.objects |= {"run/a": b"12345", "run/plans/1": b"", "run/plans/2": b"2"}
+    found, listed = store.together({"a": 2, "b": 9, **dict.fromkeys(map(str, range(100)), 1)}, ("plans", "none"))
+    assert (found["a"][0], found["b"], len(found)) == (b"12", None, 102)
+    assert ([each.key for each in listed["plans"]], listed["none"]) == (["plans/1", "plans/2"], [])
+    for refused, right in (("list", "ListBucket"), ("get", "GetObject")):
+        server.answer = lambda _, query, refused=refused: (
+            (403, {}, b"") if ("list-type" in query) == (refused == "list") else None
+        )
+        assert right in str(failed(lambda: store.together({"a": 1}, ("plans",))))
+
+
 @pytest.mark.parametrize(
     "body",
     [
