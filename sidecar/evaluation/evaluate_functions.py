@@ -27,7 +27,7 @@ from sidecar.evaluation.backend import States
 from sidecar.evaluation.data.shard import Shard
 from sidecar.evaluation.failures import EvaluationError, doing
 from sidecar.evaluation.metrics.metric import MetricResult, value
-from sidecar.evaluation.states import ExactSum, GatheredBatches
+from sidecar.evaluation.states import ExactSum, GatheredBatches, state_of
 from sidecar.evaluation.task import Task, takes_shard
 
 EXAMPLES: Final = "examples"
@@ -122,8 +122,7 @@ class EvaluateFunctions:
 
 
 def _contents(reduced: States, name: str) -> list[dict[str, Any]]:
-    state = reduced[name][_STATE]
-    assert isinstance(state, GatheredBatches)
+    state = state_of(reduced[name], _STATE, GatheredBatches)
     return [json.loads(content.tobytes()) for content in state.contents()]
 
 

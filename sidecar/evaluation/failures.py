@@ -225,6 +225,11 @@ def as_failed(
     )
 
 
+def first_line(error: Exception) -> str:
+    """Return the first line of an error's message; without a message, the name of its class."""
+    return next(iter(str(error).splitlines()), type(error).__name__)
+
+
 def without_advice(text: str) -> str:
     """Return a text of a library without its advice to load files in a way that runs their code, if it has any."""
     if _ADVICE.search(text) is None:

@@ -11,7 +11,7 @@ from sidecar.evaluation.failures import EvaluationError
 from sidecar.evaluation.intervals import Interval
 from sidecar.evaluation.metrics.metric import EvalBatch, EvalSetInfo, MetricResult, value
 from sidecar.evaluation.metrics.sample import Sample, usual_interval
-from sidecar.evaluation.states import GatheredBatches, PerExampleValues, SetStates
+from sidecar.evaluation.states import GatheredBatches, PerExampleValues, SetStates, state_of
 from sidecar.protocol.records import Goal
 
 _STDERR: Final = "_stderr"
@@ -44,14 +44,12 @@ class HarnessNumbers:
         """Add the answers of one batch."""
         assert batch.first is not None, "the places of requests are known"
         if self._has_texts:
-            texts = states["texts"]
-            assert isinstance(texts, GatheredBatches), "texts are gathered"
+            texts = state_of(states, "texts", GatheredBatches)
             content = json.dumps(batch.predictions.tolist()).encode()
             texts.put(batch.first, np.frombuffer(content, np.uint8))
             return
         for name, column in (("values", 0), ("flags", 1)):
-            state = states[name]
-            assert isinstance(state, PerExampleValues), f"{name} have places"
+            state = state_of(states, name, PerExampleValues)
             state.put(batch.first, batch.predictions[:, column])
 
     def compute(self, states: SetStates) -> MetricResult:
@@ -64,12 +62,9 @@ class HarnessNumbers:
     def _answers(self, states: SetStates) -> list[Any]:
         """Return the answers in the order of the data, as the model of the harness returns them."""
         if self._has_texts:
-            texts = states["texts"]
-            assert isinstance(texts, GatheredBatches), "texts are gathered"
+            texts = state_of(states, "texts", GatheredBatches)
             return [_decoded(text) for content in texts.contents() for text in json.loads(content.tobytes())]
-        values, flags = states["values"], states["flags"]
-        assert isinstance(values, PerExampleValues), "values have places"
-        assert isinstance(flags, PerExampleValues), "flags have places"
+        values, flags = (state_of(states, name, PerExampleValues) for name in ("values", "flags"))
         return [(number, bool(flag)) for number, flag in zip(values.values().tolist(), flags.values(), strict=True)]
 
     def _values(self, results: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:

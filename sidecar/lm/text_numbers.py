@@ -12,7 +12,7 @@ import numpy as np
 
 from sidecar.evaluation.intervals import Interval, clustered
 from sidecar.evaluation.metrics.metric import EvalBatch, EvalSetInfo, MetricResult, value
-from sidecar.evaluation.states import PerExampleValues, SetStates
+from sidecar.evaluation.states import PerExampleValues, SetStates, state_of
 from sidecar.lm.token_windows import Documents, Window
 from sidecar.protocol.records import Value
 
@@ -37,15 +37,13 @@ class TextNumbers:
 
     def add(self, states: SetStates, batch: EvalBatch) -> None:
         """Add the windows of one batch."""
-        losses = states[_STATE]
-        assert isinstance(losses, PerExampleValues), "losses have places"
+        losses = state_of(states, _STATE, PerExampleValues)
         assert batch.first is not None, "the places of windows are known"
         losses.put(batch.first, batch.predictions)
 
     def compute(self, states: SetStates) -> MetricResult:
         """Return the numbers over all documents, and over those of each slice."""
-        losses = states[_STATE]
-        assert isinstance(losses, PerExampleValues), "losses have places"
+        losses = state_of(states, _STATE, PerExampleValues)
         by_document: list[list[float]] = [[] for _ in self._documents.tokens]
         for window, loss in zip(self._windows, losses.values().tolist(), strict=True):
             by_document[window.document].append(loss)

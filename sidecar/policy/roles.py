@@ -4,13 +4,13 @@ This happens once at start-up, from the settings and the environment variables o
 only if no setting decides, so a setting also overrides a hint that cannot be understood. No I/O.
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Final
 
 from sidecar.errors import SettingsError
-from sidecar.policy.slurm_nodes import first_host
 from sidecar.policy.tf_config import CHIEF_TYPES, read_tf_config
 
 if TYPE_CHECKING:
@@ -148,3 +148,16 @@ def _by_rank(environ: Mapping[str, str], rank: str, size: str) -> RoleDecision |
     if int(count) <= 1:
         return None  # a job with one task does not show which other nodes evaluate
     return RoleDecision("chief" if int(environ[rank]) == 0 else "worker", f"{rank}={environ[rank]}")
+
+
+_NAME: Final = r"(?:[^\[\],\s]|\[[0-9]+(?:-[0-9]+)?(?:,[0-9]+(?:-[0-9]+)?)*\])++"
+_LIST: Final = re.compile(rf"({_NAME})(?:,{_NAME})*+")
+_BRACKET: Final = re.compile(r"\[([0-9]+)[^\]]*\]")
+"""The lists of nodes that Slurm writes into variables, such as `gpu-a[01-12,20],login`, as `scontrol show hostnames`
+reads them: names with commas between them, and in a name any number of brackets with numbers and ranges of numbers."""
+
+
+def first_host(nodes: str) -> str | None:
+    """Return the first name of a list, which is the list itself if it has one name; None if it is not a list."""
+    found = _LIST.fullmatch(nodes)
+    return None if found is None else _BRACKET.sub(r"\1", found[1])

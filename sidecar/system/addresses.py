@@ -31,6 +31,11 @@ def dialled(host: str) -> str:
     return {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104 - read, not bound
 
 
+def host_and_port(host: str, port: int) -> str:
+    """Return an address in which the port can be told from the host, also from one of IPv6."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
 def is_loopback(host: str) -> bool:
     """Return whether only this machine reaches a host. An IPv6 address may have brackets; no name is looked up."""
     try:

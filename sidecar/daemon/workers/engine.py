@@ -14,6 +14,7 @@ from sidecar.daemon.workers.ports import Ports
 from sidecar.daemon.workers.process import Post, Process, start
 from sidecar.evaluation.framework_traits import FrameworkTraits
 from sidecar.protocol.states import WorkerPhase
+from sidecar.system.addresses import host_and_port
 
 PROBE: Final = None
 """The slot of the process that checks the task, which belongs to no slot."""
@@ -163,8 +164,3 @@ class LocalEngine:
 
     def release(self) -> None:
         """Do nothing: this machine's devices are free once its processes have ended."""
-
-
-def host_and_port(host: str, port: int) -> str:
-    """Return an address in which the port can be told from the host, also from one of IPv6."""
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from sidecar.evaluation.backend import States, Stream
 from sidecar.evaluation.data.shard import Shard
 from sidecar.evaluation.failures import EvaluationError
-from sidecar.evaluation.states import ExactSum, MinMax, SetStates, exact_sum
+from sidecar.evaluation.states import ExactSum, MinMax, SetStates, exact_sum, state_of
 from sidecar.protocol.records import Nonfinite
 
 WEIGHT: Final = "weight"
@@ -93,8 +93,7 @@ def totals(streams: Sequence[Stream], reduced: States) -> dict[str, dict[str, No
 def _totals_of(states: SetStates) -> Iterator[tuple[str, Nonfinite]]:
     if _COUNTS not in states:  # a backend may not count such examples
         return
-    firsts = states[_FIRST]
-    assert isinstance(firsts, MinMax)
+    firsts = state_of(states, _FIRST, MinMax)
     columns = zip(PLACES, exact_sum(states, _COUNTS).integers(), *firsts.values(), strict=True)
     for place, count, batch, example in columns:
         is_known = example != _NOWHERE

@@ -20,7 +20,7 @@ from sidecar.evaluation.metrics.metric import EvalBatch, EvalSetInfo, MetricResu
 from sidecar.evaluation.metrics.pairs import classes, has_nan, zeros_and_ones
 from sidecar.evaluation.metrics.positions import Positions
 from sidecar.evaluation.metrics.tally import Tally
-from sidecar.evaluation.states import PerExampleValues, SetStates
+from sidecar.evaluation.states import PerExampleValues, SetStates, state_of
 
 _MAX_EXAMPLES: Final = 10_000_000
 """The limit by default. The states of so many examples take 160 MB on every rank, and several times that while they
@@ -134,17 +134,14 @@ class AUC:
             ("scores", pairs.predicted),
             ("weights", np.where(pairs.actual, pairs.weights, -pairs.weights)),
         ):
-            state = states[name]
-            assert isinstance(state, PerExampleValues), f"{name} has no places"
+            state = state_of(states, name, PerExampleValues)
             column = np.zeros(len(batch.y), np.float64)
             column[pairs.places] = values
             state.put(batch.first, column)
 
     def compute(self, states: SetStates) -> MetricResult:
         """Return `roc_auc` and `pr_auc`."""
-        scores, weights = states["scores"], states["weights"]
-        assert isinstance(scores, PerExampleValues), "scores have places"
-        assert isinstance(weights, PerExampleValues), "weights have places"
+        scores, weights = (state_of(states, name, PerExampleValues) for name in ("scores", "weights"))
         roc, interval, precision = _areas(scores.values(), weights.values(), groups_of(states))
         return MetricResult(
             {f"roc_{self.name}": value(roc, "max", interval), f"pr_{self.name}": value(precision, "max")}

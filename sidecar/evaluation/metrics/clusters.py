@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from sidecar.evaluation.intervals import Interval, clustered
 from sidecar.evaluation.metrics.metric import EvalBatch, EvalSetInfo
-from sidecar.evaluation.states import ExactSum, GroupSums, SetStates, exact_sum
+from sidecar.evaluation.states import ExactSum, GroupSums, SetStates, exact_sum, state_of
 
 _SUMS: Final = "groups"
 _UNKNOWN: Final = "ungrouped"
@@ -55,8 +55,7 @@ def add_places(
     if places is None:
         exact_sum(states, _UNKNOWN).add(np.int64(len(values)))
         return
-    sums = states[_SUMS]
-    assert isinstance(sums, GroupSums)
+    sums = state_of(states, _SUMS, GroupSums)
     with np.errstate(all="ignore"):  # the sums count NaN, infinities and overflows
         sums.add_values(places, values * weights, weights)
 

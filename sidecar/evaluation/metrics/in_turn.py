@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from sidecar.evaluation.data.shard import Shard
 from sidecar.evaluation.metrics.metric import MetricResult, value
-from sidecar.evaluation.states import ExactSum, GatheredBatches, SetStates, exact_sum
+from sidecar.evaluation.states import ExactSum, GatheredBatches, SetStates, exact_sum, state_of
 from sidecar.protocol.records import Value
 
 _RESULTS: Final = "in turn"  # name of a state; those of metrics contain a slash
@@ -46,8 +46,7 @@ class ResultsInTurn:
 
         The reasons travel with them, because some hold numbers or addresses of this process.
         """
-        gathered = states[_RESULTS]
-        assert isinstance(gathered, GatheredBatches)
+        gathered = state_of(states, _RESULTS, GatheredBatches)
         content = {
             name: {
                 "reason": self._reasons[name],

@@ -9,7 +9,7 @@ import numpy as np
 from sidecar.errors import TaskError
 from sidecar.evaluation.data.plain_arrays import plain_array
 from sidecar.evaluation.metrics.metric import EvalBatch, EvalSetInfo, MetricResult, value
-from sidecar.evaluation.states import NamedSums, SetStates
+from sidecar.evaluation.states import NamedSums, SetStates, state_of
 from sidecar.protocol.records import Goal
 
 _SUMS = "sums"
@@ -74,8 +74,7 @@ class Sums:
                 f"metric {self.name!r}: its function must return sums by name, such as {{'errors': 3}}, found "
                 f"{returned!r:.80}"
             )
-        sums = states[_SUMS]
-        assert isinstance(sums, NamedSums), "states() made it"
+        sums = state_of(states, _SUMS, NamedSums)
         try:
             sums.add({str(name): plain_array(one) for name, one in returned.items()})
         except (OverflowError, TypeError, ValueError) as error:
@@ -87,8 +86,7 @@ class Sums:
 
     def compute(self, states: SetStates) -> MetricResult:
         """Return the numbers that `value` makes of the totals. Raises `TaskError` if it returns anything else."""
-        sums = states[_SUMS]
-        assert isinstance(sums, NamedSums), "states() made it"
+        sums = state_of(states, _SUMS, NamedSums)
         totals = {name: total if total.ndim else total.item() for name, total in sums.totals().items()}
         try:
             returned = self._value(totals)

@@ -7,7 +7,7 @@ from sidecar.evaluation.states.keyed_states import KeyedStates
 from sidecar.evaluation.states.min_max import MinMax
 from sidecar.evaluation.states.named_sums import NamedSums
 from sidecar.evaluation.states.per_example_values import PerExampleValues
-from sidecar.evaluation.states.state import SetStates, State, named, within
+from sidecar.evaluation.states.state import SetStates, State, named, state_of, within
 
 __all__ = [
     "ExactSum",
@@ -21,5 +21,6 @@ __all__ = [
     "State",
     "exact_sum",
     "named",
+    "state_of",
     "within",
 ]

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from sidecar.errors import RecordError
-from sidecar.evaluation.states.state import SetStates, chosen_rows, matrix_of
+from sidecar.evaluation.states.state import SetStates, chosen_rows, matrix_of, state_of
 
 _DIGIT_BITS: Final = 44
 _BASE: Final = 1 << _DIGIT_BITS
@@ -346,9 +346,7 @@ class ExactSum:
 
 def exact_sum(states: SetStates, name: str) -> ExactSum:
     """Return the state of that name, which is an exact sum."""
-    state = states[name]
-    assert isinstance(state, ExactSum), f"{name} is not a sum"
-    return state
+    return state_of(states, name, ExactSum)
 
 
 def _is_count(values: NDArray[Any]) -> NDArray[np.bool_]:

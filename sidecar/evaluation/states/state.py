@@ -7,7 +7,7 @@ places and leaves those of others zero. Rows that are zero on every rank are not
 they use, and then send the rows that any rank uses.
 """
 
-from typing import Any, Protocol, Self
+from typing import Any, Protocol, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -49,6 +49,16 @@ class State(Protocol):
 
 SetStates = dict[str, State]
 """The states of one eval set, by name."""
+
+
+Kind = TypeVar("Kind")
+
+
+def state_of(states: SetStates, name: str, kind: type[Kind]) -> Kind:
+    """Return the state of that name, which is of this kind, because whoever uses it has made it."""
+    state = states[name]
+    assert isinstance(state, kind), f"{name} is not a {kind.__name__}"
+    return state
 
 
 def within(states: SetStates, name: str) -> SetStates:

@@ -26,7 +26,7 @@ from sidecar.publishing.http.access import Access, AccessFile
 from sidecar.publishing.http.hosts import Hosts
 from sidecar.publishing.http.views import UNAUTHORIZED, Request, Views
 from sidecar.publishing.plain_structlog import structlog
-from sidecar.system.addresses import dialled
+from sidecar.system.addresses import dialled, host_and_port
 
 if TYPE_CHECKING:
     from sidecar.publishing.http.run_pages import Runs
@@ -126,7 +126,7 @@ class Server:
 
     def _refusal(self, reason: str) -> SettingsError:
         return SettingsError(
-            f"cannot serve HTTP on {_netloc(self._host, self._port)}: {reason}; "
+            f"cannot serve HTTP on {host_and_port(self._host, self._port)}: {reason}; "
             "choose another address with --http HOST:PORT, or port 0 for a free one"
         )
 
@@ -134,7 +134,7 @@ class Server:
     def url(self) -> str:
         """Return the URL of the server on this machine, such as `http://127.0.0.1:19108`. Only after `start`."""
         assert self._running is not None, "start() comes first"
-        return f"{self._access.access.scheme}://{_netloc(dialled(self._host), self._bound)}"
+        return f"{self._access.access.scheme}://{host_and_port(dialled(self._host), self._bound)}"
 
     def close(self) -> None:
         """Stop listening and close every connection. A second call does nothing."""
@@ -146,10 +146,6 @@ class Server:
         with contextlib.suppress(RuntimeError):  # its thread has ended already
             loop.call_soon_threadsafe(stopped.set)
         thread.join(_CLOSE_SECONDS)
-
-
-def _netloc(host: str, port: int) -> str:
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def _listen(host: str, port: int) -> socket.socket:

@@ -2,8 +2,9 @@
 
 import pytest
 
-from sidecar.daemon.workers.engine import PROBE, host_and_port
+from sidecar.daemon.workers.engine import PROBE
 from sidecar.errors import SettingsError
+from sidecar.system.addresses import host_and_port
 
 
 def test_each_slot_has_its_device_and_the_probe_has_none(node):

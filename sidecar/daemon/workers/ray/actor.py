@@ -71,7 +71,6 @@ class WorkerActor:
         package = Path(place["package"])
         if package.is_dir():
             runpy.run_path(str(package / "evaluation" / "__main__.py"))["_make_sidecar_importable"](package)
-        from sidecar.daemon.workers.engine import host_and_port  # noqa: PLC0415 - see the head of this module
         from sidecar.daemon.workers.environment import worker_environment  # noqa: PLC0415 - likewise
         from sidecar.daemon.workers.logs import usable_log_folder  # noqa: PLC0415 - likewise
         from sidecar.daemon.workers.ports import Ports  # noqa: PLC0415 - likewise
@@ -79,6 +78,7 @@ class WorkerActor:
         from sidecar.errors import SettingsError  # noqa: PLC0415 - likewise
         from sidecar.evaluation.framework_traits import traits_of  # noqa: PLC0415 - likewise
         from sidecar.evaluation.source_digest import source_digest  # noqa: PLC0415 - likewise
+        from sidecar.system.addresses import host_and_port  # noqa: PLC0415 - see the head of this module
 
         if source_digest() != place["code"]:
             raise SettingsError(

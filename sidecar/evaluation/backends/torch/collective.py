@@ -20,7 +20,7 @@ import torch
 import torch.distributed as dist
 
 from sidecar.evaluation.backend import Int64s, RankReport, Reduced
-from sidecar.evaluation.failures import EvaluationError
+from sidecar.evaluation.failures import EvaluationError, first_line
 from sidecar.evaluation.reduction import reduce_packs
 from sidecar.protocol.messages import Evaluate, Join
 
@@ -55,7 +55,7 @@ class GlooCollective:
             prefixed = dist.PrefixStore(join.group, self._store)
             self._group = dist.ProcessGroupGloo(prefixed, join.rank, len(join.members), options)
         except (RuntimeError, ValueError) as error:
-            raise EvaluationError("member_lost", f"the group could not be formed: {_first_line(error)}") from error
+            raise EvaluationError("member_lost", f"the group could not be formed: {first_line(error)}") from error
 
     def begin(self, command: Evaluate) -> None:
         """Do nothing: the same group serves every plan."""
@@ -68,7 +68,7 @@ class GlooCollective:
         except RuntimeError as error:
             raise EvaluationError(
                 "member_lost",
-                f"another rank could not be reached in a sum over the ranks of the group: {_first_line(error)}",
+                f"another rank could not be reached in a sum over the ranks of the group: {first_line(error)}",
             ) from error
         summed: Int64s = total.numpy()
         return summed
@@ -96,7 +96,3 @@ def _listen(host: str, port: int) -> int:
 def _split(address: str) -> tuple[str, int]:
     host, _, port = address.rpartition(":")
     return host.strip("[]"), int(port)
-
-
-def _first_line(error: Exception) -> str:
-    return next(iter(str(error).splitlines()), type(error).__name__)

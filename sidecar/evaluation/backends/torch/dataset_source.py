@@ -33,7 +33,7 @@ from sidecar.evaluation.batch_dependence import halves_of
 from sidecar.evaluation.data.array_source import ArraySource
 from sidecar.evaluation.data.batch_source import Batch, Division
 from sidecar.evaluation.data.shard import Shard, all_to_first
-from sidecar.evaluation.failures import EvaluationError
+from sidecar.evaluation.failures import EvaluationError, first_line
 from sidecar.evaluation.remedy import UNLESS_BATCHED
 from sidecar.evaluation.task import EvalSet, call
 
@@ -339,7 +339,7 @@ class DatasetSource:
             return self._collate(examples)
         except (RuntimeError, TypeError) as error:
             raise self._refused(
-                f"its examples cannot be made a batch: {_first_line(error)}; return a DataLoader with a collate_fn"
+                f"its examples cannot be made a batch: {first_line(error)}; return a DataLoader with a collate_fn"
             ) from error
 
     def _rows(self, content: Any) -> int:
@@ -482,7 +482,3 @@ def _loader_of(loader: DataLoader[Any], batches: Sequence[Any]) -> DataLoader[An
         multiprocessing_context=loader.multiprocessing_context,
         prefetch_factor=loader.prefetch_factor if processes else None,
     )
-
-
-def _first_line(error: Exception) -> str:
-    return next(iter(str(error).splitlines()), type(error).__name__)

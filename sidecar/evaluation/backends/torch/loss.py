@@ -20,7 +20,7 @@ from torch import nn
 from sidecar.evaluation.backends.torch.tensors import is_short_integer, leaves, part_of, to_numpy
 from sidecar.evaluation.backends.torch.unreduced_loss import unreduced
 from sidecar.evaluation.batch_dependence import TOLERANCE, are_near, rows_differ
-from sidecar.evaluation.failures import EvaluationError
+from sidecar.evaluation.failures import EvaluationError, first_line
 from sidecar.evaluation.metrics.average import Average
 from sidecar.evaluation.metrics.metric import EvalSetInfo, MetricResult, value
 from sidecar.evaluation.metrics.positions import counting
@@ -126,7 +126,7 @@ class TorchLoss:
             raise EvaluationError(
                 "task_error",
                 f"Task(loss=…) does not take labels {_described(y)} and predictions {_described(predictions)}: "
-                f"{next(iter(str(error).splitlines()), type(error).__name__):.200}",
+                f"{first_line(error):.200}",
             ) from error
 
     def _of_structures(self, y: Any, predictions: Any, weights: Any, examples: int | None) -> list[NDArray[Any]]:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from sidecar.evaluation.backends.torch.tensors import to_numpy
 from sidecar.evaluation.data.shard import Shard
 from sidecar.evaluation.failures import CannotBeMergedError, EvaluationError
-from sidecar.evaluation.states import ExactSum, GatheredBatches, MinMax, SetStates
+from sidecar.evaluation.states import ExactSum, GatheredBatches, MinMax, SetStates, state_of
 from sidecar.evaluation.states.array_bytes import decode, encode
 
 _REDUCTIONS: Final = {
@@ -111,8 +111,7 @@ class MetricStates:
                     assert isinstance(state, ExactSum | MinMax)
                     self._add_all(state, self._summed[index][1], arrays)
         if self._listed:
-            gathered = states[_GATHERED]
-            assert isinstance(gathered, GatheredBatches)
+            gathered = state_of(states, _GATHERED, GatheredBatches)
             try:
                 for content, first in zip(read[-1], firsts, strict=True):
                     gathered.put(first, content)
@@ -131,8 +130,7 @@ class MetricStates:
                 )
             setattr(part, name, torch.from_numpy(value.astype(template.dtype)).to(self._like(part, name)))
         if self._listed:
-            gathered = states[_GATHERED]
-            assert isinstance(gathered, GatheredBatches)
+            gathered = state_of(states, _GATHERED, GatheredBatches)
             batches = [decode(content) for content in gathered.contents()]
             for index, (part, name) in enumerate(self._listed):
                 tensors = [
@@ -206,14 +204,12 @@ class MetricStates:
 
     def _merged(self, states: SetStates, index: int, name: str, reduction: str) -> NDArray[Any]:
         if reduction == "sum":
-            total = states[str(index)]
-            assert isinstance(total, ExactSum)
+            total = state_of(states, str(index), ExactSum)
             return total.integers() if total.is_integral else total.round()
         kinds = ("max", "min") if reduction == "mean" else (reduction,)
         found = []
         for kind in kinds:
-            state = states[f"{index}_{kind}"]
-            assert isinstance(state, MinMax)
+            state = state_of(states, f"{index}_{kind}", MinMax)
             found.append(state.values())
         if not all(np.array_equal(found[0], value, equal_nan=True) for value in found):
             raise self._refused(name, "is declared a mean over ranks, but differs from batch to batch")
