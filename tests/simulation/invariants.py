@@ -246,7 +246,8 @@ class Referee:
         """A daemon removed a name of the journal, or put the marker in its place."""
         if path in self._moved:  # a late creation
             return
-        durable = [each for each in self._segments if each not in self._simulation.disk.unreturned]
+        disk = self._simulation.disk
+        durable = [each for each in self._segments if disk.keeps_names or each not in disk.unreturned]
         held = any(self._segments[each].get(path) == data for each in durable)
         self.check("moved before removed", held, lambda: f"{life.name} removed {path}, which no durable segment holds")
         self._moved.add(path)
