@@ -103,7 +103,7 @@ def test_a_proportion_keeps_within_0_and_1(measured):
 def test_a_proportion_has_the_interval_of_its_independent_examples(share):
     """Korn's and Graubard's: that of Clopper and Pearson for the variance of the groups."""
     random = np.random.default_rng(4)
-    sizes = random.integers(1, 40, 30)
+    sizes = random.integers(1, 40, 60)
     right = random.binomial(sizes, share)
     mean, effective = right.sum() / sizes.sum(), sizes.sum() ** 2 / np.square(sizes).sum()
     variance = np.square((right - mean * sizes) / sizes.sum()).sum() * effective / (effective - 1)
@@ -112,6 +112,16 @@ def test_a_proportion_has_the_interval_of_its_independent_examples(share):
     hits = mean * count
     wanted = scipy.stats.beta.ppf([0.025, 0.975], [hits, hits + 1], [count - hits + 1, count - hits])
     assert clustered(right.tolist(), sizes.tolist(), is_proportion=True) == pytest.approx(tuple(wanted), rel=1e-10)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "has_one"),
+    [([10] * 20, True), ([10] * 19, False), ([5] * 20 + [20] * 20, True), ([5] * 24 + [40] * 16, False)],
+)
+def test_shares_of_unequal_groups_need_more_of_them(sizes, has_one):
+    """Effective ones: 20 of equal sizes, up to 40 of others."""
+    interval = clustered([0.8 * size for size in sizes], sizes, is_proportion=True)
+    assert (interval != (None, None)) == has_one
 
 
 @pytest.mark.parametrize(
