@@ -48,8 +48,7 @@ def print_comparison(flags: dict[str, Any], typed: Sequence[str], *, as_csv: boo
 
 
 def _title(closed: Closed) -> str:
-    checkpoint = closed.plan.checkpoint
-    assert checkpoint is not None, "its plan has evaluated it"
+    checkpoint = closed.checkpoint
     return one_line(f"{checkpoint.name} (step {shown_step(checkpoint.step, checkpoint.step_source)})")
 
 

@@ -170,12 +170,10 @@ def series_of(entries: Iterable[Entry]) -> list[Series]:
     evaluations, stretches = _Evaluations(), dict[str, int]()
     metrics = dict[Metric, _Numbers]()
     for closed, broken in with_breaks(entries):
-        checkpoint, result = closed.plan.checkpoint, closed.outcome.result
-        assert checkpoint is not None
-        assert result is not None
+        result = closed.result
         for eval_set in result.examples:
             stretches[eval_set] = stretches.get(eval_set, 0) + (eval_set in broken)
-        row = evaluations.add(checkpoint, closed.plan.plan)
+        row = evaluations.add(closed.checkpoint, closed.plan.plan)
         for eval_set, values in result.metrics.items():
             for name in values:
                 if (eval_set, name) not in metrics:

@@ -33,6 +33,18 @@ class Closed:
     plan: Plan
     outcome: Outcome
 
+    @property
+    def checkpoint(self) -> Checkpoint:
+        """Return the checkpoint that the plan evaluated."""
+        assert self.plan.checkpoint is not None, "the journal closes only plans that have one"
+        return self.plan.checkpoint
+
+    @property
+    def result(self) -> Result:
+        """Return the result of a plan that succeeded."""
+        assert self.outcome.result is not None, "the plan succeeded"
+        return self.outcome.result
+
 
 @dataclass(frozen=True, slots=True)
 class Settled:

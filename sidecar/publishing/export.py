@@ -72,19 +72,17 @@ _LINES: Final = 1000  # of a part
 
 def exported(closed: Closed, broken: Mapping[str, str]) -> Iterator[ExportedNumber]:
     """Yield every number of a successful evaluation. `broken`: as `with_breaks` yields it."""
-    plan, result = closed.plan, closed.outcome.result
-    assert plan.checkpoint is not None
-    assert result is not None
+    plan, checkpoint, result = closed.plan, closed.checkpoint, closed.result
     counted = result.counted()
     for eval_set, metric, class_label, label, value in _values(closed):
         of_slice = result.slices.get(eval_set, {}).get(label)
         yield ExportedNumber(
             plan=plan.plan,
             completed_at=closed.outcome.completed_at,
-            checkpoint=one_line(plan.checkpoint.name),
-            digest=plan.checkpoint.digest,
-            step=plan.checkpoint.step,
-            step_source=plan.checkpoint.step_source,
+            checkpoint=one_line(checkpoint.name),
+            digest=checkpoint.digest,
+            step=checkpoint.step,
+            step_source=checkpoint.step_source,
             eval_set=one_line(eval_set),
             metric=one_line(metric),
             class_label=one_line(class_label),
@@ -141,12 +139,9 @@ def as_openmetrics(entries: Iterable[Entry], run: str) -> Iterator[str]:
     completed = array("q")
     families: dict[str, dict[tuple[str, ...], _Series]] = {}
     for closed, _ in with_breaks(entries):
-        plan, result = closed.plan, closed.outcome.result
-        assert plan.checkpoint is not None
-        assert result is not None
         seconds = seconds_of(closed.outcome.completed_at)
         completed.append(round(1000 * seconds) if seconds is not None else completed[-1] if completed else 0)
-        for sample in result_samples(run, plan.checkpoint, result):
+        for sample in result_samples(run, closed.checkpoint, closed.result):
             family = families.setdefault(sample.family, {})
             if (series := family.get(sample.labels)) is None:
                 series = family[sample.labels] = _Series()
@@ -187,8 +182,7 @@ def _escaped(label: str) -> str:
 
 def _values(closed: Closed) -> Iterator[tuple[str, str, str, str, Value]]:
     """Yield each number with its eval set, metric, class and slice; these two are empty for the whole set."""
-    assert closed.outcome.result is not None
-    result = closed.outcome.result
+    result = closed.result
     for eval_set, metrics in result.metrics_of_examples():
         for metric, value in metrics.items():
             yield eval_set, metric, "", "", value

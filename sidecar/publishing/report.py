@@ -13,7 +13,7 @@ from sidecar.coordination.comparability import Stretches
 from sidecar.coordination.journal_state import Closed, Entry, JournalState, Settled
 from sidecar.coordination.totals import Best
 from sidecar.protocol.codec import cut_text
-from sidecar.protocol.records import Checkpoint, Key, Plan, Value
+from sidecar.protocol.records import Key, Plan, Value
 from sidecar.protocol.states import OutcomeStatus, Verdict
 from sidecar.publishing.failures import MOST_SHOWN, failing
 from sidecar.publishing.status import Status
@@ -213,9 +213,7 @@ def _newest_evaluation(history: JournalState) -> Row | None:
 
 def closed_row(closed: Closed) -> Row:
     """Return the row of a closed plan."""
-    plan, outcome, result = closed.plan, closed.outcome, closed.outcome.result
-    checkpoint: Checkpoint | None = plan.checkpoint
-    assert checkpoint is not None  # `JournalState` closes only plans that have a checkpoint
+    plan, outcome, result, checkpoint = closed.plan, closed.outcome, closed.outcome.result, closed.checkpoint
     row = {
         "plan": plan.plan,
         "attempt": plan.attempt,

@@ -73,8 +73,7 @@ def manifest_of(
 
     `best`: its place in the ranking, which has the step also of a checkpoint that the journal numbers.
     """
-    checkpoint = closed.plan.checkpoint
-    assert checkpoint is not None
+    checkpoint = closed.checkpoint
     return Manifest(
         **_facts(closed),
         step=checkpoint.step if best is None else best.step,
@@ -87,8 +86,7 @@ def manifest_of(
 
 def as_known(manifest: Manifest, closed: Closed) -> Manifest:
     """Return a manifest in which all that the journal knows, too, is as the journal says: checkpoint and numbers."""
-    checkpoint = closed.plan.checkpoint
-    assert checkpoint is not None
+    checkpoint = closed.checkpoint
     known = replace(manifest, **_facts(closed))
     if checkpoint.step is None:  # the ranking numbers it
         return known
@@ -97,9 +95,7 @@ def as_known(manifest: Manifest, closed: Closed) -> Manifest:
 
 def _facts(closed: Closed) -> dict[str, Any]:
     """Return the fields of a manifest that the journal knows, too, other than the step."""
-    checkpoint, result = closed.plan.checkpoint, closed.outcome.result
-    assert checkpoint is not None
-    assert result is not None
+    checkpoint, result = closed.checkpoint, closed.result
     return {
         "run": closed.plan.run,
         "plan": closed.plan.plan,

@@ -20,7 +20,7 @@ from sidecar.coordination.storage import Storage
 from sidecar.coordination.totals import Best, improves, number_of
 from sidecar.errors import SidecarError, StorageError
 from sidecar.protocol.export_rule import ExportRule
-from sidecar.protocol.records import Checkpoint, Key, Value
+from sidecar.protocol.records import Checkpoint, Value
 from sidecar.retention.exports.export_folder import (
     BEST,
     EXPORTS,
@@ -126,7 +126,7 @@ class Exports:
                         holder = self._link(exports, policy, set(names))
                         linked = True
                     self._describe(exports, names, holder, policy, problems)
-                    retained = {*policy.exported(), *([] if holder is None else [_pin(holder)])}
+                    retained = {*policy.exported(), *([] if holder is None else [holder.checkpoint.folder])}
                     if linked:  # else the best one may be among the others
                         others = sorted(set(names) - retained, key=lambda name: (name not in self._written, name))
                         self._unneeded |= set(others) if leaving else set()
@@ -152,19 +152,19 @@ class Exports:
             old = self._origin(exports, name, policy)
             if old is not None and old.plan.plan > policy.history.through:
                 return old  # a node that has read more of the journal set the link
-            old = old if old is not None and _key(old) in policy.history.verdicts.succeeded else None
+            old = old if old is not None and old.checkpoint.key in policy.history.verdicts.succeeded else None
         new, compared = self._best(rule, policy, names, old)
         if new is None:
             unlink_best(exports)
-        elif _pin(new) != name:
-            with exports.folder(_pin(new)) as folder:  # what it says of itself is true before the link shows it
-                ranks = policy.exported().get(_pin(new), {})
+        elif new.checkpoint.folder != name:
+            # What it says of itself is true before the link shows it.
+            with exports.folder(new.checkpoint.folder) as folder:
+                ranks = policy.exported().get(new.checkpoint.folder, {})
                 best = next((best for _, best in ranks.values()), None)
                 write_manifest(folder, manifest_of(new, best, _places(ranks), folder, compared))
-            link_best(exports, _pin(new))
-            assert new.plan.checkpoint is not None
+            link_best(exports, new.checkpoint.folder)
             how = () if compared is None else (compared.describe(),)
-            self._changes.append(ExportChange(Change.BEST, new.plan.checkpoint.name, *how))
+            self._changes.append(ExportChange(Change.BEST, new.checkpoint.name, *how))
         return new
 
     def _best(
@@ -179,7 +179,7 @@ class Exports:
         if old is None or value is None or first is None or not _are_comparable(first, old, rule.metric):
             return first or old, None
         if rule.by != "significant":
-            if _pin(first) == _pin(old):
+            if first.checkpoint.folder == old.checkpoint.folder:
                 return first, None
             with contextlib.suppress(SidecarError, OSError):  # it decides nothing here
                 return first, self._compared(rule, first, old)
@@ -187,7 +187,7 @@ class Exports:
         holder, compared = old, None
         for best in sorted((best for best in ranked if _exceeds(best, value)), key=lambda best: best.plan):
             new = self._success(best.plan)
-            if new is not None and _pin(new) != _pin(holder):
+            if new is not None and new.checkpoint.folder != holder.checkpoint.folder:
                 found = self._compared(rule, new, holder)
                 holder, compared = (new, found) if found.better else (holder, compared)
         return holder, compared
@@ -213,7 +213,7 @@ class Exports:
             best = next((best for _, best in ranks.values()), None)
             closed = self._success(best.plan) if best is not None else holder
             says = (best, *_places(ranks).items())
-            if closed is None or _pin(closed) != name or self._written.get(name) == says:
+            if closed is None or closed.checkpoint.folder != name or self._written.get(name) == says:
                 continue
             if closed.plan.plan > policy.history.through:
                 continue  # its place is not known yet
@@ -237,9 +237,8 @@ class Exports:
                 if closed is None:
                     problems[name] = "it is not an export of this run: it is left alone; move it away"
                     continue
-                checkpoint, plan = closed.plan.checkpoint, closed.plan.plan
-                assert checkpoint is not None
-                match policy.fate_of_export(checkpoint, plan):
+                checkpoint = closed.checkpoint
+                match policy.fate_of_export(checkpoint, closed.plan.plan):
                     case Fate.RETURNS:
                         if give_back(exports, self.root, name):
                             self._changes.append(ExportChange(Change.RETURNED, checkpoint.name))
@@ -257,7 +256,7 @@ class Exports:
         with exports.folder(name) as folder:
             manifest: Manifest | None = read_manifest(folder)
         closed = None if manifest is None else self._success(manifest.plan)
-        if manifest is None or closed is None or (manifest.run, name) != (closed.plan.run, _pin(closed)):
+        if manifest is None or closed is None or (manifest.run, name) != (closed.plan.run, closed.checkpoint.folder):
             return None
         return closed
 
@@ -290,20 +289,9 @@ def _reason(error: Exception) -> str:
     return str(error)
 
 
-def _pin(closed: Closed) -> str:
-    """Return the name of the folder of an evaluation's checkpoint."""
-    assert closed.plan.checkpoint is not None
-    return closed.plan.checkpoint.folder
-
-
 def _places(ranks: Mapping[str, tuple[int, Best]]) -> dict[str, int]:
     """Return the places among the best ones by metric. One from before a change of the data or the task has none."""
     return {metric: place for metric, (place, best) in ranks.items() if not best.outdated}
-
-
-def _key(closed: Closed) -> Key:
-    assert closed.plan.checkpoint is not None
-    return closed.plan.checkpoint.key
 
 
 def _are_comparable(new: Closed, old: Closed, metric: str) -> bool:

@@ -124,8 +124,7 @@ class ComparisonStore:
 
     def _paired(self, new: Closed, old: Closed, expected: Difference, size: float) -> Difference:
         """Return the difference of the values of the same examples. Raises `UnusableError` if they are not known."""
-        assert new.outcome.result is not None
-        eval_set = _eval_set(new.outcome.result, self.metric)
+        eval_set = _eval_set(new.result, self.metric)
         saved = saved_pair(self.root, new, old, eval_set, self.metric.removeprefix(f"{eval_set}/"))
         pairs = Pairs()
         for start in range(0, len(saved[0]), _PART):
@@ -146,9 +145,7 @@ def saved_pair(
     The third array has the numbers of their groups, or nothing. `root`: the state directory. Raises `UnusableError` if
     they are not known.
     """
-    after, before = new.outcome.result, old.outcome.result
-    assert after is not None
-    assert before is not None
+    after, before = new.result, old.result
     if not seen_data(after)[eval_set].is_known_to_equal(seen_data(before)[eval_set]):
         raise UnusableError(f"no fingerprint says that both have the same examples of {eval_set!r}")
     try:
