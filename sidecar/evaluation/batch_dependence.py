@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from sidecar.evaluation.data.batch_source import Batch, Division
 from sidecar.evaluation.data.shard import Shard
-from sidecar.evaluation.failures import EvaluationError
+from sidecar.evaluation.failures import EvaluationError, task_error
 from sidecar.evaluation.metrics.metric import EvalBatch, EvalSetInfo, Metric, MetricResult, runs_code_of_users
 from sidecar.evaluation.states import ExactSum, NamedSums, PerExampleValues, SetStates, State, exact_sum
 from sidecar.evaluation.states.min_max import MinMax
@@ -120,11 +120,10 @@ class BatchDependence:
             else ", ".join(repr(name.rpartition(":")[2]) for name in found)
         )
         reason = "divides itself" if sharding == "own" else "is divided by files"
-        raise EvaluationError(
-            "task_error",
+        raise task_error(
             f"{which} of eval set {eval_set!r} would depend on how examples are divided into batches, and the set "
             f"{reason}, so that its batches depend on the number of workers: let its source yield all examples, or "
-            f"compute a value for each example from this example alone",
+            f"compute a value for each example from this example alone"
         )
 
     def _found_by_any(self, states: SetStates) -> list[str]:
@@ -283,11 +282,10 @@ def _require_same(metric: Metric, after: SetStates, expected: SetStates) -> None
     for name, state in expected.items():
         values, others = _values_of(state), _values_of(after[name])
         if values is None or others is None or not np.array_equal(values[""], others[""], equal_nan=True):
-            raise EvaluationError(
-                "task_error",
+            raise task_error(
                 f"metric {metric.name!r} adds something else for a batch after others: it keeps something from batch "
                 f"to batch, or reads its states, which hold the batches of one worker only. Add what the batch alone "
-                f"says, and choose in compute",
+                f"says, and choose in compute"
             )
 
 

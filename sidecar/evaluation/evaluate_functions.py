@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from sidecar.evaluation import repeatability
 from sidecar.evaluation.backend import States
 from sidecar.evaluation.data.shard import Shard
-from sidecar.evaluation.failures import EvaluationError, doing
+from sidecar.evaluation.failures import doing, task_error
 from sidecar.evaluation.metrics.metric import MetricResult, value
 from sidecar.evaluation.states import ExactSum, GatheredBatches, state_of
 from sidecar.evaluation.task import Task, takes_shard
@@ -109,10 +109,9 @@ class EvaluateFunctions:
     def _compute(self, name: str, contents: list[dict[str, Any]]) -> MetricResult:
         if any(content.keys() != contents[0].keys() for content in contents):
             names = sorted({key for content in contents for key in content})
-            raise EvaluationError(
-                "task_error",
+            raise task_error(
                 f"Task(evaluate={{{name!r}: …}}) returned other names on other workers, of {', '.join(names)}: return "
-                f"each sum on each worker, 0 for none",
+                f"each sum on each worker, 0 for none"
             )
         found = {key: _merged([content[key] for content in contents]) for key in contents[0] if key != EXAMPLES}
         notes = ["Task(evaluate=…) is called once, so it is not checked for repeatability"]
@@ -155,25 +154,22 @@ def _sums(name: str, returned: Any) -> dict[str, Any]:
         elif key == EXAMPLES:
             sums[key] = _hex(name, key, given)
         else:
-            raise EvaluationError(
-                "task_error",
+            raise task_error(
                 f"Task(evaluate={{{name!r}: …}}) takes a shard, so {key!r} must be (total, count) {example}; found "
-                f"{given!r:.80}",
+                f"{given!r:.80}"
             )
     return sums
 
 
 def _mapping(name: str, returned: Any, example: str) -> Mapping[str, Any]:
     if not isinstance(returned, Mapping) or not all(isinstance(key, str) and key for key in returned):
-        raise EvaluationError(
-            "task_error",
-            f"Task(evaluate={{{name!r}: …}}) must return numbers by name, {example}, found {returned!r:.80}",
+        raise task_error(
+            f"Task(evaluate={{{name!r}: …}}) must return numbers by name, {example}, found {returned!r:.80}"
         )
     if not 0 < len(returned) <= MOST_NUMBERS:
-        raise EvaluationError(
-            "task_error",
+        raise task_error(
             f"Task(evaluate={{{name!r}: …}}) returned {len(returned)} numbers, 1 to {MOST_NUMBERS} can be published: "
-            f"return those that you look at",
+            f"return those that you look at"
         )
     return returned
 
@@ -185,20 +181,16 @@ def _hex(name: str, key: str, number: Any) -> str:
     elif hasattr(number, "numpy") and getattr(number, "shape", None) == ():
         number = number.numpy().item()
     if isinstance(number, bool) or not isinstance(number, numbers.Real | Decimal):
-        raise EvaluationError(
-            "task_error",
-            f"Task(evaluate={{{name!r}: …}}) returned {number!r:.80} as {key!r}, which is not a number: leave it out",
+        raise task_error(
+            f"Task(evaluate={{{name!r}: …}}) returned {number!r:.80} as {key!r}, which is not a number: leave it out"
         )
     try:
         found = float(number)
     except OverflowError:
-        raise EvaluationError(
-            "task_error", f"Task(evaluate={{{name!r}: …}}) returned {key!r} beyond 1.8e308, the largest float"
-        ) from None
+        raise task_error(f"Task(evaluate={{{name!r}: …}}) returned {key!r} beyond 1.8e308, the largest float") from None
     if key == EXAMPLES and not (found >= 0 and found.is_integer()):
-        raise EvaluationError(
-            "task_error",
-            f"Task(evaluate={{{name!r}: …}}) returned {number!r} as 'examples', which must be a whole number from 0",
+        raise task_error(
+            f"Task(evaluate={{{name!r}: …}}) returned {number!r} as 'examples', which must be a whole number from 0"
         )
     return found.hex()
 
@@ -259,10 +251,9 @@ def _bounded(name: str, seconds: float, alive: Callable[[], None]) -> Iterator[N
                 over.set()
             time.sleep(0)  # an interruption that came at the last moment is raised here
     except _TookTooLongError:
-        raise EvaluationError(
-            "task_error",
+        raise task_error(
             f"Task(evaluate={{{name!r}: …}}) has run for {seconds:g} s, more than "
-            f"Task(evaluate_timeout_seconds={seconds:g}) allows",
+            f"Task(evaluate_timeout_seconds={seconds:g}) allows"
         ) from None
     finally:
         over.set()

@@ -142,6 +142,11 @@ class EvaluationError(Exception):
         return EvaluationError(self.kind, message, remedy=remedy, lost=self.lost, sides=self.sides)
 
 
+def task_error(message: str, *, remedy: Remedy = _NO_REMEDY) -> EvaluationError:
+    """Return the failure that the author of the task can correct."""
+    return EvaluationError("task_error", message, remedy=remedy)
+
+
 class CannotBeMergedError(EvaluationError):
     """A metric whose states of several workers cannot become one, so that it is evaluated in turn instead.
 

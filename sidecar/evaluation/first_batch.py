@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from sidecar.evaluation.batch_dependence import BatchDependence
 from sidecar.evaluation.eval_loop import BatchOutput
-from sidecar.evaluation.failures import EvaluationError
+from sidecar.evaluation.failures import task_error
 from sidecar.evaluation.repeatability import AFTER_OTHERS, REPEATED
 from sidecar.evaluation.states import SetStates
 
@@ -185,8 +185,7 @@ def _tried(single: Single) -> BatchOutput | None:
 def _require_same_contents(before: Mapping[str, str], after: Mapping[str, str]) -> None:
     for name, content in before.items():
         if after[name] != content:
-            raise EvaluationError(
-                "task_error",
+            raise task_error(
                 f"metric {name!r} gives other sums for the first batch after all others: it draws random numbers or "
-                f"keeps something from batch to batch. Keep it in the states that `states` returns",
+                f"keeps something from batch to batch. Keep it in the states that `states` returns"
             )

@@ -15,7 +15,7 @@ from sidecar.evaluation.batch_dependence import (
 )
 from sidecar.evaluation.data.plain_arrays import plain_array
 from sidecar.evaluation.data.structure import as_arrays, leaves
-from sidecar.evaluation.failures import EvaluationError
+from sidecar.evaluation.failures import task_error
 from sidecar.evaluation.metrics import sliced
 from sidecar.evaluation.metrics.foreign import InTurn, as_in_turn
 from sidecar.evaluation.metrics.metric import EvalBatch, EvalSetInfo, Metric, MetricResult
@@ -40,7 +40,7 @@ class Measurement:
         for output, metric in chosen:
             name = shown(output, str(metric.name))
             if name in self._metrics:
-                raise EvaluationError("task_error", f"metrics need different names, found {name!r} again")
+                raise task_error(f"metrics need different names, found {name!r} again")
             self._metrics[name] = output, metric
         self._outputs = list(dict.fromkeys(output for output, _ in self._metrics.values()))
 
@@ -142,21 +142,16 @@ def chosen(task: Task, is_of_framework: Callable[[Any], bool] = lambda _: False)
     for output, metrics in by_output(call("Task(metrics=…)", task.metrics)).items():
         listed = [metrics] if is_of_framework(metrics) else metrics
         if not isinstance(listed, list | tuple) or not listed:
-            raise EvaluationError(
-                "task_error", f"Task(metrics=…) must return a list of metrics, {_EXAMPLE}, found {metrics!r:.80}"
-            )
+            raise task_error(f"Task(metrics=…) must return a list of metrics, {_EXAMPLE}, found {metrics!r:.80}")
         for metric in listed:
             if isinstance(metric, type):
-                raise EvaluationError(
-                    "task_error", f"Task(metrics=…) lists the class {metric.__name__}: write {metric.__name__}(…)"
-                )
+                raise task_error(f"Task(metrics=…) lists the class {metric.__name__}: write {metric.__name__}(…)")
             is_known = is_of_framework(metric) or all(hasattr(metric, needed) for needed in _NEEDED)
             own = metric if is_known else as_in_turn(metric)
             if not is_known and not isinstance(own, InTurn):
-                raise EvaluationError(
-                    "task_error",
+                raise task_error(
                     f"Task(metrics=…) must list metrics of sidecar.metrics, {_EXAMPLE}, or functions of (y_true, "
-                    f"y_pred), found {metric!r:.80}",
+                    f"y_pred), found {metric!r:.80}"
                 )
             pairs.append((output, own))
     return pairs
@@ -208,8 +203,8 @@ def is_list_of_rows(part: Any, examples: int) -> bool:
 def _one(part: Any) -> NDArray[Any]:
     """Return a part as one array. Raises `EvaluationError` if it is not a single array."""
     if part is None:
-        raise EvaluationError("task_error", "labels or predictions of an output with metrics are None")
+        raise task_error("labels or predictions of an output with metrics are None")
     arrays = list(leaves(as_arrays(part)))
     if len(arrays) != 1:
-        raise EvaluationError("task_error", f"labels or predictions have {len(arrays)} parts: give metrics for each")
+        raise task_error(f"labels or predictions have {len(arrays)} parts: give metrics for each")
     return arrays[0]

@@ -16,7 +16,7 @@ from numpy.lib import format as npy
 from numpy.typing import NDArray
 
 from sidecar.evaluation.backend import Rows
-from sidecar.evaluation.failures import EvaluationError
+from sidecar.evaluation.failures import EvaluationError, task_error
 from sidecar.protocol.column_names import GROUP, PLACE, file_name
 from sidecar.system.durable import sync_file
 
@@ -60,9 +60,8 @@ class NpyTable:
                 self._columns[name] = _Column(file_of(self._folder, name), array)
                 self._columns[name].begin()
         if columns.keys() != self._columns.keys():
-            raise EvaluationError(
-                "task_error",
-                f"Task(predictions=…): a batch has columns {list(columns)} after others with {self.columns}",
+            raise task_error(
+                f"Task(predictions=…): a batch has columns {list(columns)} after others with {self.columns}"
             )
         for name, array in columns.items():
             self._columns[name].add(name, array)
@@ -156,4 +155,4 @@ def plain_column(name: str, array: NDArray[Any]) -> NDArray[Any]:
 
 def refused_column(column: str, complaint: str) -> EvaluationError:
     """Return the error about a column that cannot be saved."""
-    return EvaluationError("task_error", f"Task(predictions=…): column {column!r} {complaint}")
+    return task_error(f"Task(predictions=…): column {column!r} {complaint}")

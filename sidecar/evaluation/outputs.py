@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from sidecar.evaluation.failures import EvaluationError
+from sidecar.evaluation.failures import task_error
 from sidecar.evaluation.metrics.metric import MetricResult
 from sidecar.protocol.records import Value
 
@@ -30,14 +30,13 @@ def pick(structure: Any, output: Output) -> Any:
         return structure
     keys = list(structure) if isinstance(structure, Mapping) else list(range(len(structure))) if several else []
     if output is None and not keys:
-        raise EvaluationError("task_error", "labels or predictions are empty: return one array, or several by name")
+        raise task_error("labels or predictions are empty: return one array, or several by name")
     if output is None:
-        raise EvaluationError(
-            "task_error",
-            f"labels or predictions have the parts {keys}: give metrics and loss for each, such as {{{keys[0]!r}: …}}",
+        raise task_error(
+            f"labels or predictions have the parts {keys}: give metrics and loss for each, such as {{{keys[0]!r}: …}}"
         )
     if output not in keys:
-        raise EvaluationError("task_error", f"labels or predictions have no part {output!r}: they have {keys or 'one'}")
+        raise task_error(f"labels or predictions have no part {output!r}: they have {keys or 'one'}")
     return structure[output]
 
 
@@ -61,7 +60,7 @@ def join_results(results: Iterable[tuple[str, Output, MetricResult]]) -> MetricR
         notes += result.notes
         for key, number in result.values.items():
             if shown(output, key) in values:
-                raise EvaluationError("task_error", f"metric {name!r}: another metric has a number {key!r}, too")
+                raise task_error(f"metric {name!r}: another metric has a number {key!r}, too")
             values[shown(output, key)] = number
         classes |= {shown(output, key): numbers for key, numbers in result.classes.items()}
         for slice_name, numbers in result.slices.items():

@@ -23,7 +23,7 @@ from sidecar.evaluation.data import nonfinite
 from sidecar.evaluation.data.reader import order_advice
 from sidecar.evaluation.eval_loop import EXAMPLES, LEFT_OUT
 from sidecar.evaluation.evaluate_functions import EvaluateFunctions
-from sidecar.evaluation.failures import EvaluationError
+from sidecar.evaluation.failures import EvaluationError, task_error
 from sidecar.evaluation.metrics import sliced
 from sidecar.evaluation.metrics.metric import MetricResult
 from sidecar.evaluation.output_comparison import (
@@ -350,7 +350,7 @@ def _count(streams: Sequence[Stream], reduced: States) -> dict[str, int]:
                 f"eval set {stream.eval_set!r}: {evaluated} examples were evaluated, EvalSet says {stream.expected}",
             )
         if evaluated == 0:
-            raise EvaluationError("task_error", f"eval set {stream.eval_set!r} is empty: it has no example to evaluate")
+            raise task_error(f"eval set {stream.eval_set!r} is empty: it has no example to evaluate")
     return counted
 
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from sidecar.evaluation.data.batch_source import Division
 from sidecar.evaluation.data.structure import leaves
 from sidecar.evaluation.eval_loop import BatchOutput
-from sidecar.evaluation.failures import EvaluationError
+from sidecar.evaluation.failures import task_error
 from sidecar.evaluation.states import ExactSum, SetStates, exact_sum
 
 NOTE: Final = (
@@ -88,11 +88,10 @@ class RandomDraws:
 def refuse_drawn(eval_set: str, sharding: Division) -> None:
     """Raise `EvaluationError` for random numbers in an eval set whose batches depend on the number of workers."""
     if sharding == "own":
-        raise EvaluationError(
-            "task_error",
+        raise task_error(
             f"the model draws random numbers for eval set {eval_set!r}, seeded for each batch, and the set divides "
             f"itself, so that its batches depend on the number of workers: let its source yield all examples, without "
-            f"the argument shard, or draw nothing in an evaluation",
+            f"the argument shard, or draw nothing in an evaluation"
         )
 
 
@@ -132,10 +131,9 @@ def require_equal(one: Sequence[NDArray[Any]], other: Sequence[NDArray[Any]], wh
     `when` is `REPEATED` or `AFTER_OTHERS`. `advice` says how the framework's users draw random numbers.
     """
     if not are_equal(one, other):
-        raise EvaluationError(
-            "task_error",
+        raise task_error(
             f"the first batch evaluated {when} gives different numbers: the model draws random numbers that cannot be "
-            f"seeded from outside, or keeps something from batch to batch. {advice}",
+            f"seeded from outside, or keeps something from batch to batch. {advice}"
         )
 
 

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from sidecar.evaluation.failures import EvaluationError
+from sidecar.evaluation.failures import task_error
 from sidecar.evaluation.intervals import Interval
 from sidecar.evaluation.metrics.metric import EvalBatch, EvalSetInfo, MetricResult, value
 from sidecar.evaluation.metrics.sample import Sample, usual_interval
@@ -79,8 +79,8 @@ class HarnessNumbers:
                 try:
                     found = float(number)
                 except (TypeError, ValueError):
-                    raise EvaluationError(
-                        "task_error", f"eval set {self._set!r}: {task} returns {number!r:.60} as {key!r}, no number"
+                    raise task_error(
+                        f"eval set {self._set!r}: {task} returns {number!r:.60} as {key!r}, no number"
                     ) from None
                 shown = metric if of_filter == _UNFILTERED else f"{metric},{of_filter}"
                 interval = self._interval(results, task, metric, of_filter)

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from sidecar.errors import TaskError
-from sidecar.evaluation.failures import EvaluationError
+from sidecar.evaluation.failures import task_error
 from sidecar.evaluation.task import EvalSet
 from sidecar.lm.models import tokenizer_for
 from sidecar.lm.offline import offline, would_fetch
@@ -188,11 +188,11 @@ class _HarnessSet:
                 lm_eval.simple_evaluate(model=recorder, tasks=[self._spec], task_manager=manager, **self._given)
         except Exception as error:
             if would_fetch(error):
-                raise EvaluationError("task_error", self._remedy()) from error
+                raise task_error(self._remedy()) from error
             if isinstance(error, KeyError):
                 where = "" if self._include_path is None else f" or below {self._include_path}"
-                raise EvaluationError(
-                    "task_error", f"eval set {self._name!r}: there is no task {self._spec!r} in lm-eval{where}"
+                raise task_error(
+                    f"eval set {self._name!r}: there is no task {self._spec!r} in lm-eval{where}"
                 ) from error
             raise
         by_method: dict[str, list[Any]] = {}

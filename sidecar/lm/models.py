@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from sidecar.errors import TaskError
-from sidecar.evaluation.failures import EvaluationError
+from sidecar.evaluation.failures import task_error
 from sidecar.lm.offline import offline
 
 
@@ -49,9 +49,8 @@ def tokenizer_for(given: Any, model: Any, argument: str) -> Any:
         return given
     path = os.fspath(given) if given is not None else str(getattr(model, "name_or_path", "") or "")
     if not path:
-        raise EvaluationError(
-            "task_error",
-            f"the model has no folder with a tokenizer: write {argument.replace('…', repr('path/to/folder'))}",
+        raise task_error(
+            f"the model has no folder with a tokenizer: write {argument.replace('…', repr('path/to/folder'))}"
         )
     from transformers import AutoTokenizer
 
@@ -59,6 +58,6 @@ def tokenizer_for(given: Any, model: Any, argument: str) -> Any:
         with offline():
             return AutoTokenizer.from_pretrained(path, trust_remote_code=False)
     except Exception as error:
-        raise EvaluationError(
-            "task_error", f"there is no tokenizer in {path}: write {argument} with the folder of one ({error!s:.200})"
+        raise task_error(
+            f"there is no tokenizer in {path}: write {argument} with the folder of one ({error!s:.200})"
         ) from error

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from sidecar.errors import TaskError
-from sidecar.evaluation.failures import EvaluationError
+from sidecar.evaluation.failures import task_error
 from sidecar.evaluation.task import CheckPolicy, EvalSet
 from sidecar.lm.models import tokenizer_for
 
@@ -129,10 +129,9 @@ class _TextSet:
         scores = getattr(returned, "logits", returned)
         if not isinstance(scores, torch.Tensor) or scores.shape[:2] != inputs.shape:
             found = tuple(scores.shape) if isinstance(scores, torch.Tensor) else type(scores).__name__
-            raise EvaluationError(
-                "task_error",
+            raise task_error(
                 f"eval set {self._name!r}: the model must return logits {(*inputs.shape, 'vocabulary')}, found "
-                f"{found}: give perplexity(logits=…), a function of (model, tokens)",
+                f"{found}: give perplexity(logits=…), a function of (model, tokens)"
             )
         losses = functional.cross_entropy(scores.float().flatten(0, 1), targets.flatten(), reduction="none")
         losses = losses.view_as(targets).double().masked_fill(~predicted, 0.0)
@@ -142,16 +141,14 @@ class _TextSet:
         config = getattr(model, "config", None)
         positions, tokens = getattr(config, "max_position_embeddings", None), getattr(config, "vocab_size", None)
         if isinstance(positions, int) and inputs.shape[1] > positions:
-            raise EvaluationError(
-                "task_error",
+            raise task_error(
                 f"eval set {self._name!r}: windows have {inputs.shape[1]} tokens, and the model takes {positions}: "
-                f"write perplexity(window={positions})",
+                f"write perplexity(window={positions})"
             )
         if isinstance(tokens, int) and (largest := int(inputs.max())) >= tokens:
-            raise EvaluationError(
-                "task_error",
+            raise task_error(
                 f"eval set {self._name!r}: there is a token {largest}, and the model has {tokens} of them: is it the "
-                f"model's tokenizer, or the right dtype=…?",
+                f"model's tokenizer, or the right dtype=…?"
             )
 
 

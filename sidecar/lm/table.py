@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from sidecar.evaluation.failures import EvaluationError
+from sidecar.evaluation.failures import task_error
 from sidecar.evaluation.task import Task
 from sidecar.lm.harness import harness
 from sidecar.lm.models import model
@@ -62,10 +62,9 @@ class NewestFolder(os.PathLike[str]):
         for _, folder in reversed(found):
             if _is_whole(Path(folder, _CONFIG)):
                 return folder
-        raise EvaluationError(
-            "task_error",
+        raise task_error(
             f'[lm] model = "auto": there is no {_CONFIG} in {" or ".join(self._folders)}: write model = "FOLDER", a '
-            f"folder with {_CONFIG} and the tokenizer",
+            f"folder with {_CONFIG} and the tokenizer"
         )
 
 

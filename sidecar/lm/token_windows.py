@@ -18,7 +18,7 @@ from typing import IO, Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from sidecar.evaluation.failures import EvaluationError
+from sidecar.evaluation.failures import task_error
 
 PACKED: Final = (".bin", ".npy")
 _MEGATRON: Final = b"MMIDIDX\x00\x00"
@@ -77,9 +77,8 @@ def paths_of(files: str | Sequence[str], name: str) -> list[Path]:
     for pattern in [files] if isinstance(files, str) else files:
         matching = sorted(glob.glob(pattern, recursive=True))  # noqa: PTH207 - a pattern may begin with a root
         if not matching:
-            raise EvaluationError(
-                "task_error",
-                f"eval set {name!r}: there is no file {pattern!r} in {Path.cwd()}: name the files of texts",
+            raise task_error(
+                f"eval set {name!r}: there is no file {pattern!r} in {Path.cwd()}: name the files of texts"
             )
         found += map(Path, matching)
     return found
@@ -99,9 +98,8 @@ def read_texts(
         missing = [name for name in (field, by) if name is not None and name not in row]
         if missing or not isinstance(row[field], str):
             wrong = f"no {missing[0]!r}" if missing else f"no text as {field!r}"
-            raise EvaluationError(
-                "task_error",
-                f"{path}, line {number}: there is {wrong}, but {', '.join(row) or 'nothing'}: write field=…",
+            raise task_error(
+                f"{path}, line {number}: there is {wrong}, but {', '.join(row) or 'nothing'}: write field=…"
             )
         text = row[field]
         tokens.append(np.array(encode(text), np.int64))
@@ -115,7 +113,7 @@ def _packed(path: Path, dtype: str) -> NDArray[Any]:
     if path.suffix == ".npy":
         tokens: NDArray[Any] = np.load(path, mmap_mode="r", allow_pickle=False)
         if tokens.ndim != 1 or tokens.dtype.kind not in "iu":
-            raise EvaluationError("task_error", f"{path} holds {tokens.dtype} {tokens.shape}, no list of tokens")
+            raise task_error(f"{path} holds {tokens.dtype} {tokens.shape}, no list of tokens")
         return tokens
     index = path.with_suffix(".idx")
     if index.exists():
@@ -123,13 +121,11 @@ def _packed(path: Path, dtype: str) -> NDArray[Any]:
             head = file.read(_HEAD_OF_MEGATRON)
         kind = _TYPES_OF_MEGATRON.get(head[-1]) if head.startswith(_MEGATRON) else None
         if kind is None:
-            raise EvaluationError("task_error", f"{index} is not an index of Megatron-LM for tokens")
+            raise task_error(f"{index} is not an index of Megatron-LM for tokens")
         dtype = kind
     size = np.dtype(dtype).itemsize
     if not path.stat().st_size or path.stat().st_size % size:
-        raise EvaluationError(
-            "task_error", f"{path} has {path.stat().st_size} bytes, no tokens of {dtype}: write dtype=…"
-        )
+        raise task_error(f"{path} has {path.stat().st_size} bytes, no tokens of {dtype}: write dtype=…")
     return np.memmap(path, np.dtype(dtype).newbyteorder("<"), "r")
 
 
@@ -142,9 +138,9 @@ def _rows(paths: Sequence[Path]) -> Iterator[tuple[Path, int, dict[str, Any]]]:
                 try:
                     row = json.loads(line)
                 except ValueError as error:
-                    raise EvaluationError("task_error", f"{path}, line {number} is not JSON: {error}") from None
+                    raise task_error(f"{path}, line {number} is not JSON: {error}") from None
                 if not isinstance(row, dict):
-                    raise EvaluationError("task_error", f"{path}, line {number} is no object of JSON: {line[:40]!r}")
+                    raise task_error(f"{path}, line {number} is no object of JSON: {line[:40]!r}")
                 yield path, number, row
 
 
@@ -156,5 +152,5 @@ def _opened(path: Path) -> IO[str]:
     try:
         import zstandard
     except ModuleNotFoundError as error:
-        raise EvaluationError("task_error", f"{path} is compressed by zstd: pip install zstandard") from error
+        raise task_error(f"{path} is compressed by zstd: pip install zstandard") from error
     return io.TextIOWrapper(zstandard.open(path, "rb"), encoding="utf-8")

@@ -17,7 +17,7 @@ from sidecar.evaluation.data.elements import placed
 from sidecar.evaluation.data.file_sources import RecordFiles
 from sidecar.evaluation.data.shard import Shard, all_to_first
 from sidecar.evaluation.data.structure import as_arrays, copied, form_of, leaves, map_leaves
-from sidecar.evaluation.failures import EvaluationError
+from sidecar.evaluation.failures import EvaluationError, task_error
 from sidecar.evaluation.remedy import UNLESS_BATCHED
 from sidecar.evaluation.task import EvalSet, call
 from sidecar.protocol.records import Sharding
@@ -235,7 +235,7 @@ class ArraySource:
         return isinstance(item, str | bytes) or (self._takes_objects and is_plain_row(item))
 
     def _refused(self, complaint: str) -> EvaluationError:
-        return EvaluationError("task_error", f"eval set {self._name!r}: {complaint}")
+        return task_error(f"eval set {self._name!r}: {complaint}")
 
 
 def _with_objects(data: Any) -> Any:

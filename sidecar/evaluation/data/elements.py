@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from sidecar.evaluation.data.nonfinite import PLACES
-from sidecar.evaluation.failures import EvaluationError
+from sidecar.evaluation.failures import task_error
 
 _MOST_PARTS: Final = 3  # (x, y, sample_weight)
 _FORMS: Final = "(x, y) or (x, y, sample_weight)"
@@ -34,10 +34,9 @@ def with_labels(batch: Any, remedy: str = _OF_KERAS) -> tuple[Any, Any, Any]:
     parts = unpack(batch)
     if parts is None or parts[1] is None:
         what = "Task(metrics=…) and Task(loss=…) compare" if remedy is _OF_KERAS else "metrics compare"
-        raise EvaluationError(
-            "task_error",
+        raise task_error(
             f"{what} predictions with labels: elements of an eval set must be "
-            f"{_FORMS}, found {describe(batch)}. {remedy}",
+            f"{_FORMS}, found {describe(batch)}. {remedy}"
         )
     return parts
 
@@ -45,10 +44,9 @@ def with_labels(batch: Any, remedy: str = _OF_KERAS) -> tuple[Any, Any, Any]:
 def require_form_of_keras(batch: Any) -> None:
     """Raise `EvaluationError` for a batch that the `test_step` of Keras does not take."""
     if unpack(batch) is None:
-        raise EvaluationError(
-            "task_error",
+        raise task_error(
             f"elements of an eval set must be x, (x,), {_FORMS} for the test_step of Keras, found "
-            f"{describe(batch)}: map them to this form, or give the model its own test_step",
+            f"{describe(batch)}: map them to this form, or give the model its own test_step"
         )
 
 

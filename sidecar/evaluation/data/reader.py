@@ -29,7 +29,7 @@ from sidecar.evaluation.data.nonfinite import WEIGHT, NonfiniteCounter
 from sidecar.evaluation.data.shard import Shard, all_to_first
 from sidecar.evaluation.data.slice_table import SliceTable, column_of
 from sidecar.evaluation.data.third_part import ThirdPart
-from sidecar.evaluation.failures import EvaluationError, following_from_code
+from sidecar.evaluation.failures import EvaluationError, following_from_code, task_error
 from sidecar.evaluation.task import EvalSet, NonfinitePolicy
 
 _SHARE_OF_FIRST: Final = 0.2
@@ -124,7 +124,7 @@ class EvalSetReader:
         self._source, self._shard = source, shard
         self._sample = SampleCheck(source, self._digest)
         if self._sample.first is None and source.sharding != "own":
-            raise EvaluationError("task_error", f"eval set {name!r} is empty: it has no example to evaluate")
+            raise task_error(f"eval set {name!r} is empty: it has no example to evaluate")
         self._most: int | None = None  # only so many batches of the whole set are read
         self._stream: Stream | None = None
         self._own_digest: bytes | None = None  # of this rank's batches, once they have been read
@@ -196,10 +196,9 @@ class EvalSetReader:
             EvaluationError: The set divides itself.
         """
         if self._source.sharding == "own":
-            raise EvaluationError(
-                "task_error",
+            raise task_error(
                 f"eval set {self.name!r} divides itself, and {reason}: let its source take no Shard and yield all "
-                f"examples in order; worker 0 evaluates all of them",
+                f"examples in order; worker 0 evaluates all of them"
             )
         self._check, self._shard = check or self._check, all_to_first(self._shard)
         self._source.leave_to_first()

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sidecar.errors import TaskError
-from sidecar.evaluation.failures import EvaluationError
+from sidecar.evaluation.failures import EvaluationError, task_error
 from sidecar.protocol.states import FailureKind
 
 NOTE: Final = "the third part of each batch is taken as the weight of its examples"
@@ -76,10 +76,9 @@ class ThirdPart:
             return
         values = np.concatenate(self._batches)
         shown = ", ".join(str(value) for value in values[:_SHOWN]) + (", …" if len(values) > _SHOWN else "")
-        raise EvaluationError(
-            "task_error",
+        raise task_error(
             f"eval set {self._eval_set!r}: the third part of each batch would be the weight of its examples, but it "
-            f"holds their numbers ({shown}): {self._remedy}. If they are weights, return them as floats",
+            f"holds their numbers ({shown}): {self._remedy}. If they are weights, return them as floats"
         )
 
     def _is_enough(self) -> bool:
@@ -98,9 +97,7 @@ def naming_weights(remedy: Callable[[], str]) -> Iterator[None]:
             raise
         is_own = isinstance(error, TaskError | EvaluationError)
         message = f"{'' if is_own else f'{type(error).__name__}: '}{error}. {NOTE[0].upper()}{NOTE[1:]}: {line}"
-        raise (
-            TaskError(message) if isinstance(error, TaskError) else EvaluationError("task_error", message)
-        ) from error
+        raise (TaskError(message) if isinstance(error, TaskError) else task_error(message)) from error
 
 
 def _are_numbers(batches: list[Ints], places: list[int | None]) -> bool:

@@ -23,7 +23,7 @@ import numpy as np
 from sidecar.errors import TaskError
 from sidecar.evaluation.batch_dependence import are_near
 from sidecar.evaluation.data.structure import map_leaves
-from sidecar.evaluation.failures import EvaluationError, following_from_code, without_advice
+from sidecar.evaluation.failures import EvaluationError, following_from_code, task_error, without_advice
 from sidecar.evaluation.metrics.in_turn import ResultsInTurn, held_by, numbers_of
 from sidecar.evaluation.metrics.metric import EvalBatch, EvalSetInfo, MetricResult, value
 from sidecar.evaluation.states import GatheredBatches, SetStates
@@ -194,10 +194,9 @@ class InTurn:
 
     def _require_same(self, numbers: dict[str, float], again: dict[str, float]) -> None:
         if repr(again) != repr(numbers):
-            raise EvaluationError(
-                "task_error",
+            raise task_error(
                 f"{self._label} gives other numbers for the same examples the second time: it keeps something outside "
-                f"of itself, or draws from a generator of its own",
+                f"of itself, or draws from a generator of its own"
             )
 
     def _numbers_of(self, given: Given, way: Callable[[Any], Any]) -> dict[str, float]:
@@ -212,16 +211,14 @@ class InTurn:
         if own is self._measure and (
             left := [name for name, held in held_by(self.begin()).items() if new.get(name) != held]
         ):
-            raise EvaluationError(
-                "task_error",
+            raise task_error(
                 f"{self._label} keeps {', '.join(map(repr, left))} when it is reset, so each evaluation would count "
-                f"the batches of those before: let its reset() set what __init__ sets",
+                f"the batches of those before: let its reset() set what __init__ sets"
             )
         if kept := [name for name, content in _held_by_class(self._measure).items() if before.get(name) != content]:
-            raise EvaluationError(
-                "task_error",
+            raise task_error(
                 f"{self._label} keeps {', '.join(map(repr, kept))} in its class, so each evaluation would count the "
-                f"batches of those before: set it in __init__",
+                f"batches of those before: set it in __init__"
             )
         return numbers
 
@@ -247,10 +244,9 @@ class InTurn:
         numbers = self._published(returned)
         examples = _length(whole[1])
         if len(numbers) == examples > 1 and not isinstance(returned, Mapping) and self._is_by_example(whole, way):
-            raise EvaluationError(
-                "task_error",
+            raise task_error(
                 f"{self._label} returns a value for each example: write {self._as_mean}, which divides the examples "
-                f"among workers",
+                f"among workers"
             )
         return numbers
 
@@ -268,9 +264,7 @@ class InTurn:
             except MemoryError:
                 raise
             except Exception as error:
-                raise EvaluationError(
-                    "task_error", f"{self._label} cannot compute its result: {_text(error)}"
-                ) from error
+                raise task_error(f"{self._label} cannot compute its result: {_text(error)}") from error
         return self._published(returned)
 
     def _published(self, returned: Any) -> dict[str, float]:
@@ -287,7 +281,7 @@ class InTurn:
                     f"return those that you look at by name, "
                     f"InTurn(lambda y, predictions: {{'first': {self._call()}[0]}}, name={self.name!r})"
                 )
-            raise EvaluationError("task_error", f"{_text(error)}: {advice}") from None
+            raise task_error(f"{_text(error)}: {advice}") from None
 
     def _joined(self, batches: Sequence[Given]) -> Given:
         """Return the labels, predictions and weights of all batches. Raises `EvaluationError` for other shapes."""
@@ -303,10 +297,9 @@ class InTurn:
             return [item for part in parts for item in part]
         forms = list(dict.fromkeys(f"{part.dtype} {('n', *part.shape[1:])}" for part in parts))
         if len(forms) > 1:
-            raise EvaluationError(
-                "task_error",
+            raise task_error(
                 f"{self._label} needs {what} of all batches in one array, and they are {forms[0]} and {forms[1]}: let "
-                f"all batches have one form, or return one value for each example",
+                f"all batches have one form, or return one value for each example"
             )
         return np.concatenate(parts)
 
@@ -407,9 +400,8 @@ class InTurn:
                 if call
                 else ""
             )
-        return EvaluationError(
-            "task_error",
-            f"{self._label} fails for labels {_form(y)} and predictions {_form(predictions)}: {text}{advice}",
+        return task_error(
+            f"{self._label} fails for labels {_form(y)} and predictions {_form(predictions)}: {text}{advice}"
         )
 
 
@@ -436,11 +428,10 @@ class _Following(GatheredBatches):
             self._given.append(kept)
             self._size += sum(part.nbytes for part in kept if isinstance(part, np.ndarray))
             if self._size > _MAX_BYTES:
-                raise EvaluationError(
-                    "task_error",
+                raise task_error(
                     f"metric {metric.name!r} needs the labels and predictions of all examples at once, which are more "
                     f"than {_MAX_BYTES >> 30} GiB: let the model or Task(step=…) return less for each example, such as "
-                    f"predictions.argmax(1), or write it as sidecar.metrics.Sums(…)",
+                    f"predictions.argmax(1), or write it as sidecar.metrics.Sums(…)"
                 )
         self._seen += 1
 

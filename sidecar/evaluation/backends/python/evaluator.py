@@ -41,7 +41,7 @@ from sidecar.evaluation.data.structure import as_arrays, copied, leaves, map_lea
 from sidecar.evaluation.data.third_part import naming_weights
 from sidecar.evaluation.eval_loop import BatchOutput, evaluate_set
 from sidecar.evaluation.eval_sets import EvalSets, open_readers
-from sidecar.evaluation.failures import EvaluationError, following_from_code
+from sidecar.evaluation.failures import following_from_code, task_error
 from sidecar.evaluation.first_batch import FirstBatch
 from sidecar.evaluation.measurement import Measurement, chosen
 from sidecar.evaluation.metrics.in_turn import ResultsInTurn
@@ -140,7 +140,7 @@ class PythonEvaluator:
             error.remedy = remedy_for(Path(path), error)  # type: ignore[attr-defined]
             raise
         if self._model is None:
-            raise EvaluationError("task_error", "Task(load=…) must return a model, found None")
+            raise task_error("Task(load=…) must return a model, found None")
         self.builds += 1
 
     def digest(self) -> Callable[[], str]:
@@ -350,23 +350,21 @@ def _first_prepared(task: Task, sources: Mapping[str, ArraySource]) -> dict[str,
 def _converted(predictions: Any, examples: int) -> Any:
     """Return predictions as arrays; raises `EvaluationError` unless they have a row for each example."""
     if predictions is None:
-        raise EvaluationError("task_error", "Task(predict=…) must return predictions, found None")
+        raise task_error("Task(predict=…) must return predictions, found None")
     try:
         arrays = as_arrays(predictions)
     except ValueError as error:
-        raise EvaluationError("task_error", f"Task(predict=…) does not return an array: {error}") from None
+        raise task_error(f"Task(predict=…) does not return an array: {error}") from None
     for array in leaves(arrays):
         if array.dtype.hasobject and array.size and all(isinstance(item, str) for item in array.ravel().tolist()):
-            raise EvaluationError(
-                "task_error",
+            raise task_error(
                 f"Task(predict=…) returns texts, such as {array.flat[0]!r:.40}: return their numbers, "
-                "np.searchsorted(model.classes_, texts)" + ("[:, 0]" if array.ndim > 1 else ""),
+                "np.searchsorted(model.classes_, texts)" + ("[:, 0]" if array.ndim > 1 else "")
             )
         if array.dtype.hasobject or not array.ndim or len(array) != examples:
-            raise EvaluationError(
-                "task_error",
+            raise task_error(
                 f"Task(predict=…) must return numbers with one row for each of {examples} examples, found "
-                f"{array.dtype} {array.shape}",
+                f"{array.dtype} {array.shape}"
             )
     return map_leaves(read_only, copied(arrays))  # a model may return the same array for every batch
 

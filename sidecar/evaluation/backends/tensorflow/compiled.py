@@ -25,7 +25,7 @@ from sidecar.evaluation.backends.tensorflow.replay import Changes
 from sidecar.evaluation.backends.tensorflow.rounding import tolerance_of
 from sidecar.evaluation.batch_dependence import BatchDependence
 from sidecar.evaluation.data.batch_source import Batch
-from sidecar.evaluation.failures import CannotBeMergedError, EvaluationError
+from sidecar.evaluation.failures import CannotBeMergedError, task_error
 from sidecar.evaluation.metrics.metric import EvalSetInfo, MetricResult, value
 from sidecar.evaluation.states import SetStates, named, within
 from sidecar.evaluation.task import Task
@@ -48,9 +48,7 @@ class CompiledMeasurement:
         with _overheard(model) as seen:
             results = model.test_step(first)  # metrics get their variables here
         if not isinstance(results, dict):
-            raise EvaluationError(
-                "task_error", f"test_step must return metrics by name, found {type(results).__name__}"
-            )
+            raise task_error(f"test_step must return metrics by name, found {type(results).__name__}")
         losses = _losses_of_keras(model)
         self._metrics: dict[str, KerasMetric] = {}
         self._take(losses, task, found)

@@ -16,7 +16,7 @@ from sidecar.evaluation.data.cache import CacheBudget
 from sidecar.evaluation.data.elements import parts_of, placed
 from sidecar.evaluation.data.reader import EvalSetReader
 from sidecar.evaluation.data.shard import Shard
-from sidecar.evaluation.failures import EvaluationError
+from sidecar.evaluation.failures import task_error
 from sidecar.evaluation.remedy import UNLESS_BATCHED, Remedy
 from sidecar.evaluation.task import EvalSet
 from sidecar.protocol.records import Sharding
@@ -70,8 +70,7 @@ class Batches(EvalSetReader):
     def _require_fit(self, recurrent: RecurrentStates, number: int, size: int) -> None:
         fixed = recurrent.batch_size
         if size != fixed:
-            raise EvaluationError(
-                "task_error",
+            raise task_error(
                 f"eval set {self.name!r}: batch {number} (from 0) holds {size} examples, and the model's {recurrent} "
                 f"need {fixed}: give a multiple of {fixed} examples, or leave out the rest with "
                 f"dataset.batch({fixed}, drop_remainder=True)",
@@ -113,8 +112,7 @@ class DatasetSource:
         prepared = next(self._source.read(self._prepare(tf.data.Dataset.from_tensors(sample))))
         sizes = {len(tensor) for tensor in tf.nest.flatten(prepared) if isinstance(tensor, tf.Tensor)}
         if len(sizes) > 1:
-            raise EvaluationError(
-                "task_error",
+            raise task_error(
                 f"eval set {self._name!r}: the parts of a batch (x, y, sample_weight) hold {sorted(sizes)} examples, "
                 f"they need equally many",
                 remedy=UNLESS_BATCHED if self._batch_size is None else Remedy("", ""),

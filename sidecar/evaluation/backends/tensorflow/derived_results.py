@@ -24,7 +24,7 @@ from sidecar.evaluation.backends.tensorflow.mergeability import divided, map_ten
 from sidecar.evaluation.backends.tensorflow.metrics_in_turn import MetricsInTurn, replaced
 from sidecar.evaluation.backends.tensorflow.recurrent import RecurrentStates
 from sidecar.evaluation.data.batch_source import Batch
-from sidecar.evaluation.failures import EvaluationError
+from sidecar.evaluation.failures import task_error
 
 _States = Mapping[str, Sequence[Any]]
 """The values of the variables of each metric, by its name."""
@@ -85,7 +85,7 @@ class DerivedResults:
         for source in self._in_turn:
             self._note_sources(source, expected, self._run(self._batches[0], states, {**numbers, source: 0.75}))
         if constant := [name for name, sources in self.sources.items() if not sources]:
-            raise EvaluationError("task_error", _refusal(constant, "does not follow from the metrics of the model"))
+            raise task_error(_refusal(constant, "does not follow from the metrics of the model"))
 
     def _note_sources(self, source: str, expected: dict[str, Any], found: dict[str, Any]) -> None:
         for name in self._names:
@@ -94,9 +94,7 @@ class DerivedResults:
 
     def _require_same(self, expected: dict[str, Any], found: dict[str, Any]) -> None:
         if other := [name for name in self._names if not _is_same(expected[name], found[name])]:
-            raise EvaluationError(
-                "task_error", _refusal(other, "depends on the batch and not on the metrics of the model alone")
-            )
+            raise task_error(_refusal(other, "depends on the batch and not on the metrics of the model alone"))
 
     def numbers(self, states: _States, in_turn: Mapping[str, float]) -> dict[str, dict[str, float]]:
         """Return the numbers of each result by their names, once for these states of all batches.
@@ -110,10 +108,9 @@ class DerivedResults:
             return {}
         several = {name for name, _ in self._in_turn.items() if name not in in_turn}
         if unknown := [name for name in self._names if self.sources[name] & several]:
-            raise EvaluationError(
-                "task_error",
+            raise task_error(
                 f"test_step computes {', '.join(map(repr, unknown))} from a metric that is evaluated in turn and has "
-                f"several numbers: let that metric itself return it",
+                f"several numbers: let that metric itself return it"
             )
         one, *others = (self._run(batch, states, in_turn) for batch in self._batches)
         for other in others:
@@ -132,9 +129,7 @@ class DerivedResults:
         for metric in self._metrics.values():
             metric.metric.reset_state()
         if not all(map(_is_same, before, after)):
-            raise EvaluationError(
-                "task_error", _refusal(self._names, "is computed in a step that changes metrics without update_state")
-            )
+            raise task_error(_refusal(self._names, "is computed in a step that changes metrics without update_state"))
         return {name: array_of(results[name]) for name in self._names}
 
     def _values(self) -> list[Any]:

@@ -36,7 +36,7 @@ from sidecar.evaluation.data.shard import Shard
 from sidecar.evaluation.data.third_part import naming_weights
 from sidecar.evaluation.eval_loop import EXAMPLES, BatchObserver, BatchOutput, evaluate_set
 from sidecar.evaluation.eval_sets import EvalSets
-from sidecar.evaluation.failures import EvaluationError, following_from_code
+from sidecar.evaluation.failures import EvaluationError, following_from_code, task_error
 from sidecar.evaluation.hdf5 import require_readable, require_self_contained
 from sidecar.evaluation.metrics.metric import MetricResult
 from sidecar.evaluation.output_comparison import no_outputs, summary
@@ -131,8 +131,7 @@ class KerasEvaluator:
         except tf.errors.FailedPreconditionError as error:
             if "Table not initialized" not in str(error):
                 raise
-            raise EvaluationError(
-                "task_error",
+            raise task_error(
                 "a layer that looks up words or numbers has no vocabulary yet: call layer.adapt(…) or "
                 "layer.set_vocabulary(…)",
                 remedy=ON_THE_MODEL + "; the vocabulary in a .keras file replaces it",
@@ -184,10 +183,9 @@ class KerasEvaluator:
         """Restore the model and return `None`, or return the stored graph that is evaluated in its place."""
         if self.loads_graphs and is_saved_model(path):
             if any(own.metrics is None and own.loss is None for own in map(self._task.of_set, self._task.eval_sets)):
-                raise EvaluationError(
-                    "task_error",
+                raise task_error(
                     f"the graph stored in {path} has no metrics: give Task(metrics=…) or Task(loss=…), or "
-                    f"set trust_saved_graph = false to evaluate its weights in the compiled model",
+                    f"set trust_saved_graph = false to evaluate its weights in the compiled model"
                 )
             return SavedGraph(path, self._task.signature)
         if self.model is not None:

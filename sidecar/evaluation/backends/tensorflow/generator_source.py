@@ -8,7 +8,7 @@ import tensorflow as tf
 from sidecar.evaluation.backends.tensorflow.libraries import class_named
 from sidecar.evaluation.data.plain_arrays import plain_array
 from sidecar.evaluation.data.structure import form_of
-from sidecar.evaluation.failures import EvaluationError
+from sidecar.evaluation.failures import EvaluationError, task_error
 
 _NOTHING: Final = object()
 _SEQUENCES: Final = ("PyDataset", "Sequence")  # of Keras 3 and of tf_keras: have a length, and batches by index
@@ -33,14 +33,13 @@ class GeneratorSource:
         self._name, self._make, self._is_batched = name, make, is_batched
         first = next(iterator, _NOTHING)
         if first is _NOTHING:
-            raise EvaluationError("task_error", f"eval set {name!r} is empty: its iterator yields no example")
+            raise task_error(f"eval set {name!r} is empty: its iterator yields no example")
         self._spec = self._spec_of(first)
         self._unused: Iterator[Any] | None = make()
         if self._unused is iterator:
-            raise EvaluationError(
-                "task_error",
+            raise task_error(
                 f"eval set {name!r}: its function returns the same iterator each time it is called, which can be "
-                f"read only once: make the iterator within the function, or write it as a generator with yield",
+                f"read only once: make the iterator within the function, or write it as a generator with yield"
             )
         self.problem: EvaluationError | None = None
         self.dataset = tf.data.Dataset.from_generator(self._examples, output_signature=self._spec)
@@ -54,10 +53,9 @@ class GeneratorSource:
                 self.problem = error
                 raise
             if spec != self._spec:
-                self.problem = EvaluationError(
-                    "task_error",
+                self.problem = task_error(
                     f"eval set {self._name!r}: element {number} of its iterator is {_form(spec)}, the first was "
-                    f"{_form(self._spec)}: give all the same types and shapes, or return a tf.data.Dataset",
+                    f"{_form(self._spec)}: give all the same types and shapes, or return a tf.data.Dataset"
                 )
                 raise self.problem
             yield _arrays(element)
@@ -66,8 +64,8 @@ class GeneratorSource:
         try:
             arrays = _arrays(element)
         except ValueError as error:
-            raise EvaluationError(
-                "task_error", f"eval set {self._name!r}: its iterator yields something that is not an array: {error}"
+            raise task_error(
+                f"eval set {self._name!r}: its iterator yields something that is not an array: {error}"
             ) from None
         return tf.nest.map_structure(self._spec_of_array, arrays)
 

@@ -14,7 +14,7 @@ from typing import Any, Final
 from sidecar.errors import SidecarError
 from sidecar.evaluation.backends.tensorflow.libraries import is_keras_2
 from sidecar.evaluation.backends.tensorflow.traits import KERAS_BACKEND_OF_TRAINING
-from sidecar.evaluation.failures import EvaluationError
+from sidecar.evaluation.failures import EvaluationError, task_error
 
 _NAME: Final = "KERAS_BACKEND"
 _OURS: Final = "tensorflow"
@@ -60,11 +60,10 @@ def explained(backend: str | None) -> Iterator[None]:
         named = backend or next((name for name, sign in _SIGNS.items() if sign.search(text)), None)
         if named is None:
             raise
-        refused = EvaluationError(
-            "task_error",
+        refused = task_error(
             f"the model cannot be evaluated with TensorFlow, which this worker computes with, although training "
             f"computes with {named}: {text[:_MAX_CHARACTERS]}. Let its layers use keras.ops in place of {named}. "
-            f"{_way_out(named)}",
+            f"{_way_out(named)}"
         )
         refused.lasting = getattr(error, "lasting", None)  # type: ignore[attr-defined]
         raise refused from error

@@ -12,7 +12,7 @@ from sidecar.evaluation.backends.tensorflow.keras_metric import undefined
 from sidecar.evaluation.backends.tensorflow.libraries import is_written_by_keras
 from sidecar.evaluation.backends.tensorflow.measured_metric import joined, places_of, without_short_integers
 from sidecar.evaluation.backends.tensorflow.rounding import is_near
-from sidecar.evaluation.failures import EvaluationError
+from sidecar.evaluation.failures import task_error
 from sidecar.evaluation.intervals import Interval
 from sidecar.evaluation.metrics.average import Average
 from sidecar.evaluation.metrics.metric import EvalSetInfo, MetricResult, value
@@ -203,7 +203,7 @@ class _OutputLoss:
                 value *= tf.reduce_mean(tf.cast(weights, value.dtype))
         value = tf.cast(tf.convert_to_tensor(value), tf.float32)
         if value.shape.rank != 0:
-            raise EvaluationError("task_error", f"Task(loss=…) returns an array {value.shape} for a batch")
+            raise task_error(f"Task(loss=…) returns an array {value.shape} for a batch")
         return {"losses": value, "examples": tf.cast(examples, tf.int64)}
 
     def states(self, info: EvalSetInfo) -> SetStates:
@@ -285,7 +285,7 @@ def _single_losses(loss: Any) -> Callable[[Any, Any, Any], Any]:
         single.reduction = "none"
         return lambda y, predictions, weights: _called(single, y, predictions, weights)
     if not callable(loss):
-        raise EvaluationError("task_error", f"Task(loss={loss!r}) must be a loss object or a function of (y, y_pred)")
+        raise task_error(f"Task(loss={loss!r}) must be a loss object or a function of (y, y_pred)")
 
     def apply(y: Any, predictions: Any, weights: Any) -> Any:
         losses = tf.convert_to_tensor(loss(*without_short_integers(y, predictions)))

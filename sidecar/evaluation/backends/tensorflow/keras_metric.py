@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from sidecar.evaluation.backends.tensorflow.data import array_of
 from sidecar.evaluation.backends.tensorflow.libraries import class_named, is_written_by_keras
 from sidecar.evaluation.backends.tensorflow.rounding import is_near, is_rounded_sum
-from sidecar.evaluation.failures import CannotBeMergedError, EvaluationError
+from sidecar.evaluation.failures import CannotBeMergedError, task_error
 from sidecar.evaluation.metrics.in_turn import held_by
 from sidecar.evaluation.metrics.metric import EvalSetInfo
 from sidecar.evaluation.rank_evaluation import MAX_CLASSES
@@ -131,10 +131,9 @@ class KerasMetric:
         if wrong := {
             name: reduction for name, reduction in by_name.items() if name not in names or reduction not in _MERGE
         }:
-            raise EvaluationError(
-                "task_error",
+            raise task_error(
                 f"{self._label} declares {_DECLARED} {wrong}: write one of {', '.join(_MERGE)} for its variables "
-                f"{', '.join(names)}",
+                f"{', '.join(names)}"
             )
         return [by_name.get(name, "sum") for name in names]
 
@@ -165,10 +164,9 @@ class KerasMetric:
                 state.add_all(np.stack(arrays))
             except OverflowError as error:
                 name = self.metric.variables[index].name
-                raise EvaluationError(
-                    "task_error",
+                raise task_error(
                     f"{self._label} counts in whole numbers (state {name!r}), and these grow too large for 64 bits: "
-                    f"{error}; check that the weights are not too large",
+                    f"{error}; check that the weights are not too large"
                 ) from error
 
     @property
@@ -234,9 +232,7 @@ def named_numbers(metric: Any, label: str, result: Any, shown: str) -> dict[str,
     if not array.shape:
         return {shown: float(array)}
     if not 0 < array.size <= MAX_CLASSES:
-        raise EvaluationError(
-            "task_error", f"{label} has {array.size} results, 1 to {MAX_CLASSES} can be published: give it an average"
-        )
+        raise task_error(f"{label} has {array.size} results, 1 to {MAX_CLASSES} can be published: give it an average")
     suffixes = _thresholds(metric, array.shape) or ["_".join(map(str, index)) for index in np.ndindex(array.shape)]
     return {f"{shown}_{suffix}": float(number) for suffix, number in zip(suffixes, array.flat, strict=True)}
 

@@ -44,7 +44,7 @@ from sidecar.evaluation.data.batch_source import Batch
 from sidecar.evaluation.data.elements import require_form_of_keras, with_labels
 from sidecar.evaluation.data.plain_arrays import read_only
 from sidecar.evaluation.data.shard import Shard
-from sidecar.evaluation.failures import CannotBeMergedError, EvaluationError
+from sidecar.evaluation.failures import CannotBeMergedError, task_error
 from sidecar.evaluation.measurement import rows_note
 from sidecar.evaluation.metrics import sliced
 from sidecar.evaluation.metrics.foreign import InTurn, as_in_turn
@@ -155,9 +155,8 @@ def measurement(task: Task, model: Any, first: Batch, found: Container[str] = ()
     if task.metrics is not None or task.loss is not None:
         return ChosenMeasurement(task, model, first, found)
     if not getattr(model, "compiled", getattr(model, "_is_compiled", False)):  # Keras 3, tf_keras
-        raise EvaluationError(
-            "task_error",
-            "there is nothing to measure: give Task(metrics=…) or Task(loss=…), or compile the model with metrics",
+        raise task_error(
+            "there is nothing to measure: give Task(metrics=…) or Task(loss=…), or compile the model with metrics"
         )
     if not has_own_test_step(model):
         require_form_of_keras(first)
@@ -183,9 +182,7 @@ class ChosenMeasurement:
         for output, metric in chosen(task):
             name = shown(output, str(metric.name))
             if name in (*self._traced, *self._neutral, *self.in_turn, _LOSS):
-                raise EvaluationError(
-                    "task_error", f"metrics need different names, none of them 'loss': found {name!r} again"
-                )
+                raise task_error(f"metrics need different names, none of them 'loss': found {name!r} again")
             if _has(metric, _NEUTRAL_ATTRIBUTES):
                 self._neutral[name] = output, metric
                 if isinstance(metric, InTurn) or task.wants_in_turn(name):
@@ -465,17 +462,14 @@ def chosen(task: Task) -> list[tuple[Output, Any]]:
     pairs = []
     for output, metrics in by_output(call("Task(metrics=…)", task.metrics)).items():
         if not isinstance(metrics, list | tuple):
-            raise EvaluationError(
-                "task_error",
-                f"Task(metrics=…) must return a list of metrics, {example}, found {type(metrics).__name__}",
+            raise task_error(
+                f"Task(metrics=…) must return a list of metrics, {example}, found {type(metrics).__name__}"
             )
         for metric in metrics:
             is_known = _has(metric, _KERAS_ATTRIBUTES) or _has(metric, _NEUTRAL_ATTRIBUTES)
             own = metric if is_known else as_in_turn(metric)
             if not is_known and not isinstance(own, InTurn):
-                raise EvaluationError(
-                    "task_error", f"Task(metrics=…) must list metric objects, {example}, found {metric!r}"
-                )
+                raise task_error(f"Task(metrics=…) must list metric objects, {example}, found {metric!r}")
             pairs.append((output, own))
     return pairs
 

@@ -13,7 +13,7 @@ from sidecar.evaluation.backends.tensorflow.keras_metric import KerasMetric, und
 from sidecar.evaluation.backends.tensorflow.libraries import class_named, is_keras_2
 from sidecar.evaluation.backends.tensorflow.mergeability import have_same_rows, probe, probe_twice
 from sidecar.evaluation.backends.tensorflow.rounding import TOLERANCE, is_near, tolerance_of
-from sidecar.evaluation.failures import EvaluationError
+from sidecar.evaluation.failures import task_error
 from sidecar.evaluation.metrics.average import Average
 from sidecar.evaluation.metrics.metric import EvalSetInfo, MetricResult, value
 from sidecar.evaluation.states import SetStates
@@ -163,10 +163,9 @@ def require_labels_and_predictions(metric: Any) -> None:
         inspect.signature(type(metric).update_state).parameters
     )  # tf_keras wraps the method of the object
     if parameters[2:3] == ["sample_weight"]:
-        raise EvaluationError(
-            "task_error",
+        raise task_error(
             f"metric {metric.name!r} ({type(metric).__name__}) takes values and their weights, not labels and "
-            f"predictions: for a mean use keras.metrics.MeanMetricWrapper with a function of (y, y_pred)",
+            f"predictions: for a mean use keras.metrics.MeanMetricWrapper with a function of (y, y_pred)"
         )
 
 

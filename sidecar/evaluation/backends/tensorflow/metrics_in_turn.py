@@ -12,7 +12,7 @@ from typing import Any, Final
 import tensorflow as tf
 
 from sidecar.evaluation.backends.tensorflow.keras_metric import goal_of, named_numbers
-from sidecar.evaluation.failures import EvaluationError
+from sidecar.evaluation.failures import task_error
 from sidecar.evaluation.metrics.in_turn import ResultsInTurn, held_by
 from sidecar.evaluation.metrics.metric import MetricResult, value
 from sidecar.evaluation.states import SetStates
@@ -98,10 +98,9 @@ class MetricsInTurn:
         self._update(name, calls)
         metric.reset_state()
         if kept := [key for key, content in held_by(metric).items() if content != before.get(key)]:
-            raise EvaluationError(
-                "task_error",
+            raise task_error(
                 f"{self._labels[name]} keeps {', '.join(map(repr, kept))} when it is reset, so each evaluation would "
-                f"count the batches of those before: give it a reset_state() that sets them as __init__ does",
+                f"count the batches of those before: give it a reset_state() that sets them as __init__ does"
             )
         self._reset_well.add(name)
 

@@ -9,7 +9,7 @@ import tensorflow as tf
 from sidecar.evaluation.backends.tensorflow.libraries import is_written_by_keras
 from sidecar.evaluation.data.batch_source import Batch
 from sidecar.evaluation.data.elements import unpack
-from sidecar.evaluation.failures import EvaluationError
+from sidecar.evaluation.failures import task_error
 from sidecar.evaluation.task import Task, call
 
 
@@ -26,16 +26,15 @@ def make_model(task: Task, *, trusts: bool) -> Any:
     """
     if task.build_model is None:
         if not trusts:
-            raise EvaluationError(
-                "task_error",
+            raise task_error(
                 "Task(build_model=None) can evaluate only stored graphs: set trust_saved_graph = true if you trust the "
-                "writers of the checkpoints, or give build_model",
+                "writers of the checkpoints, or give build_model"
             )
         return None
     model = call("Task(build_model=…)", task.build_model)
     if not callable(model) or not hasattr(type(model), "weights"):  # on the object, tf_keras raises until it is built
         returned = f"{type(model).__name__} {str(model)[:80]!r}"
-        raise EvaluationError("task_error", f"Task(build_model=…) must return a Keras model, found {returned}")
+        raise task_error(f"Task(build_model=…) must return a Keras model, found {returned}")
     return model
 
 

@@ -17,7 +17,7 @@ from typing import Any, Final
 import numpy as np
 
 from sidecar.evaluation.backends.tensorflow.completeness import NONE, Exceptions, Unused
-from sidecar.evaluation.failures import EvaluationError
+from sidecar.evaluation.failures import EvaluationError, task_error
 
 _MARKER: Final = "_CHECKPOINT_METADATA"
 _TREE: Final = "pytree"
@@ -102,10 +102,9 @@ def _import_tensorstore(path: str) -> Any:
     try:
         import tensorstore
     except ImportError as error:
-        raise EvaluationError(
-            "task_error",
+        raise task_error(
             f"{path} is an Orbax checkpoint, and tensorstore, which reads it, is not installed for {sys.executable}: "
-            f"pip install orbax-checkpoint there, {_INSTEAD}",
+            f"pip install orbax-checkpoint there, {_INSTEAD}"
         ) from error
     return tensorstore
 

@@ -16,7 +16,7 @@ import tensorflow as tf
 from sidecar.evaluation.backends.tensorflow.data import array_of
 from sidecar.evaluation.backends.tensorflow.recurrent import RecurrentStates
 from sidecar.evaluation.backends.tensorflow.rounding import is_near, tolerance_of
-from sidecar.evaluation.failures import EvaluationError
+from sidecar.evaluation.failures import task_error
 from sidecar.evaluation.repeatability import REPEATED
 
 _LARGEST: Final = 2**31 - 1  # the largest value that every kind of generator accepts as its state
@@ -60,12 +60,11 @@ def require_equal(one: list[Any], other: list[Any], when: str) -> None:
     `when` says when the second one was: `REPEATED` or `AFTER_OTHERS`.
     """
     if not _is_equal(one, other):
-        raise EvaluationError(
-            "task_error",
+        raise task_error(
             f"the first batch evaluated {when} gives different numbers: the model draws random numbers that cannot be "
             "seeded from outside, or keeps state from batch to batch. Draw with keras.random from a SeedGenerator that "
             "is an attribute of the layer or model (in tf_keras from a tf.random.Generator), which is then seeded by "
-            "weights and batch; or draw nothing in an evaluation",
+            "weights and batch; or draw nothing in an evaluation"
         )
 
 

@@ -13,7 +13,7 @@ import tensorflow as tf
 from sidecar.evaluation.backends.tensorflow.restore import STORAGE_ERRORS
 from sidecar.evaluation.backends.tensorflow.saved_tables import MARKER
 from sidecar.evaluation.backends.tensorflow.weights import NAME, as_os_error
-from sidecar.evaluation.failures import EvaluationError
+from sidecar.evaluation.failures import EvaluationError, task_error
 
 _NEEDED: Final = (MARKER, "variables/variables.index", "variables/variables.data-*")
 _DAMAGE_ERRORS: Final = (tf.errors.DataLossError, IndexError)  # and `OpError` itself, from checkpoint readers
@@ -63,7 +63,7 @@ class SavedGraph:
         except tf.errors.ResourceExhaustedError:
             raise
         except tf.errors.OpError as error:
-            raise EvaluationError("task_error", f"{self._shown} fails on a batch: {_text_of(error)}") from error
+            raise task_error(f"{self._shown} fails on a batch: {_text_of(error)}") from error
         if not outputs:
             raise EvaluationError("mismatch", f"{self._shown} has no output: there is nothing to measure")
         return next(iter(outputs.values())) if len(outputs) == 1 else outputs

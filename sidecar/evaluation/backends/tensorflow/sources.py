@@ -22,7 +22,7 @@ from sidecar.evaluation.data.file_sources import RecordFiles
 from sidecar.evaluation.data.opened_files import DATA_FILE
 from sidecar.evaluation.data.plain_arrays import MASKED, is_masked
 from sidecar.evaluation.data.shard import Shard, all_to_first
-from sidecar.evaluation.failures import EvaluationError
+from sidecar.evaluation.failures import task_error
 from sidecar.evaluation.remedy import UNLESS_BATCHED, Remedy
 from sidecar.evaluation.task import EvalSet, call
 from sidecar.protocol.records import Sharding
@@ -91,8 +91,7 @@ class Source:
             yield from dataset.prefetch(2)
         except tf.errors.OpError as error:
             if _DIFFERENT_SHAPES.search(error.message):
-                raise EvaluationError(
-                    "task_error",
+                raise task_error(
                     f"eval set {self._name!r}: its examples have different shapes, so they cannot be batched: pad them "
                     f"to one shape, or ",
                     remedy=Remedy("give Task(batch_size=None) and batch them", "batch them")
@@ -140,7 +139,7 @@ class Source:
         if isinstance(data, tuple | dict | np.ndarray) or tf.is_tensor(data):
             self._require_equally_many(data)
             if any(map(is_masked, tf.nest.flatten(data))):
-                raise EvaluationError("task_error", f"eval set {self._name!r}: {MASKED}")
+                raise task_error(f"eval set {self._name!r}: {MASKED}")
             data = tf.data.Dataset.from_tensor_slices(data)  # copied once into tensors, not into a graph
         elif is_sequence(data):
             self.batch_size = None  # its elements are batches, also if the task has a batch size
@@ -148,13 +147,9 @@ class Source:
         elif isinstance(data, Iterator):
             data = self._generate(data, lambda: self._call(eval_set))
         if not isinstance(data, tf.data.Dataset):
-            raise EvaluationError(
-                "task_error", f"eval set {self._name!r}: expected {_ACCEPTED}, found {type(data).__name__}"
-            )
+            raise task_error(f"eval set {self._name!r}: expected {_ACCEPTED}, found {type(data).__name__}")
         if data.cardinality() == tf.data.INFINITE_CARDINALITY:
-            raise EvaluationError(
-                "task_error", f"eval set {self._name!r} repeats for ever: remove .repeat(), or add .take(n)"
-            )
+            raise task_error(f"eval set {self._name!r} repeats for ever: remove .repeat(), or add .take(n)")
         self.notes = _notes_on(data, is_part=self.sharding == "own")
         return data
 
@@ -166,18 +161,16 @@ class Source:
         arrays = [array for array in tf.nest.flatten(data) if getattr(array, "shape", None)]
         lengths = [int(array.shape[0]) for array in arrays]
         if len(set(lengths)) > 1:
-            raise EvaluationError(
-                "task_error",
+            raise task_error(
                 f"eval set {self._name!r}: its arrays (x, y, sample_weight) need equally many examples, found "
-                f"{', '.join(map(str, lengths))}",
+                f"{', '.join(map(str, lengths))}"
             )
 
     def _batched(self, dataset: Any) -> Any:
         if self.batch_size is not None:
             return dataset.batch(self.batch_size)
         if any(getattr(spec, "shape", None) == () for spec in tf.nest.flatten(dataset.element_spec)):
-            raise EvaluationError(
-                "task_error",
+            raise task_error(
                 f"eval set {self._name!r} yields single examples, {dataset.element_spec}",
                 remedy=UNLESS_BATCHED,
             )
@@ -192,10 +185,9 @@ class Source:
             except tf.errors.OpError as error:
                 reason = error.message.split("}} ")[-1].partition(" [Op:")[0]
                 compression = self._files.compression if self._files is not None else None
-                raise EvaluationError(
-                    "task_error",
+                raise task_error(
                     f"eval set {self._name!r}: {path} cannot be read as TFRecords with compression={compression!r}: "
-                    f"{reason}",
+                    f"{reason}"
                 ) from None
 
 
@@ -206,11 +198,11 @@ def _find(name: str, files: RecordFiles) -> list[str]:
         paths = tf.io.gfile.glob(os.path.expanduser(pattern))  # noqa: PTH111 - it may be a URL
         if not paths:
             where = pattern if "://" in pattern else os.path.abspath(pattern)  # noqa: PTH100
-            raise EvaluationError("task_error", f"eval set {name!r}: tfrecords finds no file {where}")
+            raise task_error(f"eval set {name!r}: tfrecords finds no file {where}")
         all_paths += paths
     path, times = Counter(all_paths).most_common(1)[0]
     if times > 1:
-        raise EvaluationError("task_error", f"eval set {name!r}: tfrecords is given {path} {times} times")
+        raise task_error(f"eval set {name!r}: tfrecords is given {path} {times} times")
     for path in all_paths:
         sys.audit(DATA_FILE, path)
     return sorted(all_paths)

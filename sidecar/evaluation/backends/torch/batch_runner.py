@@ -26,7 +26,7 @@ from sidecar.evaluation.data.batch_source import Batch
 from sidecar.evaluation.data.reader import EvalSetReader
 from sidecar.evaluation.data.shard import Shard
 from sidecar.evaluation.eval_loop import LEFT_OUT, BatchOutput, evaluate_set
-from sidecar.evaluation.failures import EvaluationError
+from sidecar.evaluation.failures import task_error
 from sidecar.evaluation.first_batch import FirstBatch
 from sidecar.evaluation.metrics.metric import EvalSetInfo, MetricResult
 from sidecar.evaluation.repeatability import RandomDraws
@@ -282,10 +282,9 @@ def step_for(task: Task, model: nn.Module, device: torch.device) -> Step | Light
         return Step(task, model, device)
     if task.step is None and is_lightning(model):
         return LightningStep(task, model, device)
-    raise EvaluationError(
-        "task_error",
+    raise task_error(
         "framework = 'torch' needs Task(metrics=…) or Task(loss=…), or nothing would be measured; only a "
-        "LightningModule measures by itself, in its validation_step",
+        "LightningModule measures by itself, in its validation_step"
     )
 
 
@@ -297,7 +296,5 @@ def built(task: Task) -> nn.Module:
     random.seed(0)
     model = call("Task(build_model=…)", task.build_model)
     if not isinstance(model, nn.Module):
-        raise EvaluationError(
-            "task_error", f"Task(build_model=…) must return a torch.nn.Module, found {type(model).__name__}"
-        )
+        raise task_error(f"Task(build_model=…) must return a torch.nn.Module, found {type(model).__name__}")
     return model

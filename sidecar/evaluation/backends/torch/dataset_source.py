@@ -33,7 +33,7 @@ from sidecar.evaluation.batch_dependence import halves_of
 from sidecar.evaluation.data.array_source import ArraySource
 from sidecar.evaluation.data.batch_source import Batch, Division
 from sidecar.evaluation.data.shard import Shard, all_to_first
-from sidecar.evaluation.failures import EvaluationError, first_line
+from sidecar.evaluation.failures import EvaluationError, first_line, task_error
 from sidecar.evaluation.remedy import UNLESS_BATCHED
 from sidecar.evaluation.task import EvalSet, call
 
@@ -358,7 +358,7 @@ class DatasetSource:
         return rows[0]
 
     def _refused(self, complaint: str) -> EvaluationError:
-        return EvaluationError("task_error", f"eval set {self._name!r}: {complaint}")
+        return task_error(f"eval set {self._name!r}: {complaint}")
 
 
 def open_source(name: str, eval_set: EvalSet, *, batch_size: int | None, shard: Shard) -> ArraySource | DatasetSource:
@@ -368,10 +368,9 @@ def open_source(name: str, eval_set: EvalSet, *, batch_size: int | None, shard: 
     if isinstance(data, DataLoader | Dataset) or _is_dataset(data):
         return DatasetSource(name, eval_set, data, batch_size=batch_size, shard=shard)
     if isinstance(data, Mapping) and data and all(map(_is_dataset, data.values())):
-        raise EvaluationError(
-            "task_error",
+        raise task_error(
             f"eval set {name!r}: its source returns several datasets, {', '.join(map(repr, data))}: return one of "
-            f"them, and make an eval set of each",
+            f"them, and make an eval set of each"
         )
     if isinstance(data, Iterator):
         if not any(isinstance(leaf, torch.Tensor) for leaf in leaves(next(data, None))):
@@ -391,10 +390,9 @@ class _Generated:
     def __iter__(self) -> Iterator[Any]:
         elements: Iterator[Any] = call(f"eval set {self._name!r}", self._eval_set.source, *self._arguments)
         if elements is self._first:
-            raise EvaluationError(
-                "task_error",
+            raise task_error(
                 f"eval set {self._name!r}: its function returns the same iterator each time it is called, which can be "
-                f"read only once: make the iterator within the function, or write it as a generator with yield",
+                f"read only once: make the iterator within the function, or write it as a generator with yield"
             )
         return elements
 

@@ -36,7 +36,7 @@ from sidecar.evaluation.backends.torch.torchmetrics_scales import (
 from sidecar.evaluation.batch_dependence import UNTESTED, Divide, are_near, halves_of, tolerance_for
 from sidecar.evaluation.data.batch_source import Batch, Division
 from sidecar.evaluation.eval_loop import BatchOutput
-from sidecar.evaluation.failures import EvaluationError
+from sidecar.evaluation.failures import EvaluationError, task_error
 from sidecar.evaluation.metrics.in_turn import ResultsInTurn
 from sidecar.evaluation.metrics.metric import EvalSetInfo, MetricResult, value
 from sidecar.evaluation.outputs import Output, join_results
@@ -574,4 +574,4 @@ def _labels_and_predictions(name: str, arguments: tuple[Any, ...], options: Mapp
 
 
 def _refused(reason: str) -> EvaluationError:
-    return EvaluationError("task_error", f"the module's validation_step {reason}")
+    return task_error(f"the module's validation_step {reason}")

@@ -20,7 +20,7 @@ from torch import nn
 from sidecar.evaluation.backends.torch.tensors import is_short_integer, leaves, part_of, to_numpy
 from sidecar.evaluation.backends.torch.unreduced_loss import unreduced
 from sidecar.evaluation.batch_dependence import TOLERANCE, are_near, rows_differ
-from sidecar.evaluation.failures import EvaluationError, first_line
+from sidecar.evaluation.failures import EvaluationError, first_line, task_error
 from sidecar.evaluation.metrics.average import Average
 from sidecar.evaluation.metrics.metric import EvalSetInfo, MetricResult, value
 from sidecar.evaluation.metrics.positions import counting
@@ -107,10 +107,9 @@ class TorchLoss:
         losses = self._called(predictions, y)
         if not isinstance(losses, torch.Tensor) or losses.ndim == 0 or len(losses) != len(predictions):
             shape = tuple(losses.shape) if isinstance(losses, torch.Tensor) else type(losses).__name__
-            raise EvaluationError(
-                "task_error",
+            raise task_error(
                 f"Task(loss=…) must return one value for each of {len(predictions)} examples, found {shape}: a mean of "
-                f"a batch cannot be added up exactly. Give a loss of torch, or a function that does not reduce",
+                f"a batch cannot be added up exactly. Give a loss of torch, or a function that does not reduce"
             )
         if losses.numel() > max(predictions.numel(), y.numel()):
             raise _mismatched(predictions, y)
@@ -123,10 +122,9 @@ class TorchLoss:
         except (IndexError, RuntimeError, TypeError, ValueError) as error:
             if not _is_refusal(self._single, error):
                 raise
-            raise EvaluationError(
-                "task_error",
+            raise task_error(
                 f"Task(loss=…) does not take labels {_described(y)} and predictions {_described(predictions)}: "
-                f"{first_line(error):.200}",
+                f"{first_line(error):.200}"
             ) from error
 
     def _of_structures(self, y: Any, predictions: Any, weights: Any, examples: int | None) -> list[NDArray[Any]]:
@@ -140,11 +138,10 @@ class TorchLoss:
             raise _of_several(y, predictions) from error
         if not isinstance(losses, torch.Tensor) or losses.ndim == 0 or len(losses) not in (rows, examples):
             found = tuple(losses.shape) if isinstance(losses, torch.Tensor) else type(losses).__name__
-            raise EvaluationError(
-                "task_error",
+            raise task_error(
                 f"Task(loss=…) must return one value for each of {examples or rows} examples, found {found}: a mean of "
                 f"a batch cannot be added up exactly. Do not reduce, or give a loss for each output, such as "
-                f"loss={{'kind': nn.CrossEntropyLoss(), 'size': nn.MSELoss()}}",
+                f"loss={{'kind': nn.CrossEntropyLoss(), 'size': nn.MSELoss()}}"
             )
         return self._arrays_of(losses, y, predictions, weights, examples)
 
@@ -259,13 +256,12 @@ class TorchLoss:
             if self._is_module
             else f"lambda predictions, y: {self._name}(predictions, y, reduction='none')"
         )
-        raise EvaluationError(
-            "task_error",
+        raise task_error(
             f"Task(loss={self._name}) is {own:.6g} for a batch, and the {kind} of its single values is {summed:.6g}. "
             f"It divides by something of its own, which cannot be added up over batches. Add up both parts as a "
             f"metric: Sums(lambda y, predictions: {{'loss': …, 'divisor': …}}, lambda totals: totals['loss'] / "
             f"totals['divisor'], name='loss', goal='min') of sidecar.metrics; or write loss={single} for the mean of "
-            f"the single values",
+            f"the single values"
         )
 
     def without_ignored(self, y: Any, weights: Any) -> Any:
@@ -284,10 +280,9 @@ class TorchLoss:
         if weights is None or not self._is_of_examples:
             return np.array([count], np.float32)
         if weights.shape != (count,):
-            raise EvaluationError(
-                "task_error",
+            raise task_error(
                 f"reduction='batchmean' divides by the number of examples: give one weight for each of {count}, found "
-                f"{weights.shape}",
+                f"{weights.shape}"
             )
         return weights.astype(np.float32)
 
@@ -302,10 +297,9 @@ class TorchLoss:
 
 
 def _mismatched(predictions: torch.Tensor, y: torch.Tensor) -> EvaluationError:
-    return EvaluationError(
-        "task_error",
+    return task_error(
         f"predictions {tuple(predictions.shape)} and labels {tuple(y.shape)} of Task(loss=…) need the same shape: "
-        f"torch would combine each row with others. Let Task(step=…) return predictions.squeeze(-1), or other labels",
+        f"torch would combine each row with others. Let Task(step=…) return predictions.squeeze(-1), or other labels"
     )
 
 
@@ -334,18 +328,16 @@ def _of_several(y: Any, predictions: Any) -> EvaluationError:
         remedy = f"give a loss for each output, such as loss={{{parts}}}, or let Task(step=…) return one tensor of each"
     else:
         remedy = "let Task(step=…) return these, or give a loss for each output by its number, such as loss={0: …}"
-    return EvaluationError(
-        "task_error",
+    return task_error(
         f"Task(loss=…) takes one tensor of predictions and one of labels, found {type(predictions).__name__} and "
-        f"{type(y).__name__}: {remedy}",
+        f"{type(y).__name__}: {remedy}"
     )
 
 
 def _without_rows(predictions: torch.Tensor) -> EvaluationError:
-    return EvaluationError(
-        "task_error",
+    return task_error(
         f"predictions are one number for a batch, {predictions.dtype} of shape (): let the model, or Task(step=…), "
-        f"return one row for each example",
+        f"return one row for each example"
     )
 
 
@@ -359,10 +351,9 @@ def _classes_second(predictions: torch.Tensor, y: torch.Tensor) -> tuple[torch.T
     is_second = predictions.shape[:1] + predictions.shape[2:] == y.shape
     is_last = predictions.shape[:-1] == y.shape
     if is_second and is_last:
-        raise EvaluationError(
-            "task_error",
+        raise task_error(
             f"predictions {tuple(predictions.shape)} for labels {tuple(y.shape)} can be read in two ways: if "
-            f"classes are in the last axis, let Task(step=…) return predictions.unsqueeze(-2) and labels.unsqueeze(-1)",
+            f"classes are in the last axis, let Task(step=…) return predictions.unsqueeze(-2) and labels.unsqueeze(-1)"
         )
     return (predictions.movedim(-1, 1) if is_last else predictions), y
 

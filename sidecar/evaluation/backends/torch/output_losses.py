@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from sidecar.evaluation.backends.torch.loss import LOSS_ARRAYS, TorchLoss
 from sidecar.evaluation.batch_dependence import UNTESTED
-from sidecar.evaluation.failures import EvaluationError
+from sidecar.evaluation.failures import task_error
 from sidecar.evaluation.metrics.metric import EvalSetInfo, MetricResult, value
 from sidecar.evaluation.outputs import Output, by_output, pick, pick_weights, shown
 from sidecar.evaluation.states import SetStates, named, within
@@ -31,9 +31,7 @@ class OutputLosses:
             output: TorchLoss(one, device) for output, one in given.items() if one is not None
         }
         if not self._losses:
-            raise EvaluationError(
-                "task_error", f"Task(loss={loss!r:.80}) has no loss: give one for at least one output, or leave it out"
-            )
+            raise task_error(f"Task(loss={loss!r:.80}) has no loss: give one for at least one output, or leave it out")
 
     @property
     def width(self) -> int:

@@ -14,7 +14,7 @@ from torch import nn
 from sidecar.evaluation import repeatability
 from sidecar.evaluation.backends.torch.tensors import bits_of
 from sidecar.evaluation.data.digest import digest_of
-from sidecar.evaluation.failures import EvaluationError
+from sidecar.evaluation.failures import task_error
 from sidecar.system.plain_text import listed
 
 COMPILED: Final = (
@@ -68,11 +68,10 @@ def require_unchanged(model: nn.Module, before: dict[str, bytes | int]) -> None:
     now = versions(model)
     changed = [name for name in now if now[name] != before.get(name)]
     if changed:
-        raise EvaluationError(
-            "task_error",
+        raise task_error(
             f"the model changes its own variables while it is evaluated: {listed(changed, _NAMES_SHOWN)}. "
             f"The result would depend on the order of batches: do not call train() in forward or step, and give "
-            f"normalisation layers track_running_stats as in training",
+            f"normalisation layers track_running_stats as in training"
         )
 
 
@@ -96,11 +95,10 @@ def changed_attributes(model: nn.Module, before: dict[str, Any]) -> tuple[str, .
 def require_independent(one: list[Any], fresh: list[Any], suspects: tuple[str, ...]) -> None:
     """Raise `EvaluationError` unless a new model with the same values gave arrays that are equal to the bit."""
     if not repeatability.are_equal(one, fresh):
-        raise EvaluationError(
-            "task_error",
+        raise task_error(
             f"the model keeps what it computed from earlier weights or batches, since a new model with the same "
             f"weights gives other numbers: see its attributes {', '.join(suspects[:_NAMES_SHOWN])}. Compute them in "
-            f"forward each time, or register them as buffers that Task(restore=…) computes again",
+            f"forward each time, or register them as buffers that Task(restore=…) computes again"
         )
 
 

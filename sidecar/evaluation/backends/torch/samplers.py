@@ -20,7 +20,7 @@ from torch.utils.data import (
     SubsetRandomSampler,
 )
 
-from sidecar.evaluation.failures import EvaluationError
+from sidecar.evaluation.failures import EvaluationError, task_error
 
 _DISTRIBUTED: Final = (
     "DistributedSampler repeats or drops examples to give all processes equally many: the examples of the dataset are "
@@ -124,4 +124,4 @@ def _length(name: str, dataset: Any) -> int:
 
 
 def _refused(name: str, complaint: str) -> EvaluationError:
-    return EvaluationError("task_error", f"eval set {name!r}: {complaint}")
+    return task_error(f"eval set {name!r}: {complaint}")

@@ -52,7 +52,7 @@ from sidecar.evaluation.data.batch_source import Batch, Division
 from sidecar.evaluation.data.elements import describe, unpack
 from sidecar.evaluation.data.third_part import naming_weights
 from sidecar.evaluation.eval_loop import BatchOutput
-from sidecar.evaluation.failures import EvaluationError
+from sidecar.evaluation.failures import task_error
 from sidecar.evaluation.measurement import Measurement, chosen, is_list_of_rows, rows_note
 from sidecar.evaluation.metrics.in_turn import ResultsInTurn
 from sidecar.evaluation.metrics.metric import EvalSetInfo, MetricResult
@@ -246,7 +246,7 @@ class Step:
             if NO_MEMORY in str(error):
                 raise MemoryError(str(error)) from error
             if "type" in str(error) and (advice := _advice_on_types(self._model, content)):
-                raise EvaluationError("task_error", f"{advice}: {next(iter(str(error).splitlines()))}") from error
+                raise task_error(f"{advice}: {next(iter(str(error).splitlines()))}") from error
             raise
         columns = (
             {}
@@ -358,18 +358,16 @@ def labels_and_predictions(task: Task, model: Any, batch: Any) -> tuple[Any, Any
     if task.step is not None:
         returned = call("Task(step=…)", task.step, model, batch)
         if not isinstance(returned, tuple) or len(returned) not in (2, 3):
-            raise EvaluationError(
-                "task_error",
-                f"Task(step=…) must return (y, predictions) or (y, predictions, weights), found {describe(returned)}",
+            raise task_error(
+                f"Task(step=…) must return (y, predictions) or (y, predictions, weights), found {describe(returned)}"
             )
         y, predictions, weights = (*returned, None)[:3]
         return y, _outputs(predictions), weights
     if isinstance(batch, Mapping):
         if LABELS not in batch:
-            raise EvaluationError(
-                "task_error",
+            raise task_error(
                 f"batches are mappings of {', '.join(map(str, batch))}, without {LABELS!r}: give Task(step=…), a "
-                f"function of (model, batch) that returns (y, predictions)",
+                f"function of (model, batch) that returns (y, predictions)"
             )
         _require_aligned(model)
         rest = {name: part for name, part in batch.items() if name != LABELS}
@@ -379,11 +377,10 @@ def labels_and_predictions(task: Task, model: Any, batch: Any) -> tuple[Any, Any
         batch = tuple(batch) if isinstance(batch, list) else batch
         is_own = not isinstance(batch, tuple | list | torch.Tensor | np.ndarray)
         example = "Task(step=lambda model, batch: (batch.y, model(batch)))" if hasattr(batch, "y") else "Task(step=…)"
-        raise EvaluationError(
-            "task_error",
+        raise task_error(
             f"batches must be (x, y), (x, y, sample_weight) or a mapping with {LABELS!r}, found "
             f"{type(batch).__qualname__ if is_own else describe(batch)}: give {example}, a function of (model, batch) "
-            f"that returns (y, predictions)",
+            f"that returns (y, predictions)"
         )
     x, y, weights = parts
     if isinstance(x, tuple | list):
@@ -398,10 +395,9 @@ def _require_aligned(model: nn.Module) -> None:
     """
     causal = next((kind for part in model.modules() if (kind := type(part).__name__).endswith(_CAUSAL)), None)
     if causal is not None:
-        raise EvaluationError(
-            "task_error",
+        raise task_error(
             f"{causal} predicts the next token, so labels and logits must be shifted: give "
-            f"Task(step=lambda model, batch: (batch['labels'][:, 1:], model(**batch).logits[:, :-1]))",
+            f"Task(step=lambda model, batch: (batch['labels'][:, 1:], model(**batch).logits[:, :-1]))"
         )
 
 
@@ -450,10 +446,9 @@ def _require_one_output(y: Any, predictions: Any, examples: int) -> None:
     if is_one or not isinstance(y, torch.Tensor | np.ndarray) or not predictions:
         return
     names = list(predictions) if isinstance(predictions, Mapping) else list(range(len(predictions)))
-    raise EvaluationError(
-        "task_error",
+    raise task_error(
         f"the model returns several outputs, {', '.join(map(repr, names))}, and there is one tensor of labels: choose "
-        f"one with Task(step=lambda model, batch: (batch[1], model(batch[0])[{names[0]!r}]))",
+        f"one with Task(step=lambda model, batch: (batch[1], model(batch[0])[{names[0]!r}]))"
     )
 
 
@@ -465,17 +460,15 @@ def _rows(y: Any, predictions: Any, examples: int) -> int:
     if not isinstance(predictions, np.ndarray | torch.Tensor):
         return examples
     if not predictions.ndim:
-        raise EvaluationError(
-            "task_error",
+        raise task_error(
             f"predictions are one number for a batch of {examples} examples: let the model, or Task(step=…), return "
-            f"one row for each example",
+            f"one row for each example"
         )
     rows, of_labels = len(predictions), _length(y)
     if rows not in (examples, of_labels):
         advice = "" if of_labels in (None, examples) else f", and {of_labels} labels: return one label for each row"
-        raise EvaluationError(
-            "task_error",
-            f"predictions must have one row for each of {examples} examples, found {tuple(predictions.shape)}{advice}",
+        raise task_error(
+            f"predictions must have one row for each of {examples} examples, found {tuple(predictions.shape)}{advice}"
         )
     return rows
 

@@ -24,7 +24,7 @@ from sidecar.evaluation.backends.torch.batch_objects import (
     moved_by_itself,
     parts_of_object,
 )
-from sidecar.evaluation.failures import EvaluationError
+from sidecar.evaluation.failures import task_error
 
 
 def map_leaves(function: Callable[[Any], Any], structure: Any, is_leaf: Callable[[Any], bool] = lambda _: False) -> Any:
@@ -123,9 +123,7 @@ def rows_in(leaf: Any) -> int:
 def to_numpy(tensor: torch.Tensor) -> NDArray[Any]:
     """Return the values of a tensor; those of a type that numpy lacks, such as bfloat16, as float32, which is exact."""
     if tensor.is_meta:
-        raise EvaluationError(
-            "task_error", f"a tensor {tuple(tensor.shape)} is on the device 'meta' and has no values: build it on 'cpu'"
-        )
+        raise task_error(f"a tensor {tuple(tensor.shape)} is on the device 'meta' and has no values: build it on 'cpu'")
     plain = tensor.detach().cpu()
     if plain.is_nested:
         plain = plain.to_padded_tensor(0.0)

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from sidecar.evaluation.backends.torch.torchmetrics_metric import TorchMetric
 from sidecar.evaluation.backends.torch.torchmetrics_scales import scale_of, takes_both
 from sidecar.evaluation.data.shard import Shard
-from sidecar.evaluation.failures import CannotBeMergedError, EvaluationError
+from sidecar.evaluation.failures import CannotBeMergedError, task_error
 from sidecar.evaluation.metrics.in_turn import ResultsInTurn
 from sidecar.evaluation.metrics.metric import MetricResult
 from sidecar.evaluation.outputs import Output, join_results, shown
@@ -41,10 +41,9 @@ class TorchMetrics:
         for output, metric in chosen:
             for name, of_output, member in _members(output, metric):
                 if name in self._metrics:
-                    raise EvaluationError(
-                        "task_error",
+                    raise task_error(
                         f"metrics need different names, found {name!r} again: name them with "
-                        f"MetricCollection({{{name!r}: …}})",
+                        f"MetricCollection({{{name!r}: …}})"
                     )
                 self._metrics[name] = TorchMetric(name, of_output, member, device)
                 if wanted(name):

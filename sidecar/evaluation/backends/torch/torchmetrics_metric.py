@@ -22,7 +22,7 @@ from sidecar.evaluation.backends.torch.torchmetrics_states import MetricStates
 from sidecar.evaluation.data.digest import digest_of
 from sidecar.evaluation.data.shard import Shard
 from sidecar.evaluation.data.structure import form_of
-from sidecar.evaluation.failures import CannotBeMergedError, EvaluationError
+from sidecar.evaluation.failures import CannotBeMergedError, EvaluationError, task_error
 from sidecar.evaluation.metrics.in_turn import held_by
 from sidecar.evaluation.metrics.metric import MetricResult, value
 from sidecar.evaluation.outputs import Output, pick
@@ -498,7 +498,7 @@ class TorchMetric:
             yield self.name, result
 
     def _refused(self, reason: str) -> EvaluationError:
-        return EvaluationError("task_error", f"{self._label} {reason}")
+        return task_error(f"{self._label} {reason}")
 
 
 def has_own_class(metric: Any) -> bool:

@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from sidecar.evaluation.data.batch_source import Division
-from sidecar.evaluation.failures import EvaluationError
+from sidecar.evaluation.failures import task_error
 
 _CLASSIFICATION: Final = "torchmetrics.classification"
 _OF_SCORES: Final = ("thresholds", "n_bins", "squared")
@@ -62,8 +62,7 @@ def scale_note(found: Scales, remedy: str) -> str:
 def refuse_two_scales(found: list[Scales], eval_set: str, sharding: Division, remedy: str) -> None:
     """Raise `EvaluationError` for such metrics in a set whose batches depend on the number of workers."""
     if found and sharding == "own":
-        raise EvaluationError(
-            "task_error",
+        raise task_error(
             f"eval set {eval_set!r} divides itself, so that its batches depend on the number of workers, and "
-            f"{scale_note(found[0], remedy)}",
+            f"{scale_note(found[0], remedy)}"
         )

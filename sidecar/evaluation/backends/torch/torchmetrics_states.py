@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from sidecar.evaluation.backends.torch.tensors import to_numpy
 from sidecar.evaluation.data.shard import Shard
-from sidecar.evaluation.failures import CannotBeMergedError, EvaluationError
+from sidecar.evaluation.failures import CannotBeMergedError, task_error
 from sidecar.evaluation.states import ExactSum, GatheredBatches, MinMax, SetStates, state_of
 from sidecar.evaluation.states.array_bytes import decode, encode
 
@@ -123,10 +123,9 @@ class MetricStates:
         for index, ((part, name, reduction), template) in enumerate(zip(self._summed, self._templates, strict=True)):
             value = self._merged(states, index, name, reduction)
             if template.dtype.kind in "iu" and not _holds(template.dtype, value):
-                raise EvaluationError(
-                    "task_error",
+                raise task_error(
                     f"{self._label} has a state {name!r} of {template.dtype}, which is too small for all batches: "
-                    f"give add_state a tensor of int64, such as torch.tensor(0)",
+                    f"give add_state a tensor of int64, such as torch.tensor(0)"
                 )
             setattr(part, name, torch.from_numpy(value.astype(template.dtype)).to(self._like(part, name)))
         if self._listed:

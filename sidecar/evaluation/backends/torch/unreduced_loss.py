@@ -14,7 +14,7 @@ from typing import Any, Final
 from torch import nn
 from torch.nn import functional
 
-from sidecar.evaluation.failures import EvaluationError
+from sidecar.evaluation.failures import task_error
 
 _AS_MODULES: Final[dict[Any, Callable[..., nn.Module]]] = {
     functional.binary_cross_entropy: nn.BCELoss,
@@ -43,22 +43,20 @@ def unreduced(loss: Any) -> tuple[Callable[..., Any], Callable[..., Any] | None,
     Between them is the loss as it was given, if torch does not define what it divides by.
     """
     if isinstance(loss, type):
-        raise EvaluationError("task_error", f"Task(loss={loss.__name__}) is a class: write loss={loss.__name__}()")
+        raise task_error(f"Task(loss={loss.__name__}) is a class: write loss={loss.__name__}()")
     if not callable(loss):
-        raise EvaluationError("task_error", f"Task(loss={loss!r:.80}) must be a loss of torch, or a function")
+        raise task_error(f"Task(loss={loss!r:.80}) must be a loss of torch, or a function")
     loss = _as_module(loss)
     if isinstance(loss, nn.Module):
         if isinstance(loss, nn.KLDivLoss) and loss.reduction == "mean":
-            raise EvaluationError(
-                "task_error",
+            raise task_error(
                 "KLDivLoss(reduction='mean') divides by the number of elements, which is not the KL divergence: give "
-                "reduction='batchmean'",
+                "reduction='batchmean'"
             )
         if any(True for _ in loss.parameters()):
-            raise EvaluationError(
-                "task_error",
+            raise task_error(
                 f"Task(loss={type(loss).__name__}(…)) has parameters of its own, which no checkpoint restores: make it "
-                f"a part of the model, and let Task(step=…) return its outputs",
+                f"a part of the model, and let Task(step=…) return its outputs"
             )
         single = copy.deepcopy(loss)
         reduction = getattr(single, "reduction", "none")
@@ -83,10 +81,9 @@ def _as_module(loss: Callable[..., Any]) -> Callable[..., Any]:
     try:
         return module(**options)
     except TypeError as error:
-        raise EvaluationError(
-            "task_error",
+        raise task_error(
             f"Task(loss=partial({function.__name__}, …)): {module.__name__} does not take these arguments ({error}): "
-            f"weights of examples or elements are returned by Task(step=…)",
+            f"weights of examples or elements are returned by Task(step=…)"
         ) from error
 
 

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from sidecar.evaluation.backends.torch.content import WHOLE, Entry
-from sidecar.evaluation.failures import EvaluationError
+from sidecar.evaluation.failures import task_error
 from sidecar.evaluation.name_patterns import matches, unused
 from sidecar.system.plain_text import listed
 
@@ -41,10 +41,9 @@ class Kept:
         """Copy the values of a model that was just built. Raises `EvaluationError` for a pattern of no value in it."""
         own = values_of(model)
         if wrong := unused(patterns, own):
-            raise EvaluationError(
-                "task_error",
+            raise task_error(
                 f"Task(from_build_model=…) names {listed([repr(pattern) for pattern in wrong])}, but the model has no "
-                f"such values: its names are {listed(list(own))}",
+                f"such values: its names are {listed(list(own))}"
             )
         kept = {
             name: value.detach().clone()
