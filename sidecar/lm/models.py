@@ -1,25 +1,33 @@
 """Build language models of transformers from a configuration, and find their tokenizers.
 
-A model gets no values: each checkpoint brings its own.
+A model gets no values: each checkpoint brings its own. Only the base of an adapter has those in its folder.
 """
 
+import json
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from sidecar.errors import TaskError
 from sidecar.evaluation.failures import task_error
 from sidecar.lm.offline import offline
 
+CONFIG: Final = "config.json"
+ADAPTER_CONFIG: Final = "adapter_config.json"
 
-def model(path: str | os.PathLike[str], **options: Any) -> Callable[[], Any]:
+
+def model(
+    path: str | os.PathLike[str], *, adapter: str | os.PathLike[str] | None = None, **options: Any
+) -> Callable[[], Any]:
     """Return a function for `Task(build_model=…)`: the causal language model of a `config.json`.
 
     The tokenizer in the same folder is that of `harness` and `perplexity`, unless they are given another one.
 
     Args:
         path: A folder of Hugging Face with `config.json`, such as that of the base model or of any checkpoint.
+        adapter: A folder with an `adapter_config.json` of peft, such as any checkpoint, if checkpoints are adapters of
+            this model. The model gets the values in its own folder then.
         options: Further arguments of `AutoModelForCausalLM.from_config`, such as `dtype="bfloat16"`. Without it, the
             type in the configuration holds.
 
@@ -27,17 +35,38 @@ def model(path: str | os.PathLike[str], **options: Any) -> Callable[[], Any]:
         TaskError: There is no such file.
     """
     folder = Path(path)
-    if not (folder / "config.json").is_file():
-        raise TaskError(f"model({os.fspath(path)!r}): there is no file {folder / 'config.json'}: name a model's folder")
+    for where, name in ((folder, CONFIG), *([] if adapter is None else [(Path(adapter), ADAPTER_CONFIG)])):
+        if not (where / name).is_file():
+            raise TaskError(f"model({os.fspath(path)!r}): there is no file {where / name}: name a model's folder")
 
     def build_model() -> Any:
         from transformers import AutoConfig, AutoModelForCausalLM
 
+        given = {"trust_remote_code": False} | options  # code in a checkpoint's folder
         with offline():
-            config = AutoConfig.from_pretrained(folder, trust_remote_code=False)  # code in a checkpoint's folder
-            return AutoModelForCausalLM.from_config(config, **{"trust_remote_code": False} | options)
+            if adapter is not None:
+                from peft import PeftConfig, get_peft_model
+
+                base = AutoModelForCausalLM.from_pretrained(folder, **given)
+                return get_peft_model(base, PeftConfig.from_pretrained(os.fspath(adapter)))
+            config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
+            return AutoModelForCausalLM.from_config(config, **given)
 
     return build_model
+
+
+def base_of(adapter: str) -> str:
+    """Return the folder of the base model that an adapter's configuration names.
+
+    Raises `EvaluationError` if it is not on this machine.
+    """
+    base = json.loads(Path(adapter, ADAPTER_CONFIG).read_text()).get("base_model_name_or_path")
+    if isinstance(base, str) and Path(base, CONFIG).is_file():
+        return base
+    raise task_error(
+        f'{adapter} is an adapter of {base!r}, which is not a folder with {CONFIG} here: write model = "FOLDER" with '
+        f"that of the base model"
+    )
 
 
 def tokenizer_for(given: Any, model: Any, argument: str) -> Any:

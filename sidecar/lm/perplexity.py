@@ -123,7 +123,7 @@ class _TextSet:
         from torch.nn import functional
 
         tokens, predicted = batch["tokens"], batch["predicted"]
-        inputs, targets = tokens[:, :-1], tokens[:, 1:]
+        inputs, targets = tokens[:, :-1].contiguous(), tokens[:, 1:]  # models may ask for a view of them
         self._require_fit(model, inputs)
         returned = model(inputs) if self._logits is None else self._logits(model, inputs)
         scores = getattr(returned, "logits", returned)

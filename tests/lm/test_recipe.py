@@ -1,8 +1,9 @@
-"""The recipe of the page about language models works as typed: Trainer, a task of the harness, two workers."""
+"""The recipes of the page about language models work as typed: each trainer, tasks, settings, two workers."""
 
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -14,23 +15,22 @@ from lm.conftest import PACKAGES
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs/how-to/language-models.md"
 PYTHON = PACKAGES.parents[2] / "bin" / "python"
+TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
 
 pytestmark = [pytest.mark.torch, pytest.mark.nightly, pytest.mark.filterwarnings("ignore")]
 
 
-@pytest.mark.timeout(900)  # three times two frameworks are imported by workers of a low priority
-def test_the_recipe_works_as_typed(needs, tmp_path):
-    """The last checkpoint of the Trainer, evaluated by two workers, and by one with settings alone: the same bits."""
+@pytest.fixture
+def recipe(needs, tmp_path):
+    """Files of the page and the data that they name in a folder, and a function that runs programs there."""
     needs("lm-eval", PYTHON.parent)
     blocks = dict(re.findall(r"```\w+\n# ([\w/]+\.(?:py|yaml|toml))\n(.*?)```", PAGE.read_text(), re.DOTALL))
-    assert blocks.keys() == {"train_lm.py", "lm_task.py", "perplexity_task.py", "sidecar.toml", "tasks/capitals.yaml"}
-    (tmp_path / "tasks").mkdir()
-    (tmp_path / "val").mkdir()
-    table = blocks.pop("sidecar.toml")
     for name, text in blocks.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(text)
     tiny.tokenizer(tmp_path / "base")
-    tiny.config().save_pretrained(tmp_path / "base")
+    tiny.build_model().save_pretrained(tmp_path / "base")
+    (tmp_path / "val").mkdir()
     rows = [{"text": " ".join(tiny.WORDS[number % 7 :])} for number in range(32)]
     (tmp_path / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     rows = [row | {"domain": ("web", "code")[number % 2]} for number, row in enumerate(rows)]
@@ -39,13 +39,33 @@ def test_the_recipe_works_as_typed(needs, tmp_path):
     (tmp_path / "capitals.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     environ = {name: text for name, text in os.environ.items() if not name.startswith(("SIDECAR_", "PYTHONPATH"))}
     environ |= {"HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path / "cache"), "PYTHONPATH": str(ROOT)}
-    run(tmp_path, environ, PYTHON, "train_lm.py")
-    environ |= {"SIDECAR_WORKER_PYTHON": str(PYTHON)}
-    found = []
-    for task, replicas in (("lm_task.py:task", "1"), ("perplexity_task.py:task", "2"), ("", "1")):
-        words = ("eval", "ckpts", *(("--task", task) if task else ()), "--replicas", replicas, "--json")
-        (tmp_path / "sidecar.toml").write_text("" if task else table)
-        found.append(json.loads(run(tmp_path, environ, sys.executable, "-m", "sidecar", *words)))
+    environ |= {"SIDECAR_WORKER_PYTHON": str(PYTHON), "OMP_NUM_THREADS": "1"}
+
+    def run(*words):
+        done = subprocess.run(
+            list(map(str, words)), cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=400, check=False
+        )
+        assert not done.returncode, done.stdout + done.stderr
+        return done.stdout
+
+    def evaluate(folder="ckpts", *, task="", replicas=1):
+        words = ("eval", folder, *(("--task", task) if task else ()), "--replicas", replicas, "--json")
+        table = tmp_path / "sidecar.toml"
+        hidden = table.rename(tmp_path / "hidden") if task else table
+        try:
+            return json.loads(run(sys.executable, "-m", "sidecar", *words))
+        finally:
+            hidden.rename(table)
+
+    return tmp_path, run, evaluate
+
+
+@pytest.mark.timeout(900)  # three times two frameworks are imported by workers of a low priority
+def test_the_recipe_works_as_typed(recipe):
+    """The last checkpoint of the Trainer, evaluated by two workers, and by one with settings alone: the same bits."""
+    _, run, evaluate = recipe
+    run(PYTHON, "train_lm.py")
+    found = [evaluate(task="lm_task.py:task"), evaluate(task="perplexity_task.py:task", replicas=2), evaluate()]
     few, one, two = (each["metrics"] for each in found)
     assert one == two
     assert list(one) == ["capitals", "perplexity"]
@@ -57,9 +77,68 @@ def test_the_recipe_works_as_typed(needs, tmp_path):
     assert {each["step"] for each in found} == {20}
 
 
-def run(folder, environ, *words):
-    done = subprocess.run(
-        list(map(str, words)), cwd=folder, env=environ, capture_output=True, text=True, timeout=400, check=False
-    )
-    assert not done.returncode, done.stdout + done.stderr
-    return done.stdout
+@pytest.mark.timeout(900)
+def test_adapters_of_peft(recipe):
+    """With settings alone, with the base model named, and with all weights merged into a plain model."""
+    folder, run, evaluate = recipe
+    run(PYTHON, "train_peft.py")
+    assert not (folder / "ckpts/checkpoint-20/config.json").exists()
+    found = evaluate(replicas=2)
+    assert found["step"] == 20
+    named = (folder / "sidecar.toml").read_text().replace('"auto"', '"base"', 1)
+    (folder / "sidecar.toml").write_text(named)
+    assert evaluate()["metrics"] == found["metrics"]
+    base = evaluate("base")["metrics"]["perplexity"]["loss"]["value"]
+    loss = found["metrics"]["perplexity"]["loss"]["value"]
+    assert abs(loss - base) > 0.1
+    merge = """
+from peft import AutoPeftModelForCausalLM
+AutoPeftModelForCausalLM.from_pretrained("ckpts/checkpoint-20").merge_and_unload().save_pretrained("merged/step-20")
+"""
+    run(PYTHON, "-c", merge)
+    assert evaluate("merged")["metrics"]["perplexity"]["loss"]["value"] == pytest.approx(loss, rel=1e-5)
+    config = folder / "ckpts/checkpoint-20/adapter_config.json"
+    config.write_text(config.read_text().replace('"lora_alpha": 16', '"lora_alpha": 17'))
+    assert evaluate()["metrics"]["perplexity"]["loss"]["value"] != loss
+
+
+@pytest.mark.timeout(900)
+def test_sharded_checkpoints_of_fsdp(recipe):
+    """Two processes save folders of DCP; the model is that of the folder which the settings name."""
+    folder, run, evaluate = recipe
+    run(PYTHON, *TORCHRUN, "train_fsdp.py")
+    (folder / "sidecar.toml").write_text((folder / "sidecar.toml").read_text().replace('"auto"', '"base"', 1))
+    one, two = evaluate(), evaluate(replicas=2)
+    assert one["metrics"] == two["metrics"]
+    assert one["step"] == 20
+    assert one["metrics"]["perplexity"]["bits_per_byte"]["value"] < 3
+
+
+@pytest.mark.timeout(900)
+def test_nanogpt(recipe):
+    """A model with its interface, which returns scores and a loss, and its one file, with the step in it."""
+    folder, run, evaluate = recipe
+    shutil.copy(Path(__file__).with_name("nanogpt_model.py"), folder / "model.py")
+    write = """
+import os, numpy, torch
+from nanogpt_task import build_model
+os.makedirs("data/shakespeare_char"); os.makedirs("out")
+tokens = numpy.random.default_rng(1).integers(0, 65, 500).astype("uint16")
+tokens.tofile("data/shakespeare_char/val.bin")
+torch.manual_seed(2)
+model = build_model().eval()
+torch.save({"model": model.state_dict(), "iter_num": 250, "config": {"out_dir": "out"}}, "out/ckpt.pt")
+data = torch.from_numpy(tokens.astype("int64"))
+losses = []
+for first in range(1, 500, 64):  # each token once, the last ones with the context of a whole window
+    end = min(first + 64, 500)
+    piece = data[None, max(0, end - 65) : end]
+    scores = model(piece[:, :-1], targets=piece[:, 1:].clone())[0][0, first - end :]
+    losses.append(torch.nn.functional.cross_entropy(scores, data[first:end], reduction="sum").item())
+print(sum(losses) / 499)
+"""
+    right = float(run(PYTHON, "-c", write))
+    one, two = (evaluate("out", task="nanogpt_task.py:task", replicas=count) for count in (1, 2))
+    assert one["metrics"] == two["metrics"]
+    assert one["step"] == 250
+    assert one["metrics"]["perplexity"]["loss"]["value"] == pytest.approx(right, rel=1e-6)

@@ -43,6 +43,22 @@ def test_the_newest_whole_configuration_is_taken(tmp_path):
     assert os.fspath(NewestFolder([str(tmp_path / "ckpts"), str(tmp_path / "pins")])) == str(pin)
 
 
+def test_an_adapter_stands_for_its_base_unless_it_has_a_tokenizer(tmp_path):
+    """A base model that is not on this machine is named, with the line to write."""
+    adapter, base = tmp_path / "ckpts/checkpoint-3", tmp_path / "base"
+    for folder in (adapter, base):
+        folder.mkdir(parents=True)
+    (adapter / "adapter_config.json").write_text(json.dumps({"base_model_name_or_path": str(base)}))
+    newest = NewestFolder([str(tmp_path / "ckpts")])
+    assert newest.find() == str(adapter)
+    with pytest.raises(EvaluationError, match=f"{base}.*FOLDER"):
+        os.fspath(newest)
+    (base / "config.json").write_text("{}")
+    assert os.fspath(newest) == str(base)
+    (adapter / "tokenizer_config.json").write_text("{}")
+    assert os.fspath(newest) == str(adapter)
+
+
 @pytest.mark.torch
 @pytest.mark.nightly
 def test_check_says_that_a_daemon_waits_for_the_first_model(tmp_path):

@@ -19,8 +19,10 @@ from sidecar.evaluation.backends.torch.dataset_source import DatasetSource, Load
 from sidecar.evaluation.backends.torch.pretrained import (
     explain,
     is_adapter,
+    is_of_peft,
     is_of_transformers,
     load_by_transformers,
+    restore_adapter,
 )
 from sidecar.evaluation.backends.torch.restore import fits, restore
 from sidecar.evaluation.backends.torch.step import remedy_of, takes_weights
@@ -132,6 +134,9 @@ class TorchEvaluator:
         """Restore the model from what was loaded, and return notes."""
         task, folder = self._task, Path(path)
         is_loaded_by_name = task.checkpoint is None and folder.is_dir() and not is_adapter(folder)
+        if task.checkpoint is None and is_of_peft(self.model) and is_adapter(folder):
+            restore_adapter(self.model, folder)
+            return ()
         if (
             is_loaded_by_name
             and is_of_transformers(self.model)

@@ -1,15 +1,16 @@
-"""Restore folders of Hugging Face's libraries: by the loader of transformers, or with the line that the task needs.
+"""Restore folders of Hugging Face's libraries: by the loaders of transformers and peft, or with a line for the task.
 
-A model of transformers is loaded by its own class where its names in files differ from those in the model. Folders with
-an adapter alone, or with several models, are explained.
+A model of transformers is loaded by its own class where its names in files differ from those in the model, and an
+adapter by peft. Folders with an adapter for another model, or with several models, are explained.
 
 Sources: transformers 5 `core_model_loading.py`; peft `utils/save_and_load.py`; accelerate `checkpointing.py`.
 `save_pretrained` writes the names of former releases, and some parts merged or split, so that old programs read new
-files; only `from_pretrained` knows how to reverse that. transformers is never imported here: only a task that imported
-it can have a model of it.
+files; only `from_pretrained` knows how to reverse that. transformers and peft are never imported here: only a task that
+imported them can have a model of theirs.
 """
 
 import re
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -24,6 +25,9 @@ from sidecar.system.plain_text import listed
 
 _PROBLEMS: Final = ("missing_keys", "unexpected_keys", "mismatched_keys", "error_msgs")
 _ADAPTER: Final = ("adapter_model.safetensors", "adapter_model.bin")
+_SCALES: Final = ("peft_type", "lora_alpha", "alpha", "alpha_pattern", "use_rslora", "use_dora", "fan_in_fan_out")
+"""Attributes of an adapter's configuration that change what it computes, and neither names nor shapes of values."""
+
 _FURTHER: Final = re.compile(r"(?:pytorch_)?model_([0-9]+)\.(safetensors|bin)")
 
 
@@ -32,6 +36,13 @@ def is_of_transformers(model: nn.Module) -> bool:
     return any(
         kind.__name__ == "PreTrainedModel" and kind.__module__.partition(".")[0] == "transformers"
         for kind in type(model).__mro__
+    )
+
+
+def is_of_peft(model: nn.Module) -> bool:
+    """Return whether a model is one of peft, which can restore adapters."""
+    return any(
+        kind.__name__ == "PeftModel" and kind.__module__.partition(".")[0] == "peft" for kind in type(model).__mro__
     )
 
 
@@ -102,18 +113,37 @@ def explain(path: Path, restored: Callable[[], tuple[str, ...]]) -> tuple[str, .
     return (*notes, f"the folder also holds {listed(others)}, which was not used") if others else notes
 
 
-ADAPTER_CODE: Final = (
-    "def restore(model, path): import peft; weights = peft.load_peft_weights(path, device='cpu'); "
-    "assert weights.keys() == peft.get_peft_model_state_dict(model).keys(), 'the adapter has other names'; "
-    "peft.set_peft_model_state_dict(model, weights)"
-)
-"""A function that a task needs for an adapter: the file must have the names that peft would save of the model."""
+def restore_adapter(model: Any, path: Path) -> None:
+    """Restore the adapter in a folder into a model of peft, with all of its values or none.
+
+    Raises `EvaluationError` (`mismatch`) if the folder has other values, or scales them in another way.
+    """
+    peft: Any = sys.modules["peft"]
+    saved = peft.PeftConfig.from_pretrained(str(path))
+    own = model.peft_config[model.active_adapter]
+    for name in _SCALES:
+        there, here = getattr(saved, name, None), getattr(own, name, None)
+        if there != here:
+            raise EvaluationError(
+                "mismatch",
+                f"the adapter in {path.name} has {name} = {there!r}, and the model of Task(build_model=…) {here!r}: "
+                f"build it with peft.PeftConfig.from_pretrained of a checkpoint",
+            )
+    values = peft.load_peft_weights(str(path), device="cpu")
+    expected = {name: value.shape for name, value in peft.get_peft_model_state_dict(model).items()}
+    found = {name: value.shape for name, value in values.items()}
+    if found != expected:
+        differing = sorted(name for name in {*found, *expected} if found.get(name) != expected.get(name))
+        raise EvaluationError(
+            "mismatch", f"the adapter in {path.name} does not match that of the model in {listed(differing)}"
+        )
+    peft.set_peft_model_state_dict(model, values)
 
 
 def _about_adapter(path: Path) -> str:
     return (
         f"{path.name} holds only an adapter of peft, which has no values for the base model: let build_model return "
-        f"peft.get_peft_model(base, config), and write Task(restore=restore) with this function: {ADAPTER_CODE}"
+        f"peft.get_peft_model(base, config)"
     )
 
 

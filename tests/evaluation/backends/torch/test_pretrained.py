@@ -1,8 +1,10 @@
 """Folders of Hugging Face that need a line of the user: adapters, several models, parts that are left out."""
 
+import json
 import re
 import sys
 import types
+from pathlib import Path
 
 import pytest
 from evaluation.backends.torch.weights import same, save_file, vit
@@ -19,9 +21,12 @@ def adapted(seed=1):
     import torch
     from torch import nn
 
-    class Adapted(nn.Module):
+    class PeftModel(nn.Module):
+        __module__ = "peft.peft_model"
+
         def __init__(self):
             super().__init__()
+            self.active_adapter, self.peft_config = "default", {"default": types.SimpleNamespace(lora_alpha=16)}
             self.base_layer = nn.Linear(4, 3)
             self.lora_A = nn.ModuleDict({"default": nn.Linear(4, 2, bias=False)})
             self.lora_B = nn.ModuleDict({"default": nn.Linear(2, 3, bias=False)})
@@ -32,13 +37,20 @@ def adapted(seed=1):
     torch.manual_seed(3)
     base = nn.Linear(4, 3)
     torch.manual_seed(seed)
-    model = Adapted()
+    model = PeftModel()
     model.base_layer.load_state_dict(base.state_dict())
     return model
 
 
+def plain():
+    """A model without an adapter."""
+    from torch import nn
+
+    return nn.Linear(4, 3)
+
+
 def imitated_peft():
-    """The three functions that the advice calls, as peft 0.21 has them."""
+    """The class and the three functions that the backend calls, as peft 0.21 has them."""
     from safetensors.torch import load_file
 
     def get(model):
@@ -50,6 +62,9 @@ def imitated_peft():
 
     peft = types.ModuleType("peft")
     peft.load_peft_weights = lambda path, device: load_file(f"{path}/adapter_model.safetensors", device)
+    peft.PeftConfig = types.SimpleNamespace(
+        from_pretrained=lambda path: types.SimpleNamespace(**json.loads(Path(path, "adapter_config.json").read_text()))
+    )
     peft.get_peft_model_state_dict, peft.set_peft_model_state_dict = get, put
     return peft
 
@@ -72,34 +87,34 @@ def refused(path, build, **changes):
 
 
 def test_an_adapter_alone(tmp_path, monkeypatch):
-    """The message says what the folder is, and its code restores the adapter, with all of its names or none."""
+    """A plain model is refused; one of peft gets the adapter, all of its values or none."""
     import torch
     from safetensors.torch import save_file as write
 
     monkeypatch.setitem(sys.modules, "peft", peft := imitated_peft())
     trained, folder = adapted(seed=9), tmp_path / "checkpoint-20"
     folder.mkdir()
-    write(peft.get_peft_model_state_dict(trained), folder / "adapter_model.safetensors")
-    (folder / "adapter_config.json").write_text("{}")
-    message = refused(folder, adapted)
-    assert "checkpoint-20 holds only an adapter of peft" in message
-    names = {}
-    exec(message.partition("with this function: ")[2], names)
+    values = {name: value.clone() for name, value in peft.get_peft_model_state_dict(trained).items()}
+    write(values, folder / "adapter_model.safetensors")
+    (folder / "adapter_config.json").write_text(json.dumps({"lora_alpha": 16}))
+    assert "checkpoint-20 holds only an adapter of peft" in refused(folder, plain)
     for _ in range(2):
-        evaluator = torch_evaluator(task(adapted, restore=names["restore"]))
+        evaluator = torch_evaluator(task(adapted))
         evaluator.restore(str(folder))()
         assert same(evaluator.model, trained)
-    given = task(adapted, restore=names["restore"])
+    given = task(adapted)
     x, y = given.eval_sets["test"]().tensors
     with torch.no_grad():
         right = torch.nn.functional.cross_entropy(trained.double()(x.double()), y).item()
     found = [result_of_ranks(given, folder, ranks)["test"].values for ranks in (1, 2, 3)]
     assert found[1:] == found[:1] * 2
     assert found[0]["loss"].value == pytest.approx(right, rel=1e-6)
-    values = peft.get_peft_model_state_dict(trained.float())
+    for text in ({"lora_alpha": 17}, {"lora_alpha": 16, "use_rslora": True}):
+        (folder / "adapter_config.json").write_text(json.dumps(text))
+        assert re.search("lora_alpha = 17.*16|use_rslora = True.*None", refused(folder, adapted))
+    (folder / "adapter_config.json").write_text(json.dumps({"lora_alpha": 16}))
     write({n: v for n, v in values.items() if "lora_A" in n}, folder / "adapter_model.safetensors")
-    with pytest.raises(AssertionError, match="other names"):
-        evaluator.restore(str(folder))()
+    assert "lora_B" in refused(folder, adapted)
 
 
 @pytest.mark.parametrize("safe", [True, False])
