@@ -56,6 +56,7 @@ def measure(quick):
         Figure("memory more than with a directory", bucket[4] - local[4], 12, unit=" MB"),
         Figure("`sidecar status` at 50 ms", bucket[5], 1, unit=" s"),
         Figure("requests of an idle node with the state in a bucket", state[3], 1500, unit=" an hour"),
+        Figure("`sidecar status` with the state in a bucket", state[5], 1, unit=" s"),
     ]
     return Table("Buckets: requests, bytes and memory", HOW, COLUMNS, [local, bucket, state], figures)
 
