@@ -21,7 +21,9 @@ def form_group(checkpoint: Checkpoint, view: View, rules: GroupRules, now: float
     if not warm and len(standbys) < rules.min_workers:  # then only a warm group that includes losing nodes can do
         warm = _warm_group(candidates, view.history)
     if warm and len(warm) >= max(rules.min_workers, len(standbys)):
-        return warm
+        until = view.timers.turns_begin_at + rules.group_settle_seconds
+        ending = now < until and _is_ending(nodes, view, rules)
+        return Wait(until, "the group ends, to take in more workers", for_workers=True) if ending else warm
     if len(standbys) < rules.min_workers:
         return Wait(why=f"{len(standbys)} workers stand by, min_workers = {rules.min_workers}", for_workers=True)
     if len(standbys) == rules.max_workers:
@@ -51,6 +53,15 @@ def is_outgrown(
     # A heartbeat may be late, and show a worker that was retired.
     used = {None, *(member.worker for member in members), *history.exclusions.retired_workers}
     return any(slot.standby not in used for heartbeat in nodes for slot in heartbeat.slots if slot.worker is None)
+
+
+def _is_ending(nodes: Sequence[Heartbeat], view: View, rules: GroupRules) -> bool:
+    """Return whether the nodes of the warm group keep no standbys and are about to kill it, because it is outgrown.
+
+    A plan that lists it would fail.
+    """
+    keeps_standbys = any(slot.standby for heartbeat in nodes for slot in heartbeat.slots if slot.worker is not None)
+    return not keeps_standbys and is_outgrown(view.nodes.ready, view.history, view.node, rules, view.task)
 
 
 def _warm_group(nodes: Sequence[Heartbeat], history: JournalState) -> tuple[Member, ...]:

@@ -66,6 +66,16 @@ def test_workers_that_were_in_a_group_are_never_taken_for_standbys():
     assert listed(decided(history=replaced, ready=late)) == ["n2.i.9"]
 
 
+def test_a_group_that_its_nodes_are_about_to_end_is_not_listed():
+    """Without standbys they end it for the worker that came; nobody waits for that longer than for other workers."""
+    history = fold(plan(1, B, ("n1.i.1", "n2.i.1")), outcome(1))
+    group = [node(name, slot(worker=f"{name}.i.1", group="g")) for name in ("n1", "n2")]
+    seen = {"history": history, "work_waiting_since": NOW - 1}
+    assert isinstance(decided(ready=[*group, node("n3")], **seen), Wait)
+    assert listed(decided(ready=[*group, node("n3")], now=NOW + 2, **seen)) == ["n1.i.1", "n2.i.1"]
+    assert listed(decided(ready=group, **seen)) == ["n1.i.1", "n2.i.1"]
+
+
 def test_a_group_has_at_least_min_workers():
     """Fewer are waited for without an end."""
     there = [node("n1"), node("n2")]

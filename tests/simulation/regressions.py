@@ -434,4 +434,14 @@ REGRESSIONS = (
         "a pin of what a node never saw came behind a newer one, which that node had seen, lost and met again as a pin",
         generation=2,
     ),
+    Regression(
+        43709,
+        "without standbys, a node that came back listed the group that its nodes were just ending to take it in",
+        Mutation(
+            "a group that ends is listed",
+            ((group_formation, "_is_ending", lambda *_: False),),
+            ("attempts are bounded",),
+        ),
+        generation=2,
+    ),
 )
