@@ -147,6 +147,11 @@ def task_error(message: str, *, remedy: Remedy = _NO_REMEDY) -> EvaluationError:
     return EvaluationError("task_error", message, remedy=remedy)
 
 
+def mismatch(message: str, *, remedy: Remedy = _NO_REMEDY) -> EvaluationError:
+    """Return the failure of a checkpoint that does not fit the model, or is not what it was."""
+    return EvaluationError("mismatch", message, remedy=remedy)
+
+
 class CannotBeMergedError(EvaluationError):
     """A metric whose states of several workers cannot become one, so that it is evaluated in turn instead.
 

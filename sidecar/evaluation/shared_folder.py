@@ -24,7 +24,7 @@ from sidecar.errors import RecordError
 from sidecar.evaluation.artifact_reader import merge_records, parse_record
 from sidecar.evaluation.artifact_writer import STATES
 from sidecar.evaluation.backend import TIMED, Int64s, RankReport, Reduced
-from sidecar.evaluation.failures import EvaluationError
+from sidecar.evaluation.failures import EvaluationError, mismatch
 from sidecar.evaluation.output_comparison import named, short_digest
 from sidecar.evaluation.reduction import require_equal_values, slowest_of
 from sidecar.protocol.messages import Evaluate, Join
@@ -84,7 +84,7 @@ class SharedFolderCollective:
             values = vector if other == rank else self._wait(other, partial(self._read_vector, other, number))
             if values.shape != vector.shape:
                 sender = named([other], self._join)
-                raise EvaluationError("mismatch", f"{sender} sent {len(values)} numbers, this rank has {len(vector)}")
+                raise mismatch(f"{sender} sent {len(values)} numbers, this rank has {len(vector)}")
             total += values
         return total
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from sidecar.evaluation.data.opened_files import FileVersion
-from sidecar.evaluation.failures import EvaluationError
+from sidecar.evaluation.failures import EvaluationError, mismatch
 
 _READ_BYTES: Final = 1 << 20
 
@@ -59,6 +59,4 @@ class LoadedFiles:
 
 def _require_same(file: Path, status: os.stat_result, version: FileVersion) -> None:
     if FileVersion.of(status) != version:
-        raise EvaluationError(
-            "mismatch", f"{file} was changed while it was evaluated, so the loaded content is unknown"
-        )
+        raise mismatch(f"{file} was changed while it was evaluated, so the loaded content is unknown")

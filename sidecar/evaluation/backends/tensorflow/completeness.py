@@ -12,7 +12,7 @@ from typing import Any, Final
 from sidecar.evaluation.backends.tensorflow.differences import name_of
 from sidecar.evaluation.backends.tensorflow.libraries import class_named, is_keras_2, layers_of
 from sidecar.evaluation.backends.tensorflow.saved_switches import advice_for
-from sidecar.evaluation.failures import EvaluationError
+from sidecar.evaluation.failures import mismatch
 from sidecar.evaluation.name_patterns import matches, unused
 from sidecar.evaluation.remedy import GIVE_SAVED_MODEL, Remedy
 from sidecar.system.plain_text import listed
@@ -74,8 +74,7 @@ class Exceptions:
     def require(self, path: str, values: Sequence[Unused], advice: Remedy | str = "") -> None:
         """Raise `EvaluationError` if a value is left out that the task does not name."""
         if refused := self.refused(values):
-            raise EvaluationError(
-                "mismatch",
+            raise mismatch(
                 f"{path} holds {_count(refused, 'value')} of the saved model that this model has no variable for: "
                 f"{listed([str(value) for value in refused])}. ",
                 remedy=_remedy(refused) + advice,
@@ -168,8 +167,7 @@ def require_same_layers(model: Any, pairs: Iterable[tuple[str, str]], path: str)
     moved = {name: saved for name, saved in pairs if name != saved and name.rpartition("/")[2] in own}
     if moved and set(moved) == set(moved.values()):
         text = listed([f"layer {name!r} of the model is in the place of {saved!r}" for name, saved in moved.items()])
-        raise EvaluationError(
-            "mismatch",
+        raise mismatch(
             f"{path} holds the layers in another order: {text}. ",
             remedy=Remedy(
                 "Let build_model make them in the order of training; if only their names differ, write "

@@ -36,7 +36,7 @@ from sidecar.evaluation.data.shard import Shard
 from sidecar.evaluation.data.third_part import naming_weights
 from sidecar.evaluation.eval_loop import EXAMPLES, BatchObserver, BatchOutput, evaluate_set
 from sidecar.evaluation.eval_sets import EvalSets
-from sidecar.evaluation.failures import EvaluationError, following_from_code, task_error
+from sidecar.evaluation.failures import EvaluationError, following_from_code, mismatch, task_error
 from sidecar.evaluation.hdf5 import require_readable, require_self_contained
 from sidecar.evaluation.metrics.metric import MetricResult
 from sidecar.evaluation.output_comparison import no_outputs, summary
@@ -194,9 +194,8 @@ class KerasEvaluator:
             self._weights.vocabularies.require_replaced(path)
             return None
         require_present(path)
-        raise EvaluationError(
-            "mismatch",
-            f"{path} is not a SavedModel, and Task(build_model=None) has no model to restore it into: give build_model",
+        raise mismatch(
+            f"{path} is not a SavedModel, and Task(build_model=None) has no model to restore it into: give build_model"
         )
 
     def _use(self, graph: SavedGraph | None) -> None:

@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from sidecar.evaluation.backends.tensorflow.layer_tables import is_of_keras
 from sidecar.evaluation.backends.tensorflow.libraries import is_keras_2, layers_of
-from sidecar.evaluation.failures import EvaluationError
+from sidecar.evaluation.failures import EvaluationError, mismatch
 from sidecar.evaluation.hdf5 import read_failure
 from sidecar.evaluation.remedy import GIVE_SAVED_MODEL
 
@@ -99,8 +99,7 @@ def _pairs(model: Any, stored: list[tuple[str, dict[str, Any]]], path: str) -> I
         if not configs:  # a subclassed model does not describe its layers
             continue
         if len(layers) != len(configs):
-            raise EvaluationError(
-                "mismatch",
+            raise mismatch(
                 f"{path} has {len(configs)} layers {kind}, the model has {len(layers)}: ",
                 remedy=GIVE_SAVED_MODEL,
             )
@@ -123,8 +122,7 @@ def _configure(layer: Any, config: dict[str, Any], path: str) -> bool:
         return bool(stored)
     if kind not in (*_LOOKUPS, "Discretization") or not all(map(_is_plain, stored.values())):
         names = ", ".join(stored)
-        raise EvaluationError(
-            "mismatch",
+        raise mismatch(
             f"{path}: layer {layer.name!r} ({kind}) was saved with another {names} than it is built with: ",
             remedy=GIVE_SAVED_MODEL,
         )
@@ -217,6 +215,4 @@ def _load_extracted(model: Any, folder: str, path: str, loaded: list[Any]) -> li
 
 def _refused(layer: Any, path: str, error: Exception) -> EvaluationError:
     reason = " ".join(str(error).split())[:_MAX_CHARACTERS] or type(error).__name__
-    return EvaluationError(
-        "mismatch", f"{path}: layer {layer.name!r} ({type(layer).__name__}) cannot load its saved assets: {reason}"
-    )
+    return mismatch(f"{path}: layer {layer.name!r} ({type(layer).__name__}) cannot load its saved assets: {reason}")

@@ -23,7 +23,7 @@ from sidecar.evaluation.backends.tensorflow.libraries import is_keras_2
 from sidecar.evaluation.backends.tensorflow.saved_by import advice, by_file
 from sidecar.evaluation.backends.tensorflow.saved_configuration import compare_configuration
 from sidecar.evaluation.backends.tensorflow.saved_switches import advice_against, advice_for_file
-from sidecar.evaluation.failures import EvaluationError
+from sidecar.evaluation.failures import mismatch
 from sidecar.evaluation.hdf5 import MAX_CHARACTERS, read_failure, require_readable, require_self_contained
 from sidecar.evaluation.remedy import GIVE_SAVED_MODEL
 from sidecar.system.plain_text import listed
@@ -91,8 +91,7 @@ def load(model: Any, variables: list[Any], path: str, *, model_of: int, exceptio
         return Restored(load_assets(model, path) if path.endswith(_ARCHIVE) else [], notes)
     names = [name_of(variable) for variable in missing]
     hint = advice(by_file(path), model_of=model_of) or advice_against(names) or _ADVICE
-    raise EvaluationError(
-        "mismatch",
+    raise mismatch(
         f"{path} does not hold the model: {len(missing)} of {len(variables)} variables are not in it: "
         f"{listed(names)}. ",
         remedy=hint + ".",
@@ -131,9 +130,7 @@ def _load(model: Any, path: str, model_of: int) -> None:
         listed(differences(model, path)) or " ".join(str(failure).split())[:MAX_CHARACTERS] or type(failure).__name__
     )
     hint = advice(by_file(path), model_of=model_of) or advice_for_file(path) or _ADVICE
-    raise EvaluationError(
-        "mismatch", f"{path} does not fit the model: {reason.rstrip('.')}. ", remedy=hint + "."
-    ) from failure
+    raise mismatch(f"{path} does not fit the model: {reason.rstrip('.')}. ", remedy=hint + ".") from failure
 
 
 @contextlib.contextmanager

@@ -17,7 +17,7 @@ from typing import Any, Final
 import numpy as np
 
 from sidecar.evaluation.backends.tensorflow.completeness import NONE, Exceptions, Unused
-from sidecar.evaluation.failures import EvaluationError, task_error
+from sidecar.evaluation.failures import EvaluationError, mismatch, task_error
 
 _MARKER: Final = "_CHECKPOINT_METADATA"
 _TREE: Final = "pytree"
@@ -117,7 +117,7 @@ def _read_metadata(path: str) -> Mapping[str, Any]:
         metadata = json.loads(file.read_bytes())
     except FileNotFoundError as error:
         if is_orbax(path):
-            raise EvaluationError("mismatch", _not_of_keras(path, f"it has no {_TREE}/{_METADATA}")) from error
+            raise mismatch(_not_of_keras(path, f"it has no {_TREE}/{_METADATA}")) from error
         raise EvaluationError("vanished", f"{path} is gone") from error
     except OSError as error:
         raise EvaluationError("storage", f"{file} cannot be read: {error.strerror}") from error
@@ -126,7 +126,7 @@ def _read_metadata(path: str) -> Mapping[str, Any]:
     if not isinstance(metadata, dict):
         raise EvaluationError("corrupt", f"{file} is damaged: it is not a JSON object")
     if not metadata.get("use_ocdbt"):
-        raise EvaluationError("mismatch", _not_of_keras(path, "it was written without OCDBT"))
+        raise mismatch(_not_of_keras(path, "it was written without OCDBT"))
     return metadata
 
 
@@ -140,7 +140,7 @@ def _arrays_in(metadata: Mapping[str, Any], path: str) -> dict[tuple[str, ...], 
         raise EvaluationError("corrupt", f"{path}/{_TREE}/{_METADATA} is damaged: it has no tree") from error
     if not any(keys[:1] == (group,) for keys in leaves for group in _GROUPS):
         tops = ", ".join(sorted({keys[0] for keys in leaves if keys})[:_MAX_NAMES]) or "nothing"
-        raise EvaluationError("mismatch", _not_of_keras(path, f"its tree has {tops}"))
+        raise mismatch(_not_of_keras(path, f"its tree has {tops}"))
     return {keys: ".".join(keys) for keys in leaves}
 
 
@@ -165,11 +165,10 @@ def _stored_names(variables: list[Any], arrays: Mapping[tuple[str, ...], str], p
         unused = sorted(
             "/".join(keys[1:]) for keys, name in arrays.items() if keys and keys[0] in _GROUPS and name not in names
         )
-        raise EvaluationError(
-            "mismatch",
+        raise mismatch(
             f"{path} does not hold the model: {len(missing)} of {len(variables)} variables are not in it: "
             f"{_some(missing)}; it has {_some(unused) or 'no others'}. Orbax checkpoints are restored by names: give "
-            "the model and its layers the names that they have in training (name=…)",
+            "the model and its layers the names that they have in training (name=…)"
         )
     return names
 
@@ -186,19 +185,16 @@ def _require_same_kind(variable: Any, array: Any, path: str) -> None:
     expected, stored = tuple(variable.shape), tuple(array.shape)
     dtype = np.dtype(array.dtype.numpy_dtype)
     if expected != stored or (expected and dtype.name != str(variable.dtype)):
-        raise EvaluationError(
-            "mismatch",
+        raise mismatch(
             f"the model is not the one that was saved: {_path_of(variable)} is {variable.dtype} {expected} in the "
-            f"model, {dtype.name} {stored} in {path}",
+            f"model, {dtype.name} {stored} in {path}"
         )
 
 
 def _assign(variable: Any, value: Any, path: str) -> None:
     converted = value.astype(str(variable.dtype)) if not value.shape else value
     if not value.shape and not np.array_equal(converted.astype(value.dtype), value, equal_nan=value.dtype.kind == "f"):
-        raise EvaluationError(
-            "mismatch", f"{_path_of(variable)} is {variable.dtype} in the model, and {value} in {path}"
-        )
+        raise mismatch(f"{_path_of(variable)} is {variable.dtype} in the model, and {value} in {path}")
     variable.assign(converted)
 
 

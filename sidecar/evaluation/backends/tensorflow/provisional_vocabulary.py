@@ -10,7 +10,7 @@ from typing import Any, Final
 import tensorflow as tf
 
 from sidecar.evaluation.backends.tensorflow.layer_tables import holders_in, is_of_keras
-from sidecar.evaluation.failures import EvaluationError
+from sidecar.evaluation.failures import mismatch
 from sidecar.evaluation.remedy import ON_THE_MODEL
 
 _WORD: Final = "no vocabulary yet"
@@ -36,8 +36,7 @@ class ProvisionalVocabularies:
         empty = [layer.name for layer, word in self._words if list(_vocabulary_of(layer)) == [word]]
         if empty:
             names = ", ".join(map(repr, empty))
-            raise EvaluationError(
-                "mismatch",
+            raise mismatch(
                 f"{path} has no vocabulary for {names}, and neither has the model: call layer.adapt(…) or "
                 f"layer.set_vocabulary(…)",
                 remedy=ON_THE_MODEL + ", or save a .keras file, which holds it",

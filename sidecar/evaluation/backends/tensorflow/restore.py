@@ -40,7 +40,7 @@ from sidecar.evaluation.backends.tensorflow.orbax import is_orbax
 from sidecar.evaluation.backends.tensorflow.recurrent import RecurrentStates
 from sidecar.evaluation.backends.tensorflow.saved_by import advice, by_graph, holds_no_model
 from sidecar.evaluation.backends.tensorflow.saved_switches import advice_against, advice_for
-from sidecar.evaluation.failures import EvaluationError
+from sidecar.evaluation.failures import EvaluationError, mismatch
 from sidecar.evaluation.path_alias import readable
 from sidecar.evaluation.remedy import GIVE_SAVED_MODEL, Remedy
 from sidecar.system.plain_text import listed
@@ -117,21 +117,17 @@ def restore(model: Any, path: str, make_root: Callable[[Any], Any] | None, excep
     """
     variables = _required(model)
     if not variables:
-        raise EvaluationError("mismatch", "the model has no variables after it was called on the first batch")
+        raise mismatch("the model has no variables after it was called on the first batch")
     if is_keras_file(path):
         if make_root is not None:
-            raise EvaluationError(
-                "mismatch", f"{path} is a file, in which Task(checkpoint=…) cannot name a place: remove it"
-            )
+            raise mismatch(f"{path} is a file, in which Task(checkpoint=…) cannot name a place: remove it")
         loaded = load(model, variables, path, model_of=2 if is_keras_2(model) else 3, exceptions=exceptions)
         return replace(loaded, layers=loaded.layers + finalize(model))
     if is_orbax(path):
         if make_root is not None:
-            raise EvaluationError(
-                "mismatch", f"{path} is an Orbax checkpoint, in which Task(checkpoint=…) cannot name a place: remove it"
-            )
+            raise mismatch(f"{path} is an Orbax checkpoint, in which Task(checkpoint=…) cannot name a place: remove it")
         if is_keras_2(model):
-            raise EvaluationError("mismatch", f"{path} was saved by Keras 3, the model is of Keras 2 (tf_keras)")
+            raise mismatch(f"{path} was saved by Keras 3, the model is of Keras 2 (tf_keras)")
         with readable(path) as plain:
             notes = orbax.load(variables, plain, exceptions)
         return Restored(finalize(model), notes)
@@ -139,7 +135,7 @@ def restore(model: Any, path: str, make_root: Callable[[Any], Any] | None, excep
     folder = Path(path) if Path(path).is_dir() else None
     if folder is not None:
         if has_index(path):  # TensorFlow's readers would always take the folder
-            raise EvaluationError("mismatch", f"{path} is a folder, and {path}.index lies next to it: move one of them")
+            raise mismatch(f"{path} is a folder, and {path}.index lies next to it: move one of them")
         path = str(Path(path, *_VARIABLES))
     with readable(path) as plain:
         try:
@@ -156,12 +152,10 @@ def _restore(
     try:
         reader = tf.train.load_checkpoint(path)
     except ValueError as error:  # a later version of TensorFlow wrote it, and this version cannot read it
-        raise EvaluationError("mismatch", f"{path}: {error}") from error
+        raise mismatch(f"{path}: {error}") from error
     if not reader.has_tensor(GRAPH_KEY):
         if root is not None:
-            raise EvaluationError(
-                "mismatch", f"{path} was saved by names, so Task(checkpoint=…) cannot name a place in it: remove it"
-            )
+            raise mismatch(f"{path} was saved by names, so Task(checkpoint=…) cannot name a place in it: remove it")
         return _restore_by_name(model, variables, path, reader, exceptions)
     graph = _object_graph(reader)
     exceptions = replace(exceptions, is_placed=root is not None)
@@ -176,8 +170,7 @@ def _restore(
     layers, differing = ([], []) if folder is None else saved_tables.compare(model, folder)
     tables = [each.value for each in differing]
     if exceptions.refused(tables):
-        raise EvaluationError(
-            "mismatch",
+        raise mismatch(
             f"{folder} was saved with other vocabularies than the model has: {saved_tables.described(differing)}. ",
             remedy=saved_tables.remedy(differing),
         )
@@ -255,7 +248,7 @@ def _cannot_bind_names(
     weights = [weight for weight in model.weights if hasattr(weight, "assign")]
     own = [_own_name(model, weight) for weight in weights]
     if len(weights) < len(variables) or len(set(own)) < len(own):  # a line by names would leave some out
-        return EvaluationError("mismatch", f"{text}; the checkpoint has {listed(others)}")
+        return mismatch(f"{text}; the checkpoint has {listed(others)}")
     fitting = {
         name: [each for each in others if list(shapes[each]) == list(weight.shape)]
         for name, weight in zip(own, weights, strict=True)
@@ -268,7 +261,7 @@ def _cannot_bind_names(
         f", or write Task(restore=lambda model, path: [v.assign(tf.train.load_variable(path, {chosen!r}"
         f"[{attribute}.removeprefix(model.name + '/')])) for v in model.weights]){told}"
     )
-    return EvaluationError("mismatch", text, remedy=Remedy(line, ""))
+    return mismatch(text, remedy=Remedy(line, ""))
 
 
 def keys_of(model: Any, path: str) -> list[str] | None:
@@ -314,7 +307,7 @@ def _failure(error: Exception, path: str) -> EvaluationError:
     if isinstance(error, tf.errors.NotFoundError) or "No such file" in text:
         return EvaluationError("vanished", f"{path} is gone, or a file of it: {text}")
     if isinstance(error, tf.errors.InvalidArgumentError | tf.errors.UnimplementedError):
-        return EvaluationError("mismatch", f"{path}: {text}")
+        return mismatch(f"{path}: {text}")
     if isinstance(error, STORAGE_ERRORS):
         return EvaluationError("storage", f"{path} cannot be read: {text}")
     return EvaluationError("corrupt", f"{path} is damaged: {text}")
@@ -347,8 +340,7 @@ def _find(
         for fitting in filter(None, (exact, complete)):
             if len({tuple(each.keys.values()) for each in fitting}) > 1:  # equal keys: the same object
                 names = ", ".join(repr(each.candidate.name) for each in fitting)
-                raise EvaluationError(
-                    "mismatch",
+                raise mismatch(
                     f"{path}: {names} all match the model; ",
                     remedy=Remedy(f"choose one: {_line(fitting[0].candidate)}", _SAVE_ONE),
                 )
@@ -440,8 +432,7 @@ def _by_name(
         lacking = [name for name in missing if _end(name) not in set(map(_end, saved))]
         further = [_unused(saved[name], shapes) for name in saved if _end(name) not in set(map(_end, own))]
         hint = advice_for((each.name, each.shape) for each in further) or advice_against(lacking)
-        raise EvaluationError(
-            "mismatch",
+        raise mismatch(
             f"the model has {counts[0]} variables, {counts[1]} were exported to {path}: it is another model. ",
             remedy=hint or GIVE_SAVED_MODEL.sentence(),
         )
@@ -467,9 +458,7 @@ def _is_of_generator(attribute: Any) -> bool:
 def _require_same_name(variable: Any, saved: str) -> None:
     """Raise unless the last parts of two names are equal: a kernel and a bias may have the same shape."""
     if variable.name.removesuffix(":0").rpartition("/")[2] != saved.rpartition("/")[2]:
-        raise EvaluationError(
-            "mismatch", f"{name_of(variable)} of the model is in the place of {saved}: it is another model"
-        )
+        raise mismatch(f"{name_of(variable)} of the model is in the place of {saved}: it is another model")
 
 
 def _bind(
@@ -562,7 +551,7 @@ def _check_types(variables: list[Any], binding: _Binding, reader: Any) -> None:
             in_checkpoint = f"{dtypes[key].name} {tuple(shapes[key])}"
             wrong.append(f"{name_of(variables[index])} is {in_model} in the model, {in_checkpoint} in the checkpoint")
     if wrong:
-        raise EvaluationError("mismatch", f"the model is not the one that was saved: {listed(wrong)}")
+        raise mismatch(f"the model is not the one that was saved: {listed(wrong)}")
 
 
 def _assign(variables: list[Any], binding: _Binding, path: str) -> None:
@@ -587,8 +576,7 @@ def _does_not_hold(model: Any, variables: list[Any], path: str, graph: Any, trie
     if hint is None:
         hint = GIVE_SAVED_MODEL.sentence() + Remedy(", or name its place with Task(checkpoint=…)", "")
     where = f"its {best.candidate.name!r}" if best.candidate.name else "its root"
-    return EvaluationError(
-        "mismatch",
+    return mismatch(
         f"{path} does not hold the model: {len(missing)} of {len(variables)} variables are not in {where}: "
         f"{listed(missing)}. It was saved with {', '.join(children) or 'no children'}. ",
         remedy=hint + ".",

@@ -28,7 +28,7 @@ from sidecar.evaluation.backends.tensorflow.saved_layers import (
     name_of,
 )
 from sidecar.evaluation.backends.tensorflow.stored_code import Function, function_of, read_code
-from sidecar.evaluation.failures import EvaluationError
+from sidecar.evaluation.failures import mismatch
 from sidecar.evaluation.remedy import GIVE_SAVED_MODEL, Remedy
 from sidecar.system.plain_text import listed
 
@@ -91,7 +91,7 @@ def compare_configuration(model: Any, path: str) -> tuple[str, ...]:
     unsure: list[str] = []
     _compare_models(stored, own, refused, unsure)
     if refused:
-        raise EvaluationError("mismatch", f"{path} was saved by another model: {listed(refused)}. ", remedy=_REMEDY)
+        raise mismatch(f"{path} was saved by another model: {listed(refused)}. ", remedy=_REMEDY)
     if unsure:
         return (f"the saved model is described otherwise than that of build_model: {listed(unsure)}",)
     return ()

@@ -13,7 +13,7 @@ import tensorflow as tf
 from sidecar.evaluation.backends.tensorflow.restore import STORAGE_ERRORS
 from sidecar.evaluation.backends.tensorflow.saved_tables import MARKER
 from sidecar.evaluation.backends.tensorflow.weights import NAME, as_os_error
-from sidecar.evaluation.failures import EvaluationError, task_error
+from sidecar.evaluation.failures import EvaluationError, mismatch, task_error
 
 _NEEDED: Final = (MARKER, "variables/variables.index", "variables/variables.data-*")
 _DAMAGE_ERRORS: Final = (tf.errors.DataLossError, IndexError)  # and `OpError` itself, from checkpoint readers
@@ -43,9 +43,7 @@ class SavedGraph:
         functions = dict(getattr(self._loaded, "signatures", {}))
         if signature not in functions:
             names = ", ".join(sorted(functions)) or "none"
-            raise EvaluationError(
-                "mismatch", f"{path} has no signature {signature!r}, it has {names}: name one with Task(signature=…)"
-            )
+            raise mismatch(f"{path} has no signature {signature!r}, it has {names}: name one with Task(signature=…)")
         self._function = functions[signature]
         self._inputs: dict[str, Any] = dict(sorted(self._function.structured_input_signature[1].items()))
         self._shown = f"the signature {signature!r} of {path}"
@@ -65,7 +63,7 @@ class SavedGraph:
         except tf.errors.OpError as error:
             raise task_error(f"{self._shown} fails on a batch: {_text_of(error)}") from error
         if not outputs:
-            raise EvaluationError("mismatch", f"{self._shown} has no output: there is nothing to measure")
+            raise mismatch(f"{self._shown} has no output: there is nothing to measure")
         return next(iter(outputs.values())) if len(outputs) == 1 else outputs
 
     @property
@@ -90,7 +88,7 @@ class SavedGraph:
         if not isinstance(by_name, Mapping) or not all(
             name in by_name and _fits(by_name[name], spec) for name, spec in self._inputs.items()
         ):
-            raise EvaluationError("mismatch", self._refusal(x))
+            raise mismatch(self._refusal(x))
         return {name: tf.cast(by_name[name], spec.dtype) for name, spec in self._inputs.items()}
 
     def _refusal(self, x: Any) -> str:
@@ -145,7 +143,7 @@ def _failure(error: Exception, path: str) -> EvaluationError:
     if isinstance(error, _DAMAGE_ERRORS) or type(error) is tf.errors.OpError or "Cannot parse" in text:
         return EvaluationError("corrupt", f"{path} is damaged: {text}")
     remedy = "if it needs operations of a package, import the package in the task's file"
-    return EvaluationError("mismatch", f"the graph stored in {path} cannot be loaded; {remedy}: {text}")
+    return mismatch(f"the graph stored in {path} cannot be loaded; {remedy}: {text}")
 
 
 def _text_of(error: Exception) -> str:

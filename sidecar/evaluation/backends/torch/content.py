@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from sidecar.evaluation.failures import EvaluationError
+from sidecar.evaluation.failures import mismatch
 from sidecar.system.plain_text import listed
 
 PATTERNS_SHOWN: Final = 5
@@ -51,7 +51,7 @@ def chosen_entries(content: Any, where: str | Callable[[Any], Any] | None) -> li
     else:
         entries = [_entry(CHOSEN, where(content))]
     if not entries:
-        raise EvaluationError("mismatch", _no_state_dict(content))
+        raise mismatch(_no_state_dict(content))
     return entries
 
 
@@ -111,9 +111,7 @@ def _entry(place: str, container: Any) -> Entry:
     Other values stand next to the tensors in some files, such as the step. Raises `EvaluationError` for anything else.
     """
     if not isinstance(container, Mapping | nn.Module) and not parts_of(container):
-        raise EvaluationError(
-            "mismatch", f"Task(checkpoint=…) must lead to a state dict, found {type(container).__name__}"
-        )
+        raise mismatch(f"Task(checkpoint=…) must lead to a state dict, found {type(container).__name__}")
     parts = parts_of(container)
     values = {
         name: value
@@ -148,9 +146,7 @@ def _at(content: Any, where: str) -> Entry:
     if not below and (start := prefix[:-1]):
         below = {name.removeprefix(start): value for name, value in found.values.items() if name.startswith(start)}
     if not below:
-        raise EvaluationError(
-            "mismatch", f"Task(checkpoint={where!r}) is not in the checkpoint, which holds {_held(inner)}"
-        )
+        raise mismatch(f"Task(checkpoint={where!r}) is not in the checkpoint, which holds {_held(inner)}")
     versions = None
     if isinstance(found.versions, Mapping):
         versions = {

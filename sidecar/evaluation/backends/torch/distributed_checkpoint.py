@@ -18,7 +18,7 @@ import torch
 from torch.distributed import checkpoint as dcp
 from torch.distributed.checkpoint import filesystem, metadata
 
-from sidecar.evaluation.failures import COPY_AGAIN, EvaluationError, without_advice
+from sidecar.evaluation.failures import COPY_AGAIN, EvaluationError, mismatch, without_advice
 from sidecar.protocol.weight_names import DCP_METADATA
 
 _DATA: Final = re.compile(r"__[0-9]{1,9}_[0-9]{1,9}\.distcp")
@@ -66,10 +66,9 @@ class DistributedCheckpoint:
         names = {}
         for key, tensor in tensors.items():
             if (name := self._names.get(id(tensor))) is None:
-                raise EvaluationError(
-                    "mismatch",
+                raise mismatch(
                     f"{key} is not a tensor of {self._path}: let Task(checkpoint=…) choose tensors without computing "
-                    f"others, or use Task(restore=…)",
+                    f"others, or use Task(restore=…)"
                 )
             names[key] = name
         values = {name: self._empty(name) for name in names.values()}
@@ -84,7 +83,7 @@ class DistributedCheckpoint:
             if missing := [file for file in files if not (self._path / file).exists()]:
                 raise EvaluationError("vanished", f"{self._path / missing[0]} is gone") from error
             problem = f"cannot be loaded ({COPY_AGAIN}): {_reason(error)}"
-            raise EvaluationError("mismatch", f"{self._path} {problem}") from error
+            raise mismatch(f"{self._path} {problem}") from error
         return {key: values[name] for key, name in names.items()}
 
     def _place(self, name: str) -> Iterable[Any]:
@@ -96,14 +95,14 @@ class DistributedCheckpoint:
         stored = self._metadata.state_dict_metadata[name]
         parts = {tuple(part.offsets): prod(part.sizes) for part in stored.chunks}
         if sum(parts.values()) != prod(stored.size):
-            raise EvaluationError("mismatch", f"{self._path}: the parts of {name} are not the whole tensor")
+            raise mismatch(f"{self._path}: the parts of {name} are not the whole tensor")
         return torch.empty(stored.size, dtype=stored.properties.dtype)
 
     def _file_of(self, index: Any) -> str:
         """Return the name of a data file in the folder. Raises `EvaluationError` if it is not one."""
         path = self._metadata.storage_data[index].relative_path
         if not isinstance(path, str) or _DATA.fullmatch(path) is None:
-            raise EvaluationError("mismatch", f"{self._path}: {index.fqn} is stored in {path!r}, which is no data file")
+            raise mismatch(f"{self._path}: {index.fqn} is stored in {path!r}, which is no data file")
         return path
 
 
@@ -139,9 +138,9 @@ def _unpickled(file: BufferedReader, path: Path) -> metadata.Metadata:
         read = _Unpickler(file).load()
     except Exception as error:
         problem = f"cannot be loaded ({COPY_AGAIN}): {_reason(error)}"
-        raise EvaluationError("mismatch", f"{path / DCP_METADATA} {problem}") from error
+        raise mismatch(f"{path / DCP_METADATA} {problem}") from error
     if not isinstance(read, metadata.Metadata) or not isinstance(read.storage_data, dict):
-        raise EvaluationError("mismatch", f"{path / DCP_METADATA} holds no metadata of torch.distributed.checkpoint")
+        raise mismatch(f"{path / DCP_METADATA} holds no metadata of torch.distributed.checkpoint")
     return read
 
 

@@ -18,7 +18,7 @@ from typing import Any, Final
 import torch
 from torch import nn
 
-from sidecar.evaluation.failures import EvaluationError, without_advice
+from sidecar.evaluation.failures import EvaluationError, mismatch, without_advice
 from sidecar.evaluation.name_patterns import matches
 from sidecar.protocol.weight_names import main_weights
 from sidecar.system.plain_text import listed
@@ -65,15 +65,14 @@ def load_by_transformers(
         if isinstance(error, OSError) and error.errno is not None:
             raise  # a disk, and not what transformers says about the folder
         reason = next(iter(without_advice(str(error)).splitlines()), "") or type(error).__name__
-        raise EvaluationError("mismatch", f"from_pretrained cannot load {path.name}: {reason}") from error
+        raise mismatch(f"from_pretrained cannot load {path.name}: {reason}") from error
     allowed = {"missing_keys": from_build_model, "unexpected_keys": ignore}
     for problem in _PROBLEMS:
         names = [str(name) for name in found.get(problem) or ()]
         if names := [name for name in names if not matches(name, allowed.get(problem, ()))]:
-            raise EvaluationError(
-                "mismatch",
+            raise mismatch(
                 f"the model of Task(build_model=…) does not match {path.name}: from_pretrained tells of "
-                f"{problem.replace('_', ' ')} {listed(sorted(names))}",
+                f"{problem.replace('_', ' ')} {listed(sorted(names))}"
             )
     missing = {str(name) for name in found.get("missing_keys") or ()}
     values: Mapping[str, torch.Tensor] = loaded.state_dict()
@@ -106,9 +105,9 @@ def explain(path: Path, restored: Callable[[], tuple[str, ...]]) -> tuple[str, .
         if error.kind != "mismatch":
             raise
         if is_adapter(path):
-            raise EvaluationError("mismatch", _about_adapter(path)) from error
+            raise mismatch(_about_adapter(path)) from error
         if others:
-            raise EvaluationError("mismatch", f"{error}; {_about_further(others)}") from error
+            raise mismatch(f"{error}; {_about_further(others)}") from error
         raise
     return (*notes, f"the folder also holds {listed(others)}, which was not used") if others else notes
 

@@ -48,7 +48,7 @@ from sidecar.evaluation.backends.torch.weight_sets import (
     surplus_values,
     values_of,
 )
-from sidecar.evaluation.failures import EvaluationError, without_advice
+from sidecar.evaluation.failures import mismatch, without_advice
 from sidecar.system.plain_text import listed
 
 _BYTES: Final = (torch.int8, torch.uint8)  # types of quantized weights
@@ -88,15 +88,15 @@ def restore(
     fitting = different([fit for entry in entries for fit in sets_that_fit(entry, target)])
     fitting = [fit for fit in fitting if not other_shapes(fit, target.own)] or fitting
     if len(fitting) > 1:
-        raise EvaluationError("mismatch", several(fitting))
+        raise mismatch(several(fitting))
     if fitting and not (wrong := other_shapes(fitting[0], target.own)):
         fit = _load(target, stored, fitting[0])
     elif (converted := _load_by_conversion(target, stored, entries, fitting)) is not None:
         fit = converted
     elif fitting:
-        raise EvaluationError("mismatch", f"shapes differ: {listed(wrong, separator='; ')}")
+        raise mismatch(f"shapes differ: {listed(wrong, separator='; ')}")
     else:
-        raise EvaluationError("mismatch", difference(entries, target))
+        raise mismatch(difference(entries, target))
     notes = type_notes(fit, target) + kept_notes(fit, target)
     return notes if where is not None else notes + unused_notes(stored.content, fit, target)
 
@@ -108,7 +108,7 @@ def _load(target: Target, stored: Stored, fit: WeightSet) -> WeightSet:
     _require_equal_tied(bound, own)
     given = {name: own[name] for name in fit.from_build_model}
     if problem := _loaded(target.model, {**bound, **given}, fit.versions):
-        raise EvaluationError("mismatch", f"torch cannot load {fit.shown}: {problem}")
+        raise mismatch(f"torch cannot load {fit.shown}: {problem}")
     if _converts(target.model, of_torch=False):
         changed = [name for name, value in bound.items() if not _is_equal(own[name], value)]
         if changed:
@@ -142,7 +142,7 @@ def _load_by_conversion(
         if not _loaded(target.model, values, fit.versions):
             accepted.append((fit, values))
     if len(accepted) > 1:
-        raise EvaluationError("mismatch", several([fit for fit, _ in accepted]))
+        raise mismatch(several([fit for fit, _ in accepted]))
     if not accepted:
         return None
     fit, values = accepted[0]
@@ -198,7 +198,7 @@ def _not_from(target: Target, values: Mapping[str, Any], versions: Mapping[str, 
         for value in target.own.values():
             _fill(value, fill)
         if problem := _loaded(target.model, values, versions):
-            raise EvaluationError("mismatch", f"torch loads the checkpoint only once: {problem}")
+            raise mismatch(f"torch loads the checkpoint only once: {problem}")
         now = values_of(target.model)
         seen.append({name: _bits(value) for name, value in now.items() if isinstance(value, torch.Tensor)})
     return {name for name in seen[0] if seen[0][name] != seen[1].get(name)}
@@ -228,10 +228,9 @@ def _is_equal(now: Any, stored: Any) -> bool:
 def _require_set(lost: Collection[str], fit: WeightSet) -> None:
     """Raise `EvaluationError` if torch accepts a set that leaves values of the model as they were."""
     if lost:
-        raise EvaluationError(
-            "mismatch",
+        raise mismatch(
             f"load_state_dict accepts {fit.shown}, but leaves {listed(sorted(lost))} as build_model made them: save "
-            f"them, or, if that is meant, write Task(from_build_model={patterns_for(lost, fit.bound.keys() - lost)!r})",
+            f"them, or, if that is meant, write Task(from_build_model={patterns_for(lost, fit.bound.keys() - lost)!r})"
         )
 
 
@@ -251,33 +250,28 @@ def _require_same_kind(bound: Mapping[str, Any], own: Mapping[str, Any]) -> None
     """
     for name, value in bound.items():
         if isinstance(value, np.ndarray):
-            raise EvaluationError(
-                "mismatch",
+            raise mismatch(
                 f"{name} is an array of numpy in the checkpoint, which load_state_dict refuses: write "
                 f"Task(checkpoint=lambda c: {{name: torch.as_tensor(value) for name, value in c.items()}}), with the "
-                f"place of the arrays",
+                f"place of the arrays"
             )
         if type(value).__name__ in ("DTensor", "ShardedTensor"):
-            raise EvaluationError("mismatch", f"the checkpoint holds {DIVIDED}")
+            raise mismatch(f"the checkpoint holds {DIVIDED}")
         if not (isinstance(value, torch.Tensor) and isinstance(own[name], torch.Tensor)):
             continue
         if value.is_complex() and not own[name].is_complex():
-            raise EvaluationError(
-                "mismatch", f"{name} is complex in the checkpoint and real in the model: build the model of training"
-            )
+            raise mismatch(f"{name} is complex in the checkpoint and real in the model: build the model of training")
         stored, used = (str(each.dtype).removeprefix("torch.") for each in (value, own[name]))
         if value.dtype in _BYTES and value.ndim and own[name].is_floating_point():
-            raise EvaluationError(
-                "mismatch",
+            raise mismatch(
                 f"{name} is {stored} in the checkpoint and {used} in the model: it is quantized, and lacks its scale. "
                 f"Quantize the model in build_model as training did, or write Task(checkpoint=lambda c: {{name: value "
-                f"* scale, …}}) with the scale of each value",
+                f"* scale, …}}) with the scale of each value"
             )
         if value.is_floating_point() and not _is_float(own[name]) and bool((value.double() % 1 != 0).any()):
-            raise EvaluationError(
-                "mismatch",
+            raise mismatch(
                 f"{name} is {stored} in the checkpoint and {used} in the model, which has no fractions: build the "
-                f"model of training",
+                f"model of training"
             )
 
 
@@ -293,6 +287,4 @@ def _require_equal_tied(bound: Mapping[str, Any], own: Mapping[str, Any]) -> Non
             continue
         other = first.setdefault(place, name)
         if other != name and bound[other] is not bound[name] and not torch.equal(bound[other], bound[name]):
-            raise EvaluationError(
-                "mismatch", f"{other} and {name} are one parameter in the model, but differ in the checkpoint"
-            )
+            raise mismatch(f"{other} and {name} are one parameter in the model, but differ in the checkpoint")

@@ -21,7 +21,7 @@ import torch
 from torch import _weights_only_unpickler
 
 from sidecar.evaluation.backends.torch.plain_objects import allowed_by_task, plain_objects, substitute
-from sidecar.evaluation.failures import COPY_AGAIN, EvaluationError, without_advice
+from sidecar.evaluation.failures import COPY_AGAIN, EvaluationError, mismatch, without_advice
 from sidecar.protocol.weight_names import DCP_METADATA, INDEX, SAFETENSORS, main_weights
 from sidecar.system.plain_text import listed
 
@@ -146,11 +146,11 @@ def _of_shards(index: Path) -> Iterator[tuple[str, torch.Tensor]]:
         places = dict(json.loads(index.read_bytes())["weight_map"])
         names = sorted({str(Path(shard).name) for shard in places.values()})
     except (LookupError, TypeError, ValueError) as error:
-        raise EvaluationError("mismatch", f"{index} is no index of shards: {type(error).__name__}: {error}") from error
+        raise mismatch(f"{index} is no index of shards: {type(error).__name__}: {error}") from error
     shards = {shard: _load_file(index.with_name(shard)) for shard in names}
     for name, shard in places.items():
         if name not in shards.get(shard, ()):
-            raise EvaluationError("mismatch", f"{index} names {name} in {shard}, which does not hold it")
+            raise mismatch(f"{index} names {name} in {shard}, which does not hold it")
         yield name, shards[shard][name]
 
 
@@ -171,7 +171,7 @@ def _of_safetensors(path: Path) -> dict[str, torch.Tensor]:
         with path.open("rb") as file:
             cannot = f"cannot be loaded ({COPY_AGAIN}): {type(error).__name__}: {error}"
             problem = _by_its_head(file.read(_HEAD_BYTES)) or cannot
-        raise EvaluationError("mismatch", f"{path} {problem}") from error
+        raise mismatch(f"{path} {problem}") from error
 
 
 def _tensor(values: torch.Tensor, stored: Mapping[str, Any]) -> torch.Tensor:
@@ -193,14 +193,14 @@ def _of_torch(path: str) -> Any:
         raise
     except Exception as error:
         if (problem := _of_other_kind(path)) is not None:
-            raise EvaluationError("mismatch", f"{path} {problem}") from error
+            raise mismatch(f"{path} {problem}") from error
         first = error
     try:
         names = _names_in(path)
     except Exception:  # noqa: BLE001 - the file is untrusted
-        raise EvaluationError("mismatch", f"{path} {_CUT}") from first
+        raise mismatch(f"{path} {_CUT}") from first
     if refused := sorted(name for name in names if not _is_allowed(name)):
-        raise EvaluationError("mismatch", f"{path} {_refusal(refused)}") from first
+        raise mismatch(f"{path} {_refusal(refused)}") from first
     try:
         with plain_objects(names):
             return _loaded(path)
@@ -208,10 +208,10 @@ def _of_torch(path: str) -> Any:
         raise
     except Exception as error:
         if any(name.startswith(_OF_DIVIDED) for name in names):
-            raise EvaluationError("mismatch", f"{path} holds {DIVIDED}") from error
+            raise mismatch(f"{path} holds {DIVIDED}") from error
         if "unexpected EOF" in str(error):  # in the values of tensors, which follow the pickles of a legacy file
-            raise EvaluationError("mismatch", f"{path} {_CUT}") from error
-        raise EvaluationError("mismatch", f"{path} cannot be loaded ({COPY_AGAIN}): {_reason(error)}") from error
+            raise mismatch(f"{path} {_CUT}") from error
+        raise mismatch(f"{path} cannot be loaded ({COPY_AGAIN}): {_reason(error)}") from error
 
 
 def _loaded(path: str) -> Any:
