@@ -18,6 +18,7 @@ from sidecar.protocol.codec import loads
 from sidecar.protocol.records import Outcome, Plan
 from sidecar.protocol.states import FAILURE_CLASSES
 from simulation.disk import digest_of, quality
+from simulation.faults import FOR_GOOD
 from simulation.promises import PROMISES, Promises
 from simulation.storage import plain
 
@@ -54,7 +55,8 @@ INVARIANTS = {
     "what ends the run has come and all is settled: then with 1 if something failed for good; a chief settles nothing",
     "daemons do not crash": "neither loop nor storage thread raises",
     "one daemon per name": "of two daemons under one name at most one is left some beats after faults stopped",
-    "all is settled": "after faults stopped, all complete checkpoints end settled, within a stated time",
+    "all is settled": "after faults stopped, all complete checkpoints end settled, within a stated time, unless no "
+    "node that evaluates can ever read it",
     "all end": "when what ends the run has come and all is settled, every daemon that evaluates ends",
     "no plan stays open": "after faults stopped, no plan is open when all is settled",
     "outcomes name their plan": "an outcome has the nonce of its plan, if it has one, and its result that plan's group",
@@ -714,8 +716,14 @@ class Referee:
         if there is None:
             known = min((other.host.spec.schema for other in self._simulation.running_lives()), default=1)
             lying = (each for each in self._simulation.disk.all() if each.schema <= known)
-            there = {each.key: each for each in lying if each.written_at <= before}
+            there = {each.key: each for each in lying if each.written_at <= before and not self._is_lost(each)}
         return [f"{key[0]}@{key[1][:12]}" for key in there if key not in book.succeeded and key not in book.settled]
+
+    def _is_lost(self, content) -> bool:
+        """Return whether no node that evaluates will ever be able to read it: each says so when it ends."""
+        entries = f"checkpoint:{content.name}", f"pin:{content.name}@{content.digest[:12]}"
+        nodes = self._simulation.worker_nodes()
+        return bool(nodes) and all(any(host.wrong.get(each) == FOR_GOOD for each in entries) for host in nodes)
 
     def readable(self, life) -> dict:
         """Return the checkpoints that this daemon can read now, and has had the time to see, by their keys."""

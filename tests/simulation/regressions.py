@@ -444,4 +444,9 @@ REGRESSIONS = (
         ),
         generation=2,
     ),
+    Regression(
+        44107,
+        "no bug: the only node that was left to evaluate could not read a pin for good, and said so when it ended",
+        generation=2,
+    ),
 )
