@@ -34,6 +34,7 @@ FOREIGN: Final[Mapping[str, tuple[str, ...]]] = {
     "pandas, MLflow": ("read_csv", "start_run"),
     "users' names": ("global_step500", "model_1", "model_5", "model_final", "name_of_the_variable", "online_model"),
     "Prometheus": ("basic_auth", "tls_config"),
+    "transformers": ("attn_implementation", "flash_attention_2"),
     "names with an end": ("accuracy_lower", "accuracy_upper", "f1_score_0", "f1_score_1", "precision_0"),
     "names with more around them": ("hook_best", "pytorch_model_fsdp_0"),
 }

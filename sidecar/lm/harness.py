@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final
 
 from sidecar.errors import TaskError
@@ -31,7 +32,7 @@ _OPTIONS: Final = (
     *("apply_chat_template", "fewshot_as_multiturn", "system_instruction", "gen_kwargs", "fewshot_random_seed"),
     *("confirm_run_unsafe_code", "metadata"),
 )
-_OF_EVALUATE: Final = ("apply_chat_template", "fewshot_as_multiturn", "system_instruction", "confirm_run_unsafe_code")
+_OF_EVALUATE: Final = ("limit", "bootstrap_iters", "confirm_run_unsafe_code")  # the others belong to the prompts
 
 
 def harness(
@@ -62,6 +63,7 @@ def harness(
         limit: The first so many documents of each task, or a part of them if it is below 1.
         tokenizer: A tokenizer of transformers, or the path of a folder with one. None: the one in the folder from which
             the model was configured; then requests are ordered by characters, not by tokens, which costs time.
+            `apply_chat_template` needs a tokenizer here.
         batch_size: Number of requests in a batch.
         max_length: The longest input in tokens. None: as the model's configuration says.
         bootstrap_iters: Number of draws for standard errors that have no formula. The harness's own default is 100000.
@@ -78,6 +80,8 @@ def harness(
         raise TaskError(f"harness({unknown[0]}=…): there is no such option, but {', '.join(_OPTIONS)}")
     if not isinstance(batch_size, int) or isinstance(batch_size, bool) or batch_size < 1:
         raise TaskError(f"harness(batch_size={batch_size!r}) must be a number from 1")
+    if options.get("apply_chat_template") and tokenizer is None:
+        raise TaskError("harness(apply_chat_template=…) needs the tokenizer, too: write tokenizer='path/to/folder'")
     given = {"num_fewshot": num_fewshot, "limit": limit, "bootstrap_iters": bootstrap_iters} | options
     sets = {}
     for spec in tasks:
@@ -177,23 +181,24 @@ class _HarnessSet:
     def _built(self) -> _Requests:
         """Return all requests, as one process of the harness builds them."""
         lm_eval = _imported()
-        recorder = _answering(_recorded)
+        if self._given.get("apply_chat_template"):
+            self._tokenizer = tokenizer_for(self._tokenizer, None, f"harness({self._spec!r}, tokenizer=…)")
+        recorder = _answering(_recorded, self._tokenizer)
+        is_file = self._spec.endswith((".yaml", ".yml")) and Path(self._spec).is_file()
         managers = [] if self._include_path is None else [False]
         for include_defaults in [*managers, True]:
             manager = _capturing(include_path=self._include_path, include_defaults=include_defaults)
-            if include_defaults or self._spec in manager.all_tasks or Path(self._spec).is_file():
+            if is_file or self._spec in manager.all_tasks:
                 break
+        else:  # the harness would take a file of this name in the current directory, and run what it names
+            where = "" if self._include_path is None else f" or below {self._include_path}"
+            raise task_error(f"eval set {self._name!r}: there is no task {self._spec!r} in lm-eval{where}")
         try:
             with _same_random_numbers(), offline(), _quiet(), contextlib.suppress(_RecordedError):
                 lm_eval.simple_evaluate(model=recorder, tasks=[self._spec], task_manager=manager, **self._given)
         except Exception as error:
             if would_fetch(error):
                 raise task_error(self._remedy()) from error
-            if isinstance(error, KeyError):
-                where = "" if self._include_path is None else f" or below {self._include_path}"
-                raise task_error(
-                    f"eval set {self._name!r}: there is no task {self._spec!r} in lm-eval{where}"
-                ) from error
             raise
         by_method: dict[str, list[Any]] = {}
         for task in manager.loaded["tasks"].values():
@@ -236,7 +241,7 @@ class _HarnessSet:
         for task in requests.tasks["tasks"].values():
             for instance in task.instances:
                 instance.resps, instance.filtered_resps = [], {}
-        given = {name: self._given[name] for name in ("limit", "bootstrap_iters", *_OF_EVALUATE) if name in self._given}
+        given = {name: self._given[name] for name in _OF_EVALUATE if name in self._given}
         with _same_random_numbers(), offline(), _quiet(), _one_process():
             results: dict[str, Any] = lm_eval.evaluate(
                 lm=_answering(partial(_given_answers, by_method)), task_dict=requests.tasks, **given
@@ -285,11 +290,15 @@ def _given_answers(by_method: Mapping[str, list[Any]], method: str, requests: Se
     return [answer[0] for answer in answers] if method == _ROLLING else answers
 
 
-def _answering(answer: Callable[[str, Sequence[Any]], Any]) -> Any:
-    """Return a model of the harness that answers all requests with this function."""
+def _answering(answer: Callable[[str, Sequence[Any]], Any], chat: Any = None) -> Any:
+    """Return a model of the harness that answers all requests with this function. `chat`: the tokenizer of prompts."""
     from lm_eval.api.model import LM
+    from lm_eval.models.huggingface import HFLM
 
     class Answering(LM):  # type: ignore[misc]  # lm-eval has no types
+        tokenizer, chat_template_args = chat, MappingProxyType[str, Any]({})
+        tokenizer_name, apply_chat_template = HFLM.tokenizer_name, HFLM.apply_chat_template
+
         def loglikelihood(self, requests: Any) -> Any:
             return answer("loglikelihood", requests)
 

@@ -44,12 +44,14 @@ def model(
 
         given = {"trust_remote_code": False} | options  # code in a checkpoint's folder
         with offline():
+            config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
+            # A configuration may name code on the Hub, which transformers would load with the package `kernels`.
+            config._attn_implementation = config._experts_implementation = None  # noqa: SLF001
             if adapter is not None:
                 from peft import PeftConfig, get_peft_model
 
-                base = AutoModelForCausalLM.from_pretrained(folder, **given)
+                base = AutoModelForCausalLM.from_pretrained(folder, config=config, **given)
                 return get_peft_model(base, PeftConfig.from_pretrained(os.fspath(adapter)))
-            config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
             return AutoModelForCausalLM.from_config(config, **given)
 
     return build_model

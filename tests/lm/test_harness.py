@@ -110,10 +110,22 @@ def test_a_step_that_runs_the_harness(made, lm_eval):
         assert result_of_ranks(given, made.checkpoint, ranks)["test"].values["acc"].value == right
 
 
-def test_options_are_those_of_the_harness(made, lm_eval):
-    """A number of examples in the prompt, and a part of the documents."""
-    given = {"num_fewshot": 2, "limit": 7}
-    assert_equal(results(made, "choice", **given)["choice"], alone(made, lm_eval, "choice", **given), "choice", 1e-12)
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"num_fewshot": 2, "limit": 7},
+        {"num_fewshot": 2, "apply_chat_template": True, "fewshot_as_multiturn": True, "system_instruction": "Guess."},
+    ],
+)
+def test_options_are_those_of_the_harness(made, lm_eval, given):
+    """A number of examples in the prompt, a part of the documents, and prompts by the template of a conversation."""
+    found = results(made, "generated", tokenizer=made.folder / "base", **given)["generated"]
+    assert_equal(found, alone(made, lm_eval, "generated", **given), "generated", 1e-12)
+    plain, changed = (
+        list(task(made, "choice", tokenizer=made.folder / "base", **options).eval_sets["choice"].source().dataset)
+        for options in ({}, given)
+    )
+    assert plain != changed
 
 
 def test_first_cause_examples_in_the_prompt(made):
@@ -219,6 +231,50 @@ def test_generators_of_the_program_are_left_alone(made):
     before = random.getstate()
     task(made, "shots").eval_sets["shots"].source()
     assert random.getstate() == before
+
+
+@pytest.mark.parametrize("name", ["measured", "copa"])
+def test_tasks_are_read_below_include_path_and_in_the_package_alone(made, tmp_path, monkeypatch, name):
+    """Files in the current directory are no tasks, even if it is the model's; the harness takes any of that name."""
+    shutil.copytree(made.folder / "base", here := tmp_path / "here")
+    planted = (made.folder / "tasks" / "measured.yaml").read_text()
+    for each in (name, f"{name}.yaml"):
+        (here / each).write_text(planted)
+    (here / "match.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')")
+    monkeypatch.chdir(here)
+    found = harness(name, include_path=made.folder / "tasks")[name]
+    refused = pytest.raises(EvaluationError, match="HF_HUB_OFFLINE")
+    with contextlib.nullcontext() if name == "measured" else refused:
+        found.source()
+    assert not (tmp_path / "ran").exists()
+
+
+def test_a_task_that_runs_what_the_model_writes_is_refused(made, tmp_path):
+    """Unless the user confirms it, also within a group."""
+    shutil.copytree(made.folder / "tasks", tmp_path, dirs_exist_ok=True)
+    marked = json.dumps({"task": "coded", "unsafe_code": True}).removesuffix("}")
+    text = (tmp_path / "measured.yaml").read_text()
+    (tmp_path / "coded.yaml").write_text(text.replace('{"task": "measured"', marked, 1))
+    (tmp_path / "both.yaml").write_text(json.dumps({"group": "both", "task": ["choice", "coded"]}))
+    for name in ("coded", "both"):
+        with pytest.raises(ValueError, match="confirm_run_unsafe_code"):
+            harness(name, include_path=tmp_path)[name].source()
+    harness("coded", include_path=tmp_path, confirm_run_unsafe_code=True)["coded"].source()
+
+
+@pytest.mark.parametrize(
+    "template", ["{{ cycler.__init__.__globals__.os.mkdir(PLACE) }}", "{{ messages.append(''.__class__.__mro__) }}"]
+)
+def test_the_template_of_a_tokenizer_runs_no_code(made, tmp_path, template):
+    """It comes with a checkpoint, and its expressions reach nothing but the conversation."""
+    from jinja2.exceptions import SecurityError
+
+    tiny.tokenizer(tmp_path)
+    (tmp_path / "chat_template.jinja").write_text(template.replace("PLACE", repr(str(tmp_path / "ran"))))
+    hostile = harness("choice", include_path=made.folder / "tasks", apply_chat_template=True, tokenizer=tmp_path)
+    with pytest.raises(SecurityError):
+        hostile["choice"].source()
+    assert not (tmp_path / "ran").exists()
 
 
 def test_what_would_be_fetched_is_refused_with_the_remedy(made, tmp_path):

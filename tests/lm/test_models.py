@@ -1,8 +1,10 @@
 """Models of a folder, and arguments that are wrong; without transformers and the harness."""
 
 import json
+import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -10,6 +12,8 @@ from sidecar.errors import TaskError
 from sidecar.evaluation.failures import EvaluationError
 from sidecar.lm import harness, model
 from sidecar.lm.models import tokenizer_for
+
+TESTS = Path(__file__).parents[1]
 
 
 @pytest.mark.parametrize(
@@ -19,6 +23,7 @@ from sidecar.lm.models import tokenizer_for
         ((3,), {}, "3"),
         (("a",), {"batch_size": 0}, "batch_size=0"),
         (("a",), {"device": "cpu"}, "device=….*gen_kwargs"),
+        (("a",), {"apply_chat_template": True}, "tokenizer='path"),
         (("a", "folder/a.yaml"), {}, "'a' twice"),
     ],
 )
@@ -58,3 +63,41 @@ def test_code_in_the_folder_of_a_model_is_not_run(tmp_path):
     with pytest.raises(EvaluationError, match="no tokenizer"):
         tokenizer_for(tmp_path, None, "tokenizer=…")
     assert not (tmp_path / "ran").exists()
+
+
+BUILT = """
+import json, pathlib, sys
+from lm import tiny
+from sidecar.lm import model
+
+tiny.config().save_pretrained(folder := pathlib.Path(sys.argv[1]))
+file = folder / "config.json"
+file.write_text(json.dumps(json.loads(file.read_text()) | json.loads(sys.argv[2])))
+print(model(folder)().config._attn_implementation)
+"""
+KERNELS = """
+class Any:
+    def __init__(self, *_, **__): pass
+    def __call__(self, decorated): return decorated
+
+def __getattr__(name): return Any
+
+def get_kernel(*names, **_):
+    print("asked for", *names)
+    raise SystemExit("code of the Hub runs")
+"""
+
+
+@pytest.mark.torch
+@pytest.mark.nightly
+@pytest.mark.parametrize("named", ["evil/kernel", "flash_attention_2"])
+def test_a_configuration_names_no_code_of_the_hub(tmp_path, named):
+    """With the package `kernels`, transformers would fetch and load such a kernel; a stand-in says if it is asked."""
+    (tmp_path / "kernels.py").write_text(KERNELS)
+    (tmp_path / "kernels-0.18.2.dist-info").mkdir()
+    (tmp_path / "kernels-0.18.2.dist-info" / "METADATA").write_text("Name: kernels\nVersion: 0.18.2\n")
+    path = os.pathsep.join(map(str, (tmp_path, TESTS, TESTS / "support")))
+    command = [sys.executable, "-c", BUILT, tmp_path / "model", json.dumps({"attn_implementation": named})]
+    environ = os.environ | {"PYTHONPATH": path}
+    done = subprocess.run(command, capture_output=True, text=True, env=environ, timeout=120)
+    assert (done.returncode, done.stdout) == (0, "sdpa\n"), done.stderr

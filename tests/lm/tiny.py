@@ -56,6 +56,7 @@ def tokenizer(folder):
     trainer = trainers.BpeTrainer(vocab_size=300, special_tokens=["<eos>"], initial_alphabet=alphabet)
     raw.train_from_iterator([" ".join(WORDS)] * 4, trainer)
     made = PreTrainedTokenizerFast(tokenizer_object=raw, eos_token="<eos>", pad_token="<eos>")
+    made.chat_template = "{% for each in messages %}<{{ each.role }}>{{ each.content }}{% endfor %}<assistant>"
     made.save_pretrained(folder)
     return made
 
