@@ -23,6 +23,7 @@ from pathlib import Path
 import pytest
 from bucket_server import PROGRAMS, BucketServer
 from faults import SystemCalls
+from hypothesis import HealthCheck, settings
 
 # Read by libgomp when a test imports torch. Its threads would spin at barriers and take the cores from other tests.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
@@ -48,6 +49,9 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # started in the backgrou
     # Programs under test would inherit that, and no Ctrl-C would end them. A handler is not inherited.
     signal.signal(signal.SIGINT, lambda *_: None)
 
+# An example takes as long as the load of the machine wants. Tests that bound the time of one say so.
+settings.register_profile("any load", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("any load")
 
 gc.disable()  # until all tests are collected: each full collection would go through all of them
 

@@ -120,7 +120,7 @@ def test_ten_thousand_evaluations_are_drawn_at_once(journal):
     assert "        50 |" in text
 
 
-@settings(max_examples=2 * settings().max_examples, deadline=None)
+@settings(max_examples=2 * settings().max_examples)
 @given(
     numbers=st.lists(st.floats(), min_size=1, max_size=6),
     steps=st.lists(st.integers(0, 2**63), min_size=6, max_size=6, unique=True),

@@ -305,7 +305,7 @@ FAULTS = st.sampled_from(["works", "lost_reply", "not_done", "silently_lost"])
 
 
 # The fixtures are functions and a class without state: each example makes storage of its own.
-@settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=50, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(steps=st.lists(st.tuples(st.integers(0, 2), st.booleans(), st.lists(FAULTS, max_size=4)), max_size=25))
 def test_under_any_schedule_of_faults_there_is_one_journal(new_plan, new_outcome, faulty, steps):
     """Three daemons in any order, with any faults: at most one claims a record, and all read the same ones."""

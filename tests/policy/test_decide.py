@@ -218,7 +218,7 @@ ANY_RULES = st.builds(
 )
 
 
-@settings(max_examples=4 * settings().max_examples, deadline=None)
+@settings(max_examples=4 * settings().max_examples)
 @given(VIEWS, ANY_RULES)
 def test_decisions_are_sound_whatever_the_world_looks_like(seen, rules):
     """Nothing settled is planned or settled again, no two plans are open, nobody spent or not ready is listed."""

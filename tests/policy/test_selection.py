@@ -183,7 +183,7 @@ def test_what_was_evaluated_and_is_asked_for_again_is_evaluated(selection):
     assert chosen(selection, waiting[1:], history)[0] == [400]
 
 
-@settings(max_examples=3 * settings().max_examples, deadline=None)
+@settings(max_examples=3 * settings().max_examples)
 @given(
     st.lists(st.tuples(st.none() | st.integers(0, 1000), st.booleans()), max_size=8),
     st.none() | st.integers(0, 1000),

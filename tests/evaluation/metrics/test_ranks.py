@@ -98,7 +98,7 @@ EXAMPLES = pytest.mark.parametrize("examples", [30, pytest.param(200, marks=pyte
 
 def of_many(examples, strategy, try_one):
     """Try so many examples of a strategy."""
-    settings(deadline=None, max_examples=examples)(given(strategy)(try_one))()
+    settings(max_examples=examples)(given(strategy)(try_one))()
 
 
 @EXAMPLES
