@@ -7,7 +7,7 @@ those that matter to it.
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import wraps
+from functools import cache, wraps
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -170,6 +170,7 @@ def examples(*lines: str) -> str:
     return f"\b\n{text}"  # \b: line ends stay as they are
 
 
+@cache  # one for all commands: a daemon keeps what every command declares
 def _parameter(name: str, *, hidden: bool) -> inspect.Parameter:
     shape = OPTIONS[name]
     names = [option(name), *([shape.short] if shape.short and not hidden else [])]

@@ -33,8 +33,8 @@ _STEP = re.compile(r"^sidecar_eval_checkpoint_step\{[^}]*\} (\S+)$", re.MULTILIN
 
 
 def environ(**more):
-    """An environment of which no launcher of a training job knows."""
-    unwanted = (*_OF_A_LAUNCHER, "TF_CONFIG", "NOTIFY_SOCKET")
+    """An environment of which no launcher of a training job knows, and in which a package is compiled once."""
+    unwanted = (*_OF_A_LAUNCHER, "TF_CONFIG", "NOTIFY_SOCKET", "PYTHONDONTWRITEBYTECODE")
     return {name: value for name, value in os.environ.items() if not name.startswith(unwanted)} | _OF_THIS_ONE | more
 
 
