@@ -192,12 +192,17 @@ def _folders(listed: Collection[str]) -> set[str]:
 def mirror_of(folder: BucketFolder, rules: ObjectStoreRules, seconds: float, clock: Clock) -> BucketMirror:
     """Create the folder of a URL, and return what supplies it. Nothing is sent yet.
 
+    The folder below which the state of buckets lies by default is created, too, and is private: others could read
+    there what needs credentials in the bucket. One that exists keeps its rights.
+
     Raises `SettingsError` if there are no credentials, or obstore is not installed.
     """
     scheme, bucket, prefix = split_url(folder.url)
     store = ObjectStore(scheme=scheme, bucket=bucket, prefix=prefix, rules=rules, clock=clock)
     store.open()
     _make(folder)
+    with contextlib.suppress(OSError):  # what needs the folder says why it cannot be made
+        folder.state_dir.expanduser().parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     return BucketMirror(folder=folder, store=store, seconds=seconds, clock=clock)
 
 

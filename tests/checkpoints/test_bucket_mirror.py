@@ -51,6 +51,7 @@ class Bucket:
 @pytest.fixture
 def bucket(monkeypatch, tmp_path):
     """A bucket without objects."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     for name in [each for each in os.environ if each.startswith("AWS_")]:
         monkeypatch.delenv(name)
     with ObjectServer() as server:

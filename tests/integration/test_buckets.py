@@ -59,6 +59,12 @@ def numbers(history):
     return [(row["checkpoint"], row["step"], row["status"], row["metrics"]) for row in json.loads(history.out)]
 
 
+def is_open_to_others(path, top):
+    """Return whether another user who may enter a folder may read a file below it."""
+    above = path.parents[: path.parents.index(top)]
+    return path.stat().st_mode & 0o044 and all(folder.stat().st_mode & 0o011 for folder in above)
+
+
 @pytest.fixture
 def new_bucket(sidecar, tasks, start_bucket, tmp_path):
     """`new_bucket("localbucket", task, settings)` is an empty folder on that server."""
@@ -105,7 +111,11 @@ def test_a_bucket_has_the_bits_of_a_directory(request, until, new_bucket, tmp_pa
         (40, "succeeded"),
     ]
     assert found == bucket.locally(folder)
-    assert bucket.environ["AWS_SECRET_ACCESS_KEY"] not in ended.err + ended.out
+    state, secret = bucket.home / "state", bucket.environ["AWS_SECRET_ACCESS_KEY"]
+    files = [path for path in state.rglob("*") if path.is_file()]
+    assert len(files) > 10
+    assert [path for path in files if is_open_to_others(path, state) or secret.encode() in path.read_bytes()] == []
+    assert secret not in ended.err + ended.out
 
 
 @pytest.mark.nightly
