@@ -20,7 +20,7 @@ from sidecar.commands.storage_timeout import StorageTimeout
 from sidecar.errors import SettingsError, SidecarError
 from sidecar.settings import Settings, load_shared
 from sidecar.settings.runs import Place
-from sidecar.system.plain_text import number, printable
+from sidecar.system.plain_text import number, one_line, printable
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ def for_each(runs: EachRun, show: Callable[[dict[str, Any]], bool]) -> bool:
     """
     results = list[bool]()
     for place in runs.places:
-        typer.echo(printable(f"{'run' if not results else chr(10) + 'run'} {place.name}: {place.where}"))
+        typer.echo(f"{'run' if not results else chr(10) + 'run'} {one_line(f'{place.name}: {place.where}')}")
         try:
             results.append(show(runs.flags | {"checkpoint_dir": place.where}))
         except SidecarError as error:

@@ -37,8 +37,12 @@ from sidecar.settings.runs import Place, SharedSettings, why_ignored
 from sidecar.system.bucket_folder import place_of
 from sidecar.system.clock import Clock, SystemClock
 from sidecar.system.event_log import EventLog
+from sidecar.system.plain_text import one_line, printable
 from sidecar.system.shortages import require_descriptors
 from sidecar.version import version
+
+MOST_RUNS: Final = 500
+"""The most runs at a time. Each takes memory, threads and processor time, and others may make directories."""
 
 _WORKERS_END_SECONDS: Final = 10.0  # for killed workers to free memory and ports
 _FIRST_PAUSE_SECONDS: Final = 30.0  # before a run that failed begins again; doubled each time
@@ -63,13 +67,13 @@ class HostedRun:
     leaves: bool = False  # it ends because its directory is gone
 
     def summary(self, seconds: float | None, *, has_turn: bool) -> RunSummary:
-        """Return what the page and the metrics show. HTTP threads call this."""
+        """Return what the page and the metrics show, whatever the directory is called. HTTP threads call this."""
         served = self.served
         return RunSummary(
-            run=self.name,
-            place=self.place.where,
+            run=one_line(self.name),
+            place=one_line(self.place.where),
             state=self.state,
-            reason=self.reason,
+            reason=None if self.reason is None else printable(self.reason),
             seconds=seconds,
             has_turn=has_turn,
             status=None if served is None else served.published.status,
@@ -186,6 +190,7 @@ class RunHost:
     runs: dict[str, HostedRun] = field(default_factory=dict)  # by place
     shares: FairShares = field(init=False)
     _has_looked: bool = False
+    _left_out: int = 0  # runs that wait until another one ends
     _stopping: Terminate | None = None
     _turned_at: float = field(init=False)
     _chores_at: float = 0.0
@@ -345,10 +350,15 @@ class RunHost:
         if not self._has_looked and not places:
             self.log.warning("no_runs_found", runs=list(self.settings.runs))
         self._has_looked = True
-        for place in places if self._stopping is None else ():
-            if place.where not in self.runs:
-                self.runs[place.where] = HostedRun(place=place, name=place.name, turn_at=float("inf"))
-                self.prepare(place)
+        new = [place for place in places if place.where not in self.runs] if self._stopping is None else []
+        new.sort(key=attrgetter("found"))  # those that the settings name come first
+        room = max(0, MOST_RUNS - sum(map(self._takes_room, self.runs.values())))
+        if (left_out := len(new[room:])) > self._left_out:
+            self.log.warning("runs_left_out", count=left_out, most=MOST_RUNS, first=new[room].where)
+        self._left_out = left_out
+        for place in new[:room]:
+            self.runs[place.where] = HostedRun(place=place, name=place.name, turn_at=float("inf"))
+            self.prepare(place)
         for where, hosted in list(self.runs.items()):
             if where in there or not hosted.place.found:
                 hosted.missing_since = None
@@ -356,6 +366,11 @@ class RunHost:
                 hosted.missing_since = now
             elif now >= hosted.missing_since + self.settings.vanished_after_seconds and not hosted.leaves:
                 self._leave(hosted)
+
+    def _takes_room(self, hosted: HostedRun) -> bool:
+        """Return whether a run is served, or begins by itself."""
+        begins = (RunState.STARTING, RunState.FAILED) if self.settings.wait else (RunState.STARTING,)
+        return hosted.served is not None or hosted.state in begins
 
     def _note_delay(self, delayed: Delayed) -> None:
         """Show why a run has not begun, and log it once."""
@@ -465,7 +480,8 @@ class RunHost:
             return None
         if self._stopping is not None:
             return 0
-        if self.settings.wait or not self._has_looked or any(run.state == RunState.STARTING for run in runs):
+        is_incomplete = self._left_out > 0 or any(run.state == RunState.STARTING for run in runs)
+        if self.settings.wait or not self._has_looked or is_incomplete:
             return None
         codes = [run.outcome.exit_code if isinstance(run.outcome, SidecarError) else run.outcome for run in runs]
         return max((code for code in codes if code is not None), default=0)

@@ -19,6 +19,7 @@ EVENTS: Final[Mapping[str, str]] = {
     # Several runs in one daemon
     "no_runs_found": "No directory matches `runs` yet; those that come later begin by themselves.",
     "runs_not_listed": "The directories of `runs` cannot be listed now; the runs that are known go on.",
+    "runs_left_out": "There are more directories of runs than a daemon serves; some begin when others have ended.",
     "run_begun": "A run among several is served from now on.",
     "run_settings_ignored": "The `sidecar.toml` of a run is not read, since another user may have written it.",
     "run_delayed": "A run among several cannot begin yet, because its storage does not answer; the others go on.",

@@ -148,6 +148,7 @@ _SENTENCES: Final[Mapping[str, Callable[[Event], str]]] = {
     "run_begun_anew": _said("a new run begins: {reason}"),
     "no_runs_found": lambda event: f"no directory matches {', '.join(event['runs'])} yet",
     "runs_not_listed": _said("the directories of the runs cannot be listed: {reason}"),
+    "runs_left_out": _said("{count} runs wait until others end, since {most} are the most; the first one is {first}"),
     "run_begun": _said("the run begins: {checkpoint_dir}"),
     "run_settings_ignored": _said("{file} is not read, because {reason}"),
     "run_delayed": _said("the run cannot begin yet: {reason}"),

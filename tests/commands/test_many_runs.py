@@ -5,13 +5,16 @@ from dataclasses import dataclass, field
 
 import pytest
 from fakes import FakeClock
+from prometheus_client import CollectorRegistry, generate_latest
 from structlog.testing import capture_logs
 
-from sidecar.commands.many_runs import RunHost
+from sidecar.commands.many_runs import MOST_RUNS, RunHost
 from sidecar.commands.run_finder import Delayed, Found, Prepared
 from sidecar.daemon.events import FilesChanged, Terminate
 from sidecar.errors import RunReplacedError, SettingsError, TaskError
+from sidecar.publishing.http.run_pages import RunPages
 from sidecar.publishing.plain_structlog import structlog
+from sidecar.publishing.prometheus import RunsCollector
 from sidecar.publishing.publisher import Published
 from sidecar.publishing.run_list import RunState
 from sidecar.publishing.systemd import Notifier
@@ -235,6 +238,39 @@ def test_once_ends_with_the_largest_code(tmp_path):
     first.daemon.exit = 1
     world.clock.seconds += 2
     assert world.host.serve() == 2
+
+
+def test_more_runs_than_the_limit_wait_until_others_end(world):
+    """Others may make any number of directories; those that the settings name come first."""
+    names = [f"r{number:04}" for number in range(MOST_RUNS + 2)]
+    places = Found((*(Place(f"{world.folder}/{name}", name, found=True) for name in names), Place("/named", "named")))
+    with capture_logs() as logs:
+        for _ in range(2):
+            world.tell(None, places)
+    assert world.asked == ["named", *names[: MOST_RUNS - 1]]
+    assert [(line["event"], line["count"]) for line in logs] == [("runs_left_out", 3)]
+    ended = world.prepared(names[0])
+    world.tell(ended, FilesChanged())
+    ended.daemon.exit = 0
+    world.tell(ended, FilesChanged())
+    world.closed(ended)
+    world.tell(None, places)
+    assert world.asked[-1] == names[MOST_RUNS - 1]
+
+
+def test_a_directory_of_any_name_is_shown(world):
+    """Others may choose the name: it is no markup, cannot control a terminal, and every character can be sent."""
+    names = ["<img src=x onerror=y>", "a\nb", "\x1b[31m", "b\udcff"]
+    world.find(*names)
+    for name in names:
+        place = Place(f"{world.folder}/{name}", name, found=True)
+        world.tell(None, Prepared(place, SettingsError(f"{name} cannot be a name")))
+    RunsCollector(registry := CollectorRegistry(), list, world.host.summaries)
+    metrics = generate_latest(registry).decode()
+    page = RunPages(world.host.summaries).view("/")(None).body.decode()
+    for shown in ("<img src=x onerror=y>", r"a\\nb", r"\\x1b[31m", r"b\\udcff"):
+        assert f'run="{shown}",state="failed"}} 1.0' in metrics
+    assert ("<img" in page, "\x1b" in page + metrics, r"b\udcff" in page) == (False, False, True)
 
 
 def test_health_is_that_of_the_one_loop(world):
