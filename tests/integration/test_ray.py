@@ -4,8 +4,10 @@ import json
 import os
 import shutil
 import signal
+import subprocess
 import time
 from datetime import datetime
+from pathlib import Path
 
 import psutil
 import pytest
@@ -138,6 +140,48 @@ def test_the_same_bits_as_locally(trainer, task, settings, start, ray, sidecar, 
     assert {line["address"].partition(":")[0] for line in there.log("worker_placed")} == set(EVAL)
     assert there.end(signal.SIGTERM).code == 0
     assert [each for found in workers_of(ray).values() for each in found] == []
+
+
+DRIVER = """
+import ray, sys
+ray.init(address=sys.argv[1], log_to_driver=False)
+ray.get(ray.remote(lambda path: open(path, "w").close()).options(num_cpus=1).remote(sys.argv[2]))
+"""
+
+
+@pytest.mark.parametrize("token", [None, "f" * 32])
+def test_nobody_runs_code_in_the_cluster_without_its_token(ray, tmp_path, token):
+    """Neither a driver without a login nor one with another token; one that has the token can."""
+    login = {"RAY_AUTH_MODE": "disabled"} if token is None else {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": token}
+    right = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(ray.token)}
+
+    def drive(name, login):
+        others = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+        command = [PROGRAMS / "python", "-c", DRIVER, ray.address, tmp_path / name]
+        done = subprocess.run(command, env=others | login, capture_output=True, text=True, timeout=180)
+        return done.returncode == 0, done.stdout + done.stderr
+
+    succeeded, words = drive("refused", login)
+    assert (succeeded, (tmp_path / "refused").exists()) == (False, False), words
+    assert "Unauthenticated" in words or "AuthenticationError" in words, words
+    drive("right", right)
+    assert (tmp_path / "right").exists()
+
+
+def test_the_token_is_told_to_nobody(watched, ray, numpy_trainer):
+    """It is in no log and no record, and in no argument or variable of a process of the daemon or of a worker."""
+    daemon, folder = watched
+    warm(daemon, folder, numpy_trainer, 1)
+    secret = ray.token.read_bytes()
+    files = [path for path in (daemon.folder / "err", *daemon.run_dir.rglob("*")) if path.is_file()]
+    assert [path for path in files if secret in path.read_bytes()] == []
+    own = psutil.Process(daemon.process.pid)
+    workers = [each for found in workers_of(ray).values() for each in found]
+    assert len(workers) >= len(EVAL)
+    for each in (own, *own.children(recursive=True), *workers):
+        told = b"".join((Path("/proc") / str(each.pid) / name).read_bytes() for name in ("cmdline", "environ"))
+        assert secret not in told
+        assert each not in workers or b"RAY_AUTH" not in told
 
 
 def test_a_worker_process_that_is_killed(watched, ray, numpy_trainer, record_property):
