@@ -132,7 +132,7 @@ class FirstBatchOfSet:
         if is_divided:  # first, while the step has what it kept of the batch
             self._known.divide(self._eval_set, number, parts)
         if self._seen == 1 and not self._known.is_repeated(self._eval_set):
-            kept = _Kept(output, self._known.contents(output), again, single, _tried(single), examples)
+            kept = _Kept(output, self._known.contents(output), again, single, tried(single), examples)
             self._kept = kept
             if kept.alone is None:
                 self._known.require_equal(output, again(), REPEATED)
@@ -173,7 +173,8 @@ class _Kept:
     examples: int
 
 
-def _tried(single: Single) -> BatchOutput | None:
+def tried(single: Single) -> BatchOutput | None:
+    """Return what the model computes for the first example; None if it takes whole batches only."""
     try:
         return single()
     except MemoryError:

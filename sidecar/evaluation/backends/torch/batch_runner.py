@@ -8,30 +8,35 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import count
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import nn
+from torch.nn.parameter import is_lazy
 
+from sidecar.errors import TaskError
 from sidecar.evaluation.backend import SaveRows, Tick
 from sidecar.evaluation.backends.torch import repeatability
 from sidecar.evaluation.backends.torch.dataset_source import LoadedBatch
 from sidecar.evaluation.backends.torch.lightning import LightningStep, is_lightning
 from sidecar.evaluation.backends.torch.step import Step
-from sidecar.evaluation.backends.torch.tensors import part_of
-from sidecar.evaluation.batch_dependence import BatchDependence
+from sidecar.evaluation.backends.torch.tensors import part_of, types_of_device, types_of_outputs
+from sidecar.evaluation.batch_dependence import BatchDependence, rows_differ, tolerance_for
 from sidecar.evaluation.data.batch_source import Batch
 from sidecar.evaluation.data.reader import EvalSetReader
 from sidecar.evaluation.data.shard import Shard
 from sidecar.evaluation.eval_loop import LEFT_OUT, BatchOutput, evaluate_set
 from sidecar.evaluation.failures import task_error
-from sidecar.evaluation.first_batch import FirstBatch
+from sidecar.evaluation.first_batch import FirstBatch, tried
 from sidecar.evaluation.metrics.metric import EvalSetInfo, MetricResult
 from sidecar.evaluation.repeatability import RandomDraws
 from sidecar.evaluation.states import ExactSum, SetStates, exact_sum
 from sidecar.evaluation.task import Task, call
+
+_BUILT_TWICE_BYTES: Final = 1 << 30
+"""Largest model that is built twice to find numbers which `build_model` draws."""
 
 Parts = Callable[[Batch, int, Sequence[slice]], Sequence[tuple[Batch, int]]]
 """A function that returns parts of a batch, which has this number, with their sizes; none if it cannot be divided."""
@@ -47,7 +52,12 @@ class BatchRunner:
 
     def __init__(self, task: Task, device: torch.device) -> None:
         self._task, self._device = task, device
+        _seed(0)
+        before = repeatability.generators()
         self.model = built(task).to(device)
+        is_drawn = repeatability.generators() != before
+        is_tried = bool(task.eval_sets) and task.restore is None and _size_of(self.model) <= _BUILT_TWICE_BYTES
+        self._may_hold_draws = is_drawn and is_tried  # of `build_model`, which a checkpoint may lack
         self._steps = _steps_for(task, self.model, device)
         self.step = next(iter(self._steps.values()))
         self._of_compilation = repeatability.switch_off_compilation(self.model)
@@ -104,18 +114,21 @@ class BatchRunner:
     def note_restored(self) -> None:
         """Prepare the restored model, before its values are hashed and saved in other threads."""
         self.model.requires_grad_(requires_grad=False)
-        self._fresh = self._new_with_these_values() if self._suspects else None
+        self._fresh = self._new_with_these_values() if self._suspects or self._may_hold_draws else None
         self.model.eval()  # some modules merge weights now
 
     def _new_with_these_values(self) -> nn.Module | None:
-        """Return a new model with the values of the present one; None if a forward pass has to make some parts."""
-        fresh = built(self._task).to(self._device)
+        """Return a new model with the values of the present one; None if a forward pass has to make some parts.
+
+        It is built with other random numbers than the present one.
+        """
         try:
+            fresh = built(self._task, seed=1).to(self._device)
             fresh.load_state_dict(self.model.state_dict())
-        except RuntimeError:
-            self._suspects = ()
+        except (RuntimeError, TaskError):  # of a function that can be called only once, too
+            self._suspects, self._may_hold_draws = (), False
             return None
-        return fresh.requires_grad_(requires_grad=False)
+        return fresh.requires_grad_(requires_grad=False).eval()
 
     @property
     def first_batch(self) -> FirstBatch:
@@ -196,6 +209,7 @@ class BatchRunner:
         def finish() -> None:
             if compare_first is not None:
                 compare_first()  # it was the only one
+            self._fresh, self._may_hold_draws = None, False  # ranks without a batch leave this to others
             repeatability.require_unchanged(self.model, before)
             first_batch.finish(states)
             self.step.finish(states, is_first=shard.rank == 0)
@@ -236,20 +250,33 @@ class BatchRunner:
     def _compare_with_fresh(
         self, reader: EvalSetReader, batch: Batch, place: int | bytes, number: int, output: BatchOutput
     ) -> None:
-        """Raise `EvaluationError` if outputs depend on what the model computed from earlier weights."""
+        """Raise `EvaluationError` if outputs depend on what the model computed from earlier weights, or drew before.
+
+        One example is enough for the latter.
+        """
         if self._fresh is None:
             return
+        run = partial(self._run, reader, batch, place, number)
+        with types_of_outputs(self.model) as types:
+            if not self._suspects and not isinstance(self.step, LightningStep):
+                single = partial(self._run_first_example, batch, reader.examples_in(batch))
+                if (alone := tried(partial(self._draws.run, reader.name, place, single))) is not None:
+                    run, output = partial(self._draws.run, reader.name, place, single), alone
         used, self.step = self.step, step_for(self._task.of_set(reader.name), self._fresh, self._device)
         try:
             self.step.mode = used.mode
             if isinstance(self.step, LightningStep) and isinstance(used, LightningStep):
                 self.step.index = used.index
-            other = self._run(reader, batch, place, number)
+                self.step.begin(is_first=True)
+            other = run()
         finally:
             self.step = used
-        if self._device.type == "cpu":
-            repeatability.require_independent(output.arrays, other.arrays, self._suspects)
-        self._suspects, self._fresh = (), None
+        one, fresh = ([np.atleast_1d(array) for array in each.arrays] for each in (output, other))
+        if self._suspects and self._device.type == "cpu":
+            repeatability.require_independent(one, fresh, self._suspects)
+        elif rows_differ(one, [fresh], tolerance_for([*types, *types_of_device(self._device)])):
+            raise repeatability.drawn_when_built(self.model, self._fresh)
+        self._suspects, self._may_hold_draws, self._fresh = (), False, None
 
     def _run(self, reader: EvalSetReader, batch: Batch, place: int | bytes, number: int) -> BatchOutput:
         """Run one batch. Random numbers are seeded if the model draws any."""
@@ -288,13 +315,21 @@ def step_for(task: Task, model: nn.Module, device: torch.device) -> Step | Light
     )
 
 
-def built(task: Task) -> nn.Module:
+def built(task: Task, seed: int = 0) -> nn.Module:
     """Return the task's model. Its first values do not matter, but they must be the same on all ranks."""
     assert task.build_model is not None, "the dispatcher checks it"
-    torch.manual_seed(0)
-    np.random.seed(0)  # noqa: NPY002 - the generator that a task may use
-    random.seed(0)
+    _seed(seed)
     model = call("Task(build_model=…)", task.build_model)
     if not isinstance(model, nn.Module):
         raise task_error(f"Task(build_model=…) must return a torch.nn.Module, found {type(model).__name__}")
     return model
+
+
+def _seed(seed: int) -> None:
+    torch.manual_seed(seed)
+    np.random.seed(seed)  # noqa: NPY002 - the generator that a task may use
+    random.seed(seed)
+
+
+def _size_of(model: nn.Module) -> int:
+    return sum(tensor.nbytes for tensor in (*model.parameters(), *model.buffers()) if not is_lazy(tensor))

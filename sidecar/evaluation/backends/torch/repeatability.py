@@ -14,7 +14,8 @@ from torch import nn
 from sidecar.evaluation import repeatability
 from sidecar.evaluation.backends.torch.tensors import bits_of
 from sidecar.evaluation.data.digest import digest_of
-from sidecar.evaluation.failures import task_error
+from sidecar.evaluation.failures import EvaluationError, task_error
+from sidecar.evaluation.metrics.in_turn import held_by
 from sidecar.system.plain_text import listed
 
 COMPILED: Final = (
@@ -100,6 +101,30 @@ def require_independent(one: list[Any], fresh: list[Any], suspects: tuple[str, .
             f"weights gives other numbers: see its attributes {', '.join(suspects[:_NAMES_SHOWN])}. Compute them in "
             f"forward each time, or register them as buffers that Task(restore=…) computes again"
         )
+
+
+def drawn_when_built(model: nn.Module, other: nn.Module) -> EvaluationError:
+    """Return the error for a model that predicts otherwise than another one with the same values."""
+    contents, others = _contents(model), _contents(other)
+    names = [name for name, content in contents.items() if content != others.get(name)]
+    return task_error(
+        f"the model holds random numbers that build_model draws and the checkpoint lacks"
+        f"{f', such as {listed(names, _NAMES_SHOWN)}' if names else ''}: built with other ones, it gives other numbers "
+        f"with the same weights. Let training save them, with self.register_buffer(…) and persistent=True, or draw "
+        f"them with the seed of training, such as torch.randn(…, generator=torch.Generator().manual_seed(7)), or give "
+        f"Task(restore=…)",
+    )
+
+
+def _contents(model: nn.Module) -> dict[str, str]:
+    """Return descriptions of the buffers and of the plain attributes of a model, by name."""
+    plain = {
+        f"{place}.{name}" if place else name: content
+        for place, module in model.named_modules()
+        for name, content in held_by(module).items()
+        if name not in _OF_EVERY_MODULE
+    }
+    return plain | {name: digest_of([bits_of(tensor)]).hex() for name, tensor in model.named_buffers()}
 
 
 def _is_same(value: Any, other: Any) -> bool:

@@ -101,6 +101,58 @@ def test_outputs_in_the_same_buffer_each_time(tmp_path):
     assert numbers["accuracy"].value == right / EXAMPLES
 
 
+def projecting(kind):
+    """A model with a random projection that no checkpoint holds."""
+    import torch
+    from torch import nn
+
+    class Projecting(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.net = net()
+            if kind == "buffer":
+                self.register_buffer("drawn", torch.randn(4, 4), persistent=False)
+            elif kind == "permutation":
+                self.drawn = np.eye(4, dtype="float32")[np.random.permutation(4)]  # noqa: NPY002 - as users write it
+            elif kind == "seeded":
+                self.drawn = torch.randn(4, 4, generator=torch.Generator().manual_seed(7))
+            else:
+                drawn = torch.randn(4, 4)
+                self.project = lambda x: x @ drawn
+
+        def forward(self, x):
+            return self.net(self.project(x) if hasattr(self, "project") else x @ torch.as_tensor(self.drawn))
+
+    return Projecting
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize("kind", ["buffer", "permutation", "closure"])
+def test_numbers_that_are_drawn_when_the_model_is_built(tmp_path, kind, ranks):
+    """Those of training are lost, and each worker would draw the same other ones."""
+    saved(projecting(kind), tmp_path / "step-1.pt", 5)
+    with pytest.raises(EvaluationError, match="build_model draws") as caught:
+        evaluate(task(build_model=projecting(kind)), tmp_path / "step-1.pt", ranks=(ranks,))
+    assert (" drawn:" in str(caught.value)) == (kind != "closure")
+
+
+def test_numbers_that_are_drawn_with_a_seed_or_restored(tmp_path):
+    """They are those of training."""
+    import torch
+
+    model = saved(projecting("seeded"), tmp_path / "step-1.pt", 5)
+    (loss,) = one_by_one(task(build_model=projecting("seeded")), tmp_path / "step-1.pt")
+    assert loss == pytest.approx(loss_of(model), rel=1e-6)
+    model = saved(projecting("buffer"), tmp_path / "step-1.pt", 5)
+
+    def restore(fresh, path):
+        fresh.load_state_dict(torch.load(path))
+        fresh.drawn.copy_(model.drawn)
+
+    (loss,) = one_by_one(task(build_model=projecting("buffer"), restore=restore), tmp_path / "step-1.pt")
+    assert loss == pytest.approx(loss_of(model), rel=1e-6)
+
+
 @pytest.mark.parametrize("kind", ["torch", "numpy"])
 def test_a_generator_of_the_task_is_refused(checkpoint, kind):
     """It cannot be seeded from outside, so a result would depend on how the batches are divided."""
