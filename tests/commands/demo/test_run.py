@@ -67,8 +67,7 @@ def test_demo_with_a_language_model_evaluates_tasks_and_texts(start, needs):
     ]
     first, last = (row["metrics"]["texts"]["bits_per_byte"]["value"] for row in rows)
     assert first > last > 1
-    assert {name: len(row) for name, row in rows[-1]["classes"]["texts"].items()}["bits_per_byte"] == 2
-    assert rows[-1]["metrics"]["next_line_code"]["acc"]["goal"] == "max"
+    assert {*rows[-1]["metrics"]} == {"next_line_code", "next_line_prose", "texts"}
     assert f"The best one is checkpoint-240, with bits_per_byte {last:.4f}" in demo.output
     wait_until(lambda: not demo.alive(), 10)
 
