@@ -51,7 +51,9 @@ def model(
                 from peft import PeftConfig, get_peft_model
 
                 base = AutoModelForCausalLM.from_pretrained(folder, config=config, **given)
-                return get_peft_model(base, PeftConfig.from_pretrained(os.fspath(adapter)))
+                of_adapter = PeftConfig.from_pretrained(os.fspath(adapter))
+                of_adapter.megatron_config = None  # with it, releases of peft import the module that the file names
+                return get_peft_model(base, of_adapter)
             return AutoModelForCausalLM.from_config(config, **given)
 
     return build_model

@@ -101,3 +101,24 @@ def test_a_configuration_names_no_code_of_the_hub(tmp_path, named):
     environ = os.environ | {"PYTHONPATH": path}
     done = subprocess.run(command, capture_output=True, text=True, env=environ, timeout=120)
     assert (done.returncode, done.stdout) == (0, "sdpa\n"), done.stderr
+
+
+@pytest.mark.torch
+@pytest.mark.nightly
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.usefixtures("lm_eval")  # peft is installed next to it
+def test_an_adapter_names_no_module_to_import(tmp_path, monkeypatch):
+    """Megatron's option names one, which lies next to the adapter here."""
+    import peft
+    from lm import tiny
+
+    tiny.build_model().save_pretrained(tmp_path / "base")
+    adapter = peft.LoraConfig(r=2, task_type="CAUSAL_LM", target_modules=["q_proj"])
+    adapter.save_pretrained(tmp_path / "adapter")
+    content = json.loads((tmp_path / "adapter/adapter_config.json").read_text())
+    named = content | {"megatron_config": {"a": 1}, "megatron_core": "own_module"}
+    (tmp_path / "adapter/adapter_config.json").write_text(json.dumps(named))
+    (tmp_path / "own_module.py").write_text("raise SystemExit(3)\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    built = model(tmp_path / "base", adapter=tmp_path / "adapter")()
+    assert built.peft_config["default"].r == 2
