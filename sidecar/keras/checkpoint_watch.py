@@ -42,6 +42,7 @@ class CheckpointWatch:
         interval_seconds: The least time between two glances.
         clock: The clock of this process.
         log: Takes warnings.
+        quiet_seconds: See `QUIET_SECONDS`.
     """
 
     def __init__(
@@ -52,11 +53,12 @@ class CheckpointWatch:
         interval_seconds: float,
         clock: Clock,
         log: logging.Logger,
+        quiet_seconds: float = QUIET_SECONDS,
     ) -> None:
         self._every, self._interval_seconds, self._clock, self._log = every, interval_seconds, clock, log
         self._private = PrivateFolder(directory.absolute())
         self._pins_dir = self._private.path / "pins"
-        rules = DiscoveryRules(quiet_seconds=QUIET_SECONDS, formats=tuple(TRAITS.formats or ()))
+        rules = DiscoveryRules(quiet_seconds=quiet_seconds, formats=tuple(TRAITS.formats or ()))
         pins = PinIndex(self._pins_dir, rules)
         self._catalog = Catalog(directory, self._pins_dir, pins, rules=rules, clock=clock)
         self._scan = ScanResult()
