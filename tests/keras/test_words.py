@@ -52,7 +52,13 @@ def test_no_remedy_for_a_model_speaks_of_tasks():
 @pytest.mark.parametrize("name", ["build_model return", "build_model use", "build_model make", " in build_model"])
 def test_advice_on_models_is_a_remedy(name):
     """A message that both front ends show tells nobody what `build_model` should do."""
-    messages = [call.args[1] for path in FILES for call in calls_in(path, "EvaluationError") if len(call.args) > 1]
+    messages = [
+        call.args[place]
+        for name_of_error, place in (("EvaluationError", 1), ("task_error", 0), ("mismatch", 0))
+        for path in FILES
+        for call in calls_in(path, name_of_error)
+        if len(call.args) > place
+    ]
     assert len(messages) > 50
     assert not [text for text in map(texts_in, messages) if name in text]
 
