@@ -144,6 +144,7 @@ class PlanExecution:
                 save_root=str(self.run_dir),
                 evaluated=self.plan.evaluated,
                 attempt=self.plan.attempt,
+                finished_sets=str(self.run_dir / self.plan.finished_sets),
             )
             self.workers.evaluate(command, member.worker, now)
 

@@ -44,6 +44,7 @@ _KINDS: Final[Mapping[str, type[State]]] = {
     "named": NamedSums,
     "keyed": KeyedStates,
 }
+MOST_BYTES_OF_STATES: Final = 1 << 32  # enough for the scores of a hundred million examples
 _MOST_VALUES: Final = 1 << 28  # in one state, 2 GiB: protects the memory from large numbers in a file
 _EXAMPLES: Final = "examples"
 

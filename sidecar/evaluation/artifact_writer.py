@@ -111,6 +111,10 @@ class ArtifactWriter:
                 self._tables[eval_set] = NpyTable(self._path / PREDICTIONS / file_name(eval_set))
             self._tables[eval_set].add(rows)
 
+    def has_rows(self, eval_set: str) -> bool:
+        """Return whether rows of an eval set are saved."""
+        return eval_set in self._tables
+
     def finish(self, states: States, variables: str, origin: Mapping[str, Any] | None = None) -> None:
         """Make everything durable, and give the folder its final name.
 

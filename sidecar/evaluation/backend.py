@@ -5,7 +5,7 @@ Imports no framework: `backend` imports only the requested one. See `framework_t
 
 import importlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Protocol
 
@@ -18,7 +18,7 @@ from sidecar.evaluation.data.shard import Shard
 from sidecar.evaluation.failures import EvaluationError
 from sidecar.evaluation.framework_traits import package_of
 from sidecar.evaluation.metrics.metric import MetricResult
-from sidecar.evaluation.states import State
+from sidecar.evaluation.states import SetStates, State
 from sidecar.evaluation.task import Task
 from sidecar.protocol.messages import Check, Evaluate, Join
 
@@ -118,6 +118,28 @@ def discard_rows(eval_set: str, rows: Rows) -> None:
     """Discard the rows."""
 
 
+@dataclass(frozen=True, slots=True)
+class Resumption:
+    """Say which eval sets an attempt before has finished, and take the states of those that this one finishes.
+
+    Attributes:
+        taken: By set that is not evaluated again: states to which those of this rank are merged; empty for none.
+        keep: Called with each set that was evaluated, and its states.
+    """
+
+    taken: Mapping[str, SetStates] = field(default_factory=dict)
+    keep: Callable[[str, SetStates], None] = lambda _, states: None  # noqa: ARG005
+
+    def kept(self, eval_set: str, states: SetStates) -> SetStates:
+        """Keep the states of a set if it was evaluated, and return them."""
+        if eval_set not in self.taken:
+            self.keep(eval_set, states)
+        return states
+
+
+FROM_THE_BEGINNING: Final = Resumption()
+
+
 class Evaluator(Protocol):
     """A built task. It stays in memory between checkpoints."""
 
@@ -183,7 +205,9 @@ class Evaluator(Protocol):
     def layout(self) -> str:
         """Describe the states that `evaluate` will return. They can be added up only if this is equal on all ranks."""
 
-    def evaluate(self, tick: Tick, keep: SaveRows = discard_rows) -> States:
+    def evaluate(
+        self, tick: Tick, keep: SaveRows = discard_rows, resumption: Resumption = FROM_THE_BEGINNING
+    ) -> States:
         """Sum metric states over the batches of this rank; the states are neutral if it has none."""
 
     def restored_model(self) -> Any:

@@ -108,6 +108,7 @@ def evaluate_set(
     keep: SaveRows,
     observer: BatchObserver | None = None,
     update_in_turn: Callable[[Any], None] | None = None,
+    taken: SetStates | None = None,
 ) -> SetStates:
     """Evaluate the batches of one eval set that belong to this rank.
 
@@ -122,6 +123,8 @@ def evaluate_set(
         keep: Takes the rows to save, if there are any.
         observer: Called before and after every batch.
         update_in_turn: Takes the inputs of the metrics in turn, once for every batch, in order.
+        taken: States that an attempt before found, of which those that this rank takes over are returned instead of
+            evaluating anything; empty if it takes over none. None: evaluate.
 
     Returns:
         The states of the metrics, and those that count examples, also of slices, and numbers that are not finite.
@@ -129,6 +132,12 @@ def evaluate_set(
     counted = 0
     pending, predicted = BatchBuffer(add), nonfinite.NonfiniteCounter()
     slices = {} if reader.slices is None else {sliced.BY_SLICE: sliced.new_counts(shard)}
+    total = ExactSum((), "int64")
+    if taken is not None:
+        neutral: dict[str, Any] = states | slices | {EXAMPLES: total} | nonfinite.states(shard)
+        for name, state in taken.items():
+            neutral[name].merge(state)
+        return neutral
 
     def up_to_now() -> SetStates:
         pending.flush()
@@ -156,6 +165,5 @@ def evaluate_set(
     pending.flush()
     finish()
     conclude(states)
-    total = ExactSum((), "int64")
     total.add(np.int64(counted))
     return states | slices | {EXAMPLES: total} | nonfinite.states(shard, reader.nonfinite, predicted)

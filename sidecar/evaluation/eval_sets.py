@@ -14,7 +14,7 @@ from sidecar.evaluation.data.shard import Shard
 from sidecar.evaluation.metrics.metric import EvalSetInfo
 from sidecar.evaluation.metrics.sliced import BY_SLICE
 from sidecar.evaluation.repeatability import generators
-from sidecar.evaluation.states import SetStates
+from sidecar.evaluation.states import ExactSum, SetStates
 from sidecar.evaluation.task import EvalSet, NonfinitePolicy, Task
 
 OpenSource = Callable[[str, EvalSet], BatchSource]
@@ -103,10 +103,12 @@ class EvalSets(Generic[Reader]):
     def layout(self, new_states: Callable[[Reader], SetStates]) -> str:
         """Return names, kinds and sizes of the states of all chosen eval sets, and digests of their groups and slices.
 
+        It is the same for any number of ranks: rows are told of sums alone, since other states have some for each rank.
+
         Raises `TaskError` for a set with slices none of whose metrics can have them.
         """
         states = [
-            (reader.name, name, type(state).__name__, state.rows, state.width)
+            (reader.name, name, type(state).__name__, state.rows if isinstance(state, ExactSum) else 0, state.width)
             for reader in self.chosen
             for name, state in sorted(new_states(reader).items())
         ]

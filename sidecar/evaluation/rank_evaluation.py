@@ -5,6 +5,9 @@ hello, in which ranks prove that they are about to evaluate the same thing. When
 more collective compares what their models compute for a first batch. The second exchanges the digests of the restored
 values, hashed in the meantime, and the rows of the metric states that are in use. The third sums these rows. A
 rank enters the last two only after its own saves are durable, so the result of a sum proves that all saves are.
+
+If an attempt before was interrupted and left finished eval sets, one more collective, before the evaluation, agrees on
+those that all ranks can read: `finished_sets`.
 """
 
 import time
@@ -18,12 +21,24 @@ from typing import Final
 import numpy as np
 
 from sidecar.evaluation.artifact_writer import ArtifactWriter
-from sidecar.evaluation.backend import TIMED, Collective, Evaluator, Int64s, RankReport, Reduced, States, Stream
+from sidecar.evaluation.backend import (
+    TIMED,
+    Collective,
+    Evaluator,
+    Int64s,
+    RankReport,
+    Reduced,
+    Resumption,
+    States,
+    Stream,
+)
 from sidecar.evaluation.data import nonfinite
 from sidecar.evaluation.data.reader import order_advice
+from sidecar.evaluation.data.shard import Shard
 from sidecar.evaluation.eval_loop import EXAMPLES, LEFT_OUT
 from sidecar.evaluation.evaluate_functions import EvaluateFunctions
 from sidecar.evaluation.failures import EvaluationError, task_error
+from sidecar.evaluation.finished_sets import FinishedSets
 from sidecar.evaluation.metrics import sliced
 from sidecar.evaluation.metrics.metric import MetricResult
 from sidecar.evaluation.output_comparison import (
@@ -35,7 +50,7 @@ from sidecar.evaluation.output_comparison import (
     what_differs,
 )
 from sidecar.evaluation.source_digest import source_digest
-from sidecar.evaluation.states import exact_sum
+from sidecar.evaluation.states import SetStates, exact_sum
 from sidecar.evaluation.task import MAX_EVAL_SETS
 from sidecar.protocol.messages import Done, Evaluate, Join, Progress, Report
 from sidecar.protocol.records import EvalData, Goal, Result, Value
@@ -133,15 +148,35 @@ class RankEvaluation:
             (restored or evaluator.restore(command.path))()
             hashed = evaluator.digest()
             outside = evaluator.outside()
+        root = Path(command.save_root) if command.save_root else None
+        finished = FinishedSets(
+            folder=Path(command.finished_sets) if command.finished_sets else None,
+            root=root or Path(),
+            shard=Shard(self.join.rank, len(self.join.members)),
+            in_parallel=self.in_parallel,
+            now=self.now,
+        )
         with self._phase(WorkerPhase.HELLO, "reduce"):
             hello = self._hello(streams, outside)
-            _exchange_hello(self.collective, self.join, streams, hello, outside, evaluator)
-        root = Path(command.save_root) if command.save_root else None
+            exist = _exchange_hello(
+                self.collective, self.join, streams, hello, outside, evaluator, resumes=finished.exist()
+            )
         with ArtifactWriter(Path(command.save_to), root, in_parallel=self.in_parallel) as saves:
             with self._phase(WorkerPhase.EVALUATE, "evaluate"):
+                finished.begin(streams, {name: hello[name] for name in hello.keys() - {"plan"}}, hashed)
+                taken = self._taken(streams, finished) if exist else {}
+                for stream in streams:
+                    for _ in range(stream.own_batches if stream.eval_set in taken else 0):
+                        progress.tick()
                 saving = saving_ranks(command.save_weights, len(self.join.members), evaluator.weights_bytes)
                 saves.begin(evaluator.save_weights if self.join.rank in saving else None)
-                states = evaluator.evaluate(progress.tick, saves.keep)
+                last = None if self.functions is not None else streams[-1].eval_set if streams else None
+
+                def keep(eval_set: str, states: SetStates) -> None:
+                    if eval_set != last and not saves.has_rows(eval_set):
+                        finished.keep(eval_set, states)
+
+                states = evaluator.evaluate(progress.tick, saves.keep, Resumption(taken, keep))
                 if self.functions is not None:
                     states |= self.functions.run(evaluator.restored_model(), hashed, progress.alive)
             with self._phase(WorkerPhase.SAVE, "save"):
@@ -150,7 +185,20 @@ class RankEvaluation:
                 saves.finish(states, variables, origin)
         with self._phase(WorkerPhase.adding_up(_bytes(states)), "reduce"):
             total = self.collective.reduce(self.join, RankReport(states, variables, self._seconds))
+        if self.join.rank == 0:
+            finished.remove()
         return streams, variables, total
+
+    def _taken(self, streams: Sequence[Stream], finished: FinishedSets) -> dict[str, SetStates]:
+        """Return the states of the sets that an attempt before finished, as all ranks agree."""
+        found = np.array([finished.find(stream.eval_set) for stream in streams], np.int64)
+        rows = _gather(self.collective, self.join, found)
+        agreed = [
+            stream.eval_set
+            for stream, sizes in zip(streams, rows.T, strict=True)
+            if sizes.all() and len(set(sizes.tolist())) == 1
+        ]
+        return {eval_set: finished.found(eval_set) for eval_set in agreed}
 
     def _hello(self, streams: Sequence[Stream], outside: Mapping[str, str]) -> dict[str, str]:
         """Return what this rank is about to do, by the names in `_HELLO`."""
@@ -241,17 +289,20 @@ def _exchange_hello(
     hello: dict[str, str],
     outside: Mapping[str, str],
     evaluator: Evaluator,
-) -> None:
+    *,
+    resumes: bool,
+) -> bool:
     """Compare what the ranks are about to do. Raises `mismatch` or `stream_differs` with the ranks that differ.
 
+    Return whether any rank `resumes`, so that it found eval sets that an attempt before finished.
     Each rank writes its row of 64-bit digests into a matrix of zeros, so the sum of the matrices has the rows of all.
     """
     texts = [hello[name] for name in _HELLO]
     compared = [stream for stream in streams if stream.fingerprint]
     texts += [f"{stream.sharding} {stream.fingerprint} {stream.batches} {stream.examples}" for stream in compared]
-    row = np.zeros(len(_HELLO) + MAX_EVAL_SETS + 1, np.int64)
+    row = np.zeros(len(_HELLO) + MAX_EVAL_SETS + 2, np.int64)
     row[: len(texts)] = [short_digest(text) for text in texts]
-    row[-1] = evaluator.outputs_are_new
+    row[-2:] = resumes, evaluator.outputs_are_new
     profile = np.frombuffer(hello["profile"].encode()[:_PROFILE_BYTES].ljust(_PROFILE_BYTES, b"\0"), np.int64)
     rows = _gather(collective, join, np.concatenate([row, profile]))
     for column, (name, complaint) in enumerate(_HELLO.items()):
@@ -271,6 +322,7 @@ def _exchange_hello(
     if len(rows) > 1 and rows[:, len(row) - 1].any():
         _compare_outputs(collective, join, streams, evaluator)
     evaluator.outputs_are_new = False
+    return bool(rows[:, len(row) - 2].any())
 
 
 def _compare_outputs(collective: Collective, join: Join, streams: Sequence[Stream], evaluator: Evaluator) -> None:

@@ -21,7 +21,7 @@ from typing import Any, Final, TypeVar
 import numpy as np
 
 from sidecar.errors import RecordError
-from sidecar.evaluation.artifact_reader import merge_records, parse_record
+from sidecar.evaluation.artifact_reader import MOST_BYTES_OF_STATES, merge_records, parse_record
 from sidecar.evaluation.artifact_writer import STATES
 from sidecar.evaluation.backend import TIMED, Int64s, RankReport, Reduced
 from sidecar.evaluation.failures import EvaluationError, mismatch
@@ -37,7 +37,6 @@ _LONGEST_WAIT_SECONDS: Final = 86_400.0
 _FIRST_PAUSE_SECONDS: Final = 0.005
 _LONGEST_PAUSE_SECONDS: Final = 0.2
 _MOST_BYTES: Final = 64 * 1024 * 1024
-_MOST_BYTES_OF_STATES: Final = 1 << 32  # enough for the scores of a hundred million examples
 _NOT_THERE: Final = (errno.ENOENT, errno.ESTALE)  # ESTALE: on NFS, if another node has replaced the file
 
 _Found = TypeVar("_Found")
@@ -130,7 +129,7 @@ class SharedFolderCollective:
     def _read_saved(self, rank: int) -> dict[str, Any] | None:
         """Return the saved record of a rank; None if it belongs to another evaluation. Raises `OSError` if missing."""
         with self._opened() as folder, folder.folder(self._worker(rank).name) as worker:
-            data = worker.read(STATES, _MOST_BYTES_OF_STATES)
+            data = worker.read(STATES, MOST_BYTES_OF_STATES)
         try:
             record = parse_record(self._worker(rank) / STATES, data)
         except RecordError as error:

@@ -67,6 +67,9 @@ class Evaluate:
     # Evaluate only so many batches of each eval set, to try it out. It is the same for all commands to one worker
     # process.
     most_batches: int | None = None
+    # The folder, below `save_root`, in which the ranks keep eval sets that are finished for a later attempt; empty:
+    # they do not.
+    finished_sets: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -47,6 +47,7 @@ StepSource = Literal["step_key", "step_pattern", "optimizer", "variable", "name"
 `order` means that no step was found; the journal numbers such checkpoints in the order in which they were written."""
 Lasting = Literal["checkpoint", "task"]
 
+FINISHED_SETS: Final = ".finished-sets"
 _LONGEST_FOLDER: Final = 200  # a file name may have 255 bytes
 
 PHASES: Final = ("detect", "agree", "join", "restore", "evaluate", "reduce", "save", "publish")
@@ -183,6 +184,12 @@ class Plan:
         """Return the folder of the saves of the ranks, relative to the run's state directory."""
         assert self.checkpoint is not None
         return f"evaluations/{self.checkpoint.folder}/plan-{self.plan}"
+
+    @property
+    def finished_sets(self) -> str:
+        """Return the folder in which the ranks keep eval sets that are finished, for a later plan of the checkpoint."""
+        assert self.checkpoint is not None
+        return f"evaluations/{self.checkpoint.folder}/{FINISHED_SETS}"
 
     @property
     def saves(self) -> tuple[str, ...]:

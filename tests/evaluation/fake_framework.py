@@ -81,7 +81,7 @@ class FakeEvaluator:
         """Return numbers of the states below."""
         return self.metrics
 
-    def evaluate(self, tick, keep):
+    def evaluate(self, tick, keep, resumption):  # noqa: ARG002 - nothing is kept
         """One batch of all its numbers."""
         self._maybe("evaluate")
         states = {EXAMPLES: ExactSum((), "int64"), "sum": ExactSum((), "float64")}

@@ -67,6 +67,7 @@ class EvaluateSpec:
         save_root: str,
         evaluated: int = 0,
         attempt: int = 1,
+        finished_sets: str = "",
     ) -> Evaluate:
         """Return the command that evaluates one checkpoint. The arguments are the fields of `Evaluate`."""
         return Evaluate(
@@ -79,5 +80,6 @@ class EvaluateSpec:
             evaluated=evaluated,
             save_root=save_root,
             attempt=attempt,
+            finished_sets=finished_sets,
             most_batches=self.most_batches,
         )

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from sidecar.protocol.records import FINISHED_SETS
 from sidecar.retention.saves.retention import RetainedStates
 from sidecar.system.confined import Folder, open_folder
 from sidecar.system.entry_errors import Entry, Meaning, meaning
@@ -70,8 +71,9 @@ def _remove_old(evaluations: Folder, name: str, retained: RetainedStates) -> int
                 pass
             folder.remove(plan)
         others = set(names) - set(plans)
-        if others - {_RESULT}:
+        if others - {_RESULT, FINISHED_SETS}:
             return len(plans)
+        folder.remove(FINISHED_SETS)  # of attempts at a checkpoint that was given up
         if _RESULT in others:
             folder.unlink(_RESULT)  # it names a plan whose folder is gone; the journal has its numbers
     with contextlib.suppress(FileNotFoundError):

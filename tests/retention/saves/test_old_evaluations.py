@@ -5,6 +5,7 @@ import shutil
 import pytest
 from fakes import FakeClock
 
+from sidecar.protocol.records import FINISHED_SETS
 from sidecar.retention.saves.cleanup import ArtifactCleanup
 from sidecar.retention.saves.old_evaluations import OldEvaluations
 from sidecar.retention.saves.retention import CleanupRequest, RetainedStates
@@ -48,6 +49,14 @@ def remove_all(old, states, calls=10):
     """Call it as a daemon does, again and again; return how many were removed, and what was said."""
     found = [old.remove(states) for _ in range(calls)]
     return sum(removed for removed, _ in found), [why for _, why in found if why is not None]
+
+
+def test_finished_sets_of_old_checkpoints_go(root, clock):
+    """Those of a checkpoint that was given up; a checkpoint that is retained keeps what it has."""
+    for name in ("ckpt-1@0", "ckpt-50@0"):
+        (root / "evaluations" / name / FINISHED_SETS / "test" / "worker-0-of-1").mkdir(parents=True)
+    assert remove_all(OldEvaluations(root, clock.now), retained(40, "ckpt-50@0")) == (39, [])
+    assert [path.parent.name for path in root.glob(f"evaluations/*/{FINISHED_SETS}")] == ["ckpt-50@0"]
 
 
 def test_the_newest_the_best_and_every_kth_one_stay(root, clock):

@@ -17,7 +17,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sidecar.evaluation import repeatability
-from sidecar.evaluation.backend import SaveRows, States, Stream, Tick, discard_rows
+from sidecar.evaluation.backend import (
+    FROM_THE_BEGINNING,
+    Resumption,
+    SaveRows,
+    States,
+    Stream,
+    Tick,
+    discard_rows,
+)
 from sidecar.evaluation.backends.python.file_kinds import remedy_for
 from sidecar.evaluation.backends.python.loaded_files import LoadedFiles
 from sidecar.evaluation.batch_dependence import (
@@ -182,9 +190,15 @@ class PythonEvaluator:
         """Return names, kinds and sizes of all states."""
         return self._sets.layout(self._states)
 
-    def evaluate(self, tick: Tick, keep: SaveRows = discard_rows) -> States:
+    def evaluate(
+        self, tick: Tick, keep: SaveRows = discard_rows, resumption: Resumption = FROM_THE_BEGINNING
+    ) -> States:
         """Sum metric states over the batches of this rank, and pass on the rows that the task saves."""
-        return {reader.name: self._evaluate(reader, tick, keep) for reader in self._sets.chosen}
+        evaluate = partial(self._evaluate, tick=tick, keep=keep)
+        return {
+            reader.name: resumption.kept(reader.name, evaluate(reader, resumption.taken.get(reader.name)))
+            for reader in self._sets.chosen
+        }
 
     def restored_model(self) -> Any:
         """Return what `load` returned."""
@@ -230,7 +244,7 @@ class PythonEvaluator:
         notes = *numbers.notes, *dependence.notes(states), *self._draws.notes(states), *in_turn, *third_part
         return replace(numbers, notes=notes)
 
-    def _evaluate(self, reader: EvalSetReader, tick: Tick, keep: SaveRows) -> SetStates:
+    def _evaluate(self, reader: EvalSetReader, taken: SetStates | None, *, tick: Tick, keep: SaveRows) -> SetStates:
         self._measurement = self._measurements[reader.name]
         states = self._states(reader)
         first_batch = self._first_batch.of(reader.name, reader.batches, self._shard.world_size)
@@ -254,6 +268,7 @@ class PythonEvaluator:
             shard=self._shard,
             tick=tick,
             keep=keep,
+            taken=taken,
         )
         self._draws.add_to(evaluated, reader.name)
         return evaluated

@@ -13,7 +13,15 @@ import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
-from sidecar.evaluation.backend import SaveRows, States, Stream, Tick, discard_rows
+from sidecar.evaluation.backend import (
+    FROM_THE_BEGINNING,
+    Resumption,
+    SaveRows,
+    States,
+    Stream,
+    Tick,
+    discard_rows,
+)
 from sidecar.evaluation.backends.tensorflow.completeness import Exceptions, states_of_metrics
 from sidecar.evaluation.backends.tensorflow.data import Batches, array_of
 from sidecar.evaluation.backends.tensorflow.keras_backend import notes_on
@@ -272,13 +280,30 @@ class KerasEvaluator:
         """Return names, kinds and sizes of all states."""
         return self._sets.layout(self._states)
 
-    def evaluate(self, tick: Tick, keep: SaveRows = discard_rows, observer: BatchObserver | None = None) -> States:
+    def evaluate(
+        self,
+        tick: Tick,
+        keep: SaveRows = discard_rows,
+        resumption: Resumption = FROM_THE_BEGINNING,
+        observer: BatchObserver | None = None,
+    ) -> States:
         """Sum metric states over the batches of this rank, and pass the predictions that the task saves to `keep`."""
         with self._recurrent.preserved() as begin:
-            return {batches.name: self._evaluate(batches, begin, tick, keep, observer) for batches in self._sets.chosen}
+            evaluate = partial(self._evaluate, begin=begin, tick=tick, keep=keep, observer=observer)
+            return {
+                batches.name: resumption.kept(batches.name, evaluate(batches, resumption.taken.get(batches.name)))
+                for batches in self._sets.chosen
+            }
 
     def _evaluate(
-        self, batches: Batches, begin: list[Any], tick: Tick, keep: SaveRows, observer: BatchObserver | None
+        self,
+        batches: Batches,
+        taken: SetStates | None,
+        *,
+        begin: list[Any],
+        tick: Tick,
+        keep: SaveRows,
+        observer: BatchObserver | None,
     ) -> SetStates:
         """Evaluate one eval set; recurrent layers begin with the states `begin`."""
         step = self._step_of(batches)
@@ -317,6 +342,7 @@ class KerasEvaluator:
             keep=keep,
             observer=observer,
             update_in_turn=in_turn.update if in_turn else None,
+            taken=taken,
         )
 
     def restored_model(self) -> Any:

@@ -168,8 +168,9 @@ class BatchRunner:
         tick: Tick,
         keep: SaveRows,
         parts: Parts,
+        taken: SetStates | None = None,
     ) -> SetStates:
-        """Add the batches of this rank to new states.
+        """Add the batches of this rank to new states; with `taken`, which an attempt before found, those instead.
 
         Raises `EvaluationError` for a model that is not repeatable.
         """
@@ -224,6 +225,7 @@ class BatchRunner:
             tick=tick,
             keep=keep,
             update_in_turn=update_in_turn,
+            taken=taken,
         )
         self._draws.add_to(evaluated, reader.name)
         exact_sum(evaluated, LEFT_OUT).add(np.int64(left_out))

@@ -13,7 +13,15 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from sidecar.evaluation.backend import SaveRows, States, Stream, Tick, discard_rows
+from sidecar.evaluation.backend import (
+    FROM_THE_BEGINNING,
+    Resumption,
+    SaveRows,
+    States,
+    Stream,
+    Tick,
+    discard_rows,
+)
 from sidecar.evaluation.backends.torch.batch_runner import BatchRunner
 from sidecar.evaluation.backends.torch.dataset_source import DatasetSource, LoadedBatch, open_source
 from sidecar.evaluation.backends.torch.pretrained import (
@@ -180,14 +188,16 @@ class TorchEvaluator:
         """Return names, kinds and sizes of all states."""
         return self._sets.layout(self._states)
 
-    def evaluate(self, tick: Tick, keep: SaveRows = discard_rows) -> States:
+    def evaluate(
+        self, tick: Tick, keep: SaveRows = discard_rows, resumption: Resumption = FROM_THE_BEGINNING
+    ) -> States:
         """Sum metric states over the batches of this rank, and pass on the rows that the task saves."""
-        return {
-            reader.name: self._runner.evaluate(
-                reader, self._states(reader), self._shard, tick, keep, partial(self._parts, reader)
-            )
-            for reader in self._sets.chosen
-        }
+        states = {}
+        for reader in self._sets.chosen:
+            parts, taken = partial(self._parts, reader), resumption.taken.get(reader.name)
+            found = self._runner.evaluate(reader, self._states(reader), self._shard, tick, keep, parts, taken)
+            states[reader.name] = resumption.kept(reader.name, found)
+        return states
 
     def restored_model(self) -> Any:
         """Return the restored model, in the mode of `eval()`."""

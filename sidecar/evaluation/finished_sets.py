@@ -1,0 +1,132 @@
+"""Keep the metric states of each finished eval set, so that the next attempt at a checkpoint need not evaluate it.
+
+`rank_evaluation` asks for them. A rank writes its states of a set when the set is done, into a folder next to those of
+the plans. After an interruption, a group of any size may use them: each of the ranks of before is taken over by one
+rank. All that the states depend on is in their key, so the numbers have the bits of an evaluation that was not
+interrupted. Sets of which rows are saved for each example are not kept, nor are those that take less than a second.
+
+Nothing depends on these files: whatever cannot be written or read is evaluated again. Imports no framework.
+"""
+
+import contextlib
+import re
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass, field
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, Final
+
+from sidecar.errors import RecordError
+from sidecar.evaluation.artifact_reader import MOST_BYTES_OF_STATES, merge_records, parse_record
+from sidecar.evaluation.artifact_writer import STATES, ArtifactWriter
+from sidecar.evaluation.backend import Stream
+from sidecar.evaluation.data.shard import Shard
+from sidecar.evaluation.failures import EvaluationError
+from sidecar.evaluation.states import SetStates
+from sidecar.protocol.column_names import file_name
+from sidecar.system.confined import Folder, open_folder
+
+_LEAST_SECONDS: Final = 1.0  # the files of a set that took less would cost more than they save
+_WORKER: Final = re.compile(r"worker-0-of-([1-9][0-9]{0,5})", re.ASCII)
+
+
+@dataclass(slots=True, kw_only=True)
+class FinishedSets:
+    """Hold the finished eval sets of one checkpoint, as one rank sees them."""
+
+    folder: Path | None  # of all ranks and sets; None: nothing is kept
+    root: Path  # the part of its path in which links are followed
+    shard: Shard  # this rank
+    in_parallel: Executor
+    now: Callable[[], float] = time.monotonic
+    _keys: dict[str, str] = field(default_factory=dict)
+    _variables: Callable[[], str] = str
+    _found: dict[str, tuple[int, SetStates]] = field(default_factory=dict)
+    _since: float = 0.0
+
+    def exist(self) -> bool:
+        """Return whether an attempt before left any."""
+        try:
+            with self._opened() as folder:
+                return bool(folder.names())
+        except OSError:
+            return False
+
+    def begin(self, streams: Sequence[Stream], same: Mapping[str, str], variables: Callable[[], str]) -> None:
+        """Note the sets that are about to be evaluated.
+
+        Args:
+            streams: The sets, of which those without a fingerprint are not kept.
+            same: All that their states depend on, apart from the data and the restored values.
+            variables: Waits for the digest of the restored values.
+        """
+        self._keys = {stream.eval_set: _digest(same, stream) for stream in streams if stream.fingerprint}
+        self._variables, self._since = variables, self.now()
+
+    def find(self, eval_set: str) -> int:
+        """Return how many ranks finished a set; 0 unless all of them did, as far as this rank reads their states."""
+        if eval_set not in self._keys:
+            return 0
+        expected = {"key": self._keys[eval_set], "variables": self._variables()}
+        with (
+            contextlib.suppress(OSError, RecordError),
+            self._opened() as folder,
+            folder.folder(file_name(eval_set)) as of_set,
+        ):
+            self._found[eval_set] = self._read(of_set, expected)
+        return self._found.get(eval_set, (0, {}))[0]
+
+    def found(self, eval_set: str) -> SetStates:
+        """Return the states of a set of the ranks before that this rank takes over; empty if it takes over none."""
+        return self._found[eval_set][1]
+
+    def keep(self, eval_set: str, states: SetStates) -> None:
+        """Write the states of a set that was just evaluated, if that took long enough."""
+        since, self._since = self._since, self.now()
+        if self.folder is None or eval_set not in self._keys or self._since - since < _LEAST_SECONDS:
+            return
+        path = self.folder / file_name(eval_set) / f"worker-{self.shard.rank}-of-{self.shard.world_size}"
+        with contextlib.suppress(EvaluationError), ArtifactWriter(path, self.root, in_parallel=self.in_parallel) as own:
+            own.begin(None)
+            own.finish({eval_set: states}, self._variables(), {"key": self._keys[eval_set]})
+
+    def remove(self) -> None:
+        """Remove all of them, once all ranks saved their states of all sets."""
+        if self.folder is not None:
+            with contextlib.suppress(OSError), self._opened(above=True) as folder:
+                folder.remove(self.folder.name)
+
+    def _opened(self, *, above: bool = False) -> Folder:
+        """Open the folder, or the one above it. Raises `OSError`."""
+        if self.folder is None:
+            raise FileNotFoundError
+        below = (self.folder.parent if above else self.folder).relative_to(self.root)
+        with open_folder(self.root) as root:
+            return root.folder(str(below))
+
+    def _read(self, folder: Folder, expected: dict[str, str]) -> tuple[int, SetStates]:
+        """Return the number of the ranks before, and the states of those that this rank takes over.
+
+        Raises `OSError` or `RecordError` if there are none, or others than expected.
+        """
+        names = set(folder.names())
+        sizes = [int(match[1]) for name in sorted(names) if (match := _WORKER.fullmatch(name))]
+        size = max((size for size in sizes if {f"worker-{rank}-of-{size}" for rank in range(size)} <= names), default=0)
+        records: dict[Path, dict[str, Any]] = {}
+        for rank in range(self.shard.rank, size, self.shard.world_size):
+            with folder.folder(f"worker-{rank}-of-{size}") as worker:
+                record = parse_record(worker.path / STATES, worker.read(STATES, MOST_BYTES_OF_STATES))
+            if record | expected != record:
+                raise RecordError(f"{worker.path} is of another evaluation")
+            records[worker.path] = record
+        if not records:
+            return size, {}
+        (states,) = merge_records(tuple(records), list(records.values())).values()
+        return size, states
+
+
+def _digest(same: Mapping[str, str], stream: Stream) -> str:
+    data = stream.eval_set, stream.fingerprint, stream.batches, stream.examples, stream.sharding, stream.sampled
+    return sha256(repr((sorted(same.items()), data)).encode(errors="surrogateescape")).hexdigest()

@@ -1,0 +1,215 @@
+"""Eval sets that an interrupted attempt finished are not evaluated again: groups of any size find the same bits."""
+
+import json
+import shutil
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from itertools import count
+from pathlib import Path
+
+import numpy as np
+import pytest
+from evaluation.fake_framework import Meeting
+
+from sidecar import Task
+from sidecar.evaluation.backends.python.evaluator import PythonEvaluator
+from sidecar.evaluation.data.shard import Shard
+from sidecar.evaluation.failures import EvaluationError
+from sidecar.evaluation.rank_evaluation import RankEvaluation
+from sidecar.metrics import AUC, Accuracy, Mean
+from sidecar.protocol.messages import Evaluate, Join
+from sidecar.protocol.records import FINISHED_SETS, Checkpoint, Member
+
+X = np.random.default_rng(3).normal(size=(206, 5)).astype(np.float32)
+Y = (X[:, 0] > 0.1).astype(np.int64)
+FIRST = X[:103]  # of the set that is evaluated first
+
+
+class Interrupted(Meeting):
+    """Lose the connection when the states are to be summed, after all sets are evaluated."""
+
+    def rank(self, rank):
+        """Return what that rank holds of it."""
+        made = super().rank(rank)
+
+        def lose(*_):
+            raise EvaluationError("member_lost", "the other ranks are gone")
+
+        made.reduce = lose
+        return made
+
+
+def source(part, form):
+    x, y = X[part], Y[part]
+    if form == "python":
+        return lambda: (x, y)
+
+    def dataset():
+        import torch
+
+        return torch.utils.data.TensorDataset(torch.tensor(x), torch.tensor(y))
+
+    return dataset
+
+
+def task(form, seen, **changes):
+    """A task with two sets, of which `seen` notes the rows of the first that are evaluated."""
+
+    def scores(x, weights):
+        seen.extend(row for row in np.asarray(x)[:, 0] if row in FIRST[:, 0])
+        return x @ weights
+
+    given = {
+        "eval_sets": {name: source(part, form) for name, part in (("a/b", slice(103)), ("c", slice(103, 206)))},
+        "metrics": lambda: [Accuracy(), Mean(lambda _, each: each.max(axis=1)), AUC(positive=1)],
+        "slices": {"sign": lambda x, _: np.where(np.asarray(x)[:, 1] > 0, "plus", "minus")},
+        "batch_size": 8,
+    }
+    if form == "python":
+        given |= {"load": np.load, "predict": lambda model, x: scores(x, model)}
+    else:
+
+        def step(model, batch):
+            x, y = batch
+            return y, scores(x, model.weight.T)
+
+        def build():
+            from torch import nn
+
+            return nn.Linear(5, 2, bias=False)
+
+        given |= {"build_model": build, "step": step}
+    return Task(**given | changes)
+
+
+def save(form, path, seed=0):
+    weights = np.random.default_rng(seed).normal(size=(5, 2)).astype(np.float32)
+    if form == "python":
+        np.save(path / "m.npy", weights)
+        return path / "m.npy"
+    import torch
+
+    torch.save({"weight": torch.tensor(weights.T.copy())}, path / "m.pt")
+    return path / "m.pt"
+
+
+def attempt(form, made, path, root, ranks, meet=Meeting, plan=1):
+    """Return what each rank's evaluation came to: its result, or an error."""
+    members = tuple(Member(rank, f"node-{rank}", f"w.{rank}", "") for rank in range(ranks))
+    meeting, ends = meet(ranks), [None] * ranks
+    evaluators = [evaluator_of(form, made, rank, ranks) for rank in range(ranks)]
+
+    def one(rank):
+        command = Evaluate(
+            plan=plan,
+            checkpoint=Checkpoint(name=path.name, digest="digest", step=1, format="any"),
+            path=str(path),
+            save_to=str(root / "evaluations" / "m" / f"plan-{plan}" / f"worker-{rank}-of-{ranks}"),
+            save_root=str(root),
+            save_weights="none",
+            progress_seconds=0.0,
+            finished_sets=str(root / "evaluations" / "m" / FINISHED_SETS),
+        )
+        try:
+            ends[rank] = RankEvaluation(
+                command=command,
+                join=Join(group="g", members=members, rank=rank, task="t", framework=form, search_path="/", threads=1),
+                collective=meeting.rank(rank),
+                evaluator=evaluators[rank],
+                task_digest="t",
+                profile={},
+                enter=lambda _: None,
+                report=lambda _: None,
+                in_parallel=ThreadPoolExecutor(1),
+                now=partial(next, count(0, 2)),  # so that each set takes two seconds
+            ).run()
+        except EvaluationError as error:
+            ends[rank] = error
+
+    threads = [threading.Thread(target=one, args=(rank,)) for rank in range(ranks)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    return ends
+
+
+def evaluator_of(form, made, rank, ranks):
+    if form == "python":
+        return PythonEvaluator.build(made, Shard(rank, ranks), cache_bytes=1 << 20)
+    import torch
+
+    from sidecar.evaluation.backends.torch.evaluator import TorchEvaluator
+
+    return TorchEvaluator.build(made, Shard(rank, ranks), cache_bytes=1 << 20, device=torch.device("cpu"))
+
+
+def found(ends):
+    """All that a result says, apart from the group and the times."""
+    (same,) = {repr((end.result.metrics, end.result.examples, end.result.slices, end.result.notes)) for end in ends}
+    return same
+
+
+FORMS = ["python", pytest.param("torch", marks=pytest.mark.torch)]
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize(("before", "after"), [(2, 2), (3, 2), (1, 3), (2, 1)])
+def test_a_group_of_any_size_goes_on(tmp_path, form, before, after):
+    """The bits are those of an evaluation without an interruption. Ranks try out a first batch, and no other one."""
+    seen, path = [], save(form, tmp_path)
+    undisturbed = found(attempt(form, task(form, seen), path, tmp_path / "alone", 1))
+    ends = attempt(form, task(form, seen), path, tmp_path, before, meet=Interrupted)
+    assert [end.kind for end in ends] == ["member_lost"] * before
+    kept = tmp_path / "evaluations" / "m" / FINISHED_SETS
+    assert {each.name for each in kept.iterdir()} == {"a%2Fb"}, "the last set is saved by the evaluation itself"
+    assert set(seen) == set(FIRST[:, 0])
+    seen.clear()
+    ends = attempt(form, task(form, seen), path, tmp_path, after, plan=2)
+    assert found(ends) == undisturbed
+    assert set(seen) <= set(FIRST[:8, 0])
+    assert not kept.exists()
+
+
+@pytest.mark.parametrize("change", ["weights", "data", "torn", "missing", "rows"])
+def test_anything_else_is_evaluated_again(tmp_path, change):
+    """Other weights or data, a file that is not whole, a rank that did not finish, a set of which rows are saved."""
+    form, seen = "python", []
+    path = save(form, tmp_path)
+    given = {"predictions": True} if change == "rows" else {}
+    attempt(form, task(form, seen, **given), path, tmp_path, 2, meet=Interrupted)
+    kept = sorted((tmp_path / "evaluations" / "m").glob(f"{FINISHED_SETS}/*/worker-*/states.json"))
+    assert len(kept) == (0 if change == "rows" else 2)
+    if change == "weights":
+        path = save(form, tmp_path, seed=1)
+    elif change == "data":
+        given = {"eval_sets": {"a/b": source(slice(1, 104), form), "c": source(slice(103, 206), form)}}
+    elif change == "torn":
+        kept[1].write_bytes(kept[1].read_bytes()[:-1])
+    elif change == "missing":
+        shutil.rmtree(kept[1].parent)
+    seen.clear()
+    ends = attempt(form, task(form, seen, **given), path, tmp_path, 2, plan=2)
+    assert len(set(seen)) >= len(FIRST) - 1, "the first set was evaluated"
+    assert found(ends) == found(attempt(form, task(form, [], **given), path, tmp_path / "alone", 1))
+
+
+def test_a_set_that_took_no_time_is_not_kept(tmp_path):
+    """Its file would take longer."""
+    from sidecar.evaluation.finished_sets import FinishedSets
+
+    sets = FinishedSets(folder=tmp_path / "f", root=tmp_path, shard=Shard(0, 1), in_parallel=None, now=lambda: 1.0)
+    sets.begin((), {}, str)
+    sets.keep("test", {})
+    assert (sets.exist(), sets.find("test"), list(tmp_path.iterdir())) == (False, 0, [])
+
+
+def test_states_of_a_set_are_readable(tmp_path):
+    """They have the form of what workers save, and the key of all that they depend on."""
+    path = save("python", tmp_path)
+    attempt("python", task("python", []), path, tmp_path, 2, meet=Interrupted)
+    (one, other) = (tmp_path / "evaluations" / "m" / FINISHED_SETS / "a%2Fb").iterdir()
+    records = [json.loads(Path(each / "states.json").read_text()) for each in (one, other)]
+    assert records[0]["key"] == records[1]["key"]
+    assert [list(record["states"]) for record in records] == [["a/b"], ["a/b"]]
