@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from sidecar.checkpoints.discovery_order import numbered
 from sidecar.checkpoints.discovery_rules import DiscoveryRules
-from sidecar.checkpoints.formats import orbax, saved_model
+from sidecar.checkpoints.formats import dcp, orbax, pretrained_folder, saved_model
 from sidecar.checkpoints.inspect import check, inspect_one
 from sidecar.checkpoints.several_models import remedy_for_several_models
 from sidecar.checkpoints.subfolder_hint import names_in, similar_folder
@@ -32,12 +32,13 @@ from sidecar.policy.node_identity import node_name
 from sidecar.policy.roles import decide_role
 from sidecar.protocol.records import Checkpoint, Result
 from sidecar.protocol.states import FailureKind
+from sidecar.protocol.weight_names import DCP_METADATA, main_weights
 from sidecar.settings import Settings, load
 from sidecar.system.bucket_folder import BucketFolder, place_of
 from sidecar.system.bucket_url import is_url
 
 _HIDES_HINTS: Final = ("NOTIFY_SOCKET", "KUBERNETES_SERVICE_HOST")  # why a daemon without a hint refuses to start
-_MARKERS: Final = (saved_model.MARKER, orbax.MARKER)
+_MARKERS: Final = (saved_model.MARKER, orbax.MARKER, DCP_METADATA, dcp.UNCOORDINATED)
 
 
 def find_checkpoint(
@@ -70,13 +71,21 @@ def find_checkpoint(
 def _is_directory_of_checkpoints(path: Path, pattern: str | None) -> bool:
     """Return whether a path is a directory of checkpoints, and not a checkpoint that is itself a directory.
 
+    A folder of Hugging Face's libraries is a checkpoint, unless it has a state directory: then a daemon watches it.
     With `checkpoint_pattern` a folder whose own name matches is a checkpoint, unless it holds entries that match, too.
     """
-    if not path.is_dir() or any((path / marker).exists() for marker in _MARKERS):
+    if not path.is_dir() or any((path / marker).exists() for marker in _MARKERS) or _is_pretrained(path):
         return False
     if pattern is None or not fnmatchcase(path.name, pattern):
         return True
     return any(fnmatchcase(entry.name, pattern) for entry in path.iterdir())
+
+
+def _is_pretrained(path: Path) -> bool:
+    """Return whether a directory holds the weights of one model with their description, as `save_pretrained` writes."""
+    names = {entry.name for entry in path.iterdir()}
+    is_described = not names.isdisjoint(pretrained_folder.DESCRIPTIONS)
+    return is_described and main_weights(names) is not None and ".sidecar" not in names
 
 
 def newest_in(settings: Settings, report: Callable[[str], None], name: str | None = None) -> Path:

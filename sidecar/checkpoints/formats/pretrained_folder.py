@@ -35,6 +35,9 @@ STATE: Final = "trainer_state.json"
 
 _ADAPTER: Final = "adapter_model"
 _ADAPTER_CONFIG: Final = "adapter_config.json"
+DESCRIPTIONS: Final = ("config.json", _ADAPTER_CONFIG)
+"""The files that describe a model, or an adapter."""
+
 _CONFIGS: Final = ("config.json", "generation_config.json", _ADAPTER_CONFIG)
 _SENTINEL: Final = "checkpoint-is-incomplete.txt"
 _ARGUMENTS: Final = "training_args.bin"  # only the Trainer writes it
