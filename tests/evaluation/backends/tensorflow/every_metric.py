@@ -151,7 +151,7 @@ def attempt(library, name):
         outputs = tf.nest.map_structure(
             lambda each: [array_of(each)], step(tf.constant(of_y), tf.constant(of_predictions))
         )
-        measured.add(ranks[number % RANKS], outputs, [len(of_y)])
+        measured.add(ranks[number % RANKS], outputs, [len(of_y)], [None])
     whole = ranks[0]
     for state, own in whole.items():
         rows = np.sum([rank[state].used() for rank in ranks], axis=0) > 0
