@@ -26,7 +26,7 @@ from sidecar.publishing.http import AccessFile, Server
 from sidecar.publishing.run_list import ReadState, RunSummary
 from sidecar.settings import Settings
 from sidecar.system.bucket_folder import place_of
-from sidecar.system.plain_text import printable
+from sidecar.system.plain_text import counted, printable
 from sidecar.version import version
 
 ADDRESS: Final = "127.0.0.1:0"
@@ -34,10 +34,11 @@ ADDRESS: Final = "127.0.0.1:0"
 
 LOOK_SECONDS: Final = 5.0
 """The time between two looks at a run. A page may stay open for days, so that this is longer than with `status`."""
+
 _BEGINS: Final = "it is being read"
 
 _OF_NODE: Final = ("node", "role", "role_source", "state", "version", "page_url", "workers")
-"""What the page shows of a node. Ages change with each look, and would make every page a new one."""
+"""The fields of a node that the page shows. Ages change with each look, and would make every page a new one."""
 
 
 @dataclass(slots=True, eq=False)
@@ -83,7 +84,7 @@ class ObservedRun:
         """Return what the list of runs shows."""
         status = self._status
         alive = len(status["nodes"]) if status else 0
-        told = f"{alive} nodes alive" if alive else "no daemon is alive"
+        told = f"{counted(alive, 'daemon is', 'daemons are')} alive" if alive else "no daemon is alive"
         return RunSummary(
             run=self.name,
             place=self.place,
@@ -117,7 +118,7 @@ def serve_page(
 
     `look_seconds`: the time between two looks at a run.
 
-    Raises `SettingsError` if no run is named, if the address cannot be used, or for a mistake in the only directory.
+    Raises `SettingsError` if no run is named, if the address cannot be used, or for a mistake in one that was typed.
     """
     runs = _runs(flags, directories)
     settings, several = runs[0].settings, len(runs) > 1
