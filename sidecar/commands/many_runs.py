@@ -37,7 +37,6 @@ from sidecar.settings.runs import Place, SharedSettings, why_ignored
 from sidecar.system.bucket_folder import place_of
 from sidecar.system.clock import Clock, SystemClock
 from sidecar.system.event_log import EventLog
-from sidecar.system.plain_text import one_line, printable
 from sidecar.system.shortages import require_descriptors
 from sidecar.version import version
 
@@ -67,13 +66,13 @@ class HostedRun:
     leaves: bool = False  # it ends because its directory is gone
 
     def summary(self, seconds: float | None, *, has_turn: bool) -> RunSummary:
-        """Return what the page and the metrics show, whatever the directory is called. HTTP threads call this."""
+        """Return what the page and the metrics show. HTTP threads call this."""
         served = self.served
         return RunSummary(
-            run=one_line(self.name),
-            place=one_line(self.place.where),
+            run=self.name,
+            place=self.place.where,
             state=self.state,
-            reason=None if self.reason is None else printable(self.reason),
+            reason=self.reason,
             seconds=seconds,
             has_turn=has_turn,
             status=None if served is None else served.published.status,

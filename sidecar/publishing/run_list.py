@@ -10,6 +10,7 @@ from typing import Any
 from urllib.parse import quote
 
 from sidecar.publishing.evaluation_archive.reader import ArchiveReader
+from sidecar.system.plain_text import one_line, printable
 
 
 class RunState(StrEnum):
@@ -31,7 +32,7 @@ class ReadState(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunSummary:
-    """Describe one run of this process."""
+    """Describe one run of this process. Others may choose its names, so they are written as every output can show."""
 
     run: str
     place: str  # its directory or URL
@@ -41,6 +42,15 @@ class RunSummary:
     has_turn: bool = False  # whether it may have worker processes now
     status: dict[str, Any] | None = None  # the content of its /api/status; None: it is not served
     archive: ArchiveReader | None = None
+
+    def __post_init__(self) -> None:
+        shown = {
+            "run": one_line(self.run),
+            "place": one_line(self.place),
+            "reason": self.reason and printable(self.reason),
+        }
+        for name, text in shown.items():
+            object.__setattr__(self, name, text)
 
     def json(self) -> dict[str, Any]:
         """Return what /api/status of all runs says of this one."""

@@ -120,6 +120,16 @@ def test_a_run_that_cannot_be_read_is_listed_with_the_reason(new_run, look, caps
     assert "sidecar: " + str(folders[1]) in capsys.readouterr().err
 
 
+def test_a_directory_of_any_name_is_shown(new_run, look):
+    """Others may have chosen the name, which the documents and the page write alike."""
+    folders = [new_run("b\x1b[31m", 0.5), new_run("c", 0.6)]
+    html, status = look(folders, "/", "/api/status", ready=lambda found: all(run["evaluated"] for run in found["runs"]))
+    assert "\x1b" not in html
+    (run, _) = json.loads(status)["runs"]
+    assert run["run"] == r"b\x1b[31m-ckpts"
+    assert run["run"] in html
+
+
 def test_a_directory_that_is_mistyped_is_told_at_once(new_run, look):
     """No page is served then."""
     with pytest.raises(SettingsError, match="does not exist"):
