@@ -7,14 +7,21 @@ from numpy.typing import NDArray
 
 from sidecar.errors import TaskError
 from sidecar.evaluation.intervals import Interval
-from sidecar.evaluation.metrics.clusters import add_clusters, are_independent, cluster_interval, cluster_states
+from sidecar.evaluation.metrics.clusters import (
+    add_alone,
+    add_clusters,
+    alone_states,
+    are_alone,
+    cluster_interval,
+    cluster_states,
+)
 from sidecar.evaluation.metrics.decisions import UNDECIDED, decisions
 from sidecar.evaluation.metrics.metric import EvalBatch, EvalSetInfo, MetricResult, value
 from sidecar.evaluation.metrics.pairs import Labels, check_labels, classes, has_nan
 from sidecar.evaluation.metrics.positions import Positions
 from sidecar.evaluation.metrics.sample import IntervalOf, Sample, usual_interval
 from sidecar.evaluation.metrics.tally import Tally
-from sidecar.evaluation.states import ExactSum, SetStates, exact_sum
+from sidecar.evaluation.states import SetStates
 
 
 class _Proportion:
@@ -31,8 +38,7 @@ class _Proportion:
 
     def states(self, info: EvalSetInfo) -> SetStates:
         """Return new states."""
-        several = {"several": ExactSum((), "int64")}  # positions that share an example or a group
-        return self._tally.states() | several | cluster_states(info)
+        return self._tally.states() | alone_states(info) | cluster_states(info)
 
     def compute(self, states: SetStates) -> MetricResult:
         """Return the proportion; NaN for a total weight of 0, and if a position was unknown."""
@@ -50,15 +56,14 @@ class _Proportion:
     ) -> None:
         """Add the positions (m,) of a batch, which are right, wrong or unknown."""
         self._tally.add(states, np.where(unknown, -1, right.astype(np.int64)), pairs.weights)
-        is_alone = are_independent(states, one_per_example=pairs.one_per_example)
-        exact_sum(states, "several").add(np.int64(0 if is_alone else len(right)))
+        add_alone(states, len(right), one_per_example=pairs.one_per_example)
         add_clusters(states, batch, right.astype(np.float64), pairs.weights, pairs.examples)
 
     def _interval_of(self, states: SetStates, wrong: float, right: float) -> Interval:
         """Return the interval of the proportion; with weights, several values for one example, or groups: their own."""
         if math.isnan(right):
             return None, None
-        if not self._tally.is_counted(states) or int(exact_sum(states, "several").integers()):
+        if not self._tally.is_counted(states) or not are_alone(states):
             usual = self._interval is usual_interval
             return cluster_interval(states, is_proportion=True) if usual else (None, None)
         count = int(wrong + right)

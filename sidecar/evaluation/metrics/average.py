@@ -2,16 +2,18 @@
 
 import math
 from collections.abc import Callable
-from typing import Any, Final, Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from sidecar.evaluation.intervals import Interval
 from sidecar.evaluation.metrics.clusters import (
+    add_alone,
     add_clusters,
     add_places,
-    are_independent,
+    alone_states,
+    are_alone,
     cluster_interval,
     cluster_states,
 )
@@ -19,8 +21,6 @@ from sidecar.evaluation.metrics.metric import EvalBatch, EvalSetInfo, MetricResu
 from sidecar.evaluation.metrics.positions import Positions
 from sidecar.evaluation.metrics.sample import IntervalOf, Sample, usual_interval
 from sidecar.evaluation.states import ExactSum, SetStates, exact_sum
-
-_SEVERAL: Final = "several"
 
 
 class Average:
@@ -37,7 +37,7 @@ class Average:
 
     def states(self, info: EvalSetInfo | None = None) -> SetStates:
         """Return new states; with `info`, those of `add_batch`."""
-        states: SetStates = {} if info is None else cluster_states(info)
+        states = alone_states(info) | ({} if info is None else cluster_states(info))
         states |= {
             "count": ExactSum((), "int64"),  # values of weight 1
             "binary": ExactSum((), "int64"),
@@ -45,7 +45,6 @@ class Average:
             "squares": ExactSum((), "float64"),
             "cubes": ExactSum((), "float64"),
             "weight": ExactSum((), "float32"),  # all weights that are not 1
-            _SEVERAL: ExactSum((), "int64"),  # values that share an example or a group
         }
         return states
 
@@ -65,8 +64,7 @@ class Average:
         below 0 or above 1, as of "right or wrong". The zeros of a loss do not say that. `places` has the number of each
         value's example in the whole set (m,); without it, values that are not independent have no interval.
         """
-        is_alone = are_independent(states, one_per_example=one_per_example)
-        self._add(states, values, weights, one_per_example=is_alone, is_proportion=is_proportion)
+        self._add(states, values, weights, one_per_example=one_per_example, is_proportion=is_proportion)
         given = np.ones(values.size, np.float32) if weights is None else weights
         is_plain = weights is None and one_per_example
         add_places(states, places, values.astype(np.float64).reshape(-1), given, is_plain=is_plain)
@@ -93,7 +91,7 @@ class Average:
         exact_sum(states, "cubes").add_each(cubes)
         if weights is not None:
             exact_sum(states, "weight").add_each(weights[weights != 1])
-        exact_sum(states, _SEVERAL).add(np.int64(0 if one_per_example else len(wide)))
+        add_alone(states, len(wide), one_per_example=one_per_example)
 
     def add_batch(
         self,
@@ -105,8 +103,8 @@ class Average:
         is_proportion: bool = False,
     ) -> None:
         """Add the values (m,) of the positions of a batch that count, with their groups. See `add`."""
-        is_alone = are_independent(states, one_per_example=positions.one_per_example)
-        self._add(states, values, positions.weights, one_per_example=is_alone, is_proportion=is_proportion)
+        alone = positions.one_per_example
+        self._add(states, values, positions.weights, one_per_example=alone, is_proportion=is_proportion)
         add_clusters(states, batch, values.astype(np.float64), positions.weights, positions.examples)
 
     def count(self, states: SetStates) -> int:
@@ -127,7 +125,7 @@ class Average:
 
         Values that were not added by `add_batch` have none then.
         """
-        if exact_sum(states, "weight").used().any() or int(exact_sum(states, _SEVERAL).integers()):
+        if exact_sum(states, "weight").used().any() or not are_alone(states):
             return cluster_interval(states, is_proportion=is_proportion) if of is usual_interval else (None, None)
         if not (count := self.count(states)):
             return None, None

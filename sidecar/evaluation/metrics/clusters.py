@@ -66,11 +66,6 @@ def groups_of(states: SetStates) -> NDArray[np.int64] | None:
     return sums.groups if isinstance(sums, GroupSums) else None
 
 
-def are_independent(states: SetStates, *, one_per_example: bool) -> bool:
-    """Return whether the values of a batch are independent: one for each example, without groups."""
-    return one_per_example and groups_of(states) is None
-
-
 def cluster_interval(states: SetStates, *, is_proportion: bool) -> Interval:
     """Return the interval of Σ w·v / Σ w; none if the group of a value is unknown, or there are fewer than two."""
     if _SUMS not in states or int(exact_sum(states, _UNKNOWN).integers()):
@@ -79,9 +74,9 @@ def cluster_interval(states: SetStates, *, is_proportion: bool) -> Interval:
     return clustered(values, weights, is_proportion=is_proportion)
 
 
-def alone_states(info: EvalSetInfo) -> SetStates:
+def alone_states(info: EvalSetInfo | None = None) -> SetStates:
     """Return new states that tell whether values are independent; none for a set with groups, whose values are not."""
-    return {} if info.groups is not None else {_SEVERAL: ExactSum((), "int64")}
+    return {} if info is not None and info.groups is not None else {_SEVERAL: ExactSum((), "int64")}
 
 
 def add_alone(states: SetStates, count: int, *, one_per_example: bool) -> None:
