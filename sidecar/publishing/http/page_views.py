@@ -37,6 +37,9 @@ class Asked(Protocol):
         """Return the part of the path after the question mark."""
 
 
+_MakePage = Callable[[dict[str, Any], str, Files], str]
+
+
 class _UnusableParameterError(ValueError):
     """A parameter of a request cannot be used."""
 
@@ -149,41 +152,38 @@ class PageViews:
             for metric in by_metric
             if (numbers := (self._status().get("best") or {}).get(f"{eval_set}/{metric}"))
         }
-        where = {"directory": self._status().get("checkpoint_dir") or "ckpts"}
-        return found | where | self.archive.read(lambda archive: neighbours(archive, plan, best))
+        return found | self._directory() | self.archive.read(lambda archive: neighbours(archive, plan, best))
 
     def _evaluation(self, asked: "_Parameters") -> Response:
-        found = self._details(asked.whole("plan", None, 1, _LARGEST_PLAN))
-        if found is None:
-            return json_response({"progress": self.archive.progress()}, HTTPStatus.ACCEPTED)
-        return tagged(json_response(found))
+        return self._as_json(self._details(asked.whole("plan", None, 1, _LARGEST_PLAN)))
 
     def _evaluation_page(self, asked: "_Parameters") -> Response:
         plan = asked.whole("plan", None, 1, _LARGEST_PLAN)
-        found = self._details(plan)
-        if found is None:
-            return _again(reading_page(plan, self._run, self._files))
-        return tagged(response(HTTPStatus.OK, evaluation_page(found, self._run, self._files), HTML))
+        return self._as_page(self._details(plan), evaluation_page, plan)
 
     def _comparison(self, asked: "_Parameters") -> Response:
-        found = self.archive.comparison(*asked.plans("new", "old"))
-        if found is None:
-            return json_response({"progress": self.archive.progress()}, HTTPStatus.ACCEPTED)
-        return tagged(json_response(found))
+        return self._as_json(self.archive.comparison(*asked.plans("new", "old")))
 
     def _comparison_page(self, asked: "_Parameters") -> Response:
         new, old = asked.plans("new", "old")
         found = self.archive.comparison(new, old)
+        return self._as_page(found and found | self._directory(), comparison_page, new)
+
+    def _directory(self) -> dict[str, Any]:
+        return {"directory": self._status().get("checkpoint_dir") or "ckpts"}
+
+    def _as_json(self, found: dict[str, Any] | None) -> Response:
+        """Return what was read, or that it is being read."""
         if found is None:
-            return _again(reading_page(new, self._run, self._files))
-        where = {"directory": self._status().get("checkpoint_dir") or "ckpts"}
-        return tagged(response(HTTPStatus.OK, comparison_page(found | where, self._run, self._files), HTML))
+            return json_response({"progress": self.archive.progress()}, HTTPStatus.ACCEPTED)
+        return tagged(json_response(found))
 
-
-def _again(body: str) -> Response:
-    """Return a page that loads again in a second."""
-    waiting = response(HTTPStatus.ACCEPTED, body, HTML)
-    return waiting._replace(headers=(("Refresh", "1"),))
+    def _as_page(self, found: dict[str, Any] | None, make: _MakePage, plan: int) -> Response:
+        """Return the page of what was read, or one that loads again in a second."""
+        if found is None:
+            waiting = response(HTTPStatus.ACCEPTED, reading_page(plan, self._run, self._files), HTML)
+            return waiting._replace(headers=(("Refresh", "1"),))
+        return tagged(response(HTTPStatus.OK, make(found, self._run, self._files), HTML))
 
 
 def static_file(place: str) -> Response | None:
