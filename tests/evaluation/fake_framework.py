@@ -18,6 +18,15 @@ from sidecar.protocol.messages import Evaluate, Join
 from sidecar.protocol.records import Checkpoint, Member, Value
 
 
+def at_once(call, count, seconds):
+    """Call a function with each number below `count`, in a thread each, and wait for the ends: each for so long."""
+    threads = [threading.Thread(target=call, args=(number,)) for number in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(seconds)
+
+
 @dataclass
 class FakeEvaluator:
     """Counts the examples of its own batches, and their sum."""
@@ -191,11 +200,7 @@ def run(tmp_path, evaluators, **differing):
             end = error
         found[rank] = (end, phases, reports)
 
-    threads = [threading.Thread(target=one, args=(rank,)) for rank in range(size)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(30)
+    at_once(one, size, 30)
     return found
 
 

@@ -2,7 +2,6 @@
 
 import json
 import shutil
-import threading
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import count
@@ -10,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from evaluation.fake_framework import Meeting
+from evaluation.fake_framework import Meeting, at_once
 
 from sidecar import Task
 from sidecar.evaluation.backends.python.evaluator import PythonEvaluator
@@ -127,11 +126,7 @@ def attempt(form, made, path, root, ranks, meet=Meeting, plan=1):
         except EvaluationError as error:
             ends[rank] = error
 
-    threads = [threading.Thread(target=one, args=(rank,)) for rank in range(ranks)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
+    at_once(one, ranks, 60)
     return ends
 
 

@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
+from evaluation.fake_framework import at_once
 
 from sidecar.evaluation.artifact_writer import ArtifactWriter
 from sidecar.evaluation.backend import RankReport
@@ -51,17 +52,13 @@ def together(calls):
     """Return what each of some calls returns or raises, all at the same time."""
     found = [None] * len(calls)
 
-    def one(number, call):
+    def one(number):
         try:
-            found[number] = call()
+            found[number] = calls[number]()
         except EvaluationError as error:
             found[number] = error
 
-    threads = [threading.Thread(target=one, args=each) for each in enumerate(calls)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(30)
+    at_once(one, len(calls), 30)
     return found
 
 
