@@ -51,7 +51,7 @@ _REMEDIES: Final = {
     ),
     "RequestTimeTooSkewed": "the clock of this machine is wrong: set it",
 }
-"""What to do about a refusal, by the server's code, if no right is missing."""
+"""The remedy for a refusal, by the code of the server, if no right is missing."""
 
 _REPLACED: Final = 412
 
