@@ -294,9 +294,13 @@ class _Connections:
     async def _accept(self, listener: socket.socket) -> None:
         loop = asyncio.get_running_loop()
         while True:
+            await _readable(listener)
             try:
-                connection, address = await loop.sock_accept(listener)
-            except OSError:  # no descriptor is left, or the client has gone meanwhile
+                connection, address = listener.accept()
+                connection.setblocking(False)
+            except BlockingIOError:  # the client has gone meanwhile
+                continue
+            except OSError:  # no descriptor is left
                 self._drop_oldest()
                 await asyncio.sleep(_ACCEPT_AGAIN_SECONDS)
                 continue
@@ -361,6 +365,16 @@ class _Connections:
         if not request.authorization:
             return False
         return await asyncio.get_running_loop().run_in_executor(self._logins, access.admits, request.authorization)
+
+
+async def _readable(listener: socket.socket) -> None:
+    """Wait for a client. A connection that `loop.sock_accept` has taken would be lost if its task is cancelled then."""
+    loop, arrived = asyncio.get_running_loop(), asyncio.Event()
+    loop.add_reader(listener, arrived.set)
+    try:
+        await arrived.wait()
+    finally:
+        loop.remove_reader(listener)
 
 
 async def _read_head(stream: _Stream) -> bytes:

@@ -34,16 +34,14 @@ class Daemon:
 
     def serve(self, host="127.0.0.1", port=0, **settings):
         """A server that is not started."""
-        return Server(
-            host,
-            port,
-            registry=self.registry,
-            health=lambda: self.reasons["health"],
-            ready=lambda: self.reasons["ready"],
-            status=lambda: self.status,
-            archive=self.archive,
-            **settings,
-        )
+        shown = {
+            "registry": self.registry,
+            "health": lambda: self.reasons["health"],
+            "ready": lambda: self.reasons["ready"],
+            "status": lambda: self.status,
+            "archive": self.archive,
+        }
+        return Server(host, port, **(shown | settings))
 
 
 @pytest.fixture(scope="module")

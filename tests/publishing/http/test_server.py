@@ -335,3 +335,25 @@ def test_close():
     server.close()
     with started(Daemon().serve(port=port)):
         pass
+
+
+def test_a_client_that_comes_at_the_very_end_is_closed():
+    """A connection is not forgotten when the server ends in the turn of its loop in which it arrives.
+
+    pytest fails the test where a socket is collected that nobody has closed.
+    """
+    with contextlib.ExitStack() as clients:
+
+        def arrive_and_close():  # in the thread of the loop, which sees both only afterwards
+            clients.enter_context(connect(server))
+            closing.start()
+            closing.join(0.2)
+
+        server = Daemon().serve(health=arrive_and_close)
+        closing = threading.Thread(target=server.close)
+        server.start()
+        with contextlib.suppress(OSError), connect(server) as client:
+            time.sleep(0.1)  # the server waits for the next client by now
+            client.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            client.recv(1)
+        closing.join()
