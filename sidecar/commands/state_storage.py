@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final, cast
 from sidecar.coordination.storage import PosixStorage, Storage
 from sidecar.errors import SettingsError
 from sidecar.settings import Settings
-from sidecar.system.bucket_folder import BucketState
+from sidecar.system.bucket_folder import BucketState, place_of
 from sidecar.system.bucket_url import split_url
 from sidecar.system.clock import SystemClock
 
@@ -26,16 +26,17 @@ def state_storage(
     `reads_only`: for a command that shows a moment and writes nothing; it may ask a bucket for much at the same time.
     Raises `SettingsError` if the state lies in a bucket, and another setting needs it on a filesystem.
     """
-    if not isinstance(settings.run_dir, BucketState):
+    if not isinstance(settings.state_dir, BucketState):
         return PosixStorage(settings.run_dir, on_answer)
     from sidecar.coordination.object_storage import Objects, ObjectStorage  # noqa: PLC0415 - for a bucket only
 
     objects: Objects = state_objects(settings)
+    settings.state_dir.objects = state_objects(settings, settings.bucket_timeout_seconds)
     if reads_only:
         from sidecar.coordination.read_ahead import ReadAhead  # noqa: PLC0415 - likewise
 
         objects = cast("Objects", ReadAhead(objects, SystemClock().now))  # without the writes
-    return ObjectStorage(objects, settings.run_dir.url, on_answer)
+    return ObjectStorage(objects, place_of(settings.run_dir), on_answer)
 
 
 def state_objects(settings: Settings, seconds: float | None = None) -> "ObjectStore":
@@ -70,7 +71,5 @@ def _obstacles(settings: Settings) -> Iterator[str]:
         yield f'workers of engine = "ray" save on other machines: set engine = "local", {elsewhere}'
     if settings.export_best:
         yield f"exports are folders of a filesystem: set export_best = 0, {elsewhere}"
-    if settings.best_by == "significant":
-        yield f'best_by = "significant" reads the saves of all nodes: set best_by = "value", {elsewhere}'
     if settings.state_backup is not None:
         yield "needs no backup: leave state_backup out"

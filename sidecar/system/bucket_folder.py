@@ -13,9 +13,12 @@ import secrets
 import tempfile
 from collections.abc import Callable, Iterable
 from pathlib import Path, PosixPath
-from typing import BinaryIO, Final, Protocol, Self
+from typing import TYPE_CHECKING, BinaryIO, Final, Protocol, Self
 
 from sidecar.system.bucket_url import split_url
+
+if TYPE_CHECKING:
+    from sidecar.system.object_store import ObjectStore
 
 _PROCESS: Final = secrets.token_hex(8)  # nobody else can create the folders of this process before it does
 
@@ -108,10 +111,12 @@ class BucketState(PosixPath):
     """Represent a state directory in a bucket, or the folder of a run in it.
 
     The path is that of a local folder, for the pins and the saves of this node. `url` is where the records lie, and
-    empty for a path that was not made by `/`.
+    empty for a path that was not made by `/`. `objects` makes the requests for what is larger than a record;
+    `commands.state_storage` sets it when it opens the storage of the records.
     """
 
     url: str = ""
+    objects: "ObjectStore | None" = None
 
     @classmethod
     def of(cls, url: str) -> Self:
@@ -125,6 +130,7 @@ class BucketState(PosixPath):
     def __truediv__(self, key: str | os.PathLike[str]) -> Self:
         path = super().__truediv__(key)
         path.url = self.url and f"{self.url}/{os.fspath(key)}"
+        path.objects = self.objects
         return path
 
 

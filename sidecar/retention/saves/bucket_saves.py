@@ -1,25 +1,32 @@
-"""Keep what workers save in the bucket that holds the state of a run: upload it, and delete what is not retained.
+"""Keep what workers save in the bucket that holds the state of a run: upload and fetch it, and delete old saves.
 
 Workers save to a local disk. The daemon of each node uploads the folders of its own workers, and no outcome says that a
 plan has succeeded before the folders of all workers are there: `states.json` comes last, so it shows that a folder is
 whole. The daemon's storage thread calls this module; uploads take long, so they run in a thread of their own.
+Comparisons of examples, in daemons and commands, fetch columns.
 """
 
 import contextlib
+import errno
 import stat
-from collections.abc import Callable, Iterator
+import tempfile
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Final, Protocol
 
+from sidecar.coordination.journal_state import Closed
 from sidecar.errors import StorageError
+from sidecar.protocol.column_names import GROUP, PLACE, PREDICTIONS, file_name
 from sidecar.protocol.records import Plan
 from sidecar.retention.saves.cleanup import ArtifactCleanup
+from sidecar.retention.saves.example_values import MOST_BYTES, UnusableError, is_paired_by
 from sidecar.retention.saves.retention import CleanupRequest, CleanupResult, RetainedStates
 from sidecar.system.bounded_calls import Calls, HangingError, call_directly
+from sidecar.system.bucket_folder import BucketState
 from sidecar.system.confined import Folder, open_folder
-from sidecar.system.object_store import StoredObject
+from sidecar.system.object_store import BucketError, StoredObject
 
 _STATES: Final = "states.json"
 _EVALUATIONS: Final = "evaluations"
@@ -129,6 +136,45 @@ class BucketSaves:
                     self.objects.delete(listed.key)
                 old.add(f"{checkpoint}/{plan}")
         return len(old)
+
+
+@contextlib.contextmanager
+def fetched_columns(root: BucketState, evaluations: Iterable[Closed], eval_set: str, metric: str) -> Iterator[Folder]:
+    """Open a temporary folder that holds what gives a metric's value for each example, below the paths of the saves.
+
+    All other columns of the eval set are empty files. Raises `UnusableError` if there is too much, and `StorageError`
+    if the bucket does not answer, because a comparison without the examples would then hold for ever.
+    """
+    with (
+        tempfile.TemporaryDirectory(prefix="sidecar-columns-") as place,
+        open_folder(Path(place)) as folder,
+    ):
+        try:
+            for closed in evaluations:
+                _fetch_columns(root, closed, folder, eval_set, metric)
+        except BucketError as error:
+            if error.errno in (errno.ENOENT, errno.ESTALE):
+                raise UnusableError(f"the saved values of plan {closed.plan.plan} were removed meanwhile") from error
+            raise StorageError(f"cannot read the saved values of plan {closed.plan.plan}: {error.strerror}") from error
+        yield folder
+
+
+def _fetch_columns(root: BucketState, closed: Closed, into: Folder, eval_set: str, metric: str) -> None:
+    """Fetch the columns of one evaluation. Raises `UnusableError`, `BucketError`."""
+    assert root.objects is not None, "`state_storage` sets it"
+    saves = [f"{path}/{PREDICTIONS}/{file_name(eval_set)}" for path in closed.result.saves]
+    for path, found in root.objects.together({}, saves)[1].items():
+        listed = {each.key.removeprefix(f"{path}/"): each for each in found}
+        names = {name for name in (PLACE, GROUP, metric, "y", "predictions") if f"{file_name(name)}.npy" in listed}
+        wanted = names - ({"y", "predictions"} if metric in names else set()) if is_paired_by(metric, names) else set()
+        files = {f"{file_name(name)}.npy" for name in wanted}
+        if sum(listed[name].size for name in files) > MOST_BYTES:
+            raise UnusableError("the columns are too large")
+        for name, each in listed.items():
+            if "/" not in name:
+                with into.folder(path, make=True) as folder, folder.create_file(name) as file:
+                    if name in files:
+                        root.objects.fetch(each.key, each.etag, each.size, file)
 
 
 def _files(folder: Folder, above: str, deepest: int) -> Iterator[tuple[str, str]]:

@@ -5,8 +5,10 @@ some time after an evaluation, so a comparison that is made later could have ano
 number of plans between the two evaluations, so that each node knows it, whatever else it has compared.
 """
 
+import contextlib
 import hashlib
 from array import array
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
@@ -33,7 +35,8 @@ from sidecar.retention.saves.comparison import (
     value_of,
 )
 from sidecar.retention.saves.example_values import UnusableError, groups_of, values_of
-from sidecar.system.confined import open_folder
+from sidecar.system.bucket_folder import BucketState
+from sidecar.system.confined import Folder, open_folder
 from sidecar.system.plain_text import one_line
 
 _PART: Final = 4096  # pairs that are added at once
@@ -143,18 +146,29 @@ def saved_pair(
     """Return the values of a metric for the same examples in two evaluations, by the place of the example in the data.
 
     The third array has the numbers of their groups, or nothing. `root`: the state directory. Raises `UnusableError` if
-    they are not known.
+    they are not known, and `StorageError` if the bucket that holds them does not answer.
     """
     after, before = new.result, old.result
     if not seen_data(after)[eval_set].is_known_to_equal(seen_data(before)[eval_set]):
         raise UnusableError(f"no fingerprint says that both have the same examples of {eval_set!r}")
     try:
-        with open_folder(root) as folder:
+        with _opened(root, (new, old), eval_set, metric) as folder:
             newer, older = (values_of(folder, each, eval_set, metric) for each in (new, old))
             groups = groups_of(folder, new, eval_set)
     except OSError as error:
         raise UnusableError(f"the state directory cannot be opened: {error.strerror}") from error
     return newer, older, groups
+
+
+def _opened(
+    root: Path, evaluations: Sequence[Closed], eval_set: str, metric: str
+) -> contextlib.AbstractContextManager[Folder]:
+    """Open the folder that holds the values that were saved of a metric; of a bucket, one with copies of them."""
+    if not isinstance(root, BucketState):
+        return open_folder(root)
+    from sidecar.retention.saves.bucket_saves import fetched_columns  # noqa: PLC0415 - only where the state is in a bucket
+
+    return fetched_columns(root, evaluations, eval_set, metric)
 
 
 def _eval_set(result: Result, metric: str) -> str:

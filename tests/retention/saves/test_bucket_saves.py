@@ -1,15 +1,20 @@
 """Saves go to the bucket of the state before an outcome, and from it when they are not retained."""
 
 import errno
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from retention.saves.conftest import COUNT, closed
 
+from sidecar.commands.state_storage import state_storage
 from sidecar.errors import StorageError
 from sidecar.protocol.records import Checkpoint, Member, Plan
 from sidecar.retention.saves.bucket_saves import BucketSaves
 from sidecar.retention.saves.cleanup import ArtifactCleanup
+from sidecar.retention.saves.comparison_store import ComparisonStore
 from sidecar.retention.saves.retention import CleanupRequest, RetainedStates
+from sidecar.settings import Settings
 from sidecar.system.bounded_calls import HangingError
 from sidecar.system.object_store import BucketError, StoredObject
 
@@ -123,3 +128,30 @@ def test_what_is_not_retained_is_deleted_in_the_bucket_as_well(new_node, objects
     objects.broken = BucketError(errno.ETIMEDOUT, "the server answered 503")
     result = node.tidy(CleanupRequest(drop=(plans[3].folder,)))
     assert "503" in result.failed[plans[3].folder]
+
+
+@pytest.mark.seconds
+def test_examples_are_paired_by_what_the_bucket_holds(pair, tmp_path, use_bucket, monkeypatch):
+    """Any machine fetches the columns of all nodes. Without an answer nothing is recorded."""
+    server = use_bucket("moto_server")
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "home"))
+    settings = Settings(
+        checkpoint_dir=f"{server.url}/ckpts",
+        state_dir=f"{server.url}/state",
+        run="a",
+    )
+    storage = state_storage(settings)
+    objects = settings.run_dir.objects
+    for path in sorted(tmp_path.glob("evaluations/**/*.npy")):
+        objects.put(path.relative_to(tmp_path).as_posix(), path)
+    nowhere = replace(objects.rules, bucket_endpoint="http://127.0.0.1:9")
+    settings.state_dir.objects = replace(objects, rules=nowhere, _store=None)
+    with pytest.raises(StorageError, match="saved values of plan 2"):
+        ComparisonStore(storage, settings.run_dir, "test/accuracy").compare(*pair)
+    settings.state_dir.objects = objects
+    found = ComparisonStore(storage, settings.run_dir, "test/accuracy").compare(*pair)
+    assert (found.rule, found.examples, found.better) == ("paired", COUNT, True)
+    found = ComparisonStore(storage, settings.run_dir, "test/accuracy").compare(closed(3, 830), pair[0])
+    assert (found.rule, "no saved predictions" in found.note) == ("intervals", True)
+    assert len(storage.names("comparisons")) == 2
+    assert not (tmp_path / "home").exists()
