@@ -165,6 +165,20 @@ def skewed(mean: float, error: float, skewness: float, count: int, t: float) -> 
     return min(lower, moved(t)), max(upper, moved(-t))
 
 
+def by_odds(number: float, reach: float) -> tuple[float, float]:
+    """Return number ± reach of a number inside 0 to 1, on the scale of log-odds, which keeps it there.
+
+    The derivative of log-odds is 1 / (p (1 - p)).
+    """
+    logarithm, half = math.log(number / (1 - number)), reach / (number * (1 - number))
+    lower, upper = (1 / (1 + math.exp(min(-end, _MOST))) for end in (logarithm - half, logarithm + half))
+    return lower, upper
+
+
+_MOST: Final = 700.0
+"""The largest exponent whose power is a float."""
+
+
 def clopper_pearson(successes: float, count: float) -> tuple[float, float]:
     """Return the interval of a proportion by C. J. Clopper and E. S. Pearson, Biometrika 26 (1934) 404-413.
 

@@ -91,6 +91,15 @@ def _cases():
         for area in (0.7, 0.9):
             given = examples, area
             yield f"AUC {area}", examples, 0, 0, lambda random, given=given: _area(random, *given)
+        for share in (0.1, 0.5):
+            truth = _average_precision(share, 0.9)
+            yield (
+                f"average precision of AUC 0.9, {share:.0%} positives",
+                examples,
+                0,
+                0,
+                lambda random, given=(examples, 0.9, share, truth): _area(random, *given),
+            )
     for groups, size, correlation in (
         (50, 20, 0.0),
         (50, 20, 0.2),
@@ -157,15 +166,28 @@ def _weighted(random, examples):
     return np.nan, _contains(_of_groups(values, weights, np.arange(examples)), 0)
 
 
-def _area(random, examples, area):
-    """Scores of a normal distribution, of which that of positives is moved so far that the area is the given one."""
-    y = np.arange(examples) % 2
+def _area(random, examples, area, positives=None, truth=None):
+    """Scores of a normal distribution, of which that of positives is moved so far that the area is the given one.
+
+    With a share of `positives`, which are drawn, it is the average precision that has the interval.
+    """
+    y = np.arange(examples) % 2 if positives is None else (random.random(examples) < positives).astype(int)
     scores = random.normal(size=examples) + y * np.sqrt(2) * NormalDist().inv_cdf(area)
     metric = AUC()
     states = metric.states(EvalSetInfo(examples, Shard(0, 1)))
     metric.add(states, EvalBatch(y, scores, None, 0))
-    found = metric.compute(states).values["roc_auc"]
-    return np.nan, _contains((found.lower, found.upper), area)
+    found = metric.compute(states).values["roc_auc" if positives is None else "pr_auc"]
+    return np.nan, _contains((found.lower, found.upper), area if truth is None else truth)
+
+
+def _average_precision(positives, area):
+    """The average precision of all examples, by integration over the thresholds of positives."""
+    moved = np.sqrt(2) * NormalDist().inv_cdf(area)
+    normal = NormalDist()
+    higher = [normal.inv_cdf((at + 0.5) / 10_000) + moved for at in range(10_000)]  # quantiles of positives
+    true = positives * (1 - (np.arange(10_000) + 0.5) / 10_000)
+    false = (1 - positives) * np.array([1 - normal.cdf(at) for at in higher])
+    return float((true / (true + false)).mean())
 
 
 def _matrix(random, examples, classes, accuracy, place):

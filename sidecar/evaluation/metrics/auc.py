@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sidecar.errors import TaskError
-from sidecar.evaluation.intervals import Interval, student_t
+from sidecar.evaluation.intervals import Interval, by_odds, student_t
 from sidecar.evaluation.metrics.clusters import add_alone, alone_states, are_alone, cluster_states, groups_of
 from sidecar.evaluation.metrics.differences import is_exact_as_float
 from sidecar.evaluation.metrics.metric import EvalBatch, EvalSetInfo, MetricResult, value
@@ -21,6 +21,7 @@ from sidecar.evaluation.metrics.pairs import classes, has_nan, zeros_and_ones
 from sidecar.evaluation.metrics.positions import Positions
 from sidecar.evaluation.metrics.tally import Tally
 from sidecar.evaluation.states import PerExampleValues, SetStates, state_of
+from sidecar.protocol.records import Value
 
 _MAX_EXAMPLES: Final = 10_000_000
 """The limit by default. The states of so many examples take 160 MB on every rank, and several times that while they
@@ -85,7 +86,8 @@ class AUC:
 
     The metric needs one score per example, and data whose number of examples is known. Each example takes 16 bytes on
     every rank. The results are NaN if there is nothing to rank: the ROC needs both classes, the average precision needs
-    a positive. A NaN score that counts makes both NaN. The area under the ROC curve has DeLong's interval.
+    a positive. A NaN score that counts makes both NaN. The area under the ROC curve has DeLong's interval, and the
+    average precision that of linearisation.
 
     Args:
         positive: None: labels are 0 or 1 (n,) with one score each; logits and probabilities give the same result. A
@@ -142,33 +144,45 @@ class AUC:
     def compute(self, states: SetStates) -> MetricResult:
         """Return `roc_auc` and `pr_auc`."""
         scores, weights = (state_of(states, name, PerExampleValues) for name in ("scores", "weights"))
-        roc, interval, precision = _areas(scores.values(), weights.values(), groups_of(states))
-        return MetricResult(
-            {f"roc_{self.name}": value(roc, "max", interval), f"pr_{self.name}": value(precision, "max")}
-        )
+        roc, precision = _areas(scores.values(), weights.values(), groups_of(states))
+        return MetricResult({f"roc_{self.name}": roc, f"pr_{self.name}": precision})
 
 
-def _areas(scores: Floats, weights: Floats, groups: NDArray[np.int64] | None) -> tuple[float, Interval, float]:
-    """Return the area under the ROC curve with its interval, and the average precision.
+def _areas(scores: Floats, weights: Floats, groups: NDArray[np.int64] | None) -> tuple[Value, Value]:
+    """Return the area under the ROC curve and the average precision, with their intervals.
 
     Weights of negative examples are below 0. `groups`: the number of the group of each example; None: no groups.
     """
     kept = np.flatnonzero(weights)
     if not kept.size or np.isnan(scores[kept]).any():
-        return math.nan, (None, None), math.nan
+        return value(math.nan, "max"), value(math.nan, "max")
     kept = kept[np.argsort(scores[kept], kind="stable")[::-1]]
     scores, weights = scores[kept], weights[kept]
     starts = np.flatnonzero(np.concatenate([[True], scores[1:] != scores[:-1]]))
     positives = np.add.reduceat(np.maximum(weights, 0), starts)
     negatives = np.add.reduceat(np.maximum(-weights, 0), starts)
     area = roc_auc(positives, negatives)
-    interval = _NO_INTERVAL
-    if 0 < area < 1:
-        tiers = np.repeat(np.arange(len(starts)), np.diff([*starts, len(scores)]))
-        of_positives, of_negatives = _components(area, positives, negatives)
+    precision = average_precision(positives, negatives)
+    tiers = np.repeat(np.arange(len(starts)), np.diff([*starts, len(scores)]))
+    members = None if groups is None else np.unique(groups[kept], return_inverse=True)[1]
+
+    def interval(number: float, components: tuple[Floats, Floats], *, by_class: bool) -> Interval:
+        of_positives, of_negatives = components
         influences = np.where(weights > 0, of_positives[tiers], of_negatives[tiers]) * np.abs(weights)
-        interval = _delong(area, influences, weights, None if groups is None else groups[kept])
-    return area, interval, average_precision(positives, negatives)
+        is_plain = members is None and bool((np.abs(weights) == 1).all())
+        parts = [influences if members is None else np.bincount(members, influences).astype(np.float64)]
+        fewest = int(min((weights > 0).sum(), (weights < 0).sum())) if is_plain else len(parts[0])
+        if is_plain and by_class:
+            parts = [influences[weights > 0], influences[weights < 0]]
+        return _of_variance(number, [(np.square(part), len(part)) for part in parts], fewest)
+
+    of_area = interval(area, _components(area, positives, negatives), by_class=True) if 0 < area < 1 else _NO_INTERVAL
+    of_precision = (
+        interval(precision, _precision_components(precision, positives, negatives), by_class=False)
+        if 0 < precision < 1
+        else _NO_INTERVAL
+    )
+    return value(area, "max", of_area), value(precision, "max", of_precision)
 
 
 def _components(area: float, positives: Floats, negatives: Floats) -> tuple[Floats, Floats]:
@@ -182,32 +196,34 @@ def _components(area: float, positives: Floats, negatives: Floats) -> tuple[Floa
     return (lower - area) / of_positives, (higher - area) / of_negatives
 
 
-def _delong(area: float, influences: Floats, weights: Floats, groups: NDArray[np.int64] | None) -> Interval:
-    """Return the interval of an area inside 0 to 1, on the scale of the logit, which keeps it there.
+def _precision_components(number: float, positives: Floats, negatives: Floats) -> tuple[Floats, Floats]:
+    """Return by how much a positive and a negative example of each score move the average precision, as `_components`.
 
-    The variance is that of E. R. DeLong, D. M. DeLong and D. L. Clarke-Pearson, "Comparing the areas under two or more
-    correlated receiver operating characteristic curves", Biometrics 44 (1988) 837-845; with weights or groups that of
-    the sums of groups: N. A. Obuchowski, "Nonparametric analysis of clustered ROC curve data", Biometrics 53 (1997)
-    567-578. Student's t has one degree of freedom less than the smaller class, or the groups, have members.
+    They are its derivatives by the weights of examples: another positive is one more term, and raises the precision at
+    all lower scores; another negative lowers it there.
     """
-    if groups is not None:
-        parts = [np.bincount(np.unique(groups, return_inverse=True)[1], influences).astype(np.float64)]
-    elif (np.abs(weights) == 1).all():
-        parts = [influences[weights > 0], influences[weights < 0]]
-    else:
-        parts = [influences]
-    return _of_variance(area, [(np.square(part), len(part)) for part in parts])
+    total = math.fsum(positives.tolist())
+    true, false = np.cumsum(positives), np.cumsum(negatives)
+    with np.errstate(all="ignore"):  # bins before the first score are empty
+        precisions, slopes = (np.nan_to_num(part) for part in (true / (true + false), positives / (true + false) ** 2))
+    gains, losses = (np.cumsum((slopes * part)[::-1])[::-1] for part in (false, true))
+    return (precisions - number + gains) / total, -losses / total
 
 
-def _of_variance(area: float, parts: list[tuple[Floats, int]]) -> Interval:
-    """Return the interval of an area, from the squares that add up to the variance of each part, and its members."""
-    count = min(members for _, members in parts)
-    if count < 2:  # noqa: PLR2004 - the variance of one value is unknown
+def _of_variance(number: float, parts: list[tuple[Floats, int]], fewest: int) -> Interval:
+    """Return the interval of a number inside 0 to 1, on the scale of the logit, which keeps it there.
+
+    The variance of an area is that of E. R. DeLong, D. M. DeLong and D. L. Clarke-Pearson, "Comparing the areas under
+    two or more correlated receiver operating characteristic curves", Biometrics 44 (1988) 837-845; with weights or
+    groups, and for the average precision, that of the sums of groups or examples: N. A. Obuchowski, "Nonparametric
+    analysis of clustered ROC curve data", Biometrics 53 (1997) 567-578. `parts`: the squares that add up to the
+    variance of each part, and the number of its members. `fewest`: the members of the smaller class, or the groups;
+    Student's t has one degree of freedom less.
+    """
+    if fewest < 2 or min(members for _, members in parts) < 2:  # noqa: PLR2004 - the variance of one value is unknown
         return _NO_INTERVAL
     variance = math.fsum(math.fsum(squares.tolist()) * members / (members - 1) for squares, members in parts)
-    half = student_t(count - 1) * math.sqrt(variance) / (area * (1 - area))
-    lower, upper = (1 / (1 + (1 - area) / area * math.exp(-end)) for end in (-half, half))
-    return (lower, upper) if variance else _NO_INTERVAL
+    return by_odds(number, student_t(fewest - 1) * math.sqrt(variance)) if variance else _NO_INTERVAL
 
 
 class BinnedAUC:
@@ -215,7 +231,7 @@ class BinnedAUC:
 
     Both are exact for the rounded scores. The ROC-AUC differs from that of the original scores by at most half of the
     share of (positive, negative) pairs that fall into the same bin. The results are NaN as in `AUC`, and the
-    interval is the same, of independent examples without weights only.
+    intervals are the same, of independent examples without weights only.
 
     Args:
         positive: See `AUC`; labels and scores may have further positions, (n, …).
@@ -264,14 +280,17 @@ class BinnedAUC:
     def compute(self, states: SetStates) -> MetricResult:
         """Return `roc_binned_auc` and `pr_binned_auc`."""
         negatives, positives = self._tally.totals(states)[:, ::-1]
-        area, interval = roc_auc(positives, negatives), _NO_INTERVAL
+        area, precision = roc_auc(positives, negatives), average_precision(positives, negatives)
+        of_area, of_precision = _NO_INTERVAL, _NO_INTERVAL
         if 0 < area < 1 and self._tally.is_counted(states) and are_alone(states):
-            of_positives, of_negatives = _components(area, positives, negatives)
-            parts = [(positives, of_positives), (negatives, of_negatives)]
-            interval = _of_variance(area, [(counts * np.square(part), int(counts.sum())) for counts, part in parts])
+            weights, counts = np.stack([positives, negatives]), (int(positives.sum()), int(negatives.sum()))
+            squares = weights * np.square(_components(area, positives, negatives))
+            of_area = _of_variance(area, list(zip(squares, counts, strict=True)), min(counts))
+            squares = weights * np.square(_precision_components(precision, positives, negatives))
+            of_precision = _of_variance(precision, [(squares.ravel(), sum(counts))], min(counts))
         return MetricResult(
             {
-                f"roc_{self.name}": value(area, "max", interval),
-                f"pr_{self.name}": value(average_precision(positives, negatives), "max"),
+                f"roc_{self.name}": value(area, "max", of_area),
+                f"pr_{self.name}": value(precision, "max", of_precision),
             }
         )

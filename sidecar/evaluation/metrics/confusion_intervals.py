@@ -11,7 +11,7 @@ from typing import Final, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from sidecar.evaluation.intervals import FEWEST, Interval, Z, wilson
+from sidecar.evaluation.intervals import FEWEST, Interval, Z, by_odds, wilson
 
 Floats = NDArray[np.float64]
 
@@ -114,17 +114,8 @@ class Intervals:
         error = math.sqrt(math.fsum((counts * np.square(gradient - mean)).tolist()))
         if not 0 < number < 1 or not error > 0:
             return _NONE
-        odds, reach = math.log(number / (1 - number)), Z * error / (number * (1 - number))
-        return _of_odds(odds - reach), _of_odds(odds + reach)
+        return by_odds(number, Z * error)
 
 
 def _f1(share: float) -> float:
     return 2 * share / (1 + share)
-
-
-def _of_odds(logarithm: float) -> float:
-    return 1 / (1 + math.exp(min(-logarithm, _MOST)))
-
-
-_MOST: Final = 700.0
-"""The largest exponent whose power is a float."""

@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 from evaluation.metrics.areas import areas
+from sklearn.metrics import average_precision_score
 
 from sidecar.errors import TaskError
 from sidecar.evaluation.data.shard import Shard
@@ -25,12 +26,12 @@ def test_exact_auc_needs_the_number_of_examples():
 
 
 def test_goals_and_intervals(odd, measure):
-    """More is better; areas under the ROC curve have an interval."""
+    """More is better, and all have an interval."""
     y, p, _ = odd
     found = {**measure(AUC(name="odd"), y, p).values, **measure(BinnedAUC(), y, p, known=False).values}
     assert list(found) == ["roc_odd", "pr_odd", "roc_binned_auc", "pr_binned_auc"]
     assert {each.goal for each in found.values()} == {"max"}
-    assert [name for name, each in found.items() if each.lower is not None] == ["roc_odd", "roc_binned_auc"]
+    assert all(each.lower < each.value < each.upper for each in found.values())
 
 
 def delong(y, scores):
@@ -53,38 +54,65 @@ def test_the_interval_is_delongs(odd, measure, ranks):
     assert found == measure(AUC(), y, p).values["roc_auc"]
 
 
+@pytest.mark.parametrize("is_weighted", [False, True])
+def test_the_interval_of_average_precision_is_that_of_its_derivatives(odd, measure, is_weighted):
+    """Which scikit-learn's number has, too, if the weight of one example changes a little."""
+    y, p, weights = odd
+    p = np.round(p, 1)
+    given = weights.astype(np.float64) if is_weighted else np.ones(len(y))
+    kept, step = np.flatnonzero(given), 1e-5
+
+    def moved(place, by):
+        changed = given.copy()
+        changed[place] += by
+        return average_precision_score(y, p, sample_weight=changed)
+
+    slopes = [(moved(place, step) - moved(place, -step)) / (2 * step) * given[place] for place in kept]
+    found = measure(AUC(), y, p, weights if is_weighted else None, ranks=3).values["pr_auc"]
+    count = len(kept)
+    error = math.sqrt(np.square(slopes).sum() * count / (count - 1))
+    fewest = count if is_weighted else min((y == 1).sum(), (y == 0).sum())
+    half = student_t(fewest - 1) * error / (found.value * (1 - found.value))
+    odds = math.log(found.value / (1 - found.value))
+    ends = [math.log(end / (1 - end)) for end in (found.lower, found.upper)]
+    assert ends == pytest.approx([odds - half, odds + half], rel=1e-6)
+
+
 def test_the_interval_of_bins_is_that_of_rounded_scores(odd, measure):
     """For independent examples without weights only."""
     y, p, weights = odd
-    rounded = measure(AUC(), y, np.minimum(np.floor(p * 10), 9)).values["roc_auc"]
+    rounded = measure(AUC(), y, np.minimum(np.floor(p * 10), 9)).values
     for ranks in (1, 2, 3):
-        found = measure(BinnedAUC(bins=10), y, p, ranks=ranks).values["roc_binned_auc"]
-        assert (found.value, found.lower, found.upper) == pytest.approx(
-            (rounded.value, rounded.lower, rounded.upper), rel=1e-12
-        )
+        found = measure(BinnedAUC(bins=10), y, p, ranks=ranks).values
+        for name, of_bins in (("roc_auc", "roc_binned_auc"), ("pr_auc", "pr_binned_auc")):
+            ends = [(each.value, each.lower, each.upper) for each in (rounded[name], found[of_bins])]
+            assert ends[1] == pytest.approx(ends[0], rel=1e-12)
     four = y[:396].reshape(-1, 4), p[:396].reshape(-1, 4)
     others = (
         measure(BinnedAUC(), y, p, weights),
         measure(BinnedAUC(), *four),
         measure(BinnedAUC(), y, p, groups=np.arange(len(y)) // 2),
     )
-    assert {each.values["roc_binned_auc"].lower for each in others} == {None}
+    assert {number.lower for each in others for number in each.values.values()} == {None}
 
 
 def test_examples_that_are_repeated_say_nothing_new(odd, measure):
     """As groups they have the interval of one copy; without groups a shorter one."""
     y, p, _ = odd
-    once = measure(AUC(), y, p, groups=np.arange(len(y))).values["roc_auc"]
+    once = measure(AUC(), y, p, groups=np.arange(len(y))).values
     copies = np.repeat(y, 3), np.repeat(p, 3)
-    thrice = measure(AUC(), *copies, groups=np.arange(3 * len(y)) // 3).values["roc_auc"]
-    assert (thrice.lower, thrice.upper) == pytest.approx((once.lower, once.upper), rel=1e-10)
-    assert measure(AUC(), *copies).values["roc_auc"].lower > once.lower
+    thrice = measure(AUC(), *copies, groups=np.arange(3 * len(y)) // 3).values
+    for name, alone in measure(AUC(), *copies).values.items():
+        assert (thrice[name].lower, thrice[name].upper) == pytest.approx(
+            (once[name].lower, once[name].upper), rel=1e-10
+        )
+        assert alone.lower > once[name].lower
 
 
 @pytest.mark.parametrize(("y", "p"), [([0, 1], [0.1, 0.2]), ([0, 0, 1], [0.1, 0.3, 0.2]), ([1, 1], [0.1, 0.2])])
 def test_no_interval_is_known_of_so_few(measure, y, p):
     """Nor of a perfect ranking."""
-    assert measure(AUC(), y, p).values["roc_auc"].lower is None
+    assert {each.lower for each in measure(AUC(), y, p).values.values()} == {None}
 
 
 @pytest.mark.parametrize("kind", [AUC, BinnedAUC])
