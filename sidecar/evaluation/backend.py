@@ -41,6 +41,7 @@ class Stream:
     sharding: Division = "batches"  # `files` and `own` are not read in advance: the counts are 0
 
     sampled: int | None = None  # batches whose contents all ranks compare if the set is divided by `index`
+    notes: tuple[str, ...] = ()  # sentences about the data, for people who read the numbers
 
     @property
     def is_counted(self) -> bool:

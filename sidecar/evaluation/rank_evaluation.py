@@ -243,7 +243,7 @@ class RankEvaluation:
             data={stream.eval_set: _data(stream) for stream in streams}
             | {name: EvalData(None, None, "own") for name in self._names_of_functions},
             nonfinite=found_nonfinite,
-            notes=(*_notes(numbers), *left_out),
+            notes=(*_notes(numbers, {stream.eval_set: stream.notes for stream in streams}), *left_out),
             slices=slices,
         )
 
@@ -360,11 +360,11 @@ def _with_goals(eval_set: str, numbers: MetricResult, goals: Mapping[str, Goal])
     )
 
 
-def _notes(numbers: Mapping[str, MetricResult]) -> tuple[str, ...]:
+def _notes(numbers: Mapping[str, MetricResult], of_data: Mapping[str, tuple[str, ...]]) -> tuple[str, ...]:
     """Return each note once, with the names of its eval sets unless it applies to all sets."""
     by_note: dict[str, list[str]] = {}
     for name, result in numbers.items():
-        for note in result.notes:
+        for note in (*result.notes, *of_data.get(name, ())):
             by_note.setdefault(note, []).append(name)
     return tuple(
         note if len(names) == len(numbers) else f"eval set {', '.join(map(repr, names))}: {note}"

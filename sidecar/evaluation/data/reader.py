@@ -23,7 +23,7 @@ from sidecar.evaluation.backend import Stream, Tick
 from sidecar.evaluation.data.batch_source import Batch, BatchSource, Division, ListedSource
 from sidecar.evaluation.data.cache import Cache, CacheBudget
 from sidecar.evaluation.data.digest import digest_of
-from sidecar.evaluation.data.groups import group_numbers
+from sidecar.evaluation.data.groups import RepeatedKeys, group_numbers
 from sidecar.evaluation.data.listed import ListedSet, read_sample
 from sidecar.evaluation.data.nonfinite import WEIGHT, NonfiniteCounter
 from sidecar.evaluation.data.shard import Shard, all_to_first
@@ -393,6 +393,7 @@ class EvalSetReader:
         fingerprint, own_digest = hashlib.blake2b(digest_size=16), hashlib.blake2b(digest_size=16)
         batches = examples = own_batches = 0
         self._keys.clear()
+        repeated = RepeatedKeys()
         expected = self._expected
         self._cache.clear()
         self._places = []
@@ -404,7 +405,7 @@ class EvalSetReader:
             size = self._source.examples_in(batch)
             if self._is_compared:
                 self._look_at(self._weights_in(batch), examples)
-            self._note_groups(batch)
+            self._note_groups(batch, repeated)
             if self._check is not None:
                 with following_from_code():
                     self._check(batches, size)
@@ -431,6 +432,7 @@ class EvalSetReader:
             batches=batches,
             examples=examples,
             own_batches=own_batches,
+            notes=repeated.notes(examples),
         )
 
     def _described(self, **facts: Any) -> Stream:
@@ -438,11 +440,13 @@ class EvalSetReader:
         refuses = self._eval_set.nonfinite == "refuse"
         return Stream(eval_set=self.name, expected=self._expected, refuses_nonfinite=refuses, **facts)
 
-    def _note_groups(self, batch: Batch) -> None:
-        """Remember the keys of the groups of a batch, if they are a column of it."""
+    def _note_groups(self, batch: Batch, repeated: RepeatedKeys) -> None:
+        """Remember the keys of the groups of a batch, if they are a column of it; without groups, those that repeat."""
         if isinstance(column := self._eval_set.groups, str):
             where = f"EvalSet(groups={column!r}) of {self.name!r}"
             self._keys.extend(column_of(batch, column, where, "give one key for each example, groups=keys"))
+        elif column is None:
+            repeated.look_at(batch)
 
     def _read_sample(self, tick: Tick) -> Stream:
         """Describe a stream whose batches are listed, from the list and a sample of the batches."""

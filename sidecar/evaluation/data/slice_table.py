@@ -185,6 +185,15 @@ def column_of(batch: Batch, name: str, where: str, remedy: str) -> list[Any]:
     return _listed(_column(*_x_and_y(batch), name, where, remedy))
 
 
+def columns_of(batch: Batch, is_wanted: Callable[[str], Any]) -> Iterator[tuple[str, list[Any]]]:
+    """Yield the columns of the inputs and labels of a batch whose names are wanted, with their values."""
+    content = getattr(batch, "content", batch)  # of PyTorch's batches
+    x, y, _ = parts_of(tuple(content) if isinstance(content, list) else content)
+    for part in (x, y):
+        if isinstance(part, Mapping):
+            yield from ((name, _listed(_as_arrays(part[name]))) for name in part if is_wanted(str(name)))
+
+
 def _column(x: Any, y: Any, name: str, where: str, remedy: str) -> Any:
     for part in (x, y):
         if isinstance(part, Mapping) and name in part:

@@ -79,6 +79,25 @@ def test_groups_may_be_a_column(checkpoint, tmp_path, ranks):
 
 
 @pytest.mark.parametrize(
+    ("name", "keys", "told"),
+    [
+        ("patient_id", np.arange(103) // 4, "'patient_id' has 26 keys for 103 examples"),
+        ("Speaker", [f"s{number % 5}" for number in range(103)], "groups='Speaker'"),
+        ("patient", np.arange(103), None),
+        ("item_id", np.arange(103) // 4, None),
+        ("doc", np.arange(103)[:, np.newaxis] // 4 / 8, None),
+    ],
+)
+def test_keys_that_repeat_without_groups_are_noted(checkpoint, tmp_path, name, keys, told):
+    """With the line to write; not for keys of single examples, and columns that hold anything else."""
+    data = {"x": X, name: np.asarray(keys)}
+    given = {"predict": lambda model, x: x["x"] @ model}
+    notes = run(task(EvalSet(lambda: (data, Y)), **given), checkpoint, tmp_path, 2)[0].result.notes
+    assert [note for note in notes if told and told in note] == list(notes)
+    assert bool(notes) == bool(told)
+
+
+@pytest.mark.parametrize(
     ("source", "groups", "words"),
     [
         (lambda: (X, Y), "patient", "no column 'patient'"),
