@@ -47,7 +47,7 @@ export PYTHONPATH := $(CURDIR)$(if $(PYTHONPATH),:$(PYTHONPATH))
 endif
 endif
 endif
-EXTRAS := tensorflow torch mlflow buckets dev docs
+EXTRAS := tensorflow torch mlflow wandb buckets dev docs
 define MISSING
 import importlib.metadata, re, sys, tomllib
 project = tomllib.load(open("pyproject.toml", "rb"))["project"]
@@ -218,9 +218,9 @@ $(READY): pyproject.toml tests/constraints.txt
 ifdef HASHES
 	$(BIN)/pip install --disable-pip-version-check --quiet --no-deps --require-hashes --requirement tests/hashes.txt
 	@echo '!!! NOT COMPARED with a hash: torch, whose builds for CPUs are not on the package index' >&2
-	$(PIP) --quiet --no-build-isolation --editable '.[tensorflow,torch,mlflow,buckets,dev,docs]'
+	$(PIP) --quiet --no-build-isolation --editable '.[tensorflow,torch,mlflow,wandb,buckets,dev,docs]'
 else
-	$(PIP) --quiet --editable '.[tensorflow,torch,mlflow,buckets,dev,docs]'
+	$(PIP) --quiet --editable '.[tensorflow,torch,mlflow,wandb,buckets,dev,docs]'
 endif
 	@echo '$(CURDIR)' > $@
 

@@ -49,10 +49,11 @@ UNTESTED = {
     "evaluation/main.py": "a worker process; tests/daemon/workers/test_process.py",
     "evaluation/metrics/metric.py": "the interface of a metric; every test in tests/evaluation/metrics",
     "evaluation/remedy.py": "sentences with their keys; tests/keras/test_words.py",
-    "publishing/plain_structlog.py": "settings of a library at import; tests/publishing/test_log.py",
     "publishing/page/run_list.py": "the list of runs; tests/publishing/http/test_run_pages.py",
+    "publishing/plain_structlog.py": "settings of a library at import; tests/publishing/test_log.py",
     "publishing/publisher.py": "puts the views together; tests/support/served_run.py, tests/publishing/http",
     "publishing/run_list.py": "a record of a run; tests/publishing/http/test_run_pages.py",
+    "publishing/sinks/wandb_process.py": "needs the library of W&B; tests/publishing/sinks/test_wandb.py",
 }
 """Modules that do something and have no test file of their own: why, and where they are tested."""
 

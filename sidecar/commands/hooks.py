@@ -20,6 +20,7 @@ from sidecar.coordination.totals import Best
 from sidecar.errors import SettingsError, SidecarError
 from sidecar.protocol.records import Checkpoint, Nonfinite, Result, Value
 from sidecar.publishing.sinks.best_so_far import BestSoFar, ExceedsNoise
+from sidecar.publishing.sinks.chat_message import chat_form
 from sidecar.publishing.sinks.hook import HOOKS, Hook, Target
 from sidecar.publishing.sinks.hook_command import HookCommand
 from sidecar.publishing.sinks.hook_event import HookName, event_id, event_json
@@ -111,7 +112,8 @@ def make_target(hook: HookName, setting: HookSetting) -> Target:
 
     assert setting.url is not None  # one of both is there
     secret = None if setting.secret_file is None else read_secret(hook, setting.secret_file)
-    return Webhook(setting.url, secret, setting.timeout_seconds, setting.authorization_file)
+    form = setting.form or chat_form(setting.url)
+    return Webhook(setting.url, secret, setting.timeout_seconds, setting.authorization_file, form)
 
 
 def read_secret(hook: HookName, path: Path) -> bytes:

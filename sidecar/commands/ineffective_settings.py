@@ -22,12 +22,9 @@ def ineffective(settings: Settings) -> Iterator[str]:
     yield from _of_runs(settings)
     yield from _of_the_best(settings)
     yield from _of_early_stop(settings)
+    yield from _of_credentials(settings)
     if settings.mlflow_log_best and not settings.mlflow and settings.mlflow_tracking_uri is None:
         yield "mlflow_log_best has no effect, as nothing is logged to MLflow: set mlflow_tracking_uri"
-    if settings.mlflow_token_file is not None and not settings.mlflow and settings.mlflow_tracking_uri is None:
-        yield "mlflow_token_file has no effect, as nothing is logged to MLflow: set mlflow_tracking_uri"
-    if settings.remote_write_authorization_file is not None and settings.remote_write is None:
-        yield "remote_write_authorization_file has no effect without remote_write: set that, too"
     if settings.mlflow_log_best and not settings.export_best:
         yield f"mlflow_log_best has no effect without exports: {_HAS_BEST}"
     if not isinstance(settings.checkpoint_dir, BucketFolder):
@@ -55,6 +52,15 @@ def acts_on_best(settings: Settings) -> list[str]:
 def _of_runs(settings: Settings) -> Iterator[str]:
     if not settings.runs and (names := sorted(_OF_RUNS & settings.model_fields_set)):
         yield f"{', '.join(names)}: no effect on one run: set runs, too"
+
+
+def _of_credentials(settings: Settings) -> Iterator[str]:
+    if settings.mlflow_token_file is not None and not settings.mlflow and settings.mlflow_tracking_uri is None:
+        yield "mlflow_token_file has no effect, as nothing is logged to MLflow: set mlflow_tracking_uri"
+    if settings.wandb_key_file is not None and settings.wandb_project is None:
+        yield "wandb_key_file has no effect, as nothing is logged to Weights & Biases: set wandb_project"
+    if settings.remote_write_authorization_file is not None and settings.remote_write is None:
+        yield "remote_write_authorization_file has no effect without remote_write: set that, too"
 
 
 def _of_the_best(settings: Settings) -> Iterator[str]:

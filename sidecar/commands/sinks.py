@@ -54,6 +54,8 @@ def make_sinks(settings: Settings, environ: Mapping[str, str] = os.environ) -> l
         sinks.append(TensorBoard(settings.tensorboard_dir, settings.run, settings.tensorboard_tags))
     if _logs_to_mlflow(settings):
         sinks.append(_mlflow(settings, environ))
+    if settings.wandb_project is not None:
+        sinks.append(_wandb(settings, settings.wandb_project, environ))
     if settings.sinks:
         from sidecar.publishing.sinks.installed import load  # noqa: PLC0415 - likewise
 
@@ -177,4 +179,21 @@ def _mlflow(settings: Settings, environ: Mapping[str, str]) -> "MLflow":
         settings.sink_timeout_seconds,
         environ=environ,
         token_file=settings.mlflow_token_file,
+    )
+
+
+def _wandb(settings: Settings, project: str, environ: Mapping[str, str]) -> Sink:
+    if find_spec("wandb") is None:
+        raise SettingsError(
+            "wandb_project is set, but W&B's library is not installed in the daemon's environment: "
+            "pip install '.[wandb]' in the clone, or pip install wandb"
+        )
+    from sidecar.publishing.sinks.wandb import Wandb  # noqa: PLC0415 - likewise
+
+    return Wandb(
+        project,
+        state_storage(settings),
+        settings.sink_timeout_seconds,
+        environ=environ,
+        key_file=settings.wandb_key_file,
     )

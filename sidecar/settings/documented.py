@@ -21,7 +21,7 @@ _TYPES: Final = {
         "text",
     ),
     **dict.fromkeys(("CompleteMarker", "FrameworkName", "MetricName", "NamePattern"), "text"),
-    **dict.fromkeys(("BucketUrl", "Endpoint", "PageUrl", "ReceiverUrl", "TrackingUri"), "text"),
+    **dict.fromkeys(("BucketUrl", "Endpoint", "PageUrl", "ReceiverUrl", "TrackingUri", "WandbProject"), "text"),
     "bool": "`true` or `false`",
     **dict.fromkeys(("Count", "MostWorkers", "PinBytes"), "whole number, 1 or more"),
     "Whole": "whole number, 0 or more",

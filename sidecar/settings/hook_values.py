@@ -20,7 +20,10 @@ HOOK_NAMES: Final = ("result", "best", "failure", "nan", "end")
 DEADLINE_SECONDS: Final = 3600.0  # outlasts a restart or an upgrade of the receiver; the events after it wait meanwhile
 TIMEOUT_SECONDS: Final = 30.0  # receivers answer in seconds; a command that takes longer delays its own events only
 
-_KEYS: Final = ("command", "url", "secret_file", "authorization_file", "deadline_seconds", "timeout_seconds")
+_KEYS: Final = ("command", "url", "secret_file", "authorization_file", "form", "deadline_seconds", "timeout_seconds")
+_OF_URLS: Final = ("secret_file", "authorization_file", "form")
+FORMS: Final = ("event", "slack", "discord", "teams")
+"""What is posted to a URL: the event, or the message of a chat program."""
 _REMEDY: Final = 'write a command, such as "notify-send sidecar", or a URL, such as "https://example.com/hook"'
 
 
@@ -32,6 +35,7 @@ class HookSetting:
     url: str | None = None
     secret_file: Path | None = None
     authorization_file: Path | None = None
+    form: str | None = None
     deadline_seconds: float = DEADLINE_SECONDS
     timeout_seconds: float = TIMEOUT_SECONDS
 
@@ -54,13 +58,14 @@ def _hook(name: Any, given: Any) -> HookSetting:
     command, url = table.get("command"), table.get("url")
     if (command is None) == (url is None):
         raise ValueError(f"hook {name}: give either command or url: {_REMEDY}")
-    if command is not None and (odd := [key for key in ("secret_file", "authorization_file") if key in table]):
+    if command is not None and (odd := [key for key in _OF_URLS if key in table]):
         raise ValueError(f"hook {name}: {odd[0]} is for what is posted to a URL, and command has none: leave it out")
     return HookSetting(
         command=None if command is None else _command(name, command),
         url=None if url is None else _url(name, url),
         secret_file=_file(name, "secret_file", table.get("secret_file")),
         authorization_file=_file(name, "authorization_file", table.get("authorization_file")),
+        form=_form(name, table.get("form")),
         deadline_seconds=_seconds(name, "deadline_seconds", table.get("deadline_seconds", DEADLINE_SECONDS)),
         timeout_seconds=_seconds(name, "timeout_seconds", table.get("timeout_seconds", TIMEOUT_SECONDS)),
     )
@@ -92,6 +97,12 @@ def _url(name: str, given: Any) -> str:
     if not valid or " " in given:
         raise ValueError(remedy)
     return str(given)
+
+
+def _form(name: str, given: Any) -> str | None:
+    if given is not None and given not in FORMS:
+        raise ValueError(f"hook {name}: there is no form {given!r}: write one of {', '.join(FORMS)}")
+    return None if given is None else str(given)
 
 
 def _file(name: str, key: str, given: Any) -> Path | None:

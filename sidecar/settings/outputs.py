@@ -9,7 +9,7 @@ from pydantic import BaseModel
 
 from sidecar.settings import values
 from sidecar.settings.hook_values import Hooks
-from sidecar.settings.sink_values import InstalledSinks, TrackingUri
+from sidecar.settings.sink_values import InstalledSinks, TrackingUri, WandbProject
 
 
 class OutputSettings(BaseModel):
@@ -40,6 +40,12 @@ class OutputSettings(BaseModel):
     mlflow_log_best: bool = False
     """Whether each new best export (`exports/best`) is uploaded as an artifact of MLflow's run. Default: a checkpoint
     may be many times larger than all numbers of a run, and the exports are on shared storage anyway."""
+    wandb_project: WandbProject | None = None
+    """Project of Weights & Biases to which every result is logged; account and server come from the `WANDB_*`
+    variables. Default: only the user knows a project."""
+    wandb_key_file: values.OptionalPath = None
+    """File with the API key of Weights & Biases, in the place of the variable `WANDB_API_KEY`; it is read before each
+    result. Default: the variable or `~/.netrc` holds the key, as for training."""
     sinks: InstalledSinks = {}
     """Sinks that other installed packages provide, as tables `[sinks.NAME]` with their options, or a JSON object.
     Default: no code of others is loaded unless it is named."""

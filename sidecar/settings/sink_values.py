@@ -10,10 +10,20 @@ from pydantic import AfterValidator, BeforeValidator
 from sidecar.settings.hook_values import HOOK_NAMES
 from sidecar.settings.json_table import table_of
 
-OWN_SINKS: Final = ("remote_write", "tensorboard", "mlflow", "early_stop", *(f"hook_{event}" for event in HOOK_NAMES))
+OWN_SINKS: Final = (
+    "remote_write",
+    "tensorboard",
+    "mlflow",
+    "wandb",
+    "early_stop",
+    *(f"hook_{event}" for event in HOOK_NAMES),
+)
 """Sinks of this program, each with settings of its own."""
 
 _SINK_NAME: Final = re.compile(r"[A-Za-z0-9_]{1,64}", re.ASCII)  # a label, and the name of a file
+
+_PROJECT_CHARACTERS: Final = 128  # W&B's own rules for the name of a project
+_NOT_IN_PROJECT: Final = "/\\#?%:"
 
 
 def check_tracking_uri(value: str) -> str:
@@ -38,5 +48,15 @@ def _are_sinks(value: Any) -> Any:
     return {name: dict(options) for name, options in parsed.items()}
 
 
+def _is_project(value: str) -> str:
+    if not value or len(value) > _PROJECT_CHARACTERS or not value.isprintable() or set(value) & set(_NOT_IN_PROJECT):
+        raise ValueError(
+            f"write the name of a project, at most {_PROJECT_CHARACTERS} characters without {_NOT_IN_PROJECT}; "
+            "the variable WANDB_ENTITY names the team"
+        )
+    return value
+
+
 TrackingUri = Annotated[str, AfterValidator(check_tracking_uri)]
+WandbProject = Annotated[str, AfterValidator(_is_project)]
 InstalledSinks = Annotated[dict[str, dict[str, Any]], BeforeValidator(_are_sinks)]

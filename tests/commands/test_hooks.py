@@ -102,6 +102,8 @@ def test_the_hooks_of_a_daemon(settings, key):
     made = list(make_hooks(settings({"end": "true", "best": hook})))
     assert [each.name for each in made] == ["hook_best", "hook_end"]
     assert (made[0].deadline_seconds, made[0].target.timeout_seconds, made[0].target.secret) == (5.0, 2.0, KEY)
+    chats = {"best": "https://hooks.slack.com/x", "end": {"url": "https://chat.example.com/x", "form": "discord"}}
+    assert [each.target.form for each in make_hooks(settings(chats))] == ["slack", "discord"]
     with pytest.raises(SettingsError, match="/no/program"):
         list(make_hooks(settings({"best": "/no/program x"})))
 

@@ -33,16 +33,20 @@ def test_none_is_made_unasked(settings):
 
 
 def test_all_that_are_asked_for_are_made(settings, tmp_path, monkeypatch):
-    """Each with its name, and `sidecar check` lists them. The library of MLflow is not imported here."""
+    """Each with its name, and `sidecar check` lists them. The large libraries are not imported here."""
     install(tmp_path / "site", {"acme": "acme_sinks:make"}, SOURCE, monkeypatch)
-    before = "mlflow" in sys.modules
+    before = {"mlflow", "wandb"} & set(sys.modules)
     asked = settings(
-        remote_write="http://a/b", tensorboard_dir=tmp_path, mlflow_tracking_uri="http://m:5000", sinks={"acme": {}}
+        remote_write="http://a/b",
+        tensorboard_dir=tmp_path,
+        mlflow_tracking_uri="http://m:5000",
+        wandb_project="digits",
+        sinks={"acme": {}},
     )
-    assert [sink.name for sink in make_sinks(asked, {})] == ["remote_write", "tensorboard", "mlflow", "acme"]
+    assert [sink.name for sink in make_sinks(asked, {})] == ["remote_write", "tensorboard", "mlflow", "wandb", "acme"]
     (finding,) = check_sinks(asked)
     assert (finding.ok, "acme" in finding.text) == (True, True)
-    assert ("mlflow" in sys.modules) == before
+    assert {"mlflow", "wandb"} & set(sys.modules) == before
 
 
 @pytest.mark.parametrize(
@@ -76,11 +80,14 @@ def test_no_server_of_mlflow(settings, environ, shown):
     assert "secret" not in str(raised.value)
 
 
-def test_the_library_of_mlflow_is_missing(settings, monkeypatch):
+@pytest.mark.parametrize(
+    ("library", "given"), [("mlflow", {"mlflow_tracking_uri": "http://mlflow:5000"}), ("wandb", {"wandb_project": "p"})]
+)
+def test_a_library_is_missing(settings, monkeypatch, library, given):
     """The extra is named, by the start and by `sidecar check`."""
-    monkeypatch.setitem(sys.modules, "mlflow", None)
-    asked = settings(mlflow_tracking_uri="http://mlflow:5000")
-    with pytest.raises(SettingsError, match="mlflow"):
+    monkeypatch.setitem(sys.modules, library, None)
+    asked = settings(**given)
+    with pytest.raises(SettingsError, match=library):
         make_sinks(asked, {})
     (finding,) = check_sinks(asked)
     assert (finding.ok, "pip install" in finding.text) == (False, True)

@@ -73,6 +73,7 @@ NOT_RUN = {
     "~/sidecar-env/bin/sidecar": "test_the_first_screen_works runs it, and tests/deploy/readme/walk.py in a chroot",
     "curl": "asks a daemon that stays; tests/publishing/http asks for each of its pages",
     "~/sidecar-env/bin/pip install '.[mlflow]'": "downloads 60 MB",
+    "~/sidecar-env/bin/pip install '.[wandb]'": "downloads 60 MB",
     "export MLFLOW_RUN_ID": "needs a server; tests/publishing/sinks/test_mlflow.py creates such a run",
     "make": "starts this suite, or takes minutes; .ci/run does it",
     ".venv/bin/pytest": "starts this suite",

@@ -6,8 +6,6 @@ import os
 import re
 import subprocess
 import sys
-import threading
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
@@ -95,40 +93,6 @@ def event():
     """An event as a hook gets it."""
     numbers = {"test": {"accuracy": {"value": 0.5, "hex": "0x1.0p-1", "lower": 0.4, "upper": 0.6}}}
     return {"text": "run ckpts: a", "run": "ckpts", "checkpoint": {"name": "a", "step": 7}, "metrics": numbers}
-
-
-def test_a_chat_gets_the_text(tmp_path, event):
-    """The command of the page posts one field, as Slack's incoming webhooks take it, and fails if it is refused."""
-    got = []
-
-    class Chat(BaseHTTPRequestHandler):
-        def do_POST(self):
-            got.append((self.headers["Content-Type"], self.rfile.read(int(self.headers["Content-Length"]))))
-            self.send_response(200 if len(got) == 1 else 500)
-            self.end_headers()
-
-        def log_message(self, *_):
-            pass
-
-    (tmp_path / "post_text.py").write_text(block("post_text.py"))
-    with HTTPServer(("127.0.0.1", 0), Chat) as chat:
-        threading.Thread(target=chat.serve_forever, daemon=True).start()
-        command = (sys.executable, "post_text.py", f"http://127.0.0.1:{chat.server_port}/x")
-        run(tmp_path, *command, given=json.dumps(event))
-        assert [(kind, json.loads(body)) for kind, body in got] == [("application/json", {"text": "run ckpts: a"})]
-        refused = subprocess.run(
-            command, cwd=tmp_path, input=json.dumps(event), capture_output=True, text=True, timeout=60
-        )
-        assert refused.returncode != 0
-        chat.shutdown()
-
-
-def test_wandb_logs_a_result(tmp_path, event):
-    """In its offline mode, with the step of the checkpoint."""
-    pytest.importorskip("wandb")
-    (tmp_path / "wandb_log.py").write_text(block("wandb_log.py"))
-    run(tmp_path, sys.executable, "wandb_log.py", "my-project", given=json.dumps(event))
-    assert [*(tmp_path / "wandb").glob("offline-run-*/*.wandb")]
 
 
 def test_results_become_a_table_and_a_plot(folder):

@@ -56,6 +56,8 @@ def test_limits_have_defaults():
         ([], "table of hooks"),
         ("x", "table of hooks"),
         ({"sometimes": "true"}, "sometimes"),
+        ({"best": {"url": "https://example.com", "form": "irc"}}, "event, slack, discord, teams"),
+        ({"best": {"command": "true", "form": "slack"}}, "form is for what is posted to a URL"),
         ({"best": ""}, "hook best"),
         ({"best": []}, "hook best"),
         ({"best": [""]}, "hook best"),

@@ -20,6 +20,7 @@ from sidecar.settings import load
         ("mlflow_tracking_uri", "http://[::1/x", "IPv6"),
         ("mlflow_tracking_uri", "http://me:s3cret@a/b?c", "tracking server"),
         ("mlflow", "http://mlflow", "boolean"),
+        ("wandb_project", "team/digits", "WANDB_ENTITY"),
     ],
 )
 def test_a_mistake_is_one_sentence(refusal, key, value, shown):

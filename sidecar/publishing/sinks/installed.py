@@ -1,13 +1,17 @@
-"""Load sinks that other distributions provide as entry points of the group `sidecar.sinks`.
+"""Load sinks of other authors: entry points of the group `sidecar.sinks`, or functions that the settings name.
 
-An entry point is a function `make(options, run, timeout_seconds)` that returns a `Sink`. Code of others may raise
-anything, and may hang: each error becomes one sentence, and importing and making have a time limit.
+Each is a function `make(options, run, timeout_seconds)` that returns a `Sink`. Code of others may raise anything, and
+may hang: each error becomes one sentence, and importing and making have a time limit.
 """
 
 import copy
+import importlib.util
 import os
+import re
+import sys
 from collections.abc import Callable, Mapping
 from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
 from typing import Any, Final
 
 from sidecar.errors import SettingsError
@@ -16,9 +20,12 @@ from sidecar.system.bounded_calls import BoundedCalls, HangingError
 from sidecar.system.plain_text import one_line
 
 GROUP: Final = "sidecar.sinks"
+MAKE: Final = "make"
+"""Option that names the function of a sink that no distribution provides."""
 
 _START_SECONDS: Final = 60.0  # libraries of others may be large, and disks slow
 _MOST_CHARACTERS: Final = 400
+_REFERENCE: Final = re.compile(r"([^:]+\.py|\w+(\.\w+)*):[^\W\d]\w*")
 
 
 class InstalledSink:
@@ -46,14 +53,15 @@ class InstalledSink:
 def load(
     name: str, options: Mapping[str, Any], run: str, timeout_seconds: float, *, start_seconds: float = _START_SECONDS
 ) -> InstalledSink:
-    """Return the installed sink with this name. Raises `SettingsError` if there is none, or if it cannot be made."""
-    found = list(entry_points(group=GROUP, name=name))
-    if len(found) != 1:
-        raise SettingsError(f"[sinks.{name}]: {_none(name) if not found else _several(found)}")
-    where = f"[sinks.{name}], from {_origin(found[0])}"
+    """Return the sink whose function the option `make` names, or else the installed one with this name.
+
+    Raises `SettingsError` if there is none, or if it cannot be made.
+    """
+    given = {key: value for key, value in options.items() if key != MAKE}
+    where, find = _named(name, options[MAKE]) if MAKE in options else _installed(name)
 
     def make() -> InstalledSink:
-        sink = found[0].load()(dict(options), run, timeout_seconds)
+        sink = find()(given, run, timeout_seconds)
         if getattr(sink, "name", None) != name or not callable(getattr(sink, "write", None)):
             raise TypeError(
                 f"what it returned, of type {type(sink).__name__}, is not a sink: it needs the attribute name, "
@@ -62,6 +70,35 @@ def load(
         return InstalledSink(name, sink)
 
     return _called(make, where, start_seconds)
+
+
+def _named(name: str, reference: Any) -> tuple[str, Callable[[], Any]]:
+    where = f"[sinks.{name}], {MAKE} = {one_line(repr(reference))}"
+    if not isinstance(reference, str) or not _REFERENCE.fullmatch(reference):
+        raise SettingsError(f"{where}: write package.module:function, or /path/of/file.py:function")
+    source, _, function = reference.rpartition(":")
+    if not source.endswith(".py"):
+        return where, EntryPoint(name, reference, GROUP).load
+    if not Path(source).is_absolute():
+        raise SettingsError(f"{where}: write the whole path of the file, as /path/of/file.py:function")
+
+    def find() -> Any:
+        spec = importlib.util.spec_from_file_location(f"sidecar_sink_{name}", source)
+        assert spec is not None, "the name ends with .py"
+        assert spec.loader is not None, "likewise"
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[spec.name] = module  # classes of the file can be copied then
+        spec.loader.exec_module(module)
+        return getattr(module, function)
+
+    return where, find
+
+
+def _installed(name: str) -> tuple[str, Callable[[], Any]]:
+    found = list(entry_points(group=GROUP, name=name))
+    if len(found) != 1:
+        raise SettingsError(f"[sinks.{name}]: {_none(name) if not found else _several(found)}")
+    return f"[sinks.{name}], from {_origin(found[0])}", found[0].load
 
 
 def _called(make: Callable[[], InstalledSink], where: str, start_seconds: float) -> InstalledSink:
@@ -78,7 +115,10 @@ def _called(make: Callable[[], InstalledSink], where: str, start_seconds: float)
 def _none(name: str) -> str:
     names = sorted(point.name for point in entry_points(group=GROUP))
     known = f"installed are {', '.join(names)}" if names else "none is installed"
-    return f"no installed distribution provides the sink {name!r} ({known}); install it into the daemon's environment"
+    return (
+        f"no installed distribution provides the sink {name!r} ({known}); install it into the daemon's environment, "
+        f'or name its function with {MAKE} = "/path/of/file.py:function"'
+    )
 
 
 def _several(found: list[EntryPoint]) -> str:

@@ -7,18 +7,25 @@ ends when it has nothing to do, so that its memory is free between two results. 
 import contextlib
 import json
 import os
+import queue
 import select
 import sys
+import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
 from sidecar.errors import SidecarError
 from sidecar.system.child import PIPE, ChildProcess, start
+from sidecar.system.plain_text import one_line, without_password
 
 _ROOT: Final = Path(__file__).resolve().parents[3]  # in which the package is
 _LONGEST_ANSWER: Final = 1 << 16
+IDLE_SECONDS: Final = 60.0
+"""Time without a request after which a process ends."""
+_MOST_CHARACTERS: Final = 400
+_NICE: Final = 10  # as the worker processes
 
 
 class NoAnswerError(SidecarError):
@@ -125,3 +132,31 @@ def _receive(descriptor: int, end: float) -> bytes:
             return b""
         line += part
     return line
+
+
+def answer_lines(answer: Callable[[Mapping[str, Any]], Mapping[str, Any]]) -> None:
+    """Answer requests, in such a process, until standard input ends, or until none comes for a while."""
+    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # libraries print links for people
+    os.nice(_NICE)
+    lines: queue.SimpleQueue[str] = queue.SimpleQueue()
+    threading.Thread(target=_read, args=(lines,), daemon=True).start()
+    while True:
+        try:
+            request = json.loads(lines.get(timeout=IDLE_SECONDS))
+        except queue.Empty:
+            return
+        print(json.dumps(answer(request)), file=answers, flush=True)
+
+
+def _read(lines: "queue.SimpleQueue[str]") -> None:
+    """Pass on the lines. The end of standard input is that of the daemon: end at once, whatever is under way."""
+    for line in sys.stdin:
+        lines.put(line)
+    os._exit(0)
+
+
+def error_sentence(error: Exception) -> str:
+    """Return one line. Answers of servers may be whole pages."""
+    text = one_line(without_password(" ".join(str(error).split()))) or type(error).__name__
+    return text if len(text) <= _MOST_CHARACTERS else f"{text[:_MOST_CHARACTERS]}…"

@@ -5,15 +5,11 @@ imports as well. Each answer is `{"run": …}`, `{"done": true}`, or
 `{"error": …, "refused": …, "gone": …}`.
 """
 
-import json
 import os
-import queue
-import sys
-import threading
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from sidecar.system.plain_text import one_line, without_password
+from sidecar.publishing.sinks.line_process import answer_lines, error_sentence
 
 TAG: Final = "sidecar.run_id"
 """Tag of MLflow's run with the id of the run that the daemons evaluate."""
@@ -21,11 +17,8 @@ TAG: Final = "sidecar.run_id"
 BEST_TAG: Final = "sidecar.best"
 """Tag of MLflow's run with the folder of the export that was logged last."""
 
-IDLE_SECONDS: Final = 60.0
-_MOST_CHARACTERS: Final = 400
 _NO_RIGHT: Final = ("UNAUTHENTICATED", "PERMISSION_DENIED")
 _LOGIN: Final = "MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, or MLFLOW_TRACKING_TOKEN"
-_NICE: Final = 10  # as the worker processes
 
 
 class _GoneError(Exception):
@@ -38,33 +31,23 @@ class _RefusedError(Exception):
 
 def main() -> None:
     """Answer requests until standard input ends, or until none comes for a while."""
-    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # mlflow prints links for people
-    os.nice(_NICE)
-    lines: queue.SimpleQueue[str] = queue.SimpleQueue()
-    threading.Thread(target=_read, args=(lines,), daemon=True).start()
-    client: Any = None
-    while True:
+    answer_lines(_Client().answer)
+
+
+class _Client:
+    def __init__(self) -> None:
+        self._client: Any = None
+
+    def answer(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        """Return what MLflow says to a request."""
         try:
-            request = json.loads(lines.get(timeout=IDLE_SECONDS))
-        except queue.Empty:
-            return
-        try:
-            if client is None:
+            if self._client is None:
                 from mlflow.tracking import MlflowClient  # noqa: PLC0415 - an answer says why it cannot be imported
 
-                client = MlflowClient()
-            answer = _REQUESTS[request["do"]](client, request)
+                self._client = MlflowClient()
+            return _REQUESTS[request["do"]](self._client, request)
         except Exception as error:  # noqa: BLE001 - libraries below raise what they like
-            answer = _failure(error, request["do"])
-        print(json.dumps(answer), file=answers, flush=True)
-
-
-def _read(lines: "queue.SimpleQueue[str]") -> None:
-    """Pass on the lines. The end of standard input is that of the daemon: end at once, whatever is under way."""
-    for line in sys.stdin:
-        lines.put(line)
-    os._exit(0)
+            return _failure(error, request["do"])
 
 
 def _find_run(client: Any, request: Mapping[str, Any]) -> dict[str, Any]:
@@ -154,13 +137,7 @@ def _failure(error: Exception, what: str) -> dict[str, Any]:
     code = getattr(error, "error_code", None)
     gone = isinstance(error, _GoneError) or (code == "RESOURCE_DOES_NOT_EXIST" and what != "find_run")
     remedy = f"; correct {_LOGIN}, and restart the daemon" if code in _NO_RIGHT else ""
-    return {"error": _sentence(error) + remedy, "refused": isinstance(error, _RefusedError), "gone": gone}
-
-
-def _sentence(error: Exception) -> str:
-    """Return one line. Answers of servers may be whole pages."""
-    text = one_line(without_password(" ".join(str(error).split()))) or type(error).__name__
-    return text if len(text) <= _MOST_CHARACTERS else f"{text[:_MOST_CHARACTERS]}…"
+    return {"error": error_sentence(error) + remedy, "refused": isinstance(error, _RefusedError), "gone": gone}
 
 
 _REQUESTS: Final = {"find_run": _find_run, "delete_run": _delete_run, "log": _log, "log_best": _log_best}

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
 
+from sidecar.publishing.sinks.chat_message import chat_message
 from sidecar.publishing.sinks.credential_file import authorization
 from sidecar.publishing.sinks.http_request import NoRedirects, first_line, why_unanswered, without_user
 from sidecar.publishing.sinks.sink import SinkRefusedError, SinkUnavailableError
@@ -40,6 +41,7 @@ class Webhook:
     secret: bytes | None  # the key of the signature; None: events are not signed
     timeout_seconds: float  # limit for the whole exchange, from the connection to the answer
     authorization_file: Path | None = None  # with the value of the header `Authorization`, read for each event
+    form: str = "event"  # what is posted, as in `chat_message`
     wall: Callable[[], float] = time.time  # returns the Unix time in seconds, for the timestamp
     _connections: list["_Abortable"] = field(default_factory=list)
 
@@ -50,13 +52,14 @@ class Webhook:
         return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
 
     def send(self, body: bytes, id_: str) -> None:
-        """Post an event.
+        """Post an event, or the message of a chat program about it.
 
         Raises:
             SinkUnavailableError: The receiver does not answer in time, or asks for another try (5xx, 408, 425, 429).
             SinkRefusedError: The receiver answered anything else than 2xx.
         """
         url, headers = without_user(self.url)
+        body = chat_message(self.form, body)
         headers |= {"Content-Type": "application/json", "User-Agent": f"sidecar-evaluator/{version()}"}
         headers |= authorization(self.authorization_file)
         headers |= signed_headers(body, id_, round(self.wall()), self.secret)

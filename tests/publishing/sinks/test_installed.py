@@ -137,6 +137,34 @@ def test_a_sink_that_cannot_be_made(name, shown):
     assert "\n" not in text
 
 
+@pytest.mark.parametrize("form", ["acme_sinks:make", "{folder}/acme_sinks.py:make"])
+def test_a_function_that_the_settings_name(tmp_path, form):
+    """It needs no package. The sink gets the other options."""
+    sink = make("mine", {"make": form.format(folder=tmp_path / "site"), "name": "mine", "path": "/x"})
+    deliver(sink, tmp_path, ListLog()).close(PATIENCE_SECONDS)
+    assert (sink.sink.options, sink.sink.got) == ({"path": "/x"}, [1])
+
+
+@pytest.mark.parametrize(
+    ("reference", "shown"),
+    [
+        ("acme_sinks", "package.module:function"),
+        ("acme_sinks:", "package.module:function"),
+        (5, "package.module:function"),
+        ("acme_sinks.py:make", "whole path"),
+        ("/nonexistent/acme.py:make", "No such file"),
+        ("no_such_module:make", "no_such_module"),
+        ("acme_sinks:no_such_function", "no_such_function"),
+    ],
+)
+def test_a_function_that_cannot_be_had(reference, shown):
+    """One sentence repeats what the settings say."""
+    with pytest.raises(SettingsError) as raised:
+        make(options={"make": reference})
+    assert f"[sinks.acme], make = {reference!r}" in str(raised.value)
+    assert shown in str(raised.value)
+
+
 def test_a_sink_with_another_name():
     """Its progress would be stored under a name that the settings do not have."""
     with pytest.raises(SettingsError, match="'acme'"):

@@ -125,9 +125,10 @@ def test_a_server_that_never_answers(answering, sink, evaluation):
     answering.hold.set()
 
 
-def start_process(code="main()"):
+def start_process(before=""):
     """Start the process that talks to MLflow, as `LineProcess` does."""
-    words = [sys.executable, "-c", f"from sidecar.publishing.sinks import mlflow_process\nmlflow_process.{code}"]
+    modules = "from sidecar.publishing.sinks import line_process, mlflow_process"
+    words = [sys.executable, "-c", f"{modules}\n{before}\nmlflow_process.main()"]
     return subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
 
 
@@ -151,7 +152,7 @@ def test_the_process_ends_with_the_daemon(answering, monkeypatch):
 
 def test_the_process_ends_without_work():
     """So that its memory is free between two results."""
-    with start_process("IDLE_SECONDS = 0.1\nmlflow_process.main()") as process:
+    with start_process("line_process.IDLE_SECONDS = 0.1") as process:
         assert process.wait(PATIENCE_SECONDS) == 0
 
 

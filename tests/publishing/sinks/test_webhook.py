@@ -8,7 +8,7 @@ import pytest
 from receivers import receiver
 
 from sidecar.publishing.sinks.sink import SinkRefusedError, SinkUnavailableError
-from sidecar.publishing.sinks.webhook import Webhook
+from sidecar.publishing.sinks.webhook import Webhook, signed_headers
 
 SECRET = bytes(range(32))
 
@@ -49,6 +49,16 @@ def test_without_a_key_nothing_is_signed(server):
     assert "webhook-signature" not in headers
     assert headers["webhook-id"] == "run-7-best"
     assert headers["authorization"] == "Basic " + base64.b64encode(b"me:p@ss").decode()
+
+
+def test_a_chat_gets_its_message(server):
+    """The signature is that of what is posted."""
+    Webhook(server.url, SECRET, MOST_SECONDS, form="slack").send(json.dumps({"text": "a <b>"}).encode(), "run-7-best")
+    (request,) = server.requests
+    assert json.loads(request.body) == {"text": "a &lt;b&gt;"}
+    timestamp = int(request.headers["webhook-timestamp"])
+    signed = signed_headers(request.body, "run-7-best", timestamp, SECRET)
+    assert request.headers["webhook-signature"] == signed["webhook-signature"]
 
 
 @pytest.mark.parametrize("code", [200, 202, 204, 299])
