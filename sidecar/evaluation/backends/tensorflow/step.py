@@ -1,5 +1,6 @@
 """Evaluate batches of one structure: a step measures a batch with a function that is traced once per process."""
 
+import os
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final, NamedTuple
@@ -119,8 +120,7 @@ class Step:
         self.recurrent = RecurrentStates(model)
         self._is_eager = self._is_compiled and getattr(model, "run_eagerly", False)
         self._no_seed = tf.constant(NO_SEED)
-        self._function: Any = None
-        self._traced: Any = None  # the one trace, whose call takes half the time of a call of the function
+        self._function: _TracedFunction | None = None
         self.spec, self._autograph, self._dropped_traces = spec, autograph, 0
         self._prepare()
 
@@ -135,23 +135,19 @@ class Step:
             start_spec = tf.nest.map_structure(lambda state: tf.TensorSpec(state.shape, state.dtype), self.start)
             carried = [tf.TensorSpec(state.shape, state.dtype) for state in self.recurrent.values()]
             signature = [spec, start_spec, tf.TensorSpec(NO_SEED.shape, NO_SEED.dtype), carried]
-            self._function = tf.function(self._step, input_signature=signature, autograph=self._autograph)
+            self._function = _TracedFunction(self._step, signature, autograph=self._autograph)
 
     def put_in_turn(self, names: Iterable[str]) -> None:
         """Update these metrics in turn from now on, because they have proved to be no sums; and trace again."""
         for name in names:
             self.measurement.put_in_turn(name, LATE)
-        self._dropped_traces, self._function, self._traced = self.traces, None, None
+        self._dropped_traces, self._function = self.traces, None
         self._prepare()
 
     def run(self, batch: Batch, start: Any, seed: Any, carried: list[Any]) -> Evaluation:
         """Evaluate a batch, as `_step` does. The first call traces it."""
         seed = self._no_seed if seed is NO_SEED else seed  # a conversion for each batch would cost more
-        if self._function is None:
-            return Evaluation(*self._step(batch, start, seed, carried))
-        if self._traced is None:
-            self._traced = self._function.get_concrete_function()
-        return Evaluation(*self._traced(batch, start, seed, carried))
+        return Evaluation(*(self._function or self._step)(batch, start, seed, carried))
 
     @property
     def _is_compiled(self) -> bool:
@@ -160,8 +156,7 @@ class Step:
     @property
     def traces(self) -> int:
         """Return the number of times that the step has been traced."""
-        traces = 0 if self._function is None else int(self._function.experimental_get_tracing_count())
-        return self._dropped_traces + traces
+        return self._dropped_traces + (0 if self._function is None else self._function.traces)
 
     def outputs_of(self, evaluated: Evaluation) -> Any:
         """Return the outputs for the measurement as arrays, in their structure."""
@@ -281,6 +276,38 @@ class Step:
         if self.measurement.randomness.is_drawn:
             self.measurement.randomness.seed(seed)
         self.recurrent.assign(carried)
+
+
+class _TracedFunction:
+    """Trace a function of a batch when it is first called.
+
+    XLA's auto-clustering compiles for most shapes at their second batch, which changes the last bits. So the first
+    batch of each shape is evaluated twice, and all numbers are of compiled code.
+    """
+
+    def __init__(self, function: Callable[..., Any], signature: list[Any], *, autograph: bool) -> None:
+        self._function = tf.function(function, input_signature=signature, autograph=autograph)
+        self._trace: Any = None  # the only one, whose call takes half the time of a call of the function
+        self._is_clustered = bool(os.environ.get("TF_XLA_FLAGS") or tf.config.optimizer.get_jit())
+        self._warm: set[str] = set()  # shapes of batches that were evaluated
+
+    def __call__(self, batch: Batch, *others: Any) -> Any:
+        """Call the one trace."""
+        if self._trace is None:
+            self._trace = self._function.get_concrete_function()
+        if self._is_clustered and (shapes := _shapes_of(batch)) not in self._warm:
+            self._warm.add(shapes)
+            self._trace(batch, *others)
+        return self._trace(batch, *others)
+
+    @property
+    def traces(self) -> int:
+        """Return the number of traces that were made."""
+        return int(self._function.experimental_get_tracing_count())
+
+
+def _shapes_of(batch: Batch) -> str:
+    return str([tuple(tensor.shape) for tensor in tf.nest.flatten(batch, expand_composites=True) if tensor is not None])
 
 
 def _types_of(model: Any) -> set[str]:

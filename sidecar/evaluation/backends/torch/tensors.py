@@ -161,7 +161,8 @@ def types_of_outputs(model: nn.Module) -> Iterator[set[str]]:
     def note(_module: nn.Module, _arguments: Any, output: Any) -> None:
         types.update(str(leaf.dtype) for leaf in leaves(output) if isinstance(leaf, torch.Tensor))
 
-    hooks = [module.register_forward_hook(note) for module in model.modules()]
+    takes_hooks = (module for module in model.modules() if not isinstance(module, torch.jit.ScriptModule))
+    hooks = [module.register_forward_hook(note) for module in takes_hooks]
     try:
         yield types
     finally:

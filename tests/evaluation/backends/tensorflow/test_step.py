@@ -1,5 +1,10 @@
 """Models, steps and data as training scripts have them are evaluated unchanged: the numbers are those of Keras."""
 
+import os
+import subprocess
+import sys
+from pathlib import Path
+
 import numpy as np
 import pytest
 from evaluation.backends.tensorflow.saved_columns import losses
@@ -354,3 +359,16 @@ def test_sequences_of_one_length_with_what_the_model_masks(digits, evaluated, tm
     kept = found.predictions["test"]
     assert kept["predictions"].shape == (11, 5, 4)
     assert np.array_equal(kept["mask"], words != 0)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("kind", ["plain", "noisy"])
+def test_numbers_are_of_compiled_code_with_the_clusters_of_xla(kind):
+    """The first evaluation has the bits of later ones, and noise is refused although it is as small as rounding."""
+    flags = {"TF_XLA_FLAGS": "--tf_xla_auto_jit=2 --tf_xla_cpu_global_jit"}
+    paths = os.pathsep.join(path for path in sys.path if path)
+    command = [sys.executable, str(Path(__file__).with_name("xla_clustering.py")), kind]
+    environment = os.environ | flags | {"PYTHONPATH": paths}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True, timeout=300)
+    first, *others = done.stdout.splitlines()
+    assert (others == [first] and "loss" in first) if kind == "plain" else "gives different numbers" in first

@@ -61,6 +61,17 @@ def test_plain_models_have_no_note(evaluate, kind, dtype):
     assert evaluate(task(kind, step=automatic)).notes == ()
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch.jit
+def test_scripted_parts_of_a_model_take_no_hooks(evaluate):
+    """A part made by torch.jit.script is evaluated as any other."""
+    import torch
+
+    def build():
+        return torch.nn.Sequential(torch.jit.script(torch.nn.Linear(4, 8)), torch.nn.Linear(8, 2))
+
+    assert evaluate(task(build_model=build)).notes == ()
+
+
 def test_random_models_have_one_note(evaluate):
     """The halves of a batch draw other numbers, so they are not compared."""
     (note,) = evaluate(task("dropout")).notes
