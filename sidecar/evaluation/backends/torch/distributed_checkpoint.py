@@ -1,4 +1,4 @@
-"""Read the tensors of a folder of `torch.distributed.checkpoint` in one process, whatever wrote it.
+"""Read the tensors of a folder of `torch.distributed.checkpoint` in one process, or a part of them, whatever wrote it.
 
 Source: torch `distributed/checkpoint/filesystem.py` and `metadata.py`. `.metadata` is a pickle, and torch's own reader
 loads it as one that may run code. Here it may name the classes that torch writes into it, and nothing else. Objects
@@ -9,6 +9,7 @@ import pickle
 import re
 import warnings
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from io import BufferedReader
 from math import prod
 from pathlib import Path, PurePosixPath, PureWindowsPath
@@ -18,6 +19,7 @@ import torch
 from torch.distributed import checkpoint as dcp
 from torch.distributed.checkpoint import filesystem, metadata
 
+from sidecar.evaluation.backends.torch.tensors import Region
 from sidecar.evaluation.failures import COPY_AGAIN, EvaluationError, mismatch, without_advice
 from sidecar.protocol.weight_names import DCP_METADATA
 
@@ -58,8 +60,10 @@ class DistributedCheckpoint:
                 self._names[id(tensor)] = name
                 _put(self.content, self._place(name), tensor)
 
-    def read(self, tensors: Mapping[str, Any]) -> dict[str, torch.Tensor]:
-        """Return the values of tensors in `content`, by the keys that are given. Only these are read.
+    def read(self, tensors: Mapping[str, Any], regions: Mapping[str, Region]) -> dict[str, torch.Tensor]:
+        """Return the values of tensors in `content`, or of a region of them, by the keys that are given.
+
+        Only these are read, and of each stored part one at a time.
 
         Raises `EvaluationError`: `mismatch` for another tensor or a damaged folder, `vanished` if a file is gone.
         """
@@ -71,32 +75,34 @@ class DistributedCheckpoint:
                     f"others, or use Task(restore=…)"
                 )
             names[key] = name
-        values = {name: self._empty(name) for name in names.values()}
+        wanted = {name: self._empty(name, regions.get(key)) for key, name in names.items()}
         reader = _Reader(self._path, self._metadata)
-        planner = dcp.DefaultLoadPlanner(flatten_state_dict=False)
-        files = {self._file_of(index) for index in self._metadata.storage_data if index.fqn in values}
+        planner = _Planner()
+        files = {self._file_of(index) for index in self._metadata.storage_data if index.fqn in wanted}
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # that no process group is needed is what is wanted
-                dcp.load(values, storage_reader=reader, planner=planner, no_dist=True)
+                dcp.load(wanted, storage_reader=reader, planner=planner, no_dist=True)
         except (Exception, dcp.CheckpointException) as error:  # which is no Exception
             if missing := [file for file in files if not (self._path / file).exists()]:
                 raise EvaluationError("vanished", f"{self._path / missing[0]} is gone") from error
             problem = f"cannot be loaded ({COPY_AGAIN}): {_reason(error)}"
             raise mismatch(f"{self._path} {problem}") from error
-        return {key: values[name] for key, name in names.items()}
+        return {key: wanted[name].values for key, name in names.items()}
 
     def _place(self, name: str) -> Iterable[Any]:
         """Return the keys of a tensor in the saved mapping, which torch has flattened."""
         return (self._metadata.planner_data or {}).get(name, (name,))
 
-    def _empty(self, name: str) -> torch.Tensor:
+    def _empty(self, name: str, region: Region | None) -> "_Wanted":
         """Return a tensor to be filled. Raises `EvaluationError` if the stored parts are not the whole of it."""
         stored = self._metadata.state_dict_metadata[name]
         parts = {tuple(part.offsets): prod(part.sizes) for part in stored.chunks}
         if sum(parts.values()) != prod(stored.size):
             raise mismatch(f"{self._path}: the parts of {name} are not the whole tensor")
-        return torch.empty(stored.size, dtype=stored.properties.dtype)
+        places = region or tuple(slice(0, size) for size in stored.size)
+        shape = [place.stop - place.start for place in places]
+        return _Wanted(stored.size, places, torch.empty(shape, dtype=stored.properties.dtype))
 
     def _file_of(self, index: Any) -> str:
         """Return the name of a data file in the folder. Raises `EvaluationError` if it is not one."""
@@ -104,6 +110,38 @@ class DistributedCheckpoint:
         if not isinstance(path, str) or _DATA.fullmatch(path) is None:
             raise mismatch(f"{self._path}: {index.fqn} is stored in {path!r}, which is no data file")
         return path
+
+
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    """Hold values for a region of a stored tensor; for torch, a checkpointable object such as a `DTensor`."""
+
+    shape: torch.Size
+    region: Region
+    values: torch.Tensor
+
+    def size(self) -> torch.Size:
+        """Return the shape of the stored tensor."""
+        return self.shape
+
+    def __create_chunk_list__(self) -> list[metadata.ChunkStorageMetadata]:
+        """Return the region for which values are read."""
+        first = torch.Size([place.start for place in self.region])
+        return [metadata.ChunkStorageMetadata(offsets=first, sizes=self.values.shape)]
+
+
+class _Planner(dcp.DefaultLoadPlanner):
+    """Read into the values of `_Wanted`."""
+
+    def set_up_planner(self, state_dict: Any, metadata: Any = None, is_coordinator: bool = False) -> None:
+        """Take what is wanted as it is: torch would flatten what it calls a state dict, and lose these objects."""
+        self.original_state_dict = self.state_dict = state_dict
+        self.metadata, self.is_coordinator = metadata, is_coordinator
+
+    def lookup_tensor(self, index: metadata.MetadataIndex) -> torch.Tensor:
+        """Return the tensor into which a stored part goes."""
+        values: torch.Tensor = self.state_dict[index.fqn].values
+        return values
 
 
 class _Reader(dcp.FileSystemReader):

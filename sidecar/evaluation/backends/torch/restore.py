@@ -30,7 +30,7 @@ from sidecar.evaluation.backends.torch.restore_notes import (
     type_notes,
     unused_notes,
 )
-from sidecar.evaluation.backends.torch.tensors import bits_of
+from sidecar.evaluation.backends.torch.tensors import Region, bits_of, local_part, region_of
 from sidecar.evaluation.backends.torch.weight_files import DIVIDED, Stored
 from sidecar.evaluation.backends.torch.weight_sets import (
     BATCHES,
@@ -103,7 +103,7 @@ def restore(
 
 def _load(target: Target, stored: Stored, fit: WeightSet) -> WeightSet:
     """Load a set that fits by names and shapes. Raises `EvaluationError` if a value is not set by it."""
-    own, bound = target.own, dict(stored.read(fit.bound))
+    own, bound = target.own, dict(stored.read(fit.bound, _regions(target.own)))
     _require_same_kind(bound, own)
     _require_equal_tied(bound, own)
     given = {name: own[name] for name in fit.from_build_model}
@@ -138,7 +138,7 @@ def _load_by_conversion(
         if not given or key in tried or len(tried) == _MAX_TRIALS:
             continue
         tried.add(key)
-        values = dict(stored.read(given)) | {name: own[name] for name in fit.from_build_model}
+        values = dict(stored.read(given, _regions(own))) | {name: own[name] for name in fit.from_build_model}
         if not _loaded(target.model, values, fit.versions):
             accepted.append((fit, values))
     if len(accepted) > 1:
@@ -175,8 +175,15 @@ def _converts(model: nn.Module, *, of_torch: bool) -> bool:
 
 
 def _loaded(model: nn.Module, values: Mapping[str, Any], versions: Mapping[str, Any] | None) -> str:
-    """Let torch load values strictly. Return why it refuses them in one line, or nothing."""
+    """Let torch load values strictly. Return why it refuses them in one line, or nothing.
+
+    Values of divided tensors are the parts for this process: they are copied here, and torch sees that names are there.
+    """
     given: Any = OrderedDict(values)
+    for name in _regions(own := values_of(model)).keys() & values.keys():
+        if values[name] is not own[name]:
+            local_part(own[name]).copy_(values[name])
+            given[name] = own[name]
     if versions is not None:
         given._metadata = OrderedDict(versions)  # noqa: SLF001 - where load_state_dict looks for it
     try:
@@ -189,6 +196,11 @@ def _loaded(model: nn.Module, values: Mapping[str, Any], versions: Mapping[str, 
         more = f" (and {len(details) - 1} more)" if len(details) > 1 else ""
         return (details[0] if details else "") + more or type(error).__name__
     return ""
+
+
+def _regions(own: Mapping[str, Any]) -> dict[str, Region]:
+    """Return the regions of the divided tensors of a model that this process holds, by name."""
+    return {name: region for name, value in own.items() if (region := region_of(value)) is not None}
 
 
 def _not_from(target: Target, values: Mapping[str, Any], versions: Mapping[str, Any] | None) -> set[str]:
@@ -208,6 +220,7 @@ def _fill(value: Any, numbers: tuple[float, int, int]) -> None:
     if not isinstance(value, torch.Tensor) or is_lazy(value) or value.is_quantized or value.is_meta:
         return
     number, integer, truth = numbers
+    value = local_part(value)
     with torch.no_grad():
         is_number = value.is_floating_point() or value.is_complex()
         value.detach().fill_(number if is_number else truth if value.dtype == torch.bool else integer)
@@ -219,6 +232,7 @@ def _bits(value: torch.Tensor) -> bytes:
 
 def _is_equal(now: Any, stored: Any) -> bool:
     """Return whether a model's value is the stored one, converted to its type."""
+    now = local_part(now)
     if not isinstance(now, torch.Tensor) or not isinstance(stored, torch.Tensor) or now.shape != stored.shape:
         return not isinstance(now, torch.Tensor)
     wanted = stored.to(dtype=now.dtype, device=now.device)

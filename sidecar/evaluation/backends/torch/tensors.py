@@ -134,8 +134,26 @@ def to_numpy(tensor: torch.Tensor) -> NDArray[Any]:
     return plain.resolve_conj().resolve_neg().numpy()
 
 
+Region = tuple[slice, ...]
+"""A part of a tensor: a range of places in each dimension."""
+
+
+def region_of(tensor: Any) -> Region | None:
+    """Return the part of a tensor that this process holds if processes divide it among them (`DTensor`); else None."""
+    if not hasattr(tensor, "__create_chunk_list__"):
+        return None
+    (chunk,) = tensor.__create_chunk_list__()
+    return tuple(slice(first, first + size) for first, size in zip(chunk.offsets, chunk.sizes, strict=True))
+
+
+def local_part(tensor: Any) -> Any:
+    """Return the part of a tensor that this process holds, in the same memory: all of it, unless it is divided."""
+    return tensor.detach().to_local() if hasattr(tensor, "__create_chunk_list__") else tensor
+
+
 def bits_of(tensor: torch.Tensor) -> NDArray[Any]:
-    """Return an array with the type, the shape and the bytes of a tensor, to hash them."""
+    """Return an array with the type, the shape and the bytes of a tensor, or of the part held here, to hash them."""
+    tensor = local_part(tensor)
     if tensor.is_nested:
         return np.concatenate([bits_of(part).reshape(-1).view(np.uint8) for part in tensor.unbind()])
     if tensor.layout != torch.strided or tensor.is_quantized or tensor.is_meta:

@@ -21,6 +21,7 @@ import torch
 from torch import _weights_only_unpickler
 
 from sidecar.evaluation.backends.torch.plain_objects import allowed_by_task, plain_objects, substitute
+from sidecar.evaluation.backends.torch.tensors import Region
 from sidecar.evaluation.failures import COPY_AGAIN, EvaluationError, mismatch, without_advice
 from sidecar.protocol.weight_names import DCP_METADATA, INDEX, SAFETENSORS, main_weights
 from sidecar.system.plain_text import listed
@@ -96,15 +97,21 @@ DIVIDED: Final = (
 )
 
 
+def _parts(tensors: Mapping[str, Any], regions: Mapping[str, Region]) -> dict[str, Any]:
+    """Return tensors, or the wanted parts of them, in the same memory."""
+    return {key: tensor[regions[key]] if key in regions else tensor for key, tensor in tensors.items()}
+
+
 @dataclass(frozen=True, slots=True)
 class Stored:
     """Hold the content of a checkpoint: what was saved, such as a mapping of tensors by name.
 
-    `read`: returns the values of some of its tensors. Those of other formats are in `content` already.
+    `read`: takes some of its tensors, and the regions of those of which a part is wanted, by the same keys, and returns
+    the values. Those of most formats are in `content` already, mapped into memory.
     """
 
     content: Any
-    read: Callable[[Mapping[str, Any]], Mapping[str, Any]] = dict
+    read: Callable[[Mapping[str, Any], Mapping[str, Region]], Mapping[str, Any]] = _parts
 
 
 def load(path: str) -> Stored:
