@@ -1,6 +1,7 @@
 """Evaluate the first batches of a rank several times: what a user supplies must give the same numbers each time.
 
-The first batch is evaluated again after all others, and its first example alone several times. A difference is refused.
+The first batch is evaluated again after all others, and its first example alone several times. A difference is refused,
+and so are equal predictions for both ends of a batch that differ in the whole.
 A rank that has few batches of a set evaluates its first one more often, so that what changes late is found with any
 number of workers. Parts of batches 0, 1, 2 and 4 of an eval set are also evaluated on their own, by the ranks that own
 them, so that all numbers of workers find the same. Of a set that divides itself, each rank has such batches. Imports
@@ -13,10 +14,10 @@ from typing import Any, Final
 
 from numpy.typing import NDArray
 
-from sidecar.evaluation.batch_dependence import BatchDependence
+from sidecar.evaluation.batch_dependence import BatchDependence, rows_differ
 from sidecar.evaluation.eval_loop import BatchOutput
 from sidecar.evaluation.failures import task_error
-from sidecar.evaluation.repeatability import AFTER_OTHERS, REPEATED
+from sidecar.evaluation.repeatability import AFTER_OTHERS, REPEATED, are_equal
 from sidecar.evaluation.states import SetStates
 
 RequireEqual = Callable[[Sequence[NDArray[Any]], Sequence[NDArray[Any]], str], None]
@@ -35,8 +36,12 @@ Parts = Callable[[int], tuple[set[str], bool]]
 """A function that evaluates parts of a batch, given its number. It returns the names of what depends on the division,
 and whether the batch is telling: if not, the parts of a later evaluation are tried again."""
 
-Single = Callable[[], BatchOutput]
-"""A function that calls the model with the first example alone. It may raise, if the model takes whole batches only."""
+Predict = Callable[[slice], BatchOutput]
+"""A function that lets the model predict for the examples at these places alone. It may raise, if the model takes whole
+batches only."""
+
+FIRST_EXAMPLE: Final = slice(0, 1)
+_TOLD_APART: Final = 8  # examples at each end of a batch, at most
 
 
 class FirstBatch:
@@ -115,7 +120,7 @@ class FirstBatchOfSet:
         *,
         again: Callable[[], BatchOutput],
         parts: Parts,
-        single: Single,
+        predict: Predict,
     ) -> None:
         """Check the output of a batch if it is the first one of this rank, or one of those that are divided.
 
@@ -125,19 +130,20 @@ class FirstBatchOfSet:
             examples: Number of its examples.
             again: Evaluates the same batch.
             parts: Evaluates parts of it.
-            single: Calls the model with its first example alone.
+            predict: Lets the model predict for some of its examples.
         """
         is_divided, number = self.divides_next(number), max(number, self._seen)
         self._seen += 1
         if is_divided:  # first, while the step has what it kept of the batch
             self._known.divide(self._eval_set, number, parts)
         if self._seen == 1 and not self._known.is_repeated(self._eval_set):
-            kept = _Kept(output, self._known.contents(output), again, single, tried(single), examples)
-            self._kept = kept
+            _require_told_apart(predict, examples)
+            alone = tried(predict, FIRST_EXAMPLE)
+            kept = self._kept = _Kept(output, self._known.contents(output), again, predict, alone, examples)
             if kept.alone is None:
                 self._known.require_equal(output, again(), REPEATED)
             else:
-                self._known.require_equal(kept.alone, single(), REPEATED)
+                self._known.require_equal(kept.alone, predict(FIRST_EXAMPLE), REPEATED)
 
     def finish(self, states: SetStates) -> None:
         """Check the first batch again after all others, and add to the states what depends on batches."""
@@ -152,13 +158,13 @@ class FirstBatchOfSet:
             if number < _WHOLE_CALLS:
                 known.require_equal(kept.output, kept.again(), AFTER_OTHERS)
             elif kept.alone is not None:
-                known.require_equal(kept.alone, kept.single(), AFTER_OTHERS)
+                known.require_equal(kept.alone, kept.predict(FIRST_EXAMPLE), AFTER_OTHERS)
             _require_same_contents(kept.contents, known.contents(kept.output))
         known.require_equal(kept.output, kept.again(), AFTER_OTHERS)
         _require_same_contents(kept.contents, known.contents(kept.output))
         if kept.alone is not None:
             for _ in range(min(_SINGLE_CALLS, kept.examples)):
-                known.require_equal(kept.alone, kept.single(), AFTER_OTHERS)
+                known.require_equal(kept.alone, kept.predict(FIRST_EXAMPLE), AFTER_OTHERS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,19 +174,38 @@ class _Kept:
     output: BatchOutput
     contents: Mapping[str, str]  # the states of each metric for it
     again: Callable[[], BatchOutput]
-    single: Single
+    predict: Predict
     alone: BatchOutput | None  # what the model computes for the first example; None if it takes whole batches only
     examples: int
 
 
-def tried(single: Single) -> BatchOutput | None:
-    """Return what the model computes for the first example; None if it takes whole batches only."""
+def tried(predict: Predict, places: slice) -> BatchOutput | None:
+    """Return what the model predicts for these examples alone; None if it takes whole batches only."""
     try:
-        return single()
+        return predict(places)
     except MemoryError:
         raise
     except Exception:  # noqa: BLE001 - a model may take batches of one size only
         return None
+
+
+def _require_told_apart(predict: Predict, examples: int) -> None:
+    """Raise `EvaluationError` if examples get what the model predicted for as many others before."""
+    size = min(_TOLD_APART, examples // 2)
+    ends = slice(0, size), slice(examples - size, examples)
+    first, last = (tried(predict, places) if size else None for places in ends)
+    if first is None or last is None or not are_equal(first.arrays, last.arrays):
+        return
+    whole = tried(predict, slice(0, examples))
+    if whole is None or any(len(array) != examples for array in whole.arrays):
+        return
+    fitting = [not rows_differ([array[places] for array in whole.arrays], [first.arrays]) for places in ends]
+    if len(set(fitting)) > 1:
+        raise task_error(
+            f"the first {size} and the last {size} examples of the first batch, alone, get the same predictions, and "
+            f"others within the batch: the model keeps what it computed for other inputs, such as in a dict by shape "
+            f"or by id(x). Compute it in each call"
+        )
 
 
 def _require_same_contents(before: Mapping[str, str], after: Mapping[str, str]) -> None:

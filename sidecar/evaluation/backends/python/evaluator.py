@@ -255,8 +255,11 @@ class PythonEvaluator:
             output = run_again()
             examples = reader.examples_in(batch)
             parts = partial(self._find_dependence, reader, batch, output)
-            single = partial(self._draws.run, reader.name, place, partial(self._run_first_example, batch))
-            first_batch.see(output, number, examples, again=run_again, parts=parts, single=single)
+
+            def predict(places: slice) -> BatchOutput:
+                return self._draws.run(reader.name, place, partial(self._predict_part, batch, examples, places))
+
+            first_batch.see(output, number, examples, again=run_again, parts=parts, predict=predict)
             return output
 
         evaluated = evaluate_set(
@@ -292,9 +295,10 @@ class PythonEvaluator:
         with naming_weights(self._weights_remedy):
             return self._measurement.arrays(y, predictions, weights, examples)
 
-    def _run_first_example(self, batch: Batch) -> BatchOutput:
-        """Let the model predict for the first example of a batch alone."""
-        predictions = self._predictions(map_leaves(lambda array: array[:1], batch), 1)
+    def _predict_part(self, batch: Batch, examples: int, places: slice) -> BatchOutput:
+        """Let the model predict for some examples of a batch alone."""
+        size = len(range(examples)[places])
+        predictions = self._predictions(map_leaves(lambda array: array[places], batch), size)
         return BatchOutput(list(leaves(predictions)), [], {})
 
     def _find_dependence(

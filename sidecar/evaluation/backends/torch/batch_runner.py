@@ -29,7 +29,7 @@ from sidecar.evaluation.data.reader import EvalSetReader
 from sidecar.evaluation.data.shard import Shard
 from sidecar.evaluation.eval_loop import LEFT_OUT, BatchOutput, evaluate_set
 from sidecar.evaluation.failures import task_error
-from sidecar.evaluation.first_batch import FirstBatch, tried
+from sidecar.evaluation.first_batch import FIRST_EXAMPLE, FirstBatch, tried
 from sidecar.evaluation.metrics.metric import EvalSetInfo, MetricResult
 from sidecar.evaluation.repeatability import RandomDraws
 from sidecar.evaluation.states import ExactSum, SetStates, exact_sum
@@ -192,8 +192,8 @@ class BatchRunner:
             left_out += batch.left_out if isinstance(batch, LoadedBatch) else 0
             examples = reader.examples_in(batch)
             divide = partial(self._find_dependence, reader, batch, output, parts)
-            single = partial(self._draws.run, reader.name, place, partial(self._run_first_example, batch, examples))
-            first_batch.see(output, number, examples, again=run_again, parts=divide, single=single)
+            predict = partial(self._predict_part, reader, batch, place)
+            first_batch.see(output, number, examples, again=run_again, parts=divide, predict=predict)
             if compare_first is None:  # the model was tried on this batch, and may keep the same of it
                 compare_first = partial(self._compare_with_fresh, reader, batch, place, number, output)
             else:
@@ -237,11 +237,16 @@ class BatchRunner:
         self._enter(reader.name)
         return self._draws.run(reader.name, 0, partial(self.step.predicted, batch, reader.examples_in(batch))).arrays
 
-    def _run_first_example(self, batch: Batch, examples: int) -> BatchOutput:
-        """Let the model compute the first example of a batch alone."""
-        is_loaded = isinstance(batch, LoadedBatch)
-        content = part_of(batch.content if is_loaded else batch, slice(0, 1), examples)
-        return self.step.predicted(LoadedBatch(content, 1) if is_loaded else content, 1)
+    def _predict_part(self, reader: EvalSetReader, batch: Batch, place: int | bytes, places: slice) -> BatchOutput:
+        """Let the model predict for some examples of a batch alone."""
+        is_loaded, examples = isinstance(batch, LoadedBatch), reader.examples_in(batch)
+        content, size = batch.content if is_loaded else batch, len(range(examples)[places])
+
+        def run() -> BatchOutput:
+            part = part_of(content, places, examples)
+            return self.step.predicted(LoadedBatch(part, size) if is_loaded else part, size)
+
+        return self._draws.run(reader.name, place, run)
 
     def _find_dependence(
         self, reader: EvalSetReader, batch: Batch, output: BatchOutput, parts: Parts, number: int
@@ -261,9 +266,9 @@ class BatchRunner:
         run = partial(self._run, reader, batch, place, number)
         with types_of_outputs(self.model) as types:
             if not self._suspects and not isinstance(self.step, LightningStep):
-                single = partial(self._run_first_example, batch, reader.examples_in(batch))
-                if (alone := tried(partial(self._draws.run, reader.name, place, single))) is not None:
-                    run, output = partial(self._draws.run, reader.name, place, single), alone
+                predict = partial(self._predict_part, reader, batch, place)
+                if (alone := tried(predict, FIRST_EXAMPLE)) is not None:
+                    run, output = partial(predict, FIRST_EXAMPLE), alone
         used, self.step = self.step, step_for(self._task.of_set(reader.name), self._fresh, self._device)
         try:
             self.step.mode = used.mode

@@ -301,13 +301,16 @@ class Step:
 
 
 def _compared(predictions: Any) -> list[NDArray[Any]] | None:
-    """Return the arrays of predictions that are compared by rows; None if they are too large or hold anything else."""
+    """Return the predictions that are compared by rows; None if they are too large or hold anything else.
+
+    They are copies, because a model may reuse its outputs.
+    """
     tensors = list(leaves(predictions))
     if not all(isinstance(leaf, torch.Tensor) and leaf.ndim and not leaf.is_nested for leaf in tensors):
         return None
     if sum(leaf.numel() * leaf.element_size() for leaf in tensors) > _COMPARED_BYTES:
         return None
-    return [to_numpy(leaf) for leaf in tensors]
+    return [np.array(to_numpy(leaf)) for leaf in tensors]
 
 
 def _labels(y: Any, weights: Any) -> list[NDArray[Any]]:

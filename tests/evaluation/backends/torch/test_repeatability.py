@@ -94,11 +94,12 @@ def test_outputs_in_the_same_buffer_each_time(tmp_path):
             return self.out[: len(x)]
 
     model = saved(Buffered, tmp_path / "step-1.pt")
-    numbers = evaluate(task(build_model=Buffered), tmp_path / "step-1.pt").values
+    found = evaluate(task(build_model=Buffered), tmp_path / "step-1.pt")
+    assert found.notes == ()
     x, y = tensors()
     with torch.no_grad():
         right = sum((model(a).argmax(1) == b).sum().item() for a, b in zip(x.split(8), y.split(8), strict=True))
-    assert numbers["accuracy"].value == right / EXAMPLES
+    assert found.values["accuracy"].value == right / EXAMPLES
 
 
 def projecting(kind):
