@@ -11,14 +11,15 @@ import json
 import os
 import secrets
 import sys
-from collections.abc import Callable, Iterable
+import tempfile
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePath
 from typing import Any, Final
 
 import typer
 
-from sidecar.checkpoints.inspect import inspect_again
+from sidecar.checkpoints.inspect import FETCHED, inspect_again
 from sidecar.commands.hints import no_run
 from sidecar.commands.load import check_place, load_in_time, warn
 from sidecar.commands.state_storage import state_storage
@@ -30,18 +31,17 @@ from sidecar.errors import CheckpointError, NoExportError, NothingExportedError,
 from sidecar.protocol.codec import dumps
 from sidecar.protocol.records import Checkpoint
 from sidecar.publishing.report import bests
-from sidecar.retention.exports.export_folder import BEST, EXPORTS, linked_export, opened_exports
+from sidecar.retention.exports.export_folder import BEST, EXPORTS, opened_exports
 from sidecar.retention.exports.export_manifest import (
     MANIFEST,
     ExportedFile,
     Manifest,
     as_known,
-    read_manifest,
     write_manifest,
 )
 from sidecar.retention.pins.disk_budget import free_bytes
 from sidecar.settings import Settings
-from sidecar.system.bucket_folder import BucketFolder
+from sidecar.system.bucket_folder import BucketFolder, BucketState, place_of
 from sidecar.system.confined import Folder, open_folder
 from sidecar.system.durable import copy_content, sync_file
 from sidecar.system.plain_text import number, one_line
@@ -63,9 +63,9 @@ class BestExport:
         return self.folder / PurePath(self.checkpoint.name).name
 
     def as_json(self) -> dict[str, Any]:
-        """Return the manifest, with the paths on this machine."""
+        """Return the manifest, with the paths on this machine or, with the state in a bucket, the URLs."""
         document: dict[str, Any] = json.loads(dumps(self.manifest))
-        return document | {"folder": str(self.folder), "path": str(self.path)}
+        return document | {"folder": place_of(self.folder), "path": place_of(self.path)}
 
 
 def print_best(flags: dict[str, Any], *, as_json: bool, copy_to: Path | None) -> None:
@@ -81,7 +81,9 @@ def print_best(flags: dict[str, Any], *, as_json: bool, copy_to: Path | None) ->
         _print(*timeout.call(lambda: _saved_best(settings, storage)), as_json=as_json)
         return
     if copy_to is not None:
-        copied = timeout.call(lambda: copy_best(found, copy_to.absolute(), timeout.answered))
+        target = copy_to.absolute()
+        with _fetched(found, settings.run_dir, target) as here:
+            copied = timeout.call(lambda: copy_best(here, target, timeout.answered))
         found = BestExport(copied, found.checkpoint, found.manifest)
     _print(found.path, found.as_json(), as_json=as_json)
 
@@ -91,7 +93,7 @@ def _print(path: Path, document: dict[str, Any], *, as_json: bool) -> None:
     if as_json:
         typer.echo(json.dumps(document, indent=1, allow_nan=False))
     else:  # a script needs the bytes of the path, and a terminal must not obey a checkpoint's name
-        typer.echo(one_line(str(path)) if sys.stdout.isatty() else os.fsencode(path))
+        typer.echo(one_line(place_of(path)) if sys.stdout.isatty() else os.fsencode(place_of(path)))
 
 
 def _saved_best(settings: Settings, storage: Storage) -> tuple[Path, dict[str, Any]]:
@@ -134,7 +136,13 @@ def find_best(settings: Settings, storage: Storage) -> BestExport:
         StorageError: Storage does not answer.
     """
     found = read_best(settings, storage)
-    _require_whole(found.folder, found.checkpoint)
+    if not isinstance(settings.run_dir, BucketState):
+        _require_whole(found.folder, found.checkpoint)
+        return found
+    from sidecar.retention.exports.bucket_exports import BucketExports  # noqa: PLC0415 - only with a state in a bucket
+
+    if not BucketExports(settings.run_dir).is_whole(found.folder.name, found.manifest):
+        raise NoExportError(f"{place_of(found.folder)} is not whole: a file of its {MANIFEST} is missing")
     return found
 
 
@@ -145,23 +153,55 @@ def read_best(settings: Settings, storage: Storage) -> BestExport:
         raise NoExportError(no_run(settings))
     try:
         with opened_exports(settings.run_dir) as exports:
-            name = linked_export(exports)
+            name = exports.best()
             if name is None:
-                raise NoExportError(f"{where / BEST} does not lead to an export: {_remedy(settings)}")
-            with exports.folder(name) as folder:
-                manifest = read_manifest(folder)
+                raise _no_best(settings)
+            manifest = exports.manifest(name)
     except FileNotFoundError:
-        raise NothingExportedError(f"run {settings.run}: nothing is exported yet: {_remedy(settings)}") from None
+        raise _nothing_exported(settings) from None
     except OSError as error:
         raise StorageError(f"cannot read {error.filename or where}: {error.strerror}") from error
     if manifest is None:
         why = f"has no {MANIFEST} that can be read: restart a daemon, which writes it again"
-        raise NoExportError(f"{where / name} {why}")
+        raise NoExportError(f"{place_of(where / name)} {why}")
     closed = read_success(storage, manifest.plan)
     checkpoint = None if closed is None else closed.plan.checkpoint
     if closed is None or checkpoint is None or closed.plan.run != run or checkpoint.folder != name:
-        raise NoExportError(f"{where / name} is not an export of run {settings.run}: move it away")
+        raise NoExportError(f"{place_of(where / name)} is not an export of run {settings.run}: move it away")
     return BestExport(where / name, checkpoint, as_known(manifest, closed))
+
+
+def _no_best(settings: Settings) -> NoExportError:
+    if isinstance(settings.run_dir, BucketState):
+        return _nothing_exported(settings)
+    return NoExportError(f"{settings.run_dir / EXPORTS / BEST} does not lead to an export: {_remedy(settings)}")
+
+
+def _nothing_exported(settings: Settings) -> NothingExportedError:
+    return NothingExportedError(f"run {settings.run}: nothing is exported yet: {_remedy(settings)}")
+
+
+@contextlib.contextmanager
+def _fetched(best: BestExport, root: Path, target: Path) -> Iterator[BestExport]:
+    """Yield an export, or what was fetched of one in a bucket, in a temporary folder next to the target of a copy.
+
+    `root`: the state directory. Requests to a bucket end in time by themselves. Raises as `copy_best`.
+    """
+    if not isinstance(root, BucketState):
+        yield best
+        return
+    from sidecar.retention.exports.bucket_exports import BucketExports  # noqa: PLC0415 - only with a state in a bucket
+
+    _require_free(target)
+    try:
+        with (
+            tempfile.TemporaryDirectory(prefix=".sidecar-best-", dir=target.parent) as place,
+            open_folder(Path(place)) as folder,
+        ):
+            BucketExports(root).fetch(best.folder.name, folder)
+            yield replace(best, folder=Path(place))
+    except OSError as error:
+        raise StorageError(f"cannot fetch {place_of(best.folder)}: {error.strerror or error}") from error
 
 
 def copy_best(best: BestExport, target: Path, answered: Callable[[], None]) -> Path:
@@ -177,8 +217,7 @@ def copy_best(best: BestExport, target: Path, answered: Callable[[], None]) -> P
         NoExportError: The export changed meanwhile.
         StorageError: It cannot be copied.
     """
-    if os.path.lexists(target):
-        raise SettingsError(f"--copy-to {target} exists: name a folder that does not exist yet")
+    _require_free(target)
     names = _require_whole(best.folder, best.checkpoint)
     temporary = f".{target.name}.{secrets.token_hex(4)}.tmp"
     try:
@@ -188,6 +227,8 @@ def copy_best(best: BestExport, target: Path, answered: Callable[[], None]) -> P
             try:
                 with above.folder(temporary) as copy:
                     copied = _copy(source, copy, names, answered)
+                    with contextlib.suppress(FileNotFoundError):  # it was fetched from a bucket, and identified there
+                        _copy(source, copy, (FETCHED,), answered)
                     _require_whole(target.parent / temporary, best.checkpoint)
                     write_manifest(copy, replace(best.manifest, files=copied))
                     copy.sync()
@@ -198,12 +239,18 @@ def copy_best(best: BestExport, target: Path, answered: Callable[[], None]) -> P
                     above.remove(temporary)
                 raise
     except FileNotFoundError as error:
-        if not target.parent.is_dir():
-            raise SettingsError(f"--copy-to {target}: {target.parent} does not exist: create it") from error
         raise NoExportError(f"{best.folder} changed while it was copied: try again") from error
     except OSError as error:
         raise StorageError(f"cannot copy {best.folder} to {target}: {error.strerror or error}") from error
     return target
+
+
+def _require_free(target: Path) -> None:
+    """Raise `SettingsError` unless a folder can be made there."""
+    if os.path.lexists(target):
+        raise SettingsError(f"--copy-to {target} exists: name a folder that does not exist yet")
+    if not target.parent.is_dir():
+        raise SettingsError(f"--copy-to {target}: {target.parent} does not exist: create it")
 
 
 def _copy(

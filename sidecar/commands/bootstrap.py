@@ -137,7 +137,13 @@ def daemon_from_settings(
             owner=node,
             make=make_pin,
             calls=entries,
-            exports=Exports(settings.run_dir, storage, identity.exports, entries),
+            exports=Exports(
+                settings.run_dir,
+                storage,
+                identity.exports,
+                # An upload takes long, and must not stop the scans.
+                entries if bucket is None else BoundedCalls(most_hanging=2, now=clock.now),
+            ),
         ),
         saves=saves if bucket is None else bucket,
         clock=clock,

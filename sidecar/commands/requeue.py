@@ -33,7 +33,7 @@ from sidecar.policy.rules import PlanRules
 from sidecar.policy.settlements import settled_by_one_plan
 from sidecar.protocol.records import Key, Plan, Settlement, folder_name
 from sidecar.protocol.states import OutcomeStatus, Verdict
-from sidecar.retention.exports.export_folder import names_in, opened_exports
+from sidecar.retention.exports.export_folder import opened_exports
 from sidecar.settings import Settings
 from sidecar.system.bucket_url import is_url
 from sidecar.system.clock import Clock, timestamp
@@ -128,7 +128,7 @@ def _exported(settings: Settings) -> list[str]:
         return []
     try:
         with opened_exports(settings.run_dir) as exports:
-            return names_in(exports)
+            return exports.names()
     except OSError:
         return []
 

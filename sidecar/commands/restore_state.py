@@ -32,7 +32,6 @@ from sidecar.publishing.state_backup.ownership import (
     BEST_EXPORT,
     OWN_PATH,
     BackupReplacedError,
-    BestExport,
     Own,
     Owner,
     create_owner,
@@ -42,6 +41,7 @@ from sidecar.publishing.state_backup.ownership import (
     why,
 )
 from sidecar.retention.exports.export_folder import EXPORTS, link_best
+from sidecar.retention.exports.export_manifest import NamedBest
 from sidecar.retention.pins.disk_budget import free_bytes
 from sidecar.settings import Settings
 from sidecar.system.bucket_folder import place_of
@@ -209,7 +209,7 @@ def _link_best(storage: PosixStorage) -> None:
     data = storage.read(BEST_EXPORT, SMALL.size)
     if data is None:
         return
-    name = parse(BestExport, BEST_EXPORT, data).export
+    name = parse(NamedBest, BEST_EXPORT, data).export
     storage.remove(BEST_EXPORT)
     if is_part(f"{EXPORTS}/{name}/x") and "/" not in name and storage.names(f"{EXPORTS}/{name}"):
         with open_folder(storage.root) as root, root.folder(EXPORTS) as exports:

@@ -69,7 +69,5 @@ def _obstacles(settings: Settings) -> Iterator[str]:
         yield f'the workers of framework = "python" meet in the state directory: use another framework, {elsewhere}'
     if settings.engine == "ray":
         yield f'workers of engine = "ray" save on other machines: set engine = "local", {elsewhere}'
-    if settings.export_best:
-        yield f"exports are folders of a filesystem: set export_best = 0, {elsewhere}"
     if settings.state_backup is not None:
         yield "needs no backup: leave state_backup out"

@@ -29,6 +29,7 @@ from sidecar.retention.saves.retention import Retention
 from sidecar.system.clock import Clock, timestamp
 from sidecar.system.event_log import EventLog
 
+_EXPORTS_PAUSE_SECONDS: Final = 1.0  # between two looks whether the best checkpoints are in the bucket of the state
 _SINKS_PAUSE_SECONDS: Final = 0.05  # between two looks whether the sinks have taken the end of the run
 
 
@@ -125,6 +126,7 @@ class RequestBuilder:
     load: Callable[[], float | None] = lambda: None
     # Whether worker processes would have something to do, by the policy's newest decision
     needs_workers: bool = False
+    _exports_by: float | None = None  # until then the end of the run waits for exports
 
     def next(self, now: float) -> Request | None:
         """Return the next request to storage; None if nothing is due."""
@@ -219,12 +221,27 @@ class RequestBuilder:
 
     def _stop(self, action: Stop, now: float) -> None:
         """Leave the run that is over, once the sinks of this node have taken its end."""
+        if self._waits_for_exports(now):
+            self.schedule.wake_by(now + _EXPORTS_PAUSE_SECONDS)
+            return
         ended = Ended(action.why, action.failed)
         if not self.shutdown.may_leave(ended, now, delivered=self.delivered()):
             self.schedule.wake_by(now + _SINKS_PAUSE_SECONDS)
             return
         self.log.info("run_ended", reason=action.why, failed=action.failed)
         self.shutdown.leave(1 if action.failed else 0, now)
+
+    def _waits_for_exports(self, now: float) -> bool:
+        """Return whether pins of this node are uploaded as exports, by any node, for as long as a transfer may take.
+
+        After its end nobody would upload them. Nodes that share pins make exports at once, by the last scan.
+        """
+        seconds = self.runner.timing.transfer_seconds
+        if seconds is None or not self.state.has_pins_to_export(now):
+            self._exports_by = None
+            return False
+        self._exports_by = now + seconds if self._exports_by is None else self._exports_by
+        return now < self._exports_by
 
     def _sync(self, due: SyncDue, now: float) -> Sync:
         """Return the request that writes the heartbeat, with everything else that is due."""

@@ -380,6 +380,12 @@ class DaemonState:
             exports=tuple((rule, exported(self.history, rule)) for rule in self.export_rules()),
         )
 
+    def has_pins_to_export(self, now: float) -> bool:
+        """Return whether this node still holds a pin of one of the best checkpoints, by the newest scan."""
+        wanted = self.pin_policy(now).exported()
+        found = (discovered.checkpoint for discovered in self.tracker.found.values()) if wanted else ()
+        return any(checkpoint.pin is not None and checkpoint.folder in wanted for checkpoint in found)
+
     def export_rules(self) -> list[ExportRule]:
         """Return the rules by which this node and others export checkpoints, in the same order on all nodes."""
         own = self.identity.exports

@@ -25,7 +25,6 @@ def test_a_directory_is_opened_as_such_and_tells_of_answers(tmp_path):
     [
         ({"framework": "python"}, 'framework = "python"'),
         ({"engine": "ray"}, 'engine = "local"'),
-        ({"export_best": 1, "best_metric": "test/accuracy"}, "export_best = 0"),
         ({"state_backup": "s3://bucket/backup"}, "leave state_backup out"),
     ],
 )

@@ -137,6 +137,11 @@ def test_commands_take_a_url(numpy_trainer, new_bucket, tmp_path, name):
     assert (missing.code, "model-11.npz" in missing.sentence, "model-10.npz" in missing.sentence) == (2, True, True)
     assert bucket.command("requeue", "model-10.npz", "--again").code == 0
     assert "export_best" in bucket.command("best").sentence
+    bucket.environ |= {"SIDECAR_EXPORT_BEST": "1", "SIDECAR_BEST_METRIC": "test/accuracy"}
+    assert bucket.command("run", "--once").code == 0
+    copied = bucket.command("best", "--copy-to", tmp_path / "copied")
+    assert copied.code == 0, copied.err
+    assert (tmp_path / "copied" / "model-10.npz").read_bytes() == (tmp_path / "local" / saved["name"]).read_bytes()
     bucket.server.stop()
     status = bucket.command("status")
     assert (status.code, f"{bucket.url}, its state in {tmp_path}" in " ".join(status.out.split())) == (0, True)

@@ -9,7 +9,12 @@ from integration.torch_trainer import TORCH
 
 pytestmark = pytest.mark.seconds
 
-RAPID = {"SIDECAR_BEAT_SECONDS": "1", "SIDECAR_LEASE_SECONDS": "10", "SIDECAR_MIN_WORKERS": "2"}
+RAPID = {
+    "SIDECAR_BEAT_SECONDS": "1",
+    "SIDECAR_SWEEP_SECONDS": "2",
+    "SIDECAR_LEASE_SECONDS": "10",
+    "SIDECAR_MIN_WORKERS": "2",
+}
 
 
 class Nodes(Bucket):
@@ -80,10 +85,11 @@ def test_a_store_that_ignores_conditions_is_refused_at_the_start(new_nodes):
     ],
 )
 def test_two_machines_share_a_bucket_alone(torch_trainer, until, new_nodes, tmp_path, name, trouble):
-    """Both take part in each evaluation, while the server hangs or is killed; the saves of both are in the bucket."""
+    """Both take part in each evaluation, while the server hangs or is killed; saves and an export are in the bucket."""
     nodes, folder = new_nodes(name), tmp_path / "local"
     saved = [folder / each["name"] for each in torch_trainer.save(folder, 10, 20, 30)]
-    daemons = [nodes.on(node, "run", "--stop-after-step", "30") for node in ("a", "b")]
+    best = {"SIDECAR_EXPORT_BEST": "1", "SIDECAR_BEST_METRIC": "test/accuracy", "SIDECAR_BEST_BY": "significant"}
+    daemons = [nodes.on(node, "run", "--stop-after-step", "30", **best) for node in ("a", "b")]
 
     def has_evaluated(count):
         assert [daemon.process.poll() for daemon in daemons] == [None, None], daemons[0].err + daemons[1].err
@@ -109,6 +115,12 @@ def test_two_machines_share_a_bucket_alone(torch_trainer, until, new_nodes, tmp_
     assert [row["workers"] for row in json.loads(history.out)] == [2, 2, 2]
     states = [key for key in nodes.keys("state") if key.endswith("/states.json")]
     assert [key.split("/")[-2] for key in states] == ["worker-0-of-2", "worker-1-of-2"] * 3
+    copied = nodes.on("c", "best", "--copy-to", tmp_path / "copied").wait()
+    exported = json.loads(nodes.on("c", "best", "--json").wait().out)
+    assert exported["path"].startswith(f"{nodes.server.url}/state/ckpts/exports/{exported['checkpoint']}@")
+    content = (tmp_path / "copied" / exported["checkpoint"]).read_bytes()
+    assert (copied.code, content == (folder / exported["checkpoint"]).read_bytes()) == (0, True), copied.err
+    assert list(nodes.home.glob("disk-*/sidecar/state-*/ckpts/pins/[!.]*")) == []
     secret = next(value for variable, value in nodes.server.environment.items() if variable.endswith("_KEY"))
     assert secret not in ended[0].err + ended[1].err
     assert found == nodes.locally(folder)

@@ -338,7 +338,7 @@ class NodeExports:
         self._disk: Disk = simulation.disk
         self._unneeded: set[str] = set()
 
-    def export(self, checkpoint: Checkpoint, policy) -> None:
+    def export(self, checkpoint: Checkpoint, policy) -> bool:
         """Turn the pin of a checkpoint into an export."""
         folder = checkpoint.folder
         plan = next(best.plan for _, best in policy.exported()[folder].values())
@@ -350,6 +350,7 @@ class NodeExports:
                 self._simulation.unpinned(content, folder, self._life, exported=True)
 
         self._life.storage.call(effect, writes=True)
+        return True
 
     def reconcile(self, policy, *, leaving: bool = False) -> ExportsReport:
         """As `Exports.reconcile`, without a link."""

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from sidecar.publishing.sinks.sink import SinkUnavailableError
+from sidecar.system.bucket_folder import BucketState
 from sidecar.system.confined import Folder, open_folder
 
 _MANIFEST: Final = "manifest.json"
@@ -39,6 +40,10 @@ def opened_best(run_dir: Path, *, known: str | None = None) -> Iterator[Best | N
     The process that uploads must inherit the descriptors. Raises `SinkUnavailableError` for a link or anything else
     that is not a folder or a file, and for too many files.
     """
+    if isinstance(run_dir, BucketState):
+        with _fetched_best(run_dir, known) as fetched:
+            yield fetched
+        return
     with contextlib.ExitStack() as stack:
         try:
             exports = stack.enter_context(_exports(run_dir))
@@ -59,6 +64,25 @@ def opened_best(run_dir: Path, *, known: str | None = None) -> Iterator[Best | N
         except OSError as error:
             raise SinkUnavailableError(f"{error.filename}: {error.strerror}") from error
         yield best
+
+
+@contextlib.contextmanager
+def _fetched_best(root: BucketState, known: str | None) -> Iterator[Best | None]:
+    """Yield what was fetched of the best export in a bucket, in a private folder. Raises as `opened_best`."""
+    from sidecar.retention.exports.bucket_exports import BucketExports  # noqa: PLC0415 - only with a state in a bucket
+
+    with tempfile.TemporaryDirectory(prefix="sidecar-best-") as place:
+        try:
+            exports = BucketExports(root)
+            name = exports.best()
+            if name in (None, known) or name not in exports.names():
+                name = None
+            else:
+                with open_folder(Path(place)) as folder:
+                    exports.fetch(name, folder)
+        except OSError as error:
+            raise SinkUnavailableError(f"{error.filename}: {error.strerror}") from error
+        yield None if name is None else Best(name, Path(place), ())
 
 
 def _exports(run_dir: Path) -> Folder:

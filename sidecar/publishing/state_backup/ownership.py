@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 from typing import Final
 
+from sidecar.checkpoints.inspect import FETCHED
 from sidecar.coordination.run import JOURNAL_FOLDERS, SEGMENTS
 from sidecar.coordination.storage import Storage
 from sidecar.coordination.unique_names import create_and_read, parse
@@ -61,14 +62,6 @@ class Owner:
     nonce: str
     node: str
     at: str
-    schema: int = SCHEMA
-
-
-@dataclass(frozen=True, slots=True)
-class BestExport:
-    """Name the folder of the best export."""
-
-    export: str
     schema: int = SCHEMA
 
 
@@ -206,7 +199,8 @@ def is_part(key: str) -> bool:
         and (parts[0] not in (*JOURNAL_FOLDERS, SEGMENTS) or _RECORD.fullmatch(key) is not None)
         and parts[:2] != ("exports", "best")
         and (len(parts) > 1) == ("." not in parts[0])
-        and all(not part.startswith(".") and part.isprintable() for part in parts)
+        and all(part.isprintable() for part in parts)
+        and not any(part.startswith(".") for part in parts[: -1 if parts[-1] == FETCHED else None])
         and all(len(part.encode(errors="surrogateescape")) <= _LONGEST_NAME for part in parts)
     )
 

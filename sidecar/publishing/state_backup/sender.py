@@ -30,7 +30,6 @@ from sidecar.publishing.state_backup.ownership import (
     SNAPSHOT,
     BackupRefusedError,
     BackupReplacedError,
-    BestExport,
     Own,
     Owner,
     claim,
@@ -41,6 +40,7 @@ from sidecar.publishing.state_backup.ownership import (
 )
 from sidecar.publishing.status import SinkStatus, Status
 from sidecar.retention.exports.export_folder import EXPORTS, linked_export
+from sidecar.retention.exports.export_manifest import NamedBest
 from sidecar.system.clock import timestamp
 from sidecar.system.confined import Folder, open_folder
 from sidecar.system.event_log import EventLog
@@ -211,7 +211,7 @@ class StateBackup(DeliveryThread):
             root.folder(EXPORTS) as exports,
         ):
             if (name := linked_export(exports)) is not None:
-                return dumps(BestExport(name))
+                return dumps(NamedBest(name))
         return None
 
     def _begin(self, turn: int, run: str) -> _Session:

@@ -1,99 +1,215 @@
 """Change the folder `exports` of a run: each change is one rename, so an export is whole or absent at any moment.
 
 Other users may write there. Every folder is opened by its name in the one above, and a link is never followed. All
-functions block for as long as the storage does, and raise OSError.
+functions block for as long as the storage does, and raise OSError. `bucket_exports` does the same in a bucket.
 """
 
 import contextlib
 import errno
 import stat
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 
 from sidecar.checkpoints.inspect import verify
 from sidecar.errors import CheckpointError, StorageError
 from sidecar.protocol.records import Checkpoint
+from sidecar.retention.exports.export_manifest import ExportedFile, Manifest, files_of, read_manifest, write_manifest
 from sidecar.retention.pins.names import is_temporary, removed_name
+from sidecar.retention.pins.usage import pins_bytes
+from sidecar.system.bucket_folder import BucketState
 from sidecar.system.confined import Folder, open_folder
 
 EXPORTS: Final = "exports"
 BEST: Final = "best"
+PINS: Final = "pins"
 
-_PINS: Final = "pins"
 _TAKEN: Final = (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR)
 
 
-def opened_exports(root: Path) -> Folder:
-    """Open the folder `exports` below the state directory of a run."""
-    with open_folder(root) as state:
-        return state.folder(EXPORTS)
+class OpenExports(Protocol):
+    """Read and change the exports of a run. Methods raise OSError."""
+
+    def names(self) -> list[str]:
+        """Return the names of all exports that are whole."""
+
+    def unfinished(self) -> list[str]:
+        """Return the names of those that are being made or removed, which other nodes see."""
+
+    def others(self) -> list[str]:
+        """Return the names of entries that are not exports, except the best one's: somebody else made them."""
+
+    def best(self) -> str | None:
+        """Return the name of the best export; None if none is named.
+
+        Raises `OSError` if that cannot be read: the best export is unknown then, and none may be removed.
+        """
+
+    def name_best(self, name: str) -> None:
+        """Name the best export. Raises `FileExistsError` if something else has the place of that."""
+
+    def name_none(self) -> None:
+        """Name no export as the best one."""
+
+    def manifest(self, name: str) -> Manifest | None:
+        """Return the manifest of an export; None if there is none."""
+
+    def describe(self, name: str, manifest: Manifest) -> None:
+        """Write the manifest of an export."""
+
+    def files(self, checkpoint: Checkpoint) -> tuple[ExportedFile, ...]:
+        """Return the files of an exported checkpoint."""
+
+    def take_pin(self, checkpoint: Checkpoint) -> bool:
+        """Make an export of a pin, and return whether this call did it. The manifest must be in the pin already."""
+
+    def give_back(self, name: str) -> bool:
+        """Make a pin of an export, and return whether that was done: its checkpoint is to be evaluated again."""
+
+    def remove(self, name: str) -> None:
+        """Remove an export."""
+
+    def remove_leftovers(self, names: set[str]) -> set[str]:
+        """Remove unfinished entries that were there at the last call, too, and return those that are there now.
+
+        `names`: those of the last call. Another node may be working on one that is new.
+        """
+
+    def bytes(self) -> int:
+        """Return what all exports hold."""
 
 
-def names_in(exports: Folder) -> list[str]:
-    """Return the names of all folders but unfinished ones."""
-    return [name for name, is_folder in _entries(exports) if is_folder]
+def opened_exports(root: Path, *, make: bool = False) -> contextlib.AbstractContextManager[OpenExports]:
+    """Open the exports below the state directory of a run. `make`: make their folder if it is missing."""
+    if not isinstance(root, BucketState):
+        return _opened_folder(root, make=make)
+    from sidecar.retention.exports.bucket_exports import BucketExports  # noqa: PLC0415 - only with a state in a bucket
+
+    return contextlib.nullcontext(BucketExports(root))
 
 
-def others_in(exports: Folder) -> list[str]:
-    """Return the names of entries that are not folders, except the link to the best one: somebody else made them."""
-    return [name for name, is_folder in _entries(exports) if not is_folder]
+@contextlib.contextmanager
+def _opened_folder(root: Path, *, make: bool) -> Iterator[OpenExports]:
+    with open_folder(root) as state, state.folder(EXPORTS, make=make) as exports:
+        yield ExportFolder(root, exports)
 
 
-def take_pin(root: Path, checkpoint: Checkpoint) -> bool:
-    """Rename a pin into `exports`, and return whether this call did it. The manifest must be in the pin already.
+@dataclass(frozen=True, slots=True)
+class ExportFolder:
+    """Change exports in a folder: `OpenExports` says what the methods do."""
 
-    An export of the same checkpoint that is whole wins, and the pin is removed. One that is damaged, or an entry of
-    another kind under its name, is replaced.
-    """
-    name = checkpoint.folder
-    with open_folder(root) as state, state.folder(_PINS) as pins, state.folder(EXPORTS, make=True) as exports:
-        try:
-            pins.rename(name, name, exports)
-        except FileNotFoundError:
-            return False  # another node did it; or NFS sent the request twice
-        except OSError as error:
-            if error.errno not in _TAKEN:
+    root: Path  # the state directory of the run
+    folder: Folder  # its folder `exports`
+
+    def names(self) -> list[str]:
+        """Return the names of all folders but unfinished ones."""
+        return [name for name, is_folder in self._entries() if is_folder]
+
+    def unfinished(self) -> list[str]:
+        """Return nothing: `remove_leftovers` knows them by their names."""
+        return []
+
+    def others(self) -> list[str]:
+        """Return the names of entries that are not folders, except the link to the best one."""
+        return [name for name, is_folder in self._entries() if not is_folder]
+
+    def best(self) -> str | None:
+        """Return the name to which the link `best` leads; None if there is no such link, or if it leads elsewhere."""
+        return linked_export(self.folder)
+
+    def name_best(self, name: str) -> None:
+        """Let the link `best` lead to an export."""
+        link_best(self.folder, name)
+
+    def name_none(self) -> None:
+        """Remove the link `best`, if there is one."""
+        if self.best() is not None:
+            with contextlib.suppress(FileNotFoundError):
+                self.folder.unlink(BEST)
+
+    def manifest(self, name: str) -> Manifest | None:
+        """Return the manifest in the folder of an export."""
+        with self.folder.folder(name) as folder:
+            return read_manifest(folder)
+
+    def describe(self, name: str, manifest: Manifest) -> None:
+        """Write the manifest into the folder of an export."""
+        with self.folder.folder(name) as folder:
+            write_manifest(folder, manifest)
+
+    def files(self, checkpoint: Checkpoint) -> tuple[ExportedFile, ...]:
+        """Return the files that the format of an exported checkpoint names."""
+        with self.folder.folder(checkpoint.folder) as folder:
+            return files_of(folder, checkpoint)
+
+    def take_pin(self, checkpoint: Checkpoint) -> bool:
+        """Rename a pin into `exports`.
+
+        An export of the same checkpoint that is whole wins, and the pin is removed. One that is damaged, or an entry of
+        another kind under its name, is replaced.
+        """
+        name, exports = checkpoint.folder, self.folder
+        with open_folder(self.root) as state, state.folder(PINS) as pins:
+            try:
+                pins.rename(name, name, exports)
+            except FileNotFoundError:
+                return False  # another node did it; or NFS sent the request twice
+            except OSError as error:
+                if error.errno not in _TAKEN:
+                    raise
+                if self._is_whole(checkpoint):
+                    remove_folder(pins, name)
+                    return False
+                exports.rename(name, removed_name())
+                pins.rename(name, name, exports)
+            exports.sync()
+            pins.sync()
+        return True
+
+    def give_back(self, name: str) -> bool:
+        """Rename an export to a pin."""
+        with open_folder(self.root) as state, state.folder(PINS, make=True) as pins:
+            try:
+                self.folder.rename(name, name, pins)
+            except OSError as error:
+                if error.errno in (*_TAKEN, errno.ENOENT):
+                    return False  # it is pinned again already
                 raise
-            if _is_whole(exports, checkpoint):
-                _remove(pins, name)
-                return False
-            exports.rename(name, removed_name())
-            pins.rename(name, name, exports)
-        exports.sync()
-        pins.sync()
-    return True
+            pins.sync()
+            self.folder.sync()
+        return True
 
+    def remove(self, name: str) -> None:
+        """Remove an export. Its name goes first, because half an export must never be read as a whole one."""
+        remove_folder(self.folder, name)
 
-def give_back(exports: Folder, root: Path, name: str) -> bool:
-    """Rename an export to a pin, and return whether that was done: its checkpoint is to be evaluated again."""
-    with open_folder(root) as state, state.folder(_PINS, make=True) as pins:
+    def remove_leftovers(self, names: set[str]) -> set[str]:
+        """Remove what no node works on any more."""
+        found = {name for name in self.folder.names() if is_temporary(name)}
+        for name in found & names:
+            with contextlib.suppress(OSError):
+                self.folder.remove(name)
+        return found
+
+    def bytes(self) -> int:
+        """Return the bytes of all files."""
+        return pins_bytes(self.root / EXPORTS)
+
+    def _entries(self) -> Iterator[tuple[str, bool]]:
+        """Yield the names of all entries but the link and unfinished ones, each with whether it is a folder."""
+        for name in self.folder.names():
+            if name != BEST and not is_temporary(name):
+                with contextlib.suppress(FileNotFoundError):
+                    yield name, stat.S_ISDIR(self.folder.stat(name).st_mode)
+
+    def _is_whole(self, checkpoint: Checkpoint) -> bool:
+        """Return whether the entry with the name of a checkpoint's folder holds that checkpoint."""
         try:
-            exports.rename(name, name, pins)
-        except OSError as error:
-            if error.errno in (*_TAKEN, errno.ENOENT):
-                return False  # it is pinned again already
-            raise
-        pins.sync()
-        exports.sync()
-    return True
-
-
-def remove_export(exports: Folder, name: str) -> None:
-    """Remove an export. Its name goes first, because half an export must never be read as a whole one."""
-    _remove(exports, name)
-
-
-def remove_leftovers(exports: Folder, names: set[str]) -> set[str]:
-    """Remove unfinished entries that were there at the last call, too, and return those that are there now.
-
-    `names`: those of the last call. Another node may be working on one that is new.
-    """
-    found = {name for name in exports.names() if is_temporary(name)}
-    for name in found & names:
-        with contextlib.suppress(OSError):
-            exports.remove(name)
-    return found
+            with self.folder.folder(checkpoint.folder) as folder:
+                return verify(folder.path, checkpoint.name, checkpoint.format) == checkpoint.digest
+        except (OSError, CheckpointError, StorageError):
+            return False
 
 
 def linked_export(exports: Folder) -> str | None:
@@ -127,33 +243,10 @@ def link_best(exports: Folder, name: str) -> None:
     exports.sync()
 
 
-def unlink_best(exports: Folder) -> None:
-    """Remove the link `best`, if there is one."""
-    if linked_export(exports) is not None:
-        with contextlib.suppress(FileNotFoundError):
-            exports.unlink(BEST)
-
-
-def _entries(exports: Folder) -> Iterator[tuple[str, bool]]:
-    """Yield the names of all entries but the link and unfinished ones, each with whether it is a folder."""
-    for name in exports.names():
-        if name != BEST and not is_temporary(name):
-            with contextlib.suppress(FileNotFoundError):
-                yield name, stat.S_ISDIR(exports.stat(name).st_mode)
-
-
-def _remove(folder: Folder, name: str) -> None:
+def remove_folder(folder: Folder, name: str) -> None:
+    """Remove a folder by two steps: first it loses its name. Raises nothing if another node does the same."""
     temporary = removed_name()
     with contextlib.suppress(FileNotFoundError):
         folder.rename(name, temporary)
     with contextlib.suppress(OSError):
         folder.remove(temporary)  # `remove_leftovers` removes the rest
-
-
-def _is_whole(exports: Folder, checkpoint: Checkpoint) -> bool:
-    """Return whether the entry with the name of a checkpoint's folder holds that checkpoint."""
-    try:
-        with exports.folder(checkpoint.folder) as folder:
-            return verify(folder.path, checkpoint.name, checkpoint.format) == checkpoint.digest
-    except (OSError, CheckpointError, StorageError):
-        return False

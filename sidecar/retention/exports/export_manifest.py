@@ -25,8 +25,9 @@ from sidecar.system.confined import Folder, NotRegularError
 
 MANIFEST: Final = "manifest.json"
 _OTHER: Final = ".manifest.json"  # for a checkpoint that is itself a file with the usual name
-_LONGEST: Final = 1024 * 1024
-_MOST_FILES: Final = 2000
+MANIFESTS: Final = (_OTHER, MANIFEST)
+LONGEST: Final = 1024 * 1024
+MOST_FILES: Final = 2000
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,10 +67,22 @@ class Manifest:
     schema: int = SCHEMA
 
 
+@dataclass(frozen=True, slots=True)
+class NamedBest:
+    """Name the folder of the best export, in the object `BEST_OBJECT`: a bucket has no links."""
+
+    export: str
+    schema: int = SCHEMA
+
+
 def manifest_of(
-    closed: Closed, best: Best | None, ranks: Mapping[str, int], folder: Folder, better_than: Comparison | None = None
+    closed: Closed,
+    best: Best | None,
+    ranks: Mapping[str, int],
+    files: tuple[ExportedFile, ...],
+    better_than: Comparison | None = None,
 ) -> Manifest:
-    """Return the manifest of a checkpoint whose files are in an open folder. Raises OSError if they cannot be listed.
+    """Return the manifest of a checkpoint with these files.
 
     `best`: its place in the ranking, which has the step also of a checkpoint that the journal numbers.
     """
@@ -79,7 +92,7 @@ def manifest_of(
         step=checkpoint.step if best is None else best.step,
         step_source=checkpoint.step_source if best is None else best.step_source,
         ranks=dict(sorted(ranks.items())),
-        files=_files(folder, checkpoint),
+        files=files,
         better_than=better_than,
     )
 
@@ -113,28 +126,44 @@ def _facts(closed: Closed) -> dict[str, Any]:
 
 def write_manifest(folder: Folder, manifest: Manifest) -> None:
     """Write the manifest into the folder of its checkpoint, durable before it is visible. Raises OSError."""
-    data, temporary = dumps(manifest) + b"\n", f"{TEMPORARY}{secrets.token_hex(8)}"
-    durable.replace(folder, _manifest_name(manifest.path), data, temporary=temporary)
+    temporary = f"{TEMPORARY}{secrets.token_hex(8)}"
+    durable.replace(folder, manifest_name(manifest.path), encoded(manifest), temporary=temporary)
+
+
+def encoded(manifest: Manifest) -> bytes:
+    """Return the content of a manifest's file."""
+    return dumps(manifest) + b"\n"
 
 
 def read_manifest(folder: Folder) -> Manifest | None:
     """Return the manifest in a folder; None if there is none. Raises OSError if it is there and cannot be read."""
-    for name in (_OTHER, MANIFEST):
-        with contextlib.suppress(FileNotFoundError, NotRegularError, RecordError):
-            data = folder.read(name, _LONGEST)
-            if len(data) <= _LONGEST:
-                return loads(Manifest, data)
+    for name in MANIFESTS:
+        with contextlib.suppress(FileNotFoundError, NotRegularError):
+            if (found := decoded(folder.read(name, LONGEST))) is not None:
+                return found
     return None
 
 
-def _manifest_name(path: str) -> str:
+def decoded(data: bytes) -> Manifest | None:
+    """Return the manifest in a file of which `LONGEST` + 1 bytes were read at most; None if it is another one."""
+    try:
+        return loads(Manifest, data) if len(data) <= LONGEST else None
+    except RecordError:
+        return None
+
+
+def manifest_name(path: str) -> str:
+    """Return the name of a manifest next to a checkpoint."""
     return _OTHER if path == MANIFEST else MANIFEST
 
 
-def _files(folder: Folder, checkpoint: Checkpoint) -> tuple[ExportedFile, ...]:
-    """Return the files that the format of a checkpoint names; none of a damaged one. Others may be planted."""
+def files_of(folder: Folder, checkpoint: Checkpoint) -> tuple[ExportedFile, ...]:
+    """Return the files that the format of a checkpoint names; none of a damaged one. Others may be planted.
+
+    Raises OSError if they cannot be listed.
+    """
     try:
         names = inspect_again(folder.path, PurePath(checkpoint.name).name, checkpoint.format).files
     except (CheckpointError, StorageError):
         return ()
-    return tuple(ExportedFile(name, (folder.path / name).lstat().st_size) for name in sorted(names)[:_MOST_FILES])
+    return tuple(ExportedFile(name, (folder.path / name).lstat().st_size) for name in sorted(names)[:MOST_FILES])

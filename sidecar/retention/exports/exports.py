@@ -3,7 +3,8 @@
 A pin is already the whole checkpoint, protected from training. So the export of a checkpoint is its pin, which is
 renamed when nobody needs the pin any more, instead of being removed: that costs neither bytes nor time. Any node may do
 it, because the ranking follows from the journal. All other work is level-triggered: each scan compares the folder with
-the ranking, sets the link `best`, and removes exports that are not among the best any more.
+the ranking, sets the link `best`, and removes exports that are not among the best any more. With the state in a bucket
+each node has pins of its own; one node uploads its pin, and the others remove theirs once the export is there.
 """
 
 import contextlib
@@ -24,30 +25,24 @@ from sidecar.protocol.records import Checkpoint, Value
 from sidecar.retention.exports.export_folder import (
     BEST,
     EXPORTS,
-    give_back,
-    link_best,
-    linked_export,
-    names_in,
+    PINS,
+    OpenExports,
     opened_exports,
-    others_in,
-    remove_export,
-    remove_leftovers,
-    take_pin,
-    unlink_best,
 )
-from sidecar.retention.exports.export_manifest import Manifest, manifest_of, read_manifest, write_manifest
+from sidecar.retention.exports.export_manifest import Manifest, files_of, manifest_of, write_manifest
 from sidecar.retention.exports.export_report import NO_EXPORTS, Change, ExportChange, ExportsReport
 from sidecar.retention.pins.policy import Fate, PinPolicy
-from sidecar.retention.pins.usage import pins_bytes
 from sidecar.retention.saves.comparison import Comparison, value_of
 from sidecar.system.bounded_calls import Calls, HangingError, call_directly
-from sidecar.system.confined import Folder, open_folder
+from sidecar.system.bucket_folder import BucketState
+from sidecar.system.confined import open_folder
 
 if TYPE_CHECKING:
     from sidecar.retention.saves.comparison_store import ComparisonStore
 
 _REMEMBERED: Final = 64
 _MOST_OTHERS: Final = 16  # entries that are not wanted, or not this program's, that one pass looks at
+_TURN: Final = 6  # scans for which a node waits for each one before it, of those that could upload a pin
 _PATIENCE: Final = 15  # passes that may wait for a comparison of many examples before that is reported
 
 
@@ -65,6 +60,7 @@ class Exports:
     _written: dict[str, tuple[object, ...]] = field(default_factory=dict)  # what the manifests say, by export
     _unneeded: set[str] = field(default_factory=set)  # exports that the last pass found unneeded
     _leftovers: set[str] = field(default_factory=set)
+    _waited: dict[str, int] = field(default_factory=dict)  # scans for which an export was to be uploaded, by its name
     _hanging: int = 0  # passes in a row that did not end in time
     _problems: Mapping[str, str] = field(default_factory=dict)  # of the last pass that ended
     _measured: tuple[list[str], int] = field(default_factory=lambda: ([], 0))
@@ -72,24 +68,40 @@ class Exports:
 
     # -- make --------------------------------------------------------------------------------------------------------
 
-    def export(self, checkpoint: Checkpoint, policy: PinPolicy) -> None:
-        """Rename the pin of one of the best checkpoints. Raises `StorageError`; then it is still pinned."""
+    def export(self, checkpoint: Checkpoint, policy: PinPolicy) -> bool:
+        """Make an export of the pin of one of the best checkpoints, and return whether the pin is gone.
+
+        It is not while a node uploads it. Raises `StorageError`; then it is still pinned.
+        """
         try:
-            self.calls(f"/export {checkpoint.folder}", partial(self._export, checkpoint, policy))
+            return self.calls(f"/export {checkpoint.folder}", partial(self._export, checkpoint, policy))
         except OSError as error:
+            if isinstance(error, HangingError) and self._is_in_a_bucket:
+                return False
             raise StorageError(f"cannot export {checkpoint.name}: {_reason(error)}") from error
 
-    def _export(self, checkpoint: Checkpoint, policy: PinPolicy) -> None:
-        ranks = policy.exported()[checkpoint.folder]
+    @property
+    def _is_in_a_bucket(self) -> bool:
+        return isinstance(self.root, BucketState)
+
+    def _export(self, checkpoint: Checkpoint, policy: PinPolicy) -> bool:
+        name, ranks = checkpoint.folder, policy.exported()[checkpoint.folder]
         best = next(iter(ranks.values()))[1]
         closed = self._success(best.plan)
         if closed is None:
             raise StorageError(f"the journal has no evaluation {best.plan} of {checkpoint.name}")
-        with contextlib.suppress(FileNotFoundError):  # another node has exported it
-            with open_folder(self.root) as state, state.folder(f"pins/{checkpoint.folder}") as pin:
-                write_manifest(pin, manifest_of(closed, best, _places(ranks), pin))
-            if take_pin(self.root, checkpoint):
-                self._changes.append(ExportChange(Change.MADE, checkpoint.name))
+        with opened_exports(self.root, make=True) as exports:
+            if self._is_in_a_bucket and name not in exports.names():
+                self._waited[name] = self._waited.get(name, -1) + 1
+                if self._waited[name] < policy.before * _TURN:
+                    return False
+            with contextlib.suppress(FileNotFoundError):  # another node has exported it
+                with open_folder(self.root) as state, state.folder(f"{PINS}/{name}") as pin:
+                    write_manifest(pin, manifest_of(closed, best, _places(ranks), files_of(pin, checkpoint)))
+                if exports.take_pin(checkpoint):
+                    self._changes.append(ExportChange(Change.MADE, checkpoint.name))
+        self._waited.pop(name, None)
+        return True
 
     # -- reconcile ---------------------------------------------------------------------------------------------------
 
@@ -105,7 +117,8 @@ class Exports:
                 self._hanging, self._problems = 0, report.problems
             except HangingError as error:
                 self._hanging += 1  # a comparison of many examples takes some seconds
-                hangs = {EXPORTS: _reason(error)} if self._hanging > _PATIENCE else {}
+                is_late = self._hanging > _PATIENCE and not self._is_in_a_bucket  # requests to one end in time
+                hangs = {EXPORTS: _reason(error)} if is_late else {}
                 report = replace(report, problems={**self._problems, **hangs})
             except (OSError, SidecarError) as error:
                 self._problems = {EXPORTS: _reason(error)}
@@ -119,23 +132,26 @@ class Exports:
         linked, holder = False, None
         try:
             with opened_exports(self.root) as exports:
-                names = names_in(exports)
+                names = exports.names()
                 if self.rule is not None:
-                    problems |= dict.fromkeys(others_in(exports)[:_MOST_OTHERS], "it is not a folder: move it away")
+                    problems |= dict.fromkeys(exports.others()[:_MOST_OTHERS], "it is not a folder: move it away")
                     with _noted(problems, BEST):
                         holder = self._link(exports, policy, set(names))
                         linked = True
                     self._describe(exports, names, holder, policy, problems)
                     retained = {*policy.exported(), *([] if holder is None else [holder.checkpoint.folder])}
                     if linked:  # else the best one may be among the others
-                        others = sorted(set(names) - retained, key=lambda name: (name not in self._written, name))
+                        others = sorted(
+                            {*names, *exports.unfinished()} - retained,
+                            key=lambda name: (name not in self._written, name),
+                        )
                         self._unneeded |= set(others) if leaving else set()
                         self._remove(exports, others[:_MOST_OTHERS], policy, problems)
-                    self._leftovers = remove_leftovers(exports, self._leftovers)
+                    self._leftovers = exports.remove_leftovers(self._leftovers)
+                if self._measured[0] != names:
+                    self._measured = names, exports.bytes()
         except FileNotFoundError:
             return NO_EXPORTS
-        if self._measured[0] != names:
-            self._measured = names, pins_bytes(self.root / EXPORTS)
         return ExportsReport(
             bytes=self._measured[1],
             problems=problems,
@@ -145,9 +161,9 @@ class Exports:
 
     # -- the link ----------------------------------------------------------------------------------------------------
 
-    def _link(self, exports: Folder, policy: PinPolicy, names: set[str]) -> Closed | None:
+    def _link(self, exports: OpenExports, policy: PinPolicy, names: set[str]) -> Closed | None:
         """Let the link lead to the best export, and return the evaluation of that."""
-        rule, name, old = policy.exports[0][0], linked_export(exports), None
+        rule, name, old = policy.exports[0][0], exports.best(), None
         if name is not None and name in names:
             old = self._origin(exports, name, policy)
             if old is not None and old.plan.plan > policy.history.through:
@@ -155,14 +171,13 @@ class Exports:
             old = old if old is not None and old.checkpoint.key in policy.history.verdicts.succeeded else None
         new, compared = self._best(rule, policy, names, old)
         if new is None:
-            unlink_best(exports)
+            exports.name_none()
         elif new.checkpoint.folder != name:
             # What it says of itself is true before the link shows it.
-            with exports.folder(new.checkpoint.folder) as folder:
-                ranks = policy.exported().get(new.checkpoint.folder, {})
-                best = next((best for _, best in ranks.values()), None)
-                write_manifest(folder, manifest_of(new, best, _places(ranks), folder, compared))
-            link_best(exports, new.checkpoint.folder)
+            ranks, files = policy.exported().get(new.checkpoint.folder, {}), exports.files(new.checkpoint)
+            best = next((best for _, best in ranks.values()), None)
+            exports.describe(new.checkpoint.folder, manifest_of(new, best, _places(ranks), files, compared))
+            exports.name_best(new.checkpoint.folder)
             how = () if compared is None else (compared.describe(),)
             self._changes.append(ExportChange(Change.BEST, new.checkpoint.name, *how))
         return new
@@ -203,7 +218,7 @@ class Exports:
     # -- what is there -----------------------------------------------------------------------------------------------
 
     def _describe(
-        self, exports: Folder, names: list[str], holder: Closed | None, policy: PinPolicy, problems: dict[str, str]
+        self, exports: OpenExports, names: list[str], holder: Closed | None, policy: PinPolicy, problems: dict[str, str]
     ) -> None:
         """Write the manifests again that do not say the present places."""
         exported = policy.exported()
@@ -217,18 +232,18 @@ class Exports:
                 continue
             if closed.plan.plan > policy.history.through:
                 continue  # its place is not known yet
-            with _noted(problems, name), exports.folder(name) as folder:
+            with _noted(problems, name):
                 try:
-                    found = read_manifest(folder)
+                    found = exports.manifest(name)
                 except PermissionError:
                     found = None  # another user made it for himself: it is replaced
                 better = None if found is None or found.plan != closed.plan.plan else found.better_than
-                manifest = manifest_of(closed, best, _places(ranks), folder, better)
+                manifest = manifest_of(closed, best, _places(ranks), exports.files(closed.checkpoint), better)
                 if manifest != found:
-                    write_manifest(folder, manifest)
+                    exports.describe(name, manifest)
                 self._written[name] = says
 
-    def _remove(self, exports: Folder, names: list[str], policy: PinPolicy, problems: dict[str, str]) -> None:
+    def _remove(self, exports: OpenExports, names: list[str], policy: PinPolicy, problems: dict[str, str]) -> None:
         """Remove the exports that nobody wants in this pass or wanted in the last one."""
         unneeded, self._unneeded = self._unneeded, set()
         for name in names:
@@ -240,21 +255,20 @@ class Exports:
                 checkpoint = closed.checkpoint
                 match policy.fate_of_export(checkpoint, closed.plan.plan):
                     case Fate.RETURNS:
-                        if give_back(exports, self.root, name):
+                        if exports.give_back(name):
                             self._changes.append(ExportChange(Change.RETURNED, checkpoint.name))
                     case Fate.GOES if name in unneeded:
-                        remove_export(exports, name)
+                        exports.remove(name)
                         self._changes.append(ExportChange(Change.REMOVED, checkpoint.name))
                     case Fate.GOES:
                         self._unneeded.add(name)
 
-    def _origin(self, exports: Folder, name: str, policy: PinPolicy) -> Closed | None:
+    def _origin(self, exports: OpenExports, name: str, policy: PinPolicy) -> Closed | None:
         """Return the evaluation of an export, if the journal confirms its manifest or ranks it."""
         ranks = policy.exported().get(name)
         if ranks:
             return self._success(next(best.plan for _, best in ranks.values()))
-        with exports.folder(name) as folder:
-            manifest: Manifest | None = read_manifest(folder)
+        manifest: Manifest | None = exports.manifest(name)
         closed = None if manifest is None else self._success(manifest.plan)
         if manifest is None or closed is None or (manifest.run, name) != (closed.plan.run, closed.checkpoint.folder):
             return None

@@ -149,7 +149,8 @@ class PinExecutor:
         if (why := self._unpin_backoff.why_not(name, now)) is None:
             try:
                 if policy is not None and self.pinner.exports is not None and name in policy.exported():
-                    self.pinner.exports.export(checkpoint, policy)
+                    if not self.pinner.exports.export(checkpoint, policy):
+                        return False  # it is being uploaded
                 else:
                     self.pinner.unpin(checkpoint)
             except (StorageError, OSError) as error:

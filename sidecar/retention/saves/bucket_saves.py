@@ -10,7 +10,7 @@ import contextlib
 import errno
 import stat
 import tempfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -103,21 +103,10 @@ class BucketSaves:
         if self._uploaded != plan.folder:
             for member, folder in zip(plan.members or (), plan.saves, strict=True):
                 if member.node == self.node:
-                    self._upload(folder)
+                    upload(self.objects, self.root, folder, folder, (), _STATES)
             self._uploaded = plan.folder
         found = {listed.key for listed in self.objects.listing(plan.folder)}
         return found.issuperset(f"{folder}/{_STATES}" for folder in plan.saves)
-
-    def _upload(self, path: str) -> None:
-        """Upload the folder of a worker. Links are not followed."""
-        with open_folder(self.root) as root, root.folder(path) as folder:
-            for parent, name in sorted(_files(folder, "", _DEEPEST), key=lambda file: file == ("", _STATES)):
-                with (
-                    folder.folder(parent) if parent else contextlib.nullcontext(folder) as above,
-                    above.open_file(name) as file,
-                ):
-                    key = "/".join(part for part in (path, parent, name) if part)
-                    self.objects.put(key, Path(f"/proc/self/fd/{file.fileno()}"))
 
     def _delete(self, path: str, *, thin: bool) -> None:
         """Delete the objects of a plan, or all but the metric states. Raises `OSError`."""
@@ -136,6 +125,25 @@ class BucketSaves:
                     self.objects.delete(listed.key)
                 old.add(f"{checkpoint}/{plan}")
         return len(old)
+
+
+def upload(objects: Objects, root: Path, path: str, to: str, first: Collection[str], last: str) -> None:
+    """Upload the files in a folder, those that `first` names before all, and `last` at the end. Raises `OSError`.
+
+    `path`: the folder below `root`; `to`: the one in the bucket. Links are not followed.
+    """
+
+    def order(file: tuple[str, str]) -> tuple[bool, bool]:
+        return file == ("", last), bool(file[0]) or file[1] not in first
+
+    with open_folder(root) as opened, opened.folder(path) as folder:
+        for parent, name in sorted(_files(folder, "", _DEEPEST), key=order):
+            with (
+                folder.folder(parent) if parent else contextlib.nullcontext(folder) as above,
+                above.open_file(name) as file,
+            ):
+                key = "/".join(part for part in (to, parent, name) if part)
+                objects.put(key, Path(f"/proc/self/fd/{file.fileno()}"))
 
 
 @contextlib.contextmanager

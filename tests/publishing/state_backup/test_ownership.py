@@ -89,8 +89,10 @@ def test_names_of_a_backup_are_not_trusted():
     """Only files of a state directory are parts of a backup, and none leads out of it."""
     good = ("run.json", "snapshot.json.gz", "early_stop.json", "plans/000000000001.json", "sinks/dead_letters/x.json")
     good += ("evaluations/ckpt-1@abc/plan-1/worker-0-of-1/weights/model.npz", "segments/000000000001.jsonl.gz")
+    good += ("exports/ckpt-1@abc/.fetched.json",)
     bad = ("", "/etc/passwd", "../run.json", "plans/../run.json", "plans//x.json", "plans/./x", "run.json/x", "plans")
     bad += ("state_backup.json", "members/n.json", "pins/a/b", "exports/best", "evaluations/.part", owner_path(1))
+    bad += ("exports/.fetched.json/x", "evaluations/.x/.fetched.json")
     bad += (
         "plans/a\nb.json",
         "plans/a\0b.json",
