@@ -24,13 +24,16 @@ The folders, from top to bottom. Each imports only what is below it; `make lint`
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sidecar.evaluation.data.shard import Shard
 from sidecar.evaluation.task import EvalSet, Task
 from sidecar.version import version as _version
 
-__all__ = ["EvalSet", "Shard", "Task", "__version__", "evaluate"]
+if TYPE_CHECKING:
+    from sidecar.commands.daemon_process import Daemon
+
+__all__ = ["Daemon", "EvalSet", "Shard", "Task", "__version__", "evaluate"]
 
 __version__: str
 
@@ -72,8 +75,12 @@ def evaluate(
     return evaluate_record(flags, Path(checkpoint), None if save_dir is None else Path(save_dir))
 
 
-def __getattr__(name: str) -> str:
-    """Return `__version__` when it is asked for: a clone has to ask git, and few processes need it."""
+def __getattr__(name: str) -> Any:
+    """Return `__version__`, for which a clone asks git, or `Daemon`, when it is asked for: few processes need them."""
     if name == "__version__":
         return _version()
+    if name == "Daemon":
+        from sidecar.commands.daemon_process import Daemon  # noqa: PLC0415 - see above
+
+        return Daemon
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -22,6 +22,7 @@ UNTESTED = {
     "commands/demo/digits.py": "a task that the demo evaluates; tests/commands/demo/test_run.py",
     "commands/demo/digits_torch.py": "a task that the demo evaluates; tests/commands/demo/test_run.py",
     "commands/demo/job.py": "starts the programs of a demo; tests/commands/demo/test_run.py",
+    "commands/daemon_process.py": "starts a daemon; tests/integration/test_eval.py",
     "commands/each_run.py": "lets other commands answer for each run; tests/integration/test_many_runs.py",
     "commands/hints.py": "sentences of other commands; tests/commands/test_cli.py",
     "commands/load.py": "settings of all commands; tests/commands/test_cli.py",

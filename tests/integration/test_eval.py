@@ -1,5 +1,6 @@
 """`sidecar eval`: one checkpoint, once, here, and what it says when that cannot be."""
 
+import contextlib
 import json
 import os
 import re
@@ -7,11 +8,16 @@ import signal
 import subprocess
 import sys
 import sysconfig
+import urllib.request
 import venv
 from pathlib import Path
 
 import pytest
 from numpy_trainer import NUMPY
+
+import sidecar
+import sidecar.results
+from sidecar.errors import SettingsError
 
 FAILED, MISUSED, TASK, INTERRUPTED = 1, 2, 3, 130
 
@@ -115,6 +121,34 @@ def test_a_program_gets_the_result_as_plain_values(sidecar, saved, folder, tasks
     words[3] = "no_such.py:task"
     failed = subprocess.run(words, capture_output=True, text=True, timeout=100, check=False)
     assert failed.stderr.splitlines()[-1].startswith("sidecar.errors.TaskError: ")
+
+
+def test_a_daemon_beside_a_program(numpy_trainer, tasks, tmp_path):
+    """`sidecar.Daemon` evaluates what the block saves, and all of it is evaluated when the block ends."""
+    folder = tmp_path / "ckpts"
+    settings = {"framework": "python", "checkpoint_pattern": "model-*.npz", "role": "worker"}
+    settings |= {"task": f"{tasks}/numpy_plain.py:task"}
+    with sidecar.Daemon(folder, **settings) as daemon:
+        saved = [each["name"] for each in numpy_trainer.save(folder, 5, 10)]
+        assert daemon.url.startswith("http://127.0.0.1:")
+        assert daemon.status()["run"] == "ckpts"
+    assert [*dict.fromkeys(each["checkpoint"] for each in sidecar.results.history(folder))] == saved
+    assert [path.name for path in folder.glob(".sidecar-done-*")] == []
+    urls = []
+    with contextlib.suppress(ZeroDivisionError), sidecar.Daemon(folder, **settings) as daemon:
+        urls.append(daemon.url)
+        raise ZeroDivisionError
+    with pytest.raises(OSError, match="refused"):
+        urllib.request.urlopen(urls[0], timeout=10)
+
+
+@pytest.mark.parametrize(
+    ("given", "shown"), [({"replicas": 0}, "replicas"), ({"no_such_setting": 1}, "no.such.setting")]
+)
+def test_a_daemon_that_cannot_start(tmp_path, given, shown):
+    """The error is the sentence that the command prints."""
+    with pytest.raises(SettingsError, match=shown), sidecar.Daemon(tmp_path, **given):
+        pass
 
 
 BESIDE = """

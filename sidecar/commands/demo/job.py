@@ -3,61 +3,29 @@
 Each daemon has the environment of the training process beside it, such as TF_CONFIG: its role follows from that.
 """
 
-import json
 import os
 import random
 import socket
-import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
-from urllib.error import URLError
-from urllib.request import ProxyHandler, build_opener
+from typing import Final
 
+from sidecar.commands.daemon_process import SIDECAR, DaemonPort
 from sidecar.commands.demo.children import Child, Children, read_end
 from sidecar.commands.demo.folder import Folder
 from sidecar.commands.demo.frameworks import LOCAL, TASKS, Framework
 
-_SIDECAR: Final = (sys.executable, "-P", "-c", "from sidecar.commands.cli import main; main()")  # works without a PATH
 _PORTS: Final = range(22000, 23000)  # below the ephemeral ones, which any program may be using
 _PAUSE_SECONDS: Final = 0.03  # per training step: the network is so small that it would save ten checkpoints a second
 _START_BYTES: Final = 8000
-_ANSWER_SECONDS: Final = 2.0
-
-_open_url = build_opener(ProxyHandler({})).open  # a daemon on this machine is not behind a proxy
 
 
 @dataclass(slots=True)
-class Daemon:
+class Daemon(DaemonPort):
     """Observe a daemon of the demo through its log and its HTTP port."""
 
     child: Child
-    _url: str | None = None
-
-    @property
-    def url(self) -> str | None:
-        """Return the address of its HTTP port, or None until its log names it."""
-        if self._url is None:
-            started = (line for line in _records(self.child.log) if line.get("event") == "daemon_started")
-            self._url = next((line["http"] for line in started), None)
-        return self._url
-
-    def status(self) -> Mapping[str, Any]:
-        """Return its /api/status; empty while the daemon cannot be reached."""
-        answer = self.ask("/api/status")
-        return json.loads(answer) if answer else {}
-
-    def ask(self, path: str) -> str:
-        """Return the body of a page of its HTTP port; empty while the daemon cannot be reached."""
-        if self.url is None:
-            return ""
-        try:
-            with _open_url(self.url.rstrip("/") + path, timeout=_ANSWER_SECONDS) as answer:
-                text: str = answer.read().decode()
-                return text
-        except (URLError, TimeoutError, ConnectionError):
-            return ""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -77,17 +45,14 @@ class Job:
     def start_daemons(self) -> None:
         """Start a daemon beside each process of the job; each finds its own role."""
         self.daemons = tuple(
-            Daemon(
-                self.children.start(
-                    f"the daemon beside the {task}",
-                    (*_SIDECAR, *daemon_arguments(self.folder, self.framework)),
-                    environment=environment,
-                    log=self.folder.logs / f"daemon-{task}.log",
-                    takes_sigterm=True,
-                )
-            )
+            self._daemon(task, self.folder.logs / f"daemon-{task}.log", environment)
             for task, environment in self.environments.items()
         )
+
+    def _daemon(self, task: str, log: Path, environment: Mapping[str, str]) -> Daemon:
+        name, command = f"the daemon beside the {task}", (*SIDECAR, *daemon_arguments(self.folder, self.framework))
+        child = self.children.start(name, command, environment=environment, log=log, takes_sigterm=True)
+        return Daemon(log, child=child)
 
     def start_training(self) -> None:
         """Start the training processes."""
@@ -185,19 +150,3 @@ def _free_ports(count: int) -> Iterator[int]:
         count -= 1
         if count == 0:
             return
-
-
-def _records(log: Path) -> Iterator[dict[str, Any]]:
-    """Yield the records in the first lines of a JSON log."""
-    try:
-        with log.open("rb") as file:
-            lines = file.read(_START_BYTES).splitlines(keepends=True)
-    except FileNotFoundError:
-        return
-    for line in lines:
-        try:
-            record = json.loads(line)
-        except ValueError:
-            continue
-        if line.endswith(b"\n") and isinstance(record, dict):
-            yield record
