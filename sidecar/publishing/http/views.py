@@ -46,6 +46,9 @@ _LIST: Final = ("/", "/api/status")
 
 _RUN: Final = "/runs/"
 
+_API_1: Final = "/api/v1/"
+"""The same answers as below /api/, with the promise of docs/reference/http.md. A change of it is another version."""
+
 _LOG_SECONDS: Final = 60.0
 """The time in which a path is logged once, however many requests of it fail."""
 
@@ -80,8 +83,8 @@ class Request(BaseHTTPRequestHandler):
 
     @property
     def place(self) -> str:
-        """Return the path of the request, without the query."""
-        return unquote(self.path.partition("?")[0], errors="replace")
+        """Return the path of the request, without the query and without the version of the API."""
+        return unquote(self.path.partition("?")[0], errors="replace").replace(_API_1, "/api/", 1)
 
     @property
     def query(self) -> str:

@@ -5,6 +5,7 @@ import threading
 import time
 import urllib.error
 import urllib.request
+from pathlib import Path
 
 import pytest
 from served_run import ServedRun, minutes_ago, value
@@ -17,6 +18,11 @@ from sidecar.publishing.page.static_files import UPLOT_SHA256, static_base
 PATIENCE_SECONDS = 60.0
 EVIL = 'a"&<b>\ud800\u202e\n/?#'
 EVALUATIONS = 120
+PROMISED = Path(__file__).parents[3] / "docs/reference/http-api-v1.json"
+NAMES = {"test": "SET", "accuracy": "METRIC", EVIL: "METRIC"} | dict.fromkeys(
+    ("test/accuracy", f"test/{EVIL}"), "SET/METRIC"
+)
+KINDS = {bool: "boolean", int: "number", float: "number", str: "string", list: "list", dict: "object"}
 
 
 @pytest.fixture(scope="module")
@@ -281,3 +287,33 @@ def test_the_best_point_is_that_of_the_gauges(tmp_path):
         assert curve["plans"] == [1, 2, 3]
         assert curve["best"] == run.published.status["best"]["test/accuracy"]["plan"]
         assert curve["best"] != 1
+
+
+def fields(found, name=""):
+    """Yield each field of an answer with its type, such as `rows[].plan`; names of sets and metrics are general."""
+    yield name, KINDS.get(type(found), "null")
+    if isinstance(found, dict):
+        for key, content in found.items():
+            yield from fields(content, f"{name}.{NAMES.get(key, key)}".lstrip("."))
+    elif isinstance(found, list):
+        for content in found:
+            yield from fields(content, f"{name}[]")
+
+
+@pytest.mark.parametrize("path", json.loads(PROMISED.read_text()))
+def test_the_first_version_of_the_api_keeps_its_promise(server, path):
+    """Each field of the list is there, with its type."""
+    status, _, body = answered(server, path)
+    assert status == 200, body
+    kinds = {}
+    for name, kind in fields(json.loads(body)):
+        kinds.setdefault(name, set()).add(kind)
+    promised = json.loads(PROMISED.read_text())[path]
+    lost = {name: kind for name, kind in promised.items() if not {*kind.split(" or ")} & kinds.get(name, set())}
+    assert lost == {}
+
+
+def test_versions_of_the_api(server):
+    """A path has one version at most, and other versions do not exist."""
+    assert ask(server, "/api/v1/status")[2] == ask(server, "/api/status")[2]
+    assert ask(server, "/api/v2/status")[0] == ask(server, "/api/v1/v1/status")[0] == 404
