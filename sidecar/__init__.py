@@ -28,12 +28,13 @@ from typing import TYPE_CHECKING, Any
 
 from sidecar.evaluation.data.shard import Shard
 from sidecar.evaluation.task import EvalSet, Task
+from sidecar.save_notice import notify
 from sidecar.version import version as _version
 
 if TYPE_CHECKING:
     from sidecar.commands.daemon_process import Daemon
 
-__all__ = ["Daemon", "EvalSet", "Shard", "Task", "__version__", "evaluate"]
+__all__ = ["Daemon", "EvalSet", "Shard", "Task", "__version__", "evaluate", "notify"]
 
 __version__: str
 

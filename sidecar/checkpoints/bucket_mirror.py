@@ -57,10 +57,10 @@ class BucketMirror:
     _blocks: "OrderedDict[tuple[StoredObject, int], bytes]" = field(default_factory=OrderedDict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def refresh(self) -> None:
-        """List the objects and bring the stubs up to date, if that is due. Raises `BucketError`."""
+    def refresh(self, *, at_once: bool = False) -> None:
+        """List the objects and bring the stubs up to date, if that is due or `at_once`. Raises `BucketError`."""
         now = self.clock.now()
-        if now < self._listed_at + _DUE * self.seconds:
+        if not at_once and now < self._listed_at + _DUE * self.seconds:
             return
         listed = {found.key: found for found in self.store.listing()}
         if not listed and self._objects and self.store.beginning(next(iter(self._objects)), 1):

@@ -92,17 +92,18 @@ class Catalog:
         self._subfolder_hint = SubfolderHint(self._root, never, calls, clock)
         self._known = KnownCheckpoints(compares_names=rules.step_pattern is None)
 
-    def scan(self, hints: Collection[str] | None = None, *, sweep: bool = True) -> ScanResult:
+    def scan(self, hints: Collection[str] | None = None, *, sweep: bool = True, at_once: bool = False) -> ScanResult:
         """Scan once. Raises `StorageError` if a folder exists and cannot be read.
 
         `hints`: paths from the checkpoint directory that file events reported since the last scan; None: there are no
-        events, or some were missed. `sweep`: whether the scan goes beyond the hints.
+        events, or some were missed. `sweep`: whether the scan goes beyond the hints. `at_once`: list a bucket
+        although that is not due.
         """
         now = self._clock.now()
         missing = False
         try:
             if self._source is not None:
-                self._source.refresh()
+                self._source.refresh(at_once=at_once)
             self._directory.scan(now, None if hints is None else _in_root(hints), sweep=sweep)
             self._subfolders.scan(now, hints, sweep=sweep)
         except FileNotFoundError:

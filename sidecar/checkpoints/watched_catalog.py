@@ -31,23 +31,27 @@ class WatchedCatalog:
         """Return why there are no file events; None if there are events, or if they are turned off."""
         return self.watch.problem if self.watch is not None else None
 
-    def scan(self, *, everything: bool, is_settled: Callable[[Key], bool] = lambda _: False) -> ScanResult:
+    def scan(
+        self, *, everything: bool, look: bool = False, is_settled: Callable[[Key], bool] = lambda _: False
+    ) -> ScanResult:
         """Scan the names that file events reported, and more if a sweep is due or `everything` is asked for.
+
+        `look`: everything, and what is in a bucket is listed now.
 
         A checkpoint that was renamed is left out if its former name is pinned, or settled by `is_settled`. Raises
         `StorageError` if a folder cannot be listed; the names are scanned next time then.
         """
-        scan = self._scan(everything=everything)
+        scan = self._scan(everything=everything or look, at_once=look)
         return self.renamed.leave_out(scan, is_settled, self.catalog.ask_directory)
 
-    def _scan(self, *, everything: bool) -> ScanResult:
+    def _scan(self, *, everything: bool, at_once: bool) -> ScanResult:
         """Scan as `scan` says, whatever was renamed."""
         if self.watch is None:
-            return self.catalog.scan()
+            return self.catalog.scan(at_once=at_once)
         self.watch.ensure()
         hints, now = self.watch.changed(), self.clock.now()
         if hints is None or everything:  # file events may come late
-            scan, self._swept_at = self.catalog.scan(), now
+            scan, self._swept_at = self.catalog.scan(at_once=at_once), now
         else:
             self._hints |= hints
             sweep = now >= self._swept_at + self.sweep_seconds

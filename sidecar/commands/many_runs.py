@@ -20,9 +20,9 @@ from prometheus_client import CollectorRegistry
 from sidecar.commands.bootstrap import AmongRuns
 from sidecar.commands.ineffective_settings import ineffective
 from sidecar.commands.run_finder import Delayed, Found, Prepared, RunFinder, known_error
-from sidecar.commands.serve import listen, warn_of_role
+from sidecar.commands.serve import listen, warn_of_role, why_unscanned
 from sidecar.commands.served_run import ServedRun, settings_to_serve
-from sidecar.daemon.events import Message, Terminate
+from sidecar.daemon.events import Message, SaveNoticed, Terminate
 from sidecar.errors import RunReplacedError, SettingsError, SidecarError
 from sidecar.policy.fair_shares import FairShares, RunTurn
 from sidecar.policy.node_identity import node_name
@@ -152,6 +152,7 @@ def serve_many(shared: SharedSettings, environ: Mapping[str, str], *, settings_f
         health=host.healthy,
         ready=host.unready,
         runs=host.summaries,
+        notice=(lambda path: why_unscanned(decision) or host.notice(path)) if settings.http_notices else None,
         access=access,
     )
     listen(server, settings, node)
@@ -216,6 +217,17 @@ class RunHost:
     def exporters(self) -> list[Exporter]:
         """Return the exporter of each run that is served."""
         return [hosted.served.exporter for hosted in list(self.runs.values()) if hosted.served is not None]
+
+    def notice(self, path: str) -> str | None:
+        """Have the run scanned that has this checkpoint, or this directory. Return why there is none."""
+        served = [
+            hosted.served
+            for hosted in list(self.runs.values())
+            if hosted.served is not None and f"{path}/".startswith(f"{hosted.place.where.rstrip('/')}/")
+        ]
+        for run in served:
+            self.inbox.put((run, SaveNoticed()))
+        return None if served else f"no run here has its checkpoints at {path!r}"
 
     def healthy(self) -> str | None:
         """Return why the loop is not turning, for /healthz; None if it is turning."""

@@ -19,7 +19,7 @@ from sidecar.commands.ineffective_settings import ineffective
 from sidecar.commands.port_owner import node_serving
 from sidecar.commands.served_run import ServedRun, settings_to_serve
 from sidecar.commands.storage_timeout import StorageTimeout
-from sidecar.daemon.events import Message, Terminate
+from sidecar.daemon.events import Message, SaveNoticed, Terminate
 from sidecar.daemon.loop import Daemon
 from sidecar.daemon.workers.ports import OPEN_PORTS_REMEDY
 from sidecar.errors import NodeNameTakenError, RunReplacedError, SettingsError, StorageError
@@ -69,6 +69,11 @@ def serve(settings: Settings, environ: Mapping[str, str], *, settings_file: Path
     life = _Life.of(run)
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):  # before anybody can see that the daemon runs
         signal.signal(number, lambda number, _: life.inbox.put(Terminate(signal.Signals(number).name)))
+
+    def notice(_: str) -> str | None:
+        life.inbox.put(SaveNoticed())
+        return why_unscanned(decision)
+
     server = Server(
         settings.http_host,
         settings.http_port,
@@ -78,6 +83,7 @@ def serve(settings: Settings, environ: Mapping[str, str], *, settings_file: Path
         ready=lambda: run.published.unready,
         status=lambda: run.published.status,
         archive=run.archive,
+        notice=notice if settings.http_notices else None,
         access=access,
     )
     listen(server, settings, node)
@@ -175,6 +181,11 @@ def _announce(log: EventLog, settings: Settings, decision: RoleDecision, url: st
             log.warning("checkpoint_dir_missing", remedy=similar)
     for message in ineffective(settings):
         log.warning("setting_ineffective", message=message)
+
+
+def why_unscanned(decision: RoleDecision) -> str | None:
+    """Return why a notice of a checkpoint has no effect on this node; None if it has."""
+    return None if decision.role == "worker" else "this node is the chief, which scans nothing: notify another node"
 
 
 def warn_of_role(log: EventLog, settings: Settings, decision: RoleDecision, environ: Mapping[str, str]) -> None:

@@ -10,6 +10,10 @@ class FilesChanged:
     """Report a change in the checkpoint directory, so that a scan is due."""
 
 
+class SaveNoticed:
+    """Report that training says it saved a checkpoint, so that a scan is due, whatever file events reported."""
+
+
 class JournalChanged:
     """Report a change in the journal's folders, which may be a new record."""
 
@@ -21,4 +25,4 @@ class Terminate:
     signal: str
 
 
-Message = Response | tuple[str, Event] | FilesChanged | JournalChanged | Terminate
+Message = Response | tuple[str, Event] | FilesChanged | SaveNoticed | JournalChanged | Terminate

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from sidecar.coordination.journal_state import JournalState
-from sidecar.daemon.events import FilesChanged, JournalChanged, Message, Terminate
+from sidecar.daemon.events import FilesChanged, JournalChanged, Message, SaveNoticed, Terminate
 from sidecar.daemon.plan_runner import PlanRunner
 from sidecar.daemon.request_builder import RequestBuilder
 from sidecar.daemon.response_observer import ResponseObserver
@@ -96,6 +96,8 @@ class Daemon:
             self.responses.observe(message, now)
         elif isinstance(message, FilesChanged):
             self.schedule.request_scan()
+        elif isinstance(message, SaveNoticed):
+            self.schedule.note_save(now)
         elif isinstance(message, JournalChanged):
             self.schedule.note_journal_event()
         elif isinstance(message, Terminate):

@@ -255,6 +255,7 @@ class RequestBuilder:
         return Sync(
             heartbeat=heartbeat,
             scan=due.scan or is_last,
+            look=due.look,
             pin_policy=self.state.pin_policy(now),
             tidying=tidying,
             snapshot=self._snapshot(now),

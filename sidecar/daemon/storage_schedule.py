@@ -5,7 +5,7 @@ the heartbeat changes. It includes a scan if one is due, too. Between syncs reco
 polled. `request_builder` asks what is due, and builds it.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Final
 
@@ -15,6 +15,7 @@ from sidecar.protocol.heartbeat import Heartbeat
 _IDLE_SECONDS: Final = 1.0  # the longest sleep: /healthz and systemd's watchdog check that the loop turns
 _SHORTEST_SLEEP_SECONDS: Final = 0.01  # rounding in clocks must not make the loop spin
 _EVENT_PAUSE_SECONDS: Final = 0.02  # one scan serves the dozens of file events of one save
+_LOOK_PAUSE_SECONDS: Final = 1.0  # between two scans because of notices, however many notices come
 _POLL_SECONDS: Final = 0.05  # reading one name of the journal costs less than the wait for it
 
 
@@ -28,10 +29,11 @@ class Ask(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class SyncDue:
-    """Write this heartbeat and read the journal; `scan`: also scan the checkpoints."""
+    """Write this heartbeat and read the journal; `scan`: also scan the checkpoints; `look`: training asks for it."""
 
     heartbeat: Heartbeat
     scan: bool
+    look: bool = False
 
 
 @dataclass(slots=True)
@@ -40,6 +42,25 @@ class _Polling:
 
     since: float
     next_at: float
+
+
+@dataclass(slots=True)
+class _Scans:
+    """Hold which scans are asked for in addition to those that are due by time."""
+
+    requested: bool = True
+    unfinished_since: float | None = None
+    looks_at: tuple[float, ...] = ()  # when to scan because of a notice of training
+    looked_at: float = float("-inf")  # when the newest of these scans was requested
+
+    @property
+    def look_due_at(self) -> float:
+        """Return when the next scan because of a notice is due."""
+        return max(self.looks_at[0], self.looked_at + _LOOK_PAUSE_SECONDS) if self.looks_at else float("inf")
+
+    def note_look(self, now: float) -> None:
+        """Note that such a scan is requested."""
+        self.looks_at, self.looked_at = tuple(at for at in self.looks_at if at > now), now
 
 
 @dataclass(slots=True, kw_only=True)
@@ -56,8 +77,7 @@ class StorageSchedule:
     _read_at: float | None = None  # when the newest sync that could read the journal was requested
     _sync_was_last: bool = False  # no record has had its turn since
     _last_sync_scanned: bool = False
-    _scan_requested: bool = True
-    _scan_unfinished_since: float | None = None
+    _scans: _Scans = field(default_factory=_Scans)
     _journal_changed: bool = False
     _unreadable_since: float | None = None  # since when the journal cannot be read
     _polling: _Polling | None = None
@@ -68,7 +88,15 @@ class StorageSchedule:
 
     def request_scan(self) -> None:
         """Scan as soon as storage has time, because of a file event or a plan that waits for a pin."""
-        self._scan_requested = True
+        self._scans.requested = True
+
+    def note_save(self, now: float) -> None:
+        """Scan because training says that it saved a checkpoint, and once more when its files are quiet.
+
+        The second scan is for checkpoints of which no file tells that they are complete, and for storage that shows
+        the files of another machine late.
+        """
+        self._scans.looks_at = (now, now + self.timing.quiet_seconds + _LOOK_PAUSE_SECONDS)
 
     def note_journal_event(self) -> None:
         """Read the journal as soon as storage has time, because a file event reported a change."""
@@ -96,10 +124,10 @@ class StorageSchedule:
     def note_scan(self, now: float, *, asked: bool, unfinished: bool) -> None:
         """Note whether a scan has not ended. Then it is requested again at once, and answers when it has ended."""
         if unfinished:
-            self._scan_unfinished_since = now if self._scan_unfinished_since is None else self._scan_unfinished_since
-            self._scan_requested = True
+            self._scans.unfinished_since = now if self._scans.unfinished_since is None else self._scans.unfinished_since
+            self._scans.requested = True
         elif asked:
-            self._scan_unfinished_since = None
+            self._scans.unfinished_since = None
 
     def is_unreadable(self, now: float) -> bool:
         """Return whether the journal could not be read for a lease."""
@@ -112,7 +140,7 @@ class StorageSchedule:
 
     def scan_hangs(self, now: float) -> bool:
         """Return whether a scan has taken longer than storage may take."""
-        since = self._scan_unfinished_since
+        since = self._scans.unfinished_since
         return since is not None and now >= since + self.timing.storage_timeout_seconds
 
     def has_scanned_since(self, when: float, now: float, *, answered: bool) -> bool:
@@ -120,7 +148,7 @@ class StorageSchedule:
 
         `answered`: no request to storage is open.
         """
-        self._scan_requested |= self.scanned_at < when <= now
+        self._scans.requested |= self.scanned_at < when <= now
         return self.scanned_at >= when and answered
 
     def due(
@@ -136,9 +164,9 @@ class StorageSchedule:
             return (Ask.JOIN,) if now >= self.next_sync_at else ()
         scan, absent = now >= self.scan_due_at(may_scan=may_scan), self.is_absent(now)
         if absent:  # not twice with a scan, because scans longer than the lease would keep this node absent for ever
-            return (SyncDue(heartbeat, scan and not self._last_sync_scanned),)
+            return (self._sync(now, heartbeat, scan=scan and not self._last_sync_scanned),)
         is_in_time = scan or now >= self.next_sync_at
-        sync = (SyncDue(heartbeat, scan),) if is_in_time or heartbeat != self.written else ()
+        sync = (self._sync(now, heartbeat, scan=scan),) if is_in_time or heartbeat != self.written else ()
         if sync and not self._sync_was_last and (is_in_time or not is_ending):
             return sync
         self._sync_was_last = False
@@ -146,6 +174,10 @@ class StorageSchedule:
             self._journal_changed = False
             return (Ask.POLL,)
         return (Ask.RECORD, *sync)
+
+    def _sync(self, now: float, heartbeat: Heartbeat, *, scan: bool) -> SyncDue:
+        """Return the request for a sync. A scan is one because of a notice, too, if such a one is due."""
+        return SyncDue(heartbeat, scan, look=scan and now >= self._scans.look_due_at)
 
     def number(self, due: SyncDue, now: float, *, quiet: bool = False) -> Heartbeat:
         """Return the heartbeat of a sync with the number of its beat, and note the sync as submitted.
@@ -158,7 +190,9 @@ class StorageSchedule:
         self._sync_was_last, self._last_sync_scanned = True, due.scan
         self._journal_changed = False  # a sync reads the journal, too
         if due.scan:
-            self.scanned_at, self._scan_requested = now, False
+            self.scanned_at, self._scans.requested = now, False
+        if due.look:
+            self._scans.note_look(now)
         return self.written
 
     def is_poll_due(self, now: float) -> bool:
@@ -179,7 +213,8 @@ class StorageSchedule:
         """Return when the next scan is due."""
         if not may_scan:
             return float("inf")
-        return self.scanned_at + (_EVENT_PAUSE_SECONDS if self._scan_requested else self.timing.sweep_seconds)
+        usual = self.scanned_at + (_EVENT_PAUSE_SECONDS if self._scans.requested else self.timing.sweep_seconds)
+        return min(usual, self._scans.look_due_at)
 
     def next_turn_at(self, now: float, *others: float, may_scan: bool, busy_until: float | None) -> float:
         """Return when the loop must turn again, which is soon enough for every bound.

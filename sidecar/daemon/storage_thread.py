@@ -172,6 +172,7 @@ class JoinRun:
 class Sync:
     """Write the heartbeat, read new records and the other heartbeats and, if `scan`, scan the checkpoints.
 
+    `look`: training says that there is a new one, so the scan is one of everything, and of a bucket at once.
     `tidying`: the saves to remove and to measure. `snapshot`: a snapshot of the journal to write. `attended`: nodes
     whose heartbeats are read before those of others. `closed`: the newest closed plan, if this node moves old ones into
     segments.
@@ -184,6 +185,7 @@ class Sync:
     snapshot: Snapshot | None = None
     attended: tuple[str, ...] = ()
     closed: int | None = None
+    look: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -497,7 +499,7 @@ class StorageThread:
         """Scan the checkpoints and pin them. Return the error if that fails, because the rest of the sync is done."""
         leaving = sync.heartbeat.state == NodeState.LEFT  # there is no later scan that could unpin
         try:
-            return self.scans(_SCAN, partial(self.reconciler.scan, sync.pin_policy, leaving=leaving))
+            return self.scans(_SCAN, partial(self.reconciler.scan, sync.pin_policy, leaving=leaving, look=sync.look))
         except HangingError:
             return ScanRunning()
         except SidecarError as error:

@@ -16,6 +16,7 @@ class Timing:
     result_turn_seconds: float
     drain_seconds: float
     nothing_seen_seconds: float = 300.0
+    quiet_seconds: float = 3.0
     sink_timeout_seconds: float = 0.0
     # Not a setting: how long a node may take to download a checkpoint that it has found, and to upload its saves. None:
     # the nodes share pins and saves.

@@ -108,6 +108,10 @@ class Settings(OutputSettings):
     http_access: values.OptionalPath = None
     """File with TLS, client certificates and passwords for the HTTP server, in the format of Prometheus'
     `web.config.yml`; it is read again when it changes. Default: plain HTTP, since `http` lets nobody else in."""
+    http_notices: bool = False
+    """Whether a notice that a checkpoint was saved (`sidecar.notify`, or `POST /notify`) has this node scan at once;
+    `http` and `http_access` say who may send one. Default: the port only answers questions, and a scan every
+    `sweep_seconds` finds all checkpoints anyway."""
     page_url: values.PageUrl | None = None
     """URL of this node's status page for people elsewhere; the pages of the other nodes link to it. Default: made of
     `http`, with the address of `host` in the place of 0.0.0.0; no link if only this machine reaches that."""

@@ -24,7 +24,8 @@ _NOWHERE: Final = Path("/dev/null/nowhere")
 
 _OF_THE_NODE: Final = (
     *("runs", "runs_at_once", "run_turn_seconds", "runs_scan_seconds", "checkpoint_dir", "engine"),
-    *("node", "role", "chief_nodes", "host", "http", "http_hosts", "http_access", "page_url", "log_format", "wait"),
+    *("node", "role", "chief_nodes", "host", "http", "http_hosts", "http_access", "http_notices", "page_url"),
+    *("log_format", "wait"),
 )
 _REFUSED: Final[Mapping[str, str]] = dict.fromkeys(
     _OF_THE_NODE, "the daemon serves several runs with one value for all: write it into the daemon's own file"

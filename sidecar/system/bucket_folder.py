@@ -29,8 +29,8 @@ FOLDERS: Final = f"sidecar-bucket-{os.getuid()}-"
 class Source(Protocol):
     """Supply what the stubs in a `BucketFolder` stand for. Each call may ask the object store and raise OSError."""
 
-    def refresh(self) -> None:
-        """Bring the stubs up to date if that is due."""
+    def refresh(self, *, at_once: bool = False) -> None:
+        """Bring the stubs up to date if that is due, or `at_once`."""
         ...
 
     def open(self, path: Path, descriptor: int) -> BinaryIO:

@@ -97,6 +97,9 @@ def test_stubs_show_objects_and_take_no_space(bucket):
     sent = len(bucket.server.requests)
     bucket.catalog.scan()
     assert len(bucket.server.requests) == sent, "the next listing is due in ten seconds"
+    objects["run/c"] = b"3"
+    bucket.catalog.scan(at_once=True)
+    assert (len(bucket.server.requests), size_of(bucket.folder, "c")) == (sent + 1, 1), "a notice does not wait for it"
 
 
 def test_an_object_is_read_in_blocks_that_are_kept(bucket):

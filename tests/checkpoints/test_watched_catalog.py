@@ -13,9 +13,9 @@ class FakeCatalog:
     def __init__(self):
         self.asked, self.fails = [], False
 
-    def scan(self, hints=None, *, sweep=True):
+    def scan(self, hints=None, *, sweep=True, at_once=False):
         """Note the hints and the extent of a scan, and fail if the test says so."""
-        self.asked.append((None if hints is None else set(hints), sweep))
+        self.asked.append((None if hints is None else set(hints), sweep, *([at_once] if at_once else [])))
         if self.fails:
             raise StorageError("cannot read the checkpoint directory")
         return ScanResult()
@@ -86,3 +86,11 @@ def test_everything_is_scanned_without_events_and_if_it_is_asked_for(watched, cl
     without = WatchedCatalog(FakeCatalog(), None, clock)
     without.scan(everything=False)
     assert (without.catalog.asked, without.watch_problem) == ([EVERYTHING], None)
+
+
+def test_a_notice_has_everything_scanned_at_once(watched, clock):
+    """The watch reported no event: training may save where none arrives."""
+    without = WatchedCatalog(FakeCatalog(), None, clock)
+    for each in (watched, without):
+        each.scan(everything=False, look=True)
+        assert each.catalog.asked == [(*EVERYTHING, True)]

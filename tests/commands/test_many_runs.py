@@ -10,7 +10,7 @@ from structlog.testing import capture_logs
 
 from sidecar.commands.many_runs import MOST_RUNS, RunHost
 from sidecar.commands.run_finder import Delayed, Found, Prepared
-from sidecar.daemon.events import FilesChanged, Terminate
+from sidecar.daemon.events import FilesChanged, SaveNoticed, Terminate
 from sidecar.errors import RunReplacedError, SettingsError, TaskError
 from sidecar.publishing.http.run_pages import RunPages
 from sidecar.publishing.plain_structlog import structlog
@@ -281,3 +281,15 @@ def test_health_is_that_of_the_one_loop(world):
     assert world.host.healthy() is None
     world.clock.seconds += 11
     assert "11 s" in world.host.healthy()
+
+
+def test_a_notice_wakes_the_run_that_has_the_checkpoint(world):
+    """A path that only begins alike is not one of the run, and one of none is refused with its name."""
+    one, other = world.begin("exp", "exp-2")
+    assert world.host.notice(f"{world.folder}/exp-2/step-5") is None
+    assert world.host.notice(f"{world.folder}/exp-2") is None
+    for path in (f"{world.folder}/exp-3", str(world.folder), "", "/"):
+        assert repr(path) in world.host.notice(path)
+    world.host.turn()
+    assert [type(message) for message in other.daemon.observed] == [SaveNoticed] * 2
+    assert not one.daemon.observed

@@ -199,3 +199,26 @@ def test_a_heartbeat_is_numbered_when_it_is_handed_over(schedule):
     assert due == SyncDue(HEARTBEAT, scan=False)
     assert schedule.number(due, 102.0) == replace(HEARTBEAT, beat=2)
     assert asked(schedule, 102.1) is None
+
+
+def test_a_notice_has_the_checkpoints_scanned_now_and_when_they_are_quiet(schedule):
+    """The second scan is for files that must not change for a while; then scans are as rare as before."""
+    schedule.note_save(101.0)
+    scans = [now for now in range(101, 131) if (schedule.begin_turn(now), asked(schedule, now))[1] == "scan"]
+    assert scans == [101, 105]
+
+
+def test_notices_without_end_cause_a_scan_a_second(schedule):
+    """None is lost: after the last one there is a scan, too."""
+    scans = []
+    for turn in range(1, 1001):
+        now = 100.0 + turn / 100
+        schedule.note_save(now)
+        for due in schedule.due(now, replace(HEARTBEAT, beat=schedule.beats), may_scan=True, may_poll=True):
+            if isinstance(due, SyncDue):
+                schedule.number(due, now)
+                schedule.note_journal(now, readable=True)
+                scans += [now] if due.look else []
+                break
+    assert 10 <= len(scans) <= 11
+    assert schedule.scan_due_at(may_scan=True) <= 111.0

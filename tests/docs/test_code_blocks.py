@@ -145,6 +145,7 @@ WALKED = (
 )
 UNMARKED_PYTHON = {
     "from tf_keras.utils import SidecarEvaluator": "two imports, of which readers take one",
+    "sidecar.notify(": "tests/integration/test_notices.py notifies a daemon",
     "from sidecar.keras import EarlyStop": "tests/keras/test_early_stop.py trains with it",
     "dist.broadcast(answer, src=0)": "a part of examples/early_stop_train.py, which tests/commands/demo runs",
     'os.environ["TF_USE_LEGACY_KERAS"] = "1"': "tests/evaluation/test_peer_scenarios.py sets it so",

@@ -51,7 +51,7 @@ class NodeCatalog:
         self._accepted: set = set()  # files that do not change are not read again
         self.seen_at: dict[Key, float] = {}  # when it was there last, as a scan found or an answer said
 
-    def scan(self) -> ScanResult:
+    def scan(self, *, at_once: bool = False) -> ScanResult:  # noqa: ARG002 - a scan of this disk is always of now
         """Scan the shared disk, unless storage fails."""
         return self._life.storage.call(self._scan)
 

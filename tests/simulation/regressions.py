@@ -69,9 +69,9 @@ def _see_no_growth(self, scan: ScanResult, *arguments):
 
 def _wait_for_the_next_look(self, plan, now: float) -> None:
     """A member that does not see the pin yet looks for it when its next look is due."""
-    requested = self.schedule._scan_requested
+    requested = self.schedule._scans.requested
     _begin(self, plan, now)
-    self.schedule._scan_requested = requested
+    self.schedule._scans.requested = requested
 
 
 def _without_a_last_look(_, when: float, now: float, **__) -> bool:

@@ -66,6 +66,7 @@ class Server:
         status: Returns the content of /api/status and of the page, made by `publishing.report.status_json`.
         archive: Answers questions about all evaluations, for the curves of the page.
         runs: Returns what is known of each run of a process that serves several; `status` and `archive` are not given.
+        notice: Has checkpoints scanned because of a notice of training; see `Views`. None: nobody may ask.
         access: Who may use the port, and whether it speaks TLS.
         request_seconds: The time in which a client must send its request, and again to receive the answer.
         most: Connections that are open at a time, of all clients and of one.
@@ -83,6 +84,7 @@ class Server:
         status: Callable[[], dict[str, Any]] = dict,
         archive: ArchiveReader | None = None,
         runs: "Runs | None" = None,
+        notice: Callable[[str], str | None] | None = None,
         access: AccessFile | None = None,
         request_seconds: float = 10.0,
         most: tuple[int, int] = (CONNECTIONS, PER_CLIENT),
@@ -91,7 +93,7 @@ class Server:
         self._host = host.strip("[]")
         self._port = port
         self._hosts = Hosts([self._host, *names])
-        self.views = Views(self._hosts, registry, health, ready, status, archive, runs)
+        self.views = Views(self._hosts, registry, health, ready, status, archive, runs, notice)
         self._request_seconds, self._most = request_seconds, most
         self._closed = threading.Event()
         self._running: tuple[asyncio.AbstractEventLoop, asyncio.Event, threading.Thread] | None = None

@@ -41,6 +41,11 @@ _PAGE: Final = (
 )
 """The paths that `page_views` answers, in addition to its files."""
 
+_NOTIFY: Final = "/notify"
+"""The one path of which something follows: a scan."""
+
+_LONGEST_PATH: Final = 4096
+
 _LIST: Final = ("/", "/api/status")
 """The paths of the list of several runs. Those of each run begin with `_RUN`."""
 
@@ -161,14 +166,17 @@ class Views:
         status: Callable[[], dict[str, Any]],  # returns the content of /api/status and of the page
         archive: ArchiveReader | None,  # answers questions about all evaluations; None: of several runs
         runs: "Runs | None" = None,  # returns what is known of each run, if this process serves several
+        # Has the checkpoints scanned, because training saved one at a path; returns why not. None: nobody may ask
+        notice: Callable[[str], str | None] | None = None,
     ) -> None:
         self._hosts = hosts
         self._exporter = make_wsgi_app(registry)
-        self._status, self._archive, self._runs = status, archive, runs
+        self._status, self._archive, self._runs, self._notice = status, archive, runs, notice
         self._logged_again_at: dict[str, float] = {}
         self.paths: dict[str, Callable[[Request], Response]] = {
             "/metrics": self._metrics,
             **{path: partial(self._of_page, path) for path in (_PAGE if runs is None else _LIST)},
+            _NOTIFY: self._notified,
             "/healthz": lambda _: _verdict(health()),
             "/readyz": lambda _: _verdict(ready()),
         }
@@ -209,10 +217,25 @@ class Views:
         view = self.paths.get(request.place) or self._file(request.place) or self._of_run(request.place)
         if view is None:
             return response(HTTPStatus.NOT_FOUND, f"see {', '.join(self.paths)}\n")
-        if request.command not in ("GET", "HEAD"):
-            refused = response(HTTPStatus.METHOD_NOT_ALLOWED, "read only: GET or HEAD\n")
-            return refused._replace(headers=(("Allow", "GET, HEAD"),))
+        methods = ("POST",) if request.place == _NOTIFY else ("GET", "HEAD")
+        if request.command not in methods:
+            refused = response(HTTPStatus.METHOD_NOT_ALLOWED, f"{' or '.join(methods)} only\n")
+            return refused._replace(headers=(("Allow", ", ".join(methods)),))
         return unless_known(view(request), ",".join(request.headers.get_all("If-None-Match", [])))
+
+    def _notified(self, request: Request) -> Response:
+        """Have the checkpoints scanned. No page may ask for that, and browsers say that they ask for one."""
+        if self._notice is None:
+            return response(HTTPStatus.FORBIDDEN, "notices are off: write http_notices = true into sidecar.toml\n")
+        if request.headers.get("Origin") is not None or request.headers.get("Sec-Fetch-Site") is not None:
+            return response(HTTPStatus.FORBIDDEN, "a notice cannot come from a page in a browser\n")
+        name, _, path = request.query.partition("=")
+        if name not in ("", "path") or len(path) > _LONGEST_PATH:
+            return response(HTTPStatus.BAD_REQUEST, f"?path=PATH, of {_LONGEST_PATH} characters at most\n")
+        why_not = self._notice(unquote(path, errors="replace"))
+        if why_not is not None:
+            return response(HTTPStatus.CONFLICT, f"{why_not}\n")
+        return response(HTTPStatus.ACCEPTED, "a scan follows\n")
 
     def _of_page(self, path: str, request: Request) -> Response:
         view = self._view_of_page(path)

@@ -61,10 +61,8 @@ def daemon(running):
     return daemon
 
 
-@pytest.fixture
-def ask(running):
-    """Send a request; gives status, headers and body, whatever the status."""
-    _, server = running
+def asks(server):
+    """Return a function that sends a request and returns status, headers and body, whatever the status."""
 
     def ask(path, method="GET", data=None, **headers):
         request = urllib.request.Request(server.url + path, method=method, data=data, headers=headers)
@@ -76,6 +74,12 @@ def ask(running):
                 return error.code, error.headers, error.read().decode()
 
     return ask
+
+
+@pytest.fixture
+def ask(running):
+    """Send a request to the server that all tests share."""
+    return asks(running[1])
 
 
 @contextmanager

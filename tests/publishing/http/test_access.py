@@ -10,11 +10,13 @@ import subprocess
 import threading
 import time
 from pathlib import Path
+from urllib.parse import quote
 
 import bcrypt
 import pytest
 from publishing.http.conftest import Daemon, answer, connect, started
 
+from sidecar import notify
 from sidecar.commands.port_owner import UNNAMED, node_serving
 from sidecar.errors import SettingsError
 from sidecar.publishing.http.access import Access, AccessFile, read_access
@@ -181,10 +183,21 @@ def test_without_the_password_nothing_but_the_probes_is_answered(serve):
         assert get(server, login=login)[0] == 401, login
     for header in ("Bearer abc", "Basic", "Basic !", "Basic /w==", "Basic ü", f"Digest {SECRET.encode().hex()}"):
         assert get(server, Authorization=header)[0] == 401, header
-    for path in ("/metrics", "/", "/static/page.js", "/nowhere"):
+    for path in ("/metrics", "/", "/static/page.js", "/nowhere", "/notify"):
         assert get(server, path)[0] == 401
     for path in ("/healthz", "/readyz"):
         assert get(server, path)[0] == 200
+
+
+def test_a_notice_needs_the_password_as_everything_does(serve):
+    """The user and the password are in the URL, which no log shows with them."""
+    noticed = []
+    server = serve(USERS, notice=noticed.append)
+    host = server.url.removeprefix("http://")
+    assert notify("/ckpts/1", f"http://ann:{quote(SECRET)}@{host}")
+    for login in ("", "ann@", "ann:wrong@", f"bob:{quote(SECRET)}@"):
+        assert not notify("/ckpts/2", f"http://{login}{host}")
+    assert noticed == ["/ckpts/1"]
 
 
 def test_wrong_passwords_keep_nobody_from_the_port(serve):

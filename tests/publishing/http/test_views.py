@@ -6,7 +6,7 @@ from html.parser import HTMLParser
 import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_text
-from publishing.http.conftest import EVIL, evil_status
+from publishing.http.conftest import EVIL, asks, evil_status, started
 
 
 class Page(HTMLParser):
@@ -139,6 +139,36 @@ def test_read_only(ask, path):
     for method, data in (("POST", b"x" * 1000), ("PUT", b"{}"), ("DELETE", None), ("OPTIONS", None)):
         status, headers, _ = ask(path, method=method, data=data)
         assert (status, headers["Allow"]) == (405, "GET, HEAD")
+
+
+def test_notices_are_off_unless_the_settings_say_otherwise(ask):
+    """The port is read only then."""
+    assert ask("/notify", method="POST")[0] == 403
+    status, headers, _ = ask("/notify")
+    assert (status, headers["Allow"]) == (405, "POST")
+
+
+def test_a_notice_is_a_wish_for_a_scan_and_never_one_of_a_page(daemon):
+    """A browser sends `Origin` with a POST of any page; nothing but the path of the notice is read."""
+    noticed = []
+
+    def notice(path):
+        noticed.append(path)
+        return "no such run" if path == "/gone" else None
+
+    with started(daemon.serve(notice=notice)) as server:
+        ask = asks(server)
+        assert ask("/notify?path=/ckpts/step-5%20%C3%A9", method="POST", data=b"x" * 1000)[0] == 202
+        assert ask("/notify", method="POST")[0] == 202
+        assert noticed == ["/ckpts/step-5 é", ""]
+        for headers in ({"Origin": "https://attacker.example"}, {"Origin": "null"}, {"Sec-Fetch-Site": "cross-site"}):
+            assert ask("/notify", method="POST", **headers)[0] == 403
+        assert ask("/notify", method="POST", Host="attacker.example")[0] == 421
+        assert ask(f"/notify?path={'x' * 5000}", method="POST")[0] == 400
+        assert ask("/notify?run=x", method="POST")[0] == 400
+        assert ask("/notify?path=/gone", method="POST")[0] == 409
+        assert ask("/notify?path=/ckpts", method="PUT")[0] == 405
+        assert noticed == ["/ckpts/step-5 é", "", "/gone"]
 
 
 @pytest.mark.parametrize("path", ["/", "/metrics", "/api/status", "/healthz", "/nowhere"])
