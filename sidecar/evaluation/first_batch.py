@@ -3,7 +3,7 @@
 The first batch is evaluated again after all others, and its first example alone several times. A difference is refused,
 and so are equal predictions for both ends of a batch that differ in the whole.
 A rank that has few batches of a set evaluates its first one more often, so that what changes late is found with any
-number of workers. Parts of batches 0, 1, 2 and 4 of an eval set are also evaluated on their own, by the ranks that own
+number of workers. Parts of batches 0 to 7 of an eval set are also evaluated on their own, by the ranks that own
 them, so that all numbers of workers find the same. Of a set that divides itself, each rank has such batches. Imports
 numpy, never a framework.
 """
@@ -21,16 +21,18 @@ from sidecar.evaluation.repeatability import AFTER_OTHERS, REPEATED, are_equal
 from sidecar.evaluation.states import SetStates
 
 RequireEqual = Callable[[Sequence[NDArray[Any]], Sequence[NDArray[Any]], str], None]
-_DIVIDED: Final = (0, 1, 2, 4)
-"""Numbers of the batches that are evaluated in parts. The examples of a single batch may all be equally long."""
+DIVIDED: Final = range(8)
+"""Numbers of the batches that are evaluated in parts. The examples of a single batch may all be equally long, and of
+what is so in each 2nd to 8th batch, one is among them."""
 
 _WHOLE_CALLS: Final = 8
 _CALLS: Final = 64
 """Limits of the batches that each rank gives to the model and the metrics, although it owns fewer of the set. Beyond
 the former the model gets single examples, which cost little."""
 
-_SINGLE_CALLS: Final = 12
-"""Number of calls with the first example alone, one after the other: a model that counts may change with each 10th."""
+REPEATED_CALLS: Final = 12
+"""Number of calls of the metrics, and of the model with the first example alone, one after the other: what counts its
+calls may change with each 10th."""
 
 Parts = Callable[[int], tuple[set[str], bool]]
 """A function that evaluates parts of a batch, given its number. It returns the names of what depends on the division,
@@ -82,7 +84,7 @@ class FirstBatch:
 
     def is_divided(self, eval_set: str, number: int) -> bool:
         """Return whether parts of the batch have to be evaluated: it was not divided before, or was not telling."""
-        return number in _DIVIDED and (eval_set, number) not in self._divided
+        return number in DIVIDED and (eval_set, number) not in self._divided
 
     def divide(self, eval_set: str, number: int, parts: Parts) -> None:
         """Evaluate parts of a batch."""
@@ -159,11 +161,12 @@ class FirstBatchOfSet:
                 known.require_equal(kept.output, kept.again(), AFTER_OTHERS)
             elif kept.alone is not None:
                 known.require_equal(kept.alone, kept.predict(FIRST_EXAMPLE), AFTER_OTHERS)
-            _require_same_contents(kept.contents, known.contents(kept.output))
+            require_same_contents(kept.contents, known.contents(kept.output))
         known.require_equal(kept.output, kept.again(), AFTER_OTHERS)
-        _require_same_contents(kept.contents, known.contents(kept.output))
+        for _ in range(REPEATED_CALLS):
+            require_same_contents(kept.contents, known.contents(kept.output))
         if kept.alone is not None:
-            for _ in range(min(_SINGLE_CALLS, kept.examples)):
+            for _ in range(min(REPEATED_CALLS, kept.examples)):
                 known.require_equal(kept.alone, kept.predict(FIRST_EXAMPLE), AFTER_OTHERS)
 
 
@@ -208,7 +211,8 @@ def _require_told_apart(predict: Predict, examples: int) -> None:
         )
 
 
-def _require_same_contents(before: Mapping[str, str], after: Mapping[str, str]) -> None:
+def require_same_contents(before: Mapping[str, str], after: Mapping[str, str]) -> None:
+    """Raise `EvaluationError` for a metric whose states for the first batch, given as texts by name, have changed."""
     for name, content in before.items():
         if after[name] != content:
             raise task_error(

@@ -86,6 +86,34 @@ def test_a_new_model_hides_nothing_later(model_text):
     assert len(evaluate_with(evaluators, model_text).notes) == 1
 
 
+@pytest.mark.parametrize("period", [2, 3, 4, 5, 9, 12])
+def test_functions_that_change_now_and_then_are_refused(model_text, period):
+    """A single worker has no other to differ from."""
+    calls = []
+
+    def function(y, _):
+        calls.append(0)
+        return {"n": len(y) * (1 + (len(calls) % period == 0))}
+
+    given = task(lambda _, x: x, metrics=lambda: [Sums(function, lambda totals: totals["n"])])
+    with pytest.raises(EvaluationError, match="'sums'"):
+        evaluate_with(evaluators_of(given, 1), model_text)
+
+
+@pytest.mark.parametrize("batches", [{3}, {6, 13}, {5, 12}, {7}])
+def test_values_of_some_batches_alone_are_noted(model_text, batches):
+    numbered = np.concatenate([X[:, :2], np.arange(211.0)[:, None] // 16], axis=1)
+
+    def function(_, p):
+        return {"n": np.median(p[:, 0]) if int(p[0, 2]) in batches else 0.0}
+
+    given = task(
+        lambda _, x: x, source=lambda: (numbered, BINARY), metrics=lambda: [Sums(function, lambda totals: totals["n"])]
+    )
+    (note,) = evaluate(given, model_text).notes
+    assert note.startswith("sums depends")
+
+
 BY_BATCH = {
     "auc": Sums(lambda y, p: {"auc": auc(y, p[:, 0]), "n": 1}, lambda t: t["auc"] / t["n"], name="auc"),
     "median": Mean(lambda y, p: np.full(len(y), np.median(p[:, 0])), name="median"),

@@ -179,10 +179,10 @@ class CompiledMeasurement:
         del whole, halves, predictions, of_halves, suspected
         return set()
 
-    def contents(self, outputs: Any) -> list[str]:
+    def contents(self, outputs: Any) -> dict[str, str]:
         """Return nothing: all metrics run within the step."""
         del outputs
-        return []
+        return {}
 
     def step(self, batch: Batch, predictions: Any = None, start: Any = None) -> tuple[Any, Any, Calls]:
         """Run `test_step` from reset metrics; return their states and the predictions passed to Keras, if any.

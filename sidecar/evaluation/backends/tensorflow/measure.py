@@ -129,8 +129,8 @@ class Measurement(Protocol):
         used where rows are not examples. `suspected`: the names that come into question; `None` for all.
         """
 
-    def contents(self, outputs: Any) -> list[str]:
-        """Return what metrics that run outside of the trace make of the outputs of `step` for one batch, as texts."""
+    def contents(self, outputs: Any) -> dict[str, str]:
+        """Return, by name, what metrics that run outside of the trace make of the outputs of `step` for one batch."""
 
     def states(self, info: EvalSetInfo) -> SetStates:
         """Return the empty states of all metrics and losses."""
@@ -319,14 +319,14 @@ class ChosenMeasurement:
                 found.add(name)
         return found
 
-    def contents(self, outputs: Any) -> list[str]:
-        """Return the states of the neutral metrics for the outputs of one batch, as texts."""
+    def contents(self, outputs: Any) -> dict[str, str]:
+        """Return the states of the neutral metrics for the outputs of one batch, as texts by name."""
         _, _, inputs, rows = outputs
-        return [
-            contents_of(metric, _eval_batch(inputs[self._outputs.index(output)], 0, int(rows[_EXAMPLES])))
-            for output, metric in self._neutral.values()
+        return {
+            name: contents_of(metric, _eval_batch(inputs[self._outputs.index(output)], 0, int(rows[_EXAMPLES])))
+            for name, (output, metric) in self._neutral.items()
             if not isinstance(metric, InTurn)
-        ]
+        }
 
     def step(self, batch: Batch, predictions: Any = None, start: Any = None) -> tuple[Any, Any, Calls]:
         """Return the changes of metrics, single losses and the inputs of neutral metrics; and the other results."""

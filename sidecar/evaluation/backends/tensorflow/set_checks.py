@@ -6,16 +6,14 @@ may break each of them:
 - A batch gives the same numbers again, after all other batches, and its first example alone at once. Otherwise
   something is drawn at random or kept.
 - States add up, to the end of the set (`replay`).
-- The numbers do not depend on how examples are divided into batches. Batches 0, 1, 2 and 4 of the set are evaluated
+- The numbers do not depend on how examples are divided into batches. Batches 0 to 7 of the set are evaluated
   whole and in halves by the ranks that own them, so the findings are the same for any number of ranks. A finding
   becomes a note, or a refusal if the batches depend on the number of ranks.
 """
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Final
-
-import numpy as np
+from typing import Any
 
 from sidecar.evaluation.backends.tensorflow.data import examples_in
 from sidecar.evaluation.backends.tensorflow.mergeability import (
@@ -30,11 +28,9 @@ from sidecar.evaluation.backends.tensorflow.replay import Replay, not_sums_to_en
 from sidecar.evaluation.backends.tensorflow.step import Evaluation, Step
 from sidecar.evaluation.batch_dependence import MODEL, UNTESTED
 from sidecar.evaluation.data.batch_source import Batch
+from sidecar.evaluation.first_batch import DIVIDED, REPEATED_CALLS, require_same_contents
 from sidecar.evaluation.repeatability import AFTER_OTHERS, REPEATED
 from sidecar.evaluation.states import SetStates
-
-_DIVIDED: Final = (0, 1, 2, 4)
-"""Numbers of the batches that are evaluated by halves. The halves of a single batch could be equal by chance."""
 
 
 class SetChecks:
@@ -49,14 +45,14 @@ class SetChecks:
         self.first = first
         self._is_checked_to_end = False
         self._replay: Replay | None = None
-        self._repeated: tuple[Step, Batch, Any, list[Any], Evaluation, list[str]] | None = None
+        self._kept: _Kept | None = None
         self._found: set[str] = set()  # what depends on the division into batches
         self._seen = self._examples = 0
         self._is_over = False
 
     def begin(self, step: Step) -> None:
         """Begin an evaluation. A later evaluation repeats what an interrupted one did not finish."""
-        self._seen, self._examples, self._repeated = 0, 0, None
+        self._seen, self._examples, self._kept = 0, 0, None
         if self._replay is None or not self._is_over:
             self._replay = Replay(step.measurement.stateful_metrics)
 
@@ -78,11 +74,10 @@ class SetChecks:
         place, self._seen = self._seen if number is None else number, self._seen + 1
         if not self._is_over:
             self._examples += examples_in(batch)
-            if self._repeated is None:
-                _require_repeatable(step, batch, seed, carried, evaluated)
-                contents = step.measurement.contents(step.outputs_of(evaluated))
-                self._repeated = step, batch, seed, carried, evaluated, contents
-            if place in _DIVIDED:
+            if self._kept is None:
+                self._kept = _Kept(step, batch, seed, carried, evaluated)
+                self._kept.require_repeatable()
+            if place in DIVIDED:
                 self._found |= _dependent(step, batch, seed, carried, evaluated)
         assert self._replay is not None, "`begin` was called"
         self._replay.add(batch, partial(step.changes, outputs), partial(step.run_from, seed, carried))
@@ -101,16 +96,13 @@ class SetChecks:
         """
         assert self._replay is not None, "`begin` was called"
         found = self._replay.finish()
-        if self._repeated is not None:
-            of_step, batch, seed, carried, evaluated, contents = self._repeated
-            again = of_step.run(batch, of_step.start, seed, carried)
-            require_equal(evaluated.arrays(), again.arrays(), AFTER_OTHERS)
-            contents_again = step.measurement.contents(step.outputs_of(again))
-            require_equal([np.array(contents)], [np.array(contents_again)], AFTER_OTHERS)
+        if self._kept is not None:
+            self._kept.require_same_after_others()
             if divides_itself:
-                run_from = partial(step.run_from, seed, carried)
-                found |= not_sums_to_end(step.measurement.stateful_metrics, states, batch, self._examples, run_from)
-            self._repeated = None
+                run_from = partial(step.run_from, self._kept.seed, self._kept.carried)
+                metrics = step.measurement.stateful_metrics
+                found |= not_sums_to_end(metrics, states, self._kept.batch, self._examples, run_from)
+            self._kept = None
         self._is_over = True
         dependence = step.measurement.dependence
         dependence.add(self._name, self._found | step.measurement.of_batches)
@@ -133,16 +125,36 @@ class SetChecks:
         return not_sums_to_end(metrics, totals, self.first, examples, run_from)
 
 
-def _require_repeatable(step: Step, batch: Batch, seed: Any, carried: list[Any], evaluated: Evaluation) -> None:
-    """Raise `EvaluationError` if a second evaluation gives other numbers: of one example, if the model takes it."""
-    run = partial(step.run, start=step.start, seed=seed, carried=carried)
-    first = map_tensors(partial(part_of, 0, 1), batch)
-    try:
-        alone = None if step.recurrent else run(first)
-    except SIZE_ERRORS:  # the model accepts whole batches only
-        alone = None
-    repeated, again = (evaluated, run(batch)) if alone is None else (alone, run(first))
-    require_equal(repeated.arrays(), again.arrays(), REPEATED)
+class _Kept:
+    """Keep the first batch of a rank, and its numbers, while the others are evaluated."""
+
+    def __init__(self, step: Step, batch: Batch, seed: Any, carried: list[Any], evaluated: Evaluation) -> None:
+        self._step, self.batch, self.seed, self.carried = step, batch, seed, carried
+        self._evaluated, self._contents = evaluated, step.measurement.contents(step.outputs_of(evaluated))
+        self._example = map_tensors(partial(part_of, 0, 1), batch)
+        try:
+            self._alone = None if step.recurrent else self._run(self._example)
+        except SIZE_ERRORS:  # the model accepts whole batches only
+            self._alone = None
+
+    def _run(self, batch: Batch) -> Evaluation:
+        return self._step.run(batch, self._step.start, self.seed, self.carried)
+
+    def require_repeatable(self) -> None:
+        """Raise `EvaluationError` if a second evaluation gives other numbers: of one example, if the model takes it."""
+        if self._alone is None:
+            require_equal(self._evaluated.arrays(), self._run(self.batch).arrays(), REPEATED)
+        else:
+            require_equal(self._alone.arrays(), self._run(self._example).arrays(), REPEATED)
+
+    def require_same_after_others(self) -> None:
+        """Raise `EvaluationError` if model or metrics give other numbers than before the other batches."""
+        again = self._run(self.batch)
+        require_equal(self._evaluated.arrays(), again.arrays(), AFTER_OTHERS)
+        for _ in range(REPEATED_CALLS):
+            require_same_contents(self._contents, self._step.measurement.contents(self._step.outputs_of(again)))
+            if self._alone is not None:
+                require_equal(self._alone.arrays(), self._run(self._example).arrays(), AFTER_OTHERS)
 
 
 def _dependent(step: Step, batch: Batch, seed: Any, carried: list[Any], evaluated: Evaluation) -> set[str]:

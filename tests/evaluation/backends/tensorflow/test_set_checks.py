@@ -89,6 +89,32 @@ def test_dependent_numbers_of_a_set_that_divides_itself_are_refused(digits, eval
             evaluate(made, "nowhere", ranks=2)
 
 
+@pytest.mark.parametrize("period", [8, 11])
+def test_what_counts_its_calls_is_refused(digits, evaluate, period):
+    """A model that keeps the count in a variable, and a function of a metric, although they seldom change."""
+    import keras
+    import tensorflow as tf
+
+    class Counting(keras.Model):
+        def __init__(self):
+            super().__init__()
+            self.out, self.calls = dense(), tf.Variable(0, trainable=False)
+
+        def call(self, x):
+            return self.out(x + tf.cast(self.calls.assign_add(1) % period == 0, tf.float32))
+
+    calls = []
+
+    def function(y, _):
+        calls.append(0)
+        return {"n": len(y) * (1 + (len(calls) % period == 0))}
+
+    counting = Sums(function, lambda totals: totals["n"])
+    for made, found in ((task(Counting, metrics=accuracy), "model"), (task(plain, metrics=lambda: [counting]), "sums")):
+        with pytest.raises(EvaluationError, match=found):
+            evaluate(made, "nowhere")
+
+
 def test_a_loss_with_its_own_divisor_is_what_it_returns(digits, evaluate):
     """The mean of its single values is another number."""
     found = [evaluate(task(plain, loss=Divided()), "nowhere", ranks=ranks) for ranks in (1, 2)]
