@@ -151,6 +151,8 @@ def read_best(settings: Settings, storage: Storage) -> BestExport:
     run, where = read_run(storage), settings.run_dir / EXPORTS
     if run is None:
         raise NoExportError(no_run(settings))
+    if isinstance(settings.run_dir, BucketState) and not storage.names(EXPORTS):  # which was asked for already
+        raise _nothing_exported(settings)
     try:
         with opened_exports(settings.run_dir) as exports:
             name = exports.best()

@@ -34,8 +34,9 @@ def state_storage(
     settings.state_dir.objects = state_objects(settings, settings.bucket_timeout_seconds)
     if reads_only:
         from sidecar.coordination.read_ahead import ReadAhead  # noqa: PLC0415 - likewise
+        from sidecar.retention.exports.export_folder import EXPORTS  # noqa: PLC0415 - likewise
 
-        objects = cast("Objects", ReadAhead(objects, SystemClock().now))  # without the writes
+        objects = cast("Objects", ReadAhead(objects, SystemClock().now, (EXPORTS,)))  # without the writes
     return ObjectStorage(objects, place_of(settings.run_dir), on_answer)
 
 

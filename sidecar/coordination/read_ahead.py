@@ -1,7 +1,8 @@
 """Read the objects of a run for a command that only reads, many at a time: each answer of a store may take 50 ms.
 
 `ReadAhead` takes the place of an `ObjectStore`. An object that is asked for brings those that such a command asks for
-next. Answers count for a moment, so that a command shows the state of that moment. A program that writes must not use
+next. Answers count for a moment, so that a command shows the state of that moment; what a listing of that moment lacks
+is not asked for. A program that writes must not use
 it: it has to see what others write.
 """
 
@@ -28,21 +29,24 @@ class ReadAhead:
     Args:
         objects: Makes the requests.
         now: The clock of this node.
+        also: Folders that are listed together with those of the journal.
     """
 
-    def __init__(self, objects: Objects, now: Callable[[], float]) -> None:
-        self._objects, self._now = objects, now
+    def __init__(self, objects: Objects, now: Callable[[], float], also: Iterable[str] = ()) -> None:
+        self._objects, self._now, self._also = objects, now, tuple(also)
         self._found: dict[str, tuple[float, int, tuple[bytes, str] | None]] = {}  # by key: time, most bytes, answer
         self._listed: dict[str, tuple[float, list[StoredObject]]] = {}
         self._is_first = True
 
     def beginning(self, key: str, most: int) -> tuple[bytes, str] | None:
         """Return the first bytes of an object and its etag; None if it did not exist a moment ago."""
+        if key not in self._found and self._is_missing(key):
+            return None
         known = self._found.get(key)
         is_cut = known is not None and known[2] is not None and known[1] < most
         if known is None or is_cut or known[0] < self._now() - _MOMENT_SECONDS:
             folders = [FOLDER] if key == RUN_PATH else []
-            folders += (SEGMENTS, *JOURNAL_FOLDERS) if folders and self._is_first else ()
+            folders += (SEGMENTS, *JOURNAL_FOLDERS, *self._also) if folders and self._is_first else ()
             self._ask(dict(self._with(key)) | {key: most}, folders)
             self._is_first = False
         found = self._found[key][2]
@@ -53,6 +57,11 @@ class ReadAhead:
         if folder not in self._listed or self._listed[folder][0] < self._now() - _MOMENT_SECONDS:
             self._ask({}, (folder,))
         return self._listed[folder][1]
+
+    def _is_missing(self, key: str) -> bool:
+        """Return whether the folder of an object was listed a moment ago without it."""
+        at, listed = self._listed.get(key.rpartition("/")[0], (float("-inf"), []))
+        return at >= self._now() - _MOMENT_SECONDS and key not in (found.key for found in listed)
 
     def _with(self, key: str) -> Iterator[tuple[str, int]]:
         """Yield the keys that are asked for together with this one, and the most bytes of each."""

@@ -34,7 +34,7 @@ class Rounds:
         return answers, listed
 
 
-@pytest.mark.parametrize(("snapshot", "most"), [(False, 4), (True, 5)])
+@pytest.mark.parametrize(("snapshot", "most"), [(False, 2), (True, 2)])
 def test_a_journal_takes_a_few_rounds(tmp_path, snapshot, most):
     """The run, its snapshot and the listings come first, then all records behind the snapshot; nothing stays old."""
     place = Place(tmp_path, "s3://b/state")
