@@ -629,7 +629,8 @@ def test_values_reach_the_objects(helm, tmp_path):
 
 
 IN_THE_JOB = KUBERNETES / "in-the-job"
-KUBEFLOW = json.loads(Path(__file__).with_name("kubeflow_schemas.json").read_text())
+OPERATORS = json.loads(Path(__file__).with_name("operator_schemas.json").read_text())
+POOL = KUBERNETES / "raycluster.yaml"
 
 
 def test_the_versions_are_the_newest_at_hand():
@@ -677,19 +678,19 @@ def given_to(container, index="1"):
     return given
 
 
-@pytest.mark.parametrize("kind", KUBEFLOW)
-def test_objects_of_kubeflow_have_only_fields_that_it_knows(kind):
-    """The parts of its schemas that are used here are kept, with their source; the pods inside are tried below."""
+@pytest.mark.parametrize("kind", OPERATORS)
+def test_objects_of_operators_have_only_fields_that_these_know(kind):
+    """The parts of their schemas that are used here are kept, with their source; the pods inside are tried below."""
     (thing,) = (
         thing
-        for path in IN_THE_JOB.iterdir()
+        for path in (*IN_THE_JOB.iterdir(), POOL)
         for thing in yaml.safe_load_all(path.read_text())
         if thing["kind"] == kind
     )
-    jsonschema.validate(thing, KUBEFLOW[kind]["schema"])
+    jsonschema.validate(thing, OPERATORS[kind]["schema"])
     thing["spec"]["misspelt"] = "value"
     with pytest.raises(jsonschema.ValidationError, match="misspelt"):
-        jsonschema.validate(thing, KUBEFLOW[kind]["schema"])
+        jsonschema.validate(thing, OPERATORS[kind]["schema"])
 
 
 def test_daemons_are_in_three_kinds_of_pods():
@@ -758,3 +759,57 @@ def test_the_job_ends_and_repeats_no_mistake():
     assert set(rule["onExitCodes"]["values"]) == {1, 2, 3, 5, 6}
     assert not {4, 70} & set(rule["onExitCodes"]["values"])
     assert job["spec"]["template"]["spec"]["restartPolicy"] == "Never"
+
+
+def groups_of(pool):
+    """Return the groups of a RayCluster by their names, the head among them."""
+    spec = pool["spec"]
+    return {"head": spec["headGroupSpec"], **{group["groupName"]: group for group in spec["workerGroupSpecs"]}}
+
+
+def test_pods_of_the_pool_are_valid_and_restricted():
+    """Every field is known, and each container keeps to the Pod Security Standard `restricted`."""
+    for group in groups_of(yaml.safe_load(POOL.read_text())).values():
+        pod = group["template"]["spec"]
+        validate({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "a"}, "spec": pod})
+        (container,) = pod["containers"]
+        context = pod["securityContext"] | container["securityContext"]
+        assert (context["runAsNonRoot"], context["seccompProfile"]) == (True, {"type": "RuntimeDefault"})
+        assert (context["allowPrivilegeEscalation"], context["capabilities"]) == (False, {"drop": ["ALL"]})
+        assert "restartPolicy" not in pod  # KubeRay refuses it, if its second autoscaler is used
+        assert pod["terminationGracePeriodSeconds"] >= 25 + SAY_GOODBYE_SECONDS
+
+
+def test_the_daemon_of_the_pool_asks_for_what_the_pool_has():
+    """Label, number and processors of the machines, the address of the head, its token, and paths that all have."""
+    pool = yaml.safe_load(POOL.read_text())
+    groups = groups_of(pool)
+    (daemon,), (machine,) = (groups[name]["template"]["spec"]["containers"] for name in ("daemon", "eval"))
+    given = given_to(daemon)
+    settings = load({"checkpoint_dir": "/ckpts", "task": "my_eval.py:task"}, environ=given)
+    assert daemon["args"][0].endswith("exec sidecar run /ckpts --task my_eval.py:task")
+    assert decide_role(settings, node_name(settings, given), given).role == "worker"
+    assert (settings.engine, settings.ray_address) == ("ray", f"{pool['metadata']['name']}-head-svc:6379")
+    assert (settings.ray_labels, settings.ray_workers) == (groups["eval"]["labels"], groups["eval"]["maxReplicas"])
+    processors = float(machine["resources"]["limits"]["cpu"])
+    assert (settings.ray_resources, settings.threads) == ({"CPU": processors}, processors)
+    mounts = {each["name"]: each["mountPath"] for each in daemon["volumeMounts"]}
+    assert str(settings.ray_token_file) == f"{mounts.pop('token')}/auth_token"
+    assert mounts == {each["name"]: each["mountPath"] for each in machine["volumeMounts"]}
+    assert daemon["workingDir"] == machine["workingDir"] == mounts["task"]
+    volumes = {each["name"]: each for each in groups["daemon"]["template"]["spec"]["volumes"]}
+    assert volumes["token"]["secret"]["secretName"] == pool["spec"]["authOptions"]["secretName"]
+    assert {daemon["image"], machine["image"]} == {groups["head"]["template"]["spec"]["containers"][0]["image"]}
+    for name in ("head", "daemon"):
+        assert groups[name]["rayStartParams"] == {"num-cpus": "0"}
+
+
+def test_the_pool_may_wait_in_a_queue():
+    """The lines of its comment make a valid cluster with the label by which Kueue knows its queue."""
+    text = POOL.read_text().replace("  # labels:", "  labels:").replace("  #   kueue", "    kueue")
+    pool = yaml.safe_load(text)
+    for name in ("enableInTreeAutoscaling", "autoscalerOptions"):
+        del pool["spec"][name]
+    groups_of(pool)["eval"]["replicas"] = 4
+    jsonschema.validate(pool, OPERATORS["RayCluster"]["schema"])
+    assert pool["metadata"]["labels"] == {"kueue.x-k8s.io/queue-name": "evaluation"}
