@@ -54,7 +54,12 @@ _SMALL: Final = 32
 """Numbers of examples that are evaluated on their own, at the beginning and at the end of a batch; and that up to which
 the halves of a batch cost little."""
 
-_COARSE: Final = {"float16": 2.0**-10, "tfloat32": 2.0**-10, "bfloat16": 2.0**-7}  # distance of 1 to the next number
+_COARSE: Final = {"float16": 2.0**-10, "tfloat32": 2.0**-10, "bfloat16": 2.0**-7, "float8_e8m0fnu": 1.0} | {
+    "float8_e4m3fn": 2.0**-3,
+    "float8_e4m3fnuz": 2.0**-3,
+    "float8_e5m2": 2.0**-2,
+    "float8_e5m2fnuz": 2.0**-2,
+}  # distance of 1 to the next number
 _ROUNDINGS: Final = 4  # of a coarse type, one after the other
 _SHARED: Final = 1 / 16
 """The part of the tolerance that is relative to the largest value of all columns instead of the same column: a small

@@ -13,10 +13,19 @@ MASKED: Final = "some of its values are masked: fill them, or leave these exampl
 
 
 def plain_array(values: Any) -> NDArray[Any]:
-    """Convert as `numpy.asarray` does. Raises `ValueError` for masked values, or for rows of different lengths."""
+    """Convert as `numpy.asarray` does.
+
+    Raises `ValueError` for masked values, for rows of different lengths, and for tensors that numpy cannot hold.
+    """
     if is_masked(values):
         raise ValueError(MASKED)
-    return np.asarray(values)
+    try:
+        return np.asarray(values)
+    except (TypeError, RuntimeError) as error:  # of `__array__`: a type that numpy lacks, or values on a device
+        raise ValueError(
+            f"numpy cannot hold {getattr(values, 'dtype', type(values).__name__)} ({error}): convert it, such as "
+            f"x.detach().float().cpu()"
+        ) from error
 
 
 def is_masked(values: Any) -> bool:

@@ -16,15 +16,18 @@ from sidecar.evaluation.backends.tensorflow.keras_metric import (
     reads_classes,
     undefined,
 )
+from sidecar.evaluation.backends.tensorflow.libraries import is_keras_2
+from sidecar.evaluation.backends.tensorflow.measured_metric import require_weights_for_mask, taking_weights
 from sidecar.evaluation.backends.tensorflow.mergeability import SIZE_ERRORS, probe, probe_twice
 from sidecar.evaluation.backends.tensorflow.metrics_in_turn import Calls, MetricsInTurn, found_late, replaced
-from sidecar.evaluation.backends.tensorflow.model import not_called
+from sidecar.evaluation.backends.tensorflow.model import has_own_test_step, not_called
 from sidecar.evaluation.backends.tensorflow.randomness import Randomness
 from sidecar.evaluation.backends.tensorflow.recurrent import RecurrentStates
 from sidecar.evaluation.backends.tensorflow.replay import Changes
 from sidecar.evaluation.backends.tensorflow.rounding import tolerance_of
 from sidecar.evaluation.batch_dependence import BatchDependence
 from sidecar.evaluation.data.batch_source import Batch
+from sidecar.evaluation.data.elements import parts_of
 from sidecar.evaluation.failures import CannotBeMergedError, task_error
 from sidecar.evaluation.metrics.metric import EvalSetInfo, MetricResult, value
 from sidecar.evaluation.states import SetStates, named, within
@@ -45,8 +48,11 @@ class CompiledMeasurement:
     def __init__(self, model: Any, first: Batch, task: Task, found: Container[str] = ()) -> None:
         self._model = model
         self.in_turn = MetricsInTurn()
-        with _overheard(model) as seen:
+        weights = None if has_own_test_step(model) else parts_of(first)[-1]
+        with _overheard(model) as seen, taking_weights("the compiled loss, or a metric,", weights):
             results = model.test_step(first)  # metrics get their variables here
+        for predictions in () if is_keras_2(model) else tf.nest.flatten(seen):
+            require_weights_for_mask(weights, predictions)
         if not isinstance(results, dict):
             raise task_error(f"test_step must return metrics by name, found {type(results).__name__}")
         losses = _losses_of_keras(model)

@@ -9,8 +9,14 @@ import tensorflow as tf
 
 from sidecar.evaluation.backends.tensorflow.data import array_of
 from sidecar.evaluation.backends.tensorflow.keras_metric import undefined
-from sidecar.evaluation.backends.tensorflow.libraries import is_written_by_keras
-from sidecar.evaluation.backends.tensorflow.measured_metric import joined, places_of, without_short_integers
+from sidecar.evaluation.backends.tensorflow.libraries import is_keras_2, is_written_by_keras
+from sidecar.evaluation.backends.tensorflow.measured_metric import (
+    joined,
+    places_of,
+    require_weights_for_mask,
+    taking_weights,
+    without_short_integers,
+)
 from sidecar.evaluation.backends.tensorflow.rounding import is_near
 from sidecar.evaluation.failures import task_error
 from sidecar.evaluation.intervals import Interval
@@ -167,7 +173,8 @@ class _OutputLoss:
 
     def try_out(self, y: Any, predictions: Any, weights: Any, examples: int) -> None:
         """Compute a first batch; a loss that divides in its own way is taken as one number for a batch."""
-        outputs = self.step(y, predictions, weights, examples)
+        with taking_weights("Task(loss=…)", weights):
+            outputs = self.step(y, predictions, weights, examples)
         if self.is_of_batches or self.is_unreduced or not hasattr(self._loss, "reduction"):
             return
         if is_written_by_keras(type(self._loss).__call__):
@@ -180,8 +187,12 @@ class _OutputLoss:
     def step(self, y: Any, predictions: Any, weights: Any, examples: Any) -> dict[str, Any]:
         if self.is_of_batches:
             return self._of_batch(y, predictions, weights, examples)
+        if hasattr(self._loss, "reduction") and not is_keras_2(self._loss):
+            require_weights_for_mask(weights, predictions)
         losses = tf.cast(tf.convert_to_tensor(self._single(y, predictions, weights)), tf.float32)
-        if losses.shape.rank == 0:  # found on the first batch, before any states exist
+        if losses.shape.rank == 0 or _are_of_columns(
+            losses, predictions
+        ):  # found on the first batch, before any states
             self.is_of_batches = True
             return self._of_batch(y, predictions, weights, examples)
         outputs = {"losses": losses}
@@ -265,6 +276,12 @@ class _OutputLoss:
                 "loss is the mean over all examples; with reduction 'none' Keras weights a batch by its size squared",
             )
         return ()
+
+
+def _are_of_columns(losses: Any, predictions: Any) -> bool:
+    """Return whether losses are known to be other than one for each row, such as those along axis 0."""
+    sizes = losses.shape[0], predictions.shape[0] if isinstance(predictions, tf.Tensor) else None
+    return None not in sizes and sizes[0] != sizes[1]
 
 
 def _state(output: Output) -> str:

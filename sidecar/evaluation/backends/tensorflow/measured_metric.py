@@ -1,7 +1,8 @@
 """Measure with a metric of Keras that a task lists: an additive state, or single values and their interval."""
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,7 @@ import tensorflow as tf
 from numpy.typing import NDArray
 
 from sidecar.evaluation.backends.tensorflow.data import array_of
-from sidecar.evaluation.backends.tensorflow.keras_metric import KerasMetric, undefined
+from sidecar.evaluation.backends.tensorflow.keras_metric import KerasMetric, label_of, undefined
 from sidecar.evaluation.backends.tensorflow.libraries import class_named, is_keras_2
 from sidecar.evaluation.backends.tensorflow.mergeability import have_same_rows, probe, probe_twice
 from sidecar.evaluation.backends.tensorflow.rounding import TOLERANCE, is_near, tolerance_of
@@ -45,7 +46,8 @@ class MeasuredMetric:
 
     def __init__(self, metric: Any, y: Any, predictions: Any, weights: Any) -> None:
         require_labels_and_predictions(metric)
-        update(metric, y, predictions, weights)  # some metrics create their variables only here
+        with taking_weights(label_of(metric), weights):
+            update(metric, y, predictions, weights)  # some metrics create their variables only here
         self._metric = KerasMetric(metric)
         batch, read = (y, predictions, weights), lambda: [self._metric.values()]
         if is_divisible := have_same_rows(batch):
@@ -58,8 +60,11 @@ class MeasuredMetric:
         self.tolerance = tolerance_of(predictions.dtype.name) if isinstance(predictions, tf.Tensor) else TOLERANCE
         is_plain = weights is None and getattr(predictions, "_keras_mask", None) is None
         self._function = per_example(metric) if is_plain and self._metric.divides else None
-        if self._function is not None and not _is_mean_of(array_of(self._function(y, predictions)), of_batch):
-            self._function = None
+        if self._function is not None:
+            values = array_of(self._function(y, predictions))
+            are_of_rows = not isinstance(predictions, tf.Tensor) or len(values) == len(predictions)
+            if not are_of_rows or not _is_mean_of(values, of_batch):
+                self._function = None
         self._average = Average("float32")
         self._is_accuracy = any("Accuracy" in kind.__name__ for kind in type(metric).__mro__)
 
@@ -197,11 +202,37 @@ def masked(weights: Any, predictions: Any) -> Any:
     return weights * unmasked
 
 
+def require_weights_for_mask(weights: Any, predictions: Any) -> None:
+    """Raise `EvaluationError` for one weight per example where Keras 3 multiplies weights with a mask of positions."""
+    mask = getattr(predictions, "_keras_mask", None)
+    if weights is not None and mask is not None and weights.shape.rank < mask.shape.rank:
+        raise task_error(
+            f"the model masks positions {tuple(mask.shape)}, and there is one weight for each example, "
+            f"{tuple(weights.shape)}, which Keras cannot multiply: give a weight for each position, such as "
+            f"np.repeat(weights[:, None], y.shape[1], axis=1)"
+        )
+
+
+@contextmanager
+def taking_weights(what: str, weights: Any) -> Iterator[None]:
+    """Convert an error of TensorFlow about shapes, if there are weights, into one that names these."""
+    try:
+        yield
+    except tf.errors.InvalidArgumentError as error:
+        if not isinstance(weights, tf.Tensor):
+            raise
+        raise task_error(
+            f"{what} does not take weights {tuple(weights.shape)}: it has another number of values for a batch, as "
+            f"with axis=0 or a mask. Leave the weights out, or give one for each of its values ({error.message})"
+        ) from error
+
+
 def update(metric: Any, y: Any, predictions: Any, weights: Any) -> None:
     """Update a metric as Keras does: without weights, `update_state` is called without that argument."""
     y, predictions = without_short_integers(y, predictions)
     if is_keras_2(metric):  # metrics of tf_keras do not read masks: its models turn masks into weights
         weights = masked(weights, predictions)
+    require_weights_for_mask(weights, predictions)
     if weights is None:
         metric.update_state(y, predictions)
     else:

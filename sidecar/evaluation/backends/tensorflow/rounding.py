@@ -32,7 +32,9 @@ def is_rounded_sum(computed: NDArray[Any], parts: Sequence[NDArray[Any]], additi
 
 
 def is_near(one: NDArray[Any], other: NDArray[Any], tolerance: float = TOLERANCE) -> bool:
-    """Return whether two arrays differ by at most `tolerance` times the largest finite number in them."""
+    """Return whether arrays of one shape differ by at most `tolerance` times the largest finite number in them."""
+    if np.shape(one) != np.shape(other):
+        return False
     with np.errstate(all="ignore"):
         first, second = np.asarray(one).astype(np.float64), np.asarray(other).astype(np.float64)
         same = _same(first, second)

@@ -24,6 +24,7 @@ from sidecar.evaluation.backends.torch.tensors import (
     to_numpy,
     types_of_device,
     types_of_outputs,
+    widened,
 )
 from sidecar.evaluation.backends.torch.torchmetrics_members import TorchMetrics, is_torchmetric
 from sidecar.evaluation.backends.torch.torchmetrics_scales import (
@@ -405,13 +406,14 @@ def _require_aligned(model: nn.Module) -> None:
 
 
 def _logits(predictions: Any) -> Any:
-    return predictions.logits if hasattr(predictions, "logits") else _outputs(predictions)
+    return _outputs(predictions.logits if hasattr(predictions, "logits") else predictions)
 
 
 def _outputs(predictions: Any) -> Any:
     """Return the outputs in a data class, or in another object that holds tensors, by name."""
     if isinstance(predictions, Mapping | tuple | list | torch.Tensor | np.ndarray):
-        return predictions
+        is_wide = all(widened(leaf) is leaf for leaf in leaves(predictions))
+        return predictions if is_wide else map_leaves(widened, predictions)
     if dataclasses.is_dataclass(predictions) and not isinstance(predictions, type):
         return {field.name: getattr(predictions, field.name) for field in dataclasses.fields(predictions)}
     return parts_of_object(predictions) or predictions

@@ -134,6 +134,12 @@ def to_numpy(tensor: torch.Tensor) -> NDArray[Any]:
     return plain.resolve_conj().resolve_neg().numpy()
 
 
+def widened(leaf: Any) -> Any:
+    """Return a tensor of a float type of 8 bits as float32, which is exact: torch computes little with the former."""
+    is_narrow = isinstance(leaf, torch.Tensor) and leaf.is_floating_point() and leaf.element_size() == 1
+    return leaf.float() if is_narrow else leaf
+
+
 Region = tuple[slice, ...]
 """A part of a tensor: a range of places in each dimension."""
 
@@ -221,7 +227,7 @@ def _is_list_of(parts: Any, examples: int) -> bool:
 
 
 def _finite(tensor: torch.Tensor) -> NDArray[np.bool_]:
-    finite = torch.isfinite(tensor).reshape(len(tensor), math.prod(tensor.shape[1:])).all(dim=1)
+    finite = torch.isfinite(widened(tensor)).reshape(len(tensor), math.prod(tensor.shape[1:])).all(dim=1)
     rows: NDArray[np.bool_] = finite.cpu().numpy()
     return rows
 

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from sidecar import Task
+from sidecar.evaluation.failures import EvaluationError
 
 pytestmark = [pytest.mark.tensorflow, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
 
@@ -98,3 +99,58 @@ def test_losses_that_layers_add(evaluate, summed):
     compiled.run_eagerly = True
     assert one["loss"].value == pytest.approx(compiled.evaluate(X, Y, batch_size=4, verbose=0), rel=1e-5)
     assert any("another batch size" in note for note in one.notes) == summed
+
+
+@pytest.mark.parametrize("is_compiled", [False, True])
+def test_values_along_the_examples_are_means_over_batches(evaluate, is_compiled):
+    """As with axis=0: Keras weights them by the sizes of batches, and takes no weights for them."""
+    import keras
+
+    def made():
+        return {"loss": keras.losses.CosineSimilarity(axis=0), "metrics": [keras.metrics.CosineSimilarity(axis=0)]}
+
+    def model():
+        built = build(keras)
+        built.compile(loss=made()["loss"], metrics=made()["metrics"], weighted_metrics=made()["metrics"])
+        return built
+
+    x, y = np.concatenate([X, X])[:37], np.concatenate([Y, Y])[:37]
+    own = {"metrics": None} if is_compiled else {"metrics": lambda: made()["metrics"], "loss": made()["loss"]}
+    build_model = model if is_compiled else lambda: build(keras)
+
+    def task(*data):
+        return Task(build_model, {"test": lambda: data}, batch_size=16, restore=lambda *_: None, **own)
+
+    found = evaluate(task(x, y), "nowhere", ranks=2)
+    reference = model()
+    expected = reference.evaluate(x, y, batch_size=16, verbose=0, return_dict=True)
+    assert found["loss"].value == pytest.approx(expected["loss"], rel=1e-5)
+    assert found["cosine_similarity"].value == pytest.approx(expected["cosine_similarity"], rel=1e-5)
+    assert any("over batches" in note for note in found.notes)
+    with pytest.raises(EvaluationError, match=r"weights \(16,\)"):
+        evaluate(task(x, y, np.ones(37, "float32")), "nowhere")
+
+
+@pytest.mark.parametrize("is_compiled", [False, True])
+@pytest.mark.parametrize("length", [16, 7])
+def test_weights_of_examples_do_not_fit_a_mask_of_positions(evaluate, is_compiled, length):
+    """Keras would multiply (16,) with (16, 16), as if the weights were those of positions."""
+    import keras
+
+    def model():
+        layers = keras.layers
+        built = keras.Sequential([layers.Input((None,)), layers.Embedding(9, 4, mask_zero=True), layers.Dense(3)])
+        if is_compiled:
+            loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+            built.compile(loss=loss, weighted_metrics=["accuracy"])
+        return built
+
+    own = {} if is_compiled else {"metrics": lambda: [keras.metrics.SparseCategoricalAccuracy()]}
+    x = np.random.default_rng(1).integers(0, 9, (37, length))
+
+    def task(weights):
+        return Task(model, {"test": lambda: (x, x % 3, weights)}, batch_size=16, restore=lambda *_: None, **own)
+
+    with pytest.raises(EvaluationError, match=r"\(16,\)"):
+        evaluate(task(np.ones(37, "float32")), "nowhere")
+    assert evaluate(task(np.ones((37, length), "float32")), "nowhere").values["test"]

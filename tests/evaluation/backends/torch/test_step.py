@@ -44,6 +44,21 @@ def test_autocast_inside_a_step(tmp_path):
     evaluate(task(step=step), paths[0])
 
 
+@pytest.mark.parametrize("dtype", ["float8_e4m3fn", "float8_e5m2"])
+def test_predictions_of_eight_bits_are_widened(tmp_path, dtype):
+    """Every value of such a type is one of float32, in which loss and metrics are computed."""
+    import torch
+
+    model = saved(net, tmp_path / "step-1.pt")
+    given = task(step=lambda m, b: (b[1], m(b[0]).to(getattr(torch, dtype))))
+    found = evaluate(given, tmp_path / "step-1.pt")
+    expected = loss_of(model, lambda x: torch.cat([model(p).to(getattr(torch, dtype)).float() for p in x.split(8)]))
+    assert found.values["loss"].value == pytest.approx(expected, rel=1e-6)
+    assert found.notes == ()
+    with pytest.raises(EvaluationError, match=dtype):
+        torch_evaluator(task(eval_sets={"test": lambda: (torch.zeros(9, 4).to(getattr(torch, dtype)), torch.ones(9))}))
+
+
 @pytest.mark.parametrize("dtype", ["bfloat16", "float64"])
 def test_models_of_other_types(tmp_path, dtype):
     import torch
@@ -183,7 +198,7 @@ def test_a_step_without_a_model_output(checkpoint):
 
 @pytest.mark.parametrize("only_loss", [True, False])
 def test_predictions_stay_on_the_device_if_only_the_loss_needs_them(checkpoint, monkeypatch, only_loss):
-    """Logits of a language model may take gigabytes. Only those of batches 0, 1 and 2 are compared with halves."""
+    """Logits of a language model may take gigabytes. Only those of the first eight batches are compared with halves."""
     from sidecar.evaluation.backends.torch import step
 
     converted = []
@@ -195,4 +210,4 @@ def test_predictions_stay_on_the_device_if_only_the_loss_needs_them(checkpoint, 
     to_numpy = step.to_numpy
     monkeypatch.setattr(step, "to_numpy", noting)
     evaluate(task(metrics=None) if only_loss else task(), checkpoint, ranks=(1,))
-    assert (converted.count((8, 3)) == 3) == only_loss
+    assert (converted.count((8, 3)) == 4) == only_loss
