@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from sidecar.coordination.closed_plan import read_closed
+from sidecar.coordination.comparability import obstacle
 from sidecar.coordination.journal_state import Closed
 from sidecar.coordination.storage import Storage
 from sidecar.errors import RecordError, SidecarError, StorageLostError
@@ -54,7 +55,25 @@ class DetailsReader:
                 one[f"{kind}_count"], one[kind] = len(one[kind]), one[kind][:EXAMPLES_SHOWN]
             for kind in ("old", "new", "difference"):
                 one[kind] = one[kind] if one[kind] is not None and math.isfinite(one[kind]) else None
-        return {"new": closed_row(after), "old": closed_row(before), "differences": found}
+        rows = {"new": closed_row(after), "old": closed_row(before)}
+        return rows | {"differences": found, "confusion": self._changed_matrices(after.outcome, before.outcome)}
+
+    def _changed_matrices(self, new: Outcome, old: Outcome) -> list[dict[str, Any]]:
+        """Return each confusion matrix of an outcome minus that of the one before, if they can be compared."""
+        assert new.result is not None
+        assert old.result is not None
+        try:
+            after, before = matrices(new.result, self._saved(new)), matrices(old.result, self._saved(old))
+        except _NoStatesError:
+            return []
+        known = {(one["set"], one["metric"], *one["classes"]): one["matrix"] for one in before}
+        found = []
+        for one in after:
+            other = known.get((one["set"], one["metric"], *one["classes"]))
+            if other is not None and obstacle(new.result, old.result, one["set"]) is None:
+                rows = zip(one["matrix"], other, strict=True)
+                found.append(one | {"matrix": [[x - y for x, y in zip(*pair, strict=True)] for pair in rows]})
+        return found
 
     def _closed(self, plan: int, run: str | None) -> Closed | None:
         try:

@@ -8,8 +8,8 @@ import math
 from array import array
 from bisect import bisect_left
 from collections.abc import Iterator
-from dataclasses import dataclass, field
-from typing import Any, Final, NamedTuple
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, Literal, NamedTuple
 
 from sidecar.coordination.comparability import Stretches
 from sidecar.coordination.journal_state import Closed, Entry, Settled
@@ -102,6 +102,27 @@ class Series(NamedTuple):
     goal: str  # of the newest evaluation
     points: int
     data: str | None  # fingerprint of the data of the newest evaluation; None: unknown
+
+
+class Part(NamedTuple):
+    """Name a number of one class or of one slice."""
+
+    eval_set: str
+    metric: str
+    kind: Literal["class", "slice"]
+    label: str
+
+    def of(self, entry: Entry) -> Entry:
+        """Return an entry whose result has this number alone, as that of the whole set, or none."""
+        if not isinstance(entry, Closed) or (result := entry.outcome.result) is None:
+            return entry
+        if self.kind == "class":
+            value = result.classes.get(self.eval_set, {}).get(self.metric, {}).get(self.label)
+        else:
+            found = result.slices.get(self.eval_set, {}).get(self.label)
+            value = None if found is None else found.metrics.get(self.metric)
+        alone = {} if value is None else {self.eval_set: {self.metric: value}}
+        return replace(entry, outcome=replace(entry.outcome, result=replace(result, metrics=alone)))
 
 
 class ArchivedEvaluations:

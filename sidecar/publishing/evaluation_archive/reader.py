@@ -8,7 +8,7 @@ thread forgets everything and ends. HTTP requests read what the thread has; only
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
@@ -16,13 +16,17 @@ from sidecar.coordination.journal import Journal
 from sidecar.coordination.journal_state import Entry, EntryLog, JournalState
 from sidecar.coordination.run import read_run
 from sidecar.errors import SidecarError
+from sidecar.publishing.evaluation_archive.curve import curve_json
 from sidecar.publishing.evaluation_archive.details import DetailsReader
-from sidecar.publishing.evaluation_archive.evaluations import ArchivedEvaluations
+from sidecar.publishing.evaluation_archive.evaluations import ArchivedEvaluations, Part
 
 T = TypeVar("T")
 
 DETAILS_KEPT: Final = 16
 """The number of evaluations whose details are held: those that somebody looked at last."""
+
+PART_POINTS: Final = 500
+"""The most points of the curve of a class or slice."""
 
 _RECORDS: Final = 100  # read before the progress is reported, and a request may read what is there
 
@@ -43,7 +47,8 @@ class _Known:
 
 _NOTHING: Final = _Known()
 
-_Question = tuple[int, int | None]  # a plan, and the one that it is compared with
+_Question = tuple[int, int | None] | Part
+"""A plan, and the one that it is compared with; or a class or slice, whose numbers of all plans are wanted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,11 +111,15 @@ class ArchiveReader:
         """Return in what two evaluations differ, or None until they were read. Raises as `details`."""
         return self._answer((new, old))
 
+    def part_curve(self, part: Part) -> dict[str, Any] | None:
+        """Return the curve of a class or slice, or None until the journal was read for it. Raises as `details`."""
+        return self._answer(part)
+
     def _answer(self, question: _Question) -> dict[str, Any] | None:
         with self._changed:
             archive = self._begin()
             if question not in self._answers:
-                for plan in question if self._whole else ():
+                for plan in question if self._whole and not isinstance(question, Part) else ():
                     if plan is not None and not any(row.attempt is not None for row in archive.of_plan(plan)):
                         raise LookupError(f"plan {plan} evaluated nothing, or has not ended")
                 self._wanted[question] = None
@@ -119,7 +128,9 @@ class ArchiveReader:
                 self._changed.notify_all()
                 return None
             self._answers.move_to_end(question)
-            if (found := self._answers[question]) is None:
+            if (found := self._answers[question]) is None and isinstance(question, Part):
+                raise LookupError(f"no evaluation has a {question.kind} with this name and metric on this eval set")
+            if found is None:
                 raise LookupError(f"the records of plan {' or '.join(str(p) for p in question if p)} cannot be read")
             return found
 
@@ -178,15 +189,28 @@ class ArchiveReader:
         with self._changed:
             self._archive, self._through, self._run = archive, 0, None
         if (run := read_run(self.details_reader.storage)) is not None:
-            self._run, journal = run, Journal(self.details_reader.storage, run)
-            while records := journal.read_new(_RECORDS):
-                entries = [entry for record in records for entry in history.apply(record)]
+            self._run = run
+            for entries in self._entries(run, history):
                 with self._changed:
                     for entry in entries:
                         archive.add(entry)
                     self._through = history.through
         with self._changed:
             self._whole = True
+
+    def _entries(self, run: str, history: JournalState) -> Iterator[list[Entry]]:
+        """Yield the entries of the journal, some at a time. `history` takes them."""
+        journal = Journal(self.details_reader.storage, run)
+        while records := journal.read_new(_RECORDS):
+            yield [entry for record in records for entry in history.apply(record)]
+
+    def _part_curve(self, part: Part) -> dict[str, Any] | None:
+        """Return the curve of a class or slice from the whole journal; None if it has no number."""
+        archive = ArchivedEvaluations()
+        for entries in () if self._run is None else self._entries(self._run, JournalState(log=EntryLog(keep=1))):
+            for entry in entries:
+                archive.add(part.of(entry))
+        return curve_json(archive, part.eval_set, part.metric, points=PART_POINTS, smoothing=0.0)
 
     def _follow(self) -> None:
         """Add the entries that the loop reported since. Read all anew if some are missing, or if the run is another."""
@@ -197,6 +221,8 @@ class ArchiveReader:
             if same_run and missing <= len(known.entries):
                 for entry in known.entries[len(known.entries) - missing :] if missing > 0 else ():
                     archive.add(entry)
+                for old in [each for each in self._answers if isinstance(each, Part)] if missing > 0 else ():
+                    del self._answers[old]
                 self._through, self._followed = max(self._through, known.through), known
                 return
             self._whole = False
@@ -212,15 +238,20 @@ class ArchiveReader:
                 if not self._wanted:
                     return
                 question, _ = self._wanted.popitem()  # the one that was asked for last
-            plan, other = question
-            if other is not None:
-                found = self.details_reader.comparison(plan, other, self._run)
-            elif (found := self.details_reader.details(plan, self._run)) is not None:
-                found |= self._numbered(plan)
+            found = self._found(question)
             with self._changed:
                 self._answers[question] = found
                 while len(self._answers) > DETAILS_KEPT:
                     self._answers.popitem(last=False)
+
+    def _found(self, question: _Question) -> dict[str, Any] | None:
+        if isinstance(question, Part):
+            return self._part_curve(question)
+        plan, other = question
+        if other is not None:
+            return self.details_reader.comparison(plan, other, self._run)
+        details = self.details_reader.details(plan, self._run)
+        return None if details is None else details | self._numbered(plan)
 
     def _numbered(self, plan: int) -> dict[str, Any]:
         """Return the step that the archive gave to an evaluation, and whether its failure is final."""

@@ -5,11 +5,11 @@ Everything comes from values that exist already. `ArchiveReader` answers at once
 
 from collections.abc import Callable, Iterator, Mapping
 from http import HTTPStatus
-from typing import Any, Final, Protocol
+from typing import Any, Final, Literal, Protocol
 from urllib.parse import parse_qs, quote
 
 from sidecar.publishing.evaluation_archive.curve import LEAST_POINTS, MOST_POINTS, curve_json
-from sidecar.publishing.evaluation_archive.evaluations import ArchivedEvaluations
+from sidecar.publishing.evaluation_archive.evaluations import ArchivedEvaluations, Part
 from sidecar.publishing.evaluation_archive.neighbours import neighbours
 from sidecar.publishing.evaluation_archive.reader import ArchiveReader
 from sidecar.publishing.http.response import HTML, Response, json_response, response, tagged
@@ -114,6 +114,8 @@ class PageViews:
 
     def _curve(self, asked: "_Parameters") -> Response:
         eval_set, metric = asked.text("set"), asked.text("metric")
+        if (part := asked.part(eval_set, metric)) is not None:
+            return self._as_json(self.archive.part_curve(part))
         points = asked.whole("points", _POINTS, LEAST_POINTS, MOST_POINTS)
         smoothing = asked.number("smoothing", 0.0, 0.0, _MOST_SMOOTHING)
         best = (self._status().get("best") or {}).get(f"{eval_set}/{metric}", {}).get("plan")
@@ -210,6 +212,14 @@ class _Parameters:
         if len(values) != 1:
             raise _UnusableParameterError(f"expected {name}=… once")
         return values[0]
+
+    def part(self, eval_set: str, metric: str) -> Part | None:
+        """Return the class or slice that is asked for; None if the whole set is."""
+        kinds: tuple[Literal["class", "slice"], ...] = ("class", "slice")
+        asked = [kind for kind in kinds if kind in self._values]
+        if len(asked) > 1:
+            raise _UnusableParameterError("expected class=… or slice=…, not both")
+        return Part(eval_set, metric, asked[0], self.text(asked[0])) if asked else None
 
     def whole(self, name: str, default: int | None, least: int, most: int) -> int:
         """Return a whole number within bounds."""

@@ -4,6 +4,7 @@ import shlex
 from collections.abc import Mapping
 from typing import Any, Final
 
+from sidecar.publishing.page.confusion_matrix import matrix_picture
 from sidecar.publishing.page.document import Files, frame
 from sidecar.publishing.page.markup import cell, head, moment, step, table, text
 from sidecar.publishing.page.numbers import plan_link
@@ -30,6 +31,7 @@ def comparison_page(found: Mapping[str, Any], run: str, files: Files) -> str:
 {table(heads, map(_row, found["differences"]), caption="Differences, new minus old")}
 <p class="note">Where the same examples were evaluated, the interval is that of the differences example by example.</p>
 {changed and f"<h2>Examples that changed</h2>{changed}"}
+{"".join(map(_matrix, found["confusion"]))}
 <p class="note">All of them: <code class="path">{text(line)}</code> ·
 <a href="api/comparison?new={new["plan"]}&amp;old={old["plan"]}" download="comparison-{new["plan"]}.json">JSON</a></p>
 </article></main>"""
@@ -59,6 +61,11 @@ def _row(one: Mapping[str, Any]) -> str:
 
 def _number(of: float | None) -> str:
     return cell("not finite" if of is None else text(number(of)), "number")
+
+
+def _matrix(one: Mapping[str, Any]) -> str:
+    shown = matrix_picture(one["classes"], one["matrix"], of="changes")
+    return f"<h2>Change of the confusion matrix {text(one['set'])}/{text(one['metric'])}</h2>{shown}"
 
 
 def _changed(one: Mapping[str, Any]) -> str:

@@ -1,12 +1,13 @@
 """Show everything about one evaluation. Pure."""
 
-import math
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final
+from typing import Any
+from urllib.parse import quote
 
 from sidecar.protocol.records import PHASES
 from sidecar.publishing.failures import ADVICE
+from sidecar.publishing.page.confusion_matrix import matrix_picture
 from sidecar.publishing.page.document import Files, frame
 from sidecar.publishing.page.evaluations import older_link, rows_table
 from sidecar.publishing.page.markup import (
@@ -186,7 +187,8 @@ def _confusion(details: Details) -> str:
 
 def _classes(details: Details) -> str:
     return "".join(
-        f"<h3>By class: {text(eval_set)}</h3>{_by_label('class', by_metric, details['goals'].get(eval_set, {}))}"
+        f"<h3>By class: {text(eval_set)}</h3>"
+        f"{_by_label('class', eval_set, by_metric, details['goals'].get(eval_set, {}))}"
         for eval_set, by_metric in details["classes"].items()
         if by_metric
     )
@@ -200,13 +202,14 @@ def _slices(details: Details) -> str:
             for name, json in one["metrics"].items():
                 by_metric.setdefault(name, {})[label] = json
         examples = {label: one["examples"] for label, one in slices.items()}
-        shown = _by_label("slice", by_metric, details["goals"].get(eval_set, {}), examples)
+        shown = _by_label("slice", eval_set, by_metric, details["goals"].get(eval_set, {}), examples)
         found.append(f"<h3>By slice: {text(eval_set)}</h3>{shown}")
     return "".join(found)
 
 
 def _by_label(
     kind: str,
+    eval_set: str,
     by_metric: Mapping[str, Mapping[str, dict[str, Any]]],
     goals: Mapping[str, str],
     examples: Mapping[str, int] | None = None,
@@ -219,13 +222,27 @@ def _by_label(
     counts = [head("examples", "number")] if examples else []
     heads = [head(kind), *(head(name, "number") for name in by_metric), *counts]
     rows = [
-        f"<tr><th scope='row'>{text(label)}</th>"
+        f"<tr><th scope='row'>{_label(kind, eval_set, label, first)}</th>"
         + "".join(cell(_with_bar(by_label.get(label)), "number") for by_label in by_metric.values())
         + (cell(text(examples.get(label)), "number") if examples else "")
         + "</tr>"
         for label in labels
     ]
-    return table(heads, rows, caption=f"Numbers of each {kind}, the worst first", style="sortable")
+    shown = table(heads, rows, caption=f"Numbers of each {kind}, the worst first", style="sortable")
+    metrics = " ".join(map(_quoted, by_metric))
+    return f'{shown}<div class="part-curve" data-metrics="{text(metrics)}" hidden></div>'
+
+
+def _label(kind: str, eval_set: str, label: str, metric: str | None) -> str:
+    """Return the name of a class or slice, which leads to its numbers of all evaluations: with scripts, as curves."""
+    if metric is None:
+        return text(label)
+    part = f"api/curve?set={_quoted(eval_set)}&{kind}={_quoted(label)}"
+    return f'<a class="part" href="{text(f"{part}&metric={_quoted(metric)}")}" title="its curves">{text(label)}</a>'
+
+
+def _quoted(name: str) -> str:
+    return quote(name, safe="", errors="surrogatepass")
 
 
 def _rank(json: Details | None, sign: int) -> tuple[bool, float]:
@@ -318,87 +335,6 @@ def _pairs(pairs: Iterable[tuple[str, Any]]) -> str:
 
 def _digest(digest: str | None) -> str:
     return "" if digest is None else f'<code class="path">{text(digest)}</code>'
-
-
-_LABELLED: Final = 25
-"""The most classes whose names are next to the rows and columns; larger pictures name them in tooltips only."""
-
-_COUNTED: Final = 12
-"""The most classes with their counts in the cells."""
-
-_CELL_SIZES: Final = ((12, 28.0), (25, 20.0), (50, 12.0))
-"""The width of a cell for up to so many classes."""
-
-_LABEL_CHARACTERS: Final = 14
-_CHARACTER: Final = 6.5
-
-
-def matrix_picture(classes: Sequence[str], matrix: Sequence[Sequence[float]]) -> str:
-    """Return a confusion matrix: a row for each actual class, a column for each predicted one.
-
-    The shade of a cell is its share of its row, so that rare classes are visible, too. For readers that do not see the
-    picture, and for exact counts, a table follows.
-    """
-    edge = next((edge for most, edge in _CELL_SIZES if len(classes) <= most), _CELL_SIZES[-1][1])
-    size, named = len(classes), len(classes) <= _LABELLED
-    shown = [text(name if len(name) <= _LABEL_CHARACTERS else f"{name[: _LABEL_CHARACTERS - 1]}…") for name in classes]
-    margin = _CHARACTER * max(map(len, classes)) if named else 0.0
-    margin = 24.0 + min(margin, _CHARACTER * _LABEL_CHARACTERS)
-    side = size * edge
-    middle = f"{margin + side / 2:g}"
-    parts = [
-        f'<text class="axis" x="{middle}" y="12" text-anchor="middle">predicted</text>',
-        f'<text class="axis" text-anchor="middle" transform="translate(10 {middle}) rotate(-90)">actual</text>',
-    ]
-    if named:
-        for place, name in enumerate(shown):
-            base = margin + (place + 0.5) * edge + 4
-            parts.append(f'<text x="{margin - 4:g}" y="{base:g}" text-anchor="end">{name}</text>')
-            parts.append(f'<text transform="translate({base:g} {margin - 4:g}) rotate(-90)">{name}</text>')
-    for row, counts in enumerate(matrix):
-        total = math.fsum(counts)
-        for column, count in enumerate(counts):
-            if count:
-                share = count / total if total else 0.0
-                parts.append(_matrix_cell(classes, row, column, count, share, (edge, margin)))
-    frame = f'<rect class="frame" x="{margin:g}" y="{margin:g}" width="{side:g}" height="{side:g}"/>'
-    extent = f"{margin + side + 8:g}"
-    right = math.fsum(matrix[place][place] for place in range(size))
-    total = math.fsum(count for counts in matrix for count in counts)
-    label = f"Confusion matrix of {size} classes: {number(right)} of {number(total)} are on the diagonal"
-    return (
-        f'<div class="scroll" tabindex="0" role="region" aria-label="Picture of the confusion matrix">'
-        f'<svg class="matrix" role="img" aria-label="{text(label)}" viewBox="0 0 {extent} {extent}" width="{extent}" '
-        f'height="{extent}">{"".join(parts)}{frame}</svg></div>{_matrix_table(classes, matrix)}'
-    )
-
-
-def _matrix_cell(
-    classes: Sequence[str], row: int, column: int, count: float, share: float, place: tuple[float, float]
-) -> str:
-    edge, margin = place
-    x, y, size = margin + column * edge, margin + row * edge, len(classes)
-    told = f"actual {classes[row]}, predicted {classes[column]}: {number(count)} ({share:.1%} of actual {classes[row]})"
-    style = "right" if row == column else "wrong"
-    shape = (
-        f'<g><title>{text(told)}</title><rect class="{style}" x="{x:g}" y="{y:g}" width="{edge:g}" height="{edge:g}" '
-        f'fill-opacity="{0.12 + 0.88 * share:.3f}"/>'
-    )
-    if size <= _COUNTED:
-        strong = " strong" if share > 0.5 else ""  # noqa: PLR2004 - half of the shades
-        middle = f'x="{x + edge / 2:g}" y="{y + edge / 2 + 3.5:g}"'
-        shape += f'<text class="count{strong}" {middle} text-anchor="middle">{text(number(count))}</text>'
-    return f"{shape}</g>"
-
-
-def _matrix_table(classes: Sequence[str], matrix: Sequence[Sequence[float]]) -> str:
-    heads = [head("actual"), *(head(name, "number") for name in classes)]
-    rows = [
-        f"<tr><th scope='row'>{text(name)}</th>{''.join(cell(text(number(count)), 'number') for count in counts)}</tr>"
-        for name, counts in zip(classes, matrix, strict=True)
-    ]
-    counts = table(heads, rows, caption="Examples by actual class (rows) and predicted class (columns)")
-    return f"<details><summary>Counts as a table</summary>{counts}</details>"
 
 
 def phases_picture(seconds: Mapping[str, float]) -> str:

@@ -1,8 +1,11 @@
 """Details of one evaluation, and comparisons of two, as far as storage has them."""
 
+import json
+
 import pytest
 from served_run import ServedRun, value
 
+from sidecar.evaluation.states import ExactSum
 from sidecar.publishing.evaluation_archive.details import DetailsReader
 
 
@@ -41,6 +44,29 @@ def test_a_link_among_the_saves_is_not_followed(run, reader, tmp_path):
         (folder / "states.json").symlink_to(secret)
     run.succeed({"test": {"accuracy": value(0.5)}}, classes={"test": {"recall": {"a": value(0.5), "b": value(0.5)}}})
     assert reader.details(plan.plan, run.run_id)["confusion"] == []
+
+
+def test_the_change_of_a_confusion_matrix(run, reader, tmp_path):
+    """It is the difference of what the ranks saved, if the data are the same ones."""
+
+    def evaluated(cats, data="9"):
+        plan = run.plan(f"cats-{cats}-{data}", 100 + cats)
+        for rank in range(2):
+            counts, weights = ExactSum((2, 2), "int64"), ExactSum((2, 2), "float32")
+            counts.add([[cats, 5 - cats], [rank, 1]])
+            states = {"m/counts": counts.to_json(), "m/weights": weights.to_json()}
+            folder = tmp_path / plan.folder / f"worker-{rank}-of-2"
+            folder.mkdir(parents=True)
+            (folder / "states.json").write_text(json.dumps({"schema": 1, "states": {"test": states}}))
+        classes = {"test": {"recall": {"cat": value(0.5), "dog": value(0.5)}}}
+        run.succeed({"test": {"accuracy": value(0.5)}}, classes=classes, data=data)
+        return plan.plan
+
+    old, new, other = evaluated(2), evaluated(5), evaluated(4, data="8")
+    (found,) = reader.comparison(new, old, run.run_id)["confusion"]
+    assert (found["set"], found["metric"], found["classes"]) == ("test", "m", ["cat", "dog"])
+    assert found["matrix"] == [[6.0, -6.0], [0.0, 0.0]]
+    assert reader.comparison(other, old, run.run_id)["confusion"] == []
 
 
 def test_numbers_that_are_not_finite_are_none(run, reader):

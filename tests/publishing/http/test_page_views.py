@@ -4,13 +4,14 @@ import json
 import threading
 import time
 import urllib.error
+import urllib.parse
 import urllib.request
 from pathlib import Path
 
 import pytest
 from served_run import ServedRun, minutes_ago, value
 
-from sidecar.protocol.records import Settlement
+from sidecar.protocol.records import Settlement, Slice
 from sidecar.publishing import report
 from sidecar.publishing.http.page_views import MOST_ROWS
 from sidecar.publishing.page.static_files import UPLOT_SHA256, static_base
@@ -109,6 +110,41 @@ def test_a_curve_has_at_most_the_points_that_were_asked_for(server):
     assert len(curve["plans"]) <= 20
     assert curve["smoothed"] is None
     assert len(ask_json(server, "/api/curve?set=test&metric=accuracy&points=20&smoothing=0.9")["smoothed"]) <= 20
+
+
+def test_curves_of_classes_and_slices(tmp_path):
+    """All evaluations of one class or slice, also new ones; names are exact, and what does not exist is told."""
+    run = ServedRun(tmp_path)
+
+    def evaluated(count):
+        for _ in range(count):
+            plan = run.history.through + 1
+            run.plan(f"ckpt-{plan}", 10 * plan)
+            classes = {"test": {"recall": {EVIL: value(plan / 8), "dog": value(0.5)}}} if plan > 1 else {}
+            slices = {
+                "test": {"night": Slice(examples=plan, metrics={"recall": value(plan / 16, lower=0.0, upper=1.0)})}
+            }
+            run.succeed({"test": {"recall": value(0.5)}}, classes=classes, slices=slices)
+
+    evaluated(3)
+    run.tell()
+    with run.served() as server:
+        wait_for(server)
+        evil = urllib.parse.quote(EVIL, safe="", errors="surrogatepass")
+
+        def curve(part):
+            status, _, body = answered(server, f"/api/curve?set=test&metric=recall&{part}")
+            return json.loads(body) if status == 200 else (status, body)
+
+        assert (found := curve(f"class={evil}"))["values"] == [0.25, 0.375]
+        assert (found["steps"], found["goal"]) == ([20, 30], "max")
+        assert (found := curve("slice=night"))["values"] == [1 / 16, 1 / 8, 3 / 16]
+        assert found["lower"] == [0.0] * 3
+        evaluated(1)
+        run.tell()
+        assert (found := curve("slice=night"))["values"][-1] == 1 / 4
+        assert curve("class=nobody") == (404, "no evaluation has a class with this name and metric on this eval set\n")
+        assert curve("class=dog&slice=night")[0] == 400
 
 
 def test_rows_are_those_of_the_history(run, server):

@@ -14,7 +14,13 @@ def found(**of):
     row = {"plan": 7, "checkpoint": EVIL, "step": None, "step_source": None, "completed_at": "2026-01-01T00:00:00Z"}
     one = {"metric": EVIL, "label": EVIL, "old": 0.5, "new": 0.25, "difference": -0.25, "lower": None, "upper": None}
     one |= {"rule": "value", "verdict": "", "note": "", "fixed": [], "broken": [], "fixed_count": 0, "broken_count": 0}
-    return {"new": row, "old": row | {"plan": 5}, "differences": [one | of], "directory": "/data/my ckpts"}
+    return {
+        "new": row,
+        "old": row | {"plan": 5},
+        "differences": [one | of],
+        "confusion": [],
+        "directory": "/data/my ckpts",
+    }
 
 
 @pytest.mark.parametrize(
@@ -33,4 +39,12 @@ def test_a_number_tells_what_is_known(of, words):
     seen = Seen(comparison_page(found(**of), "mnist", Files()))
     assert words in seen.text
     assert "'/data/my ckpts'" in seen.text
+    assert seen.open == []
+
+
+def test_the_change_of_a_confusion_matrix():
+    """It is below the examples that changed."""
+    one = {"set": "test", "metric": EVIL, "classes": ["cat", EVIL], "matrix": [[3.0, -3.0], [0.0, -1.0]]}
+    seen = Seen(comparison_page(found() | {"confusion": [one]}, "mnist", Files()))
+    assert f"Change of the confusion matrix test/{EVIL}" in seen.text
     assert seen.open == []

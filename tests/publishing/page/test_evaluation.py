@@ -7,7 +7,7 @@ from sidecar.protocol.records import Slice
 from sidecar.publishing.evaluation_archive.details import details_json
 from sidecar.publishing.evaluation_archive.evaluations import ArchivedEvaluations
 from sidecar.publishing.evaluation_archive.neighbours import neighbours
-from sidecar.publishing.page.evaluation import evaluation_page, matrix_picture, phases_picture
+from sidecar.publishing.page.evaluation import evaluation_page, phases_picture
 
 
 def details_of(run, plan, best=()):
@@ -68,11 +68,7 @@ def test_the_worst_class_and_slice_come_first(run):
 
 
 def test_pictures_name_what_they_show():
-    """For readers that do not see them; a class without examples has a row without shades."""
-    found = matrix_picture(["cat", "<dog>"], [[3, 1], [0, 0]])
-    assert "3 of 4 are on the diagonal" in found
-    assert "actual cat, predicted &lt;dog&gt;: 1 (25.0% of actual cat)" in found
-    assert found.count('class="right"') == found.count('class="wrong"') == 1
+    """For readers that do not see them."""
     bar = phases_picture({"restore": 1.0, "evaluate": 3.0, "save": 0.0})
     assert 'width="750.00"' in bar
     assert "evaluate: 3.000 s" in bar

@@ -431,6 +431,14 @@ def test_arrow_keys_lead_to_the_next_evaluation(run, serve, visit):
     assert names.all_inner_texts() == ["dog", "cat", "ant"]
     page.get_by_role("button", name="class").click()
     assert names.all_inner_texts() == ["ant", "cat", "dog"]
+    page.get_by_role("link", name="ant").click()
+    page.wait_for_selector(".part-curve[data-drawn='ant'] canvas")
+    assert "0.75 · 10000 examples" in page.locator(".part-curve .readout").inner_text().replace("\n", " ")
+    page.locator(".part-curve .plot").focus()
+    page.keyboard.press("ArrowLeft")
+    page.keyboard.press("ArrowLeft")
+    page.keyboard.press("Enter")
+    page.get_by_role("heading", name="epoch-2.keras").wait_for()
 
 
 def test_smoothing_and_log_scale(run, serve, visit):

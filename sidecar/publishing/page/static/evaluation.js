@@ -55,8 +55,9 @@ export function showEvaluations() {
   }
 
   function followFragment() {
-    const match = FRAGMENT.exec(location.hash);
-    wanted = match ? match[1] : null;
+    const named = FRAGMENT.exec(location.hash)?.[1] ?? null;
+    if (named !== null && named === wanted) return; // two events tell of one change
+    wanted = named;
     if (wanted === null) {
       if (dialog.open) dialog.close();
       return;
@@ -72,7 +73,7 @@ export function showEvaluations() {
     if (FRAGMENT.test(location.hash)) history.pushState(null, "", location.pathname + location.search);
   });
   document.addEventListener("keydown", (event) => {
-    if (!dialog.open || event.ctrlKey || event.metaKey || event.altKey || event.target.closest("[role=region], input, select")) return;
+    if (!dialog.open || event.ctrlKey || event.metaKey || event.altKey || event.target.closest("[role=region], [role=slider], input, select")) return;
     const way = { ArrowLeft: "prev", ArrowRight: "next" }[event.key];
     if (way) dialog.querySelector(`a[rel=${way}]`)?.click();
   });

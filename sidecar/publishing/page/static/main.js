@@ -4,11 +4,13 @@ import { Curves } from "./curves.js";
 import { showEvaluations } from "./evaluation.js";
 import { addOlderOnRequest } from "./older.js";
 import { follow } from "./live.js";
+import { showPartCurves } from "./part_curves.js";
 import { makeSortable } from "./sort.js";
 import { showTimes } from "./times.js";
 
 showTimes(document);
 makeSortable(document);
+showPartCurves();
 setInterval(() => showTimes(document), 5000);
 
 if (document.getElementById("page")) {
