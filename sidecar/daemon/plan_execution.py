@@ -15,8 +15,8 @@ from sidecar.daemon.workers.pool import WorkerPool, group_id
 from sidecar.daemon.workers.process import Event, Exited
 from sidecar.policy.actions import Fail
 from sidecar.protocol.heartbeat import WorkerProgress
-from sidecar.protocol.messages import Done, Failed, Joined, Phase
-from sidecar.protocol.records import Checkpoint, Lasting, Member, Plan, Result
+from sidecar.protocol.messages import Done, Failed, Joined, Phase, SetFinished
+from sidecar.protocol.records import MOST_FINISHED_SETS, Checkpoint, FinishedSet, Lasting, Member, Plan, Result
 from sidecar.protocol.states import SECONDARY_KINDS, FailureKind, WorkerPhase
 
 
@@ -80,6 +80,7 @@ class PlanExecution:
     times: PlanTimes = field(default_factory=PlanTimes)
     started: bool = False
     ending: Success | Failure | None = None
+    _finished: dict[str, dict[str, FinishedSet]] = field(default_factory=dict)  # by worker of this node and eval set
     _phases: dict[str, str] = field(default_factory=dict)  # by worker of this node: its phase in this plan
 
     @property
@@ -113,6 +114,7 @@ class PlanExecution:
                 worker.progress.batches,
                 worker.progress.total_batches,
                 worker.progress.is_waiting or None,
+                tuple(self._finished.get(worker.worker, {}).values()),
             )
             for worker in workers
         )
@@ -147,6 +149,12 @@ class PlanExecution:
                 finished_sets=str(self.run_dir / self.plan.finished_sets),
             )
             self.workers.evaluate(command, member.worker, now)
+
+    def note_set(self, worker: str, report: SetFinished) -> None:
+        """Note the numbers of an eval set that are known before those of the others. Nothing is decided by them."""
+        found = self._finished.setdefault(worker, {})
+        if report.plan == self.plan.plan and len(found) < MOST_FINISHED_SETS:
+            found[report.finished.eval_set] = report.finished
 
     def observe(self, worker: str, report: Event, now: float) -> None:
         """Apply a report of one of this node's workers."""

@@ -18,6 +18,7 @@ from sidecar.daemon.workers.command_specs import EvaluateSpec
 from sidecar.daemon.workers.process import Event
 from sidecar.policy.actions import Fail
 from sidecar.protocol.heartbeat import WorkerProgress
+from sidecar.protocol.messages import SetFinished
 from sidecar.protocol.records import Plan
 from sidecar.protocol.states import FailureKind, OutcomeStatus, Verdict
 
@@ -55,7 +56,9 @@ class PlanRunner:
 
     def observe(self, worker: str, report: Event, now: float) -> None:
         """Apply a report of one of this node's workers."""
-        if self.execution is not None:
+        if self.execution is not None and isinstance(report, SetFinished):
+            self.execution.note_set(worker, report)
+        elif self.execution is not None:
             self.execution.observe(worker, report, now)
 
     def begin(self, plan: Plan, now: float) -> None:

@@ -6,7 +6,7 @@ from typing import Final
 from sidecar.daemon.state import DaemonState
 from sidecar.policy.eligibility import count_by_reason, left_out
 from sidecar.protocol.heartbeat import Heartbeat
-from sidecar.protocol.records import Member
+from sidecar.protocol.records import FinishedSet, Member
 from sidecar.publishing.status import (
     CheckpointsStatus,
     DiskUsage,
@@ -50,6 +50,7 @@ def report_status(state: DaemonState, now: float, unready: str | None, workers: 
             group_size=len(statistics.group),
             groups_formed=statistics.groups_formed,
             progress=_progress(state, workers),
+            finished=_finished(state),
         ),
         nodes=NodesStatus(
             alive=tuple(map(_summary, alive)),
@@ -111,6 +112,15 @@ def _progress(state: DaemonState, workers: tuple[WorkerStatus, ...]) -> tuple[Me
         )
 
     return tuple(map(progress, plan.members or ()))
+
+
+def _finished(state: DaemonState) -> tuple[FinishedSet, ...]:
+    """Return the eval sets of the open plan that its nodes report as finished, each once."""
+    plan = state.history.open
+    nodes = dict.fromkeys(member.node for member in plan.members or ()) if plan is not None else ()
+    heartbeats = filter(None, map(state.nodes.liveness.heartbeat, nodes))
+    found = (each for heartbeat in heartbeats for each in heartbeat.finished_in(plan.plan if plan else None))
+    return tuple({each.eval_set: each for each in found}.values())
 
 
 def _summary(heartbeat: Heartbeat) -> NodeSummary:

@@ -228,7 +228,7 @@ class Evaluator(Protocol):
         """
 
     def compute(self, reduced: States) -> Mapping[str, MetricResult]:
-        """Return the final numbers, by eval set."""
+        """Return the final numbers, by eval set. Only some sets may be there, before the others are evaluated."""
 
 
 class Backend(Protocol):

@@ -139,6 +139,7 @@ class Dispatcher:
                 in_parallel=self._writing,
                 functions=EvaluateFunctions(self._loaded.task, self._shard) if self._loaded.task.evaluate else None,
                 goals=self._loaded.task.goals,
+                reports_sets=self._notes is not None,
             ).run()
         done = self._with_notes(done, evaluator)
         self._report(done)

@@ -11,7 +11,7 @@ Nothing depends on these files: whatever cannot be written or read is evaluated 
 import contextlib
 import re
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from hashlib import sha256
@@ -45,6 +45,7 @@ class FinishedSets:
     _variables: Callable[[], str] = str
     _found: dict[str, tuple[int, SetStates]] = field(default_factory=dict)
     _since: float = 0.0
+    _alone: list[str] = field(default_factory=list)  # finished by this rank, and not by all when it looked
 
     def exist(self) -> bool:
         """Return whether an attempt before left any."""
@@ -75,7 +76,7 @@ class FinishedSets:
             self._opened() as folder,
             folder.folder(file_name(eval_set)) as of_set,
         ):
-            self._found[eval_set] = self._read(of_set, expected)
+            self._found[eval_set] = self._read(of_set, expected, self.shard)
         return self._found.get(eval_set, (0, {}))[0]
 
     def found(self, eval_set: str) -> SetStates:
@@ -106,8 +107,34 @@ class FinishedSets:
         with open_folder(self.root) as root:
             return root.folder(str(below))
 
-    def _read(self, folder: Folder, expected: dict[str, str]) -> tuple[int, SetStates]:
-        """Return the number of the ranks before, and the states of those that this rank takes over.
+    def of_all(self, eval_set: str, own: SetStates) -> Iterator[tuple[str, SetStates]]:
+        """Yield sets that all ranks have finished, with their states, now that this rank has finished one.
+
+        `own`: the states of this rank. Rank 0 finds, too, what it did not find when it finished the sets before.
+        """
+        if self.shard.world_size == 1:
+            yield eval_set, own
+            return
+        self._alone = [*self._alone, eval_set] if self.shard.rank == 0 else [eval_set]
+        for name in self._alone:
+            if (states := self.taken(name)) is not None:
+                self._alone = [each for each in self._alone if each != name]
+                yield name, states
+
+    def taken(self, eval_set: str) -> SetStates | None:
+        """Return the states of all ranks that finished a set; None unless all of them did."""
+        if eval_set in self._keys:
+            expected = {"key": self._keys[eval_set], "variables": self._variables()}
+            with (
+                contextlib.suppress(OSError, RecordError),
+                self._opened() as folder,
+                folder.folder(file_name(eval_set)) as of_set,
+            ):
+                return self._read(of_set, expected, Shard(0, 1))[1] or None
+        return None
+
+    def _read(self, folder: Folder, expected: dict[str, str], shard: Shard) -> tuple[int, SetStates]:
+        """Return the number of the ranks that finished a set, and the states of those that `shard` takes over.
 
         Raises `OSError` or `RecordError` if there are none, or others than expected.
         """
@@ -115,7 +142,7 @@ class FinishedSets:
         sizes = [int(match[1]) for name in sorted(names) if (match := _WORKER.fullmatch(name))]
         size = max((size for size in sizes if {f"worker-{rank}-of-{size}" for rank in range(size)} <= names), default=0)
         records: dict[Path, dict[str, Any]] = {}
-        for rank in range(self.shard.rank, size, self.shard.world_size):
+        for rank in range(shard.rank, size, shard.world_size):
             with folder.folder(f"worker-{rank}-of-{size}") as worker:
                 record = parse_record(worker.path / STATES, worker.read(STATES, MOST_BYTES_OF_STATES))
             if record | expected != record:

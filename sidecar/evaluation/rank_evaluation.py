@@ -13,8 +13,9 @@ those that all ranks can read: `finished_sets`.
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -52,8 +53,8 @@ from sidecar.evaluation.output_comparison import (
 from sidecar.evaluation.source_digest import source_digest
 from sidecar.evaluation.states import SetStates, exact_sum
 from sidecar.evaluation.task import MAX_EVAL_SETS
-from sidecar.protocol.messages import Done, Evaluate, Join, Progress, Report
-from sidecar.protocol.records import EvalData, Goal, Result, Value
+from sidecar.protocol.messages import Done, Evaluate, Join, Progress, Report, SetFinished
+from sidecar.protocol.records import MOST_PARTIAL_NUMBERS, EvalData, FinishedSet, Goal, Result, Value
 from sidecar.protocol.saved_weights import saving_ranks
 from sidecar.protocol.states import WorkerPhase
 from sidecar.system.plain_text import listed
@@ -99,6 +100,8 @@ class RankEvaluation:
     functions: EvaluateFunctions | None = None  # the task's own functions on the model, if there are any
     goals: Mapping[str, Goal] = field(default_factory=dict)  # the goals that the task gives, by EVAL_SET/METRIC
     code: Callable[[], str] = source_digest  # returns the digest of this program's code
+    # Whether a set may be reported before the others: not while a metric may prove to be no sum, which begins all again
+    reports_sets: bool = False
     _seconds: dict[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -171,11 +174,7 @@ class RankEvaluation:
                 saving = saving_ranks(command.save_weights, len(self.join.members), evaluator.weights_bytes)
                 saves.begin(evaluator.save_weights if self.join.rank in saving else None)
                 last = None if self.functions is not None else streams[-1].eval_set if streams else None
-
-                def keep(eval_set: str, states: SetStates) -> None:
-                    if eval_set != last and not saves.has_rows(eval_set):
-                        finished.keep(eval_set, states)
-
+                keep = partial(self._keep, streams, finished, saves, last)
                 states = evaluator.evaluate(progress.tick, saves.keep, Resumption(taken, keep))
                 if self.functions is not None:
                     states |= self.functions.run(evaluator.restored_model(), hashed, progress.alive)
@@ -189,6 +188,34 @@ class RankEvaluation:
             finished.remove()
         return streams, variables, total
 
+    def _keep(
+        self,
+        streams: Sequence[Stream],
+        finished: FinishedSets,
+        saves: ArtifactWriter,
+        last: str | None,
+        eval_set: str,
+        states: SetStates,
+    ) -> None:
+        """Keep the states of a set that was just evaluated, and report its numbers, unless it is the last one."""
+        if eval_set == last:
+            return
+        if not saves.has_rows(eval_set):
+            finished.keep(eval_set, states)
+        if self.reports_sets:
+            for name, of_all in finished.of_all(eval_set, states):
+                self._report_set(streams, name, of_all)
+
+    def _report_set(self, streams: Sequence[Stream], eval_set: str, states: SetStates) -> None:
+        """Report the numbers of a set. The end of the evaluation reports what is wrong, so nothing is raised here."""
+        with suppress(Exception):
+            (examples,) = _count(
+                [stream for stream in streams if stream.eval_set == eval_set], {eval_set: states}
+            ).values()
+            numbers = _with_goals(eval_set, self.evaluator.compute({eval_set: states})[eval_set], self.goals).values
+            few = dict(list(numbers.items())[:MOST_PARTIAL_NUMBERS])
+            self.report(SetFinished(self.command.plan, FinishedSet(eval_set, examples, few)))
+
     def _taken(self, streams: Sequence[Stream], finished: FinishedSets) -> dict[str, SetStates]:
         """Return the states of the sets that an attempt before finished, as all ranks agree."""
         found = np.array([finished.find(stream.eval_set) for stream in streams], np.int64)
@@ -198,6 +225,9 @@ class RankEvaluation:
             for stream, sizes in zip(streams, rows.T, strict=True)
             if sizes.all() and len(set(sizes.tolist())) == 1
         ]
+        for eval_set in agreed if self.reports_sets and self.join.rank == 0 else ():
+            if (states := finished.taken(eval_set)) is not None:
+                self._report_set(streams, eval_set, states)
         return {eval_set: finished.found(eval_set) for eval_set in agreed}
 
     def _hello(self, streams: Sequence[Stream], outside: Mapping[str, str]) -> dict[str, str]:

@@ -8,7 +8,7 @@ from typing import Annotated, ClassVar, Final
 
 from sidecar.protocol.export_rule import ExportRule
 from sidecar.protocol.record_limits import HEARTBEAT, AtMost, RecordLimits
-from sidecar.protocol.records import SCHEMA, SPARSE, Inlined, Role
+from sidecar.protocol.records import MOST_FINISHED_SETS, SCHEMA, SPARSE, FinishedSet, Inlined, Role
 from sidecar.protocol.states import NodeState
 
 SEGMENTS_KNOWN: Final = 1
@@ -31,7 +31,8 @@ class Slot:
 class WorkerProgress:
     """Hold the progress of a worker: `batches` of `total` are done, which is `None` while that number is unknown.
 
-    `waits`: whether other programs have the processors for most of the time; None: they do not.
+    `waits`: whether other programs have the processors for most of the time; None: they do not. `finished`: eval sets
+    of which it reports the numbers while others are evaluated, for people.
     """
 
     worker: str
@@ -39,6 +40,7 @@ class WorkerProgress:
     batches: int = 0
     total: int | None = None
     waits: Annotated[bool | None, SPARSE] = None
+    finished: Annotated[tuple[FinishedSet, ...], AtMost(MOST_FINISHED_SETS), SPARSE] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +119,11 @@ class Heartbeat:
     doing: Annotated[tuple[WorkerProgress, ...], AtMost(512)] | None = None
     checkpoints: Inlined[CheckpointSightings] = CheckpointSightings()
     schema: int = SCHEMA
+
+    def finished_in(self, plan: int | None) -> tuple[FinishedSet, ...]:
+        """Return the eval sets that this node reports as finished in a plan."""
+        workers = (self.doing or ()) if self.journal.plan == plan else ()
+        return tuple(each for worker in workers for each in worker.finished)
 
     @property
     def code(self) -> str:

@@ -8,11 +8,11 @@ waits for the process. Both sides import this module, so it uses the standard li
 import dataclasses
 import json
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, get_args
 
 from sidecar.errors import RecordError
 from sidecar.protocol.codec import from_json
-from sidecar.protocol.records import Checkpoint, Lasting, Member, Result
+from sidecar.protocol.records import Checkpoint, FinishedSet, Lasting, Member, Result
 from sidecar.protocol.saved_weights import SaveWeights
 from sidecar.protocol.states import FailureKind, WorkerPhase
 
@@ -120,6 +120,17 @@ class Progress:
     total: int | None
 
 
+@dataclass(frozen=True, slots=True)
+class SetFinished:
+    """Report the numbers of an eval set that all ranks have finished, while others are still evaluated.
+
+    They are for people alone: nothing is decided before the result of all sets.
+    """
+
+    plan: int
+    finished: FinishedSet
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Done:
     """Report the evaluation's result, which is the same on every rank. The other numbers are those of this rank.
@@ -157,11 +168,9 @@ class Failed:
 
 
 Command = Check | Join | Evaluate
-Report = Ready | Checked | Phase | Joined | Progress | Done | Failed
+Report = Ready | Checked | Phase | Joined | Progress | SetFinished | Done | Failed
 
-_BY_NAME: Final[dict[str, type[Any]]] = {
-    cls.__name__: cls for cls in (Check, Join, Evaluate, Ready, Checked, Phase, Joined, Progress, Done, Failed)
-}
+_BY_NAME: Final[dict[str, type[Any]]] = {cls.__name__: cls for cls in (*get_args(Command), *get_args(Report))}
 
 
 def encode(message: Command | Report) -> bytes:

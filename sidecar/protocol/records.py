@@ -218,6 +218,20 @@ class Value:
         return self.hex if self.value is None else self.value
 
 
+MOST_FINISHED_SETS: Final = 64
+MOST_PARTIAL_NUMBERS: Final = 8
+"""The most numbers of an eval set, and such sets, that are shown before the whole evaluation is over."""
+
+
+@dataclass(frozen=True, slots=True)
+class FinishedSet:
+    """Hold the first numbers of an eval set in the open plan, which may still fail. No outcome holds it."""
+
+    eval_set: str
+    examples: int
+    metrics: Annotated[dict[str, Value], AtMost(MOST_PARTIAL_NUMBERS)]
+
+
 Sharding = Literal["batches", "files", "own"]
 """The way in which an eval set is divided among the ranks: see `EvalData`."""
 

@@ -19,6 +19,10 @@ FAMILIES: Final[dict[str, tuple[tuple[str, ...], str]]] = {
     "sidecar_eval_metric_lower": (_METRIC, "Lower end of the metric's 95 % confidence interval."),
     "sidecar_eval_metric_upper": (_METRIC, "Upper end of the metric's 95 % confidence interval."),
     "sidecar_eval_metric_info": ((*_METRIC, "goal"), "Always 1; goal says whether more (max) or less (min) is better."),
+    "sidecar_eval_partial_metric": (
+        _METRIC,
+        "Value of a metric in the evaluation that runs now, while other eval sets are evaluated: nothing is decided.",
+    ),
     "sidecar_eval_best_metric": (
         _METRIC,
         "Best value of a metric over the checkpoints evaluated with the newest data and task.",

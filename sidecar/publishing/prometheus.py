@@ -66,6 +66,9 @@ class Exporter(Collector):
         if status.journal_read:
             if status.publisher:
                 _export_evaluations(samples, history)
+                for each in status.evaluation.finished:
+                    for name, value in each.metrics.items():
+                        samples.add("sidecar_eval_partial_metric", number_of(value), each.eval_set, name)
             _export_totals(samples, history.totals)
             samples.add("sidecar_records_set_aside_total", history.totals.set_aside.count)
             durations.append(_durations(status.identity.run, history.totals))

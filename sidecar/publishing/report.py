@@ -13,7 +13,7 @@ from sidecar.coordination.comparability import Stretches
 from sidecar.coordination.journal_state import Closed, Entry, JournalState, Settled
 from sidecar.coordination.totals import Best
 from sidecar.protocol.codec import cut_text
-from sidecar.protocol.records import Key, Plan, Value
+from sidecar.protocol.records import FinishedSet, Key, Plan, Value
 from sidecar.protocol.states import OutcomeStatus, Verdict
 from sidecar.publishing.failures import MOST_SHOWN, failing
 from sidecar.publishing.status import Status
@@ -67,6 +67,7 @@ def status_json(status: Status, history: JournalState) -> dict[str, Any]:
     )
     if run["plan"] is not None:
         run["plan"]["doing"] = [dataclasses.asdict(member) for member in status.evaluation.progress]
+        run["plan"]["partial"] = partial_json(status.evaluation.finished)
     return run | {
         "members": dict(status.nodes.members),
         "nodes": [
@@ -273,6 +274,14 @@ def _settled_row(settled: Settled) -> Row:
         **_WITHOUT_RESULT,
         "proposed_at": plan.proposed_at,
         "completed_at": plan.proposed_at,
+    }
+
+
+def partial_json(finished: Iterable[FinishedSet]) -> dict[str, Any]:
+    """Return the eval sets that are finished while others are evaluated, as JSON, by name."""
+    return {
+        each.eval_set: {"examples": each.examples, "metrics": numbers(each.metrics)}
+        for each in sorted(finished, key=lambda one: one.eval_set)
     }
 
 

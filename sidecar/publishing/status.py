@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 
 from sidecar.policy.node_identity import Identity
+from sidecar.protocol.records import FinishedSet
 from sidecar.protocol.states import NodeState
 
 
@@ -60,6 +61,7 @@ class EvaluationStatus:
     progress: tuple[MemberProgress, ...] = ()  # of its ranks, as the newest heartbeats say
     group_size: int = 0  # worker processes of the newest evaluation
     groups_formed: int = 0  # since this daemon started
+    finished: tuple[FinishedSet, ...] = ()  # sets of the open plan that are finished while others are evaluated
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,7 +17,7 @@ from sidecar.evaluation.data.shard import Shard
 from sidecar.evaluation.failures import EvaluationError
 from sidecar.evaluation.rank_evaluation import RankEvaluation
 from sidecar.metrics import AUC, Accuracy, Mean
-from sidecar.protocol.messages import Evaluate, Join
+from sidecar.protocol.messages import Evaluate, Join, SetFinished
 from sidecar.protocol.records import FINISHED_SETS, Checkpoint, Member
 
 X = np.random.default_rng(3).normal(size=(206, 5)).astype(np.float32)
@@ -93,8 +93,8 @@ def save(form, path, seed=0):
     return path / "m.pt"
 
 
-def attempt(form, made, path, root, ranks, meet=Meeting, plan=1):
-    """Return what each rank's evaluation came to: its result, or an error."""
+def attempt(form, made, path, root, ranks, meet=Meeting, plan=1, reported=None):
+    """Return what each rank's evaluation came to: its result, or an error. `reported` gets its reports of sets."""
     members = tuple(Member(rank, f"node-{rank}", f"w.{rank}", "") for rank in range(ranks))
     meeting, ends = meet(ranks), [None] * ranks
     evaluators = [evaluator_of(form, made, rank, ranks) for rank in range(ranks)]
@@ -119,7 +119,8 @@ def attempt(form, made, path, root, ranks, meet=Meeting, plan=1):
                 task_digest="t",
                 profile={},
                 enter=lambda _: None,
-                report=lambda _: None,
+                report=lambda report: reported.append(report) if isinstance(report, SetFinished) else None,
+                reports_sets=reported is not None,
                 in_parallel=ThreadPoolExecutor(1),
                 now=partial(next, count(0, 2)),  # so that each set takes two seconds
             ).run()
@@ -208,3 +209,27 @@ def test_states_of_a_set_are_readable(tmp_path):
     records = [json.loads(Path(each / "states.json").read_text()) for each in (one, other)]
     assert records[0]["key"] == records[1]["key"]
     assert [list(record["states"]) for record in records] == [["a/b"], ["a/b"]]
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+def test_a_set_is_reported_before_the_others_are_evaluated(tmp_path, form, ranks):
+    """The numbers have the bits of the whole result, after an interruption too; the last set is never reported."""
+    path, made = save(form, tmp_path), task(form, [])
+    for plan, meet in ((1, Interrupted), (2, Meeting)):
+        reported = []
+        ends = attempt(form, made, path, tmp_path, ranks, meet=meet, plan=plan, reported=reported)
+        assert reported, "the rank that is the last to finish a set finds the states of all"
+        for report in reported:
+            assert (report.plan, report.finished.eval_set, report.finished.examples) == (plan, "a/b", 103)
+    whole = ends[0].result.metrics["a/b"]
+    assert {name: whole[name] for name in report.finished.metrics} == report.finished.metrics
+    assert set(report.finished.metrics) >= {"accuracy", "roc_auc"}
+
+
+def test_a_set_without_all_its_states_is_not_reported(tmp_path):
+    """Numbers of half the examples are wrong: states of a set with saved rows are not on disk before the end."""
+    reported = []
+    made = task("python", [], predictions=True)
+    assert found(attempt("python", made, save("python", tmp_path), tmp_path, 2, reported=reported))
+    assert reported == []

@@ -28,4 +28,21 @@ def test_a_worker_is_killed_in_the_second_set(sidecar, numpy_trainer, tmp_path):
     assert row["metrics"]["slow"] == row["metrics"]["gated"]
     assert row["metrics"]["slow"]["accuracy"]["value"] == saved["correct"] / saved["examples"]
     assert not list(folder.glob(f".sidecar/**/{FINISHED_SETS}"))
+
+    (gate / "hold-evaluate").touch()
+    (again,) = numpy_trainer.save(folder, 200)
+    partial = daemon.until(lambda: (daemon.status()["plan"] or {}).get("partial"), "a set that is finished")
+    gauges = daemon.until(lambda: daemon.samples("sidecar_eval_partial_metric"), "its gauges")
+    shown = daemon.status()
+    assert (shown["evaluated"], shown["evaluation"]["step"]) == (1, 100)
+    assert all(best["step"] == 100 for best in shown["best"].values())
+    assert "Partial" in daemon.get("/")[1]
+    said = sidecar.command("status", folder)
+    assert "partial, other sets follow: slow accuracy" in said.out, said
+    (gate / "hold-evaluate").unlink()
+    row = daemon.evaluated(again)[again["name"]]
+    assert partial == {"slow": {"examples": again["examples"], "metrics": row["metrics"]["slow"]}}
+    values = {name: value["value"] for name, value in row["metrics"]["slow"].items()}
+    assert gauges == {(("eval_set", "slow"), ("metric", name)): value for name, value in values.items()}
+    daemon.until(lambda: not daemon.samples("sidecar_eval_partial_metric"), "no gauge of a plan that is closed")
     assert daemon.end(signal.SIGTERM).code == 0

@@ -192,6 +192,7 @@ def test_status(journal, status, settle):
         "nodes": ["worker-0", "worker-1"],
         "proposed_at": "2026-01-31T12:00:00.000Z",
         "doing": [],
+        "partial": {},
     }
     assert found["left_out"] == {"worker-7": "it runs version 2, most nodes 1"}
     assert (found["unknown"], found["unknown_count"]) == (["ckpt-9@d: Input/output error"], 1)

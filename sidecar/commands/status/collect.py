@@ -25,7 +25,7 @@ from sidecar.policy.eligibility import LeftOut, left_out, ready_workers
 from sidecar.policy.proposers import publisher
 from sidecar.policy.selection import Selection, pending
 from sidecar.protocol.heartbeat import Heartbeat
-from sidecar.protocol.records import Checkpoint, folder_name
+from sidecar.protocol.records import Checkpoint, FinishedSet, folder_name
 from sidecar.protocol.states import Verdict, WorkerPhase
 from sidecar.system.clock import Clock
 
@@ -131,6 +131,13 @@ class RunStatus:
         ]
         slowest = min(phases, key=lambda phase: _RANKS.get(phase, len(_RANKS)), default=None)
         return "publish" if slowest == WorkerPhase.IDLE else slowest  # every worker is done
+
+    @property
+    def finished(self) -> list[FinishedSet]:
+        """Return the eval sets of the open plan that are finished while others are evaluated, each once."""
+        plan = None if self.history.open is None else self.history.open.plan
+        found = (each for observed in self.members for each in observed.heartbeat.finished_in(plan))
+        return list({each.eval_set: each for each in found}.values())
 
     def attempts(self, checkpoint: Checkpoint) -> int:
         """Return how many attempts at a checkpoint have failed, with any task."""

@@ -18,7 +18,7 @@ from sidecar.commands.status.collect import RunStatus
 from sidecar.commands.waiting import usual_seconds
 from sidecar.protocol.heartbeat import Heartbeat, WorkerProgress
 from sidecar.protocol.records import WORST
-from sidecar.publishing.report import bests, recent, run_json
+from sidecar.publishing.report import bests, partial_json, recent, run_json
 from sidecar.retention.saves.comparison import RULES
 from sidecar.system.clock import local_time, seconds_of
 from sidecar.system.plain_text import counted, number, printable
@@ -43,6 +43,7 @@ def as_json(run: str, status: RunStatus) -> dict[str, Any]:
     )
     if document["plan"] is not None:
         document["plan"] |= {"open_seconds": open_seconds(status), "phase": status.phase}
+        document["plan"]["partial"] = partial_json(status.finished)
     return document | {
         "run_id": status.run_id,
         "members": Counter(
@@ -113,6 +114,9 @@ def lines(run: str, status: RunStatus) -> Iterator[RenderableType]:
     if status.directory.backup is not None:
         yield _text(backup_line(status))
     yield _text(plan_line(status), "" if status.history.open is None else "bold")
+    for each in status.finished:
+        values = ", ".join(f"{name} {number(value.number)}" for name, value in each.metrics.items())
+        yield _text(f"  partial, other sets follow: {each.eval_set} {values}")
     if status.directory.busy:
         yield _text(status.directory.busy, "yellow")
     yield from queue_lines(status)

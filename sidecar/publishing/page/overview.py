@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from sidecar.publishing.failures import ADVICE
 from sidecar.publishing.page.markup import advice, cell, head, lines, moment, step, table, text
-from sidecar.system.plain_text import counted
+from sidecar.system.plain_text import counted, number
 
 _PHASES: Final[Mapping[str | None, str]] = {
     None: "not reported yet",
@@ -173,8 +173,26 @@ def present(status: Mapping[str, Any]) -> str:
     return (
         '<section id="now" aria-labelledby="now-title"><h2 id="now-title">Now</h2>'
         f"<p>Evaluating <strong>{text(plan['checkpoint'])}</strong>{shown_step}{again} with {where}, "
-        f"since {moment(plan['proposed_at'], since=True)}.</p>{_workers(plan.get('doing') or ())}</section>"
+        f"since {moment(plan['proposed_at'], since=True)}.</p>{_partial(plan.get('partial') or {})}"
+        f"{_workers(plan.get('doing') or ())}</section>"
     )
+
+
+def _partial(finished: Mapping[str, Mapping[str, Any]]) -> str:
+    """Return the numbers of the eval sets that are finished while others are evaluated."""
+    rows = [
+        f"<tr>{cell(text(eval_set))}{cell(text(name))}{cell(text(_shown(value)), 'number')}</tr>"
+        for eval_set, found in finished.items()
+        for name, value in found["metrics"].items()
+    ]
+    heads = (head("eval set"), head("metric"), head("value", "number"))
+    caption = "Partial: sets that are finished, while others are evaluated"
+    return table(heads, rows, caption=caption, part="partial") if rows else ""
+
+
+def _shown(value: Mapping[str, Any]) -> str:
+    """Return a number of a status document; its bits say nan or inf if there is none."""
+    return number(value["hex"] if value["value"] is None else value["value"])
 
 
 def _workers(doing: Iterable[Mapping[str, Any]]) -> str:

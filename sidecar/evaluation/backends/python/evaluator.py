@@ -221,7 +221,8 @@ class PythonEvaluator:
 
     def compute(self, reduced: States) -> Mapping[str, MetricResult]:
         """Return the final numbers, by eval set."""
-        return {reader.name: self._compute(reader, reduced[reader.name]) for reader in self._sets.chosen}
+        given = (reader for reader in self._sets.chosen if reader.name in reduced)
+        return {reader.name: self._compute(reader, reduced[reader.name]) for reader in given}
 
     @property
     def _names(self) -> list[str]:

@@ -387,7 +387,7 @@ class KerasEvaluator:
     def compute(self, reduced: States) -> Mapping[str, MetricResult]:
         """Return the final numbers, by eval set."""
         results = {}
-        for batches in self._sets.chosen:
+        for batches in (each for each in self._sets.chosen if each.name in reduced):
             measurement = self._step_of(batches).measurement
             measurement.dependence.refuse(reduced[batches.name], batches.name, batches.division)
             if measurement.randomness.is_drawn:

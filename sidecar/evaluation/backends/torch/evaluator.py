@@ -216,7 +216,8 @@ class TorchEvaluator:
 
     def compute(self, reduced: States) -> Mapping[str, MetricResult]:
         """Return the final numbers, by eval set."""
-        return {reader.name: self._compute(reader, reduced[reader.name]) for reader in self._sets.chosen}
+        given = (reader for reader in self._sets.chosen if reader.name in reduced)
+        return {reader.name: self._compute(reader, reduced[reader.name]) for reader in given}
 
     def _first_batches(self) -> dict[str, tuple[Batch, int]]:
         """Return the first batch of each eval set by name, with its number of examples.
