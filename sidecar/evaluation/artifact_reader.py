@@ -160,17 +160,20 @@ def _state(parsed: dict[str, Any]) -> State:
 
 
 def merge_records(workers: tuple[Path, ...], records: list[dict[str, Any]]) -> dict[str, SetStates]:
-    """Merge the states of all ranks into those of rank 0, in rank order. Raises `RecordError` if kinds differ."""
+    """Merge the states of all ranks into those of the first record. Raises `RecordError` if kinds differ.
+
+    The states of the first record may be those in memory, which know more of the data than saved ones do.
+    """
     states: dict[str, dict[str, Any]] = records[0]["states"]
     for worker, record in zip(workers[1:], records[1:], strict=True):
         with _reading(worker / STATES):
             others = record["states"]
             if _names(others) != _names(states):
-                raise RecordError(f"{worker / STATES} holds other states than rank 0's")
+                raise RecordError(f"{worker / STATES} holds other states than {workers[0].name}")
             for eval_set, by_name in states.items():
                 for name, state in by_name.items():
-                    if type(state) is not type(others[eval_set][name]):
-                        raise RecordError(f"{worker / STATES}: {name} is of another kind than rank 0's")
+                    if not isinstance(state, type(others[eval_set][name])):
+                        raise RecordError(f"{worker / STATES}: {name} is of another kind than in {workers[0].name}")
                     state.merge(others[eval_set][name])
     return states
 

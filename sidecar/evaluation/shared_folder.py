@@ -88,7 +88,7 @@ class SharedFolderCollective:
         return total
 
     def reduce(self, join: Join, report: RankReport) -> Reduced:
-        """Wait until all ranks saved their states, then read them and merge them in rank order.
+        """Wait until all ranks saved their states, then read them and merge them into the report's.
 
         Raises `EvaluationError`: `mismatch` if ranks restored different values, otherwise as `sum` does.
         """
@@ -99,7 +99,9 @@ class SharedFolderCollective:
         seconds = {name: np.array([float(record["seconds"][name]) for record in records]) for name in TIMED}
         seconds["save"] = np.array([report.seconds["save"]])  # known only after the states were saved
         try:
-            states = merge_records(tuple(self._worker(rank) for rank in ranks), records)
+            others = [rank for rank in ranks if rank != join.rank]
+            workers = tuple(self._worker(rank) for rank in (join.rank, *others))
+            states = merge_records(workers, [{"states": report.states}, *(records[rank] for rank in others)])
         except RecordError as error:
             raise EvaluationError("storage", str(error)) from error
         return Reduced(states, slowest_of(seconds))

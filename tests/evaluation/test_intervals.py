@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sidecar.evaluation.intervals import Z, clopper_pearson, normal, skewed, student_t, wilson
+from sidecar.evaluation.intervals import Z, clopper_pearson, clustered, normal, skewed, student_t, wilson
 
 
 def test_z_is_the_quantile():
@@ -116,6 +116,41 @@ def test_clopper_pearson_is_that_of_scipy(successes, count):
     scipy = pytest.importorskip("scipy.stats")
     wanted = scipy.binomtest(successes, count).proportion_ci(method="exact")
     assert clopper_pearson(successes, count) == pytest.approx((wanted.low, wanted.high), rel=1e-10)
+
+
+@pytest.mark.parametrize(
+    ("counts", "of_wilson", "of_beta"),
+    [
+        ((0, 20), (0.0, 0.1611251580528194), (0.0, 0.16843347098308534)),
+        ((1, 29), (0.006113214292762667, 0.17175521879320294), (0.000872646883579922, 0.17764429548872293)),
+        ((81, 263), (0.2552885198782742, 0.36620957698280004), (0.25273674558527126, 0.3676219226013514)),
+        ((199, 200), (0.9722262956021069, 0.9991168312843989), (0.9724581015427943, 0.999873418972133)),
+    ],
+)
+def test_shares_have_the_intervals_of_statsmodels(counts, of_wilson, of_beta):
+    """Of version 0.15.0: `proportion_confint(*counts, method=…)` with "wilson" and "beta"."""
+    assert wilson(*counts) == pytest.approx(of_wilson, rel=1e-10)
+    assert clopper_pearson(*counts) == pytest.approx(of_beta, rel=1e-10)
+
+
+def test_means_have_the_intervals_of_statsmodels():
+    """Of version 0.15.0, for values that are not skewed.
+
+    `DescrStatsW(values).tconfint_mean()`, and `OLS(values, ones)` or `WLS(values, ones, weights=…)` with
+    `fit(cov_type="cluster", cov_kwds={"groups": groups}, use_t=True).conf_int()`, each row of three being a group.
+    """
+    half = [3.0, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8, 9, 7, 9, 3, 2, 3, 8, 4, 6, 2, 6, 4]
+    values = half + [10 - value for value in half]
+    squares, cubes = (math.fsum(value**power for value in values) for power in (2, 3))
+    found = normal(math.fsum(values), squares, len(values), cubes)
+    assert found == pytest.approx((4.263952425459166, 5.736047574540834), rel=1e-10)
+    for weights, wanted in (
+        ((1.0, 1.0, 1.0), (4.035817342145481, 5.964182657854525)),
+        ((1.0, 2.0, 0.5), (4.035505762671244, 5.964494237328758)),
+    ):
+        groups = [values[first : first + 3] for first in range(0, len(values), 3)]
+        sums = [sum(value * weight for value, weight in zip(group, weights, strict=True)) for group in groups]
+        assert clustered(sums, [sum(weights)] * len(sums)) == pytest.approx(wanted, rel=1e-10)
 
 
 def test_skewed_values_have_a_longer_end():
