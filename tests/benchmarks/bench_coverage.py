@@ -8,14 +8,17 @@ from table import Figure, Table
 
 from sidecar.evaluation.data.shard import Shard
 from sidecar.evaluation.intervals import clustered, normal, wilson
+from sidecar.evaluation.metrics import sliced
 from sidecar.evaluation.metrics.confusion_intervals import Intervals
+from sidecar.evaluation.metrics.random_groups import FEWEST_EXAMPLES
 from sidecar.evaluation.states.group_sums import MOST_GROUPS
-from sidecar.metrics import AUC, EvalBatch, EvalSetInfo
+from sidecar.metrics import AUC, R2, EvalBatch, EvalSetInfo, Sums
 
 HOW = """Simulated data sets with a known truth: the share of the 95 % intervals that contain it. *before* is the
 interval that was there earlier: mean ± z·s/√n, or Wilson's, as if rows were independent, and none for weights. An empty
 cell is no interval. Rows of a group share a part of their value; *correlation* is that between two of them. Groups of
-unequal sizes have lognormal ones. 2,000 data sets for each row; each row has a seed of its own."""
+unequal sizes have lognormal ones. *If any*: of sets that have large values, *if none*: of those that have none.
+2,000 data sets for each row; each row has a seed of its own."""
 COLUMNS = ("what", "examples", "groups", "correlation", "before", "now")
 SETS = 2000
 Z = 1.959963984540054
@@ -68,38 +71,16 @@ def _cases():
             0,
             lambda random, n=examples: _mean(random.lognormal(size=n), np.exp(0.5)),
         )
-        yield (
-            "mean of values, 1 % of them 100 times larger",
-            examples,
-            0,
-            0,
-            lambda random, n=examples: _mean(
-                random.exponential(size=n) * np.where(random.random(n) < 0.01, 100, 1), 0.99 + 1
-            ),
-        )
-        yield "weighted mean (exponential weights)", examples, 0, 0, lambda random, n=examples: _weighted(random, n)
-        for classes, accuracy in ((2, 0.95), (10, 0.8), (10, 0.97)):
-            for place, name in enumerate(("precision_macro", "f1_macro", "f1_weighted", "f1 of the rarest class")):
-                given = classes, accuracy, place
-                yield (
-                    f"{name}, {classes} classes, accuracy {accuracy}",
-                    examples,
-                    0,
-                    0,
-                    lambda random, n=examples, given=given: _matrix(random, n, *given),
-                )
-        for area in (0.7, 0.9):
-            given = examples, area
-            yield f"AUC {area}", examples, 0, 0, lambda random, given=given: _area(random, *given)
-        for share in (0.1, 0.5):
-            truth = _average_precision(share, 0.9)
+        for which in ("", ", if any", ", if none")[: 3 if examples == 100 else 1]:
             yield (
-                f"average precision of AUC 0.9, {share:.0%} positives",
+                f"mean of values, 1 % of them 100 times larger{which}",
                 examples,
                 0,
                 0,
-                lambda random, given=(examples, 0.9, share, truth): _area(random, *given),
+                lambda random, given=(examples, which): _rare(random, *given),
             )
+        yield "weighted mean (exponential weights)", examples, 0, 0, lambda random, n=examples: _weighted(random, n)
+        yield from _of_metrics(examples)
     for groups, size, correlation in (
         (50, 20, 0.0),
         (50, 20, 0.2),
@@ -136,6 +117,37 @@ def _cases():
             )
 
 
+def _of_metrics(examples):
+    """Yield what `_cases` does of metrics whose numbers are no means."""
+    for classes, accuracy in ((2, 0.95), (10, 0.8), (10, 0.97)):
+        for place, name in enumerate(("precision_macro", "f1_macro", "f1_weighted", "f1 of the rarest class")):
+            given = classes, accuracy, place
+            yield (
+                f"{name}, {classes} classes, accuracy {accuracy}",
+                examples,
+                0,
+                0,
+                lambda random, n=examples, given=given: _matrix(random, n, *given),
+            )
+    for area in (0.7, 0.9):
+        given = examples, area
+        yield f"AUC {area}", examples, 0, 0, lambda random, given=given: _area(random, *given)
+    yield "R² 0.5", examples, 0, 0, lambda random, n=examples: _r2(random, n)
+    if examples >= FEWEST_EXAMPLES:
+        for metric, name in ((F1, "F1"), (CORRELATION, "correlation")):
+            given = examples, metric
+            yield f"Sums: {name}", examples, 0, 0, lambda random, given=given: _sums(random, *given)
+    for share in (0.1, 0.5):
+        truth = _average_precision(share, 0.9)
+        yield (
+            f"average precision of AUC 0.9, {share:.0%} positives",
+            examples,
+            0,
+            0,
+            lambda random, given=(examples, 0.9, share, truth): _area(random, *given),
+        )
+
+
 def _contains(interval, truth):
     return np.nan if interval[0] is None else interval[0] <= truth <= interval[1]
 
@@ -153,6 +165,14 @@ def _by_z(values):
 def _mean(values, truth):
     now = normal(*(float((values**power).sum()) for power in (1, 2)), len(values), float((values**3).sum()))
     return _contains(_by_z(values), truth), _contains(now, truth)
+
+
+def _rare(random, examples, which):
+    """Values of which few are large; `which`: of sets that have any, or none."""
+    large = random.random(examples) < 0.01
+    if (which == ", if any" and not large.any()) or (which == ", if none" and large.any()):
+        return np.nan, np.nan
+    return _mean(random.exponential(size=examples) * np.where(large, 100, 1), 0.99 + 1)
 
 
 def _of_groups(values, weights, numbers, *, is_share=False):
@@ -178,6 +198,47 @@ def _area(random, examples, area, positives=None, truth=None):
     metric.add(states, EvalBatch(y, scores, None, 0))
     found = metric.compute(states).values["roc_auc" if positives is None else "pr_auc"]
     return np.nan, _contains((found.lower, found.upper), area if truth is None else truth)
+
+
+def _r2(random, examples):
+    predictions = random.normal(size=examples)
+    metric, y = R2(), predictions + random.normal(size=examples)
+    states = metric.states(EvalSetInfo(examples, Shard(0, 1)))
+    metric.add(states, EvalBatch(y, predictions, None, 0))
+    found = metric.compute(states).values["r2"]
+    return np.nan, _contains((found.lower, found.upper), 0.5)
+
+
+def _matches(y, predictions):
+    return {"both": (y & predictions).sum(), "found": predictions.sum(), "there": y.sum()}
+
+
+def _moments(y, predictions):
+    products = {"yy": y * y, "pp": predictions * predictions, "yp": y * predictions}
+    return {"n": len(y), "y": y.sum(), "p": predictions.sum()} | {name: each.sum() for name, each in products.items()}
+
+
+def _correlation(totals):
+    n, y, p = totals["n"], totals["y"], totals["p"]
+    return (totals["yp"] - y * p / n) / np.sqrt((totals["yy"] - y * y / n) * (totals["pp"] - p * p / n))
+
+
+F1 = Sums(_matches, lambda totals: 2 * totals["both"] / (totals["found"] + totals["there"]), name="found")
+CORRELATION = Sums(_moments, _correlation, name="found")
+
+
+def _sums(random, examples, metric):
+    """F1 of a class with a fifth of the labels, of which 9 of 10 are right, as of the others; correlation 0.8."""
+    if metric is F1:
+        y = random.random(examples) < 0.2
+        predictions, truth = y ^ (random.random(examples) < 0.1), 2 * 0.18 / (0.18 + 0.08 + 0.2)
+    else:
+        y, truth = random.normal(size=examples), 0.8
+        predictions = 0.8 * y + 0.6 * random.normal(size=examples)
+    states = sliced.new_states(metric, EvalSetInfo(examples, Shard(0, 1)))
+    sliced.add(metric, states, EvalBatch(y, predictions, None, 0))
+    found = sliced.computed(metric, states).values["found"]
+    return np.nan, _contains((found.lower, found.upper), truth)
 
 
 def _average_precision(positives, area):

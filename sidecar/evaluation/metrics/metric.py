@@ -5,7 +5,7 @@ Imports numpy, never a framework. Predictions arrive as numpy arrays, so one met
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import numpy as np
@@ -70,6 +70,18 @@ class EvalBatch:
         if self.places is not None:
             return self.places[rows]
         return None if self.first is None else self.first + rows
+
+    def part(self, rows: NDArray[np.intp]) -> "EvalBatch":
+        """Return the examples in these rows as a batch, if each row is an example."""
+        return replace(
+            self,
+            y=self.y[rows],
+            predictions=self.predictions[rows],
+            weights=None if self.weights is None else self.weights[rows],
+            first=None,
+            places=self.places_of(rows),
+            examples=len(rows),
+        )
 
     @property
     def given(self) -> tuple[Any, Any]:

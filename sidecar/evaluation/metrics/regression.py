@@ -13,12 +13,13 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from sidecar.evaluation.intervals import FEWEST, Interval, clustered
 from sidecar.evaluation.metrics.average import Average, MeanLoss
 from sidecar.evaluation.metrics.differences import difference, parts
 from sidecar.evaluation.metrics.metric import EvalBatch, EvalSetInfo, MetricResult, value
 from sidecar.evaluation.metrics.pairs import values
 from sidecar.evaluation.metrics.sample import IntervalOf, usual_interval
-from sidecar.evaluation.states import ExactSum, SetStates, exact_sum
+from sidecar.evaluation.states import ExactSum, GroupSums, SetStates, exact_sum, state_of
 
 
 class MSE(MeanLoss):
@@ -74,13 +75,20 @@ def _add_errors(average: Average, states: SetStates, metric: str, batch: EvalBat
 _FLOATS: Final = 4  # whose sum is a sum of squares
 _SPLITTER: Final = 2.0**27 + 1.0  # halves the 53 bits of a float64
 
+_SUMS: Final = ("weight", "labels", "squares", "residuals")
+_RESIDUALS: Final = "residuals by group"
+_LABELS: Final = "labels by group"
+_UNKNOWN: Final = "ungrouped"
+_UNCERTAIN: Final = 1e-10  # a larger share of Σwy² around the mean of the labels is known to 6 digits
+
 Floats = NDArray[np.float64]
 
 
 class R2:
     """Measure the coefficient of determination over all labels; NaN if all labels are equal.
 
-    All values of labels (n, …) count as one set. For several targets give each output its own R2. There is no interval.
+    All values of labels (n, …) count as one set. For several targets give each output its own R2. The interval is that
+    of the ratio Σw(y-p)² / Σw(y-ȳ)² by linearisation, from the sums of examples or groups: see `clustered`.
 
     Args:
         name: Name of the metric and of its number.
@@ -91,8 +99,10 @@ class R2:
 
     def states(self, info: EvalSetInfo) -> SetStates:
         """Return new states."""
-        del info  # sums do not depend on it
         return {
+            _RESIDUALS: GroupSums(info.examples, info.groups),
+            _LABELS: GroupSums(info.examples, info.groups),
+            _UNKNOWN: ExactSum((), "int64"),
             "weight": ExactSum((), "float64"),
             "labels": ExactSum((), "float64"),
             "squares": ExactSum((), "float64"),
@@ -114,13 +124,35 @@ class R2:
         for part in squares:
             exact_sum(states, "squares").add_each(part)
         exact_sum(states, "residuals").add_each(residuals)
+        places = None if pairs.examples is None else batch.places_of(pairs.examples)
+        if places is None:
+            exact_sum(states, _UNKNOWN).add(np.int64(len(weights)))
+            return
+        with np.errstate(all="ignore"):
+            state_of(states, _RESIDUALS, GroupSums).add_values(places, residuals, weights)
+            state_of(states, _LABELS, GroupSums).add_values(places, np.square(high) * weights, high * weights)
 
     def compute(self, states: SetStates) -> MetricResult:
         """Return R²; NaN if the weight is 0, labels are equal or above 1e154, or a label or prediction is NaN."""
-        return MetricResult({self.name: value(self._number(states), "max")})
+        number = self._number(states)
+        return MetricResult({self.name: value(number, "max", self._interval(states, number))})
+
+    def _interval(self, states: SetStates, number: float) -> Interval:
+        """Return the interval; none for fewer than 20 groups, and labels so far from 0 that rounding shows."""
+        if int(exact_sum(states, _UNKNOWN).integers()) or not math.isfinite(number):
+            return None, None
+        (residuals, weights), (squares, labels) = (exact_sum(states, name).round() for name in (_RESIDUALS, _LABELS))
+        if np.count_nonzero(weights) < FEWEST:
+            return None, None
+        mean = math.fsum(labels.tolist()) / math.fsum(weights.tolist())
+        distances = squares - 2 * mean * labels + mean * mean * weights
+        if not math.fsum(squares.tolist()) * _UNCERTAIN < math.fsum(distances.tolist()):
+            return None, None
+        lower, upper = clustered(residuals.tolist(), distances.tolist())
+        return (None, None) if lower is None or upper is None else (1 - upper, 1 - lower)
 
     def _number(self, states: SetStates) -> float:
-        rounded = {name: float(exact_sum(states, name).round()) for name in states}
+        rounded = {name: float(exact_sum(states, name).round()) for name in _SUMS}
         if not rounded["weight"] or not all(math.isfinite(rounded[name]) for name in ("labels", "squares")):
             return math.nan
         weight, labels, squares = (_fraction(exact_sum(states, name)) for name in ("weight", "labels", "squares"))

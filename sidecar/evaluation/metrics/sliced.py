@@ -4,22 +4,29 @@ A metric gets the examples of a batch that belong to a slice as a batch of its o
 depend on the data alone, so the numbers have the same bits for any number of ranks.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from sidecar.errors import TaskError
 from sidecar.evaluation.data.shard import Shard
 from sidecar.evaluation.data.slice_table import SliceTable
 from sidecar.evaluation.metrics.foreign import InTurn
 from sidecar.evaluation.metrics.metric import EvalBatch, EvalSetInfo, Metric, MetricResult
+from sidecar.evaluation.metrics.random_groups import FEWEST_EXAMPLES, RandomGroups, new_reasons
+from sidecar.evaluation.metrics.sums import Sums
 from sidecar.evaluation.states import ExactSum, KeyedStates, SetStates, exact_sum
 from sidecar.protocol.records import WORST, Slice, Value
 
 BY_SLICE: Final = "by slice"
 """Name of the state of a metric, and of the one that counts the examples of each slice."""
+
+_BY_GROUP: Final = "by random group"
+_WHY: Final = "reasons for no interval"
 
 MOST_NUMBERS: Final = 1000
 """The most numbers of slices in a result: each becomes a series."""
@@ -41,58 +48,93 @@ class _Slices(KeyedStates):
 
 
 def new_states(metric: Metric, info: EvalSetInfo) -> SetStates:
-    """Return the new states of a metric for a set, and those of its slices if it can be sliced."""
+    """Return the new states of a metric for a set, and those of random groups and of its slices if it can have them."""
     states = metric.states(info)
-    if info.slices is None or isinstance(metric, InTurn):
-        return states
+    if isinstance(metric, Sums) and (info.examples or 0) >= FEWEST_EXAMPLES:
+        states |= {_BY_GROUP: RandomGroups(info.shard, info), _WHY: new_reasons()}
+    return states if isinstance(metric, InTurn) else states | states_by_slice(metric.states, info)
+
+
+def states_by_slice(new: Callable[[EvalSetInfo], SetStates], info: EvalSetInfo) -> SetStates:
+    """Return the state of the slices of a set, next to the states that `new` returns; nothing if it cannot have one."""
+    if info.slices is None:
+        return {}
     # Numbers of groups are united by their remainder, which needs no more than their number.
     groups = None if info.groups is None else info.groups % _MOST_GROUPS
     examples = None if info.examples is None else min(info.examples, _MOST_GROUPS)
     of_slice = replace(info, examples=examples, groups=groups, slices=None)
-    if KeyedStates.can_hold(metric.states(of_slice)):
-        states[BY_SLICE] = _Slices(info.shard, lambda: metric.states(of_slice), info.slices)
-    return states
+    if not KeyedStates.can_hold(new(of_slice)):
+        return {}
+    return {BY_SLICE: _Slices(info.shard, lambda: new(of_slice), info.slices)}
 
 
 def add(metric: Metric, states: SetStates, batch: EvalBatch) -> None:
-    """Add a batch to the states of a metric, and its parts to those of the slices."""
-    by_slice = states.get(BY_SLICE)
-    metric.add(_without_slices(states), batch)
-    if not isinstance(by_slice, _Slices) or by_slice.table is None:
-        return
-    assert batch.first is not None, "a set whose examples have no numbers has no slices"
+    """Add a batch to the states of a metric, and its parts to those of random groups and of the slices."""
+    by_group = states.get(_BY_GROUP)
+    metric.add(_of_metric(states), batch)
+    if isinstance(by_group, RandomGroups) and isinstance(metric, Sums):
+        _add_groups(metric, by_group, exact_sum(states, _WHY), batch)
     rows = {len(part) for part in (batch.y, batch.predictions)}
     examples = max(rows) if batch.examples is None else batch.examples
+    for of_slice, chosen in slices_of(metric.name, states, batch.first, examples, rows):
+        metric.add(of_slice, batch.part(chosen))
+
+
+def slices_of(
+    measured: str, states: SetStates, first: int | None, examples: int, rows: AbstractSet[int]
+) -> Iterator[tuple[SetStates, NDArray[np.intp]]]:
+    """Yield the states of each slice that has some examples of a batch, with the numbers of these in the batch.
+
+    Nothing is yielded for states without slices. Raises `TaskError` if rows are not examples.
+
+    Args:
+        measured: Name of the metric or loss, for messages.
+        states: Its states for the whole set.
+        first: The number of the first example of the batch.
+        examples: The number of its examples.
+        rows: The numbers of rows that it has of labels, predictions or values.
+    """
+    by_slice = states.get(BY_SLICE)
+    if not isinstance(by_slice, _Slices) or by_slice.table is None:
+        return
+    assert first is not None, "a set whose examples have no numbers has no slices"
     if rows != {examples}:
         raise TaskError(
-            f"metric {metric.name!r}: slices are for labels and predictions with one row for each of {examples} "
+            f"metric {measured!r}: slices are for labels and predictions with one row for each of {examples} "
             f"examples, found {' and '.join(map(str, sorted(rows)))} rows: leave Task(slices=…) out"
         )
-    for key, chosen in by_slice.table.of(batch.first, examples):
-        part = replace(
-            batch,
-            y=batch.y[chosen],
-            predictions=batch.predictions[chosen],
-            weights=None if batch.weights is None else batch.weights[chosen],
-            first=None,
-            places=batch.first + chosen,
-            examples=len(chosen),
-        )
-        metric.add(by_slice.of(key), part)
+    for key, chosen in by_slice.table.of(first, examples):
+        yield by_slice.of(key), chosen
+
+
+def _add_groups(metric: Sums, groups: RandomGroups, why: ExactSum, batch: EvalBatch) -> None:
+    """Add a batch to the random groups of a metric, if its rows are examples."""
+    count = len(batch.predictions) if batch.examples is None else batch.examples
+    places = batch.places_of(np.arange(count))
+    if places is not None and {len(batch.y), len(batch.predictions)} == {count}:
+        groups.add_parts(places, lambda rows: metric.sums_of(batch.part(rows)), why)
 
 
 def computed(metric: Metric, states: SetStates) -> MetricResult:
     """Return the final numbers of a metric, of the whole set and by slice."""
+    by_group = states.get(_BY_GROUP)
+    result = metric.compute(_of_metric(states))
+    if isinstance(by_group, RandomGroups) and isinstance(metric, Sums):
+        result = by_group.with_intervals(metric.name, result, exact_sum(states, _WHY), metric.numbers_of)
+    return with_slices(result, states, metric.compute)
+
+
+def with_slices(result: MetricResult, states: SetStates, compute: Callable[[SetStates], MetricResult]) -> MetricResult:
+    """Return a result for the whole set with the numbers that `compute` returns for each slice."""
     by_slice = states.get(BY_SLICE)
-    result = metric.compute(_without_slices(states))
     if not isinstance(by_slice, KeyedStates):
         return result
-    return replace(result, slices={key: metric.compute(one).values for key, one in by_slice.items()})
+    return replace(result, slices={key: compute(one).values for key, one in by_slice.items()})
 
 
-def _without_slices(states: SetStates) -> SetStates:
+def _of_metric(states: SetStates) -> SetStates:
     """Return the states that the metric made, which may be of a user's class."""
-    return states if BY_SLICE not in states else {name: state for name, state in states.items() if name != BY_SLICE}
+    return {name: state for name, state in states.items() if name not in (BY_SLICE, _BY_GROUP, _WHY)}
 
 
 def new_counts(shard: Shard) -> KeyedStates:

@@ -19,7 +19,9 @@ _WEIGHTED = 3  # arguments of a function that takes weights
 class Sums:
     """Compute numbers from named sums over all examples, such as counts, sums of squares, or a confusion matrix.
 
-    The sums are exact, so the numbers do not depend on batches and workers. For example, the F1 score of class 1:
+    The sums are exact, so the numbers do not depend on batches and workers. In a set of at least 100 examples a number
+    that is no total has an interval, for which the function is called with parts of batches, too: see `RandomGroups`.
+    For example, the F1 score of class 1:
 
         Sums(
             lambda y, predictions: {
@@ -63,6 +65,19 @@ class Sums:
 
     def add(self, states: SetStates, batch: EvalBatch) -> None:
         """Add one batch. Raises `TaskError` unless the function returns sums by name."""
+        returned = self.sums_of(batch)
+        sums = state_of(states, _SUMS, NamedSums)
+        try:
+            sums.add({str(name): plain_array(one) for name, one in returned.items()})
+        except (OverflowError, TypeError, ValueError) as error:
+            is_large = isinstance(error, OverflowError) or any(_is_too_large(one) for one in returned.values())
+            advice = ": return it as a float, such as float(total)" if is_large else ""
+            raise TaskError(
+                f"metric {self.name!r}: its function does not return sums that add up: {error}{advice}"
+            ) from None
+
+    def sums_of(self, batch: EvalBatch) -> Mapping[str, Any]:
+        """Return what the function returns for a batch. Raises `TaskError` unless these are sums by name."""
         if batch.weights is not None and not self._takes_weights:
             raise TaskError(
                 f"metric {self.name!r}: the data have weights, so its function must take (y, predictions, weights)"
@@ -74,20 +89,15 @@ class Sums:
                 f"metric {self.name!r}: its function must return sums by name, such as {{'errors': 3}}, found "
                 f"{returned!r:.80}"
             )
-        sums = state_of(states, _SUMS, NamedSums)
-        try:
-            sums.add({str(name): plain_array(one) for name, one in returned.items()})
-        except (OverflowError, TypeError, ValueError) as error:
-            is_large = isinstance(error, OverflowError) or any(_is_too_large(one) for one in returned.values())
-            advice = ": return it as a float, such as float(total)" if is_large else ""
-            raise TaskError(
-                f"metric {self.name!r}: its function does not return sums that add up: {error}{advice}"
-            ) from None
+        return returned
 
     def compute(self, states: SetStates) -> MetricResult:
         """Return the numbers that `value` makes of the totals. Raises `TaskError` if it returns anything else."""
         sums = state_of(states, _SUMS, NamedSums)
-        totals = {name: total if total.ndim else total.item() for name, total in sums.totals().items()}
+        return self.numbers_of({name: total if total.ndim else total.item() for name, total in sums.totals().items()})
+
+    def numbers_of(self, totals: dict[str, Any]) -> MetricResult:
+        """Return the numbers that `value` makes of totals by name. Raises `TaskError` if it returns anything else."""
         try:
             returned = self._value(totals)
         except ArithmeticError as error:

@@ -5,7 +5,7 @@ are. There are at most `MOST_GROUPS` sums, so that a state stays small: more gro
 leaves the sums independent, and makes their variance hardly less certain.
 """
 
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,7 +31,9 @@ class GroupSums(ExactSum):
         count = (examples or 1) if groups is None else int(groups.max(initial=0)) + 1
         super().__init__((_PARTS, min(count, MOST_GROUPS)), "float64")
 
-    def add_values(self, places: NDArray[np.intp], values: NDArray[np.float64], weights: NDArray[np.float32]) -> None:
+    def add_values(
+        self, places: NDArray[np.intp], values: NDArray[np.float64], weights: NDArray[np.floating[Any]]
+    ) -> None:
         """Add values (m,), which are weighted already, and their weights (m,). `places`: numbers of their examples."""
         columns = self.shape[1]
         numbers = (places if self.groups is None else self.groups[places]).astype(np.int64) % columns

@@ -7,6 +7,7 @@ import pytest
 from sklearn.metrics import mean_absolute_error, mean_squared_error, r2_score, root_mean_squared_error
 
 from sidecar.errors import TaskError
+from sidecar.evaluation.intervals import clustered
 from sidecar.metrics import MAE, MSE, R2, RMSE
 
 NAN = math.nan
@@ -103,3 +104,19 @@ def test_r2_of_predictions_worse_than_the_mean_is_negative(diabetes, number):
 def test_r2_of_equal_labels_is_nan(number, y, weights):
     """There is nothing to explain: scikit-learn says 0 or 1 by convention, or warns."""
     assert math.isnan(number(R2(), y, np.array(y) + 1, weights))
+
+
+@pytest.mark.parametrize("is_weighted", [False, True])
+def test_the_interval_of_r2_is_that_of_its_ratio(diabetes, measure, is_weighted):
+    """Of residuals and of distances from the mean label; labels around 10⁶ have it, those too far from 0 have none."""
+    weights = diabetes.weights if is_weighted else np.ones(len(diabetes.y))
+    mean = np.average(diabetes.y, weights=weights)
+    parts = [np.square(diabetes.y - other) * weights for other in (diabetes.predictions, mean)]
+    wanted = clustered(*(part.tolist() for part in parts))
+    for offset, rel in ((0, 1e-10), (1e6, 1e-3)):
+        given = diabetes.y + offset, diabetes.predictions + offset, weights.astype(np.float32)
+        found = [measure(R2(), *given, ranks=ranks).values["r2"] for ranks in (1, 2, 3, 5)]
+        assert (1 - found[0].upper, 1 - found[0].lower) == pytest.approx(wanted, rel=rel)
+        assert all(each == found[0] for each in found)
+    far = measure(R2(), diabetes.y + 1e9, diabetes.predictions + 1e9).values["r2"]
+    assert (far.lower, measure(R2(), diabetes.y, diabetes.predictions, known=False).values["r2"].lower) == (None, None)

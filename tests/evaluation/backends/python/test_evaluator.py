@@ -17,7 +17,7 @@ from evaluation.backends.python.tasks import (
 )
 
 from sidecar import EvalSet, data
-from sidecar.metrics import AUC, Accuracy, Mean
+from sidecar.metrics import AUC, Accuracy, Mean, Sums
 
 WEIGHTS = GENERATOR.random(103).astype(np.float32)
 
@@ -53,7 +53,8 @@ def test_every_source_gives_the_numbers_of_a_plain_loop(checkpoint, tmp_path, so
 def test_groups_of_examples_make_longer_intervals(checkpoint, tmp_path):
     """Equal bits for one, two and three ranks; a function of a list, or an array."""
     groups = np.arange(103) // 4
-    metrics = {"metrics": lambda: [Accuracy(), AUC(1)]}
+    share = Sums(lambda y, _: {"ones": (y == 1).sum(), "all": len(y)}, lambda totals: totals["ones"] / totals["all"])
+    metrics = {"metrics": lambda: [Accuracy(), AUC(1), share]}
     found = [
         run(task(EvalSet(lambda: (X, Y), groups=given), **metrics), checkpoint, tmp_path / str(ranks), ranks)[0]
         for ranks, given in ((1, groups), (2, lambda: [f"patient {number}" for number in groups]), (3, groups))
