@@ -6,6 +6,7 @@ from typing import Any, Final
 
 import numpy as np
 import tensorflow as tf
+from numpy.typing import NDArray
 
 from sidecar.evaluation.backends.tensorflow.data import array_of
 from sidecar.evaluation.backends.tensorflow.keras_metric import undefined
@@ -20,6 +21,7 @@ from sidecar.evaluation.backends.tensorflow.measured_metric import (
 from sidecar.evaluation.backends.tensorflow.rounding import is_near
 from sidecar.evaluation.failures import task_error
 from sidecar.evaluation.intervals import Interval
+from sidecar.evaluation.metrics import sliced
 from sidecar.evaluation.metrics.average import Average
 from sidecar.evaluation.metrics.metric import EvalSetInfo, MetricResult, value
 from sidecar.evaluation.outputs import Output, by_output, pick, pick_weights, shown
@@ -48,6 +50,7 @@ class KerasLoss:
         self._outputs = {
             output: _OutputLoss(output_loss, weighted=weighted) for output, output_loss in by_output(loss).items()
         }
+        self._can_be_sliced = False
         self._adds_by_batch = False  # whether `differ` found losses added for a batch that are not those for its halves
 
     @property
@@ -61,9 +64,10 @@ class KerasLoss:
         return any(loss.is_of_batches for loss in self._outputs.values())
 
     def try_out(self, y: Any, predictions: Any, weights: Any, examples: int) -> None:
-        """Try the losses on a first batch, and find those that are one number for a batch."""
+        """Try the losses on a first batch, and find those that are one number for a batch, or have no slices."""
         for output, loss in self._outputs.items():
             loss.try_out(pick(y, output), pick(predictions, output), pick_weights(weights, output), examples)
+        self._can_be_sliced = all(loss.has_rows for loss in self._outputs.values())
 
     def depends_on_batches(
         self, whole: tuple[Any, Any, Any], halves: Sequence[tuple[Any, Any, Any]], sizes: Sequence[int]
@@ -111,11 +115,11 @@ class KerasLoss:
         return outputs
 
     def states(self, info: EvalSetInfo) -> SetStates:
-        """Return the empty states of all outputs."""
+        """Return the empty states of all outputs, and those of slices if values are those of examples."""
         states: SetStates = {_ADDED: ExactSum((), "float64")}
         for output, loss in self._outputs.items():
             states |= named(_state(output), loss.states(info))
-        return states
+        return states | (sliced.states_by_slice(self.states, info) if self._can_be_sliced else {})
 
     def add(
         self, states: SetStates, outputs: dict[str, Any], examples: Sequence[int], firsts: Sequence[int | None]
@@ -124,6 +128,27 @@ class KerasLoss:
 
         `examples` has the number of examples in each batch, and `firsts` that of its first one in the whole set.
         """
+        self._add(states, outputs, examples, firsts)
+        for at, (first, count) in enumerate(zip(firsts, examples, strict=True)):
+            rows = {len(np.atleast_1d(outputs[_state(output)]["losses"][at])) for output in self._outputs}
+            for of_slice, chosen in sliced.slices_of("loss", states, first, count, rows):
+                assert first is not None, "`slices_of` requires it"
+                part: dict[str, Any] = {_ADDED: [outputs[_ADDED][at]]} if _ADDED in outputs else {}
+                for output in self._outputs:
+                    of_output = {name: of_batches[at] for name, of_batches in outputs[_state(output)].items()}
+                    rowless = {"one_per_example": of_output.pop("one_per_example")}
+                    part[_state(output)] = {
+                        name: [array] for name, array in (_rows_of(of_output, chosen) | rowless).items()
+                    }
+                self._add(of_slice, part, [len(chosen)], [first + chosen])
+
+    def _add(
+        self,
+        states: SetStates,
+        outputs: dict[str, Any],
+        examples: Sequence[int],
+        firsts: Sequence[int | NDArray[np.intp] | None],
+    ) -> None:
         for output, loss in self._outputs.items():
             loss.add(within(states, _state(output)), outputs[_state(output)], examples, firsts)
         if _ADDED in outputs:
@@ -133,6 +158,9 @@ class KerasLoss:
 
     def compute(self, states: SetStates) -> MetricResult:
         """Return `loss`, with an interval if examples have no weights; with `loss_weighted_mean` if they have."""
+        return sliced.with_slices(self._compute(states), states, self._compute)
+
+    def _compute(self, states: SetStates) -> MetricResult:
         parts = {output: (loss, within(states, _state(output))) for output, loss in self._outputs.items()}
         (first, first_states) = next(iter(parts.values()))
         count = first.count(first_states)
@@ -167,6 +195,7 @@ class _OutputLoss:
         self.divides_by_weight = reduction == "mean_with_sample_weight"
         self.is_unreduced = hasattr(loss, "reduction") and reduction in (None, "none")
         self.weighted = weighted
+        self.has_rows = False  # whether there are values for each example
         self._loss = loss
         self._single = _single_losses(loss)
         self._values = Average("float32")
@@ -175,6 +204,7 @@ class _OutputLoss:
         """Compute a first batch; a loss that divides in its own way is taken as one number for a batch."""
         with taking_weights("Task(loss=…)", weights):
             outputs = self.step(y, predictions, weights, examples)
+        self.has_rows = not self.is_of_batches and array_of(outputs["losses"]).shape[:1] == (examples,)
         if self.is_of_batches or self.is_unreduced or not hasattr(self._loss, "reduction"):
             return
         if is_written_by_keras(type(self._loss).__call__):
@@ -183,6 +213,7 @@ class _OutputLoss:
         self.add(ours, tf.nest.map_structure(lambda tensor: [array_of(tensor)], outputs))
         theirs = array_of(_called(self._loss, y, predictions, weights))
         self.is_of_batches = theirs.shape != () or not is_near(theirs, np.asarray(self.mean(ours)))
+        self.has_rows &= not self.is_of_batches
 
     def step(self, y: Any, predictions: Any, weights: Any, examples: Any) -> dict[str, Any]:
         if self.is_of_batches:
@@ -227,7 +258,7 @@ class _OutputLoss:
         states: SetStates,
         outputs: dict[str, Any],
         examples: Sequence[int] = (),
-        firsts: Sequence[int | None] = (),
+        firsts: Sequence[int | NDArray[np.intp] | None] = (),
     ) -> None:
         if self.is_of_batches:
             sizes = np.stack(outputs["examples"]).astype(np.int64)
@@ -287,6 +318,10 @@ def _are_of_columns(losses: Any, predictions: Any) -> bool:
 def _state(output: Output) -> str:
     """Return the prefix of the state names of an output."""
     return "all" if output is None else f"of {output}"
+
+
+def _rows_of(arrays: Mapping[str, NDArray[Any]], chosen: NDArray[np.intp]) -> dict[str, Any]:
+    return {name: array[chosen] for name, array in arrays.items()}
 
 
 def _differ(of_whole: Any, of_halves: Sequence[Any]) -> bool:

@@ -15,6 +15,7 @@ from sidecar.evaluation.backends.tensorflow.libraries import class_named, is_ker
 from sidecar.evaluation.backends.tensorflow.mergeability import have_same_rows, probe, probe_twice
 from sidecar.evaluation.backends.tensorflow.rounding import TOLERANCE, is_near, tolerance_of
 from sidecar.evaluation.failures import task_error
+from sidecar.evaluation.metrics import sliced
 from sidecar.evaluation.metrics.average import Average
 from sidecar.evaluation.metrics.metric import EvalSetInfo, MetricResult, value
 from sidecar.evaluation.states import SetStates
@@ -105,8 +106,10 @@ class MeasuredMetric:
         return self._metric.read()
 
     def states(self, info: EvalSetInfo) -> SetStates:
-        """Return empty states."""
-        return self._metric.states(info) if self._function is None else self._average.states(info)
+        """Return empty states, also of slices if single values are measured."""
+        if self._function is None:
+            return self._metric.states(info)
+        return self._average.states(info) | sliced.states_by_slice(self._average.states, info)
 
     def add(self, states: SetStates, outputs: Any, examples: Sequence[int], firsts: Sequence[int | None]) -> None:
         """Add the outputs of `step` for several batches: a list with one array per batch for each tensor.
@@ -116,6 +119,20 @@ class MeasuredMetric:
         if self._function is None:
             self._metric.add(states, outputs)
             return
+        self._add(states, outputs, examples, firsts)
+        name = str(self._metric.metric.name)
+        for first, count, values in zip(firsts, examples, outputs, strict=True):
+            for of_slice, chosen in sliced.slices_of(name, states, first, count, {len(values)}):
+                assert first is not None, "`slices_of` requires it"
+                self._add(of_slice, [values[chosen]], [len(chosen)], [first + chosen])
+
+    def _add(
+        self,
+        states: SetStates,
+        outputs: Any,
+        examples: Sequence[int],
+        firsts: Sequence[int | NDArray[np.intp] | None],
+    ) -> None:
         are_bools = all(values.dtype == np.bool_ for values in outputs)
         self._average.add(
             states,
@@ -127,6 +144,9 @@ class MeasuredMetric:
 
     def compute(self, states: SetStates) -> MetricResult:
         """Return the final number, or several by the names that the metric gives them."""
+        return sliced.with_slices(self._compute(states), states, self._compute)
+
+    def _compute(self, states: SetStates) -> MetricResult:
         name, goal = str(self._metric.metric.name), self._metric.goal()
         if self._function is not None:
             interval = self._average.interval(states, is_proportion=self._is_accuracy)
@@ -138,14 +158,17 @@ class MeasuredMetric:
 
 
 def places_of(
-    batches: Sequence[NDArray[Any]], examples: Sequence[int], firsts: Sequence[int | None]
+    batches: Sequence[NDArray[Any]], examples: Sequence[int], firsts: Sequence[int | NDArray[np.intp] | None]
 ) -> NDArray[np.intp] | None:
-    """Return the number of each value's example in the whole set; `None` unless each example has one value."""
+    """Return the number of each value's example in the whole set; `None` unless each example has one value.
+
+    `firsts` has the number of the first example of a batch, or those of all examples of a slice.
+    """
     parts = []
     for values, size, first in zip(batches, examples, firsts, strict=True):
         if first is None or values.size != size:
             return None
-        parts.append(np.arange(first, first + size))
+        parts.append(first if isinstance(first, np.ndarray) else np.arange(first, first + size))
     return np.concatenate(parts)
 
 

@@ -296,6 +296,25 @@ class TorchLoss:
         return to_numpy(class_weights[torch.where(y == self._ignored, 0, y)]).astype(np.float64).reshape(-1)
 
 
+def has_known_examples(arrays: Sequence[NDArray[Any]]) -> bool:
+    """Return whether the example of each loss is known, given what `arrays` returned for a batch."""
+    losses, _, rows, *_ = arrays
+    return len(rows) == len(losses)
+
+
+def part_of_loss(arrays: Sequence[NDArray[Any]], chosen: NDArray[np.intp], examples: int) -> tuple[NDArray[Any], ...]:
+    """Return of what `arrays` returned for a batch of so many examples the part of the chosen ones."""
+    losses, weights, rows, of_examples, divisors, _ = arrays
+    kept = np.isin(rows, chosen)
+    has_one = len(of_examples) == 1  # the number of losses, not the weight of each example
+    return (
+        *(losses[kept], weights[kept], rows[kept]),
+        of_examples if examples == 1 else np.array([len(chosen)], np.float32) if has_one else of_examples[chosen],
+        divisors[kept] if len(divisors) else divisors,
+        np.zeros(2, np.int64),  # a note about the whole set counts ignored positions
+    )
+
+
 def _mismatched(predictions: torch.Tensor, y: torch.Tensor) -> EvaluationError:
     return task_error(
         f"predictions {tuple(predictions.shape)} and labels {tuple(y.shape)} of Task(loss=…) need the same shape: "

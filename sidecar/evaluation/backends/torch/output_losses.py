@@ -11,9 +11,10 @@ from typing import Any
 import torch
 from numpy.typing import NDArray
 
-from sidecar.evaluation.backends.torch.loss import LOSS_ARRAYS, TorchLoss
+from sidecar.evaluation.backends.torch.loss import LOSS_ARRAYS, TorchLoss, has_known_examples, part_of_loss
 from sidecar.evaluation.batch_dependence import UNTESTED
 from sidecar.evaluation.failures import task_error
+from sidecar.evaluation.metrics import sliced
 from sidecar.evaluation.metrics.metric import EvalSetInfo, MetricResult, value
 from sidecar.evaluation.outputs import Output, by_output, pick, pick_weights, shown
 from sidecar.evaluation.states import SetStates, named, within
@@ -69,11 +70,11 @@ class OutputLosses:
         return "loss" if len(self._losses) == 1 else shown(output, "loss")
 
     def states(self, info: EvalSetInfo | None = None) -> SetStates:
-        """Return new states."""
+        """Return new states; with `info`, those of slices, too."""
         states: SetStates = {}
         for output, loss in self._losses.items():
             states |= loss.states(info) if output is None else named(_state(output), loss.states(info))
-        return states
+        return states if info is None else states | sliced.states_by_slice(self.states, info)
 
     def arrays(self, y: Any, predictions: Any, weights: Any, examples: int) -> list[NDArray[Any]]:
         """Return what one batch adds, always in the same order: see `TorchLoss.arrays`."""
@@ -83,14 +84,32 @@ class OutputLosses:
             for array in loss.arrays(*_picked(output, y, predictions, weights), examples)
         ]
 
-    def add(self, states: SetStates, arrays: list[list[NDArray[Any]]], firsts: Sequence[int | None]) -> None:
-        """Add several batches; each item of `arrays` is a list with one array per batch."""
+    def add(
+        self,
+        states: SetStates,
+        arrays: list[list[NDArray[Any]]],
+        firsts: Sequence[int | None],
+        examples: Sequence[int],
+    ) -> None:
+        """Add several batches of so many examples; each item of `arrays` is a list with one array per batch."""
+        self._add(states, arrays, firsts)
+        for first, count, *of_batch in zip(firsts, examples, *arrays, strict=True):
+            losses = [of_batch[at : at + LOSS_ARRAYS] for at in range(0, self.width, LOSS_ARRAYS)]
+            rows = {count if has_known_examples(each) else len(each[0]) for each in losses}
+            for of_slice, chosen in sliced.slices_of("loss", states, first, count, rows):
+                part = [[array] for each in losses for array in part_of_loss(each, chosen, count)]
+                self._add(of_slice, part, [first])
+
+    def _add(self, states: SetStates, arrays: list[list[NDArray[Any]]], firsts: Sequence[int | None]) -> None:
         for number, (output, loss) in enumerate(self._losses.items()):
             own = arrays[LOSS_ARRAYS * number : LOSS_ARRAYS * (number + 1)]
             loss.add(states if output is None else within(states, _state(output)), own, firsts)
 
     def compute(self, states: SetStates) -> MetricResult:
-        """Return `loss`; for several outputs their sum, without an interval, and the loss of each."""
+        """Return `loss`, also by slice; for several outputs their sum, without an interval, and the loss of each."""
+        return sliced.with_slices(self._compute(states), states, self._compute)
+
+    def _compute(self, states: SetStates) -> MetricResult:
         if set(self._losses) == {None}:
             return self._losses[None].compute(states)
         results = {output: loss.compute(within(states, _state(output))) for output, loss in self._losses.items()}

@@ -66,6 +66,7 @@ from sidecar.evaluation.task import Task, call
 _CAUSAL: Final = ("ForCausalLM", "LMHeadModel")  # ends of the names of classes in transformers
 _LOSS: Final = "loss"
 _ROWS: Final = "rows of batches"  # name of a state: numbers of rows and of examples, and of batches where they differ
+_EXAMPLES: Final = 1  # place of the number of examples in it
 _PARTS: Final = 3  # of a batch (x, y, sample_weight)
 _COMPARED_BYTES: Final = 256 << 20  # of larger predictions, only the loss and the metrics are compared
 
@@ -277,7 +278,8 @@ class Step:
         of_loss, of_torchmetrics, of_own = self._places
         with naming_weights(lambda: self._remedy):
             if self._loss is not None:
-                self._loss.add(within(states, _LOSS), arrays[of_loss], firsts)
+                examples = [int(of_rows[_EXAMPLES]) for of_rows in arrays[0]]
+                self._loss.add(within(states, _LOSS), arrays[of_loss], firsts, examples)
             self._torchmetrics.add(states, arrays[of_torchmetrics], firsts)
             self._measurement.add(states, arrays[of_own], firsts)
 

@@ -256,14 +256,21 @@ def test_metrics_and_losses_of_keras_have_the_intervals_of_groups(trained, digit
 
 
 def test_slices_of_both_kinds_of_batches(trained, digits, evaluate):
-    """Tensors reach the functions as arrays; metrics of Keras have no slices, and equal bits for two ranks."""
-    from sidecar.metrics import Accuracy
+    """Tensors reach the functions as arrays; means of Keras and losses have slices, and equal bits for two ranks."""
+    from sidecar.metrics import Accuracy, LogLoss
 
     task = digits.make(
-        metrics=lambda: [Accuracy(name="own"), *digits.accuracy()],
+        metrics=lambda: [Accuracy(name="own"), LogLoss(from_logits=True), *digits.accuracy()],
         slices={"even": lambda x, y: (y % 2 == 0) & (x.ndim == 4), "digit": lambda _, y: y},
     )
-    one, two = (evaluate(task, trained.path("model"), ranks=ranks).slices["test"] for ranks in (1, 2))
+    found = [evaluate(task, trained.path("model"), ranks=ranks) for ranks in (1, 2)]
+    one, two = (each.slices["test"] for each in found)
     assert one == two
+    added = found[0]["loss"].value - found[0]["log_loss"].value  # by the model
     assert one.keys() == {"even", *(f"digit={digit}" for digit in range(10))}
-    assert all(values.keys() == {"own"} for values in one.values())
+    assert all(values.keys() == {"own", "accuracy", "log_loss", "loss"} for values in one.values())
+    for name, same in (("accuracy", "own"), ("loss", "log_loss")):
+        for values in one.values():
+            ends = [(each.value, each.lower, each.upper) for each in (values[name], values[same])]
+            shift = added if name == "loss" else 0.0
+            assert ends[0] == pytest.approx(tuple(end and end + shift for end in ends[1]), rel=1e-4)

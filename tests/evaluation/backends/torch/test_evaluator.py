@@ -286,10 +286,54 @@ def test_slices_have_equal_bits_for_any_number_of_ranks(checkpoint):
     found = [result_of_ranks(given, checkpoint, ranks)["test"].slices for ranks in (1, 2, 3)]
     assert found[0] == found[1] == found[2]
     assert found[0].keys() == {"high", "kind=a", "kind=b"}
-    assert {name for one in found[0].values() for name in one} == {"accuracy"}
+    assert {name for one in found[0].values() for name in one} == {"accuracy", "loss"}
     chosen = task(lambda: torch.utils.data.TensorDataset(x[::2], y[::2]))
-    alone = result_of_ranks(chosen, checkpoint, 1)["test"].values["accuracy"]
-    assert found[0]["kind=a"]["accuracy"] == alone
+    alone = result_of_ranks(chosen, checkpoint, 1)["test"].values
+    assert found[0]["kind=a"]["accuracy"] == alone["accuracy"]
+    of_slice, same = ((each.value, each.lower, each.upper) for each in (found[0]["kind=a"]["loss"], alone["loss"]))
+    assert of_slice == pytest.approx(same, rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [
+        lambda torch: torch.nn.CrossEntropyLoss(weight=torch.tensor([1.0, 2.0, 0.5]), ignore_index=1),
+        lambda torch: torch.nn.CrossEntropyLoss(reduction="sum"),
+        lambda torch: {"a": torch.nn.CrossEntropyLoss(), "b": torch.nn.MultiMarginLoss()},
+    ],
+    ids=["weights of classes", "sum", "outputs"],
+)
+@pytest.mark.parametrize("is_weighted", [False, True])
+def test_slices_have_the_losses_of_their_examples(checkpoint, loss, is_weighted):
+    """As a set that has only these, with weights of examples and with groups."""
+    import torch
+
+    x, y = tensors()
+    given, criterion = (x, y, torch.linspace(0.5, 2, EXAMPLES))[: 3 if is_weighted else 2], loss(torch)
+    made = {"loss": criterion, "metrics": None}
+    if isinstance(criterion, dict):
+        made["step"] = lambda model, batch: (
+            dict.fromkeys("ab", batch[1]),
+            dict.fromkeys("ab", model(batch[0])),
+            *batch[2:],
+        )
+    high = (x[:, 0] > 0).numpy()
+    parts = [
+        EvalSet(
+            lambda rows=rows: torch.utils.data.TensorDataset(*(part[rows] for part in given)),
+            groups=np.arange(EXAMPLES)[rows] // 3,
+            slices=slices,
+        )
+        for rows, slices in ((slice(None), {"high": high.tolist()}), (high, {}))
+    ]
+    whole, two, alone = (
+        result_of_ranks(task(part, **made), checkpoint, ranks)["test"]
+        for part, ranks in ((parts[0], 1), (parts[0], 2), (parts[1], 1))
+    )
+    assert whole.slices == two.slices
+    assert whole.slices["high"].keys() == alone.values.keys()
+    for name, number in alone.values.items():
+        assert whole.slices["high"][name].value == pytest.approx(number.value, rel=1e-6)
 
 
 def test_a_loss_has_the_interval_of_groups_weights_and_positions(checkpoint):
