@@ -128,13 +128,13 @@ def test_clopper_pearson_is_that_of_scipy(successes, count):
     ],
 )
 def test_shares_have_the_intervals_of_statsmodels(counts, of_wilson, of_beta):
-    """Of version 0.15.0: `proportion_confint(*counts, method=…)` with "wilson" and "beta"."""
+    """Version 0.15.0 returned these: `proportion_confint(*counts, method=…)` with "wilson" and "beta"."""
     assert wilson(*counts) == pytest.approx(of_wilson, rel=1e-10)
     assert clopper_pearson(*counts) == pytest.approx(of_beta, rel=1e-10)
 
 
 def test_means_have_the_intervals_of_statsmodels():
-    """Of version 0.15.0, for values that are not skewed.
+    """Version 0.15.0 returned these, for values that are not skewed.
 
     `DescrStatsW(values).tconfint_mean()`, and `OLS(values, ones)` or `WLS(values, ones, weights=…)` with
     `fit(cov_type="cluster", cov_kwds={"groups": groups}, use_t=True).conf_int()`, each row of three being a group.

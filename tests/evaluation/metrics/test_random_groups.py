@@ -40,7 +40,7 @@ def drawn():
 
 @pytest.mark.parametrize("count", [400, 5000])
 def test_the_interval_of_a_mean_is_nearly_that_of_its_formula(drawn, measure, count):
-    """Of all examples, and of about a thousand of them."""
+    """All examples take part, or about a thousand of them."""
     _, values = (each[:count] for each in drawn)
     known = measure(Mean(), values, values).values["mean"]
     found = measure(MEAN, values, values).values["mean"]

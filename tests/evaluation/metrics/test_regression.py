@@ -108,7 +108,7 @@ def test_r2_of_equal_labels_is_nan(number, y, weights):
 
 @pytest.mark.parametrize("is_weighted", [False, True])
 def test_the_interval_of_r2_is_that_of_its_ratio(diabetes, measure, is_weighted):
-    """Of residuals and of distances from the mean label; labels around 10⁶ have it, those too far from 0 have none."""
+    """The ratio has residuals and distances from the mean label; labels too far from 0 have no interval."""
     weights = diabetes.weights if is_weighted else np.ones(len(diabetes.y))
     mean = np.average(diabetes.y, weights=weights)
     parts = [np.square(diabetes.y - other) * weights for other in (diabetes.predictions, mean)]

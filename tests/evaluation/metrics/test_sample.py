@@ -22,6 +22,6 @@ def test_intervals_are_those_of_skewed_values(diabetes, measure, metric):
 
 
 def test_the_interval_of_a_root_is_the_root_of_the_interval(diabetes, measure):
-    """Of the mean squared error."""
+    """The number under the root is the mean squared error."""
     mse, rmse = (measure(metric, diabetes.y, diabetes.predictions).values[metric.name] for metric in (MSE(), RMSE()))
     assert (rmse.lower, rmse.upper) == (math.sqrt(mse.lower), math.sqrt(mse.upper))
