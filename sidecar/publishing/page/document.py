@@ -67,7 +67,8 @@ CURVES: Final = """<section id="curves" data-own aria-labelledby="curves-title">
 <label title="Otherwise 90 % of the values take at least a third of the height"><input id="all-values" type="checkbox">
 All values</label>
 <label>Axis <select id="x-axis"><option value="step">step</option><option value="time">time</option>
-<option value="order">evaluation</option></select></label>
+<option value="order">evaluation</option><option value="epoch">epoch</option></select></label>
+<label id="epoch-label" hidden>Steps of an epoch <input id="epoch" type="number" min="1" step="any" required></label>
 <fieldset id="chosen-runs" hidden></fieldset>
 <fieldset id="eval-sets" hidden></fieldset>
 <label id="filter-label" hidden>Filter <input id="filter" type="search" autocomplete="off"

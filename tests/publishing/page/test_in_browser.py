@@ -578,6 +578,13 @@ def test_the_axis_shows_times_or_the_order(run, serve, visit):
             told.append(int(re.search(r"step (\d+)", page.locator(".readout").inner_text())[1]))
         assert told == steps, axis
         page.mouse.move(1, 1)
+    page.get_by_label("Axis").select_option("epoch")
+    page.get_by_label("Steps of an epoch").fill("200")
+    page.get_by_label("Steps of an epoch").press("Enter")
+    page.wait_for_url("**/?x=epoch&epoch=200")
+    page.reload()
+    drawn(page, 3)
+    assert page.get_by_label("Steps of an epoch").input_value() == "200"
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

@@ -61,19 +61,20 @@ function shortStep(step) {
   return String(step);
 }
 
-/** Return the place of each point of a curve on the axis: its step, its time in seconds, or its number in order. */
-function positions(curve, axis) {
+/** Return the place of each point of a curve on the axis: its step or epoch, its time in seconds, or its number in order. */
+function positions(curve, { axis, epoch }) {
   if (axis === "time") return curve.completed_at.map((time) => Date.parse(time) / 1000);
+  if (axis === "epoch") return curve.x.map((step) => step / epoch);
   return axis === "order" ? curve.plans : curve.x;
 }
 
 /** Return the columns of several curves below each other: `x`, and for each curve the place of its point there, if any.
  *  Points of one curve at the same x keep a column each. */
-export function aligned(curves, axis) {
+export function aligned(curves, view) {
   const columns = new Map();
   curves.forEach((curve, number) => {
     const counts = new Map();
-    positions(curve, axis).forEach((x, place) => {
+    positions(curve, view).forEach((x, place) => {
       const count = counts.get(x) ?? 0;
       counts.set(x, count + 1);
       const key = `${x} ${count}`;
@@ -122,7 +123,7 @@ export class Chart {
   /** Show curves as /api/curve gives them. */
   show(lines) {
     this.lines = lines;
-    this.columns = aligned(lines.map((line) => line.curve), this.view.axis);
+    this.columns = aligned(lines.map((line) => line.curve), this.view);
     const how = JSON.stringify([this.view.log, this.view.axis, lines.map((line) => [line.name, line.curve.smoothed === null])]);
     if (this.uplot && this.drawn === how) this.fit();
     else this.draw();
@@ -213,11 +214,11 @@ export class Chart {
   /** Return how the axis of the points is labelled. */
   axisOfPoints(axis) {
     const ordered = this.lines.some(({ curve }) => curve.labels.some((label) => label.startsWith("#"))); // not all steps are known
-    const label = { time: "time", order: "evaluation" }[this.view.axis] ?? (ordered ? "order" : "step");
+    const label = { time: "time", order: "evaluation", epoch: "epoch" }[this.view.axis] ?? (ordered ? "order" : "step");
     const words = (time, gap) => new Date(1000 * time).toLocaleString([], gap >= DAY ? { month: "short", day: "numeric" } : { hour: "2-digit", minute: "2-digit" });
     const values = this.view.axis === "time"
       ? (_uplot, splits, _axis, _space, gap) => splits.map((time) => words(time, gap))
-      : (_uplot, splits) => splits.map((step) => (Number.isInteger(step) ? shortStep(step) : ""));
+      : (_uplot, splits) => splits.map((step) => (Number.isInteger(step) ? shortStep(step) : this.view.axis === "epoch" ? shortened(step) : ""));
     return { ...axis, label, labelFont: axis.font, labelSize: 16, labelGap: -2, size: 26, space: 56, values };
   }
 

@@ -165,7 +165,16 @@ export class Curves {
       by(id).addEventListener("change", () => { view.set({ [name]: by(id).checked }); this.redraw(); });
     }
     by("x-axis").value = view.axis;
-    by("x-axis").addEventListener("change", () => { view.set({ axis: by("x-axis").value, range: null }); this.whole.hidden = true; this.redraw(); });
+    const turn = (choices) => {
+      view.set({ ...choices, range: null });
+      by("epoch-label").hidden = view.axis !== "epoch";
+      this.whole.hidden = true;
+      this.redraw();
+    };
+    by("x-axis").addEventListener("change", () => turn({ axis: by("x-axis").value }));
+    by("epoch").value = view.epoch;
+    by("epoch-label").hidden = view.axis !== "epoch";
+    by("epoch").addEventListener("change", () => { if (by("epoch").checkValidity()) turn({ epoch: Number(by("epoch").value) }); });
     by("filter").value = view.filter;
     by("filter").addEventListener("input", () => { view.set({ filter: by("filter").value.trim() }); this.hide(); });
     this.whole.hidden = view.range === null;

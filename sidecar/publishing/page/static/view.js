@@ -1,6 +1,6 @@
 // What the reader chose to see of the curves, kept in the address of the page, so that it can be shared and survives a reload.
 
-const AXES = ["step", "time", "order"];
+const AXES = ["step", "time", "order", "epoch"];
 
 /** Return a number within bounds, or the first bound. */
 function within(text, least, most) {
@@ -14,7 +14,7 @@ function rangeOf(from, to) {
   return range.every(Number.isFinite) && range[0] < range[1] ? range : null;
 }
 
-/** The choices of the reader: `smoothing` from 0 to 0.99, `log`, `all` (values), `axis`, `range` of the axis or null,
+/** The choices of the reader: `smoothing` from 0 to 0.99, `log`, `all` (values), `axis`, `epoch`, its steps, `range` of the axis or null,
  *  `filter`, `without`, the names of eval sets that are not shown, and `runs`, those of the runs that are, or null. `zoom(range)` shows another range. */
 export class View {
   constructor(zoom) {
@@ -23,6 +23,7 @@ export class View {
     this.smoothing = within(chosen.get("smoothing"), 0, 0.99);
     this.log = chosen.has("log");
     this.all = chosen.has("all");
+    this.epoch = within(chosen.get("epoch"), 1, Infinity);
     this.axis = AXES.includes(chosen.get("x")) ? chosen.get("x") : AXES[0];
     this.range = rangeOf(chosen.get("from"), chosen.get("to"));
     this.filter = chosen.get("filter") ?? "";
@@ -38,6 +39,7 @@ export class View {
     if (this.log) chosen.set("log", "");
     if (this.all) chosen.set("all", "");
     if (this.axis !== AXES[0]) chosen.set("x", this.axis);
+    if (this.epoch !== 1) chosen.set("epoch", this.epoch);
     if (this.range) for (const [place, name] of ["from", "to"].entries()) chosen.set(name, Number(this.range[place].toPrecision(12)));
     if (this.filter) chosen.set("filter", this.filter);
     for (const name of this.without) chosen.append("without", name);
