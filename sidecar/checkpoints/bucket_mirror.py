@@ -38,14 +38,7 @@ _NAMED: Final = 3  # names without a stub that are reported
 
 @dataclass(slots=True, kw_only=True)
 class BucketMirror:
-    """Hold the stubs of a URL, and read what they stand for.
-
-    Args:
-        folder: The folder of the stubs.
-        store: Reads the objects.
-        seconds: The time between two listings.
-        clock: The clock of this node.
-    """
+    """Hold the stubs of a URL in `folder`, and read what they stand for. `seconds`: the time between two listings."""
 
     folder: BucketFolder
     store: ObjectStore

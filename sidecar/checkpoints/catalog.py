@@ -36,18 +36,11 @@ _MADE_ELSEWHERE: Final = "a node is making a pin of it, or left one unfinished"
 
 
 class Catalog:
-    """Hold the checkpoints of one directory and its pins, as of the last scan.
+    """Hold the checkpoints of a directory and its pins, as of the last scan. Both folders may not exist yet.
 
-    Args:
-        root: The checkpoint directory, which may not exist yet.
-        pins_dir: The folder of pins, which may not exist yet.
-        pins: Scans that folder.
-        rules: The settings by which checkpoints are found.
-        clock: The clock of this node.
-        calls: Makes calls that may hang, by the name of the entry that they read.
-        longer: Makes the calls that read files whose inspection takes long, one at a time and without waiting.
-        rest: Called between parts of such an inspection.
-        progress: Called before each group of files that is read, because a scan may take long.
+    `calls` makes calls that may hang, by the name of the entry that they read. `longer` makes the calls that read files
+    whose inspection takes long, one at a time and without waiting; `rest` is called between parts of such an
+    inspection, and `progress` before each group of files that is read, because a scan may take long.
     """
 
     def __init__(

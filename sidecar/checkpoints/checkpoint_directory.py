@@ -110,14 +110,8 @@ class _GroupReadings:
 class CheckpointDirectory:
     """Hold the candidates in the checkpoint directory, or in one of its sub-folders, as of the last scan.
 
-    Args:
-        reader: Reads groups of files in the directory, and decides which checkpoints and sub-folders count.
-        give_up: Called with each candidate that is given up as corrupt.
-        clock: The clock of this node.
-        calls: Makes calls that may hang, by the name of the entry that they read.
-        longer: Makes the calls that read a group whose inspection takes long, one at a time and without waiting.
-        rest: Called between parts of such an inspection.
-        progress: Called before each group of files that is read, because a scan may take long.
+    `reader` decides which checkpoints and sub-folders count. `give_up` is called with each candidate that is given up
+    as corrupt. `calls`, `longer`, `rest` and `progress` are those of `Catalog`.
     """
 
     def __init__(

@@ -221,10 +221,8 @@ def _folder_group(name: str) -> str | None:
 class FileComparison:
     """Compare the files of the groups in one directory. A group whose comparison hangs is left out until it ends.
 
-    Args:
-        opened: Opens the directory and returns its descriptor, in a context that closes it.
-        below: The directory's path from the checkpoint directory, which is part of the names of the calls.
-        calls: Makes calls that may hang.
+    `opened` opens the directory and returns its descriptor. `below`: the directory's path from the checkpoint
+    directory, which is part of the names of the calls.
     """
 
     def __init__(self, opened: Callable[[], AbstractContextManager[int]], below: str, calls: Calls) -> None:

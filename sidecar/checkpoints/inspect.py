@@ -35,11 +35,9 @@ def verify(folder: Path, name: str, format_name: str = "tf_object") -> str:
 
 
 def inspect_again(folder: Path, name: str, format_name: str) -> Inspection:
-    """Return the inspection of the checkpoint `name` in `folder`, by its present files.
+    """Return the inspection of the checkpoint `name` in `folder`, by its present files. Raises as `Format.inspect`.
 
-    Raises:
-        VanishedError, IncompleteError, CorruptError: As `Format.inspect`.
-        StorageError: The checkpoint cannot be read, or this version does not know its format.
+    Raises `StorageError` if the files cannot be read, or this version does not know the format.
     """
     if format_name not in FORMATS:
         raise StorageError(
@@ -64,13 +62,7 @@ def identified(folder: Path, inspection: Inspection) -> Inspection:
 
 
 def check(path: Path, format_name: str) -> None:
-    """Compare all checksums of the checkpoint at a path.
-
-    Raises:
-        ChecksumError: A checksum does not match.
-        VanishedError, IncompleteError, CorruptError: As `Format.inspect`.
-        StorageError: The checkpoint cannot be read.
-    """
+    """Compare all checksums of the checkpoint at a path. Raises as `Format.check`, or `StorageError`."""
     try:
         FORMATS[format_name].check(path.parent, path.name)
     except OSError as error:
@@ -130,12 +122,8 @@ def inspect_one(
     """Return the checkpoint at a path that the user named, in a watched directory or elsewhere.
 
     `root`: the checkpoint directory. A checkpoint below it is named by its path from there. `rules`: those that say
-    where its step is, and which names are checkpoints whatever their format.
-
-    Raises:
-        VanishedError: There is no such checkpoint. The message lists those that exist.
-        IncompleteError, CorruptError: As `Format.inspect`.
-        StorageError: The checkpoint cannot be read.
+    where its step is, and which names are checkpoints whatever their format. Raises as `Format.inspect`, or
+    `StorageError`; the message of `VanishedError` lists the checkpoints that exist.
     """
     folder, name = path.parent, path.name
     try:

@@ -118,11 +118,7 @@ def pattern_line(name: str) -> str:
 class SubfolderHint:
     """Search unscanned sub-folders for checkpoints now and then, as long as none was found in the scanned ones.
 
-    Args:
-        root: The checkpoint directory.
-        never: The path of a sub-folder that is not searched, because it holds no checkpoints.
-        calls: Makes calls that may hang.
-        clock: The clock of this node.
+    `never`: the path of a sub-folder that is not searched, because it holds no checkpoints.
     """
 
     def __init__(self, root: Path, never: str | None, calls: Calls, clock: Clock) -> None:

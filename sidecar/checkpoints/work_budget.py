@@ -77,12 +77,7 @@ class WorkBudget:
     _files: set[tuple[int, int]] = field(default_factory=set)
 
     def add(self, units: int) -> None:
-        """Count some work.
-
-        Raises:
-            TakesLongerError: The brief budget is used up.
-            TooMuchWorkError: The whole budget is used up.
-        """
+        """Count some work. Raises `TakesLongerError` beyond the brief budget, `TooMuchWorkError` beyond all of it."""
         self.units += units
         if self.units - self._rested_at < _REST_UNITS:
             return

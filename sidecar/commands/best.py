@@ -131,9 +131,7 @@ def _saved_best(settings: Settings, storage: Storage) -> tuple[Path, dict[str, A
 def find_best(settings: Settings, storage: Storage) -> BestExport:
     """Return the best export of a run, whose files are whole.
 
-    Raises:
-        NoExportError: There is none, or it is not what the journal says.
-        StorageError: Storage does not answer.
+    Raises `NoExportError` if there is none or it is not what the journal says, or `StorageError`.
     """
     found = read_best(settings, storage)
     if not isinstance(settings.run_dir, BucketState):
@@ -210,14 +208,11 @@ def copy_best(best: BestExport, target: Path, answered: Callable[[], None]) -> P
     """Copy an export, with its original names and its manifest, to a new folder that appears by one rename; return it.
 
     Only files that the format of the checkpoint names are copied, because another user may have added others. The
-    manifest is written anew from the journal, because another user may have changed it.
+    manifest is written anew from the journal, because another user may have changed it. `answered` is called while the
+    copy goes on.
 
-    `answered`: called while the copy goes on.
-
-    Raises:
-        SettingsError: The target exists, or its parent does not.
-        NoExportError: The export changed meanwhile.
-        StorageError: It cannot be copied.
+    Raises `SettingsError` if the target exists or its parent does not, `NoExportError` if the export changed meanwhile,
+    and `StorageError` if it cannot be copied.
     """
     _require_free(target)
     names = _require_whole(best.folder, best.checkpoint)

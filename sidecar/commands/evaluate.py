@@ -165,9 +165,8 @@ def evaluate(
 ) -> Evaluated:
     """Evaluate the checkpoint at a path with this node's workers, and return the result.
 
-    Raises:
-        SettingsError: there is no such checkpoint, or this node must not evaluate.
-        EvaluationFailedError, TaskError: it failed; the message names the logs of the worker processes.
+    Raises `SettingsError` if there is no such checkpoint or this node must not evaluate, and `EvaluationFailedError` or
+    `TaskError` with the logs of the worker processes.
     """
     node = node_name(settings, environ)
     # `sidecar eval` runs in the user's shell, which shows the job's environment: no hint of a role is fine here.

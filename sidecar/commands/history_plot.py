@@ -141,13 +141,9 @@ class Series:
 
 
 def plots(all_series: Sequence[Series], best: Mapping[Metric, int], *, width: int, colors: bool) -> Iterator[str]:
-    """Yield a plot of each metric as lines of text that are at most `width` columns wide, and what it leaves out.
+    """Yield a plot of each metric as lines of text of at most `width` columns, and what it leaves out.
 
-    Args:
-        all_series: The metrics of the run, as `series_of` returns them.
-        best: The number of the plan with the best value of each metric.
-        width: Columns of the terminal.
-        colors: Whether to use the terminal's colors.
+    `best`: the number of the plan with the best value of each metric.
     """
     for series in all_series[:PLOTS_SHOWN]:
         yield "\n".join(_plot(series, best.get(series.metric), max(_NARROWEST, width - _LEFT - _RIGHT), colors=colors))

@@ -59,8 +59,7 @@ def make_noise_rule(settings: Settings) -> ExceedsNoise | None:
 def try_hooks(settings: Settings, event: str | None, report: Callable[[str], None] = typer.echo) -> bool:
     """Send a sample event to each hook, or to one. Print a line for each, and return whether all have taken it.
 
-    Raises:
-        SettingsError: There is no such hook.
+    Raises `SettingsError` if there is no such hook.
     """
     hooks = [(hook, setting) for hook, setting in _by_name(settings) if event in (None, hook)]
     if not hooks:
@@ -119,8 +118,7 @@ def make_target(hook: HookName, setting: HookSetting) -> Target:
 def read_secret(hook: HookName, path: Path) -> bytes:
     """Return the key in a file: `whsec_` and 24 to 64 bytes in Base64, as Standard Webhooks says.
 
-    Raises:
-        SettingsError: The file cannot be read, other users can read it, or it does not hold a key.
+    Raises `SettingsError` if the file cannot be read, other users can read it, or it does not hold a key.
     """
     where = f"hook {hook}: secret_file {str(path)!r}"
     try:

@@ -67,9 +67,8 @@ def configured_directory(flags: dict[str, Any]) -> Path | None:
 def check_place(settings: Settings, storage: Storage) -> None:
     """Raise an error if the directories of the settings cannot belong to one run. `storage`: that of its state.
 
-    Raises:
-        SettingsError: There is neither a checkpoint directory nor a run, or the run is that of another directory.
-        StateUnavailableError: The state of the run is unavailable, as when its storage is not mounted.
+    `SettingsError`: there is neither a checkpoint directory nor a run, or the run is that of another directory.
+    `StateUnavailableError`: the state of the run is unavailable, as when its storage is not mounted.
     """
     checkpoint_dir, run_dir = settings.checkpoint_dir, settings.run_dir
     if not isinstance(checkpoint_dir, BucketFolder) and not checkpoint_dir.is_dir() and not run_dir.is_dir():

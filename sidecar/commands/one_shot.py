@@ -56,11 +56,8 @@ def evaluate_once(
     """Evaluate one checkpoint with all of this node's workers, and return the report of every rank, in rank order.
 
     Without a checkpoint the workers form a group and build the task, and there are no reports. `note` is called with
-    each event of a worker.
-
-    Raises:
-        EvaluationFailedError: with the reason of the first rank that failed.
-        TaskError: the task cannot be imported.
+    each event of a worker. Raises `EvaluationFailedError` with the reason of the first rank that failed, or
+    `TaskError`.
     """
     clock = clock or SystemClock()
     start = clock.now()

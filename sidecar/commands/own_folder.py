@@ -32,12 +32,8 @@ _SMALL_BYTES: Final = 16 * 1024 * 1024
 def in_own_folder(path: Path, checkpoint: Checkpoint, inside: Path) -> Iterator[Path]:
     """Yield the path of the checkpoint in a new folder in `inside`, which is removed at the end.
 
-    Nothing protects the files against changes: the caller inspects the checkpoint again after the evaluation.
-
-    Raises:
-        VanishedError, IncompleteError, CorruptError: As `Format.inspect`.
-        EvaluationFailedError: The checkpoint was replaced since it was found.
-        StorageError: The checkpoint cannot be read, or the folder cannot be written.
+    Nothing protects the files against changes: the caller inspects the checkpoint again after the evaluation. Raises as
+    `Format.inspect`, `EvaluationFailedError` if the checkpoint was replaced since it was found, or `StorageError`.
     """
     try:
         inside.mkdir(parents=True, exist_ok=True)

@@ -84,8 +84,7 @@ class _Ended:
 def requeue_typed(flags: dict[str, Any], typed: Request, *, dry_run: bool, wait_seconds: float) -> None:
     """Reopen the checkpoints that a person typed, and print each one.
 
-    Raises:
-        SettingsError: if no checkpoint is named, or the switches contradict each other.
+    Raises `SettingsError` if no checkpoint is named, or the switches contradict each other.
     """
     if typed.all_evaluated and not typed.again:
         raise SettingsError("--all means all that were evaluated: add --again, or give --all-failed for what failed")
@@ -235,10 +234,9 @@ def requeue(
     `report` is called with sentences for the person who waits. `command` returns the command line that evaluates a
     checkpoint again. A dry run waits for nothing and writes nothing. `exported`: exports, which become pins again.
 
-    Raises:
-        SettingsError: A name belongs to no checkpoint that can be reopened. Nothing is written then.
-        VanishedError: The files of a checkpoint are gone. Nothing is written then.
-        StorageError: The storage does not answer, or the open plan did not end in `wait_seconds`.
+    Nothing is written if a name belongs to no checkpoint that can be reopened (`SettingsError`), or if the files of one
+    are gone (`VanishedError`). Raises `StorageError` if the storage does not answer, or the open plan did not end in
+    `wait_seconds`.
     """
     run = read_run(storage)
     if run is None:

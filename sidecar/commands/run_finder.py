@@ -51,13 +51,9 @@ class Delayed:
 
 @dataclass(slots=True, kw_only=True)
 class RunFinder:
-    """Report the places of the runs regularly, and prepare runs when asked.
+    """Report the places of the runs to `post` regularly, and prepare runs when asked.
 
-    Args:
-        shared: The settings of all runs.
-        make: Makes a run of its settings and place.
-        post: Receives the reports.
-        clock: Measures the pauses.
+    `shared`: the settings of all runs. `make` makes a run of its settings and place.
     """
 
     shared: SharedSettings

@@ -39,16 +39,11 @@ def make_workers(
 ) -> WorkerPool:
     """Build the pool of this node's worker processes, and start none.
 
-    Args:
-        settings: The settings.
-        environ: The environment of the daemon.
-        name: The name of this node and its incarnation, with which the names of its workers begin.
-        post: Receives the events of the workers, from any thread.
-        warn: Called with the reason if their logs go elsewhere.
-        most: Use only so many of the node's replicas.
-        granted: As in `Engine`.
-        own: Returns the processes that may use the GPUs: workers of other runs in this process, which take turns.
-        daemon: Whether it is for a daemon, whose workers give way to training, and wait for machines without a bound.
+    `name`: the name of this node and its incarnation, with which the names of its workers begin. `post` receives their
+    events, from any thread. `warn` is called with the reason if their logs go elsewhere. `most`: use only so many of
+    the node's replicas. `granted`: as in `Engine`. `own` returns the processes that may use the GPUs: workers of other
+    runs in this process, which take turns. `daemon`: the workers give way to training, and wait for machines without a
+    bound.
     """
     bounds = record_of(PhaseTimeouts, settings)
     if settings.engine == "ray":

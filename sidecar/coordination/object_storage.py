@@ -45,15 +45,10 @@ class Objects(Protocol):
 
 
 class ObjectStorage:
-    """Store records as objects below a URL.
+    """Store records as objects below a URL. `on_answer` is called whenever the store has answered a request.
 
     An object is whole or absent, and visible to all once its write was answered. So nothing is to be made durable, and
     no unfinished write is left.
-
-    Args:
-        objects: Makes the requests.
-        url: The URL of the run's folder, for messages.
-        on_answer: Called whenever the store has answered a request.
     """
 
     def __init__(self, objects: Objects, url: str, on_answer: Callable[[], None] = lambda: None) -> None:
@@ -129,9 +124,7 @@ class ObjectStorage:
     def probe(self) -> bool:
         """Try what agreement needs, with an object that is deleted again; return whether stale etags are refused, too.
 
-        Raises:
-            SettingsError: The store ignores conditions, or does not show what was written.
-            StorageError: The store does not answer, or refuses the credentials.
+        Raises `SettingsError` if the store ignores conditions or does not show what was written, or `StorageError`.
         """
         name = f"{_PROBE}{secrets.token_hex(8)}"
         with self._explained("try", name):

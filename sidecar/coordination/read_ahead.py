@@ -26,10 +26,7 @@ _RECORD: Final = re.compile(r"(?:plans|outcomes)/([0-9]{12,18})\.json")
 class ReadAhead:
     """Answer requests out of those that were made at the same time a moment ago. It writes nothing.
 
-    Args:
-        objects: Makes the requests.
-        now: The clock of this node.
-        also: Folders that are listed together with those of the journal.
+    `also`: folders that are listed together with those of the journal.
     """
 
     def __init__(self, objects: Objects, now: Callable[[], float], also: Iterable[str] = ()) -> None:

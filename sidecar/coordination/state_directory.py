@@ -71,9 +71,8 @@ class StateDirectory:
     def join(self, run: Run) -> None:
         """Join a run, and write its marker if the state directory may be unavailable one day.
 
-        Raises:
-            SettingsError: The run belongs to another checkpoint directory.
-            StateUnavailableError: The checkpoint directory does not exist yet, so its run is unknown.
+        Raises `SettingsError` if the run belongs to another checkpoint directory, and `StateUnavailableError` if the
+        checkpoint directory does not exist yet, so that its run is unknown.
         """
         self.check(run)
         self._devices = _device(self.checkpoint_dir), _device(self.run_dir)

@@ -36,13 +36,9 @@ class WorkerTurn:
     def take(self, now: float, *, wants: bool, done: int, evaluated: bool, unlisted_since: float | None) -> None:
         """Note whether this run has use for workers, and end its turn if another run waits.
 
-        Args:
-            now: The time.
-            wants: Whether this run has use for workers.
-            done: Pieces of work that were done so far.
-            evaluated: Whether a plan of the run is open, on any node.
-            unlisted_since: The time since which the workers must not be offered, so that no plan lists them now; None:
-                a plan may list them.
+        `done`: pieces of work that were done so far. `evaluated`: whether a plan of the run is open, on any node.
+        `unlisted_since`: the time since which the workers must not be offered, so that no plan lists them now; None: a
+        plan may list them.
         """
         self.turn.note(now, wants=wants, done=done, evaluated=evaluated)
         if not self.turn.must_end(now):

@@ -41,12 +41,9 @@ _REMEDIES: Final = {
 class ArtifactWriter:
     """Fill the folder of a worker. Use it as a context manager for one evaluation; it removes an unfinished folder.
 
-    Every error of the storage becomes an `EvaluationError` of kind `storage`.
-
-    Args:
-        folder: Path of the folder. Missing folders of the path are created.
-        root: The trusted part of the path: links in it are followed, links below it are not. None: all above `folder`.
-        in_parallel: Writes weights while batches are evaluated.
+    Every error of the storage becomes an `EvaluationError` of kind `storage`. `root`: the trusted part of the path:
+    links in it are followed, links below it are not; None: all above `folder`. `in_parallel` writes weights while
+    batches are evaluated.
     """
 
     def __init__(self, folder: Path, root: Path | None = None, *, in_parallel: Executor) -> None:

@@ -110,24 +110,14 @@ def evaluate_set(
     update_in_turn: Callable[[Any], None] | None = None,
     taken: SetStates | None = None,
 ) -> SetStates:
-    """Evaluate the batches of one eval set that belong to this rank.
+    """Evaluate the batches of one eval set that belong to this rank, and return the states of its metrics.
 
-    Args:
-        reader: The eval set.
-        states: New states of the metrics, which are filled here.
-        run: Computes one batch.
-        add: Adds the outputs of several batches to `states`.
-        finish: Called once all outputs are in the states.
-        shard: This rank, and the number of ranks.
-        tick: Called after every batch.
-        keep: Takes the rows to save, if there are any.
-        observer: Called before and after every batch.
-        update_in_turn: Takes the inputs of the metrics in turn, once for every batch, in order.
-        taken: States that an attempt before found, of which those that this rank takes over are returned instead of
-            evaluating anything; empty if it takes over none. None: evaluate.
-
-    Returns:
-        The states of the metrics, and those that count examples, also of slices, and numbers that are not finite.
+    Others in what is returned count examples, also of slices, and numbers that are not finite. `states` are new, and
+    are filled here: `run` computes one batch, `add` adds the outputs of several, and `finish` is called once all are in
+    them. `tick` is called after every batch, `observer` before and after it. `keep` takes the rows to save.
+    `update_in_turn` takes the inputs of the metrics in turn, once for every batch, in order. `taken`: states that an
+    attempt before found, of which those that this rank takes over are returned instead of evaluating anything; empty if
+    it takes over none. None: evaluate.
     """
     counted = 0
     pending, predicted = BatchBuffer(add), nonfinite.NonfiniteCounter()

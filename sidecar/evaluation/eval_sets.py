@@ -28,15 +28,8 @@ def open_readers(
 ) -> list[EvalSetReader]:
     """Return a reader for each eval set of a task. A set that draws random numbers is opened twice, and compared.
 
-    Args:
-        task: The task.
-        shard: This rank, and the number of ranks.
-        open_source: Opens the data of one eval set.
-        cache_bytes: The most bytes of batches that stay in memory, over all eval sets.
-        nonfinite: What `EvalSet(nonfinite=None)` means.
-
-    Raises:
-        EvaluationError: An eval set is empty, or its data cannot be evaluated.
+    `cache_bytes`: the most bytes of batches that stay in memory, over all eval sets. `nonfinite`: what
+    `EvalSet(nonfinite=None)` means. Raises `EvaluationError` if an eval set is empty, or its data cannot be evaluated.
     """
     reader = partial(EvalSetReader, shard=shard, budget=CacheBudget(cache_bytes), nonfinite=nonfinite)
     readers = []

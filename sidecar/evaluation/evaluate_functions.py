@@ -60,15 +60,10 @@ class EvaluateFunctions:
     def run(self, model: Any, digest: Callable[[], str], alive: Callable[[], None]) -> States:
         """Call the functions of this rank, and return the states of all functions, which are neutral for others.
 
-        A second call for the same values returns what the functions returned before, as they may take hours.
-
-        Args:
-            model: The restored model.
-            digest: Returns the digest of the model's values, from which random numbers are seeded.
-            alive: Gives a sign of life. It is called from another thread while a function runs.
-
-        Raises:
-            EvaluationError: A function ran too long, or returned something else than numbers by name.
+        A second call for the same values returns what the functions returned before, as they may take hours. `digest`
+        returns the digest of the model's values, from which random numbers are seeded. `alive` gives a sign of life,
+        from another thread, while a function runs. Raises `EvaluationError` if a function ran too long, or returned
+        something else than numbers by name.
         """
         if digest() != self._digest:
             self._returned, self._digest = {}, digest()

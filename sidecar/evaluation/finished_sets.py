@@ -56,12 +56,10 @@ class FinishedSets:
             return False
 
     def begin(self, streams: Sequence[Stream], same: Mapping[str, str], variables: Callable[[], str]) -> None:
-        """Note the sets that are about to be evaluated.
+        """Note the sets that are about to be evaluated. Those without a fingerprint are not kept.
 
-        Args:
-            streams: The sets, of which those without a fingerprint are not kept.
-            same: All that their states depend on, apart from the data and the restored values.
-            variables: Waits for the digest of the restored values.
+        `same`: all that their states depend on, apart from the data and the restored values, whose digest `variables`
+        waits for.
         """
         self._keys = {stream.eval_set: _digest(same, stream) for stream in streams if stream.fingerprint}
         self._variables, self._since = variables, self.now()

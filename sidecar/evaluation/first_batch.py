@@ -49,10 +49,8 @@ _TOLD_APART: Final = 8  # examples at each end of a batch, at most
 class FirstBatch:
     """Hold what the first batches of the eval sets have shown so far. It stays in memory between checkpoints.
 
-    Args:
-        dependence: Collects what depends on batches.
-        require_equal: Raises `EvaluationError` unless arrays of two evaluations of a batch are equal.
-        contents: Returns the states of each metric for the arrays of a batch, as texts by name.
+    `dependence` collects what depends on batches. `contents` returns the states of each metric for the arrays of a
+    batch, as texts by name.
     """
 
     def __init__(
@@ -126,13 +124,8 @@ class FirstBatchOfSet:
     ) -> None:
         """Check the output of a batch if it is the first one of this rank, or one of those that are divided.
 
-        Args:
-            output: The output.
-            number: Number of the batch in the eval set; 0 if it is unknown.
-            examples: Number of its examples.
-            again: Evaluates the same batch.
-            parts: Evaluates parts of it.
-            predict: Lets the model predict for some of its examples.
+        `number`: that of the batch in the eval set; 0 if it is unknown. `again` evaluates the same batch, and `parts`
+        parts of it; `predict` lets the model predict for some of its examples.
         """
         is_divided, number = self.divides_next(number), max(number, self._seen)
         self._seen += 1

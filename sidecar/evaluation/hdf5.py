@@ -62,9 +62,8 @@ _LINKS: Final = {h5l.TYPE_SOFT: "a soft link", h5l.TYPE_EXTERNAL: "an external l
 def require_self_contained(path: str) -> None:
     """Check the metadata of all HDF5 files in a file of Keras, without the values.
 
-    Raises:
-        EvaluationError: `corrupt` if a link points out of the file or something is damaged, `vanished` if a file is
-            gone, `storage` if it cannot be read.
+    Raises `EvaluationError`: `corrupt` if a link points out of the file or something is damaged, `vanished`, or
+    `storage`.
     """
     check_isolated(path, lambda: _check(path, lambda _: None), cpu_seconds=_CPU_SECONDS)
 
@@ -268,9 +267,7 @@ _PIPE_BYTES: Final = 65536
 def check_isolated(path: str, check: Callable[[], None], *, cpu_seconds: int) -> None:
     """Run `check` in a child process, and raise the `EvaluationError` that it raises.
 
-    Raises:
-        EvaluationError: Also `corrupt` if a signal ends the child, and `out_of_memory` if there is no memory
-            for the child, or if the child is killed.
+    It is `corrupt` if a signal ends the child, and `out_of_memory` if there is no memory for it, or it is killed.
     """
     receiving, sending = os.pipe()
     try:

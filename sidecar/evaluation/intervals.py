@@ -143,14 +143,8 @@ def skewed(mean: float, error: float, skewness: float, count: int, t: float) -> 
     The other interval is that of P. Hall, "On the removal of skewness by transformation", Journal of the Royal
     Statistical Society B 54 (1992) 221-228, with the adjusted coefficient of skewness. For values with few large ones,
     such as losses, it is longer where Student's is too short. The longer end counts, because the skewness of few values
-    is often found too small.
-
-    Args:
-        mean: The mean of the values.
-        error: Its standard error.
-        skewness: Third central moment over the cube of the standard deviation, both divided by the number of values.
-        count: The number of values, from 2.
-        t: The quantile of Student's t distribution.
+    is often found too small. `error`: the standard error. `skewness`: third central moment over the cube of the
+    standard deviation, both divided by the number of values. `t`: the quantile of Student's t distribution.
     """
     lower, upper = mean - t * error, mean + t * error
     if count < 3 or abs(skewness) < _ROUNDING:  # noqa: PLR2004 - two values have no skewness

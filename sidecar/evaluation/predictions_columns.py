@@ -9,13 +9,10 @@ from sidecar.evaluation.task import call
 
 
 class PredictionsColumns:
-    """Compute the columns of one task.
+    """Compute the columns of one task, which `chosen`, `Task.predictions`, selects.
 
-    Args:
-        chosen: `Task.predictions`: True, or a function of (x, y, predictions).
-        as_column: Takes name and values of a column, and returns them as an array of the framework. Raises
-            `EvaluationError` if the values cannot be a column.
-        mask_of: Returns the mask of predictions, in the same structure; None: there are no masks.
+    `as_column` takes name and values of a column, and returns them as an array of the framework, or raises
+    `EvaluationError`. `mask_of` returns the mask of predictions, in the same structure; None: there are no masks.
     """
 
     def __init__(

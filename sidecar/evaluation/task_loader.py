@@ -26,8 +26,7 @@ class LoadedTask:
 def load(reference: str, search_path: str) -> LoadedTask:
     """Import `module:attr` or `path/file.py:attr` and call it if it is a function.
 
-    Raises:
-        TaskError: The task does not exist, or is not a `Task`. Errors of the user's code are not caught.
+    Raises `TaskError` if the task does not exist or is not a `Task`. Errors of the user's code are not caught.
     """
     location, separator, attribute = reference.rpartition(":")
     if not separator or not location or not attribute:

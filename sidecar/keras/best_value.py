@@ -18,14 +18,7 @@ _MOST_BYTES: Final = 64 * 1024
 
 
 class BestValue:
-    """Represent the stored best value of one kind of exports.
-
-    Args:
-        folder: Folder of the exports.
-        template: Path of the exports, with placeholders.
-        monitor: Name of the metric.
-        mode: "min", "max" or "auto".
-    """
+    """Represent the stored best value of one kind of exports. `template`: path of the exports, with placeholders."""
 
     def __init__(self, folder: Path, template: str, monitor: str, mode: str) -> None:
         self._folder, self._monitor, self._mode = folder, monitor, mode

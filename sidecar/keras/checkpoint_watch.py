@@ -36,13 +36,8 @@ QUIET_SECONDS: Final = 3.0
 class CheckpointWatch:
     """Watch one directory, which may not exist yet. Use it in a `with` block, which removes all pins at its end.
 
-    Args:
-        directory: The checkpoint directory.
-        every: Whether each checkpoint is wanted, in order of discovery, instead of the latest one only.
-        interval_seconds: The least time between two glances.
-        clock: The clock of this process.
-        log: Takes warnings.
-        quiet_seconds: See `QUIET_SECONDS`.
+    `every`: whether each checkpoint is wanted, in order of discovery, instead of the latest one only.
+    `interval_seconds`: the least time between two glances.
     """
 
     def __init__(

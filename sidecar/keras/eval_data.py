@@ -25,14 +25,9 @@ def repeatable(
 ) -> Callable[[], Any]:
     """Return a function that opens the data anew. The first opening reads all batches of a generator.
 
-    Args:
-        data: The data.
-        steps: Number of batches to evaluate; None: all.
-        batch_size: Number of examples in a batch of arrays; other data is already batched.
-        most_bytes: The most bytes of a generator's batches.
-
-    Raises:
-        TaskError: The data is of another type, has no end, or is a generator without a batch or with too many bytes.
+    `steps`: number of batches to evaluate; None: all. `batch_size`: that of arrays; other data is already batched.
+    Raises `TaskError` if the data is of another type, has no end, or is a generator without a batch or with more than
+    `most_bytes`.
     """
     if isinstance(data, np.ndarray) or tf.is_tensor(data):
         raise TaskError("data=… holds inputs without labels, so no metric can be computed: give (x, y)")

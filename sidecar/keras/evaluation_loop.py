@@ -67,16 +67,7 @@ class LoopRules:
 
 
 class EvaluationLoop:
-    """Evaluate checkpoints until the rules say stop.
-
-    Args:
-        watch: Finds the checkpoints.
-        evaluation: Restores and evaluates them.
-        rules: The user's choices.
-        clock: The clock of this process.
-        sleep: Waits for some seconds.
-        report: Takes each result.
-    """
+    """Evaluate the checkpoints that `watch` finds until the rules say stop, and report each result."""
 
     def __init__(
         self,
@@ -97,9 +88,8 @@ class EvaluationLoop:
     def run(self) -> None:
         """Run until the last checkpoint was evaluated, or none came for `stop_idle_seconds`.
 
-        Raises:
-            EvaluationFailedError: The first checkpoint does not fit the model, or the last one cannot be evaluated.
-            EvaluationError: The data or the metrics cannot be evaluated.
+        Raises `EvaluationFailedError` if the first checkpoint does not fit the model, or the last one cannot be
+        evaluated, and `EvaluationError` if the data or the metrics cannot be evaluated.
         """
         while True:
             found = self._watch.next()

@@ -41,9 +41,8 @@ def open_evaluation(
 ) -> Evaluation:
     """Try model, metrics and data on a first batch, before a checkpoint is there.
 
-    Raises:
-        TaskError: The model is not compiled or not of TensorFlow, data, model or metrics cannot be evaluated, or a
-            callback is of another Keras than the model.
+    Raises `TaskError` if the model is not compiled or not of TensorFlow, data, model or metrics cannot be evaluated, or
+    a callback is of another Keras than the model.
     """
     if not getattr(model, "compiled", getattr(model, "_is_compiled", False)):  # Keras 3, tf_keras
         raise TaskError(
@@ -220,13 +219,9 @@ def explained() -> Iterator[None]:
 
 
 class CallbackCalls:
-    """Call the callbacks of one evaluation, and print the line of Keras at its end.
+    """Call the user's callbacks of one evaluation, and print the line of Keras at its end.
 
-    Args:
-        model: The model.
-        callbacks: The user's callbacks.
-        batches: Number of batches, if known.
-        numbers: Computes the metrics from their states.
+    `batches`: their number, if it is known. `numbers` computes the metrics from their states.
     """
 
     def __init__(

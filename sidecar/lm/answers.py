@@ -21,11 +21,8 @@ _UNFILTERED: Final = "none"
 class HarnessNumbers:
     """Hold a log-likelihood and a flag for each request, or texts; implements `sidecar.metrics.Metric`.
 
-    Args:
-        name: Name of the eval set.
-        aggregated: Takes the answers to all requests, and returns what `lm_eval.evaluate` returns, with its `tasks`
-            and `version`.
-        has_texts: Whether answers are texts.
+    `aggregated` takes the answers to all requests, and returns what `lm_eval.evaluate` returns, with its `tasks` and
+    `version`.
     """
 
     name = "harness"

@@ -32,13 +32,10 @@ class _Claim:
 
 @dataclass(slots=True, kw_only=True)
 class FairShares:
-    """Give turns to runs. Times are arguments.
+    """Give turns to `at_once` runs at the same time. Times are arguments.
 
-    Args:
-        at_once: The number of runs that have their turn at the same time.
-        turn_seconds: The time for which a turn lasts although others wait, if the run has work.
-        patience_seconds: The time after which a turn ends in which no work was done.
-        wake: Called with the name of a run whose turn began, or that may have to end its turn.
+    A turn lasts for `turn_seconds` although others wait, if the run has work; without work it ends after
+    `patience_seconds`. `wake` is called with the name of a run whose turn began, or that may have to end its turn.
     """
 
     at_once: int
@@ -59,12 +56,8 @@ class FairShares:
     def note(self, run: str, now: float, *, wants: bool, done: int, evaluated: bool = False) -> None:
         """Note how a run is, and begin its turn if one is free.
 
-        Args:
-            run: The name of the run.
-            now: The time.
-            wants: Whether it has use for workers now.
-            done: Pieces of work that it has done so far.
-            evaluated: Whether a plan is open. It counts as use on every node, so that all nodes prefer the same runs.
+        `wants`: whether it has use for workers now. `done`: pieces of work that it has done so far. `evaluated`:
+        whether a plan is open, which counts as use on every node, so that all nodes prefer the same runs.
         """
         claim = self._claims[run]
         self._charge(claim, now)

@@ -38,11 +38,8 @@ from sidecar.version import version
 class Exporter(Collector):
     """Collect every `sidecar_*` family. The constructor registers it with `registry`.
 
-    Args:
-        registry: The registry that is scraped; never the global one, so that several daemons fit in one process. None:
-            `RunsCollector` collects for several runs.
-        process_metrics: Whether to add the daemon's own `process_*` families (CPU seconds, memory, open files).
-        sinks: Returns the status of each sink to which this node delivers.
+    The registry is never the global one, so that several daemons fit in one process; None: `RunsCollector` collects for
+    several runs. `process_metrics`: add the daemon's own `process_*` families (CPU seconds, memory, open files).
     """
 
     def __init__(
@@ -94,10 +91,7 @@ class Exporter(Collector):
 class RunsCollector(Collector):
     """Collect the families of all runs of a process, each family once, with the samples of every run.
 
-    Args:
-        registry: The registry that is scraped. The constructor registers this collector and the process's own families.
-        exporters: Returns the exporter of each run that is served.
-        runs: Returns what is known of each run.
+    The constructor registers this collector and the process's own families with `registry`.
     """
 
     def __init__(

@@ -23,10 +23,8 @@ _MICROSECONDS: Final = 1e6
 class Notifier:
     """Notify the service manager named in `environ`, if there is one.
 
-    Args:
-        environ: NOTIFY_SOCKET is a path, or an abstract name behind `@`. WATCHDOG_PID is the process that the watchdog
-            watches, and WATCHDOG_USEC the period in which it must send a sign of life.
-        clock: Measures the pauses between signs of life.
+    NOTIFY_SOCKET is a path, or an abstract name behind `@`. WATCHDOG_PID is the process that the watchdog watches, and
+    WATCHDOG_USEC the period in which it must send a sign of life.
     """
 
     def __init__(self, environ: Mapping[str, str], *, clock: Clock | None = None) -> None:

@@ -90,8 +90,7 @@ class BoundedCalls:
     def __call__(self, key: str, function: Callable[[], T], /) -> T:
         """Return the result of `function`, or the late result of an earlier call for this key.
 
-        Raises:
-            HangingError: The call has not ended within `patience_seconds`, or too many calls hang already.
+        Raises `HangingError` if it has not ended within `patience_seconds`, or too many calls hang already.
         """
         call = self.late.get(key)
         if call is None:

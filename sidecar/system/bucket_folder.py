@@ -49,10 +49,7 @@ class Source(Protocol):
 class ObjectFile(io.FileIO):
     """Read an object as a file. Position, size and time are those of its stub, which is open as `descriptor`.
 
-    Args:
-        descriptor: The stub, which is closed with this file.
-        content: Returns the bytes of the object from one position to another.
-        fetch: Writes the whole object into an open file.
+    `content` returns the bytes of the object from one position to another. `fetch` writes the whole object into a file.
     """
 
     def __init__(

@@ -83,8 +83,7 @@ class ChildProcess:
     def wait(self) -> int:
         """Wait until the child ends, kill what is left of its group, and reap it.
 
-        Returns:
-            The exit code, or minus the number of the signal that ended it.
+        Return the exit code, or minus the number of the signal that ended it.
         """
         with contextlib.suppress(ChildProcessError):  # another thread reaped it
             os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
@@ -140,24 +139,15 @@ def start(
     descriptors: Sequence[int] = (),
     starter: Starter = Popen,
 ) -> ChildProcess:
-    """Start a program, without a shell.
+    """Start a program, without a shell. `stdin`, `stdout`, `stderr`: as of `subprocess.Popen`.
 
-    Args:
-        command: The program and its arguments.
-        guarded: Which processes end with the child, and with this process, however that ends: the process group of the
-            child, or all its descendants, whichever sessions they begin. None: only the child's group ends with the
-            child, which itself makes sure that it ends with this process.
-        stdin: As of `subprocess.Popen`, like `stdout` and `stderr`.
-        stdout: See `stdin`.
-        stderr: See `stdin`.
-        environment: The variables of the child; those of this process by default.
-        directory: The working directory of the child; that of this process by default.
-        descriptors: Open files that the child inherits under the same numbers.
-        starter: Starts the process; tests replace it.
+    `guarded`: which processes end with the child, and with this process, however that ends: the process group of the
+    child, or all its descendants, whichever sessions they begin. None: only the child's group ends with the child,
+    which itself makes sure that it ends with this process. `environment`, `directory`: by default, those of this
+    process. `descriptors`: open files that the child inherits under the same numbers.
 
-    Raises:
-        OSError: The program or its guard cannot be started.
-        ValueError: An argument contains a null character.
+    Raises `OSError` if the program or its guard cannot be started, `ValueError` if an argument contains a null
+    character.
     """
     variables = dict(os.environ if environment is None else environment)
     guard = None

@@ -128,14 +128,12 @@ class Format(ABC):
     ) -> Inspection:
         """Check the structure of `folder/name` and read its step, from `step_key` if the user named one.
 
-        `files` of the returned inspection are paths relative to `folder`. `work`: counts what is done; None: a budget
-        of its own. Each loop whose length the files decide counts its steps there.
+        `files` of the returned inspection are paths relative to `folder`. `work` counts the steps of each loop whose
+        length the files decide; None: a budget of its own.
 
-        Raises:
-            VanishedError: the checkpoint does not exist.
-            IncompleteError: a part that it needs is missing or cut off.
-            CorruptError: the files contradict themselves or each other, or need more than the budget.
-            TakesLongerError: the budget is brief, and the checkpoint needs more.
+        Raises `VanishedError` for a checkpoint that does not exist, `IncompleteError` for a part that is missing or cut
+        off, `CorruptError` for files that contradict themselves or each other or need more than the budget, and
+        `TakesLongerError` if a brief budget is too small.
         """
         return self._inspect(folder, name, step_key, WorkBudget() if work is None else work)
 
@@ -144,13 +142,10 @@ class Format(ABC):
         """Do what `inspect` says."""
 
     def check(self, folder: Path, name: str) -> None:
-        """Read all content, and compare every part that has a checksum in the format with that checksum.
+        """Read all content, and compare every part that has a checksum in the format with it. Raises as `inspect`.
 
-        Without a definition of its own, a format has no checksums, or none that this program can compute.
-
-        Raises:
-            ChecksumError: the message names the file, the part of it, the expected and the computed checksum.
-            VanishedError, IncompleteError, CorruptError: as `inspect`.
+        `ChecksumError` names the file, the part of it, the expected and the computed checksum. Without a definition of
+        its own, a format has no checksums, or none that this program can compute.
         """
         self.inspect(folder, name)
 

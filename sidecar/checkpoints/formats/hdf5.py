@@ -101,12 +101,7 @@ def update_from_hdf5(digest: "hashlib._Hash", folder: Path, name: str, work: Wor
 
 
 def require_whole(head: bytes, size: int, name: str) -> None:
-    """Check a superblock against the size of its file.
-
-    Raises:
-        IncompleteError: the file is being written, or is cut off.
-        CorruptError: the file is not HDF5, or is damaged.
-    """
+    """Check a superblock against the size of its file. Raises `IncompleteError` or `CorruptError`."""
     if len(head) < _ADDRESSES_OF[0] + 8 or (not any(head[:8])):
         raise IncompleteError(f"{name} has {size} bytes: it is being written, or its writer died")
     if not head.startswith(SIGNATURE):

@@ -59,13 +59,10 @@ class Entry(NamedTuple):
 def check_tensors(
     folder: Path, shards: Sequence[str], entries: Iterable[tuple[bytes, Entry]], work: WorkBudget
 ) -> None:
-    """Read every tensor once, and compare it with its checksum.
+    """Read every tensor once, and compare it with its checksum. `ChecksumError` names shard, tensor and both checksums.
 
-    Raises:
-        ChecksumError: A checksum does not match; the message names the shard, the tensor, and both checksums.
-        IncompleteError: A shard ends before its tensors do.
-        CorruptError: The tensors of a shard have more bytes in all than the shard, so they overlap. Reading all of them
-            could take arbitrarily long. Or the budget is used up.
+    Raises `IncompleteError` if a shard ends before its tensors do, and `CorruptError` if the tensors of a shard have
+    more bytes in all than the shard: they overlap, and reading all of them could take arbitrarily long.
     """
     left: dict[int, int] = {}
     with contextlib.ExitStack() as stack:

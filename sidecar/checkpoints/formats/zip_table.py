@@ -84,11 +84,8 @@ def archives_in(file: BinaryIO, name: str) -> Iterator[range]:
 def read_members(file: BinaryIO, name: str, work: WorkBudget, place: range | None = None) -> list[Member]:
     """Return the members that the archive's table lists, checked against the file, in order of position.
 
-    `place`: where the archive lies in the file; None: it is the whole file.
-
-    Raises:
-        IncompleteError: There is no table at the end.
-        CorruptError: Table and file contradict each other.
+    `place`: where the archive lies in the file; None: it is the whole file. Raises `IncompleteError` if there is no
+    table at the end, and `CorruptError` if table and file contradict each other.
     """
     place = range(os.fstat(file.fileno()).st_size) if place is None else place
     offset, length, count = _find_table(file, place, name)

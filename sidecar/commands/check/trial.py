@@ -318,13 +318,10 @@ def _imported(settings: Settings, make_workers: Callable[[Post], WorkerPool], se
 def metric_settings(
     settings: Settings, result: Result, eval_sets: Collection[str], columns: Mapping[str, Collection[str]]
 ) -> Iterator[Finding]:
-    """Report each setting that these numbers do not support.
+    """Report each setting that the numbers of a trial do not support.
 
-    Args:
-        settings: The settings.
-        result: The result of the trial.
-        eval_sets: Names of all eval sets and functions of the task. A function was not called in the trial.
-        columns: Names of the columns that a worker saved, by eval set.
+    `eval_sets`: names of all eval sets and functions of the task; a function was not called in the trial. `columns`:
+    names of the columns that a worker saved, by eval set.
     """
     values = {f"{name}/{metric}": value for name, found in result.metrics.items() for metric, value in found.items()}
     untried = tuple(f"{name}/" for name in eval_sets if name not in result.metrics)

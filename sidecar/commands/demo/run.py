@@ -133,9 +133,8 @@ class Demo:
 def run(directory: Path, *, keep: bool, checkpoints: int, framework: Framework) -> int:
     """Run the demo to its end and return 0.
 
-    Raises:
-        SettingsError: the directory cannot be used, or a package is missing.
-        ChildFailedError: a process failed; the message ends with the end of its log.
+    Raises `SettingsError` if the directory cannot be used or a package is missing, and `ChildFailedError`, whose
+    message ends with the end of the log, if a process failed.
     """
     _require_packages(framework)
     console = Console(highlight=False)

@@ -42,14 +42,9 @@ def _ask(arguments: Sequence[str]) -> str | None:
 def visible(devices: Devices, replicas: int, environ: Mapping[str, str], *, ask: Ask = _ask) -> tuple[str, ...]:
     """Return CUDA_VISIBLE_DEVICES for each worker process: "-1" for a worker that sees no GPU.
 
-    Args:
-        devices: "cpu"; "gpu" for one process on each GPU that the daemon sees; or a list of the GPUs to use.
-        replicas: Number of processes on a node without GPUs. Ignored on GPUs: each GPU has one process.
-        environ: The daemon's environment. Workers see only GPUs that its CUDA_VISIBLE_DEVICES names.
-        ask: The function that runs `nvidia-smi`.
-
-    Raises:
-        SettingsError: There is no GPU, or the list names a GPU that the daemon does not see.
+    `devices`: "cpu"; "gpu" for one process on each GPU that the daemon sees by its own CUDA_VISIBLE_DEVICES; or a list
+    of the GPUs to use. `replicas`: the number of processes on a node without GPUs; each GPU has one process. `ask` runs
+    `nvidia-smi`. Raises `SettingsError` if there is no GPU, or the list names one that the daemon does not see.
     """
     if devices == "cpu":
         return (NO_GPU,) * replicas
@@ -89,14 +84,8 @@ def describe(names: Sequence[str], *, ask: Ask = _ask) -> str:
 def check_idle(names: Sequence[str], *, share: bool, own: Collection[int] = (), ask: Ask = _ask) -> None:
     """Refuse a GPU on which another process computes: a worker that takes GPU memory can end that process.
 
-    Args:
-        names: The names that `visible` returned.
-        share: The setting share_gpu.
-        own: Process ids of this daemon's workers.
-        ask: The function that runs `nvidia-smi`.
-
-    Raises:
-        SettingsError: Another process uses a GPU; the message names both.
+    `names`: those that `visible` returned. `share`: the setting share_gpu. `own`: process ids of this daemon's workers.
+    `ask` runs `nvidia-smi`. The message of `SettingsError` names GPU and process.
     """
     chosen = [name for name in names if name != NO_GPU]
     if share or not chosen:

@@ -59,12 +59,9 @@ class Engine(Protocol):
     ) -> Placed:
         """Start a worker process of a slot, whose processes share a device.
 
-        Args:
-            worker: The id of the worker.
-            slot: The number of the slot, from 0, or `PROBE`.
-            running: The ids of the workers that have not ended.
-            post: Receives the events of the worker, from any thread.
-            yields: Whether it computes only with what other programs of its machine leave.
+        `slot`: its number from 0, or `PROBE`. `running`: the ids of the workers that have not ended. `post` receives
+        the events of the worker, from any thread. `yields`: it computes only with what other programs of its machine
+        leave.
 
         Raises `SidecarError`, or `OSError` and `RuntimeError` if this machine lacks something.
         """

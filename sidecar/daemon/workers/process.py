@@ -231,12 +231,9 @@ def start(
     """Start a worker process. Its output goes to `log`, its reports to `post`.
 
     `yields`: it computes only with what other programs leave. Old logs of the node's workers in the same folder are
-    removed, except those of the workers in `keep_logs`.
-
-    Raises:
-        SettingsError: The interpreter cannot be run.
-        ShortageError: This machine lacks descriptors, processes or memory.
-        StorageError: The log cannot be written.
+    removed, except those of the workers in `keep_logs`. Raises `SettingsError` if the interpreter cannot be run,
+    `ShortageError` if this machine lacks descriptors, processes or memory, and `StorageError` if the log cannot be
+    written.
     """
     if threading.current_thread() is not threading.main_thread():
         raise AssertionError("workers must be started from the main thread: its end sends them the parent-death signal")

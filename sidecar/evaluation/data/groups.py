@@ -24,14 +24,9 @@ _MOST_KEYS: Final = 1_000_000  # of a column, which stay in memory while the dat
 def group_numbers(eval_set: str, groups: Any, examples: int | None, *, is_whole: bool = True) -> NDArray[np.int64]:
     """Return the number of the group of each example (n,), from 0, in the order in which the groups appear.
 
-    Args:
-        eval_set: Name of the eval set, for messages.
-        groups: One key for each example, or a function without arguments that returns them.
-        examples: Number of examples; None if it is unknown.
-        is_whole: Whether these are all examples of the set, and not only its first ones.
-
-    Raises:
-        TaskError: There is not one key for each example, or a key cannot be compared.
+    `groups`: one key for each example, or a function without arguments that returns them. `is_whole`: whether these are
+    all examples of the set, and not only its first ones. Raises `TaskError` if there is not one key for each example,
+    or a key cannot be compared.
     """
     start = f"EvalSet(groups=…) of {eval_set!r}"
     if examples is None:

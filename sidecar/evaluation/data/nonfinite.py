@@ -45,13 +45,9 @@ class NonfiniteCounter:
     ) -> None:
         """Count the examples of one batch. Call this in the order of the data.
 
-        Args:
-            place: One of PLACES.
-            finite: For each tensor of the place, which rows are finite. A tensor without a row for each example is
-                ignored.
-            examples: Number of examples in the batch.
-            batch: Number of the batch in the whole eval set.
-            first: Number of its first example in the whole eval set; None if it is unknown.
+        `place`: one of PLACES. `finite`: for each tensor of the place, which rows are finite; a tensor without a row
+        for each example is ignored. `batch`, `first`: the numbers of the batch and of its first example in the whole
+        eval set.
         """
         per_example = [rows for rows in finite if rows.shape == (examples,) and not rows.all()]
         if not per_example or (rows := np.flatnonzero(~np.logical_and.reduce(per_example))).size == 0:

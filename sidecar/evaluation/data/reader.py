@@ -188,12 +188,9 @@ class EvalSetReader:
     def leave_to_first(self, reason: str, check: Callable[[int, int], None] | None = None) -> None:
         """Give all batches to rank 0, in order, and none to the other ranks; a stream that was read is read again.
 
-        `reason`: completes "the set divides itself, and …" in the message for such a set. `check`: called with number
-        and size of each batch that is read. It raises `EvaluationError` for a batch that cannot be evaluated in this
-        way.
-
-        Raises:
-            EvaluationError: The set divides itself.
+        `reason` completes "the set divides itself, and …" in the message of the `EvaluationError` for such a set.
+        `check` is called with number and size of each batch that is read, and raises `EvaluationError` for one that
+        cannot be evaluated in this way.
         """
         if self._source.sharding == "own":
             raise task_error(

@@ -57,12 +57,8 @@ def _range_of(size: int) -> str:
 class SliceTable:
     """Hold the slices of the examples that this rank has read. It stays in memory between checkpoints.
 
-    Args:
-        eval_set: Name of the eval set, for messages.
-        definitions: As `Task(slices=…)`; a value may also be a sequence with one key for each example of the set.
-
-    Raises:
-        TaskError: A crossed pair names no other definition.
+    `definitions`: as `Task(slices=…)`; a value may also be a sequence with one key for each example of the set. Raises
+    `TaskError` if a crossed pair names no other definition.
     """
 
     def __init__(self, eval_set: str, definitions: Mapping[str, Any]) -> None:

@@ -25,12 +25,7 @@ from sidecar.evaluation.states import SetStates
 
 
 class _Proportion:
-    """Sum the weights of wrong positions and those of right positions, and divide them once. A subclass decides.
-
-    Args:
-        name: Name of the metric and of its number.
-        interval: Function that makes the 95 % interval: see `Accuracy`.
-    """
+    """Sum the weights of wrong positions and those of right positions, and divide them once. A subclass decides."""
 
     def __init__(self, name: str, interval: IntervalOf) -> None:
         self.name, self._interval = name, interval

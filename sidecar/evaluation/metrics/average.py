@@ -26,10 +26,8 @@ from sidecar.evaluation.states import ExactSum, SetStates, exact_sum
 class Average:
     """Sum what a mean needs, exactly: counts, values, their squares and cubes, and weights.
 
-    The product w·v of two float32 is exact in float64. With a float64 value, each product is rounded once.
-
-    Args:
-        dtype: Type of the values that are summed. "float32" is cheaper, for float32 values without weights.
+    The product w·v of two float32 is exact in float64. With a float64 value, each product is rounded once. The `dtype`
+    "float32" is cheaper, for float32 values without weights.
     """
 
     def __init__(self, dtype: Literal["float32", "float64"] = "float64") -> None:
@@ -137,10 +135,7 @@ class Average:
 class MeanLoss:
     """Provide the states and the result of metrics that are a mean of losses. A subclass adds its own loss.
 
-    Args:
-        name: Name of the metric and of its number.
-        interval: Function that makes the 95 % interval: see `Accuracy`.
-        curve: Rising function of the mean, and of the ends of its interval, that gives the metric's number.
+    `curve`: rising function of the mean, and of the ends of its interval, that gives the metric's number.
     """
 
     def __init__(

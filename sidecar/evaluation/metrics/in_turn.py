@@ -27,10 +27,8 @@ _FOUND: Final = "cannot be merged"
 class ResultsInTurn:
     """Hold the results of metrics in turn in the states of one eval set.
 
-    Args:
-        reasons: For each metric in turn, why it is: completes a sentence that begins with its name. Empty: the task
-            asks for it.
-        mergeable: Names of the other metrics, of which some may prove to be no sums in the middle of an evaluation.
+    `reasons` completes a sentence that begins with the name of a metric in turn; empty: the task asks for it.
+    `mergeable`: names of the other metrics, of which some may prove to be no sums in the middle of an evaluation.
     """
 
     def __init__(self, reasons: Mapping[str, str], mergeable: Iterable[str] = ()) -> None:

@@ -13,11 +13,7 @@ from sidecar.evaluation.states import ExactSum, SetStates, exact_sum
 
 
 class Tally:
-    """Sum weights by cell.
-
-    Args:
-        shape: Shape of the array of cells.
-    """
+    """Sum weights by cell, of an array of cells."""
 
     def __init__(self, shape: tuple[int, ...]) -> None:
         self._shape = shape

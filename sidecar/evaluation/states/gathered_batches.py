@@ -24,12 +24,7 @@ _WORD: Final = 8
 
 
 class GatheredBatches:
-    """Keep one content for each batch, as bytes.
-
-    Args:
-        shard: This rank, and the number of ranks.
-        max_bytes: Limit of the contents of all ranks together.
-    """
+    """Keep one content for each batch, as bytes; those of all ranks together have at most `max_bytes`."""
 
     def __init__(self, shard: Shard, max_bytes: int = MAX_BYTES) -> None:
         self._shard, self._max_bytes = shard, max_bytes

@@ -21,9 +21,8 @@ _PARTS: Final = 2  # values and weights
 class GroupSums(ExactSum):
     """Sum weighted values (m,) and weights (m,) by group, exactly: an array (2, groups) of float64.
 
-    Args:
-        examples: Number of examples in the eval set; None if it is unknown, so that the groups are, too.
-        groups: Number of the group of each example (n,), from 0; None: each example is a group.
+    `groups`: the number of the group of each example (n,), from 0; None: each example is a group. Without a known
+    number of `examples`, the groups are unknown, too.
     """
 
     def __init__(self, examples: int | None, groups: NDArray[np.int64] | None) -> None:

@@ -25,12 +25,7 @@ _KINDS: Final[Mapping[str, type[ExactSum | NamedSums]]] = {"sum": ExactSum, "nam
 
 
 class KeyedStates:
-    """Keep exact sums by key and name.
-
-    Args:
-        shard: This rank, and the number of ranks.
-        new: Returns the new states of a key: each is an `ExactSum` or `NamedSums`.
-    """
+    """Keep exact sums by key and name. `new` returns the new states of a key: each is an `ExactSum` or `NamedSums`."""
 
     def __init__(self, shard: Shard, new: Callable[[], SetStates]) -> None:
         self._shard, self._new = shard, new

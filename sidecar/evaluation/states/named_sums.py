@@ -21,11 +21,7 @@ MAX_ELEMENTS: Final = 1 << 16
 
 
 class NamedSums:
-    """Keep exact sums by name: in int64 for integers and bool, in float64 for floats.
-
-    Args:
-        shard: This rank, and the number of ranks.
-    """
+    """Keep exact sums by name: in int64 for integers and bool, in float64 for floats."""
 
     def __init__(self, shard: Shard) -> None:
         self._shard = shard

@@ -26,19 +26,12 @@ def curve_json(
     """Return a curve as columns of equal length, ordered by step; None if no evaluation has this metric.
 
     `breaks` says of each point whether its value cannot be compared with that before it, and `stretches` has the same
-    number for all points whose values can be compared.
+    number for all points whose values can be compared. If the steps of only some checkpoints are known, the points are
+    in the order of their evaluations, and `x` counts them, as in `sidecar history --plot`.
 
-    If the steps of only some checkpoints are known, the points are in the order of their evaluations, and `x` counts
-    them, as in `sidecar history --plot`.
-
-    Args:
-        archive: All evaluations.
-        eval_set: Name of the eval set.
-        metric: Name of the metric.
-        points: The most points to return. With more evaluations, each interval of steps keeps its lowest and its
-            highest value. The best and the newest point are always kept.
-        smoothing: See `smoothed`.
-        best: The plan that reached the best value. A requeued evaluation does not count, so the journal decides it.
+    `points`: the most points to return; with more evaluations, each interval of steps keeps its lowest and its highest
+    value. The best and the newest point are always kept. `smoothing`: see `smoothed`. `best`: the plan that reached the
+    best value. A requeued evaluation does not count, so the journal decides it.
     """
     found = list(archive.points(eval_set, metric))
     if not found:

@@ -12,16 +12,11 @@ from sidecar.publishing.evaluation_archive.evaluations import ArchivedEvaluation
 def neighbours(archive: ArchivedEvaluations, plan: int, best: Mapping[tuple[str, str], int]) -> dict[str, Any]:
     """Return the plans next to an evaluation, and the numbers to compare its own with.
 
-    Args:
-        archive: All evaluations that were read.
-        plan: The plan of the evaluation.
-        best: The plan that reached the best value, by eval set and metric.
-
-    Returns:
-        `previous` and `next`: the nearest plans that evaluated something, whether they failed or not; None at the ends.
-        `goals`: `max`, `min` or `none` by eval set and metric.
-        `against`: by eval set and metric the values of `before`, the evaluation with the next lower step, and of
-        `best`. One is missing if there is none, or if its value cannot be compared: other data, another task, or NaN.
+    `best`: the plan that reached the best value, by eval set and metric. In what is returned, `previous` and `next` are
+    the nearest plans that evaluated something, whether they failed or not; None at the ends. `goals`: `max`, `min` or
+    `none` by eval set and metric. `against`: by eval set and metric the values of `before`, the evaluation with the
+    next lower step, and of `best`. One is missing if there is none, or if its value cannot be compared: other data,
+    another task, or NaN.
     """
     rows = archive.rows
     place = bisect_left(rows, plan, key=lambda row: row.plan)

@@ -54,22 +54,15 @@ _RESOLVE_AGAIN_SECONDS: Final = 60.0  # after a failure
 
 
 class Server:
-    """Serve on `host`:`port` from a daemon thread; port 0 takes a free one.
+    """Serve on `host`:`port` from a daemon thread; port 0 takes a free one. IPv6 literals may have brackets.
 
-    Args:
-        host: Address or name to listen on; IPv6 literals with or without brackets.
-        port: Port to listen on.
-        names: Names, or globs, under which clients may address the daemon, in addition to names that are always safe.
-        registry: The metrics that /metrics shows.
-        health: Returns why the daemon is not alive, or None.
-        ready: Returns why the daemon is not ready, or None.
-        status: Returns the content of /api/status and of the page, made by `publishing.report.status_json`.
-        archive: Answers questions about all evaluations, for the curves of the page.
-        runs: Returns what is known of each run of a process that serves several; `status` and `archive` are not given.
-        notice: Has checkpoints scanned because of a notice of training; see `Views`. None: nobody may ask.
-        access: Who may use the port, and whether it speaks TLS.
-        request_seconds: The time in which a client must send its request, and again to receive the answer.
-        most: Connections that are open at a time, of all clients and of one.
+    `names`: names, or globs, under which clients may address the daemon, in addition to names that are always safe.
+    `health` and `ready` return why the daemon is not alive or not ready, or None. `status` returns the content of
+    /api/status and of the page, made by `publishing.report.status_json`; `archive` answers questions about all
+    evaluations, for the curves of the page. In a process that serves several runs, `runs` returns what is known of each
+    in place of both. `notice` has checkpoints scanned because of a notice of training; see `Views`. None: nobody may
+    ask. `request_seconds`: the time in which a client must send its request, and again to receive the answer. `most`:
+    connections that are open at a time, of all clients and of one.
     """
 
     def __init__(

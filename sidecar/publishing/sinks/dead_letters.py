@@ -24,15 +24,8 @@ _MOST_BYTES: Final = 8 * 1024 * 1024
 def add_dead_letter(run_dir: Path, hook: str, body: bytes, reason: str, wall: float) -> str:
     """Append an event durably, and return the path of the file, relative to the run's state directory.
 
-    Args:
-        run_dir: The run's state directory.
-        hook: Name of the hook.
-        body: The event, as the hook got it.
-        reason: Why it was given up.
-        wall: Unix time in seconds.
-
-    Raises:
-        SinkUnavailableError: The file cannot be written: the event must not be forgotten, so it waits.
+    `body`: the event, as the hook got it. `reason`: why it was given up. `wall`: Unix time in seconds. Raises
+    `SinkUnavailableError` if the file cannot be written: the event must not be forgotten, so it waits.
     """
     line = json.dumps({"given_up_at": timestamp(wall), "reason": reason, "event": json.loads(body)}).encode() + b"\n"
     name, old = f"{hook}.jsonl", f"{hook}.old.jsonl"

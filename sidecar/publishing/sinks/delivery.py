@@ -160,14 +160,8 @@ class _ProgramErrors:
 class Delivery(DeliveryThread):
     """Deliver events to a sink. The daemon's loop calls `update`; `start` begins the thread, `close` ends it.
 
-    Args:
-        sink: The sink.
-        storage: The state directory of the run.
-        run: Name of the run.
-        log: The daemon's log.
-        run_dir: The run's state directory, for events on which the program of the sink fails; None: they are not kept.
-        most_waiting: Number of events that are held in memory.
-        changed: Of `DeliveryThread`, as `pauses`.
+    `run_dir`: the run's state directory, for events on which the program of the sink fails; None: they are not kept.
+    `most_waiting`: number of events that are held in memory. `changed`, `pauses`: see `DeliveryThread`.
     """
 
     def __init__(

@@ -21,12 +21,8 @@ _GIVE_UP_SECONDS: Final = 2.0  # for a sink to end what it was told to give up
 class DeliveryThread:
     """Own the thread of a delivery, and the status that other threads read. A subclass defines `work`.
 
-    Args:
-        name: Name of the sink.
-        log: The daemon's log.
-        thread: Name of the thread.
-        changed: Waits for news, and for the time of the next attempt. Its lock is reentrant.
-        pauses: Seconds between two attempts, the first and the most: each pause is twice as long as the one before it.
+    `changed` waits for news, and for the time of the next attempt; its lock is reentrant. `pauses`: seconds between two
+    attempts, the first and the most: each pause is twice as long as the one before it.
     """
 
     def __init__(

@@ -32,15 +32,10 @@ class Target(Protocol):
 
 @dataclass(slots=True, kw_only=True)
 class Hook:
-    """Deliver the events of one kind.
+    """Deliver the events of one kind to a command or a URL, `target`. Dead letters go to `run_dir`.
 
-    Args:
-        hook: Kind of the events.
-        target: The command or the URL.
-        run_dir: The run's state directory, for dead letters.
-        best: Compares evaluations.
-        deadline_seconds: Time after the first attempt at an event after which it is given up.
-        now, wall: The clocks: monotonic seconds, and Unix time.
+    `best` compares evaluations. `deadline_seconds`: time after the first attempt at an event after which it is given
+    up.
     """
 
     takes: ClassVar[frozenset[type]] = frozenset({Evaluation, Failure, RunEnd})

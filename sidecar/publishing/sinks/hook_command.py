@@ -40,8 +40,7 @@ class HookCommand:
     def send(self, body: bytes, _id: str) -> None:
         """Run the command. Exit code 0 means that it has taken the event.
 
-        Raises:
-            SinkUnavailableError: The command could not be started, failed, or was killed at its time limit.
+        Raises `SinkUnavailableError` if it could not be started, failed, or was killed at its time limit.
         """
         child = self._start(body)
         try:

@@ -46,14 +46,11 @@ class LineProcess:
         self._process: ChildProcess | None = None
 
     def ask(self, question: Mapping[str, Any], seconds: float, *, descriptors: tuple[int, ...] = ()) -> Any:
-        """Return the answer to a question. The process is started if it does not run.
+        """Return the answer to a question, a JSON object. The process is started if it does not run.
 
-        Args:
-            question: A JSON object. The process may get it a second time: one that had nothing to do may just end.
-            seconds: Limit for the whole answer; the process is killed then.
-            descriptors: Open files that the process needs. A new process is started for them and ended afterwards.
-
-        Raises `NoAnswerError`.
+        The process may get it a second time: one that had nothing to do may just end. It is killed if the whole answer
+        takes longer than `seconds`. `descriptors`: open files that the process needs; a new process is started for them
+        and ended afterwards. Raises `NoAnswerError`.
         """
         line = json.dumps(question).encode() + b"\n"
         if descriptors:

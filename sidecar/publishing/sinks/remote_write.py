@@ -32,13 +32,10 @@ _LITERAL_BYTES: Final = 1 << 16  # the longest literal whose length takes two by
 
 
 class RemoteWrite:
-    """Send one request for each evaluation.
+    """Send one request for each evaluation to a URL. A user and a password in it are sent as Basic authentication.
 
-    Args:
-        url: URL of the receiver, such as `http://prometheus:9090/api/v1/write`. A user and a password in it are sent
-            as Basic authentication.
-        timeout_seconds: Limit for each step of a request: connect, send, wait for the answer.
-        authorization_file: File with the value of the header `Authorization`; it is read for each request.
+    `timeout_seconds`: limit for each step of a request: connect, send, wait for the answer. `authorization_file` holds
+    the value of the header `Authorization`; it is read for each request.
     """
 
     name = "remote_write"

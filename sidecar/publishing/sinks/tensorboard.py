@@ -39,17 +39,12 @@ class _Known:
 
 
 class TensorBoard:
-    """Append one event for each evaluation to a file of each eval set.
+    """Append one event for each evaluation to a file of each eval set, in the log directory of `tensorboard --logdir`.
 
     Files are never changed but at their end. If a killed writer left a part of a record, another file follows, because
     readers stop at that part. The names of the files hold the id of the run, because two runs of one name may share a
-    directory, and the events of one must not be taken for those of the other.
-
-    Args:
-        directory: The log directory, as `tensorboard --logdir` takes it. It is created if it is missing.
-        run: Name of the run, as part of the names of the files.
-        tags: `metric` names series as the metrics are named; `keras` as `SidecarEvaluator` of tf_keras names them,
-            `evaluation_METRIC_vs_iterations`.
+    directory, and the events of one must not be taken for those of the other. `tags`: `metric` names series as the
+    metrics are named; `keras` as `SidecarEvaluator` of tf_keras names them, `evaluation_METRIC_vs_iterations`.
     """
 
     name = "tensorboard"

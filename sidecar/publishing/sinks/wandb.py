@@ -27,14 +27,9 @@ _ID_CHARACTERS: Final = 12
 class Wandb:
     """Log the numbers of each evaluation; W&B leaves out those of an evaluation that it has.
 
-    Args:
-        project: The project of W&B.
-        storage: The state directory of the run.
-        timeout_seconds: Limit for each request to the server.
-        environ: W&B's variables: `WANDB_ENTITY`, `WANDB_BASE_URL`, `WANDB_RUN_GROUP`, `WANDB_MODE` and others.
-        key_file: File with the API key; it may be renewed at any time.
-
-    Raises `SettingsError` where the variables would lose all results.
+    `environ`: W&B's variables: `WANDB_ENTITY`, `WANDB_BASE_URL`, `WANDB_RUN_GROUP`, `WANDB_MODE` and others. `key_file`
+    holds the API key, and may be renewed at any time. Raises `SettingsError` where the variables would lose all
+    results.
     """
 
     name = "wandb"

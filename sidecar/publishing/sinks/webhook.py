@@ -54,9 +54,8 @@ class Webhook:
     def send(self, body: bytes, id_: str) -> None:
         """Post an event, or the message of a chat program about it.
 
-        Raises:
-            SinkUnavailableError: The receiver does not answer in time, or asks for another try (5xx, 408, 425, 429).
-            SinkRefusedError: The receiver answered anything else than 2xx.
+        Raises `SinkUnavailableError` if the receiver does not answer in time or asks for another try (5xx, 408, 425,
+        429), and `SinkRefusedError` if it answers anything else than 2xx.
         """
         url, headers = without_user(self.url)
         body = chat_message(self.form, body)

@@ -71,12 +71,7 @@ class _Session:
 class StateBackup(DeliveryThread):
     """Send the state. The daemon's loop calls `update`; `start` begins the thread. A request cannot be broken off.
 
-    Args:
-        store: The backup's folder of this run.
-        run_dir: The state directory of the run.
-        url: The setting, which is part of messages.
-        node: Name of this node.
-        log: The daemon's log.
+    `store`: the backup's folder of this run. `url`: the setting, which is part of messages.
     """
 
     sink = None

@@ -21,11 +21,7 @@ from sidecar.system.confined import Folder, open_folder
 class PinIndex:
     """Hold the content of the folder of pins, which may not exist yet.
 
-    Args:
-        pins: The folder.
-        rules: The same as the catalog's.
-        calls: Makes calls that may hang.
-        progress: Called before each pin that is read, because a scan may take long.
+    `rules` are those of the catalog. `progress` is called before each pin that is read, because a scan may take long.
     """
 
     def __init__(

@@ -49,22 +49,13 @@ def pin(
 ) -> DiscoveredCheckpoint:
     """Pin a checkpoint and return it. If it is pinned already, return that pin.
 
-    Args:
-        discovered: The checkpoint.
-        pins_dir: The folder of pins.
-        copies: Whether to pin it even if more than a few MiB must be copied because links are refused.
-        check: Whether to compare all checksums of the gathered files, which will be evaluated, before they are a pin.
-        room: The limits that are checked before each copy.
-        owner: The name of this node, which marks its unfinished pins.
+    `copies`: whether to pin it even if more than a few MiB must be copied because links are refused. `check`: whether
+    to compare all checksums of the gathered files, which will be evaluated, before they are a pin. `room`: the limits
+    that are checked before each copy. `owner`: the name of this node, which marks its unfinished pins.
 
-    Raises:
-        MustCopyError: Links are refused and `copies` is not set; nothing is pinned.
-        NoRoomError: It would have to be copied, and there is not enough room; nothing is pinned.
-        ChecksumError: A checksum does not match; nothing is pinned.
-        VanishedError: One of its files is gone.
-        UnreadableError: Its files cannot be read now.
-        IncompleteError: Its files have changed since the scan: scan again.
-        StorageError: The pin cannot be written.
+    After any error nothing is pinned: `MustCopyError` if links are refused and `copies` is not set, `NoRoomError`,
+    `ChecksumError`, `VanishedError` if a file is gone, `UnreadableError` if files cannot be read now, `IncompleteError`
+    if they have changed since the scan, so that another scan is due, or `StorageError` if the pin cannot be written.
     """
     checkpoint, pins_dir = discovered.checkpoint, pins_dir.absolute()
     folder = pins_dir / checkpoint.folder

@@ -17,12 +17,10 @@ Found = TypeVar("Found")
 
 @dataclass(frozen=True, slots=True)
 class BestBy:
-    """Compare the evaluations in the journal.
+    """Compare the evaluations in the journal by `metric`, EVAL_SET/METRIC.
 
-    Args:
-        metric: EVAL_SET/METRIC. None: the first one with a direction that the task lists, chosen anew when its code
-            changes; so an evaluation that leaves an eval set out is not compared by another metric. The first one with
-            a task leaves out none.
+    None: the first one with a direction that the task lists, chosen anew when its code changes; so an evaluation that
+    leaves an eval set out is not compared by another metric. The first one with a task leaves out none.
     """
 
     metric: str | None = None

@@ -38,11 +38,8 @@ from sidecar.protocol.records import Value
 class CompiledMeasurement:
     """Measure every metric that the `test_step` of a compiled model updates.
 
-    Args:
-        model: The compiled model.
-        first: A first batch.
-        task: The task, which may name metrics to be evaluated in turn.
-        found: Names of metrics that proved to be no sums in an earlier evaluation.
+    `first`: a first batch. `task` may name metrics to be evaluated in turn. `found`: names of metrics that proved to be
+    no sums in an earlier evaluation.
     """
 
     def __init__(self, model: Any, first: Batch, task: Task, found: Container[str] = ()) -> None:

@@ -33,16 +33,10 @@ _States = Mapping[str, Sequence[Any]]
 class DerivedResults:
     """Compute the results of a `test_step` that are not results of metrics.
 
-    Args:
-        model: The compiled model.
-        metrics: Its metrics, by a name. Some may be put in turn later.
-        in_turn: Its metrics that are updated outside of the step. They have no states here, but a number.
-        names: The names of these results.
-        first: A first batch.
-        states: The states of the metrics after this batch.
-
-    Raises:
-        EvaluationError: A result depends on the batch, or on no metric.
+    `metrics`: those of the compiled model, by a name; some may be put in turn later. `in_turn`: those that are updated
+    outside of the step, which have no states here, but a number. `names`: the names of these results. `states`: the
+    states of the metrics after the batch `first`. Raises `EvaluationError` if a result depends on the batch, or on no
+    metric.
     """
 
     def __init__(
@@ -99,10 +93,8 @@ class DerivedResults:
     def numbers(self, states: _States, in_turn: Mapping[str, float]) -> dict[str, dict[str, float]]:
         """Return the numbers of each result by their names, once for these states of all batches.
 
-        `states`: the states of all metrics. `in_turn`: the numbers of those metrics in turn that have a single one.
-
-        Raises:
-            EvaluationError: A result follows from another metric in turn.
+        `in_turn`: the numbers of those metrics in turn that have a single one. Raises `EvaluationError` if a result
+        follows from another metric in turn.
         """
         if not self._names:
             return {}

@@ -18,13 +18,7 @@ class GeneratorSource:
     """Make a dataset from a Python iterator; all elements must have the types and shapes of the first one.
 
     Elements of other shapes could not form batches. The first dimension is free only if the elements are already
-    batches, because the last batch may be short.
-
-    Args:
-        name: The name of the eval set.
-        iterator: The iterator that the source returned.
-        make: Calls the source again.
-        is_batched: Whether an element is a batch.
+    batches, because the last batch may be short. `make` calls the source, which returned `iterator`, again.
     """
 
     def __init__(

@@ -44,11 +44,8 @@ _CONFIGURED: Final = {
 def load_assets(model: Any, path: str) -> list[Any]:
     """Load the tables and assets of a `.keras` file into the layers of a model.
 
-    Returns:
-        The layers that hold the content of the file, whether it was loaded now or was equal before.
-
-    Raises:
-        EvaluationError: `mismatch` if a layer refuses its content, `corrupt` if Keras cannot have written the file.
+    Return the layers that hold the content of the file, whether it was loaded now or was equal before. Raises
+    `EvaluationError`: `mismatch` if a layer refuses its content, `corrupt` if Keras cannot have written the file.
     """
     try:
         with zipfile.ZipFile(path) as archive:

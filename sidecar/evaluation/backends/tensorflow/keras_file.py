@@ -49,19 +49,11 @@ def has_index(path: str) -> bool:
 
 
 def load(model: Any, variables: list[Any], path: str, *, model_of: int, exceptions: Exceptions = NONE) -> Restored:
-    """Assign the values in the file to all variables of a model. A variable that the file lacks is an error.
+    """Assign the values in the file to all variables of a built model. A variable that the file lacks is an error.
 
-    So is a value in the file that no variable got, and a setting of a layer that changes the numbers.
-
-    Args:
-        model: The built model.
-        variables: All variables of the model.
-        path: The file.
-        model_of: The major version of the model's Keras, 2 or 3.
-        exceptions: Values that only the file may have, or only the model.
-
-    Raises:
-        EvaluationError: `mismatch`, `corrupt`, `vanished` or `storage`, as `restore.restore` does.
+    So is a value in the file that no variable got, and a setting of a layer that changes the numbers. `model_of`: the
+    major version of the model's Keras, 2 or 3. `exceptions`: values that only the file may have, or only the model.
+    Raises as `restore.restore`.
     """
     missing = list(variables)
     built = [(variable, np.array(variable)) for variable in variables if exceptions.keeps(variable)]

@@ -33,16 +33,11 @@ _DIVISOR: Final = "divisor"  # name of the state that sums the weights
 
 
 class KerasLoss:
-    """Compute Σ w·l / N plus the losses that the model adds and, if there are weights, Σ w·l / Σ w as well.
+    """Compute Σ w·l / N plus the losses that the built model adds and, if there are weights, Σ w·l / Σ w as well.
 
     N counts single losses: examples, or positions of a sequence. Masked positions do not count. The losses of several
     outputs are published, and so is their sum. A loss that is one number for a batch, such as the mean over its tokens
     or a sum, is weighted by the number of examples in the batch, as in Keras.
-
-    Args:
-        loss: `Task.loss`: one loss, or several by output.
-        model: The built model, whose `losses` are added.
-        weighted: Whether the batches have weights.
     """
 
     def __init__(self, loss: Any, model: Any, *, weighted: bool) -> None:

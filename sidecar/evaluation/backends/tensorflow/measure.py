@@ -100,10 +100,8 @@ class Measurement(Protocol):
         """Compute within a trace everything that `add` needs of one batch.
 
         `predictions`: the predictions for the batch, if they were computed before. `start`: the states of
-        `stateful_metrics` before the batch, by name; `None` for the identity.
-
-        Returns:
-            The outputs for `add`, the predictions, if they are known, and the updates of the metrics in turn.
+        `stateful_metrics` before the batch, by name; `None` for the identity. Return the outputs for `add`, the
+        predictions, if they are known, and the updates of the metrics in turn.
         """
 
     def dependent(self, whole: Changes, halves: Sequence[Changes]) -> set[str]:

@@ -33,16 +33,10 @@ def per_example(metric: Any) -> Callable[..., Any] | None:
 
 
 class MeasuredMetric:
-    """Measure with one metric of Keras, and refuse a metric whose states cannot be merged.
+    """Measure with one metric of Keras, tried on a first batch, and refuse a metric whose states cannot be merged.
 
     A metric that is the mean of one value per example is measured by these values, and has an interval. Any other
     metric is measured by its additive states.
-
-    Args:
-        metric: The metric.
-        y: The labels of a first batch, on which the metric is tried.
-        predictions: The predictions for this batch.
-        weights: The weights of this batch, if any.
     """
 
     def __init__(self, metric: Any, y: Any, predictions: Any, weights: Any) -> None:
@@ -93,11 +87,7 @@ class MeasuredMetric:
     def step(self, y: Any, predictions: Any, weights: Any, start: Any = None) -> Any:
         """Return, within the traced step, the single values of a batch or the change of the states by it.
 
-        Args:
-            y: The labels.
-            predictions: The predictions of the model.
-            weights: The weights of examples or positions, if any.
-            start: The states before the batch; `None` for the identity.
+        `start`: the states before the batch; `None` for the identity.
         """
         if self._function is not None:
             return tf.convert_to_tensor(self._function(y, predictions))

@@ -28,16 +28,9 @@ class MergeabilityProbe:
 def probe(
     batch: Any, reset: Callable[[], None], update: Callable[[Any], None], read: Callable[[], Any]
 ) -> Iterable[Any]:
-    """Update all metrics on a whole batch, and on its parts.
+    """Update all metrics on a whole batch, and on its parts, and return a `MergeabilityProbe` for each metric.
 
-    Args:
-        batch: A nested structure of tensors, as for `divided`.
-        reset: Resets all metrics.
-        update: Updates all metrics with a batch.
-        read: Returns the list of states of each metric.
-
-    Returns:
-        A `MergeabilityProbe` for each metric.
+    `batch`: a nested structure of tensors, as for `divided`. `read` returns the list of states of each metric.
     """
     whole, first, second = divided(batch)
 

@@ -14,15 +14,9 @@ from sidecar.evaluation.task import Task, call
 
 
 def make_model(task: Task, *, trusts: bool) -> Any:
-    """Build the model of a task.
+    """Build the model of a task; return `None` if it has none, which only stored graphs that are trusted allow.
 
-    `trusts`: whether stored graphs are trusted. Only then a task may have no model.
-
-    Returns:
-        The model, or `None` if the task has none.
-
-    Raises:
-        EvaluationError: `task_error` if `build_model` returns something else, or nothing can be evaluated.
+    Raises `task_error` if `build_model` returns something else, or nothing can be evaluated.
     """
     if task.build_model is None:
         if not trusts:

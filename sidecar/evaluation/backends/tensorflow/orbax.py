@@ -39,9 +39,8 @@ def is_orbax(path: str) -> bool:
 def load(variables: list[Any], path: str, exceptions: Exceptions = NONE) -> tuple[str, ...]:
     """Assign the values in a checkpoint to the variables of a Keras 3 model, and return notes on exceptions.
 
-    Raises:
-        EvaluationError: `mismatch` if the checkpoint lacks a variable, has one more, or a shape differs, `corrupt` if
-            it cannot be decoded, `vanished` if it is gone, `task_error` if tensorstore is not installed.
+    Raises `EvaluationError`: `mismatch` if the checkpoint lacks a variable, has one more, or a shape differs, `corrupt`
+    if it cannot be decoded, `vanished` if it is gone, `task_error` if tensorstore is not installed.
     """
     tensorstore = _import_tensorstore(path)
     metadata = _read_metadata(path)

@@ -32,11 +32,7 @@ Changes = dict[str, list[Any]]
 
 
 class Replay:
-    """Replay batches, and compare the states of metrics after them with the sum of the single changes.
-
-    Args:
-        metrics: The metrics by name, as in `Changes`.
-    """
+    """Replay batches, and compare the states of metrics after them with the sum of the single changes."""
 
     def __init__(self, metrics: Mapping[str, KerasMetric]) -> None:
         self._metrics = metrics
@@ -51,10 +47,8 @@ class Replay:
     ) -> None:
         """Replay one batch, if it is one of those that the check needs.
 
-        Args:
-            batch: The batch.
-            changes_by_batch: Returns the states of the metrics after this batch alone.
-            run: Evaluates a batch from the given states, and returns the states after it. None: from their identity.
+        `changes_by_batch` returns the states of the metrics after this batch alone. `run` evaluates a batch from the
+        given states, and returns the states after it; None: from their identity.
         """
         number, self._seen = self._seen, self._seen + 1
         is_chosen = not self._is_over and number & (number - 1) == 0  # 0 and powers of two

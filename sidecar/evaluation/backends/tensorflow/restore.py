@@ -102,18 +102,15 @@ class _Binding:
 
 
 def restore(model: Any, path: str, make_root: Callable[[Any], Any] | None, exceptions: Exceptions = NONE) -> Restored:
-    """Assign the checkpoint's values to the model's variables.
+    """Assign the values of the checkpoint at a path to the variables of a built model. It must have its variables.
 
-    Args:
-        model: A built model. Without its variables, it would keep random initial values.
-        path: A file that Keras wrote, a SavedModel's folder, or an object checkpoint's prefix.
-        make_root: Maps the model to the root object that was saved; None: possible roots are tried.
-        exceptions: Values that only the checkpoint may have, or only the model.
+    `path`: a file that Keras wrote, a SavedModel's folder, or an object checkpoint's prefix. `make_root` maps the model
+    to the root object that was saved, and its exceptions are not caught; None: possible roots are tried. `exceptions`:
+    values that only the checkpoint may have, or only the model.
 
-    Raises:
-        EvaluationError: `mismatch` if not every variable is bound, a shape differs, or the model's place in the
-            checkpoint holds more values, `corrupt` if the bytes contradict their checksums, `vanished` if files are
-            gone, `storage` if they cannot be read. Exceptions of `make_root` are not caught.
+    Raises `EvaluationError`: `mismatch` if not every variable is bound, a shape differs, or the model's place in the
+    checkpoint holds more values, `corrupt` if the bytes contradict their checksums, `vanished` if files are gone,
+    `storage` if they cannot be read.
     """
     variables = _required(model)
     if not variables:

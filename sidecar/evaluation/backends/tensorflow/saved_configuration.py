@@ -81,8 +81,7 @@ _REMEDY: Final = GIVE_SAVED_MODEL.sentence() + Remedy(
 def compare_configuration(model: Any, path: str) -> tuple[str, ...]:
     """Return notes on differences between the stored configuration and the model that may change numbers.
 
-    Raises:
-        EvaluationError: `mismatch` if a difference surely changes them.
+    Raises `EvaluationError` of kind `mismatch` if a difference surely changes them.
     """
     stored, own = _stored(path), _serialized(model)
     if stored is None or own is None:

@@ -66,11 +66,7 @@ class SetChecks:
         evaluated: Evaluation,  # the results
         outputs: list[Any],  # their outputs as arrays
     ) -> None:
-        """Check one batch of this rank that was evaluated.
-
-        Raises:
-            EvaluationError: A second evaluation gives other numbers.
-        """
+        """Check an evaluated batch of this rank. Raises `EvaluationError` if it gives other numbers a second time."""
         place, self._seen = self._seen if number is None else number, self._seen + 1
         if not self._is_over:
             self._examples += examples_in(batch)
@@ -83,16 +79,10 @@ class SetChecks:
         self._replay.add(batch, partial(step.changes, outputs), partial(step.run_from, seed, carried))
 
     def finish(self, step: Step, states: SetStates, *, divides_itself: bool) -> set[str]:
-        """End an evaluation, and add the findings of this rank to the states.
+        """End an evaluation, add the findings of this rank to the states, and return the metrics that do not add up.
 
-        `step`: the step that evaluated the batches. `states`: the states of the batches of this rank. `divides_itself`:
-        whether the set has no first batch that all ranks share.
-
-        Returns:
-            The names of the metrics whose states do not add up.
-
-        Raises:
-            EvaluationError: The first batch gives other numbers than before.
+        `step`: the step that evaluated the batches. `divides_itself`: whether the set has no first batch that all ranks
+        share. Raises `EvaluationError` if the first batch gives other numbers than before.
         """
         assert self._replay is not None, "`begin` was called"
         found = self._replay.finish()

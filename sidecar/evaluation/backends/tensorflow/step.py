@@ -32,12 +32,9 @@ NO_SEED: Final = np.zeros(2, np.int64)
 
 
 class ModelPredictions:
-    """Compute predictions and columns. A column that cannot be saved is refused on the first batch.
+    """Compute predictions and columns. A column that cannot be saved is refused on the first batch, `first`.
 
-    Args:
-        chosen: `Task.predictions`: True, or a function of (x, y, predictions).
-        model: The model that predicts. The step of a compiled model predicts once more.
-        first: A batch to try the columns on.
+    `chosen`: `Task.predictions`. The step of a compiled model predicts once more.
     """
 
     def __init__(self, chosen: bool | Callable[[Any, Any, Any], Any], model: Any, first: Batch) -> None:

@@ -62,15 +62,8 @@ class LoadedBatch:
 class DatasetSource:
     """Provide the data of one eval set on one rank: see `sidecar.evaluation.data.batch_source.BatchSource`.
 
-    Args:
-        name: Name of the eval set.
-        eval_set: Description of the eval set in the task.
-        data: What its function returned.
-        batch_size: `Task.batch_size`. A `DataLoader` has its own.
-        shard: This rank, and the number of ranks.
-
-    Raises:
-        EvaluationError: The data cannot be evaluated exactly.
+    `data`: what the function of the eval set returned. A `DataLoader` has a batch size of its own. Raises
+    `EvaluationError` if the data cannot be evaluated exactly.
     """
 
     def __init__(self, name: str, eval_set: EvalSet, data: Any, *, batch_size: int | None, shard: Shard) -> None:

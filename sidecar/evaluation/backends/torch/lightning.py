@@ -173,12 +173,8 @@ class LightningStep:
     def dependence(self, output: BatchOutput, examples: int, divide: Divide | None) -> tuple[set[str], bool]:
         """Return which logged numbers of a batch depend on its division into halves, and that it is telling.
 
-        The halves are validated as batch 0, so numbers that are made of `batch_idx` are found, too.
-
-        Args:
-            output: The result for the batch.
-            examples: Number of its examples.
-            divide: Returns its parts. None: the model draws random numbers, and parts would get other ones.
+        The halves are validated as batch 0, so numbers that are made of `batch_idx` are found, too. `divide` returns
+        the parts; None: the model draws random numbers, and parts would get other ones.
         """
         places = halves_of(examples)
         if divide is None or places is None:

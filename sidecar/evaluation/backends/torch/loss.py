@@ -53,10 +53,8 @@ NO_MEMORY: Final = "can't allocate memory"
 class TorchLoss:
     """Compute Σ w·l / Σ w over the items of all batches; an item is an example, a position or an element.
 
-    Args:
-        loss: `Task.loss`: a module such as `nn.CrossEntropyLoss()`, a function of `torch.nn.functional`, or a function
-            of (predictions, y) that returns one value for each example or position.
-        device: The device of the model.
+    `loss`: `Task.loss`: a module such as `nn.CrossEntropyLoss()`, a function of `torch.nn.functional`, or a function of
+    (predictions, y) that returns one value for each example or position.
     """
 
     def __init__(self, loss: Any, device: torch.device) -> None:

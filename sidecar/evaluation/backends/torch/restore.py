@@ -72,16 +72,10 @@ def restore(
 ) -> tuple[str, ...]:
     """Replace all values of the model by those in the content of a checkpoint, and return notes about the result.
 
-    Args:
-        model: The model.
-        stored: What `load` returned.
-        where: `Task.checkpoint`: the place of the values in the content, such as `ema`, or a prefix of names, or a
-            function that takes the content and returns them; None: the place is found.
-        kept: Values of `build_model` for those that the checkpoint lacks.
-        ignore: Patterns of names in the checkpoint that the model lacks.
-
-    Raises:
-        EvaluationError: `mismatch` with the names that differ.
+    `where`: `Task.checkpoint`: the place of the values in the content, such as `ema`, or a prefix of names, or a
+    function that takes the content and returns them; None: the place is found. `kept`: values of `build_model` for
+    those that the checkpoint lacks. `ignore`: patterns of names in the checkpoint that the model lacks. Raises
+    `EvaluationError` of kind `mismatch` with the names that differ.
     """
     target = Target.of(model, kept, ignore)
     entries = chosen_entries(stored.content, where)

@@ -155,12 +155,8 @@ class Step:
         """Return what depends on the division of the batch that `run` kept, and whether its predictions are telling.
 
         Parts of the predictions are compared with predictions for a few examples at both ends of the batch; if these
-        are not rows of the whole, the numbers for the halves with those for the whole.
-
-        Args:
-            output: The result for the batch.
-            examples: Number of its examples.
-            divide: Returns its parts. None: the model draws random numbers, and parts would get other ones.
+        are not rows of the whole, the numbers for the halves with those for the whole. `divide` returns the parts;
+        None: the model draws random numbers, and parts would get other ones.
         """
         assert self._kept is not None, "`keeps` was set"
         (y, predictions, weights), self._kept = self._kept, None

@@ -65,16 +65,9 @@ Numbers = dict[str, float | dict[str, float]]
 class TorchMetric:
     """Give one metric of torchmetrics mergeable states and final numbers.
 
-    The metric is tried on the first batch that it gets, and on its parts.
-
-    Args:
-        name: Name of the metric and of its number.
-        output: The output of the model that it measures; None for the only one.
-        metric: The metric, which stays accessible as an attribute.
-        device: Device of its states.
-
-    Raises:
-        EvaluationError: The metric is one of those that cannot be evaluated by several workers.
+    The metric is tried on the first batch that it gets, and on its parts. `name`: that of the metric and of its number.
+    `output`: the output of the model that it measures; None for the only one. Raises `EvaluationError` if several
+    workers cannot evaluate it.
     """
 
     def __init__(self, name: str, output: Output, metric: Any, device: torch.device) -> None:

@@ -168,9 +168,8 @@ class MetricStates:
     def not_added(self, read: list[NDArray[Any]], times: int) -> str | None:
         """Return the name of a state that is not what the batch leaves behind if it comes once more; None if all are.
 
-        Args:
-            read: What `read` returned for the batch.
-            times: The number of times given to `load_repeated`, before the metric was updated with the batch.
+        `read`: what `read` returned for the batch. `times`: the number that `load_repeated` got before the metric was
+        updated.
         """
         for (_, name, reduction), array, now in zip(self._summed, read, self._values(), strict=False):
             before = (array * times).astype(array.dtype) if reduction == "sum" else array

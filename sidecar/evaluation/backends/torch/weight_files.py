@@ -115,15 +115,10 @@ class Stored:
 
 
 def load(path: str) -> Stored:
-    """Return the content of a checkpoint.
+    """Return the content of a checkpoint: a file of `torch.save` or safetensors, an index of shards, or a folder.
 
-    Args:
-        path: A file of `torch.save` or safetensors, an index of shards, a folder of Hugging Face's libraries, or one of
-            `torch.distributed.checkpoint`.
-
-    Raises:
-        EvaluationError: `mismatch` for content that could run code, with the names of what it refuses; `vanished` if a
-            file is gone.
+    Raises `EvaluationError`: `mismatch` for content that could run code, with the names of what it refuses; `vanished`
+    if a file is gone.
     """
     where = Path(path)
     try:
