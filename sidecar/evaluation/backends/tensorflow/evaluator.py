@@ -24,6 +24,7 @@ from sidecar.evaluation.backend import (
 )
 from sidecar.evaluation.backends.tensorflow.completeness import Exceptions, states_of_metrics
 from sidecar.evaluation.backends.tensorflow.data import Batches, array_of
+from sidecar.evaluation.backends.tensorflow.drawn_when_built import DrawnWhenBuilt
 from sidecar.evaluation.backends.tensorflow.keras_backend import notes_on
 from sidecar.evaluation.backends.tensorflow.keras_file import is_keras_file
 from sidecar.evaluation.backends.tensorflow.keras_metric import negative_notes
@@ -97,9 +98,8 @@ class KerasEvaluator:
         """Whether `restore` may load a graph that a SavedModel stores."""
         self._sets = EvalSets(task, shard, readers)
         self.model: Any = model
-        self._weights = Weights(
-            self.model, Exceptions(task.ignore, task.from_build_model, of_metrics=states_of_metrics(self.model))
-        )
+        exceptions = Exceptions(task.ignore, task.from_build_model, of_metrics=states_of_metrics(self.model))
+        self._weights, self._drawn = Weights(self.model, exceptions), DrawnWhenBuilt(task, self.model, exceptions)
         self.builds = 0 if self.model is None else 1
         self._in_parallel = ThreadPoolExecutor(1, thread_name_prefix="in-parallel")  # for work that needs no data
         self._graph: SavedGraph | None = None
@@ -288,12 +288,21 @@ class KerasEvaluator:
         observer: BatchObserver | None = None,
     ) -> States:
         """Sum metric states over the batches of this rank, and pass the predictions that the task saves to `keep`."""
+        self._require_restored()
         with self._recurrent.preserved() as begin:
             evaluate = partial(self._evaluate, begin=begin, tick=tick, keep=keep, observer=observer)
             return {
                 batches.name: resumption.kept(batches.name, evaluate(batches, resumption.taken.get(batches.name)))
                 for batches in self._sets.chosen
             }
+
+    def _require_restored(self) -> None:
+        """Raise `EvaluationError` if the checkpoint lacks random numbers that the model holds."""
+        batches = next(iter(self._sets.chosen), None)
+        if batches is None or self._graph is not None or self._recurrent or self._non_variable.has_tables:
+            return
+        if not self._step_of(batches).measurement.randomness.is_drawn:
+            self._drawn.require_none(self._checks[batches.name].first)
 
     def _evaluate(
         self,

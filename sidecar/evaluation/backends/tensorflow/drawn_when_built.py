@@ -1,0 +1,112 @@
+"""Find random numbers that `build_model` draws and no checkpoint holds: a second model must predict the same.
+
+A layer may hold an array in a plain attribute, such as a random projection. All variables are restored, and the numbers
+are still wrong.
+"""
+
+import math
+from collections.abc import Iterator, Mapping
+from functools import partial
+from typing import Any, Final
+
+import numpy as np
+import tensorflow as tf
+
+from sidecar.evaluation.backends.tensorflow.completeness import Exceptions
+from sidecar.evaluation.backends.tensorflow.data import array_of
+from sidecar.evaluation.backends.tensorflow.layer_tables import finalize
+from sidecar.evaluation.backends.tensorflow.libraries import layers_of
+from sidecar.evaluation.backends.tensorflow.mergeability import map_tensors, part_of
+from sidecar.evaluation.backends.tensorflow.model import make_model, preprocessing_of
+from sidecar.evaluation.backends.tensorflow.restore import variables_of
+from sidecar.evaluation.batch_dependence import rows_differ, tolerance_for
+from sidecar.evaluation.data.batch_source import Batch
+from sidecar.evaluation.data.elements import parts_of
+from sidecar.evaluation.failures import task_error
+from sidecar.evaluation.task import Task
+from sidecar.system.plain_text import listed
+
+_NAMES_SHOWN: Final = 3
+_MAX_BYTES: Final = 1 << 30  # of a model that is built a second time
+
+
+class DrawnWhenBuilt:
+    """Compare a restored model once with a second one, to which the values of its variables are given.
+
+    Only a model that holds floats outside of its variables, or keeps values of `build_model`, is built again.
+    """
+
+    def __init__(self, task: Task, model: Any, exceptions: Exceptions) -> None:
+        self._task, self._model, self._exceptions = task, model, exceptions
+        self._is_due = model is not None and task.restore is None
+
+    def require_none(self, batch: Batch) -> None:
+        """Raise `EvaluationError` if the second model predicts something else for the first example of a batch."""
+        is_due, self._is_due = self._is_due, False
+        if not is_due or not (self._exceptions.from_build_model or any(_held_by(self._model))):
+            return
+        if sum(math.prod(each.shape) * tf.as_dtype(each.dtype).size for each in variables_of(self._model)) > _MAX_BYTES:
+            return
+        try:
+            batch = preprocessing_of(self._model)(map_tensors(partial(part_of, 0, 1), batch))
+            predict = partial(_predicted, parts_of(batch)[0])
+            other = make_model(self._task, trusts=False)
+            predict(other)  # makes the variables that are missing
+            for mine, its in zip(variables_of(self._model), variables_of(other), strict=True):
+                if not self._exceptions.keeps(mine):
+                    its.assign(tf.convert_to_tensor(mine))
+            finalize(other)
+            one, two = predict(self._model), predict(other)
+        except MemoryError:
+            raise
+        except Exception:  # noqa: BLE001 - code of a user: `build_model` may work once, the model take other inputs
+            return
+        tolerance = tolerance_for(getattr(layer, "compute_dtype", "") for layer in layers_of(self._model))
+        if not rows_differ(one, [two], tolerance):
+            return
+        both = zip(_held_by(self._model), _held_by(other), strict=False)
+        names = [name for (name, array), (_, its) in both if not np.array_equal(array, its)]
+        raise task_error(
+            f"the model holds random numbers that build_model draws and the checkpoint lacks"
+            f"{f', such as {listed(names, _NAMES_SHOWN)}' if names else ''}: built again, it gives other numbers with "
+            f"the same weights. Let training save them, with self.add_weight(…, trainable=False), or draw them with "
+            f"the seed of training, such as np.random.default_rng(7).normal(…), or give Task(restore=…)"
+        )
+
+
+def _predicted(x: Any, model: Any) -> list[Any]:
+    tensors = tf.nest.flatten(model(x, training=False), expand_composites=True)
+    return [np.atleast_1d(array_of(tensor)) for tensor in tensors if tensor is not None]
+
+
+def _held_by(model: Any) -> Iterator[tuple[str, Any]]:
+    """Yield name and value of the arrays of floats that layers hold outside of the variables of a model."""
+    known = {id(variable) for variable in variables_of(model)}
+    for number, layer in enumerate(layers_of(model)):
+        places = [*vars(layer).items(), *(("a constant", node.arguments) for node in _nodes_of(layer))]
+        for name, content in places:
+            for leaf in _leaves(content):
+                if id(leaf) not in known:
+                    yield f"{getattr(layer, 'name', number)}.{name}", array_of(leaf)
+
+
+def _nodes_of(layer: Any) -> Iterator[Any]:
+    """Yield the calls of the operations of a functional model, which may have constant arguments."""
+    for operation in getattr(layer, "operations", ()):
+        yield from getattr(operation, "_inbound_nodes", ())
+
+
+def _leaves(content: Any) -> Iterator[Any]:
+    """Yield arrays, tensors and variables of floats in an attribute of a layer, or that its function refers to."""
+    if isinstance(content, np.ndarray | tf.Variable | tf.Tensor):
+        if tf.as_dtype(content.dtype).is_floating and not tf.is_symbolic_tensor(content):
+            yield content
+    elif isinstance(content, Mapping):
+        yield from (leaf for part in content.values() for leaf in _leaves(part))
+    elif isinstance(content, list | tuple):
+        yield from (leaf for part in content for leaf in _leaves(part))
+    elif type(content).__name__ == "SymbolicArguments":  # of a node
+        yield from _leaves((content.args, content.kwargs))
+    else:
+        cells = (cell.cell_contents for cell in getattr(content, "__closure__", None) or ())
+        yield from _leaves([held for held in cells if not callable(held)])
