@@ -9,7 +9,7 @@ from sidecar.policy.eligibility import ready_workers
 from sidecar.protocol.export_rule import ExportRule
 from sidecar.protocol.heartbeat import Heartbeat
 from sidecar.protocol.records import Member, Plan
-from sidecar.protocol.states import GROUP_PHASES
+from sidecar.protocol.states import GROUP_PHASES, WorkerPhase
 
 
 @dataclass(slots=True, kw_only=True)
@@ -72,6 +72,19 @@ class KnownNodes:
             if member.node != self.node and (why := self._why_lost(member, opened_at, now)) is not None:
                 reasons[member.node] = why
         return reasons
+
+    def lacks_pin(self, plan: Plan) -> bool:
+        """Return whether another member has not begun, by its heartbeat, because its node has no pin yet.
+
+        That node's daemon decides how long this may take. The members that wait for it to join must not be judged.
+        """
+        for member in plan.members or ():
+            heartbeat = self.liveness.heartbeat(member.node)
+            if member.node == self.node or heartbeat is None or heartbeat.journal.plan != plan.plan:
+                continue
+            if any((each.worker, each.phase) == (member.worker, WorkerPhase.STANDBY) for each in heartbeat.doing or ()):
+                return True
+        return False
 
     def collective_phases(self, plan: Plan) -> tuple[str, ...]:
         """Return the plan and the phase of each rank; empty unless every rank waits for the others by its heartbeat.

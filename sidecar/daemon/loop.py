@@ -168,6 +168,8 @@ class Daemon:
         may_start = self.turn is None or self.turn.may_start()
         filling, evaluating = not self.shutdown.begun, self.state.history.open is not None
         waiting = self.state.timers.work_waiting
+        if self.runner.waits_for_download():
+            supervisor.workers.excuse_joining(now)
         for overrun in supervisor.tend(
             now, filling=filling, evaluating=evaluating, waiting=waiting, may_start=may_start
         ):

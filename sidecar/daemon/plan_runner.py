@@ -132,6 +132,11 @@ class PlanRunner:
             else:
                 execution.fail(FailureKind.VANISHED, waited, None, now)
 
+    def waits_for_download(self) -> bool:
+        """Return whether this node's workers have begun, and a node of another member has no pin of its own yet."""
+        execution = self.execution
+        return execution is not None and execution.started and self.state.nodes.lacks_pin(execution.plan)
+
     def lacks_saves(self) -> Plan | None:
         """Return the open plan if it succeeded here, and its saves are not known to be in the bucket of the state."""
         if self.timing.transfer_seconds is None or self.execution is None or not isinstance(self.ending, Success):

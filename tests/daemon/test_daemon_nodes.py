@@ -97,6 +97,33 @@ def test_a_member_that_found_a_checkpoint_before_its_pin_looks_for_the_pin_at_on
     assert [command.plan for command in second.active.told(Evaluate)] == [1]
 
 
+def test_the_download_of_one_member_is_not_joining_time_of_the_others(new_node):
+    """Its own daemon bounds the download. Once it has joined, too, the time to form the group counts as always."""
+    first, second = new_node("worker-1"), new_node("worker-2")
+    second.daemon.runner.timing = replace(TIMING, transfer_seconds=1000.0)
+
+    def download(found, *_, **__):
+        raise MustCopyError(found.checkpoint.name)
+
+    def hide_pins(scan):
+        seen, by_key = scan(), {}
+        for key, found in seen.by_key.items():
+            by_key[key] = replace(found, checkpoint=replace(found.checkpoint, pin=None))
+        return replace(seen, by_key=by_key)
+
+    second.storage_thread.reconciler.pinner.make, second.catalog.around = download, hide_pins
+    first.silent = second.silent = {"Join"}
+    save(first.checkpoint_dir, 5)
+    pass_time(400, first, second, step=1.0)
+    assert [member.node for member in first.history.open.members] == ["worker-1", "worker-2"]
+    assert (len(first.active.told(Join)), first.active.killed) == (1, False)
+    second.catalog.around = None
+    pass_time(115, first, second, step=1.0)
+    assert (first.history.entries, len(second.active.told(Join))) == ([], 1)
+    pass_time(20, first, second, step=1.0)
+    assert outcomes(first.history)[0] == ("failed", "join")
+
+
 def test_a_member_looks_once_more_before_it_says_that_it_did_not_see_a_checkpoint(new_node):
     """Its first look may be told what a client of NFS has cached, and no other is due for long."""
     first, second = two_that_look_rarely(new_node)

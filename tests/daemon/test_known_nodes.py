@@ -83,3 +83,19 @@ def test_members_that_will_not_finish_a_plan(other, now, word):
 def test_ranks_that_wait_for_each_other(own, other, expected):
     """All of them must say so, in this plan."""
     assert beating(other, own=own).collective_phases(PLAN) == expected
+
+
+@pytest.mark.parametrize(
+    ("other", "expected"),
+    [
+        (heartbeat("n2", 1, "standby"), True),
+        (heartbeat("n2", 1, "join"), False),
+        (heartbeat("n2", 1), False),
+        (heartbeat("n2", 1, "standby", plan=6), False),
+        (heartbeat("n3", 1, "standby"), False),
+    ],
+    ids=["it waits for its pin", "it joins", "it says nothing", "an older plan", "it has no heartbeat"],
+)
+def test_a_member_that_has_no_pin_yet(other, expected):
+    """Only another node's heartbeat in this plan says so; this node knows of itself."""
+    assert beating(other, own=heartbeat("n1", 1, "standby")).lacks_pin(PLAN) == expected

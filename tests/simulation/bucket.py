@@ -3,8 +3,8 @@
 An object is whole or absent, and seen by all as soon as its write was carried out. But a request may be refused (429)
 or answered with an error (503) before or after its effect; a create at the same moment is a conflict (409), which says
 nothing; an object that was just written may refuse the next write; a page of a listing is older than the next page.
-Each node saves to a disk of its own, and uploads that. Hanging servers, nodes that are cut off and stopped daemons are
-those of `storage.NodeStorage`. Pins are shared all the same.
+Each node has a disk of its own: for its pins, which are downloads, and for its saves, which it uploads. Hanging
+servers, nodes that are cut off and stopped daemons are those of `storage.NodeStorage`.
 """
 
 import errno
@@ -50,6 +50,7 @@ class SimulatedObjects:
 
     def __init__(self, simulation, node) -> None:
         self._simulation, self._node, self.spec = simulation, node, node.spec
+        self.refused_at = 0.0  # when the server answered with an error last
         self._contents = {}
         self._probes = {}  # objects that a daemon tries conditions with, and that no other node sees
 
@@ -120,6 +121,7 @@ class SimulatedObjects:
     def may_fail(self):
         """Raise the answer of a server that is overloaded, now and then."""
         if self._is_trouble():
+            self.refused_at = self._simulation.scheduler.now
             raise _error("503 (ServiceUnavailable)")
 
 

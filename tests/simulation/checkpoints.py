@@ -44,6 +44,7 @@ class NodeCatalog:
     def __init__(self, simulation, life, corrupt_after: float) -> None:
         self._simulation, self._life, self._corrupt_after = simulation, life, corrupt_after
         self._disk: Disk = simulation.disk
+        self._pins = simulation.disk.pins_of(life.host.name)
         self.discovery = DiscoveryOrder()
         self._before: dict = {}
         self._bad_since: dict[tuple[str, str], float] = {}
@@ -78,7 +79,7 @@ class NodeCatalog:
         self.discovery.forget_gone(found)
         self._before = found
         ordered = sorted(found.values(), key=lambda each: self.discovery.places[each.checkpoint.key])
-        copies = () if away else self._disk.copies
+        copies = () if away else self._disk.copies_of(self._life)
         making = frozenset(digest for digest, _ in copies).difference(digest[:12] for _, digest in found)
         waiting += [(digest, "is being pinned") for digest in sorted(making)]
         known = {each.checkpoint.folder for each in found.values()}
@@ -90,7 +91,7 @@ class NodeCatalog:
             broken=tuple(seen.broken),
             making=making,
             unknown=seen.unknown,
-            unclaimed=frozenset(seen.unknown.keys() & self._disk.pins) - known,
+            unclaimed=frozenset(seen.unknown.keys() & self._pins) - known,
         )
 
     def _look_at_directory(self, seen: "_Seen", now: float) -> None:
@@ -124,7 +125,7 @@ class NodeCatalog:
 
     def _look_at_pins(self, seen: "_Seen", now: float) -> None:
         host, since = self._life.host, self._simulation.referee.pinned_since
-        for folder, content in self._disk.pins.items():
+        for folder, content in self._pins.items():
             if now - since.get(content.key, -1e9) < host.pins_late or self._is_missed(content):
                 continue
             why = host.trouble_with(f"pin:{folder}")
@@ -168,7 +169,7 @@ class NodeCatalog:
             why = next((why for entry in entries if (why := host.trouble_with(entry)) is not None), None)
             if why is not None:
                 return Answer(Presence.UNKNOWN, why)
-            pins = () if self._is_away() else self._disk.pins.values()
+            pins = () if self._is_away() else self._pins.values()
             there = any(content.key == checkpoint.key for content in (*self._disk.checkpoints.values(), *pins))
             if there:
                 self.seen_at[checkpoint.key] = self._simulation.scheduler.now
@@ -207,11 +208,15 @@ class NodeCatalog:
 
 
 class NodePins:
-    """Stands for `daemon.pinner.Pinner`: pins on the shared disk, linked at once or copied over some scans."""
+    """Stands for `daemon.pinner.Pinner`: pins linked at once or copied over some scans.
+
+    They are on the shared disk; with the state in a bucket, on the disk of each node.
+    """
 
     def __init__(self, simulation, life) -> None:
         self._simulation, self._life = simulation, life
         self._disk: Disk = simulation.disk
+        self._pins = simulation.disk.pins_of(life.host.name)
         self.exports = NodeExports(simulation, life)
 
     def pin(self, found: DiscoveredCheckpoint, *, copies: bool) -> DiscoveredCheckpoint | None:
@@ -220,8 +225,8 @@ class NodePins:
         folder, copy = checkpoint.folder, self._copy(checkpoint.key)
 
         def effect() -> Content | None:
-            if folder in self._disk.pins:
-                return self._disk.pins[folder]
+            if folder in self._pins:
+                return self._pins[folder]
             if self._never_ends(checkpoint):
                 return None
             done, content, _ = self._disk.copies.get(copy, (0, self._disk.checkpoints.get(checkpoint.name), ""))
@@ -273,7 +278,7 @@ class NodePins:
                 raise refused("remove", checkpoint.folder, errno.EIO)
             if self._simulation.away_until > self._simulation.scheduler.now:
                 return
-            if (content := self._disk.pins.pop(checkpoint.folder, None)) is not None:
+            if (content := self._pins.pop(checkpoint.folder, None)) is not None:
                 self._simulation.unpinned(content, checkpoint.folder, self._life)
 
         self._life.storage.call(effect, writes=True)
@@ -282,9 +287,9 @@ class NodePins:
         """As `Pinner.bytes`: what a copier that died left counts until it did not grow for the patience of others."""
         now, patience = self._simulation.scheduler.now, 2 * self._life.host.spec.settings.patience
         running = {life.incarnation for life in self._simulation.running_lives()}
-        making = sum(incarnation in running for _, incarnation in self._disk.copies)
+        making = sum(incarnation in running for _, incarnation in self._disk.copies_of(self._life))
         left = sum(now - at < patience for at in self._disk.leftovers.values())
-        return _BYTES * (len(self._disk.pins) + making + left)
+        return _BYTES * (len(self._pins) + making + left)
 
     def bytes_alone(self) -> int:
         """Return the bytes of all pins, in place of `Pinner.bytes_alone`."""
@@ -298,7 +303,9 @@ class NodePins:
         """As `Pinner.bytes_copied`; what lives that ended have begun stays as it is."""
         copied: dict[str, int] = {}
         self._life.storage.call(self._copy_on, writes=True)
-        for (digest, _), (size, _, _) in self._life.storage.call(lambda: list(self._disk.copies.items())):
+        for (digest, _), (size, _, _) in self._life.storage.call(
+            lambda: list(self._disk.copies_of(self._life).items())
+        ):
             copied[digest] = max(copied.get(digest, 0), size)
         return copied
 
@@ -311,11 +318,11 @@ class NodePins:
                 self._disk.copies[digest, incarnation] = done + 1, content, folder
                 continue
             del self._disk.copies[digest, incarnation]
-            if folder not in self._disk.pins and self._simulation.random.random() < 0.8:
+            if folder not in self._pins and self._simulation.random.random() < 0.8:
                 self._publish(content, folder)
 
     def _publish(self, content: Content, folder: str) -> None:
-        self._disk.pins[folder] = content
+        self._pins[folder] = content
         self._simulation.pinned(content, folder, self._life)
 
     def _copy(self, key: Key) -> tuple[str, str]:
@@ -336,6 +343,7 @@ class NodeExports:
     def __init__(self, simulation, life) -> None:
         self._simulation, self._life = simulation, life
         self._disk: Disk = simulation.disk
+        self._pins = simulation.disk.pins_of(life.host.name)
         self._unneeded: set[str] = set()
 
     def export(self, checkpoint: Checkpoint, policy) -> bool:
@@ -345,7 +353,7 @@ class NodeExports:
 
         def effect() -> None:
             self._refuse(f"pin:{folder}")
-            if (content := self._disk.pins.pop(folder, None)) is not None:
+            if (content := self._pins.pop(folder, None)) is not None:
                 self._disk.exports[folder] = content, plan
                 self._simulation.unpinned(content, folder, self._life, exported=True)
 
@@ -369,9 +377,9 @@ class NodeExports:
                 self._disk.exports[folder] = content, next(each.plan for _, each in best.values())
             checkpoint = Checkpoint(name=name, digest=digest, step=content.step, format="tf_object")
             fate = policy.fate_of_export(checkpoint, plan)
-            if fate is Fate.RETURNS and folder not in self._disk.pins:
+            if fate is Fate.RETURNS and folder not in self._pins:
                 del self._disk.exports[folder]
-                self._disk.pins[folder] = content
+                self._pins[folder] = content
                 self._simulation.pinned(content, folder, self._life)
             elif fate is Fate.GOES and (leaving or folder in unneeded):
                 del self._disk.exports[folder]

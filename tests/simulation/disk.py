@@ -1,4 +1,4 @@
-"""The storage that all nodes share, in memory: records by name, checkpoints, pins, and what workers saved.
+"""The storage that all nodes share, in memory: records by name, checkpoints, and what workers saved. And the pins.
 
 The truth that the invariants look at stands here; what a node sees of it, and when, is `storage`'s business.
 """
@@ -53,16 +53,42 @@ class Disk:
     keeps_names: bool = False  # whether every write is durable once it was carried out, as in an object store
     done_at: float | None = None  # since when the trainer's marker is there
     checkpoints: dict[str, Content] = field(default_factory=dict)
-    pins: dict[str, Content] = field(default_factory=dict)  # by the pin's folder
+    # By the node on whose disk they are, and by their folders. With the state in an object store each node has its own
+    pins_on: dict[str, dict[str, Content]] = field(default_factory=dict)
     # Pins in the making, by digest and life: how far they are, what was opened to be copied, and the pin's folder.
     copies: dict[tuple[str, str], tuple[int, Content, str]] = field(default_factory=dict)
     exports: dict[str, tuple[Content, int]] = field(default_factory=dict)  # by folder: and the plan that it names
     leftovers: dict[str, float] = field(default_factory=dict)  # of copiers that died: since when they do not grow
     saves: dict[str, Saved] = field(default_factory=dict)
 
+    @property
+    def pins(self) -> dict[str, Content]:
+        """Return the pins of all nodes, by their folders."""
+        return {folder: content for pins in self.pins_on.values() for folder, content in pins.items()}
+
+    def pins_of(self, node: str) -> dict[str, Content]:
+        """Return the pins that a node sees, by their folders."""
+        return self.pins_on.setdefault(node if self.keeps_names else "", {})
+
+    def copies_of(self, life) -> dict[tuple[str, str], tuple[int, Content, str]]:
+        """Return the pins in the making that a daemon sees."""
+        if not self.keeps_names:
+            return self.copies
+        return {each: copy for each, copy in self.copies.items() if each[1] == life.incarnation}
+
+    def unpin(self, folders) -> None:
+        """Remove pins from all disks."""
+        for pins in self.pins_on.values():
+            for folder in folders:
+                pins.pop(folder, None)
+
     def all(self) -> list[Content]:
         """Return what is in the directory or pinned; what is both, twice."""
         return [*self.checkpoints.values(), *self.pins.values()]
+
+    def seen_by(self, node: str) -> list[Content]:
+        """Return the same without what only other nodes have on their disks."""
+        return [*self.checkpoints.values(), *self.pins_of(node).values()]
 
     def put(self, path: str, data: bytes) -> None:
         """Let a name stand for these bytes."""
@@ -118,12 +144,13 @@ class Disk:
         return gone
 
     def wipe(self) -> None:
-        """Somebody deleted the state directory."""
+        """Somebody deleted the state directory. If it is in an object store, pins lie elsewhere."""
         self.files.clear()
         self.folders.clear()
         self.unsynced.clear()
         self.unreturned.clear()
-        self.pins.clear()
+        for pins in self.pins_on.values() if not self.keeps_names else ():
+            pins.clear()
         self.copies.clear()
         self.exports.clear()
         self.saves.clear()
@@ -149,9 +176,8 @@ class Disk:
     def _change(self, name: str, change: Callable[[Content], Content]) -> None:
         if name in self.checkpoints:
             self.checkpoints[name] = change(self.checkpoints[name])
-        for folder, content in self.pins.items():
-            if content.name == name:
-                self.pins[folder] = change(content)
+        for pins in self.pins_on.values():
+            pins.update((folder, change(content)) for folder, content in list(pins.items()) if content.name == name)
 
 
 def quality(digest: str) -> float:

@@ -62,17 +62,24 @@ def _machine_crash(simulation, host, fault) -> None:
 def _machine_gone(_, host, __) -> None:
     """It crashes and never comes back."""
     if sum(other.runs and other.role == "worker" for other in host.simulation.hosts) > host.spec.settings.min_workers:
-        host.gone = True
-        if host.runs:
-            host.life.end()
+        _take_away(host)
+
+
+def _take_away(host) -> None:
+    """With its disk, where it has its pins if the state is in a bucket: what nobody else has is lost."""
+    disk, promises = host.simulation.disk, host.simulation.referee.promises
+    host.gone = True
+    if host.runs:
+        host.life.end()
+    if disk.keeps_names:
+        disk.pins_of(host.name).clear()
+        promises.excused |= promises.there.keys() - {each.key for each in disk.all()}
 
 
 def _all_replaced(simulation, *_) -> None:
     """All machines are taken away for good, and others come, under other names: as pods do."""
     for host in [each for each in simulation.hosts if not each.gone]:
-        host.gone = True
-        if host.runs:
-            host.life.end()
+        _take_away(host)
         if host.role == "worker":
             number = len(simulation.hosts)  # no machine and no daemon of one ever has the name of another
             spec = replace(host.spec, key=f"m{number}", name=f"machine-{number}", role="worker")
@@ -220,7 +227,7 @@ def _checkpoint_deleted(simulation, _, fault) -> None:
     if fault.value < 0.3:  # and somebody deletes the pin, too
         for folder in [folder for folder, pin in simulation.disk.pins.items() if pin.key == content.key]:
             simulation.referee.promises.excused.add(content.key)
-            del simulation.disk.pins[folder]
+            simulation.disk.unpin([folder])
     simulation.note(lambda: f"{name} is deleted")
 
 
@@ -531,8 +538,7 @@ def _moved_away(simulation, _, fault) -> None:
     disk, content = simulation.disk, simulation.disk.checkpoints.pop(name)
     simulation.referee.gone.add(content.key)
     pins = {folder: pin for folder, pin in disk.pins.items() if pin.key == content.key and fault.value < 0.5}
-    for folder in pins:
-        del disk.pins[folder]
+    disk.unpin(pins)
     simulation.note(lambda: f"{name} is moved away")
 
     def back() -> None:

@@ -18,7 +18,12 @@ BUCKET: Final = 3
 def _in_bucket(seed: int) -> Scenario:
     scenario = generation_2.make(seed)
     faults = tuple(fault for fault in scenario.faults if fault.kind not in ABSENT)
-    return replace(scenario, generation=BUCKET, faults=faults, bucket=True)
+    # A real chief makes no pin, and here nobody else could use that of one which has workers.
+    nodes, upgraded = (
+        tuple(replace(node, chief_has_workers=False) for node in each) for each in (scenario.nodes, scenario.upgraded)
+    )
+    changes = {"nodes": nodes, "upgraded": upgraded, "faults": faults}
+    return replace(scenario, generation=BUCKET, bucket=True, links=False, **changes)
 
 
 _MAKERS: Final = {1: generation_1.make, 2: generation_2.make, BUCKET: _in_bucket}

@@ -663,7 +663,7 @@ class Referee:
         lives = [each for each in simulation.running_lives() if each.host.daemon_troubled_until < now]
         lives = [each for each in lives if each.host.spec.schema >= self.newest_schema]  # others stand by
         well = {each.incarnation for each in lives if each.began < now - 10.0}
-        copies = [(each, content) for each, (_, content, _) in simulation.disk.copies.items()]
+        copies = [(each, content) for each, (_, content, _) in simulation.disk.copies_of(life).items()]
         return [
             content.name
             for (_, incarnation), content in copies
@@ -728,7 +728,8 @@ class Referee:
     def readable(self, life) -> dict:
         """Return the checkpoints that this daemon can read now, and has had the time to see, by their keys."""
         since, seen = self.promises.there_since, self.saw_until(life)
-        there = (each for each in self._simulation.disk.all() if since.get(each.key, 0.0) <= seen)
+        disk, node = self._simulation.disk, life.host.name
+        there = (each for each in disk.seen_by(node) if since.get(each.key, 0.0) <= seen)
         return {each.key: each for each in there if self.promises.reads(life, each, seen)}
 
     def saw_until(self, life) -> float:

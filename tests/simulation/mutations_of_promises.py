@@ -18,9 +18,10 @@ from sidecar.policy import decide, eligibility, group_formation, settlements
 from sidecar.policy.selection import Selection
 from sidecar.protocol.heartbeat import Heartbeat
 from sidecar.protocol.states import FAILURE_CLASSES
+from sidecar.retention.pins.copy_arbiter import CopyArbiter
 from sidecar.retention.pins.policy import Fate, PinDecision, PinPolicy
 from simulation import by_hand, checkpoints
-from simulation.generations import make
+from simulation.generations import BUCKET, make
 from simulation.mutation import Mutation, with_fault, with_setting
 
 _choose, _see, _update, _decide = (
@@ -32,6 +33,7 @@ _choose, _see, _update, _decide = (
 _settle, _evaluate, _judge = JournalState._settle, decide._evaluate, decide.judge_open_plan
 _may_write = PlanRunner.may_write
 _observe = liveness.Liveness._observe
+_advance, _is_mine = PlanRunner.advance, CopyArbiter.is_mine
 
 
 # -- which checkpoints are evaluated ----------------------------------------------------------------------------------
@@ -115,6 +117,16 @@ def _forget_all(self, _):
 
 def _export_goes(self, _, plan):
     return Fate.STAYS if plan > self.history.through else Fate.GOES
+
+
+def _advance_without_downloads(self, now, *, answered):
+    timing, self.timing = self.timing, replace(self.timing, transfer_seconds=None)
+    _advance(self, now, answered=answered)
+    self.timing = timing
+
+
+def _only_the_first(self, discovered, *, before, now):
+    return before == 0 and _is_mine(self, discovered, before=before, now=now)
 
 
 def _never_stuck(plan, view, rules, now):
@@ -441,6 +453,18 @@ AFTER = (
         ),
         ("journal is linear", "holes are not filled"),
         with_fault("names_lost"),
+    ),
+    Mutation(
+        "a download takes no longer than a pin that others made",
+        ((PlanRunner, "advance", _advance_without_downloads),),
+        ("attempts are bounded",),
+        first=(make(103, BUCKET),),
+    ),
+    Mutation(
+        "a download of one node serves all",
+        ((CopyArbiter, "is_mine", _only_the_first),),
+        ("attempts are bounded", "all is settled"),
+        first=(make(6, BUCKET), make(78, BUCKET)),
     ),
 )
 """Rules that came later: those whose place is not there yet cannot be broken."""

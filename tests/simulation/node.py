@@ -182,7 +182,8 @@ class Life:
         pins, saves = NodePins(simulation, self), NodeSaves(simulation, self)
         room = DiskBudget(spec.settings.pin_max)
         done = self.storage.is_done
-        patience, turns = spec.settings.visibility, CopyArbiter(spec.settings.patience)
+        patience = spec.settings.visibility
+        turns = CopyArbiter(spec.settings.patience, shares_pins=not simulation.scenario.bucket)
         checkpoints = WatchedCatalog(self.catalog, None, host)  # type: ignore[arg-type]
         reconciler = PinReconciler(
             root=place,

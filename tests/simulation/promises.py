@@ -70,6 +70,7 @@ class Promises:
     excused: set = field(default_factory=set)  # a person deleted its pin, or asked for it again
     causes: dict = field(default_factory=dict)  # why a plan failed with a kind that blames the checkpoint
     failures: Counter = field(default_factory=Counter)  # in all, by key
+    too_late: Counter = field(default_factory=Counter)  # of these: deleted before the node that failed had its own pin
     failed_at: dict = field(default_factory=dict)  # key, task: when, and how often in a row
     failed_when: dict = field(default_factory=dict)  # plans that failed: when
     strikes: list = field(default_factory=list)
@@ -176,6 +177,7 @@ class Promises:
             self._succeeded(plan)
             return
         self.failures[plan.checkpoint.key] += 1
+        self.too_late[plan.checkpoint.key] += self._came_too_late(plan, outcome)
         if outcome.kind == "member_lost":  # it had ended its run, and whoever planned did not know yet
             others = [each for each in self.simulation.lives if each.host.name == outcome.node and each.ended_after]
             self.planned_with_who_left += any(each.ended_after[0] < plan.plan for each in others)
@@ -184,10 +186,16 @@ class Promises:
         _, count = self.failed_at.get(at, (0.0, 0))
         self.failed_at[at] = self.simulation.scheduler.now, count + 1
 
+    def _came_too_late(self, plan: Plan, outcome: Outcome) -> bool:
+        """Return whether training deleted it before a node had downloaded it, which others pinned and planned."""
+        disk, key = self.simulation.disk, plan.checkpoint.key
+        return outcome.kind == "vanished" and not any(each.key == key for each in disk.seen_by(outcome.node))
+
     def _check_found(self, plan: Plan, life) -> None:
         """Check that a node which says that a checkpoint vanished does not see a broken pin of it."""
         assert plan.checkpoint is not None
-        pin, host, settings = self.simulation.disk.pins.get(plan.checkpoint.folder), life.host, life.host.spec.settings
+        host, settings = life.host, life.host.spec.settings
+        pin = self.simulation.disk.pins_of(host.name).get(plan.checkpoint.folder)
         now, since = self.simulation.scheduler.now, life.catalog.pin_bad_since(plan.checkpoint.folder)
         since = max(since, host.daemon_troubled_until, self.simulation.troubled_until)
         known_for = now - since - settings.visibility - 2 * settings.sweep - 1.0
@@ -233,9 +241,11 @@ class Promises:
     def _gone_since(self, key, life) -> float:
         """Return since when it is gone, as far as that daemon can know; infinity while it is there.
 
-        A look does not notice a checkpoint that was back for a moment between two looks.
+        A look does not notice a checkpoint that was back for a moment between two looks. With the state in a bucket,
+        the heartbeat of another node must tell first that it is on that node's disk.
         """
-        unnoticed = 2 * life.host.spec.settings.sweep + 1.0
+        settings = life.host.spec.settings
+        unnoticed = 2 * settings.sweep + 1.0 + settings.lease * self.simulation.scenario.bucket
         now, seen_at = self.simulation.scheduler.now, life.catalog.seen_at.get(key, -math.inf)
         gone_at = math.inf
         for came, gone_at in reversed(self.stays.get(key, ())):
@@ -381,7 +391,7 @@ class Promises:
         sure = 3 * settings.sweep + 2 * settings.beat + 2.0 + 8 * self.simulation.latency * len(self.there)
         before = [
             each.name
-            for each in dict.fromkeys(self.simulation.disk.pins.values())
+            for each in dict.fromkeys(self.simulation.disk.pins_of(life.host.name).values())
             if each.written_at < content.written_at
             and each.step <= content.step
             and calm < each.written_at
@@ -435,7 +445,7 @@ class Promises:
         )
         if settings.pin_max is None or settings.queue != "every" or settings.every_steps is not None:
             return
-        pinned = {each.key for each in disk.pins.values()}
+        pinned = {each.key for each in disk.pins_of(life.host.name).values()}
         told = {each.key for each in plan.settles}
         needed = [key for key in pinned - told if not book.is_settled(key, plan.task) and key != plan.checkpoint.key]
         full = len(pinned) >= settings.pin_max and len(needed) == len(pinned - {plan.checkpoint.key}) and bool(needed)
@@ -470,7 +480,7 @@ class Promises:
         if simulation.scenario.bucket:  # it waits for the saves of all nodes, and asks for them ever less often
             saves = [simulation.disk.saves.get(folder) for folder in plan.saves]
             seen_at = max(math.inf if each is None else each.uploaded_at for each in saves)
-            finished = seen_at + (seen_at - finished) / 2
+            finished = max(seen_at + (seen_at - finished) / 2, life.objects.refused_at)
         calm = max(host.troubled_until, simulation.troubled_until) < finished
         turn = finished + (nodes.index(host.name) + 1) * settings.patience + 3 * settings.beat + 5.0
         self._check(
@@ -553,6 +563,7 @@ class Promises:
         return [life for life in self.simulation.evaluating_lives() if life.daemon.status().publisher]
 
     def _check_attempts(self) -> None:
+        failures = self.failures - self.too_late
         odd = int(any(not host.spec.shows_profile for host in self.simulation.hosts))
         odd *= sum(life.role == "worker" for life in self.simulation.lives)
         allowed = odd + sum(
@@ -563,7 +574,7 @@ class Promises:
             # Each node may be blamed for it, and is then left out of ever more plans: of 1, 2, 4, 8, 16, 16, …
             nodes = len(self.simulation.scenario.nodes)
             bound = nodes * (3 + int(math.log2(plans + 1)) + plans // 32)
-            total = sum(self.failures.values())
+            total = sum(failures.values())
             self._check(
                 "losses are bounded",
                 total <= bound,
@@ -579,13 +590,13 @@ class Promises:
         if lasts and not all(each.standby for each in self.simulation.scenario.nodes):
             allowed += max(each.settings.max_attempts for each in self.simulation.scenario.nodes)
         if not self.strikes:
-            total = sum(self.failures.values())
+            total = sum(failures.values())
             self._check(
                 "attempts are bounded",
                 total <= odd,
                 lambda: f"{total} attempts failed without a fault; profiles and who came late explain {odd}",
             )
-        for key, count in sorted(self.failures.items()):
+        for key, count in sorted(failures.items()):
             self._check(
                 "attempts are bounded",
                 count <= allowed,

@@ -13,7 +13,7 @@ from sidecar.checkpoints.scan import ScanResult
 from sidecar.coordination import journal
 from sidecar.coordination.journal_state import JournalState
 from sidecar.coordination.liveness import Liveness
-from sidecar.daemon import checkpoint_tracker
+from sidecar.daemon import checkpoint_tracker, known_nodes
 from sidecar.daemon.plan_runner import PlanRunner
 from sidecar.daemon.storage_schedule import StorageSchedule
 from sidecar.policy import decide, eligibility, group_formation, settlements
@@ -448,5 +448,15 @@ REGRESSIONS = (
         44107,
         "no bug: the only node that was left to evaluate could not read a pin for good, and said so when it ended",
         generation=2,
+    ),
+    Regression(
+        103,
+        "a node that had joined gave up the group while another one downloaded the checkpoint",
+        Mutation(
+            "a download of another node is joining time",
+            ((known_nodes.KnownNodes, "lacks_pin", lambda *_: False),),
+            ("attempts are bounded",),
+        ),
+        generation=3,
     ),
 )

@@ -399,9 +399,9 @@ class Simulation:
         host.daemon_troubled_until = host.troubled_until
         self.note(lambda: f"the daemon of {host.spec.key} is stopped for {seconds:.1f} s {where}")
 
-    def content_at(self, path: str) -> Content | None:
-        """Return what lies where a worker is told to restore from."""
-        return self.disk.pins.get(Path(path).parent.name)
+    def content_at(self, path: str, node: str) -> Content | None:
+        """Return what lies on a node where a worker is told to restore from."""
+        return self.disk.pins_of(node).get(Path(path).parent.name)
 
     def below_run(self, path: str) -> str:
         """A path relative to the state directory."""

@@ -195,7 +195,7 @@ class SimulatedProcess:
         self._after(0.05, 0.4, lambda: self._restore(command))
 
     def _restore(self, command: Evaluate) -> None:
-        content = self.simulation.content_at(command.path)
+        content = self.simulation.content_at(command.path, self.host.name)
         if self.host.is_wrong(f"hangs:{command.checkpoint.name}"):
             self.hangs, self.hung_since = True, self.simulation.scheduler.now
             return

@@ -212,6 +212,12 @@ class WorkerPool:
         elif isinstance(event, Exited):
             self._remove(worker)
 
+    def excuse_joining(self, now: float) -> None:
+        """Restart the time limit of the workers that form a group, because another member has not begun yet."""
+        for worker in self.all():
+            if worker.progress.phase is WorkerPhase.JOIN:
+                worker.progress.hear(now)
+
     def overruns(self, now: float) -> list[TimedOut]:
         """Return the workers that exceeded a time limit. The caller kills them, so no worker is returned twice."""
         return [overrun for worker in self.all() if (overrun := worker.overrun(self.bounds, now)) is not None]
