@@ -18,6 +18,9 @@ LONG_SILENT_SECONDS: Final = 600.0
 _GAPS: Final = 300
 """The lease follows the largest of that many gaps, and of as many before them: about ten minutes of beats."""
 
+_JITTER: Final = 1.1
+"""Three beats that are late by no more than that, as requests take time, do not make a lease longer."""
+
 
 @lru_cache(maxsize=4096)
 def natural_order(node: str) -> tuple[tuple[str | int, ...], str]:
@@ -145,7 +148,7 @@ class Liveness:
     def lease_of(self, node: str) -> float:
         """Return how many seconds a node may be silent: more than the lease if storage shows its changes late."""
         watch = self._watches.get(node)
-        if watch is None or 3 * watch.largest_gap <= self.lease_seconds:
+        if watch is None or 3 * watch.largest_gap <= _JITTER * self.lease_seconds:
             return self.lease_seconds
         return 3 * min(watch.largest_gap, max(self.lease_seconds, self._round_seconds))
 
@@ -260,16 +263,16 @@ class Liveness:
         if watch is None or watch.interrupted:
             self._watches[node] = self._begin(watch, heartbeat, now, returned=node in self._returned)
             return self._watches[node].signs.changed
-        unread = now - watch.read_at
-        watch.read_at = now
+        unchanged_until, watch.read_at = watch.read_at, now
         signs, before = watch.signs, replace(watch.signs)
         if heartbeat is None or not signs.note(heartbeat, now):
             return False
         same_daemon = before.heartbeat is not None and before.heartbeat.incarnation == heartbeat.incarnation
         if same_daemon and before.changed:
-            # A file that is read in long turns has changed many times since: a reading without a change proves a gap.
-            unseen = max(0.0, unread - self.lease_seconds) if self._reads_in_turns else 0.0
-            watch.gaps.add(now - before.since - unseen)
+            # Only a reading without a change proves silence. Files that are read in long turns change between any
+            # two readings, and the lease leaves room for one more interval of reading.
+            unread = max(0.0, now - unchanged_until - (self.lease_seconds if self._reads_in_turns else 0.0))
+            watch.gaps.add(now - before.since - unread)
         return True
 
     def _begin(

@@ -130,6 +130,8 @@ class RequestBuilder:
 
     def next(self, now: float) -> Request | None:
         """Return the next request to storage; None if nothing is due."""
+        if self.schedule.timing.quiet_factor > 1 and not self._is_quiet(now):
+            self.schedule.end_quiet()
         slots = self.supervisor.workers.slots() if self.supervisor is not None else ()
         heartbeat = self.state.heartbeat(self.schedule.beats, slots)
         asked = self.schedule.due(

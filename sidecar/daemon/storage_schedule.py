@@ -74,6 +74,7 @@ class StorageSchedule:
     scanned_at: float = float("-inf")  # when the newest scan was requested
     wake_at: float = float("inf")  # when the policy must decide again
     snapshot_through: int = 0  # plans in the newest snapshot, as far as this node knows
+    _usual_sync_at: float = float("inf")  # when the next sync is due if this node is not alone
     _read_at: float | None = None  # when the newest sync that could read the journal was requested
     _sync_was_last: bool = False  # no record has had its turn since
     _last_sync_scanned: bool = False
@@ -104,7 +105,7 @@ class StorageSchedule:
 
     def sync_at(self, when: float) -> None:
         """Let the next sync be due at this time, unless the heartbeat changes before."""
-        self.next_sync_at = when
+        self.next_sync_at, self._usual_sync_at = when, float("inf")
 
     def wake_by(self, when: float) -> None:
         """Let the policy decide again at this time or before."""
@@ -186,6 +187,7 @@ class StorageSchedule:
         """
         self.beats += 1
         self.written = replace(due.heartbeat, beat=self.beats)
+        self._usual_sync_at = now + self.timing.beat_seconds
         self.next_sync_at = now + self.timing.beat_seconds * (self.timing.quiet_factor if quiet else 1.0)
         self._sync_was_last, self._last_sync_scanned = True, due.scan
         self._journal_changed = False  # a sync reads the journal, too
@@ -194,6 +196,10 @@ class StorageSchedule:
         if due.look:
             self._scans.note_look(now)
         return self.written
+
+    def end_quiet(self) -> None:
+        """Note that somebody waits for the beats, so that none of them may be left out."""
+        self.next_sync_at = min(self.next_sync_at, self._usual_sync_at)
 
     def is_poll_due(self, now: float) -> bool:
         """Return whether the journal is read now, between two beats. While no record comes, the pauses grow."""

@@ -201,6 +201,16 @@ def test_a_heartbeat_is_numbered_when_it_is_handed_over(schedule):
     assert asked(schedule, 102.1) is None
 
 
+def test_beats_that_were_left_out_come_once_somebody_waits_for_them(schedule):
+    """A node that was alone makes no gap of several beats, by which others would give it a longer lease."""
+    schedule.timing = replace(TIMING, quiet_factor=2.5)
+    (due,) = schedule.due(102.0, HEARTBEAT, may_scan=False, may_poll=True)
+    schedule.number(due, 102.0, quiet=True)
+    assert schedule.next_sync_at == 102.0 + 2.5 * TIMING.beat_seconds
+    schedule.end_quiet()
+    assert schedule.next_sync_at == 102.0 + TIMING.beat_seconds
+
+
 def test_a_notice_has_the_checkpoints_scanned_now_and_when_they_are_quiet(schedule):
     """The second scan is for files that must not change for a while; then scans are as rare as before."""
     schedule.note_save(101.0)
