@@ -7,5 +7,6 @@ transformers, datasets and lm-eval are imported when they are needed. No daemon 
 from sidecar.lm.harness import harness
 from sidecar.lm.models import model
 from sidecar.lm.perplexity import perplexity
+from sidecar.lm.vllm_server import completions
 
-__all__ = ["harness", "model", "perplexity"]
+__all__ = ["completions", "harness", "model", "perplexity"]

@@ -22,13 +22,20 @@ class HarnessNumbers:
     """Hold a log-likelihood and a flag for each request, or texts; implements `sidecar.metrics.Metric`.
 
     `aggregated` takes the answers to all requests, and returns what `lm_eval.evaluate` returns, with its `tasks` and
-    `version`.
+    `version`. `notes` say how the answers were computed.
     """
 
     name = "harness"
 
-    def __init__(self, name: str, aggregated: Callable[[Sequence[Any]], Mapping[str, Any]], *, has_texts: bool) -> None:
-        self._set, self._aggregated, self._has_texts = name, aggregated, has_texts
+    def __init__(
+        self,
+        name: str,
+        aggregated: Callable[[Sequence[Any]], Mapping[str, Any]],
+        *,
+        has_texts: bool,
+        notes: tuple[str, ...] = (),
+    ) -> None:
+        self._set, self._aggregated, self._has_texts, self._notes = name, aggregated, has_texts, notes
 
     def states(self, info: EvalSetInfo) -> SetStates:
         """Return new states: 16 bytes for each request on every rank, or the texts."""
@@ -54,7 +61,7 @@ class HarnessNumbers:
         results = self._aggregated(self._answers(states))
         documents = sum(each["effective"] for each in results["n-samples"].values())
         note = f"lm-eval {results['version']}: {documents:,} documents; examples are requests to the model"
-        return MetricResult(dict(self._values(results)), {}, (note,))
+        return MetricResult(dict(self._values(results)), {}, (note, *self._notes))
 
     def _answers(self, states: SetStates) -> list[Any]:
         """Return the answers in the order of the data, as the model of the harness returns them."""

@@ -24,6 +24,7 @@ from sidecar.evaluation.failures import task_error
 from sidecar.evaluation.task import EvalSet
 from sidecar.lm.models import tokenizer_for
 from sidecar.lm.offline import offline, would_fetch
+from sidecar.lm.vllm_server import Completions, served
 
 _GENERATION: Final = "generate_until"
 _ROLLING: Final = "loglikelihood_rolling"
@@ -45,6 +46,7 @@ def harness(
     max_length: int | None = None,
     bootstrap_iters: int = 100,
     every_nth: int = 1,
+    engine: Completions | None = None,
     **options: Any,
 ) -> dict[str, EvalSet]:
     """Return an eval set for each task, group or tag of lm-evaluation-harness, by name.
@@ -68,6 +70,7 @@ def harness(
         max_length: The longest input in tokens. None: as the model's configuration says.
         bootstrap_iters: Number of draws for standard errors that have no formula. The harness's own default is 100000.
         every_nth: See `EvalSet`.
+        engine: A server that answers the requests, made by `completions`. None: the model in the worker process does.
         options: Further arguments of `lm_eval.simple_evaluate`: apply_chat_template, fewshot_as_multiturn,
             system_instruction, gen_kwargs, fewshot_random_seed, confirm_run_unsafe_code, metadata.
 
@@ -89,7 +92,7 @@ def harness(
         if name in sets:
             raise TaskError(f"harness(…) names the task {name!r} twice")
         path = None if include_path is None else os.fspath(include_path)
-        one = _HarnessSet(name, spec, path, given, tokenizer, batch_size, max_length)
+        one = _HarnessSet(name, spec, path, given, tokenizer, batch_size, max_length, engine)
         sets[name] = EvalSet(one.open, step=one.step, metrics=one.metrics, check="all", every_nth=every_nth)
     return sets
 
@@ -116,7 +119,9 @@ class _HarnessSet:
         tokenizer: Any,
         batch_size: int,
         max_length: int | None,
+        engine: Completions | None,
     ) -> None:
+        self._engine = engine
         self._name, self._spec, self._include_path, self._given = name, spec, include_path, given
         self._tokenizer, self._batch_size, self._max_length = tokenizer, batch_size, max_length
         self._requests: _Requests | None = None
@@ -127,7 +132,7 @@ class _HarnessSet:
         from torch.utils.data import DataLoader
 
         self._requests = requests = self._built()
-        version = _imported().__version__
+        version = _imported().__version__ + ("" if self._engine is None else " vllm")
         texts = [_text(version, *requests.asked[number]) for number in requests.order]
         return DataLoader(
             list(enumerate(texts)),
@@ -143,6 +148,8 @@ class _HarnessSet:
         requests = self._loaded
         asked = [requests.asked[requests.order[place]] for place in places]
         lm = self._lm_of(model)
+        if self._engine is not None:
+            lm.refresh()
         answers: dict[int, Any] = {}
         for method in dict.fromkeys(method for method, _ in asked):
             own = [place for place, (of_request, _) in zip(places, asked, strict=True) if of_request == method]
@@ -159,7 +166,8 @@ class _HarnessSet:
         """Return the metric that turns all answers into the harness's numbers."""
         from sidecar.lm.answers import HarnessNumbers
 
-        return [HarnessNumbers(self._name, self._aggregated, has_texts=self._loaded.has_texts)]
+        notes = () if self._engine is None else (self._engine.note,)
+        return [HarnessNumbers(self._name, self._aggregated, has_texts=self._loaded.has_texts, notes=notes)]
 
     @property
     def _loaded(self) -> _Requests:
@@ -172,10 +180,9 @@ class _HarnessSet:
             from lm_eval.models.huggingface import HFLM
 
             tokenizer = tokenizer_for(self._tokenizer, model, f"harness({self._spec!r}, tokenizer=…)")
+            make = partial(HFLM, model) if self._engine is None else partial(served, self._engine, model)
             with _quiet():
-                self._lm = HFLM(
-                    pretrained=model, tokenizer=tokenizer, batch_size=self._batch_size, max_length=self._max_length
-                )
+                self._lm = make(tokenizer=tokenizer, batch_size=self._batch_size, max_length=self._max_length)
         return self._lm
 
     def _built(self) -> _Requests:

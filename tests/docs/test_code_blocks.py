@@ -101,6 +101,7 @@ NOT_RUN = {
     "ray start": "tests/support/ray_cluster.py starts nodes so",
     "squeue": "tests/deploy/test_slurm.py runs it",
     "sbatch": "tests/deploy/test_slurm.py runs it",
+    "VLLM_SERVER_DEV_MODE": "needs vLLM and a GPU; tests/lm/test_vllm_server.py has a server of its form",
     "sidecar run ckpts --task lm_task.py": "tests/lm/test_recipe.py runs it",
     "sidecar run out --task nanogpt_task.py": "tests/lm/test_recipe.py evaluates with it",
     "sidecar run\n": "tests/integration/test_many_runs.py serves many runs",
@@ -145,6 +146,7 @@ WALKED = (
 )
 UNMARKED_PYTHON = {
     "from tf_keras.utils import SidecarEvaluator": "two imports, of which readers take one",
+    "engine = completions(": "tests/lm/test_vllm_server.py evaluates with such an engine",
     "sidecar.notify(": "tests/integration/test_notices.py notifies a daemon",
     "from sidecar.keras import EarlyStop": "tests/keras/test_early_stop.py trains with it",
     "dist.broadcast(answer, src=0)": "a part of examples/early_stop_train.py, which tests/commands/demo runs",
