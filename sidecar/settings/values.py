@@ -127,7 +127,7 @@ def _beside_checkpoints(value: Any, info: ValidationInfo) -> Any:
     if value is None:
         value = checkpoints.state_dir if isinstance(checkpoints, BucketFolder) else checkpoints / ".sidecar"
     if isinstance(value, BucketState):
-        return value
+        return BucketState.of(value.url)  # each run sets its own objects
     if is_url(value) and isinstance(checkpoints, BucketFolder):
         return BucketState.of(str(value))
     if is_url(value):

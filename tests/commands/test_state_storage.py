@@ -44,3 +44,12 @@ def test_the_records_of_a_run_lie_below_the_url(monkeypatch, tmp_path):
     assert (objects.bucket, objects.prefix, objects.rules.bucket_timeout_seconds) == ("bucket", "state/a", 5.0)
     assert place_of(settings.run_dir) == "s3://bucket/state/a"
     assert list(tmp_path.iterdir()) == []
+
+
+def test_runs_that_share_a_bucket_write_below_their_own_names():
+    """The daemon of many runs gives the same place to each."""
+    first = Settings(checkpoint_dir="s3://bucket/1/ckpts", state_dir="s3://bucket/state", run="a")
+    second = Settings(checkpoint_dir="s3://bucket/2/ckpts", state_dir=first.state_dir, run="b")
+    for settings in (first, second):
+        state_storage(settings)
+    assert [each.run_dir.objects.prefix for each in (first, second)] == ["state/a", "state/b"]
