@@ -97,7 +97,9 @@ class Catalog:
         try:
             if self._source is not None:
                 self._source.refresh(at_once=at_once)
-            self._directory.scan(now, None if hints is None else _in_root(hints), sweep=sweep)
+            self._directory.scan(
+                now, None if hints is None else {hint.partition("/")[0] for hint in hints}, sweep=sweep
+            )
             self._subfolders.scan(now, hints, sweep=sweep)
         except FileNotFoundError:
             missing = not isinstance(self._root, BucketFolder)  # where no source asks for the objects
@@ -167,11 +169,6 @@ class Catalog:
             return pins.unknown
         pinned = {found.checkpoint.folder for found in pins.found.values()}
         return {folder: why for folder, why in unread.items() if folder not in pinned} | dict(pins.unknown)
-
-
-def _in_root(hints: Collection[str]) -> set[str]:
-    """Return the first part of each path, which is a name directly in the checkpoint directory."""
-    return {hint.partition("/")[0] for hint in hints}
 
 
 class KnownCheckpoints:

@@ -33,9 +33,5 @@ def remedy_for_several_models(name: str, others: Iterable[str]) -> str:
     if not alike:
         return ""
     shown = sorted(alike)[:_MOST_SHOWN]
-    patterns = ", or ".join(f'checkpoint_glob = "{_glob(one)}"' for one in shown)
+    patterns = ", or ".join(f'checkpoint_glob = "{pattern_of(one).removesuffix("/*")}"' for one in shown)
     return f"The folder also holds {', '.join(shown)}. If this task is for another one of them, set {patterns}"
-
-
-def _glob(name: str) -> str:
-    return pattern_of(name).removesuffix("/*")

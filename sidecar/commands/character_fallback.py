@@ -32,13 +32,9 @@ def likeness(character: str) -> str:
 def use_fallback(streams: Iterable[TextIO]) -> None:
     """Let streams whose encoding is not UTF-8 write a likeness of what the encoding lacks."""
     for stream in streams:
-        if isinstance(stream, io.TextIOWrapper) and not _has_all(stream.encoding):
+        if isinstance(stream, io.TextIOWrapper) and not codecs.lookup(stream.encoding).name.startswith("utf"):
             codecs.register_error(_HANDLER, _handle)
             stream.reconfigure(errors=_HANDLER)
-
-
-def _has_all(encoding: str) -> bool:
-    return codecs.lookup(encoding).name.startswith("utf")
 
 
 def _handle(error: UnicodeError) -> tuple[str, int]:

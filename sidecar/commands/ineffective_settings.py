@@ -19,7 +19,8 @@ _HAS_BEST = "set export_best = 1 and best_metric"
 
 def ineffective(settings: Settings) -> Iterator[str]:
     """Yield a sentence with the remedy about each setting that has no effect."""
-    yield from _of_runs(settings)
+    if not settings.runs and (names := sorted(_OF_RUNS & settings.model_fields_set)):
+        yield f"{', '.join(names)}: no effect on one run: set runs, too"
     yield from _of_the_best(settings)
     yield from _of_early_stop(settings)
     yield from _of_credentials(settings)
@@ -47,11 +48,6 @@ def acts_on_best(settings: Settings) -> list[str]:
         "the hook best": "best" in settings.hooks,
     }
     return [name for name, is_set in acts.items() if is_set]
-
-
-def _of_runs(settings: Settings) -> Iterator[str]:
-    if not settings.runs and (names := sorted(_OF_RUNS & settings.model_fields_set)):
-        yield f"{', '.join(names)}: no effect on one run: set runs, too"
 
 
 def _of_credentials(settings: Settings) -> Iterator[str]:

@@ -276,7 +276,7 @@ class Segments:
             self.storage.sync(SEGMENTS)
         before = self.end
         if not self._listed:
-            firsts = self._list()
+            firsts = sorted(int(match[1]) for name in self.storage.names(SEGMENTS) if (match := _NAME.fullmatch(name)))
             if firsts:
                 self.end = self._load(firsts[-1]).header.last
             self._firsts, self._listed = firsts, True
@@ -334,9 +334,6 @@ class Segments:
         if found is None or found[0] != number:
             raise _damaged(self.place(number), f"it does not hold plan {number}")
         return found
-
-    def _list(self) -> list[int]:
-        return sorted(int(match[1]) for name in self.storage.names(SEGMENTS) if (match := _NAME.fullmatch(name)))
 
     def _load(self, first: int) -> Segment:
         path = segment_path(first)

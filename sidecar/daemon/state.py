@@ -226,7 +226,7 @@ class DaemonState:
         """Apply the next record of the journal, and return the entries that it made."""
         entries = self.history.apply(record)
         self.tracker.fold(record, now)
-        self.statistics.note_names(record, entries, self._is_there)
+        self.statistics.note_names(record, entries, lambda name: any(name == key[0] for key in self.complete))
         self.training.apply(entries, self.history.last_planned_step, live=self.caught_up)
         if isinstance(record, Plan):
             self.timers.note_plan(record, now)
@@ -456,7 +456,3 @@ class DaemonState:
     def _is_of_this_training(self, key: Key) -> bool:
         """Return whether a checkpoint belongs to this training; with start=new, if it was saved after the start."""
         return key not in self.history.verdicts.before_start and key not in (self.tracker.unwanted or ())
-
-    def _is_there(self, name: str) -> bool:
-        """Return whether the newest scan found a checkpoint of that name."""
-        return any(name == key[0] for key in self.complete)

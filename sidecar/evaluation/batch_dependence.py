@@ -160,7 +160,7 @@ def ends_of(examples: int) -> tuple[slice, slice] | None:
 
 def tolerance_for(types: Iterable[Any]) -> float:
     """Return the relative tolerance for values that were computed in the coarsest of these types, given by name."""
-    return max([TOLERANCE, *(_ROUNDINGS * _COARSE[name] for name in map(_plain_name, types) if name in _COARSE)])
+    return max([TOLERANCE, *(_ROUNDINGS * _COARSE.get(str(each).rpartition(".")[2], 0.0) for each in types)])
 
 
 def have_alike_rows(whole: Sequence[NDArray[Any]], halves: Sequence[Sequence[NDArray[Any]]]) -> bool:
@@ -411,7 +411,3 @@ def _are_like(one: Any, other: Any, tolerance: float) -> bool:
     if isinstance(one, str | bytes | bool | int):
         return bool(one == other)
     return type(one) is type(other)
-
-
-def _plain_name(given: Any) -> str:
-    return str(given).rpartition(".")[2]  # "torch.bfloat16"

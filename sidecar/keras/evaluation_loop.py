@@ -107,7 +107,7 @@ class EvaluationLoop:
 
     def _process(self, found: DiscoveredCheckpoint) -> bool:
         """Evaluate one checkpoint or skip it, and return whether it is the last one."""
-        name, number = found.checkpoint.name, _number_of(found)
+        name, number = found.checkpoint.name, number_in(found.checkpoint.name, found.checkpoint.format)
         failure = self._restore(found)
         if failure is not None:
             self._watch.finish(found, is_evaluated=False)
@@ -194,7 +194,3 @@ def number_in(name: str, format_name: str | None = None) -> int | None:
             stem = shorter
     match = _LAST_NUMBER.search(stem.rpartition("/")[2])
     return None if match is None else int(match[1])
-
-
-def _number_of(found: DiscoveredCheckpoint) -> int | None:
-    return number_in(found.checkpoint.name, found.checkpoint.format)

@@ -63,10 +63,6 @@ def _failed(event: Event) -> str:
     return f"{_name(event)}: attempt {event['attempt']} failed{where}: {event['kind']}: {event['message']}{logs}"
 
 
-def _settled(event: Event) -> str:
-    return f"{_name(event)}: {event['verdict']}: {event['reason']}"
-
-
 def _draining(event: Event) -> str:
     if not event["evaluating"]:
         return f"{event['signal']}: ending"
@@ -118,7 +114,7 @@ _SENTENCES: Final[Mapping[str, Callable[[Event], str]]] = {
     "evaluation_succeeded": _succeeded,
     "plan_failed": _failed,
     "record_set_aside": _remedied("records of the journal that were set aside: {count}, the newest is {reason}"),
-    "checkpoint_settled": _settled,
+    "checkpoint_settled": lambda event: f"{_name(event)}: {event['verdict']}: {event['reason']}",
     "nonfinite_examples": lambda event: f"{_name(event)}: {'; '.join(event['found'])}",
     "worker_started": lambda _: "",
     "worker_placed": lambda _: "",

@@ -80,7 +80,7 @@ def _groups(defined: type) -> list[tuple[str, str, list[Documented]]]:
     source = path.read_text(encoding="utf-8")
     tree = ast.parse(source)
     (body,) = (node.body for node in tree.body if isinstance(node, ast.ClassDef) and node.name == defined.__name__)
-    fields = [node.lineno for node in body if _is_setting(node)]
+    fields = [node.lineno for node in body if isinstance(node, ast.AnnAssign)]
     first, last = fields[0], fields[-1]
     strings = {line for node in body if isinstance(node, ast.Expr) for line in range(node.lineno, node.end_lineno or 0)}
     comments = {
@@ -99,10 +99,6 @@ def _groups(defined: type) -> list[tuple[str, str, list[Documented]]]:
     if comments:
         raise MissingSentenceError(f"{path}: comments that do not begin a group: {comments}")
     return groups
-
-
-def _is_setting(node: ast.stmt) -> bool:
-    return isinstance(node, ast.AnnAssign)
 
 
 def _setting(name: str, node: ast.AnnAssign, after: ast.stmt | None) -> Documented:

@@ -272,7 +272,7 @@ class InTurn:
         try:
             return numbers_of(self._label, self.name, _plain(returned), _MAX_NUMBERS)
         except (TypeError, ValueError) as error:
-            if isinstance(returned, np.ndarray) and returned.ndim and _is_python(self._measure):
+            if isinstance(returned, np.ndarray) and returned.ndim and hasattr(_inner(self._measure), "__name__"):
                 advice = f"for a value of each example write {self._as_mean}"
             elif not isinstance(returned, tuple | list) or self._is_object:
                 advice = "return a number, or numbers by name"
@@ -508,10 +508,6 @@ def _inner(measure: Any) -> Any:
     while isinstance(measure, partial):
         measure = measure.func
     return measure
-
-
-def _is_python(measure: Any) -> bool:
-    return hasattr(_inner(measure), "__name__")
 
 
 def _name_of(measure: Any) -> str:

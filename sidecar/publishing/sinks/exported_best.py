@@ -104,7 +104,7 @@ def _show(export: Folder, place: Path, stack: contextlib.ExitStack) -> Iterator[
     while waiting:
         folder, shown, level = waiting.pop()
         for name in folder.names():
-            if _is_folder(folder, name):
+            if stat.S_ISDIR(folder.stat(name).st_mode):
                 if level == _MOST_LEVELS:
                     raise SinkUnavailableError(f"{folder.path / name}: more than {_MOST_LEVELS} folders are nested")
                 (shown / name).mkdir()
@@ -116,8 +116,3 @@ def _show(export: Folder, place: Path, stack: contextlib.ExitStack) -> Iterator[
             descriptor = stack.enter_context(folder.open_file(name)).fileno()
             (shown / name).symlink_to(f"/proc/self/fd/{descriptor}")
             yield descriptor
-
-
-def _is_folder(folder: Folder, name: str) -> bool:
-    """Return whether an entry is a folder, without following a link."""
-    return stat.S_ISDIR(folder.stat(name).st_mode)

@@ -149,7 +149,7 @@ def _make(
     checkpoint = discovered.checkpoint
     with _temporary_folder(pins, checkpoint, owner) as temporary:
         files = gather(discovered, temporary, room, copies=copies)
-        _write_record(checkpoint, temporary)
+        write_new(temporary, PIN_RECORD, dumps(replace(checkpoint, pin=None)))
         if isinstance(discovered.folder, BucketFolder):
             _write_digests(discovered, discovered.folder, files, temporary)
         temporary.sync()
@@ -233,11 +233,6 @@ def _require_unchanged(discovered: DiscoveredCheckpoint, temporary: Path, files:
         raise UnreadableError(str(error)) from error
     if digest != checkpoint.digest:
         raise IncompleteError(f"{checkpoint.name} has other content than when it was found")
-
-
-def _write_record(checkpoint: Checkpoint, temporary: Folder) -> None:
-    """Write the record that describes the checkpoint into its pin."""
-    write_new(temporary, PIN_RECORD, dumps(replace(checkpoint, pin=None)))
 
 
 def _write_digests(

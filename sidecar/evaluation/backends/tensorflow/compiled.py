@@ -98,7 +98,7 @@ class CompiledMeasurement:
         """Take the metrics of the model: by their states, or in turn."""
         for index, metric in enumerate(_leaves(self._model.metrics)):
             name, is_loss = f"{index}:{metric.name}", _is_in(metric, losses)
-            label = _label_of_loss(metric) if is_loss else label_of(metric)
+            label = f"the compiled loss ({metric.name!r})" if is_loss else label_of(metric)
             reason = found_late(found, name)
             if reason or (not is_loss and task.wants_in_turn(str(metric.name))):
                 self.in_turn.add(name, metric, label, reason)
@@ -358,10 +358,6 @@ def _losses_of_keras(model: Any) -> list[Any]:
 
 def _is_in(metric: Any, losses: list[Any]) -> bool:
     return any(metric is loss for loss in losses)
-
-
-def _label_of_loss(metric: Any) -> str:
-    return f"the compiled loss ({metric.name!r})"
 
 
 def _leaves(metrics: Any) -> Iterator[Any]:

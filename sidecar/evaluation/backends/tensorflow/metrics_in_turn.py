@@ -73,7 +73,7 @@ class MetricsInTurn:
         with ExitStack() as changed:
             for name, metric in self._metrics.items():
                 changed.enter_context(replaced(metric, "update_state", _noting(calls[name])))
-                changed.enter_context(replaced(metric, "result", _nothing))
+                changed.enter_context(replaced(metric, "result", lambda: tf.constant(0.0)))
             yield calls
 
     def update(self, calls: Calls) -> None:
@@ -153,10 +153,6 @@ def _noting(calls: list[Any]) -> Callable[..., None]:
         calls.append([*given, tf.nest.map_structure(lambda tensor: getattr(tensor, _MASK, None), given)])
 
     return note
-
-
-def _nothing() -> Any:
-    return tf.constant(0.0)
 
 
 def _attach(masks: Any, given: list[Any]) -> None:

@@ -330,7 +330,7 @@ def _find(
     tried: list[_Binding] = []
     for number, group in enumerate(groups):
         bindings = [_bind(each, variables_of(model), view, graph, model, shapes) for each in group]
-        complete = [each for each in bindings if each.keys and _is_complete(each, variables, exceptions)]
+        complete = [each for each in bindings if each.keys and all(map(exceptions.keeps, each.missing(variables)))]
         most = max((len(each.keys) for each in complete), default=0)
         complete = [each for each in complete if len(each.keys) == most]
         exact = [each for each in complete if not exceptions.refused(each.unbound)]
@@ -347,10 +347,6 @@ def _find(
             return fitting[0], _choice(fitting[0], complete)
         tried += bindings
     raise _does_not_hold(model, variables, path, graph, tried)
-
-
-def _is_complete(binding: _Binding, variables: list[Any], exceptions: Exceptions) -> bool:
-    return all(exceptions.keeps(variable) for variable in binding.missing(variables))
 
 
 def _choice(chosen: _Binding, complete: list[_Binding]) -> tuple[str, ...]:

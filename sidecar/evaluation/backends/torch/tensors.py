@@ -249,7 +249,7 @@ def _like(original: Mapping[Any, Any], parts: dict[Any, Any]) -> Any:
     """Return a mapping of the original's type, such as `BatchEncoding`; a dict if that cannot be made."""
     if type(original) is dict:
         return parts
-    for make in (_made, _filled):
+    for make in (lambda original, parts: type(original)(parts), _filled):
         try:
             made = make(original, parts)
         except Exception:  # noqa: BLE001, S112 - any class of a user
@@ -257,10 +257,6 @@ def _like(original: Mapping[Any, Any], parts: dict[Any, Any]) -> Any:
         if isinstance(made, Mapping) and made.keys() == parts.keys():
             return made
     return parts
-
-
-def _made(original: Any, parts: dict[Any, Any]) -> Any:
-    return type(original)(parts)
 
 
 def _filled(original: Any, parts: dict[Any, Any]) -> Any:
