@@ -42,6 +42,7 @@ RUN_BY = {
     "nanogpt_task.py": "tests/lm/test_recipe.py",
     "harness.py": "tests/evaluation/test_evaluate_functions.py",
     "in_turn.py": "tests/evaluation/metrics/test_foreign.py",
+    "runner_task.py": "tests/integration/test_evaluate_functions.py",
     "play.py": "tests/evaluation/test_evaluate_functions.py",
     "slices.py": "tests/evaluation/data/test_slice_table.py",
     "sums.py": "tests/evaluation/metrics/test_sums.py",

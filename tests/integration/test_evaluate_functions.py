@@ -3,6 +3,11 @@
 import csv
 import io
 import json
+import re
+import threading
+from collections import Counter
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 
 import pytest
 
@@ -120,3 +125,76 @@ def test_a_requeued_checkpoint_is_measured_again(watching, sidecar):
     daemon.evaluated(save(folder, 31, 3))
     assert sidecar.command("requeue", folder / "model-31.json", "--again", **SETTINGS).code == 0
     daemon.until(lambda: len([row for row in daemon.history() if row["checkpoint"] == "model-31.json"]) > 1, "a second")
+
+
+class Runner(ThreadingHTTPServer):
+    """Evaluates the checkpoints whose paths it gets, each in two looks; a job whose step is odd fails once."""
+
+    def __init__(self):
+        self.jobs, self.looks = Counter(), Counter()
+        super().__init__(("127.0.0.1", 0), Handler)
+
+    def answer(self, path, body):
+        """Return the answer to a request."""
+        if path == "/jobs":
+            checkpoint = json.loads(body)["checkpoint"]
+            self.jobs[checkpoint] += 1
+            return {"job": checkpoint}
+        checkpoint = Path(path.removeprefix("/jobs/").replace("%2F", "/").replace("%40", "@").replace("%3A", ":"))
+        self.looks[str(checkpoint)] += 1
+        if self.looks[str(checkpoint)] == 1:
+            return {"state": "running"}
+        value = json.loads(checkpoint.read_text())["value"]
+        if value % 2 and self.jobs[str(checkpoint)] == 1:
+            return {"state": "failed", "reason": "a machine of the runner is gone"}
+        return {"state": "done", "numbers": {"acc": value / 10, "examples": 40}}
+
+
+class Handler(BaseHTTPRequestHandler):
+    """Passes requests to the runner."""
+
+    def do_POST(self):
+        """Begin a job."""
+        self._answer(self.rfile.read(int(self.headers["Content-Length"])))
+
+    def do_GET(self):
+        """Say how far a job is."""
+        self._answer(b"")
+
+    def _answer(self, body):
+        data = json.dumps(self.server.answer(self.path, body)).encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+    def log_message(self, *_):
+        """Write no log."""
+
+
+def test_a_runner_on_another_machine(sidecar, tmp_path):
+    """The task of the docs: a pinned path goes there, numbers come back, and a job that failed is tried again."""
+    page = (Path(__file__).parents[2] / "docs" / "how-to" / "other-libraries.md").read_text()
+    code = re.search(r"<!-- runner_task.py -->\n```python\n(.*?)```", page, re.DOTALL)[1]
+    (tmp_path / "runner_task.py").write_text(code.replace("time.sleep(2)", "time.sleep(0.1)"))
+    folder = tmp_path / "ckpts"
+    folder.mkdir()
+    with Runner() as runner:
+        thread = threading.Thread(target=runner.serve_forever, kwargs={"poll_interval": 0.05})
+        thread.start()
+        words = ["run", folder, "--task", f"{tmp_path / 'runner_task.py'}:task", "--stop-after-step", "2"]
+        settings = {name: value for name, value in SETTINGS.items() if name < "SIDECAR_M" or "REPLICAS" in name}
+        try:
+            program = sidecar.start(*words, RUNNER=f"http://127.0.0.1:{runner.server_port}", **settings)
+            for step, value in ((1, 5), (2, 8)):
+                save(folder, step, value)
+            ended = program.wait()
+        finally:
+            runner.shutdown()
+            thread.join()
+    assert ended.code == 0, ended.err
+    rows = json.loads(sidecar.command("history", folder, "--json").out)
+    found = [(row["step"], row["status"], values(row).get("suite/acc")) for row in rows]
+    assert sorted(found, key=str) == [(1, "failed", None), (1, "succeeded", 0.5), (2, "succeeded", 0.8)]
+    assert "a machine of the runner is gone" in next(row["message"] for row in rows if row["status"] == "failed")
+    assert all("/pins/" in path for path in runner.jobs)
