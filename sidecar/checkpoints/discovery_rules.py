@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from sidecar.checkpoints.checkpoint_glob import CheckpointGlob
-from sidecar.checkpoints.complete_marker import CompleteMarker
+from sidecar.checkpoints.file_group import CompleteMarker
 from sidecar.checkpoints.formats import Format, looked_for
 
 
@@ -23,7 +23,7 @@ class DiscoveryRules:
     step_key: str | None = None
     # A regular expression whose first group is the step in a name, whatever the files hold
     step_pattern: str | None = None
-    # The pattern of the marker that a complete checkpoint must have; see the module of this name
+    # The pattern of the marker that a complete checkpoint must have; see `CompleteMarker`
     complete_marker: str | None = None
     formats: tuple[str, ...] = ()  # the formats to scan for; empty: all
     # A glob of names that are checkpoints, whatever their format; then no other names count

@@ -19,12 +19,12 @@ from sidecar.daemon.known_nodes import KnownNodes
 from sidecar.daemon.shutdown import Shutdown
 from sidecar.daemon.training_progress import TrainingProgress
 from sidecar.daemon.workers.pool import group_id
-from sidecar.policy.disputes import is_disputed, is_seen_by_others
 from sidecar.policy.eligibility import MOST_UNREADABLE, compatible_nodes, may_release_pins
 from sidecar.policy.group_formation import is_outgrown
 from sidecar.policy.node_identity import Identity
 from sidecar.policy.proposers import publisher
 from sidecar.policy.rules import GroupRules
+from sidecar.policy.settlements import is_disputed, is_seen_by_others
 from sidecar.policy.view import CheckpointsView, NodesView, TimersView, View
 from sidecar.protocol.export_rule import ExportRule
 from sidecar.protocol.heartbeat import (

@@ -15,12 +15,11 @@ from typing import Final
 
 from sidecar.coordination.journal_state import Closed, JournalState
 from sidecar.policy.actions import Action, Fail, Propose, Stop, Wait
-from sidecar.policy.disputes import is_disputed
 from sidecar.policy.eligibility import compatible_nodes
 from sidecar.policy.group_formation import form_group
 from sidecar.policy.proposers import propose_in_turn
 from sidecar.policy.rules import EndRules, PlanRules, RetryRules, Rules
-from sidecar.policy.settlements import settle_and_queue, settled_by_one_plan
+from sidecar.policy.settlements import is_disputed, settle_and_queue, settled_by_one_plan
 from sidecar.policy.view import View
 from sidecar.protocol.records import Checkpoint, Member, Plan, Settlement
 from sidecar.protocol.states import FailureKind, OutcomeStatus, Verdict

@@ -10,11 +10,11 @@ from typing import Final
 
 from sidecar.coordination.blame import blame, blamed, losers
 from sidecar.coordination.checkpoint_verdicts import BEFORE_START
-from sidecar.policy.disputes import is_disputed
 from sidecar.policy.eligibility import compatible_nodes, places_of
 from sidecar.policy.rules import RetryRules, Rules
 from sidecar.policy.selection import pending
 from sidecar.policy.view import View
+from sidecar.protocol.heartbeat import Heartbeat
 from sidecar.protocol.record_limits import PLAN
 from sidecar.protocol.records import Checkpoint, Key, Outcome, Settlement, folder_name, node_of
 from sidecar.protocol.states import FailureClass, Verdict
@@ -207,3 +207,30 @@ def _is_proven(lasting: Sequence[Outcome], view: View) -> bool:
     nodes = view.nodes
     is_alone = not nodes.liveness_unknown and places_of(nodes.ready) <= {view.node}
     return len({outcome.node for outcome in lasting}) > (0 if is_alone else 1)
+
+
+def is_disputed(
+    settlement: Settlement, node: str, workers: Sequence[Heartbeat], *, liveness_unknown: bool = False
+) -> bool:
+    """Return whether another node finds a checkpoint whole that `node` gave up, or may find it whole.
+
+    A node that cannot name all checkpoints that it finds may find this one. So may a node whose liveness is unknown.
+    """
+    if settlement.verdict not in (Verdict.VANISHED, Verdict.CORRUPT):
+        return False
+    others = [heartbeat for heartbeat in workers if heartbeat.node != node]
+    return liveness_unknown or any(other.checkpoints.sees_more or _is_seen_by(other, settlement) for other in others)
+
+
+def is_seen_by_others(settlement: Settlement, node: str, workers: Sequence[Heartbeat]) -> bool:
+    """Return whether another node reports that it finds a checkpoint whole that `node` gave up."""
+    return any(_is_seen_by(heartbeat, settlement) for heartbeat in workers if heartbeat.node != node)
+
+
+def _is_seen_by(heartbeat: Heartbeat, settlement: Settlement) -> bool:
+    """Return whether a heartbeat lists the checkpoint. A corrupt one has no comparable digest, so its name counts."""
+    folder = folder_name(settlement.key)
+    if settlement.verdict == Verdict.CORRUPT:
+        name = folder.rpartition("@")[0]
+        return any(visible.rpartition("@")[0] == name for visible in heartbeat.checkpoints.sees)
+    return folder in heartbeat.checkpoints.sees

@@ -6,7 +6,7 @@ import pytest
 from checkpoints.kinds import NEVER_WHOLE
 from fakes import save
 
-from sidecar.checkpoints.complete_marker import CompleteMarker
+from sidecar.checkpoints.file_group import CompleteMarker
 from sidecar.checkpoints.formats import looked_for
 from sidecar.retention.pins.pin import pin
 from sidecar.settings.values import FORMATS as KNOWN_TO_SETTINGS

@@ -2,8 +2,7 @@
 
 import pytest
 
-from sidecar.checkpoints.complete_marker import CompleteMarker
-from sidecar.checkpoints.file_group import MarkerGroup, group_of
+from sidecar.checkpoints.file_group import CompleteMarker, MarkerGroup, group_of
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from fakes import FakeClock, Node, pass_time, save
 
 from sidecar.checkpoints import candidate_decision
 from sidecar.protocol.records import Checkpoint
-from sidecar.retention.pins import reader
+from sidecar.retention.pins import index
 
 
 @pytest.fixture
@@ -29,7 +29,7 @@ def nameless(monkeypatch):
         return Checkpoint(name=name, digest=inspection.digest, step=None, format=format_.name)
 
     monkeypatch.setattr(candidate_decision, "as_checkpoint", nameless)
-    monkeypatch.setattr(reader, "as_checkpoint", nameless)
+    monkeypatch.setattr(index, "as_checkpoint", nameless)
 
 
 @pytest.fixture
