@@ -54,6 +54,8 @@ _SMALL: Final = 32
 """Numbers of examples that are evaluated on their own, at the beginning and at the end of a batch; and that up to which
 the halves of a batch cost little."""
 
+_TOLD_APART: Final = 8  # examples at each end of a batch, at most
+_OF_OTHER_SIZES: Final = (slice(0, 5), slice(0, 2), slice(2, 5))
 _COARSE: Final = {"float16": 2.0**-10, "tfloat32": 2.0**-10, "bfloat16": 2.0**-7, "float8_e8m0fnu": 1.0} | {
     "float8_e4m3fn": 2.0**-3,
     "float8_e4m3fnuz": 2.0**-3,
@@ -158,6 +160,23 @@ def ends_of(examples: int) -> tuple[slice, slice] | None:
     return slice(0, first), slice(examples - last, examples)
 
 
+def told_apart(examples: int) -> tuple[slice, slice, slice]:
+    """Return the places of some examples at the beginning of a batch, then those of a division into two parts.
+
+    The second part has as many examples as the first slice: what is kept by the number of examples is wrong for it.
+    """
+    size = min(_TOLD_APART, examples // 2)
+    return slice(0, size), slice(0, examples - size), slice(examples - size, examples)
+
+
+def kept_by_size(what: str) -> EvaluationError:
+    """Return the error for a function of a task that returns what it computed for other examples."""
+    return task_error(
+        f"{what} gives the last examples of a batch what it computed for as many others: it keeps something by the "
+        f"shape or the id of its arguments, such as in a dict. Compute it in each call"
+    )
+
+
 def tolerance_for(types: Iterable[Any]) -> float:
     """Return the relative tolerance for values that were computed in the coarsest of these types, given by name."""
     return max([TOLERANCE, *(_ROUNDINGS * _COARSE.get(str(each).rpartition(".")[2], 0.0) for each in types)])
@@ -216,6 +235,7 @@ def metric_depends_on_batches(metric: Metric, batch: EvalBatch) -> bool | None:
     if not runs_code_of_users(metric):
         return False
     whole = states_of(metric, batch)
+    _require_told_apart(metric, batch, whole)
     try:
         with warnings.catch_warnings(), np.errstate(all="ignore"):
             warnings.simplefilter("ignore")  # a half may lack a class
@@ -225,6 +245,28 @@ def metric_depends_on_batches(metric: Metric, batch: EvalBatch) -> bool | None:
     except Exception:  # noqa: BLE001 - code of a user, which took the whole batch
         return True
     return states_differ(metric, whole, summed)
+
+
+def _require_told_apart(metric: Metric, batch: EvalBatch, whole: SetStates) -> None:
+    """Raise `EvaluationError` if the last examples of a batch get what a metric made of as many others.
+
+    Parts of sizes that it did not see before must add up: a metric that depends on batches keeps nothing.
+    """
+    try:
+        with warnings.catch_warnings(), np.errstate(all="ignore"):
+            warnings.simplefilter("ignore")
+            begin, rest, end = (_part(batch, place) for place in told_apart(_examples_in(batch)))
+            if _text_of(states_of(metric, begin)) != _text_of(states_of(metric, end)):
+                return
+            few, *parts = (_part(batch, place) for place in _OF_OTHER_SIZES)
+            adds_up = not states_differ(metric, states_of(metric, few), states_of(metric, *parts))
+            is_kept = adds_up and states_differ(metric, whole, states_of(metric, rest, end))
+    except MemoryError:
+        raise
+    except Exception:  # noqa: BLE001 - code of a user, which took the whole batch
+        return
+    if is_kept:
+        raise kept_by_size(f"metric {metric.name!r}")
 
 
 def states_of(metric: Metric, *batches: EvalBatch) -> SetStates:
@@ -246,7 +288,11 @@ def contents_of(metric: Metric, batch: EvalBatch) -> str:
         return ""
     if not hasattr(metric, "_function"):  # then it is of a user's class, whose `add` gets the states
         _require_independent(metric, batch)
-    return json.dumps({name: state.to_json() for name, state in states_of(metric, batch).items()}, sort_keys=True)
+    return _text_of(states_of(metric, batch))
+
+
+def _text_of(states: SetStates) -> str:
+    return json.dumps({name: state.to_json() for name, state in states.items()}, sort_keys=True)
 
 
 def _require_independent(metric: Metric, batch: EvalBatch) -> None:

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from numpy.typing import NDArray
 
-from sidecar.evaluation.batch_dependence import BatchDependence, rows_differ
+from sidecar.evaluation.batch_dependence import BatchDependence, kept_by_size, rows_differ, told_apart
 from sidecar.evaluation.eval_loop import BatchOutput
 from sidecar.evaluation.failures import task_error
 from sidecar.evaluation.repeatability import AFTER_OTHERS, REPEATED, are_equal
@@ -43,7 +43,6 @@ Predict = Callable[[slice], BatchOutput]
 batches only."""
 
 FIRST_EXAMPLE: Final = slice(0, 1)
-_TOLD_APART: Final = 8  # examples at each end of a batch, at most
 
 
 class FirstBatch:
@@ -187,21 +186,16 @@ def tried(predict: Predict, places: slice) -> BatchOutput | None:
 
 def _require_told_apart(predict: Predict, examples: int) -> None:
     """Raise `EvaluationError` if examples get what the model predicted for as many others before."""
-    size = min(_TOLD_APART, examples // 2)
-    ends = slice(0, size), slice(examples - size, examples)
-    first, last = (tried(predict, places) if size else None for places in ends)
+    begin, _, end = told_apart(examples)
+    first, last = (tried(predict, places) if begin.stop else None for places in (begin, end))
     if first is None or last is None or not are_equal(first.arrays, last.arrays):
         return
     whole = tried(predict, slice(0, examples))
     if whole is None or any(len(array) != examples for array in whole.arrays):
         return
-    fitting = [not rows_differ([array[places] for array in whole.arrays], [first.arrays]) for places in ends]
+    fitting = [not rows_differ([array[places] for array in whole.arrays], [first.arrays]) for places in (begin, end)]
     if len(set(fitting)) > 1:
-        raise task_error(
-            f"the first {size} and the last {size} examples of the first batch, alone, get the same predictions, and "
-            f"others within the batch: the model keeps what it computed for other inputs, such as in a dict by shape "
-            f"or by id(x). Compute it in each call"
-        )
+        raise kept_by_size("the model")
 
 
 def require_same_contents(before: Mapping[str, str], after: Mapping[str, str]) -> None:

@@ -100,6 +100,20 @@ def test_functions_that_change_now_and_then_are_refused(model_text, period):
         evaluate_with(evaluators_of(given, 1), model_text)
 
 
+@pytest.mark.parametrize(
+    "make", [Mean, lambda function: Sums(lambda y, p: {"n": function(y, p).sum()}, lambda t: t["n"])]
+)
+def test_values_that_are_kept_by_the_size_of_a_batch_are_refused(model_text, make):
+    kept = {}
+
+    def function(y, p):
+        return kept.setdefault(len(y), (p.argmax(1) == y).astype(float))
+
+    given = task(lambda _, x: x + 0.5 * x[:, ::-1], metrics=lambda: [make(function)])
+    with pytest.raises(EvaluationError, match="shape or the id"):
+        evaluate_with(evaluators_of(given, 1), model_text)
+
+
 @pytest.mark.parametrize("batches", [{3}, {6, 13}, {5, 12}, {7}])
 def test_values_of_some_batches_alone_are_noted(model_text, batches):
     numbered = np.concatenate([X[:, :2], np.arange(211.0)[:, None] // 16], axis=1)

@@ -19,11 +19,13 @@ from torch import nn
 
 from sidecar.evaluation.backends.torch.tensors import is_short_integer, leaves, part_of, to_numpy
 from sidecar.evaluation.backends.torch.unreduced_loss import unreduced
-from sidecar.evaluation.batch_dependence import TOLERANCE, are_near, rows_differ
+from sidecar.evaluation.batch_dependence import TOLERANCE, are_near, kept_by_size, rows_differ, told_apart
 from sidecar.evaluation.failures import EvaluationError, first_line, task_error
+from sidecar.evaluation.first_batch import REPEATED_CALLS
 from sidecar.evaluation.metrics.average import Average
 from sidecar.evaluation.metrics.metric import EvalSetInfo, MetricResult, value
 from sidecar.evaluation.metrics.positions import counting
+from sidecar.evaluation.repeatability import are_equal
 from sidecar.evaluation.states import ExactSum, SetStates, exact_sum
 from sidecar.evaluation.task import call
 from sidecar.protocol.records import Value
@@ -169,21 +171,42 @@ class TorchLoss:
         None: the batch cannot be divided, since its rows are not examples.
         """
         try:
-            parts = [[part_of(part, half, examples) for part in (y, predictions, weights)] for half in halves]
+            parts = _parts_of((y, predictions, weights), halves, examples)
         except ValueError:
             return None
         whole = self.arrays(y, predictions, weights, examples)
-        sizes = [len(range(examples)[half]) for half in halves]
         try:
-            of_parts = [
-                self.arrays(of_y, predicted, given, size)
-                for (of_y, predicted, given), size in zip(parts, sizes, strict=True)
-            ]
+            of_parts = [self.arrays(*part) for part in parts]
         except MemoryError:
             raise
         except Exception:  # noqa: BLE001 - code of a user, which took the whole batch
             return True
         return self.differ(whole, of_parts)
+
+    def require_same(self, y: Any, predictions: Any, weights: Any, examples: int) -> None:
+        """Raise `EvaluationError` for a loss of one's own that keeps something from call to call. It must draw nothing.
+
+        Both ends of the batch must not have the same values if a smaller part of the last one has others.
+        """
+        if _is_of_torch(self._single):
+            return
+        whole = self.arrays(y, predictions, weights, examples)
+        for _ in range(REPEATED_CALLS):
+            if not are_equal(whole, self.arrays(y, predictions, weights, examples)):
+                raise task_error(
+                    f"Task(loss={self._name}) gives other numbers when it is called again for the same batch: it keeps "
+                    f"something from call to call. Compute each loss from its labels and predictions alone"
+                )
+        begin, _, end = told_apart(examples)
+        try:
+            parts = _parts_of((y, predictions, weights), (begin, end, slice(end.start + 1, end.stop)), examples)
+            of_begin, of_end, of_rest = (self.arrays(*part)[0] for part in parts)
+        except MemoryError:
+            raise
+        except Exception:  # noqa: BLE001 - rows may not be examples, or code of a user takes whole batches only
+            return
+        if of_rest.size and are_equal([of_begin], [of_end]) and rows_differ([of_end[-len(of_rest) :]], [[of_rest]]):
+            raise kept_by_size(f"Task(loss={self._name})")
 
     def differ(
         self, whole: Sequence[NDArray[Any]], halves: Sequence[Sequence[NDArray[Any]]], tolerance: float = TOLERANCE
@@ -328,6 +351,11 @@ def _is_refusal(loss: Any, error: Exception) -> bool:
 
 def _is_of_torch(loss: Any) -> bool:
     return type(loss).__module__.partition(".")[0] == "torch"
+
+
+def _parts_of(batch: tuple[Any, Any, Any], places: Sequence[slice], examples: int) -> list[tuple[Any, ...]]:
+    """Return labels, predictions and weights of parts of a batch, and the size of each. Raises `ValueError`."""
+    return [(*(part_of(part, place, examples) for part in batch), len(range(examples)[place])) for place in places]
 
 
 def _described(tensor: torch.Tensor) -> str:

@@ -57,6 +57,11 @@ class OutputLosses:
         }
         return {UNTESTED if depends is None else name for name, depends in found.items() if depends is not False}
 
+    def require_same(self, y: Any, predictions: Any, weights: Any, examples: int) -> None:
+        """Raise `EvaluationError` if a loss of one's own keeps something from call to call."""
+        for output, loss in self._losses.items():
+            loss.require_same(*_picked(output, y, predictions, weights), examples)
+
     def differing(self, whole: list[NDArray[Any]], halves: Sequence[list[NDArray[Any]]], tolerance: float) -> set[str]:
         """Return the names of losses for which `arrays` of halves are not a division of those of the whole batch."""
         found = set()

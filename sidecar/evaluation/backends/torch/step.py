@@ -166,7 +166,9 @@ class Step:
             before = repeatability.generators()
             with self.mode():
                 of_loss = self._loss.depending(y, predictions, weights, halves, examples)
-            found |= of_loss if repeatability.generators() == before else set()  # a half draws other numbers
+                if repeatability.generators() == before:  # else a half draws other numbers
+                    self._loss.require_same(y, predictions, weights, examples)
+                    found |= of_loss
         compared = _compared(predictions)
         is_known = compared is None or is_telling(compared)
         if divide is None or halves is None or ends is None:

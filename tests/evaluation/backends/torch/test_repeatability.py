@@ -78,6 +78,23 @@ def test_weights_that_are_merged_in_the_mode_of_evaluation(tmp_path):
     assert losses == pytest.approx([loss_of(model) for model in models], rel=1e-5)
 
 
+@pytest.mark.parametrize("kind", ["by size", "each 11th"])
+def test_losses_that_keep_something_are_refused(tmp_path, kind):
+    """A single worker has no other to differ from."""
+    import torch
+
+    kept, calls = {}, []
+
+    def loss(predictions, y):
+        calls.append(0)
+        losses = torch.nn.functional.cross_entropy(predictions, y, reduction="none")
+        return kept.setdefault(len(y), losses) if kind == "by size" else losses * (1 + (len(calls) % 11 == 0))
+
+    saved(net, tmp_path / "step-1.pt")
+    with pytest.raises(EvaluationError, match=r"loss="):
+        evaluate(task(loss=loss), tmp_path / "step-1.pt", ranks=(1,))
+
+
 def test_outputs_in_the_same_buffer_each_time(tmp_path):
     """Outputs of several batches are added at once: those of the first would have the values of the last."""
     import torch
