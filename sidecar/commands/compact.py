@@ -11,7 +11,7 @@ from sidecar.commands.hints import no_run
 from sidecar.commands.status.observe import observer_of
 from sidecar.commands.storage_timeout import StorageTimeout
 from sidecar.commands.terminal import is_screen
-from sidecar.coordination.compaction import Compaction, Made, single_files
+from sidecar.coordination.compaction import Compaction, PassCounts, single_files
 from sidecar.coordination.run import RUN_PATH, read_run
 from sidecar.coordination.storage import PosixStorage, Storage
 from sidecar.settings import Settings
@@ -33,7 +33,7 @@ def compact(flags: dict[str, Any], *, dry_run: bool) -> None:
     typer.echo(_sentence(made, before, dry_run=dry_run))
 
 
-def move(storage: Storage, run: str, show: Callable[[int, int], None], *, dry_run: bool) -> tuple[Made, int]:
+def move(storage: Storage, run: str, show: Callable[[int, int], None], *, dry_run: bool) -> tuple[PassCounts, int]:
     """Move all old plans of a run, and return what was done, and how many single files there were before.
 
     `show` is called after each step with the number of plans that are in segments and of all.
@@ -83,7 +83,7 @@ def _opened(flags: dict[str, Any]) -> tuple[Storage, StorageTimeout, Settings | 
     return observer.storage, timeout, settings
 
 
-def _sentence(made: Made, before: int, *, dry_run: bool) -> str:
+def _sentence(made: PassCounts, before: int, *, dry_run: bool) -> str:
     """Return what was done, or would be, as a sentence."""
     if not made.segments and not made.removed:
         return f"nothing to move: the newest 1,000 to 2,000 plans stay single files, and there are {before:,} of these"

@@ -56,7 +56,7 @@ _CONTRADICTION: Final = (
 
 
 @dataclass(slots=True, kw_only=True)
-class Made:
+class PassCounts:
     """Count what a pass did, or would do."""
 
     segments: int = 0
@@ -76,8 +76,8 @@ class Made:
 
 
 @dataclass(frozen=True, slots=True)
-class _Reader:
-    """Read which segments a node knows, whatever else its heartbeat says."""
+class _SegmentSupport:
+    """Hold the part of a heartbeat that says whether its node reads segments, whatever else stands in it."""
 
     LIMITS: ClassVar[RecordLimits] = HEARTBEAT
 
@@ -99,10 +99,10 @@ class Compaction:
         self.run = run
         self.kept_plans = kept_plans
         self.most_plans = most_plans
-        self.made = Made()
+        self.made = PassCounts()
         self._segments = Segments(storage, run)
         self._is_marked = False  # the marker takes the place of plan 1
-        self._began = False  # what a killed program left was looked for
+        self._is_swept = False  # whether a pass has removed what a killed program left
         self._pass: Iterator[None] | None = None
 
     def is_due(self, closed: int) -> bool:
@@ -111,7 +111,7 @@ class Compaction:
         A run that is too short for a segment has nothing that a killed program could have left.
         """
         ripe = closed - self.kept_plans - self._segments.end
-        return self._pass is not None or ripe >= self.most_plans or (ripe > 0 and not self._began)
+        return self._pass is not None or ripe >= self.most_plans or (ripe > 0 and not self._is_swept)
 
     def work(self, closed: int, until: Callable[[], bool]) -> None:
         """Continue the pass, or begin one, until it is finished or `until` returns true after one of its requests.
@@ -141,7 +141,7 @@ class Compaction:
                 self.made.through = self._segments.end
             if (yield from self._make_next(closed, dry_run=dry_run)) is None:
                 break
-        self._began = True
+        self._is_swept = True
         self._segments.forget()
 
     # -- making ------------------------------------------------------------------------------------------------------
@@ -275,7 +275,7 @@ class Compaction:
         _, record, _ = next(self._segments.load(1).records())
         if found != record:
             raise StorageLostError(f"{plan_path(1)} and {segment_path(1)} contradict each other: {_CONTRADICTION}")
-        yield from self._require_readers()
+        yield from self._require_segment_support()
         self.storage.remove(PLAIN_PATH)  # an older release would begin behind plan 1 with it
         self.storage.replace(plan_path(1), marker(self.run), survives_crash=True, instead_of=record)
         yield
@@ -283,7 +283,7 @@ class Compaction:
             raise StateUnavailableError(f"{plan_path(1)} cannot be replaced now, so no single file is removed")
         self._is_marked = True
 
-    def _require_readers(self) -> Iterator[None]:
+    def _require_segment_support(self) -> Iterator[None]:
         """Raise `StateUnavailableError` if a node may still run a release that does not read segments."""
         for name in self.storage.names(FOLDER):
             path = f"{FOLDER}/{name}"
@@ -292,12 +292,12 @@ class Compaction:
             if data is None:
                 continue
             try:
-                reader = loads(_Reader, data)
+                support = loads(_SegmentSupport, data)
             except RecordError:
-                reader = _Reader(name, "")
-            if reader.state != NodeState.LEFT and reader.segments < SEGMENTS_KNOWN:
+                support = _SegmentSupport(name, "")
+            if support.state != NodeState.LEFT and support.segments < SEGMENTS_KNOWN:
                 raise StateUnavailableError(
-                    f"the journal is not moved into segments while node {reader.node} may run a release that cannot "
+                    f"the journal is not moved into segments while node {support.node} may run a release that cannot "
                     f"read them: update and restart its daemon; or, if it is gone, delete {path}"
                 )
 

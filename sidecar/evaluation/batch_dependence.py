@@ -140,6 +140,9 @@ class BatchDependence:
         return [name for name, count in zip(self._names, counts, strict=True) if count]
 
 
+# -- batches and rows --------------------------------------------------------------------------------------------------
+
+
 def halves_of(examples: int) -> tuple[slice, slice] | None:
     """Return the places of the first and the second half of a batch; None if it has a single example.
 
@@ -216,6 +219,9 @@ def rows_differ(
 def is_telling(arrays: Sequence[NDArray[Any]]) -> bool:
     """Return whether rows differ. A model that predicts the same for all examples, such as a new one, hides a lot."""
     return any(array.dtype.hasobject or (len(array) > 0 and bool((array != array[:1]).any())) for array in arrays)
+
+
+# -- metrics and their states ------------------------------------------------------------------------------------------
 
 
 def metric_depends_on_batches(metric: Metric, batch: EvalBatch) -> bool | None:
@@ -386,7 +392,7 @@ def _is_read(metric: Metric, states: SetStates, state: str, name: str) -> bool:
         with warnings.catch_warnings(), np.errstate(all="ignore"):
             warnings.simplefilter("ignore")
             lacking: SetStates = {**states, state: sums.without(name)}
-            numbers, without = (_hexes(metric.compute(each)) for each in (states, lacking))
+            numbers, without = (_numbers_of(metric.compute(each)) for each in (states, lacking))
     except Exception:  # noqa: BLE001 - code of a user, which misses the sum
         return True
     return repr(numbers) != repr(without)
@@ -412,7 +418,7 @@ def _numbers_differ(metric: Metric, one: SetStates, other: SetStates) -> bool:
     try:
         with warnings.catch_warnings(), np.errstate(all="ignore"):
             warnings.simplefilter("ignore")
-            numbers, others = (_hexes(metric.compute(states)) for states in (one, other))
+            numbers, others = (_numbers_of(metric.compute(states)) for states in (one, other))
     except Exception:  # noqa: BLE001 - a part of the data may not be enough for a number
         return False
     return numbers.keys() != others.keys() or not all(
@@ -420,7 +426,7 @@ def _numbers_differ(metric: Metric, one: SetStates, other: SetStates) -> bool:
     )
 
 
-def _hexes(result: MetricResult) -> dict[tuple[str, str], float]:
+def _numbers_of(result: MetricResult) -> dict[tuple[str, str], float]:
     found = {(name, ""): float.fromhex(one.hex) for name, one in result.values.items()}
     for name, by_class in result.classes.items():
         found |= {(name, key): float.fromhex(one.hex) for key, one in by_class.items()}

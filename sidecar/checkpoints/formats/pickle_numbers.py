@@ -5,6 +5,7 @@ texts, numbers and the outermost mapping are followed; `_OTHER` stands for every
 called.
 """
 
+import contextlib
 import pickletools
 from dataclasses import dataclass, field
 from itertools import islice
@@ -24,6 +25,7 @@ _LONGEST_KEY: Final = 255
 _LARGEST: Final = 2**63 - 1
 _OPCODE: Final = 1  # units of work
 _MAX_OPCODES: Final = 300_000  # about 0.3 s; a model of 1000 layers with its optimizer has 250,000
+_DAMAGE: Final = (ValueError, OverflowError, IndexError, KeyError, Warning)  # for bytes that are cut off or wrong
 
 
 class _Value:
@@ -45,7 +47,7 @@ def numbers_at_top(data: bytes, work: WorkBudget) -> dict[str, int]:
     {'epoch': 3, 'step': 70}
     """
     stack = _Stack()
-    try:
+    with contextlib.suppress(*_DAMAGE):  # the rest is cut off or damaged, and the items before it count
         for opcode, argument, _ in islice(pickletools.genops(data), _MAX_OPCODES):
             work.add(_OPCODE)
             if opcode.name == "STOP":
@@ -54,8 +56,6 @@ def numbers_at_top(data: bytes, work: WorkBudget) -> dict[str, int]:
                 stack.apply(opcode, argument)
                 if not stack.values or stack.values[0] is not stack.outermost:
                     return {}
-    except (ValueError, OverflowError, IndexError, KeyError, Warning):
-        pass  # the rest is cut off or damaged, and the items before it count
     stack.take_open_items()
     return stack.numbers
 
@@ -81,7 +81,7 @@ def number_at_end(data: bytes, key: str, work: WorkBudget) -> int | None:
         return None
     stack = _Stack(is_end=True)
     stack.values += [stack.outermost, _MARK]
-    try:
+    with contextlib.suppress(*_DAMAGE):
         for opcode, argument, _ in pickletools.genops(data[start:]):
             work.add(_OPCODE)
             if opcode.name == "STOP":
@@ -91,8 +91,6 @@ def number_at_end(data: bytes, key: str, work: WorkBudget) -> int | None:
             stack.apply(opcode, argument)
             if stack.values[0] is not stack.outermost:
                 return None
-    except (ValueError, OverflowError, IndexError, KeyError, Warning):
-        pass
     return None
 
 

@@ -1,4 +1,4 @@
-"""Read safetensors: `<name>.safetensors` alone, or shards beside the index `<name>.safetensors.index.json`.
+"""Read safetensors: `<name>.safetensors` alone, or shards next to the index `<name>.safetensors.index.json`.
 
 Source: "Format" in the README of `huggingface/safetensors`. A file is the length of its header in 8 bytes,
 little-endian, the header in JSON, and the values. The header states for each tensor where its values lie, without gaps,

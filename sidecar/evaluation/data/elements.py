@@ -11,7 +11,7 @@ from sidecar.evaluation.failures import task_error
 
 _MOST_PARTS: Final = 3  # (x, y, sample_weight)
 _FORMS: Final = "(x, y) or (x, y, sample_weight)"
-_OF_KERAS: Final = (
+_REMEDY_FOR_KERAS: Final = (
     "Map them to this form, (x, x) for an autoencoder; or leave out metrics and loss, so that the compiled model's own "
     "test_step takes the elements unchanged"
 )
@@ -29,11 +29,11 @@ def parts_of(batch: Any) -> tuple[Any, Any, Any]:
     return unpack(batch) or (batch, None, None)
 
 
-def with_labels(batch: Any, remedy: str = _OF_KERAS) -> tuple[Any, Any, Any]:
+def with_labels(batch: Any, remedy: str = _REMEDY_FOR_KERAS) -> tuple[Any, Any, Any]:
     """Return inputs, labels and weights of a batch; raises `EvaluationError` with the remedy if there are no labels."""
     parts = unpack(batch)
     if parts is None or parts[1] is None:
-        what = "Task(metrics=…) and Task(loss=…) compare" if remedy is _OF_KERAS else "metrics compare"
+        what = "Task(metrics=…) and Task(loss=…) compare" if remedy is _REMEDY_FOR_KERAS else "metrics compare"
         raise task_error(
             f"{what} predictions with labels: elements of an eval set must be "
             f"{_FORMS}, found {describe(batch)}. {remedy}"

@@ -28,22 +28,14 @@ def add_dead_letter(run_dir: Path, hook: str, body: bytes, reason: str, wall: fl
     `SinkUnavailableError` if the file cannot be written: the event must not be forgotten, so it waits.
     """
     line = json.dumps({"given_up_at": timestamp(wall), "reason": reason, "event": json.loads(body)}).encode() + b"\n"
-    name, old = f"{hook}.jsonl", f"{hook}.old.jsonl"
+    name = f"{hook}.jsonl"
     try:
         with open_folder(run_dir) as run, run.folder(FOLDER, make=True) as folder:
             with contextlib.suppress(FileNotFoundError):
                 if folder.stat(name).st_size + len(line) > _MOST_BYTES:
-                    folder.rename(name, old)
+                    folder.rename(name, f"{hook}.old.jsonl")
             with folder.append_to_file(name) as file:
-                length = os.fstat(file.fileno()).st_size
-                torn = length > 0 and os.pread(file.fileno(), 1, length - 1) != b"\n"  # by a daemon that was killed
-                try:
-                    _write_whole(file, b"\n" * torn + line)
-                    durable.sync_file(file)
-                except OSError:
-                    with contextlib.suppress(OSError):
-                        os.ftruncate(file.fileno(), length)  # no torn line is left
-                    raise
+                _append(file, line)
             folder.sync()
     except OSError as error:
         path = one_line(str(error.filename or run_dir / FOLDER / name))
@@ -51,7 +43,16 @@ def add_dead_letter(run_dir: Path, hook: str, body: bytes, reason: str, wall: fl
     return f"{FOLDER}/{name}"
 
 
-def _write_whole(file: BinaryIO, data: bytes) -> None:
-    """Write all of the data. A disk that fills up takes a part first."""
-    while data:
-        data = data[file.write(data) :]
+def _append(file: BinaryIO, line: bytes) -> None:
+    """Append a line durably, or leave the file as it was. The line of a daemon that was killed may lack its end."""
+    length = os.fstat(file.fileno()).st_size
+    is_torn = length > 0 and os.pread(file.fileno(), 1, length - 1) != b"\n"
+    rest = b"\n" * is_torn + line
+    try:
+        while rest:
+            rest = rest[file.write(rest) :]  # a disk that fills up takes a part first
+        durable.sync_file(file)
+    except OSError:
+        with contextlib.suppress(OSError):
+            os.ftruncate(file.fileno(), length)
+        raise

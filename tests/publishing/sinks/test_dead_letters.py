@@ -1,7 +1,7 @@
 """Keep events that no receiver took in a bounded file."""
 
-import errno
 import json
+import resource
 from pathlib import Path
 
 import jsonschema
@@ -9,7 +9,6 @@ import pytest
 from faults import path_of
 from publishing.sinks.hooks import SCHEMA, events_of, make, make_journal, target
 
-from sidecar.publishing.sinks import dead_letters
 from sidecar.publishing.sinks.dead_letters import FOLDER, add_dead_letter
 from sidecar.publishing.sinks.sink import SinkRefusedError, SinkUnavailableError
 
@@ -33,7 +32,7 @@ def test_an_event_that_is_refused_becomes_a_dead_letter(tmp_path, target):
     jsonschema.validate(letter["event"], SCHEMA)
 
 
-def test_a_full_disk_loses_no_event(tmp_path, target, monkeypatch):
+def test_a_file_that_cannot_grow_loses_no_event(tmp_path, target):
     """The event waits until there is room for it, and no part of a line is left."""
     event = events_of(make_journal())[0]
     made = make(tmp_path, target)
@@ -41,15 +40,14 @@ def test_a_full_disk_loses_no_event(tmp_path, target, monkeypatch):
     with pytest.raises(SinkRefusedError):
         made.write(event)
 
-    def full(file, data):
-        file.write(data[:10])
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(dead_letters, "_write_whole", full)
+    _, most = before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, ((tmp_path / FOLDER / "result.jsonl").stat().st_size + 10, most))
+    try:
         target.raises = [SinkRefusedError("no")]
-        with pytest.raises(SinkUnavailableError, match="No space"):
+        with pytest.raises(SinkUnavailableError, match="File too large"):
             made.write(event)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
     target.raises = [SinkRefusedError("no")]
     with pytest.raises(SinkRefusedError):
         made.write(event)

@@ -19,7 +19,7 @@ from sidecar.evaluation.outputs import by_output
 from sidecar.evaluation.task import Task
 
 _Key = tuple[str, str]
-"""The name of an eval set with metrics or a loss of its own, else an empty text; and the structure of its batches."""
+"""Name an eval set with metrics or a loss of its own, else an empty text; and the structure of its batches."""
 
 
 class TracedSteps:
@@ -36,7 +36,7 @@ class TracedSteps:
         self._of_model: dict[_Key, Step] = {}
         self._of_graph: dict[_Key, Step] | None = None
         self._dropped_traces = 0
-        self._found: set[str] = set()  # metrics that proved to be no sums
+        self._no_sums: set[str] = set()  # metrics that proved in an evaluation not to be sums
 
     @property
     def traces(self) -> int:
@@ -61,21 +61,16 @@ class TracedSteps:
 
     def step_for(self, eval_set: str, spec: Any) -> Step:
         """Return the step for batches of this structure: of the stored graph if one is loaded, else of the model."""
-        return (self._of_model if self._of_graph is None else self._of_graph)[self._key(eval_set, spec)]
+        return self._in_use[self._key(eval_set, spec)]
 
     def require_in_turn(self) -> None:
         """Raise `TaskError` if `Task(in_turn=…)` names a metric that no set has."""
-        steps = self._of_model if self._of_graph is None else self._of_graph
-        self._task.require_in_turn(
-            list(dict.fromkeys(name for step in steps.values() for name in step.measurement.names))
-        )
-
-    def _key(self, eval_set: str, spec: Any) -> _Key:
-        return eval_set if self._task.of_set(eval_set) is not self._task else "", repr(spec)
+        names = [name for step in self._in_use.values() for name in step.measurement.names]
+        self._task.require_in_turn(list(dict.fromkeys(names)))
 
     def put_in_turn(self, names: Iterable[str]) -> None:
         """Update these metrics in turn from now on, in the steps for all structures of batches."""
-        self._found.update(names)
+        self._no_sums.update(names)
         for step in [*self._of_model.values(), *(self._of_graph or {}).values()]:
             if late := [name for name in names if name in step.measurement.stateful_metrics]:
                 step.put_in_turn(late)
@@ -103,10 +98,19 @@ class TracedSteps:
         """Free the memory of the first batches; afterwards no step can be created."""
         self._first_batches = {}
 
+    @property
+    def _in_use(self) -> dict[_Key, Step]:
+        """Return the steps of the stored graph if one is loaded, else those of the model."""
+        return self._of_model if self._of_graph is None else self._of_graph
+
+    def _key(self, eval_set: str, spec: Any) -> _Key:
+        return eval_set if self._task.of_set(eval_set) is not self._task else "", repr(spec)
+
     def _step(self, model: Any, key: _Key) -> Step:
+        """Create a step of a model, or of a stored graph, and try it on the first batch of its structure."""
         first, spec = self._first_batches[key]
         task = self._task.of_set(key[0]) if key[0] else self._task
-        return Step(task, model, first, spec, autograph=self._autograph, found=self._found)
+        return Step(task, model, first, spec, autograph=self._autograph, found=self._no_sums)
 
 
 def _traces(steps: dict[_Key, Step]) -> int:
