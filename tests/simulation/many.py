@@ -6,7 +6,7 @@ import os
 import time
 import traceback
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from simulation.generations import draw
@@ -78,24 +78,23 @@ def run(seeds: Sequence[int | str], processes: int | None = None) -> Total:
     processes = processes or len(os.sched_getaffinity(0))
     chunks = [seeds[start : start + _CHUNK] for start in range(0, len(seeds), _CHUNK)]
     total, began = Total(), time.monotonic()
-    if processes == 1 or len(chunks) == 1:
-        results: Iterable[Total] = map(run_here, chunks)
-        for each in results:
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([__name__])
+    with context.Pool(processes, maxtasksperchild=1) as pool:
+        for each in pool.imap_unordered(run_here, chunks):
             total.add(each)
-    else:
-        with multiprocessing.get_context("spawn").Pool(processes) as pool:
-            for each in pool.imap_unordered(run_here, chunks):
-                total.add(each)
     total.took = time.monotonic() - began
     total.violations.sort(key=lambda found: found[0])
     return total
 
 
 def run_here(seeds: Sequence[int | str]) -> Total:
-    """Run them one after the other in this process."""
+    """Run them one after the other in this process, which ends afterwards.
+
+    A schedule leaves cycles of some megabytes. To find them takes as long as it did, so they go with the process.
+    """
     total = Total()
-    gc.freeze()  # what is imported stays
-    gc.disable()  # a schedule makes cycles of a few megabytes: they go when it is over, not while it runs
+    gc.disable()
     try:
         for seed in seeds:
             total.schedules += 1
@@ -115,12 +114,8 @@ def run_here(seeds: Sequence[int | str]) -> Total:
             total.counts.update(report.counts)
             if report.violation is not None:
                 total.violations.append((str(seed), report.violation))
-            del report
-            gc.collect()
-            gc.freeze()  # what is left stays, too: greenlets that never ended
     finally:
         gc.enable()
-        gc.unfreeze()
     return total
 
 
