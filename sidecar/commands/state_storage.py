@@ -65,10 +65,8 @@ def state_objects(settings: Settings, seconds: float | None = None) -> "ObjectSt
 
 def _obstacles(settings: Settings) -> Iterator[str]:
     """Yield why the state of these settings cannot lie in a bucket, with what to do, as the end of a sentence."""
-    elsewhere = "or let state_dir be a directory that all nodes share"
     if settings.framework == "python":
-        yield f'the workers of framework = "python" meet in the state directory: use another framework, {elsewhere}'
-    if settings.engine == "ray":
-        yield f'workers of engine = "ray" save on other machines: set engine = "local", {elsewhere}'
+        why = 'the workers of framework = "python" meet in the state directory'
+        yield f"{why}: use another framework, or let state_dir be a directory that all nodes share"
     if settings.state_backup is not None:
         yield "needs no backup: leave state_backup out"

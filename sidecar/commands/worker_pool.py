@@ -21,6 +21,7 @@ from sidecar.evaluation.framework_traits import FrameworkTraits, traits_of
 from sidecar.policy.node_identity import advertised_host
 from sidecar.settings import Settings
 from sidecar.settings.spelling import ways
+from sidecar.system.bucket_folder import BucketFolder
 
 _PLACE_SECONDS: Final = 60.0  # a person waits for a command
 
@@ -119,7 +120,12 @@ def _ray(settings: Settings, environ: Mapping[str, str], most: int | None) -> Ra
         ports=(settings.ports.start, settings.ports.stop - 1),
         logs=str(settings.worker_logs),
         directory=str(Path.cwd()),
-        folders=(str(settings.checkpoint_dir), str(settings.state_dir), str(Path.cwd())),
+        # What a bucket holds is read from its pin, in the state directory.
+        folders=(
+            *(() if isinstance(settings.checkpoint_dir, BucketFolder) else (str(settings.checkpoint_dir),)),
+            str(settings.state_dir),
+            str(Path.cwd()),
+        ),
     )
     return RayEngine(cluster=cluster, launch=launch, token=settings.ray_token_file, environment=environ)
 

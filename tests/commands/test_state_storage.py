@@ -24,7 +24,6 @@ def test_a_directory_is_opened_as_such_and_tells_of_answers(tmp_path):
     ("changes", "words"),
     [
         ({"framework": "python"}, 'framework = "python"'),
-        ({"engine": "ray"}, 'engine = "local"'),
         ({"state_backup": "s3://bucket/backup"}, "leave state_backup out"),
     ],
 )

@@ -12,6 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 from integration.conftest import TASKS
+from integration.test_buckets import Bucket, numbers
 from integration.torch_trainer import TORCH
 from numpy_trainer import NUMPY
 from ray_cluster import PROGRAMS, RayCluster
@@ -37,22 +38,26 @@ def ray(needs):
         yield cluster
 
 
+def on(ray):
+    """Return the settings of a daemon that evaluates on the cluster."""
+    return {
+        "SIDECAR_ENGINE": "ray",
+        "SIDECAR_RAY_ADDRESS": ray.address,
+        "SIDECAR_RAY_WORKERS": str(len(EVAL)),
+        "SIDECAR_RAY_LABELS": '{"role": "eval"}',
+        "SIDECAR_RAY_RESOURCES": '{"CPU": 1}',
+        "SIDECAR_RAY_TOKEN_FILE": str(ray.token),
+        "SIDECAR_WORKER_PYTHON": str(PROGRAMS / "python"),
+        "SIDECAR_MIN_WORKERS": str(len(EVAL)),
+    }
+
+
 @pytest.fixture(scope="module")
 def start(sidecar, ray):
     """Start a daemon that evaluates on the cluster."""
 
     def run(folder, *options, command="run", task=TASK, trained=NUMPY, **changes):
-        settings = {
-            "SIDECAR_ENGINE": "ray",
-            "SIDECAR_RAY_ADDRESS": ray.address,
-            "SIDECAR_RAY_WORKERS": str(len(EVAL)),
-            "SIDECAR_RAY_LABELS": '{"role": "eval"}',
-            "SIDECAR_RAY_RESOURCES": '{"CPU": 1}',
-            "SIDECAR_RAY_TOKEN_FILE": str(ray.token),
-            "SIDECAR_WORKER_PYTHON": str(PROGRAMS / "python"),
-            "SIDECAR_MIN_WORKERS": str(len(EVAL)),
-        }
-        settings = trained | settings | changes
+        settings = trained | on(ray) | changes
         if command == "run":
             return sidecar.run(folder, *options, task=task, **settings)
         return sidecar.start(command, folder, "--task", f"{TASKS / task}:task", *options, **settings)
@@ -182,6 +187,23 @@ def test_the_token_is_told_to_nobody(watched, ray, numpy_trainer):
         told = b"".join((Path("/proc") / str(each.pid) / name).read_bytes() for name in ("cmdline", "environ"))
         assert secret not in told
         assert each not in workers or b"RAY_AUTH" not in told
+
+
+@pytest.mark.timeout(600)
+def test_checkpoints_and_state_may_lie_in_a_bucket(ray, start_bucket, sidecar, torch_trainer, tasks, tmp_path):
+    """The folder of pins and saves is one that all machines share, as these do; the daemon uploads the saves."""
+    server, folder = start_bucket("moto_server"), tmp_path / "ckpts"
+    bucket = Bucket(server, sidecar, tmp_path, tasks / "torch_plain.py", TORCH)
+    saved = torch_trainer.save(folder, 1, 2)
+    for each in saved:
+        bucket.upload(folder / each["name"])
+    bucket.environ |= on(ray) | {"SIDECAR_STATE_DIR": f"{server.url}/state"}
+    ended = bucket.command("run", "--once", "--role", "worker")
+    assert ended.code == 0, ended.err
+    found = [metrics["test"] for *_, metrics in numbers(bucket.command("history", "--json"))]
+    assert [each["accuracy"]["value"] for each in found] == [each["correct"] / each["examples"] for each in saved]
+    assert [each["loss"]["value"] for each in found] == pytest.approx([each["loss"] for each in saved])
+    assert all(f'"address": "{address}:' in ended.err for address in EVAL)
 
 
 def test_a_worker_process_that_is_killed(watched, ray, numpy_trainer, record_property):
