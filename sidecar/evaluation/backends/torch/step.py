@@ -186,8 +186,18 @@ class Step:
             if of_labels and have_alike_rows(of_labels, labels) and rows_differ(of_labels, labels, tolerance):
                 found.add(LABELS_OF_STEP)
             if of_model is not None and have_alike_rows(of_model, rows):
-                return found | ({MODEL} if rows_differ(of_model, rows, tolerance) else set()), is_known
+                differs = rows_differ(of_model, rows, tolerance) or self._differs_alone(
+                    compared or [], examples, divide, tolerance
+                )
+                return found | ({MODEL} if differs else set()), is_known
         return (found - {UNTESTED}) | self._differing(output.arrays, outputs, tolerance), is_known
+
+    def _differs_alone(self, compared: list[NDArray[Any]], examples: int, divide: Divide, tolerance: float) -> bool:
+        """Return whether the first example has other predictions alone: parts may be padded as the whole batch is."""
+        places = (slice(0, 1),)
+        _, alone, _ = self._of_parts(divide(places))
+        whole = rows_at(compared, places, examples)
+        return bool(alone and whole and have_alike_rows(whole, alone) and rows_differ(whole, alone, tolerance))
 
     def _of_parts(self, parts: Sequence[tuple[Batch, int]]) -> tuple[_Arrays, _Arrays, _Arrays]:
         """Return outputs, predictions, and labels with weights of parts of a batch.

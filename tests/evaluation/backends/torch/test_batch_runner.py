@@ -111,6 +111,20 @@ def test_padding_without_a_mask_is_noted(evaluate, masked, iterable, processes):
     assert masked or "predictions" in notes[0]
 
 
+@pytest.mark.parametrize("masked", [False, True])
+def test_padding_that_each_part_has_as_well_is_noted(evaluate, masked):
+    """Every third text is as long as the longest one, so both halves are padded as the whole batch is."""
+    import torch
+    from torch.utils.data import DataLoader
+
+    def source():
+        rows = [(torch.arange(1, 2 + 3 * (n % 3)), n % 3) for n in range(41)]
+        return DataLoader(rows, batch_size=8, collate_fn=padded)
+
+    given = task(build_model=lambda: reader(masked), eval_sets={"test": source}, batch_size=None)
+    assert len(evaluate(given).notes) == (0 if masked else 1)
+
+
 @pytest.mark.parametrize("ignored", [True, False])
 def test_positions_of_padding_are_compared_by_what_is_measured(evaluate, ignored):
     """Predictions (n, length, classes) of another length: a loss that counts padding depends on the batch."""
