@@ -7,7 +7,6 @@ journal. Otherwise it reads the journal from its beginning.
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from io import BytesIO
 from itertools import chain, islice
 from typing import Annotated, ClassVar, Final, TypeVar, cast
 
@@ -302,36 +301,32 @@ def take(history: JournalState, run: str) -> Snapshot:
     )
 
 
-def encode(snapshot: Snapshot) -> bytes:
-    """Return the content of a snapshot's file, which `loads(Snapshot, …)` reads back.
+def encode(snapshot: Snapshot) -> Iterator[bytes]:
+    """Yield the content of a snapshot's file in parts, which `loads(Snapshot, …)` reads back. No text spans two parts.
 
     A daemon does this every 200 plans. Memory for all keys as texts would be taken and freed each time, and leave holes
     between what stays.
     """
-    values, file, before = fields_of(snapshot), BytesIO(), b"{"
+    values, before = fields_of(snapshot), b"{"
     for name in FILE_FIELDS:
-        file.write(before + dumps(name) + b":")
-        if name == "checkpoints":
-            _write_keys(file, values[name])
-        else:
-            file.write(dumps(values[name]))
+        yield before + dumps(name) + b":"
+        yield from _encode_keys(values[name]) if name == "checkpoints" else (dumps(values[name]),)
         before = b","
-    file.write(b"}")
-    return file.getvalue()
+    yield b"}"
 
 
-def _write_keys(file: BytesIO, by_status: Mapping[str, Iterable[str]]) -> None:
-    """Write a JSON object with a list of keys for each status."""
+def _encode_keys(by_status: Mapping[str, Iterable[str]]) -> Iterator[bytes]:
+    """Yield a JSON object with a list of keys for each status."""
     before = b"{"
     for status, keys in by_status.items():
-        file.write(before + dumps(status) + b":[")
+        yield before + dumps(status) + b":["
         texts, before = iter(keys), b""
         while part := list(islice(texts, _PART)):
-            file.write(before + dumps(part)[1:-1])
+            yield before + dumps(part)[1:-1]
             before = b","
-        file.write(b"]")
+        yield b"]"
         before = b","
-    file.write(b"}")
+    yield b"}"
 
 
 def restore(snapshot: Snapshot) -> JournalState:

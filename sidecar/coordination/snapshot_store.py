@@ -5,8 +5,10 @@ checkpoint of the run. Older releases wrote it under another name, and plain.
 """
 
 import zlib
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
+from io import BytesIO
 from typing import ClassVar, Final
 
 from sidecar.coordination.journal import Journal
@@ -15,7 +17,7 @@ from sidecar.coordination.snapshot import Snapshot, encode, restore
 from sidecar.coordination.storage import MAX_RECORD_BYTES, Storage
 from sidecar.errors import RecordError, StorageError, StorageLostError
 from sidecar.protocol.codec import loads
-from sidecar.protocol.record_limits import SNAPSHOT, RecordLimits, excess
+from sidecar.protocol.record_limits import SNAPSHOT, RecordLimits, excess_of_parts
 from sidecar.system.bounded_calls import Calls, HangingError, call_directly
 
 PATH: Final = "snapshot.json.gz"
@@ -99,11 +101,18 @@ def write(storage: Storage, snapshot: Snapshot) -> str | None:
 
     A snapshot that is too long for a record is not written. Then daemons that start use the one before.
     """
-    packer, plain = zlib.compressobj(wbits=_GZIP), encode(snapshot)
-    if excess(plain, SNAPSHOT) is not None:  # no daemon would read it
+    packer, packed = zlib.compressobj(wbits=_GZIP), BytesIO()
+
+    def parts() -> Iterator[bytes]:
+        for part in encode(snapshot):
+            packed.write(packer.compress(part))
+            yield part
+
+    if excess_of_parts(parts(), SNAPSHOT) is not None:  # no daemon would read it
         return _TOO_LONG
+    packed.write(packer.flush())
     try:
-        storage.replace(PATH, packer.compress(plain) + packer.flush())
+        storage.replace(PATH, packed.getvalue())
     except RecordError:
         return _TOO_LONG
     except StorageError as error:

@@ -5,7 +5,7 @@ They are far above what a daemon writes, and low enough that one forged file cos
 lower what it writes, but never what it reads. Standard library only, because worker processes import this module.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Final
@@ -63,21 +63,28 @@ def excess(data: bytes, limits: RecordLimits) -> str | None:
     Decide it before the record is parsed, which may take a hundred times the memory of the file. The text need not be
     JSON. A part of a text never breaks a limit that the whole text does not break.
     """
-    if len(data) > limits.size:
-        return f"has more than {limits.size} bytes"
-    values, depth = 1, 0
+    return excess_of_parts((data,), limits)
+
+
+def excess_of_parts(parts: Iterable[bytes], limits: RecordLimits) -> str | None:
+    """Return the same for a record in parts, each of which ends outside of texts."""
+    size, values, depth = 0, 1, 0
     digits = b"0" * (DIGITS + 1)
-    for part in _outside_texts(data):
-        brackets = part.translate(None, _NO_BRACKETS)
-        values += part.count(b",") + brackets.count(b"[") + brackets.count(b"{")
-        if values > limits.values:
-            return f"has more than {limits.values} values"
-        depths = list(accumulate(map(_DEPTHS.__getitem__, brackets), initial=depth))
-        if max(depths) > NESTING:
-            return f"has more than {NESTING} lists and objects inside one another"
-        depth = depths[-1]
-        if digits in part.translate(_OUTSIDE_DIGITS):
-            return f"has a number of more than {DIGITS} digits"
+    for data in parts:
+        size += len(data)
+        if size > limits.size:
+            return f"has more than {limits.size} bytes"
+        for part in _outside_texts(data):
+            brackets = part.translate(None, _NO_BRACKETS)
+            values += part.count(b",") + brackets.count(b"[") + brackets.count(b"{")
+            if values > limits.values:
+                return f"has more than {limits.values} values"
+            depths = list(accumulate(map(_DEPTHS.__getitem__, brackets), initial=depth))
+            if max(depths) > NESTING:
+                return f"has more than {NESTING} lists and objects inside one another"
+            depth = depths[-1]
+            if digits in part.translate(_OUTSIDE_DIGITS):
+                return f"has a number of more than {DIGITS} digits"
     return None
 
 

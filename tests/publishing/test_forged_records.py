@@ -193,7 +193,7 @@ def show(*records):
             details_json(entry)
     json.dumps([past.json_of(row) for row in past.rows], allow_nan=False)
     if history.open is None and not history.backlog_cutoff_pending:
-        assert restore(loads(Snapshot, encode(take(history, "r")))).through == history.through
+        assert restore(loads(Snapshot, b"".join(encode(take(history, "r"))))).through == history.through
 
 
 def read(kind, data):
@@ -217,7 +217,7 @@ def read(kind, data):
 def try_all(kind, seed, cases):
     """Read changed records of a kind; return how many were read."""
     choose, found = random.Random(seed), 0
-    written = encode(KINDS[kind]) if kind == "snapshot" else dumps(KINDS[kind])
+    written = b"".join(encode(KINDS[kind])) if kind == "snapshot" else dumps(KINDS[kind])
     read(kind, written)
     for number in range(cases):
         data = changed(choose, json.loads(written))
