@@ -306,7 +306,9 @@ class _OutputLoss:
 
 def _are_of_columns(losses: Any, predictions: Any) -> bool:
     """Return whether losses are known to be other than one for each row, such as those along axis 0."""
-    sizes = losses.shape[0], predictions.shape[0] if isinstance(predictions, tf.Tensor) else None
+    if not isinstance(predictions, tf.Tensor) or not predictions.shape.rank:
+        return False
+    sizes = losses.shape[0], predictions.shape[0]
     return None not in sizes and sizes[0] != sizes[1]
 
 

@@ -57,7 +57,7 @@ class MeasuredMetric:
         self._function = per_example(metric) if is_plain and self._metric.divides else None
         if self._function is not None:
             values = array_of(self._function(y, predictions))
-            are_of_rows = not isinstance(predictions, tf.Tensor) or len(values) == len(predictions)
+            are_of_rows = not isinstance(predictions, tf.Tensor) or values.shape[:1] == tuple(predictions.shape[:1])
             if not are_of_rows or not _is_mean_of(values, of_batch):
                 self._function = None
         self._average = Average("float32")

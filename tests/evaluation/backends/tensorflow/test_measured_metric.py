@@ -154,3 +154,19 @@ def test_weights_of_examples_do_not_fit_a_mask_of_positions(evaluate, is_compile
     with pytest.raises(EvaluationError, match=r"\(16,\)"):
         evaluate(task(np.ones(37, "float32")), "nowhere")
     assert evaluate(task(np.ones((37, length), "float32")), "nowhere").values["test"]
+
+
+def test_a_function_that_returns_one_number_for_a_batch(evaluate):
+    """It is a mean over batches, also with a single prediction for each example."""
+    import keras
+
+    def model():
+        return keras.Sequential([keras.Input((3,)), keras.layers.Dense(1), keras.layers.Flatten()])
+
+    def function(y, y_pred):
+        return keras.ops.mean(keras.ops.abs(y - y_pred))
+
+    metrics = {"metrics": lambda: [keras.metrics.MeanMetricWrapper(function, name="error")]}
+    task = Task(model, {"test": lambda: (X, Y[:, :1])}, batch_size=4, restore=lambda *_: None, **metrics)
+    found = evaluate(task, "nowhere")
+    assert any("over batches" in note for note in found.notes)
