@@ -142,3 +142,36 @@ print(sum(losses) / 499)
     assert one["metrics"] == two["metrics"]
     assert one["step"] == 250
     assert one["metrics"]["perplexity"]["loss"]["value"] == pytest.approx(right, rel=1e-6)
+
+
+@pytest.mark.timeout(900)
+def test_torchtitan(recipe):
+    """A model with its interface, and a folder in its layout: weights at the top level, next to other states."""
+    folder, run, evaluate = recipe
+    (folder / "torchtitan" / "models").mkdir(parents=True)
+    shutil.copy(Path(__file__).with_name("torchtitan_model.py"), folder / "torchtitan" / "models" / "llama3.py")
+    write = """
+import numpy, torch
+import torch.distributed.checkpoint as dcp
+from titan_task import build_model, logits
+tokens = numpy.random.default_rng(1).integers(0, 65, 500).astype("uint16")
+tokens.tofile("val.bin")
+torch.manual_seed(2)
+model = build_model().eval()
+optimizer = {f"state.{name}.exp_avg": value for name, value in model.state_dict().items()}
+states = {"optimizer": optimizer, "train_state": {"step": torch.tensor(20)}, "lr_scheduler": {"last_epoch": 20}}
+dcp.save({**states, **model.state_dict()}, checkpoint_id="outputs/checkpoint/step-20")
+data = torch.from_numpy(tokens.astype("int64"))
+losses = []
+for first in range(1, 500, 64):  # each token once, the last ones with the context of a whole window
+    end = min(first + 64, 500)
+    piece = data[None, max(0, end - 65) : end]
+    scores = logits(model, piece[:, :-1])[0, first - end :]
+    losses.append(torch.nn.functional.cross_entropy(scores, data[first:end], reduction="sum").item())
+print(sum(losses) / 499)
+"""
+    right = float(run(PYTHON, "-c", write).splitlines()[-1])
+    one, two = (evaluate("outputs/checkpoint", task="titan_task.py:task", replicas=count) for count in (1, 2))
+    assert one["metrics"] == two["metrics"]
+    assert one["step"] == 20
+    assert one["metrics"]["perplexity"]["loss"]["value"] == pytest.approx(right, rel=1e-6)
