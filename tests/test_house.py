@@ -43,6 +43,8 @@ UNTESTED = {
     "evaluation/backends/tensorflow/saved_layers.py": "layers of configurations; test_saved_configuration.py",
     "evaluation/backends/tensorflow/strategies.py": "needs real workers; tests/integration/test_strategies.py",
     "evaluation/backends/torch/collective.py": "needs real groups; tests/integration/test_torch_faults.py",
+    "evaluation/backends/torch/division.py": "needs real workers; tests/daemon/workers/test_several_processes.py",
+    "evaluation/followers.py": "needs real workers; tests/daemon/workers/test_several_processes.py",
     "evaluation/backends/torch/content.py": "parts of a file; tests/evaluation/backends/torch/test_restore.py",
     "evaluation/backends/torch/restore_notes.py": "sentences; tests/evaluation/backends/torch/test_restore.py",
     "evaluation/backends/torch/unreduced_loss.py": "a part of losses; tests/evaluation/backends/torch/test_loss.py",

@@ -8,7 +8,7 @@ from typing import Final
 from sidecar.commands.framework import backend_options
 from sidecar.commands.from_settings import record_of
 from sidecar.daemon.workers.command_specs import TaskSpec
-from sidecar.daemon.workers.devices import check_idle, visible
+from sidecar.daemon.workers.devices import check_idle, for_workers, visible
 from sidecar.daemon.workers.engine import LocalEngine, WorkerLaunch
 from sidecar.daemon.workers.environment import thread_variables
 from sidecar.daemon.workers.logs import usable_log_folder
@@ -46,6 +46,7 @@ def make_workers(
     runs in this process, which take turns. `daemon`: the workers give way to training, and wait for machines without a
     bound.
     """
+    _require_division(settings)
     bounds = record_of(PhaseTimeouts, settings)
     if settings.engine == "ray":
         engine: LocalEngine | RayEngine = _ray(settings, environ, most)
@@ -56,6 +57,19 @@ def make_workers(
         engine.granted = granted
     yields = daemon and settings.engine == "local" and settings.yield_seconds > 0
     return WorkerPool(engine=engine, bounds=bounds, name=name, post=post, keep_standby=settings.standby, yields=yields)
+
+
+def _require_division(settings: Settings) -> None:
+    """Raise `SettingsError` if the workers cannot be several processes each, as the settings want."""
+    processes = settings.processes_per_worker
+    if processes > 1 and not traits_of(settings.framework).divides_models:
+        raise SettingsError(
+            f"processes_per_worker = {processes} needs framework = 'torch', found {settings.framework!r}: leave it out"
+        )
+    if processes > 1 and settings.engine == "ray":
+        raise SettingsError(
+            f"processes_per_worker = {processes} needs engine = 'local': on a Ray cluster a worker is one process"
+        )
 
 
 def _local(
@@ -69,8 +83,9 @@ def _local(
     logs, moved = usable_log_folder(settings.worker_logs)
     if moved is not None:
         warn(moved)
-    devices = visible(settings.devices, settings.replicas, environ)[:most]
-    check_idle(devices, share=settings.share_gpu, own=own())
+    names = visible(settings.devices, settings.replicas, environ)
+    devices = for_workers(names, settings.processes_per_worker)[:most]
+    check_idle(",".join(devices).split(","), share=settings.share_gpu, own=own())
     traits = traits_of(settings.framework)
     launch = WorkerLaunch(
         interpreter=str(settings.worker_python),
@@ -139,4 +154,5 @@ def make_task_spec(settings: Settings) -> TaskSpec:
         threads=settings.threads,
         cache_bytes=settings.cache_bytes,
         options=backend_options(settings),
+        processes=settings.processes_per_worker,
     )

@@ -175,10 +175,10 @@ class Evaluator(Protocol):
         batches of each set count, and the others are not read.
         """
 
-    def differs(self) -> bool:
-        """Return whether a sample of the data differs from what was read. Then the task is built anew.
+    def differs(self, changed: bool) -> bool:
+        """Return whether files of the data have `changed`, or a sample of the data differs from what was read.
 
-        It costs at most a fiftieth of the time of the evaluations so far.
+        Then the task is built anew. It costs at most a fiftieth of the time of the evaluations so far.
         """
 
     def restore(self, path: str) -> Callable[[], None]:

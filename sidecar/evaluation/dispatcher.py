@@ -122,7 +122,7 @@ class Dispatcher:
         if self._join is None or self._collective is None or self._loaded is None or self._evaluator is None:
             raise EvaluationError("join", "cannot evaluate before the group is formed and the task is built")
         changed = self._files.changed(command.path, command.save_root or command.save_to)
-        if changed or self._evaluator.differs():
+        if self._evaluator.differs(bool(changed)):
             self._enter(WorkerPhase.BUILD, command.plan)
             self._build_anew(self._loaded, self._join)
         evaluator = self._evaluator

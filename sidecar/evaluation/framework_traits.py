@@ -38,6 +38,7 @@ class FrameworkTraits:
         kept: Variables of `environment` that keep their value there, whatever the user sets: the name under which
             another value is passed on, by the name of the variable.
         options: Settings that only the backend reads; it gets them with each command.
+        divides_models: Whether several processes of a worker can divide a model among them.
         listens: Whether worker processes of a group listen on ports.
         threads_by_environment: Whether the threads of its libraries are limited by variables such as OMP_NUM_THREADS,
             and not by functions of the framework.
@@ -55,6 +56,7 @@ class FrameworkTraits:
     required: Mapping[str, str] = field(default_factory=dict)
     kept: Mapping[str, str] = field(default_factory=dict)
     options: tuple[str, ...] = ()
+    divides_models: bool = False
     listens: bool = True
     threads_by_environment: bool = True
     formats: tuple[str, ...] | None = None

@@ -15,7 +15,7 @@ from typing import BinaryIO, Final
 
 from sidecar.errors import RecordError
 from sidecar.evaluation.framework_traits import OURS, traits_of
-from sidecar.protocol.messages import MAX_LINE_BYTES, Failed, Ready, Report, decode, encode
+from sidecar.protocol.messages import MAX_LINE_BYTES, Failed, Join, Ready, Report, decode, encode
 from sidecar.protocol.states import FailureKind, WorkerPhase
 from sidecar.system.name_clash import replaced
 from sidecar.system.priority import NICENESS, Priority, set_priority
@@ -32,11 +32,13 @@ def main(arguments: Sequence[str]) -> None:
     parser.add_argument("--reports", type=int, required=True, help="file descriptor to write reports to")
     parser.add_argument("--parent", type=int, required=True, help="process id of the daemon")
     parser.add_argument("--mark", required=True, help="NAME=VALUE in the environment of this process alone")
+    parser.add_argument("--follows", action="store_true", help="a worker process started it: see followers.py")
     parser.add_argument("--yields", action="store_true", help="compute only with what other programs leave")
     options = parser.parse_args(arguments)
     end_with_parent(options.parent)
     leave_guard(options.mark)
-    _be_gentle(Priority.IDLE if options.yields else Priority.LOW)
+    if not options.follows:  # else it has the priority of the process that started it
+        _be_gentle(Priority.IDLE if options.yields else Priority.LOW)
     commands = os.fdopen(os.dup(0), "rb")
     with open(os.devnull, "rb") as nothing:  # noqa: PTH123 - for its descriptor
         os.dup2(nothing.fileno(), 0)  # the user's code must not read commands
@@ -68,6 +70,7 @@ def _serve(framework: str, commands: BinaryIO, report: Callable[[Report], None])
         from sidecar.evaluation.data.opened_files import OpenedFiles
         from sidecar.evaluation.dispatcher import Dispatcher
         from sidecar.evaluation.failures import as_failed
+        from sidecar.evaluation.followers import Followers
         from sidecar.evaluation.source_digest import source_digest
     except ModuleNotFoundError as error:
         report(Failed(kind=FailureKind.JOIN, message=_cannot_import(error, framework), phase=WorkerPhase.IMPORT))
@@ -84,7 +87,12 @@ def _serve(framework: str, commands: BinaryIO, report: Callable[[Report], None])
     report(Ready(framework, loaded.version))
     files = OpenedFiles()
     files.install()
-    worker = Dispatcher(loaded, report, files)
+    followers: Followers | None = None
+
+    def report_of_all(message: Report) -> None:
+        (report if followers is None else followers.report)(message)
+
+    worker = Dispatcher(loaded, report_of_all, files)
     while line := commands.readline(MAX_LINE_BYTES):
         try:
             command = decode(line)
@@ -92,6 +100,11 @@ def _serve(framework: str, commands: BinaryIO, report: Callable[[Report], None])
             message = f"the worker process received an invalid command: {error}"
             report(Failed(kind=FailureKind.WORKER_DIED, message=message))
             return
+        if isinstance(command, Join) and command.processes > 1 and command.process == 0:
+            followers = Followers(command, report)
+            command = followers.join
+        elif followers is not None and not isinstance(command, Report):
+            followers.pass_on(command)
         worker.run(command)
 
 

@@ -32,6 +32,7 @@ from sidecar.evaluation.backend import (
     Resumption,
     States,
     Stream,
+    discard_rows,
 )
 from sidecar.evaluation.data import nonfinite
 from sidecar.evaluation.data.reader import order_advice
@@ -107,6 +108,7 @@ class RankEvaluation:
     def __post_init__(self) -> None:
         if self.command.most_batches is not None:
             self.functions = None
+        self.reports_sets = self.reports_sets and self.join.process == 0
 
     def run(self) -> Done:
         """Return the result. Raises `EvaluationError` with the kind of the failure.
@@ -151,9 +153,10 @@ class RankEvaluation:
             (restored or evaluator.restore(command.path))()
             hashed = evaluator.digest()
             outside = evaluator.outside()
+        leads = self.join.process == 0  # a follower saves nothing, and its states stay empty
         root = Path(command.save_root) if command.save_root else None
         finished = FinishedSets(
-            folder=Path(command.finished_sets) if command.finished_sets else None,
+            folder=Path(command.finished_sets) if command.finished_sets and leads else None,
             root=root or Path(),
             shard=Shard(self.join.rank, len(self.join.members)),
             in_parallel=self.in_parallel,
@@ -171,20 +174,29 @@ class RankEvaluation:
                 for stream in streams:
                     for _ in range(stream.own_batches if stream.eval_set in taken else 0):
                         progress.tick()
-                saving = saving_ranks(command.save_weights, len(self.join.members), evaluator.weights_bytes)
-                saves.begin(evaluator.save_weights if self.join.rank in saving else None)
+                saving = saving_ranks(
+                    command.save_weights,
+                    len(self.join.members),
+                    evaluator.weights_bytes,
+                    divided=self.join.processes > 1,
+                )
+                if leads:
+                    saves.begin(evaluator.save_weights if self.join.rank in saving else None)
                 last = None if self.functions is not None else streams[-1].eval_set if streams else None
                 keep = partial(self._keep, streams, finished, saves, last)
-                states = evaluator.evaluate(progress.tick, saves.keep, Resumption(taken, keep))
+                states = evaluator.evaluate(
+                    progress.tick, saves.keep if leads else discard_rows, Resumption(taken, keep)
+                )
                 if self.functions is not None:
                     states |= self.functions.run(evaluator.restored_model(), hashed, progress.alive)
             with self._phase(WorkerPhase.SAVE, "save"):
                 variables = hashed()
                 origin = {"group": self.join.group, "plan": command.plan, "seconds": self._seconds}
-                saves.finish(states, variables, origin)
+                if leads:
+                    saves.finish(states, variables, origin)
         with self._phase(WorkerPhase.adding_up(_bytes(states)), "reduce"):
             total = self.collective.reduce(self.join, RankReport(states, variables, self._seconds))
-        if self.join.rank == 0:
+        if self.join.rank == 0 and leads:
             finished.remove()
         return streams, variables, total
 
@@ -228,7 +240,7 @@ class RankEvaluation:
         for eval_set in agreed if self.reports_sets and self.join.rank == 0 else ():
             if (states := finished.taken(eval_set)) is not None:
                 self._report_set(streams, eval_set, states)
-        return {eval_set: finished.found(eval_set) for eval_set in agreed}
+        return {eval_set: finished.found(eval_set) if self.join.process == 0 else {} for eval_set in agreed}
 
     def _hello(self, streams: Sequence[Stream], outside: Mapping[str, str]) -> dict[str, str]:
         """Return what this rank is about to do, by the names in `_HELLO`."""

@@ -32,6 +32,7 @@ class Check:
     search_path: str  # where modules of the task are found: the folder the daemon was started in
     threads: int
     options: BackendOptions = field(default_factory=dict)
+    processes: int = 1  # that divide the model of one worker
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +48,9 @@ class Join:
     threads: int
     cache_bytes: int = 0  # the most bytes of prepared batches that are retained between checkpoints
     options: BackendOptions = field(default_factory=dict)
+    processes: int = 1  # that divide the model of this worker
+    process: int = 0  # the number of this one; only the first, the leader, gets commands from the daemon
+    meeting: str = ""  # HOST:PORT at which they meet, which the leader adds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

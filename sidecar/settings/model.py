@@ -88,6 +88,10 @@ class Settings(OutputSettings):
     # Group and ports
     replicas: values.Count = 1
     """Worker processes on this node. Default: one suits a node without GPUs; a node with GPUs takes one for each."""
+    processes_per_worker: values.Count = 1
+    """Processes of each worker, which divide its model among them, so that none holds all of it. With PyTorch only; on
+    GPUs each process has its own. Default: a model that fits into one process is evaluated faster there, as divided
+    weights are sent between the processes for each batch."""
     min_workers: values.Count = 1
     """Smallest number of worker processes that forms a group and evaluates. Default: a result now, from one worker, is
     better than a wait for all of them."""

@@ -395,7 +395,19 @@ PathGlobs = Annotated[_Texts, AfterValidator(_are_paths_below)]
 NamePattern = Annotated[str, AfterValidator(_is_name_pattern)]
 CompleteMarker = Annotated[str, AfterValidator(_is_marker)]
 StepPattern = Annotated[str, AfterValidator(_has_one_group)]
-SaveWeights = Annotated[_SaveWeights, BeforeValidator(_is_no_boolean_any_more)]
+
+
+def _can_be_saved(value: _SaveWeights, info: ValidationInfo) -> _SaveWeights:
+    processes = info.data.get("processes_per_worker", 1)
+    if processes > 1 and value in ("all", "first"):
+        raise ValueError(
+            f'no process has all weights with processes_per_worker = {processes}: write "none", as the checkpoint '
+            f"has them"
+        )
+    return value
+
+
+SaveWeights = Annotated[_SaveWeights, BeforeValidator(_is_no_boolean_any_more), AfterValidator(_can_be_saved)]
 MetricName = Annotated[str, AfterValidator(_names_a_set)]
 
 
@@ -476,9 +488,12 @@ def _are_devices(value: Any, info: ValidationInfo) -> Any:
     if not isinstance(listed, list | tuple) or not listed or not all(_is_device(item) for item in listed):
         raise ValueError("write cpu, gpu, or the GPUs to use, such as 0,1 or GPU-8a1c…")
     devices = tuple(int(item) if str(item).isdecimal() else item for item in listed)
-    replicas = info.data.get("replicas", 1)
-    if len(set(devices)) < max(len(devices), replicas):
-        raise ValueError(f"a GPU takes one process: list at least as many different ones as replicas ({replicas})")
+    replicas, processes = info.data.get("replicas", 1), info.data.get("processes_per_worker", 1)
+    if len(set(devices)) < max(len(devices), replicas * processes):
+        of_each = f" x processes_per_worker ({processes})" if processes > 1 else ""
+        raise ValueError(
+            f"a GPU takes one process: list at least as many different ones as replicas ({replicas}){of_each}"
+        )
     return devices
 
 

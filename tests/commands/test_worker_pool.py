@@ -53,6 +53,21 @@ def test_any_machine_if_none_trains(make):
     assert make(**RAY | {"ray_labels": "{}", "ray_any_node": True}).engine.cluster.labels == {}
 
 
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        ({"framework": "python"}, "'python'"),
+        (RAY, "engine = 'local'"),
+        ({"framework": "torch", "save_weights": "all"}, "save.weights"),
+        ({"framework": "torch", "devices": "0,1", "replicas": 2}, "processes_per_worker"),
+    ],
+)
+def test_workers_of_several_processes_are_refused_where_there_are_none(make, change, named):
+    """A worker that holds the model alone would run out of memory, after a while."""
+    with pytest.raises(SettingsError, match=named):
+        make(processes_per_worker=2, **change)
+
+
 def test_settings_of_a_cluster_without_one_are_told(tmp_path):
     """They have no effect."""
     settings = load({"checkpoint_dir": str(tmp_path), "ray_workers": 3}, environ={})

@@ -18,3 +18,4 @@ from sidecar.protocol.saved_weights import MOST_BYTES_BY_DEFAULT, saving_ranks
 def test_large_weights_are_saved_only_if_the_user_asks_for_it(rule, weights_bytes, expected):
     """Then by all ranks, or by the first one."""
     assert list(saving_ranks(rule, 3, weights_bytes)) == expected
+    assert not saving_ranks(rule, 3, weights_bytes, divided=True)

@@ -179,7 +179,7 @@ def _costs(settings: Settings, seen: _Seen) -> Iterator[Finding]:
     """Report how much each worker writes for an evaluation, and how much memory it needs."""
     done = seen.done
     assert done is not None, "a batch was evaluated"
-    of_two = len(saving_ranks(settings.save_weights, 2, done.weights_bytes))
+    of_two = len(saving_ranks(settings.save_weights, 2, done.weights_bytes, divided=settings.processes_per_worker > 1))
     who = ("no worker", "one worker", "each worker")[of_two]
     text = (
         f"{who} writes the weights of each checkpoint, {_size(done.weights_bytes)} (save_weights = "
@@ -299,6 +299,7 @@ def _imported(settings: Settings, make_workers: Callable[[Post], WorkerPool], se
                     search_path=search_path,
                     threads=settings.threads,
                     options=options,
+                    processes=settings.processes_per_worker,
                 )
                 worker.process.send(check)
             elif isinstance(report, Checked):

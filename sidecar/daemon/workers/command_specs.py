@@ -23,6 +23,7 @@ class TaskSpec:
     threads: int
     cache_bytes: int = 0  # the most bytes of prepared batches that are retained between checkpoints
     options: BackendOptions = field(default_factory=dict)
+    processes: int = 1  # that divide the model of one worker
 
     def check(self) -> Check:
         """Return the command that imports the task and reports whether it can be used."""
@@ -32,6 +33,7 @@ class TaskSpec:
             search_path=self.search_path,
             threads=self.threads,
             options=self.options,
+            processes=self.processes,
         )
 
     def join(self, *, group: str, members: tuple[Member, ...], rank: int) -> Join:
@@ -46,6 +48,7 @@ class TaskSpec:
             threads=self.threads,
             cache_bytes=self.cache_bytes,
             options=self.options,
+            processes=self.processes,
         )
 
 

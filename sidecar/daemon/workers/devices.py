@@ -68,6 +68,21 @@ def visible(devices: Devices, replicas: int, environ: Mapping[str, str], *, ask:
     return chosen
 
 
+def for_workers(names: Sequence[str], processes: int) -> tuple[str, ...]:
+    """Return CUDA_VISIBLE_DEVICES for each worker, if each is so many processes, from what `visible` returned.
+
+    Raises `SettingsError` if a GPU would be left over.
+    """
+    if processes == 1 or all(name == NO_GPU for name in names):
+        return tuple(names)
+    if len(names) % processes:
+        raise SettingsError(
+            f"processes_per_worker = {processes} cannot use {len(names)} GPUs: name a multiple of {processes} of them "
+            f"in devices"
+        )
+    return tuple(",".join(names[first : first + processes]) for first in range(0, len(names), processes))
+
+
 def describe(names: Sequence[str], *, ask: Ask = _ask) -> str:
     """Return the models of these GPUs, such as "2 x NVIDIA H200"; empty if there are no GPUs.
 

@@ -87,7 +87,7 @@ class WorkerLaunch:
     traits: FrameworkTraits  # those of the framework that they import
     environment: Mapping[str, str]  # the environment of the daemon, which is adapted for each worker
     changes: Mapping[str, str | None]  # variables to set or, if None, to remove
-    devices: Sequence[str]  # CUDA_VISIBLE_DEVICES of each replica's workers
+    devices: Sequence[str]  # CUDA_VISIBLE_DEVICES of each replica's workers, with a GPU for each of their processes
     logs: Path  # the folder of the logs
     directory: str  # the current directory of the worker processes
 
@@ -153,7 +153,7 @@ class LocalEngine:
 
     def gpus(self) -> str:
         """Return the models of the GPUs; empty if there are none."""
-        return describe(self.launch.devices)
+        return describe([name for names in self.launch.devices for name in names.split(",")])
 
     def starts_like(self, other: object) -> bool:
         """Return whether another engine starts equal processes, whose logs may lie elsewhere."""

@@ -36,12 +36,12 @@ PATIENT = PhaseTimeouts(
 class WorkerGroup:
     """The worker processes of one node; every wait ends after two minutes."""
 
-    def __init__(self, folder, environment, size, bounds=PATIENT):
+    def __init__(self, folder, environment, size, bounds=PATIENT, framework="tensorflow"):
         self.inbox = queue.SimpleQueue()
         self.folder = folder
         launch = WorkerLaunch(
             interpreter=sys.executable,
-            traits=traits_of("tensorflow"),
+            traits=traits_of(framework),
             environment=environment,
             changes={"PYTHONWARNINGS": "ignore"},
             devices=("-1",) * size,
@@ -63,7 +63,8 @@ class WorkerGroup:
     def task_spec(self, task, **changes):
         """Return the task as these workers run it."""
         usual = {"framework": "tensorflow", "threads": 2, "cache_bytes": 1 << 20}
-        return TaskSpec(task=f"digits.py:{task}", search_path=str(TASKS), **usual | changes)
+        named = task if ".py:" in task else f"digits.py:{task}"
+        return TaskSpec(task=named, search_path=str(TASKS), **usual | changes)
 
     def collect(self, *kinds, count):
         """That many reports of these kinds, in order of worker; whatever else comes is observed only."""
@@ -97,6 +98,11 @@ class WorkerGroup:
 
     def evaluate(self, *paths, plans=None, digests=None):
         """One evaluation; paths, plans and digests may differ between ranks."""
+        self.send(*paths, plans=plans, digests=digests)
+        return self.collect(Done, Failed, count=len(self.members))
+
+    def send(self, *paths, plans=None, digests=None):
+        """Command an evaluation, as `evaluate` does."""
         size = len(self.members)
         paths = paths * size if len(paths) == 1 else paths
         plans, digests = plans or [1] * size, digests or ["digest"] * size
@@ -112,7 +118,6 @@ class WorkerGroup:
                 progress_seconds=0.0,
             )
             self.workers.evaluate(command, member.worker, time.monotonic())
-        return self.collect(Done, Failed, count=size)
 
 
 @pytest.fixture(scope="module")

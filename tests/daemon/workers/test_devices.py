@@ -3,10 +3,12 @@
 import pytest
 
 from sidecar.daemon.workers.devices import (
+    NO_GPU,
     Gpu,
     busy,
     check_idle,
     describe,
+    for_workers,
     parse_gpus,
     parse_users,
     parse_visible,
@@ -60,6 +62,15 @@ def test_no_gpu(own, answer, why):
     with pytest.raises(SettingsError, match="devices = 'cpu'") as caught:
         visible("gpu", 1, environ, ask=ask(answer))
     assert why in str(caught.value)
+
+
+def test_each_process_of_a_worker_has_its_gpu():
+    """None is left over: it would be idle without a word."""
+    assert for_workers(("4", "5", "GPU-a", "7"), 2) == ("4,5", "GPU-a,7")
+    assert for_workers(("4", "5"), 1) == ("4", "5")
+    assert for_workers((NO_GPU, NO_GPU), 3) == (NO_GPU, NO_GPU)
+    with pytest.raises(SettingsError, match="3 GPUs"):
+        for_workers(("4", "5", "6"), 2)
 
 
 def test_chosen_gpus():

@@ -129,9 +129,9 @@ class PythonEvaluator:
         """Choose the eval sets that take part, and read those that have not been read yet."""
         return self._sets.read(tick, evaluated, most)
 
-    def differs(self) -> bool:
+    def differs(self, changed: bool) -> bool:
         """Return whether a sample of the data differs from what was read."""
-        return self._sets.differs()
+        return changed or self._sets.differs()
 
     def restore(self, path: str) -> Callable[[], None]:
         """Return a function that calls the task's `load`, in the thread of its caller, which `load` may depend on."""

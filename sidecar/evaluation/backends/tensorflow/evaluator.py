@@ -154,9 +154,9 @@ class KerasEvaluator:
         """Choose the eval sets of this evaluation, and read those that have not been read yet."""
         return self._sets.read(tick, evaluated, most)
 
-    def differs(self) -> bool:
+    def differs(self, changed: bool) -> bool:
         """Return whether a sample of the data differs from what was read."""
-        return self._sets.differs()
+        return changed or self._sets.differs()
 
     def restore(self, path: str) -> Callable[[], None]:
         """Begin to restore every variable; the returned function waits for it, or calls the `restore` of the task."""

@@ -1,4 +1,4 @@
-"""Evaluate with PyTorch: a private gloo group for sums of integers, and a plain model on one device.
+"""Evaluate with PyTorch: a private gloo group for sums of integers, and a model on one device, or divided.
 
 The default process group of `torch.distributed` is never made: see `collective`.
 """
@@ -12,6 +12,7 @@ import torch
 
 from sidecar.evaluation.backend import Backend, Collective, Evaluator
 from sidecar.evaluation.backends.torch.collective import GlooCollective
+from sidecar.evaluation.backends.torch.division import Division, LeadersCollective
 from sidecar.evaluation.backends.torch.evaluator import TorchEvaluator
 from sidecar.evaluation.data.shard import Shard
 from sidecar.evaluation.instruction_set import instruction_set
@@ -36,6 +37,9 @@ class TorchBackend:
     version: str = str(torch.__version__)
     out_of_memory: tuple[type[Exception], ...] = (torch.OutOfMemoryError,)
 
+    def __init__(self) -> None:
+        self._division: Division | None = None  # of the model, if this worker is several processes
+
     def join(self, join: Join) -> Collective:
         """Set threads, device and determinism, then form the group."""
         torch.set_num_threads(join.threads)
@@ -47,12 +51,17 @@ class TorchBackend:
         if megabytes is not None and torch.cuda.is_available():
             total = torch.cuda.get_device_properties(0).total_memory
             torch.cuda.set_per_process_memory_fraction(min(1.0, megabytes * _BYTES_IN_MB / total))
-        return LocalCollective() if len(join.members) == 1 else GlooCollective(join)
+        division = self._division = Division(join, _device()) if join.processes > 1 else None
+        if division is not None and not division.leads:
+            return LeadersCollective(division, None)
+        among_workers = LocalCollective() if len(join.members) == 1 else GlooCollective(join)
+        return among_workers if division is None else LeadersCollective(division, among_workers)
 
     def build(self, task: Task, shard: Shard, join: Join) -> Evaluator:
         """Build the task: open its data, make its model, and try it on a first batch."""
-        device = torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
-        return TorchEvaluator.build(task, shard, cache_bytes=join.cache_bytes, device=device)
+        return TorchEvaluator.build(
+            task, shard, cache_bytes=join.cache_bytes, device=_device(), division=self._division
+        )
 
     def profile(self, command: Join | Check) -> dict[str, str]:
         """Return versions, device, instruction set and every setting that may change the bits of a result."""
@@ -70,8 +79,13 @@ class TorchBackend:
             "kernels": torch.backends.cpu.get_cpu_capability(),
             "forced kernels": os.environ.get("ATEN_CPU_CAPABILITY", "no"),
             "threads": str(command.threads),
+            **({"processes": str(command.processes)} if command.processes > 1 else {}),
             "isa": instruction_set(),  # last, because it is the longest
         }
+
+
+def _device() -> torch.device:
+    return torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
 
 
 def make() -> Backend:

@@ -20,6 +20,7 @@ from sidecar.errors import TaskError
 from sidecar.evaluation.backend import SaveRows, Tick
 from sidecar.evaluation.backends.torch import repeatability
 from sidecar.evaluation.backends.torch.dataset_source import LoadedBatch
+from sidecar.evaluation.backends.torch.division import Division
 from sidecar.evaluation.backends.torch.lightning import LightningStep, is_lightning
 from sidecar.evaluation.backends.torch.step import Step
 from sidecar.evaluation.backends.torch.tensors import part_of, types_of_device, types_of_outputs
@@ -50,11 +51,11 @@ class BatchRunner:
         step: Runs the model on one batch of the eval set that is evaluated.
     """
 
-    def __init__(self, task: Task, device: torch.device) -> None:
-        self._task, self._device = task, device
+    def __init__(self, task: Task, device: torch.device, division: Division | None = None) -> None:
+        self._task, self._device, self._division = task, device, division
         _seed(0)
         before = repeatability.generators()
-        self.model = built(task).to(device)
+        self.model = self._built()
         is_drawn = repeatability.generators() != before
         is_tried = bool(task.eval_sets) and task.restore is None and _size_of(self.model) <= _BUILT_TWICE_BYTES
         self._may_hold_draws = is_drawn and is_tried  # of `build_model`, which a checkpoint may lack
@@ -65,6 +66,11 @@ class BatchRunner:
         self._first_batch: FirstBatch | None = None
         self._suspects: tuple[str, ...] = ()  # attributes of the model that a forward pass changes
         self._fresh: nn.Module | None = None  # a new model with the restored values, to compare its outputs
+
+    def _built(self, seed: int = 0) -> nn.Module:
+        """Return a new model of the task on the device, or the part of it for this process."""
+        build = partial(built, self._task, seed)
+        return build().to(self._device) if self._division is None else self._division.divided(build, self._device)
 
     def try_out(self, batches: Mapping[str, tuple[Batch, int]]) -> None:
         """Run the new model on a first batch of each eval set, given by name with its number of examples."""
@@ -123,7 +129,7 @@ class BatchRunner:
         It is built with other random numbers than the present one.
         """
         try:
-            fresh = built(self._task, seed=1).to(self._device)
+            fresh = self._built(seed=1)
             fresh.load_state_dict(self.model.state_dict())
         except (RuntimeError, TaskError):  # of a function that can be called only once, too
             self._suspects, self._may_hold_draws = (), False
@@ -172,6 +178,8 @@ class BatchRunner:
     ) -> SetStates:
         """Add the batches of this rank to new states; with `taken`, which an attempt before found, those instead.
 
+        In a process that follows the leader of its worker, the model runs on all of them, and the states stay new.
+
         Raises `EvaluationError` for a model that is not repeatable.
         """
         self.model.eval()
@@ -213,23 +221,29 @@ class BatchRunner:
             self._fresh, self._may_hold_draws = None, False  # ranks without a batch leave this to others
             repeatability.require_unchanged(self.model, before)
             first_batch.finish(states)
-            self.step.finish(states, is_first=shard.rank == 0)
+            if self._has_states:
+                self.step.finish(states, is_first=shard.rank == 0)
 
         evaluated = evaluate_set(
             reader,
             states,
             run=run,
-            add=partial(self.step.add, states),
+            add=partial(self.step.add, states) if self._has_states else lambda *_: None,
             finish=finish,
             shard=shard,
             tick=tick,
             keep=keep,
-            update_in_turn=update_in_turn,
+            update_in_turn=update_in_turn if self._has_states else None,
             taken=taken,
         )
         self._draws.add_to(evaluated, reader.name)
         exact_sum(evaluated, LEFT_OUT).add(np.int64(left_out))
         return evaluated
+
+    @property
+    def _has_states(self) -> bool:
+        """Whether states are made of the outputs of this process."""
+        return self._division is None or self._division.leads
 
     def outputs(self, reader: EvalSetReader, batch: Batch) -> list[NDArray[Any]]:
         """Return what the model computes for the first batch of an eval set, to compare it with that of other ranks."""

@@ -24,7 +24,7 @@ from sidecar.evaluation.failures import EvaluationError, first_line
 from sidecar.evaluation.reduction import reduce_packs
 from sidecar.protocol.messages import Evaluate, Join
 
-_LONGEST_WAIT: Final = timedelta(days=1)
+LONGEST_WAIT: Final = timedelta(days=1)
 """Limit of the wait for another rank, which may evaluate that long. The limits of the daemons are shorter."""
 
 _BACKLOG: Final = 128
@@ -34,23 +34,23 @@ class GlooCollective:
     """Sum over the ranks with gloo. Raises `EvaluationError` if the group cannot be formed."""
 
     def __init__(self, join: Join) -> None:
-        host, port = _split(join.members[0].address)
-        own_host, _ = _split(join.members[join.rank].address)
+        host, port = split(join.members[0].address)
+        own_host, _ = split(join.members[join.rank].address)
         try:
             if join.rank == 0:
-                listening = _listen(host, port)
+                listening = listen(host, port)
                 self._store = dist.TCPStore(
                     host,
                     port,
                     is_master=True,
                     wait_for_workers=False,
-                    timeout=_LONGEST_WAIT,
+                    timeout=LONGEST_WAIT,
                     master_listen_fd=listening,
                 )
             else:
-                self._store = dist.TCPStore(host, port, is_master=False, wait_for_workers=False, timeout=_LONGEST_WAIT)
+                self._store = dist.TCPStore(host, port, is_master=False, wait_for_workers=False, timeout=LONGEST_WAIT)
             options = dist.ProcessGroupGloo._Options()  # noqa: SLF001 - the only way to name the address
-            options._timeout = _LONGEST_WAIT  # noqa: SLF001
+            options._timeout = LONGEST_WAIT  # noqa: SLF001
             options._devices = [dist.ProcessGroupGloo.create_device(hostname=own_host)]  # noqa: SLF001
             prefixed = dist.PrefixStore(join.group, self._store)
             self._group = dist.ProcessGroupGloo(prefixed, join.rank, len(join.members), options)
@@ -78,7 +78,7 @@ class GlooCollective:
         return reduce_packs(self.sum, join, report)
 
 
-def _listen(host: str, port: int) -> int:
+def listen(host: str, port: int) -> int:
     """Return the descriptor of a socket that listens on this address only. The daemon holds the port, too."""
     with contextlib.ExitStack() as stack:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
@@ -93,6 +93,7 @@ def _listen(host: str, port: int) -> int:
         return listening.detach()
 
 
-def _split(address: str) -> tuple[str, int]:
+def split(address: str) -> tuple[str, int]:
+    """Return host and port of HOST:PORT."""
     host, _, port = address.rpartition(":")
     return host.strip("[]"), int(port)

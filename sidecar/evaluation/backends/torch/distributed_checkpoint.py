@@ -19,7 +19,7 @@ import torch
 from torch.distributed import checkpoint as dcp
 from torch.distributed.checkpoint import filesystem, metadata
 
-from sidecar.evaluation.backends.torch.tensors import Region
+from sidecar.evaluation.backends.torch.tensors import LocalPart
 from sidecar.evaluation.failures import COPY_AGAIN, EvaluationError, mismatch, without_advice
 from sidecar.protocol.weight_names import DCP_METADATA
 
@@ -60,8 +60,8 @@ class DistributedCheckpoint:
                 self._names[id(tensor)] = name
                 _put(self.content, self._place(name), tensor)
 
-    def read(self, tensors: Mapping[str, Any], regions: Mapping[str, Region]) -> dict[str, torch.Tensor]:
-        """Return the values of tensors in `content`, or of a region of them, by the keys that are given.
+    def read(self, tensors: Mapping[str, Any], parts: Mapping[str, LocalPart]) -> dict[str, torch.Tensor]:
+        """Return the values of tensors in `content`, or those of parts of them, by the keys that are given.
 
         Only these are read, and of each stored part one at a time.
 
@@ -75,7 +75,7 @@ class DistributedCheckpoint:
                     f"others, or use Task(restore=…)"
                 )
             names[key] = name
-        wanted = {name: self._empty(name, regions.get(key)) for key, name in names.items()}
+        wanted = {name: self._wanted(name, parts.get(key)) for key, name in names.items()}
         reader = _Reader(self._path, self._metadata)
         planner = _Planner()
         files = {self._file_of(index) for index in self._metadata.storage_data if index.fqn in wanted}
@@ -94,15 +94,20 @@ class DistributedCheckpoint:
         """Return the keys of a tensor in the saved mapping, which torch has flattened."""
         return (self._metadata.planner_data or {}).get(name, (name,))
 
-    def _empty(self, name: str, region: Region | None) -> "_Wanted":
-        """Return a tensor to be filled. Raises `EvaluationError` if the stored parts are not the whole of it."""
+    def _wanted(self, name: str, part: LocalPart | None) -> "_Wanted":
+        """Return what is to be filled: memory of the model, if it has the stored type, so that nothing is held twice.
+
+        Raises `EvaluationError` if the stored parts are not the whole of the tensor.
+        """
         stored = self._metadata.state_dict_metadata[name]
-        parts = {tuple(part.offsets): prod(part.sizes) for part in stored.chunks}
-        if sum(parts.values()) != prod(stored.size):
+        chunks = {tuple(chunk.offsets): prod(chunk.sizes) for chunk in stored.chunks}
+        if sum(chunks.values()) != prod(stored.size):
             raise mismatch(f"{self._path}: the parts of {name} are not the whole tensor")
-        places = region or tuple(slice(0, size) for size in stored.size)
-        shape = [place.stop - place.start for place in places]
-        return _Wanted(stored.size, places, torch.empty(shape, dtype=stored.properties.dtype))
+        region = tuple(slice(0, size) for size in stored.size) if part is None else part.region
+        if part is not None and part.values is not None and part.values.dtype == stored.properties.dtype:
+            return _Wanted(stored.size, region, part.values)
+        shape = [place.stop - place.start for place in region]
+        return _Wanted(stored.size, region, torch.empty(shape, dtype=stored.properties.dtype))
 
     def _file_of(self, index: Any) -> str:
         """Return the name of a data file in the folder. Raises `EvaluationError` if it is not one."""
@@ -114,10 +119,10 @@ class DistributedCheckpoint:
 
 @dataclass(frozen=True, slots=True)
 class _Wanted:
-    """Hold values for a region of a stored tensor; for torch, a checkpointable object such as a `DTensor`."""
+    """Hold the part of a stored tensor that is read; for torch, a checkpointable object such as a `DTensor`."""
 
     shape: torch.Size
-    region: Region
+    region: tuple[slice, ...]
     values: torch.Tensor
 
     def size(self) -> torch.Size:

@@ -24,6 +24,7 @@ from sidecar.evaluation.backend import (
 )
 from sidecar.evaluation.backends.torch.batch_runner import BatchRunner
 from sidecar.evaluation.backends.torch.dataset_source import DatasetSource, LoadedBatch, open_source
+from sidecar.evaluation.backends.torch.division import Division, require_divisible
 from sidecar.evaluation.backends.torch.pretrained import (
     explain,
     is_adapter,
@@ -44,7 +45,7 @@ from sidecar.evaluation.data.reader import EvalSetReader
 from sidecar.evaluation.data.shard import Shard
 from sidecar.evaluation.eval_loop import EXAMPLES, LEFT_OUT
 from sidecar.evaluation.eval_sets import EvalSets, open_readers
-from sidecar.evaluation.failures import EvaluationError, following_from_code
+from sidecar.evaluation.failures import EvaluationError, following_from_code, mismatch
 from sidecar.evaluation.metrics.metric import MetricResult
 from sidecar.evaluation.output_comparison import no_outputs, summary
 from sidecar.evaluation.path_alias import require_present
@@ -63,8 +64,13 @@ class TorchEvaluator:
     """
 
     @classmethod
-    def build(cls, task: Task, shard: Shard, *, cache_bytes: int, device: torch.device) -> Self:
-        """Open the data, build the model, and try it on the first batch of each eval set."""
+    def build(
+        cls, task: Task, shard: Shard, *, cache_bytes: int, device: torch.device, division: Division | None = None
+    ) -> Self:
+        """Open the data, build the model, and try it on the first batch of each eval set.
+
+        `division`: the processes of this worker that divide the model; None: this process holds it.
+        """
         sources: dict[str, ArraySource | DatasetSource] = {}
 
         def opened(name: str, eval_set: EvalSet) -> ArraySource | DatasetSource:
@@ -73,8 +79,10 @@ class TorchEvaluator:
 
         readers = open_readers(task, shard, opened, cache_bytes=cache_bytes)
         with following_from_code():
-            runner = BatchRunner(task, device)
-        evaluator = cls(task, shard, EvalSets(task, shard, readers), sources, runner)
+            if division is not None:
+                require_divisible(task)
+            runner = BatchRunner(task, device, division)
+        evaluator = cls(task, shard, EvalSets(task, shard, readers), sources, runner, division)
         evaluator.try_out()
         return evaluator
 
@@ -85,9 +93,10 @@ class TorchEvaluator:
         sets: EvalSets[EvalSetReader],
         sources: Mapping[str, ArraySource | DatasetSource],
         runner: BatchRunner,
+        division: Division | None,
     ) -> None:
         self._task, self._shard, self._sets, self._sources, self._runner = task, shard, sets, sources, runner
-        self.model = runner.model
+        self.model, self._division = runner.model, division
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="in-parallel")  # for work that needs no data
         self._notes: tuple[str, ...] = ()
         self.traces, self.builds, self.loads_graphs = 0, 1, False
@@ -117,11 +126,15 @@ class TorchEvaluator:
 
     def read(self, tick: Tick, evaluated: int = 0, most: int | None = None) -> tuple[Stream, ...]:
         """Choose the eval sets that take part, and read those that have not been read yet."""
-        return self._sets.read(tick, evaluated, most)
+        streams = self._sets.read(tick, evaluated, most)
+        if self._division is not None:
+            self._division.require_same(repr(streams), "read different data")
+        return streams
 
-    def differs(self) -> bool:
-        """Return whether a sample of the data differs from what was read."""
-        return self._sets.differs()
+    def differs(self, changed: bool) -> bool:
+        """Return whether files have `changed`, or a sample of the data differs from what was read."""
+        differs = changed or self._sets.differs()
+        return differs if self._division is None else self._division.decided(differs)
 
     def restore(self, path: str) -> Callable[[], None]:
         """Begin to load the checkpoint; the returned function restores the model, or calls the task's `restore`."""
@@ -142,6 +155,8 @@ class TorchEvaluator:
         """Restore the model from what was loaded, and return notes."""
         task, folder = self._task, Path(path)
         is_loaded_by_name = task.checkpoint is None and folder.is_dir() and not is_adapter(folder)
+        if self._division is not None and is_adapter(folder):
+            raise mismatch(f"{folder.name} is an adapter, which needs processes_per_worker = 1")
         if task.checkpoint is None and is_of_peft(self.model) and is_adapter(folder):
             restore_adapter(self.model, folder)
             return ()
@@ -150,6 +165,11 @@ class TorchEvaluator:
             and is_of_transformers(self.model)
             and not fits(self.model, stored, self._kept, task.ignore)
         ):
+            if self._division is not None:
+                raise mismatch(
+                    f"{folder.name} has other names than the model, and only from_pretrained knows them, which loads "
+                    f"it whole: save it with torch.distributed.checkpoint, or write processes_per_worker = 1"
+                )
             stored = Stored(
                 load_by_transformers(self.model, folder, from_build_model=task.from_build_model, ignore=task.ignore)
             )
@@ -166,9 +186,13 @@ class TorchEvaluator:
     def digest(self) -> Callable[[], str]:
         """Begin to hash name, type, shape and value of all variables of the model."""
         values = dict(_tensors_of(values_of(self.model)))
-        weights_digest = self._thread.submit(_digest, values).result
+        weights_digest = self._thread.submit(self._digest_of_all, values).result
         self._runner.seed_with(weights_digest)
         return weights_digest
+
+    def _digest_of_all(self, values: Mapping[str, torch.Tensor]) -> str:
+        own = _digest(values)
+        return own if self._division is None else self._division.digest(own)
 
     def outside(self) -> Mapping[str, str]:
         """Return digests of the buffers that a state dict does not hold."""

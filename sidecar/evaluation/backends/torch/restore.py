@@ -30,7 +30,7 @@ from sidecar.evaluation.backends.torch.restore_notes import (
     type_notes,
     unused_notes,
 )
-from sidecar.evaluation.backends.torch.tensors import Region, bits_of, local_part, region_of
+from sidecar.evaluation.backends.torch.tensors import LocalPart, bits_of, local_part, local_values
 from sidecar.evaluation.backends.torch.weight_files import DIVIDED, Stored
 from sidecar.evaluation.backends.torch.weight_sets import (
     BATCHES,
@@ -97,13 +97,14 @@ def restore(
 
 def _load(target: Target, stored: Stored, fit: WeightSet) -> WeightSet:
     """Load a set that fits by names and shapes. Raises `EvaluationError` if a value is not set by it."""
-    own, bound = target.own, dict(stored.read(fit.bound, _regions(target.own)))
+    own, converts = target.own, _converts(target.model, of_torch=False)
+    bound = dict(stored.read(fit.bound, _wanted(target.own, in_place=not converts)))
     _require_same_kind(bound, own)
     _require_equal_tied(bound, own)
     given = {name: own[name] for name in fit.from_build_model}
     if problem := _loaded(target.model, {**bound, **given}, fit.versions):
         raise mismatch(f"torch cannot load {fit.shown}: {problem}")
-    if _converts(target.model, of_torch=False):
+    if converts:
         changed = [name for name, value in bound.items() if not _is_equal(own[name], value)]
         if changed:
             lost = _not_from(target, {**bound, **given}, fit.versions) - fit.from_build_model
@@ -132,7 +133,9 @@ def _load_by_conversion(
         if not given or key in tried or len(tried) == _MAX_TRIALS:
             continue
         tried.add(key)
-        values = dict(stored.read(given, _regions(own))) | {name: own[name] for name in fit.from_build_model}
+        values = dict(stored.read(given, _wanted(own, in_place=False))) | {
+            name: own[name] for name in fit.from_build_model
+        }
         if not _loaded(target.model, values, fit.versions):
             accepted.append((fit, values))
     if len(accepted) > 1:
@@ -174,9 +177,9 @@ def _loaded(model: nn.Module, values: Mapping[str, Any], versions: Mapping[str, 
     Values of divided tensors are the parts for this process: they are copied here, and torch sees that names are there.
     """
     given: Any = OrderedDict(values)
-    for name in _regions(own := values_of(model)).keys() & values.keys():
-        if values[name] is not own[name]:
-            local_part(own[name]).copy_(values[name])
+    for name in _parts(own := values_of(model)):
+        if name in values and values[name] is not own[name]:
+            local_values(own[name]).copy_(values[name])
             given[name] = own[name]
     if versions is not None:
         given._metadata = OrderedDict(versions)  # noqa: SLF001 - where load_state_dict looks for it
@@ -192,9 +195,21 @@ def _loaded(model: nn.Module, values: Mapping[str, Any], versions: Mapping[str, 
     return ""
 
 
-def _regions(own: Mapping[str, Any]) -> dict[str, Region]:
-    """Return the regions of the divided tensors of a model that this process holds, by name."""
-    return {name: region for name, value in own.items() if (region := region_of(value)) is not None}
+def _parts(own: Mapping[str, Any]) -> dict[str, LocalPart]:
+    """Return the parts of the divided tensors of a model that this process has, by name."""
+    return {name: part for name, value in own.items() if (part := local_part(value)) is not None}
+
+
+def _wanted(own: Mapping[str, Any], *, in_place: bool) -> dict[str, LocalPart]:
+    """Return the parts that are to be read: into the model if `in_place`, except values that are one in the model."""
+    read_into: set[int] = set()
+    wanted = {}
+    for name, part in _parts(own).items():
+        assert part.values is not None, "it is that of a tensor"
+        is_free = in_place and part.values.data_ptr() not in read_into
+        wanted[name] = part if is_free else replace(part, values=None)
+        read_into.add(part.values.data_ptr())
+    return wanted
 
 
 def _not_from(target: Target, values: Mapping[str, Any], versions: Mapping[str, Any] | None) -> set[str]:
@@ -214,7 +229,7 @@ def _fill(value: Any, numbers: tuple[float, int, int]) -> None:
     if not isinstance(value, torch.Tensor) or is_lazy(value) or value.is_quantized or value.is_meta:
         return
     number, integer, truth = numbers
-    value = local_part(value)
+    value = local_values(value)
     with torch.no_grad():
         is_number = value.is_floating_point() or value.is_complex()
         value.detach().fill_(number if is_number else truth if value.dtype == torch.bool else integer)
@@ -226,7 +241,7 @@ def _bits(value: torch.Tensor) -> bytes:
 
 def _is_equal(now: Any, stored: Any) -> bool:
     """Return whether a model's value is the stored one, converted to its type."""
-    now = local_part(now)
+    now = local_values(now)
     if not isinstance(now, torch.Tensor) or not isinstance(stored, torch.Tensor) or now.shape != stored.shape:
         return not isinstance(now, torch.Tensor)
     wanted = stored.to(dtype=now.dtype, device=now.device)

@@ -140,26 +140,35 @@ def widened(leaf: Any) -> Any:
     return leaf.float() if is_narrow else leaf
 
 
-Region = tuple[slice, ...]
-"""A part of a tensor: a range of places in each dimension."""
+@dataclasses.dataclass(frozen=True, slots=True)
+class LocalPart:
+    """Hold the part of a tensor that this process has, if processes divide the tensor among them (`DTensor`).
+
+    `region`: its places in each dimension of the whole. `values`: in the memory of the tensor; None if it is not to be
+    changed.
+    """
+
+    region: tuple[slice, ...]
+    values: torch.Tensor | None
 
 
-def region_of(tensor: Any) -> Region | None:
-    """Return the part of a tensor that this process holds if processes divide it among them (`DTensor`); else None."""
+def local_part(tensor: Any) -> LocalPart | None:
+    """Return the part of a tensor that this process has; None if the tensor is not divided."""
     if not hasattr(tensor, "__create_chunk_list__"):
         return None
     (chunk,) = tensor.__create_chunk_list__()
-    return tuple(slice(first, first + size) for first, size in zip(chunk.offsets, chunk.sizes, strict=True))
+    region = tuple(slice(first, first + size) for first, size in zip(chunk.offsets, chunk.sizes, strict=True))
+    return LocalPart(region, tensor.detach().to_local())
 
 
-def local_part(tensor: Any) -> Any:
-    """Return the part of a tensor that this process holds, in the same memory: all of it, unless it is divided."""
+def local_values(tensor: Any) -> Any:
+    """Return the values of a tensor that this process has, in the same memory: all, unless it is divided."""
     return tensor.detach().to_local() if hasattr(tensor, "__create_chunk_list__") else tensor
 
 
 def bits_of(tensor: torch.Tensor) -> NDArray[Any]:
     """Return an array with the type, the shape and the bytes of a tensor, or of the part held here, to hash them."""
-    tensor = local_part(tensor)
+    tensor = local_values(tensor)
     if tensor.is_nested:
         return np.concatenate([bits_of(part).reshape(-1).view(np.uint8) for part in tensor.unbind()])
     if tensor.layout != torch.strided or tensor.is_quantized or tensor.is_meta:

@@ -58,6 +58,7 @@ TRAITS: Final = FrameworkTraits(
         "TOKENIZERS_PARALLELISM": "false",  # threads of tokenizers, which loaders fork
     },
     options=("gpu_memory_mb",),
+    divides_models=True,
     formats=("torch_zip", "pretrained_folder", "safetensors", "dcp"),
     template=_TEMPLATE,
     require=_require,

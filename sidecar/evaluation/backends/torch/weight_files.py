@@ -21,7 +21,7 @@ import torch
 from torch import _weights_only_unpickler
 
 from sidecar.evaluation.backends.torch.plain_objects import allowed_by_task, plain_objects, substitute
-from sidecar.evaluation.backends.torch.tensors import Region
+from sidecar.evaluation.backends.torch.tensors import LocalPart
 from sidecar.evaluation.failures import COPY_AGAIN, EvaluationError, mismatch, without_advice
 from sidecar.protocol.weight_names import DCP_METADATA, INDEX, SAFETENSORS, main_weights
 from sidecar.system.plain_text import listed
@@ -97,21 +97,22 @@ DIVIDED: Final = (
 )
 
 
-def _parts(tensors: Mapping[str, Any], regions: Mapping[str, Region]) -> dict[str, Any]:
+def _parts(tensors: Mapping[str, Any], parts: Mapping[str, LocalPart]) -> dict[str, Any]:
     """Return tensors, or the wanted parts of them, in the same memory."""
-    return {key: tensor[regions[key]] if key in regions else tensor for key, tensor in tensors.items()}
+    return {key: tensor[parts[key].region] if key in parts else tensor for key, tensor in tensors.items()}
 
 
 @dataclass(frozen=True, slots=True)
 class Stored:
     """Hold the content of a checkpoint: what was saved, such as a mapping of tensors by name.
 
-    `read`: takes some of its tensors, and the regions of those of which a part is wanted, by the same keys, and returns
-    the values. Those of most formats are in `content` already, mapped into memory.
+    `read`: takes some of its tensors, and the parts of the model for those of which a part is wanted, by the same keys,
+    and returns the values, which it may read into the memory of the parts. Those of most formats are in `content`
+    already, mapped into memory.
     """
 
     content: Any
-    read: Callable[[Mapping[str, Any], Mapping[str, Region]], Mapping[str, Any]] = _parts
+    read: Callable[[Mapping[str, Any], Mapping[str, LocalPart]], Mapping[str, Any]] = _parts
 
 
 def load(path: str) -> Stored:

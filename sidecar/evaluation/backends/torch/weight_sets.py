@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from sidecar.evaluation.backends.torch.content import WHOLE, Entry
-from sidecar.evaluation.backends.torch.tensors import local_part
+from sidecar.evaluation.backends.torch.tensors import local_values
 from sidecar.evaluation.failures import task_error
 from sidecar.evaluation.name_patterns import matches, unused
 from sidecar.system.plain_text import listed
@@ -267,7 +267,7 @@ def place_of(value: Any) -> tuple[Any, ...] | None:
     if not isinstance(value, torch.Tensor) or is_lazy(value) or not value.numel() or value.is_meta:
         return None
     try:
-        return value.device, local_part(value).data_ptr(), value.shape, value.stride()
+        return value.device, local_values(value).data_ptr(), value.shape, value.stride()
     except RuntimeError:  # a sparse tensor, or one of a class of its own
         return None
 
