@@ -8,6 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from sidecar.evaluation.backends.tensorflow.data import repacked
 from sidecar.evaluation.backends.tensorflow.derived_results import DerivedResults, flat
 from sidecar.evaluation.backends.tensorflow.keras_metric import (
     KerasMetric,
@@ -47,7 +48,7 @@ class CompiledMeasurement:
         self.in_turn = MetricsInTurn()
         weights = None if has_own_test_step(model) else parts_of(first)[-1]
         with _overheard(model) as seen, taking_weights("the compiled loss, or a metric,", weights):
-            results = model.test_step(first)  # metrics get their variables here
+            results = model.test_step(repacked(first))  # metrics get their variables here
         for predictions in () if is_keras_2(model) else tf.nest.flatten(seen):
             require_weights_for_mask(weights, predictions)
         if not isinstance(results, dict):
@@ -123,13 +124,13 @@ class CompiledMeasurement:
     def _test(self, batch: Batch) -> None:
         self.randomness.seed(tf.constant([0, 0], tf.int64))
         with self.in_turn.noted():
-            self._model.test_step(batch)
+            self._model.test_step(repacked(batch))
 
     def _all_of(self, batch: Batch) -> list[Any]:
         """Return the predictions that the step passes to Keras for a batch, and the states of all metrics after it."""
         self._reset()
         with _overheard(self._model) as seen, self.in_turn.noted():
-            self._model.test_step(batch)
+            self._model.test_step(repacked(batch))
         return [seen, [metric.values() for metric in self._metrics.values()]]
 
     def put_in_turn(self, name: str, reason: str) -> None:
@@ -196,7 +197,7 @@ class CompiledMeasurement:
         for name, metric in self._metrics.items():
             metric.reset(None if start is None else start.get(name))
         with _overheard(self._model) as seen, self.in_turn.noted() as calls:
-            self._model.test_step(batch)
+            self._model.test_step(repacked(batch))
         return [self._by_example(metric, seen) for metric in self._metrics.values()], seen, calls
 
     def _by_example(self, metric: KerasMetric, seen: list[Any]) -> list[Any]:
@@ -286,7 +287,7 @@ class CompiledMeasurement:
         """Map the name of each result to its metric, by a step in which `result()` of each metric is recorded."""
         metrics = {name: metric.metric for name, metric in self._metrics.items()} | dict(self.in_turn.items())
         with self.in_turn.noted(), _recorded(metrics) as recorded:
-            results = flat(self._model.test_step(first))
+            results = flat(self._model.test_step(repacked(first)))
         by_object = {id(result): name for name, result in recorded}
         found: dict[str, str] = {}
         several = {name for name, result in recorded if isinstance(result, dict)}

@@ -177,6 +177,11 @@ def array_of(tensor: Any) -> NDArray[Any]:
     return np.asarray(tf.convert_to_tensor(tensor).numpy())
 
 
+def repacked(structure: Any) -> Any:
+    """Return a new structure of the same tensors for code of a user, which may take parts out of it, as by `pop`."""
+    return tf.nest.map_structure(lambda tensor: tensor, structure)
+
+
 def examples_in(batch: Batch) -> int:
     """Return the number of examples in a batch."""
     return int(tf.nest.flatten(batch)[0].shape[0])

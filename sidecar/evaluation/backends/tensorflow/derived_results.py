@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from sidecar.evaluation.backends.tensorflow.data import array_of, examples_in
+from sidecar.evaluation.backends.tensorflow.data import array_of, examples_in, repacked
 from sidecar.evaluation.backends.tensorflow.keras_metric import KerasMetric, named_numbers
 from sidecar.evaluation.backends.tensorflow.mergeability import divided, map_tensors, part_of
 from sidecar.evaluation.backends.tensorflow.metrics_in_turn import MetricsInTurn, replaced
@@ -116,7 +116,7 @@ class DerivedResults:
             metric.reset(states[name])
         before = self._values()
         with self._frozen(in_turn), RecurrentStates(self._model).preserved():
-            results = flat(self._model.test_step(batch))
+            results = flat(self._model.test_step(repacked(batch)))
         after = self._values()
         for metric in self._metrics.values():
             metric.metric.reset_state()

@@ -12,7 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 from sidecar.evaluation.backends.tensorflow.compiled import CompiledMeasurement
-from sidecar.evaluation.backends.tensorflow.data import array_of, examples_in, rows_of
+from sidecar.evaluation.backends.tensorflow.data import array_of, examples_in, repacked, rows_of
 from sidecar.evaluation.backends.tensorflow.keras_loss import KerasLoss
 from sidecar.evaluation.backends.tensorflow.keras_metric import (
     KerasMetric,
@@ -171,8 +171,8 @@ class ChosenMeasurement:
         self._model = model
         x, y, weights = with_labels(first)
         self.randomness = Randomness(model)
-        self.randomness.check(lambda: model(x, training=False))
-        predictions = model(x, training=False)
+        self.randomness.check(lambda: model(repacked(x), training=False))
+        predictions = model(repacked(x), training=False)
         self._traced: dict[str, tuple[Output, MeasuredMetric]] = {}
         self._neutral: dict[str, tuple[Output, Metric]] = {}
         self.in_turn = MetricsInTurn()
@@ -329,7 +329,7 @@ class ChosenMeasurement:
     def step(self, batch: Batch, predictions: Any = None, start: Any = None) -> tuple[Any, Any, Calls]:
         """Return the changes of metrics, single losses and the inputs of neutral metrics; and the other results."""
         x, y, weights = with_labels(batch)
-        predictions = self._model(x, training=False) if predictions is None else predictions
+        predictions = self._model(repacked(x), training=False) if predictions is None else predictions
         start = start or {}
         changes = {
             name: metric.step(

@@ -6,6 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from sidecar.evaluation.backends.tensorflow.data import repacked
 from sidecar.evaluation.backends.tensorflow.libraries import is_written_by_keras
 from sidecar.evaluation.data.batch_source import Batch
 from sidecar.evaluation.data.elements import unpack
@@ -41,7 +42,7 @@ def complete(model: Any, batch: Batch) -> None:
     if not all(layer.built for layer in _layers(model)):
         with contextlib.suppress(Exception):
             batch = preprocessing_of(model)(batch)
-            model((unpack(batch) or (batch,))[0], training=False)
+            model(repacked((unpack(batch) or (batch,))[0]), training=False)
     if not model.built:
         model.built = True
 

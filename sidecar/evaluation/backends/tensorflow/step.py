@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from sidecar.evaluation.backends.tensorflow.compiled import CompiledMeasurement
-from sidecar.evaluation.backends.tensorflow.data import array_of, of_examples
+from sidecar.evaluation.backends.tensorflow.data import array_of, of_examples, repacked
 from sidecar.evaluation.backends.tensorflow.finite import finite_rows
 from sidecar.evaluation.backends.tensorflow.libraries import layers_of
 from sidecar.evaluation.backends.tensorflow.measure import Measurement, measurement
@@ -43,7 +43,7 @@ class ModelPredictions:
 
     def predict(self, batch: Batch) -> Any:
         """Return the model's predictions for a batch."""
-        return self._model(parts_of(batch)[0], training=False)
+        return self._model(repacked(parts_of(batch)[0]), training=False)
 
     def columns(self, batch: Batch, predictions: Any) -> dict[str, Any]:
         """Return a tensor for each column, with one row for each example."""

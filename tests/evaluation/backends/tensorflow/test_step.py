@@ -68,7 +68,10 @@ STRUCTURES = {
         lambda: (A, B, C, D),
         lambda model, data: error_of(model, data[0], data[1]) + error_of(model, data[2], data[3]),
     ),
-    "a dict": (lambda: {"image": A, "target": B}, lambda model, data: error_of(model, data["image"], data["target"])),
+    "a dict": (  # its label is taken out of it
+        lambda: {"image": A, "target": B},
+        lambda model, data: error_of(model, data["image"], data.pop("target")),
+    ),
     "a dict in a tuple": (
         lambda: dataset(({"image": A, "other": C}, B)),
         lambda model, data: error_of(model, data[0]["image"], data[1]),
