@@ -150,7 +150,12 @@ class ExactSum:
     def used(self) -> NDArray[np.bool_]:
         """Return a bool for each row: whether it is not zero. Sums of whole numbers use only one row."""
         self._carry()
-        return np.array([self._row(number).any() for number in range(self.rows)])
+        used = np.zeros(self.rows, np.bool_)
+        first = 0 if len(self._digits) > 1 else self._layout.fraction_digits
+        used[first : first + len(self._digits)] = self._digits.any(axis=1)
+        if not self.is_integral:
+            used[-1] = self._flags.any()
+        return used
 
     def pack(self, rows: NDArray[np.bool_] | None = None) -> NDArray[np.int64]:
         """Return the sums as int64, row by row: equal sums have equal packs, and 8192 packs add up without overflow.
@@ -287,6 +292,8 @@ class ExactSum:
         finite = np.isfinite(values)
         if finite.any():
             self._add_digits(elements[finite], values[finite])
+        if finite.all():
+            return
         for flag, has_it in ((_NAN, np.isnan), (_POSITIVE, np.isposinf), (_NEGATIVE, np.isneginf)):
             np.bitwise_or.at(self._flags, elements[has_it(values)], flag)
 
@@ -335,10 +342,15 @@ class ExactSum:
 
     def _carry(self) -> None:
         """Bring every digit but the highest into [-2^43, 2^43), which makes the digits of a sum unique."""
-        if _largest(self._digits) >= _BASE // 2:
-            self._widen()
-        for row in range(len(self._digits) - 1):
+        self._reach = _largest(self._digits)
+        if self._reach < _BASE // 2:
+            return
+        self._widen()
+        large = np.flatnonzero(np.maximum(self._digits.max(axis=1), -self._digits.min(axis=1)) >= _BASE // 2)
+        for row in range(large[0], len(self._digits) - 1):
             carry = (self._digits[row] + _BASE // 2) >> _DIGIT_BITS
+            if row > large[-1] and not carry.any():
+                break
             self._digits[row] -= carry << _DIGIT_BITS
             self._digits[row + 1] += carry
         self._reach = _largest(self._digits)
