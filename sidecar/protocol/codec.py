@@ -39,7 +39,7 @@ def fields_of(record: Any) -> dict[str, Any]:
         value = getattr(record, field.name)
         if field.inlined:
             values.update(fields_of(value))
-        elif not field.sparse or (value is not None and value != {}):
+        elif not field.sparse or value not in (None, {}, ()):
             values[field.name] = value if field.cut is None or value is None else field.cut(value)
     return values
 

@@ -20,6 +20,7 @@ from sidecar.coordination.journal_state import JournalState
 from sidecar.protocol.records import (
     PHASES,
     Checkpoint,
+    FinishedSet,
     Member,
     Nonfinite,
     Outcome,
@@ -141,6 +142,7 @@ def registry():
         newest=Newest(step=700, written_at=1769860800.25),
         group_size=2,
         groups_formed=4,
+        finished=(FinishedSet("test", 1003, {"accuracy": Value(value=0.7, hex=(0.7).hex())}),),
         members={"ready": 2, "chief": 1},
         workers=(
             WorkerStatus(worker="w1", pid=1, state="evaluate", batches=3, total_batches=8),
