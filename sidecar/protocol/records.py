@@ -24,7 +24,7 @@ UNSAVED: Final = "unsaved"
 """Marker of a field that no file has."""
 
 SPARSE: Final = "sparse"
-"""Marker of a field that a file has only if it is neither None nor an empty dict."""
+"""Marker of a field that a file has only if it is neither None nor an empty dict or tuple."""
 
 T = TypeVar("T")
 Inlined = Annotated[T, INLINED]
