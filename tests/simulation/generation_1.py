@@ -1,45 +1,17 @@
-"""The first way to draw a scenario from a seed. It is frozen: seeds that once found a bug still draw what found it."""
+"""The first way to draw a scenario from a seed. It is frozen: seeds that once found a bug still draw what found it.
+
+The second generation draws some of it in the same way.
+"""
 
 from dataclasses import replace
 from random import Random
+from typing import Final
 
-from simulation.scenario import Fault, NodeSettings, NodeSpec, Save, Scenario
+from simulation.scenario import KINDS, Fault, NodeSettings, NodeSpec, Save, Scenario
 
-_KINDS = (
-    "daemon_crash",
-    "machine_crash",
-    "machine_gone",
-    "all_replaced",
-    "daemon_stop",
-    "stop_before_create",
-    "stop_after_create",
-    "machine_stop",
-    "cut_off",
-    "storage_hangs",
-    "all_storage_hangs",
-    "slow",
-    "stale_reads",
-    "lost_replies",
-    "rewind",
-    "wall_step",
-    "second_daemon",
-    "worker_dies",
-    "worker_hangs",
-    "worker_fails",
-    "worker_stops",
-    "workers_cannot_start",
-    "worker_lies",
-    "checkpoint_deleted",
-    "corrupt_everywhere",
-    "corrupt_on_one",
-    "restored_wrong_on_one",
-    "sigterm",
-    "state_deleted",
-    "becomes_chief",
-    "requeue",
-)
+_KINDS: Final = KINDS[: KINDS.index("requeue") + 1]
 
-_WEIGHTS = {
+WEIGHTS: Final = {
     "state_deleted": 0.25,
     "becomes_chief": 0.4,
     "machine_gone": 0.5,
@@ -54,10 +26,12 @@ def make(seed: int) -> Scenario:
     """The scenario of a seed."""
     random = Random(f"{seed}/scenario")
     count = random.choice((3, 3, 3, 3, 4, 4, 5, 6, 7))
-    settings = replace(_settings(random, count), most_settled=Random(f"{seed}/settled").choice((2000, 2000, 1)))
+    settings = replace(
+        draw_settings(random, count, usual=3), most_settled=Random(f"{seed}/settled").choice((2000, 2000, 1))
+    )
     chief = random.randrange(count) if random.random() < 0.4 else None
     standby = random.random() < 0.6
-    nodes = [_node(random, number, settings, chief, standby=standby) for number in range(count)]
+    nodes = [draw_node(random, number, settings, chief, standby=standby) for number in range(count)]
     if random.random() < 0.35:
         nodes = [_differing(random, each) for each in nodes]
     saves = tuple(_saves(random))
@@ -81,7 +55,8 @@ def make(seed: int) -> Scenario:
     )
 
 
-def _settings(random: Random, count: int) -> NodeSettings:
+def draw_settings(random: Random, count: int, *, usual: int) -> NodeSettings:
+    """Return the settings of all nodes. `usual`: how many times more often a node has the usual ones than others."""
     beat = random.uniform(1.0, 2.2)
     return NodeSettings(
         beat=beat,
@@ -94,9 +69,9 @@ def _settings(random: Random, count: int) -> NodeSettings:
         max_attempts=random.choice((2, 3)),
         max_losses=random.choice((5, 8, 10)),
         min_workers=random.choice((1, 1, 1, 2)) if count > 3 else 1,
-        queue=random.choice(("every", "every", "every", "latest")),
-        pin_max=random.choice((None, None, None, 2)),
-        every_steps=random.choice((None, None, None, None, 200, 250)),
+        queue=random.choice((*["every"] * usual, "latest")),
+        pin_max=random.choice((*[None] * usual, 2)),
+        every_steps=random.choice((*[None] * (usual + 1), 200, 250)),
         start_new=random.random() < 0.1,
     )
 
@@ -110,7 +85,8 @@ def _end(seed: int, saves: tuple[Save, ...]) -> dict:
     return {"stop_after_step": saves[-1].step} if ascends and random.random() < 0.2 else {}
 
 
-def _node(random: Random, number: int, settings: NodeSettings, chief: int | None, *, standby: bool) -> NodeSpec:
+def draw_node(random: Random, number: int, settings: NodeSettings, chief: int | None, *, standby: bool) -> NodeSpec:
+    """Return the node of that number."""
     return NodeSpec(
         key=f"n{number}",
         name=f"worker-{number}",
@@ -148,17 +124,26 @@ def _saves(random: Random):
     at, step, names = random.uniform(0.0, 8.0), 0, []
     for number in range(random.choice((1, 2, 2, 3, 3, 4))):
         step += 100
-        name = f"ckpt-{step}"
-        if names and random.random() < 0.08:  # the trainer was set back, and saves other content under a known name
-            name = random.choice(names)
-            step = int(name.split("-")[1])
-        names.append(name)
+        name, step = draw_name(random, step, names)
         yield Save(at, name, step, f"{name} as saved number {number}")
         at += random.choice((0.3, random.uniform(2.0, 10.0), random.uniform(2.0, 10.0)))
 
 
+def draw_name(random: Random, step: int, names: list[str]) -> tuple[str, int]:
+    """Return name and step of a save, and note the name in `names`.
+
+    Now and then the trainer was set back, and saves other content under a known name.
+    """
+    name = f"ckpt-{step}"
+    if names and random.random() < 0.08:
+        name = random.choice(names)
+        step = int(name.split("-")[1])
+    names.append(name)
+    return name, step
+
+
 def _faults(random: Random, count: int, last_save: float):
-    weights = [_WEIGHTS.get(kind, 1.0) for kind in _KINDS]
+    weights = [WEIGHTS.get(kind, 1.0) for kind in _KINDS]
     for number in range(random.choice((0, 2, 3, 4, 5, 6, 8, 10))):
         (kind,) = random.choices(_KINDS, weights)
         length = random.choice((random.uniform(0.2, 4.0), random.uniform(4.0, 16.0)))

@@ -9,6 +9,7 @@ from itertools import pairwise
 from random import Random
 from typing import Final
 
+from simulation.generation_1 import WEIGHTS, draw_name, draw_node, draw_settings
 from simulation.scenario import KINDS, Fault, NodeSettings, NodeSpec, Save, Scenario
 
 _SHAPES: Final = {
@@ -22,14 +23,7 @@ _SHAPES: Final = {
     "weeks": 0.25,  # a checkpoint every few hours
 }
 
-_WEIGHTS: Final = {
-    "state_deleted": 0.25,
-    "becomes_chief": 0.4,
-    "machine_gone": 0.5,
-    "all_replaced": 0.5,
-    "second_daemon": 0.7,
-    "stop_before_create": 2.0,
-    "stale_reads": 1.5,
+_WEIGHTS: Final = WEIGHTS | {
     "names_lost": 0.3,
     "state_restored": 0.3,
     "state_away": 0.5,
@@ -102,24 +96,7 @@ def _keep(random: Random, shape: str) -> int | None:
 
 
 def _settings(random: Random, count: int, shape: str) -> NodeSettings:
-    beat = random.uniform(1.0, 2.2)
-    settings = NodeSettings(
-        beat=beat,
-        lease=beat * random.uniform(3.2, 5.0),
-        sweep=random.uniform(1.0, 3.0),
-        visibility=random.uniform(4.0, 12.0),
-        settle=random.uniform(0.2, 2.0),
-        patience=random.uniform(1.0, 5.0),
-        plan_cap=random.uniform(40.0, 80.0),
-        max_attempts=random.choice((2, 3)),
-        max_losses=random.choice((5, 8, 10)),
-        min_workers=random.choice((1, 1, 1, 2)) if count > 3 else 1,
-        queue=random.choice(("every", "every", "every", "every", "latest")),
-        pin_max=random.choice((None, None, None, None, 2)),
-        every_steps=random.choice((None, None, None, None, None, 200, 250)),
-        start_new=random.random() < 0.1,
-        most_settled=random.choice((2000, 2000, 1)),
-    )
+    settings = replace(draw_settings(random, count, usual=4), most_settled=random.choice((2000, 2000, 1)))
     if shape in ("calm", "lonely", "backlog"):
         settings = replace(settings, queue="every", every_steps=None)
     if shape in ("lonely", "backlog"):
@@ -139,7 +116,7 @@ def _settings(random: Random, count: int, shape: str) -> NodeSettings:
 def _nodes(random: Random, count: int, settings: NodeSettings, shape: str) -> list[NodeSpec]:
     chief = random.randrange(count) if count > 1 and shape != "lonely" and random.random() < 0.35 else None
     standby = random.random() < 0.6
-    nodes = [_node(random, number, settings, chief, standby=standby) for number in range(count)]
+    nodes = [draw_node(random, number, settings, chief, standby=standby) for number in range(count)]
     if shape in ("lonely", "backlog", "weeks", "upgrade"):
         return nodes
     if random.random() < 0.35:
@@ -150,21 +127,6 @@ def _nodes(random: Random, count: int, settings: NodeSettings, shape: str) -> li
     if shape != "calm" and random.random() < 0.15:
         nodes = [replace(each, settings=replace(each.settings, max_attempts=random.randint(1, 4))) for each in nodes]
     return nodes
-
-
-def _node(random: Random, number: int, settings: NodeSettings, chief: int | None, *, standby: bool) -> NodeSpec:
-    return NodeSpec(
-        key=f"n{number}",
-        name=f"worker-{number}",
-        role="chief" if number == chief else "worker",
-        replicas=random.choice((1, 1, 2)),
-        standby=standby,
-        starts_at=random.choice((0.0, 0.0, random.uniform(0.0, 15.0))),
-        boot_offset=random.uniform(0.0, 1e5),
-        wall_offset=random.uniform(-30.0, 30.0),
-        settings=settings,
-        chief_has_workers=random.random() < 0.5,
-    )
 
 
 def _differing(random: Random, node: NodeSpec) -> NodeSpec:
@@ -228,11 +190,7 @@ def _saves(random: Random, shape: str) -> Iterator[Save]:
         step += 100
         if place == second:
             step = 100
-        name = f"ckpt-{step}"
-        if names and random.random() < 0.08:  # the trainer was set back, and saves other content under a known name
-            name = random.choice(names)
-            step = int(name.split("-")[1])
-        names.append(name)
+        name, step = draw_name(random, step, names)
         begins = place == second and random.random() < 0.7
         yield Save(at, name, step, f"{name} as saved number {place}", begins=begins)
         if shape == "backlog":
