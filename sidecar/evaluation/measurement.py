@@ -76,8 +76,8 @@ class Measurement:
         for name, (output, metric) in self._metrics.items():
             at = _ARRAYS * self._outputs.index(output)
             metric_states = within(states, name)
-            for first, *of_output in zip(firsts, *arrays[at : at + _ARRAYS], strict=True):
-                sliced.add(metric, metric_states, _batch_of(of_output, first))
+            of_output = zip(firsts, *arrays[at : at + _ARRAYS], strict=True)
+            sliced.add(metric, metric_states, [_batch_of(of_batch, first) for first, *of_batch in of_output])
 
     @property
     def names(self) -> tuple[str, ...]:

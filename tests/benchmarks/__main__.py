@@ -34,6 +34,7 @@ TOPICS = (
     "collectives",
     "far_link",
     "exact_sums",
+    "slices",
     "restore_bytes",
     "memory",
     "trainer",

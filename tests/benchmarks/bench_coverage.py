@@ -236,7 +236,7 @@ def _sums(random, examples, metric):
         y, truth = random.normal(size=examples), 0.8
         predictions = 0.8 * y + 0.6 * random.normal(size=examples)
     states = sliced.new_states(metric, EvalSetInfo(examples, Shard(0, 1)))
-    sliced.add(metric, states, EvalBatch(y, predictions, None, 0))
+    sliced.add(metric, states, [EvalBatch(y, predictions, None, 0)])
     found = sliced.computed(metric, states).values["found"]
     return np.nan, _contains((found.lower, found.upper), truth)
 

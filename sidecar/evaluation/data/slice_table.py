@@ -116,9 +116,9 @@ class SliceTable:
                 keys = self._called(name, definition, *parts)
             codes[:] = [self._number(name, key) for key in self._checked(name, keys, examples)]
 
-    def of(self, first: int, examples: int) -> Iterator[tuple[str, NDArray[np.intp]]]:
-        """Yield the name of each slice that has some of these examples, with their rows, from 0."""
-        codes = {name: codes[first : first + examples] for name, codes in self._codes.items()}
+    def of(self, places: NDArray[np.intp]) -> Iterator[tuple[str, NDArray[np.intp]]]:
+        """Yield the name of each slice that has some of the examples with these numbers, with their rows, from 0."""
+        codes = {name: codes[places] for name, codes in self._codes.items()}
         for name, of_examples in codes.items():
             yield from _rows(of_examples, self._names[name].__getitem__)
         for one, other in self._crossed.values():

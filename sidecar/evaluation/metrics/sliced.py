@@ -1,10 +1,11 @@
 """Measure a metric over each slice of an eval set, in the same pass as over the whole set. Imports numpy only.
 
 A metric gets the examples of a batch that belong to a slice as a batch of its own, with states of its own. These parts
-depend on the data alone, so the numbers have the same bits for any number of ranks.
+depend on the data alone, so the numbers have the same bits for any number of ranks. Values that do not depend on their
+batch, such as those of a loss that is known for each example, are added for several batches at once.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from typing import Any, Final
@@ -15,9 +16,12 @@ from numpy.typing import NDArray
 from sidecar.errors import TaskError
 from sidecar.evaluation.data.shard import Shard
 from sidecar.evaluation.data.slice_table import SliceTable
+from sidecar.evaluation.metrics.accuracy import Accuracy, TopK
+from sidecar.evaluation.metrics.confusion_matrix import ConfusionMatrix
 from sidecar.evaluation.metrics.foreign import InTurn
 from sidecar.evaluation.metrics.metric import EvalBatch, EvalSetInfo, Metric, MetricResult
 from sidecar.evaluation.metrics.random_groups import FEWEST_EXAMPLES, RandomGroups, new_reasons
+from sidecar.evaluation.metrics.regression import MAE, MSE, R2, RMSE
 from sidecar.evaluation.metrics.sums import Sums
 from sidecar.evaluation.states import ExactSum, KeyedStates, SetStates, exact_sum
 from sidecar.protocol.records import WORST, Slice, Value
@@ -36,6 +40,9 @@ LEAST_EXAMPLES: Final = 20
 
 _MOST_GROUPS: Final = 64  # of a slice: the groups of the whole set would take a thousand times 400 kB
 _COUNT: Final = "count"
+_BY_EXAMPLE: Final = (Accuracy, TopK, ConfusionMatrix, MSE, MAE, RMSE, R2)
+"""Metrics whose values of an example have the same bits in any batch: they compare, subtract and multiply."""
+
 _OPPOSITE: Final[Mapping[str, Callable[..., Any]]] = {"max": min, "min": max}
 
 
@@ -68,42 +75,68 @@ def states_by_slice(new: Callable[[EvalSetInfo], SetStates], info: EvalSetInfo) 
     return {BY_SLICE: _Slices(info.shard, lambda: new(of_slice), info.slices)}
 
 
-def add(metric: Metric, states: SetStates, batch: EvalBatch) -> None:
-    """Add a batch to the states of a metric, and its parts to those of random groups and of the slices."""
-    by_group = states.get(_BY_GROUP)
-    metric.add(_of_metric(states), batch)
-    if isinstance(by_group, RandomGroups) and isinstance(metric, Sums):
-        _add_groups(metric, by_group, exact_sum(states, _WHY), batch)
-    rows = {len(part) for part in (batch.y, batch.predictions)}
-    examples = max(rows) if batch.examples is None else batch.examples
-    for of_slice, chosen in slices_of(metric.name, states, batch.first, examples, rows):
-        metric.add(of_slice, batch.part(chosen))
+def add(metric: Metric, states: SetStates, batches: Sequence[EvalBatch]) -> None:
+    """Add batches to the states of a metric, and their parts to those of random groups and of the slices."""
+    by_group, of_metric = states.get(_BY_GROUP), _of_metric(states)
+    for batch in batches:
+        metric.add(of_metric, batch)
+        if isinstance(by_group, RandomGroups) and isinstance(metric, Sums):
+            _add_groups(metric, by_group, exact_sum(states, _WHY), batch)
+    if BY_SLICE not in states:
+        return
+    for batch in _joined(batches) if isinstance(metric, _BY_EXAMPLE) else batches:
+        rows = {len(part) for part in (batch.y, batch.predictions)}
+        places = batch.places_of(np.arange(max(rows) if batch.examples is None else batch.examples))
+        for of_slice, chosen in slices_of(metric.name, states, places, rows):
+            metric.add(of_slice, batch.part(chosen))
+
+
+def _joined(batches: Sequence[EvalBatch]) -> Sequence[EvalBatch]:
+    """Return batches as one, whose parts take fewer calls of a metric; as they are if their rows are not alike."""
+    forms = {
+        tuple((part.dtype, part.shape[1:]) for part in (batch.y, batch.predictions, batch.weights) if part is not None)
+        for batch in batches
+    }
+    if len(forms) > 1 or any({len(batch.y), len(batch.predictions)} != {batch.examples} for batch in batches):
+        return batches
+    weights = [batch.weights for batch in batches if batch.weights is not None]
+    places = joined_places([batch.first for batch in batches], [len(batch.y) for batch in batches])
+    y, predictions = (np.concatenate([getattr(batch, part) for batch in batches]) for part in ("y", "predictions"))
+    united = np.concatenate(weights) if weights else None
+    return [replace(batches[0], y=y, predictions=predictions, weights=united, places=places, examples=len(y))]
+
+
+def joined_places(firsts: Sequence[int | None], examples: Sequence[int]) -> NDArray[np.intp]:
+    """Return the numbers in the whole set of the examples of batches, given those of their first ones."""
+    assert None not in firsts, "a set whose examples have no numbers has no slices"
+    return np.concatenate(
+        [np.arange(first or 0, (first or 0) + count) for first, count in zip(firsts, examples, strict=True)]
+    )
 
 
 def slices_of(
-    measured: str, states: SetStates, first: int | None, examples: int, rows: AbstractSet[int]
+    measured: str, states: SetStates, places: NDArray[np.intp] | None, rows: AbstractSet[int]
 ) -> Iterator[tuple[SetStates, NDArray[np.intp]]]:
-    """Yield the states of each slice that has some examples of a batch, with the numbers of these in the batch.
+    """Yield the states of each slice that has some of these examples, with their numbers among them.
 
     Nothing is yielded for states without slices. Raises `TaskError` if rows are not examples.
 
     Args:
         measured: Name of the metric or loss, for messages.
         states: Its states for the whole set.
-        first: The number of the first example of the batch.
-        examples: The number of its examples.
-        rows: The numbers of rows that it has of labels, predictions or values.
+        places: The numbers of the examples in the whole set.
+        rows: The numbers of rows that there are of labels, predictions or values.
     """
     by_slice = states.get(BY_SLICE)
     if not isinstance(by_slice, _Slices) or by_slice.table is None:
         return
-    assert first is not None, "a set whose examples have no numbers has no slices"
-    if rows != {examples}:
+    assert places is not None, "a set whose examples have no numbers has no slices"
+    if rows != {len(places)}:
         raise TaskError(
-            f"metric {measured!r}: slices are for labels and predictions with one row for each of {examples} "
+            f"metric {measured!r}: slices are for labels and predictions with one row for each of {len(places)} "
             f"examples, found {' and '.join(map(str, sorted(rows)))} rows: leave Task(slices=…) out"
         )
-    for key, chosen in by_slice.table.of(first, examples):
+    for key, chosen in by_slice.table.of(places):
         yield by_slice.of(key), chosen
 
 
@@ -144,7 +177,7 @@ def new_counts(shard: Shard) -> KeyedStates:
 
 def count(counts: KeyedStates, table: SliceTable, first: int, examples: int) -> None:
     """Count the examples of a batch, the first of which has this number."""
-    for key, rows in table.of(first, examples):
+    for key, rows in table.of(np.arange(first, first + examples)):
         exact_sum(counts.of(key), _COUNT).add(np.int64(len(rows)))
 
 

@@ -18,7 +18,7 @@ def in_a_set(metric):
     return SimpleNamespace(
         name=metric.name,
         states=partial(sliced.new_states, metric),
-        add=partial(sliced.add, metric),
+        add=lambda states, batch: sliced.add(metric, states, [batch]),
         compute=partial(sliced.computed, metric),
     )
 

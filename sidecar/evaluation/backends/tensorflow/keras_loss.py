@@ -124,25 +124,21 @@ class KerasLoss:
         `examples` has the number of examples in each batch, and `firsts` that of its first one in the whole set.
         """
         self._add(states, outputs, examples, firsts)
-        for at, (first, count) in enumerate(zip(firsts, examples, strict=True)):
-            rows = {len(np.atleast_1d(outputs[_state(output)]["losses"][at])) for output in self._outputs}
-            for of_slice, chosen in sliced.slices_of("loss", states, first, count, rows):
-                assert first is not None, "`slices_of` requires it"
-                part: dict[str, Any] = {_ADDED: [outputs[_ADDED][at]]} if _ADDED in outputs else {}
-                for output in self._outputs:
-                    of_output = {name: of_batches[at] for name, of_batches in outputs[_state(output)].items()}
-                    rowless = {"one_per_example": of_output.pop("one_per_example")}
-                    part[_state(output)] = {
-                        name: [array] for name, array in (_rows_of(of_output, chosen) | rowless).items()
-                    }
-                self._add(of_slice, part, [len(chosen)], [first + chosen])
+        if sliced.BY_SLICE not in states:
+            return
+        places = sliced.joined_places(firsts, examples)
+        joint = {output: _joint(outputs[_state(output)]) for output in self._outputs}
+        added = np.repeat(np.stack(outputs[_ADDED]).astype(np.float64), examples) if _ADDED in outputs else None
+        rows = {len(part["losses"]) for part in joint.values()}
+        for of_slice, chosen in sliced.slices_of("loss", states, places, rows):
+            for output, loss in self._outputs.items():
+                part = {name: [array if array.ndim == 0 else array[chosen]] for name, array in joint[output].items()}
+                loss.add(within(of_slice, _state(output)), part, [len(chosen)], [places[chosen]])
+            if added is not None:
+                exact_sum(of_slice, _ADDED).add_each(added[chosen])
 
     def _add(
-        self,
-        states: SetStates,
-        outputs: dict[str, Any],
-        examples: Sequence[int],
-        firsts: Sequence[int | NDArray[np.intp] | None],
+        self, states: SetStates, outputs: dict[str, Any], examples: Sequence[int], firsts: Sequence[int | None]
     ) -> None:
         for output, loss in self._outputs.items():
             loss.add(within(states, _state(output)), outputs[_state(output)], examples, firsts)
@@ -190,7 +186,7 @@ class _OutputLoss:
         self.divides_by_weight = reduction == "mean_with_sample_weight"
         self.is_unreduced = hasattr(loss, "reduction") and reduction in (None, "none")
         self.weighted = weighted
-        self.has_rows = False  # whether there are values for each example
+        self.has_rows = False  # whether there is one value for each example
         self._loss = loss
         self._single = _single_losses(loss)
         self._values = Average("float32")
@@ -199,7 +195,7 @@ class _OutputLoss:
         """Compute a first batch; a loss that divides in its own way is taken as one number for a batch."""
         with taking_weights("Task(loss=…)", weights):
             outputs = self.step(y, predictions, weights, examples)
-        self.has_rows = not self.is_of_batches and array_of(outputs["losses"]).shape[:1] == (examples,)
+        self.has_rows = not self.is_of_batches and array_of(outputs["losses"]).shape == (examples,)
         if self.is_of_batches or self.is_unreduced or not hasattr(self._loss, "reduction"):
             return
         if is_written_by_keras(type(self._loss).__call__):
@@ -317,8 +313,12 @@ def _state(output: Output) -> str:
     return "all" if output is None else f"of {output}"
 
 
-def _rows_of(arrays: Mapping[str, NDArray[Any]], chosen: NDArray[np.intp]) -> dict[str, Any]:
-    return {name: array[chosen] for name, array in arrays.items()}
+def _joint(outputs: Mapping[str, Sequence[NDArray[Any]]]) -> dict[str, NDArray[Any]]:
+    """Return the single losses of several batches, and their weights, as those of one batch."""
+    return {
+        name: np.array(all(map(bool, parts))) if name == "one_per_example" else np.concatenate(list(parts))
+        for name, parts in outputs.items()
+    }
 
 
 def _differ(of_whole: Any, of_halves: Sequence[Any]) -> bool:

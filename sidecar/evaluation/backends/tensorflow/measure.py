@@ -423,8 +423,11 @@ class ChosenMeasurement:
     ) -> None:
         for name, (output, metric) in self._neutral.items():
             metric_states, inputs = within(states, name), arrays[self._outputs.index(output)]
-            for first, size, *batch in zip(firsts, examples, *inputs.values(), strict=True):
-                sliced.add(metric, metric_states, _eval_batch(dict(zip(inputs, batch, strict=True)), first, size))
+            batches = [
+                _eval_batch(dict(zip(inputs, batch, strict=True)), first, size)
+                for first, size, *batch in zip(firsts, examples, *inputs.values(), strict=True)
+            ]
+            sliced.add(metric, metric_states, batches)
 
 
 def _eval_batch(inputs: dict[str, Any], first: int | None, examples: int) -> EvalBatch:

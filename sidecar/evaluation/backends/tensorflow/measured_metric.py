@@ -18,6 +18,7 @@ from sidecar.evaluation.failures import task_error
 from sidecar.evaluation.metrics import sliced
 from sidecar.evaluation.metrics.average import Average
 from sidecar.evaluation.metrics.metric import EvalSetInfo, MetricResult, value
+from sidecar.evaluation.metrics.sliced import joined_places
 from sidecar.evaluation.states import SetStates
 
 
@@ -110,11 +111,11 @@ class MeasuredMetric:
             self._metric.add(states, outputs)
             return
         self._add(states, outputs, examples, firsts)
-        name = str(self._metric.metric.name)
-        for first, count, values in zip(firsts, examples, outputs, strict=True):
-            for of_slice, chosen in sliced.slices_of(name, states, first, count, {len(values)}):
-                assert first is not None, "`slices_of` requires it"
-                self._add(of_slice, [values[chosen]], [len(chosen)], [first + chosen])
+        if sliced.BY_SLICE not in states:
+            return
+        name, values, places = str(self._metric.metric.name), np.concatenate(outputs), joined_places(firsts, examples)
+        for of_slice, chosen in sliced.slices_of(name, states, places, {len(values)}):
+            self._add(of_slice, [values[chosen]], [len(chosen)], [places[chosen]])
 
     def _add(
         self,

@@ -217,12 +217,22 @@ class TorchLoss:
             rows_differ([part[0]], [[half] for half in part[1:]], tolerance) for part in (losses, weights, divisors)
         ) or not are_near(examples[0].sum(), sum(half.sum() for half in examples[1:]))
 
-    def add(self, states: SetStates, arrays: list[list[NDArray[Any]]], firsts: Sequence[int | None]) -> None:
-        """Add several batches; each item of `arrays` is a list with one array per batch."""
+    def add(
+        self,
+        states: SetStates,
+        arrays: list[list[NDArray[Any]]],
+        firsts: Sequence[int | NDArray[np.intp] | None],
+    ) -> None:
+        """Add several batches; each item of `arrays` is a list with one array per batch.
+
+        `firsts` has the number of the first example of each batch, or those of all examples.
+        """
         for first, losses, weights, rows, examples, divisors, ignored in zip(firsts, *arrays, strict=True):
             plain = None if (weights == 1).all() else weights
             are_known, are_single = len(rows) == len(losses), bool((np.diff(rows) > 0).all())
-            places = first + rows if first is not None and are_known else None
+            places = None
+            if first is not None and are_known:
+                places = first[rows] if isinstance(first, np.ndarray) else first + rows
             self._average.add(states, losses, plain, one_per_example=are_known and are_single, places=places)
             exact_sum(states, "examples").add_each(examples)
             exact_sum(states, "divisor").add_each(divisors)
@@ -317,23 +327,30 @@ class TorchLoss:
         return to_numpy(class_weights[torch.where(y == self._ignored, 0, y)]).astype(np.float64).reshape(-1)
 
 
-def has_known_examples(arrays: Sequence[NDArray[Any]]) -> bool:
-    """Return whether the example of each loss is known, given what `arrays` returned for a batch."""
-    losses, _, rows, *_ = arrays
-    return len(rows) == len(losses)
+def joined_losses(arrays: Sequence[list[NDArray[Any]]], examples: Sequence[int]) -> list[NDArray[Any]]:
+    """Return what `TorchLoss.arrays` returned for batches of so many examples as if these were one batch."""
+    losses, weights, rows, of_examples, divisors, ignored = arrays
+    offsets = np.cumsum([0, *examples])
+    return [
+        *(np.concatenate(part) for part in (losses, weights)),
+        np.concatenate([of_batch + offset for of_batch, offset in zip(rows, offsets, strict=False)]),
+        np.concatenate(
+            [each if len(each) == count else np.ones(count) for each, count in zip(of_examples, examples, strict=True)]
+        ).astype(np.float32),
+        np.concatenate(divisors),
+        np.sum(ignored, axis=0),
+    ]
 
 
-def part_of_loss(arrays: Sequence[NDArray[Any]], chosen: NDArray[np.intp], examples: int) -> tuple[NDArray[Any], ...]:
-    """Return of what `arrays` returned for a batch of so many examples the part of the chosen ones."""
-    losses, weights, rows, of_examples, divisors, _ = arrays
-    kept = np.isin(rows, chosen)
-    has_one = len(of_examples) == 1  # the number of losses, not the weight of each example
-    return (
-        *(losses[kept], weights[kept], rows[kept]),
-        of_examples if examples == 1 else np.array([len(chosen)], np.float32) if has_one else of_examples[chosen],
-        divisors[kept] if len(divisors) else divisors,
-        np.zeros(2, np.int64),  # a note about the whole set counts ignored positions
-    )
+def part_of_loss(arrays: Sequence[NDArray[Any]], chosen: NDArray[np.intp], examples: int) -> list[NDArray[Any]]:
+    """Return of what `joined_losses` returned, for so many examples, the part of the chosen ones."""
+    losses, weights, rows, of_examples, divisors, ignored = arrays
+    is_chosen = np.zeros(examples, np.bool_)
+    is_chosen[chosen] = True
+    kept = is_chosen[rows]
+    of_items = [losses[kept], weights[kept], rows[kept]]
+    # A note about the whole set counts ignored positions.
+    return [*of_items, of_examples[chosen], divisors[kept] if len(divisors) else divisors, np.zeros_like(ignored)]
 
 
 def _mismatched(predictions: torch.Tensor, y: torch.Tensor) -> EvaluationError:

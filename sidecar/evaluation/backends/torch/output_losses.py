@@ -8,10 +8,11 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from sidecar.evaluation.backends.torch.loss import LOSS_ARRAYS, TorchLoss, has_known_examples, part_of_loss
+from sidecar.evaluation.backends.torch.loss import LOSS_ARRAYS, TorchLoss, joined_losses, part_of_loss
 from sidecar.evaluation.batch_dependence import UNTESTED
 from sidecar.evaluation.failures import task_error
 from sidecar.evaluation.metrics import sliced
@@ -98,14 +99,21 @@ class OutputLosses:
     ) -> None:
         """Add several batches of so many examples; each item of `arrays` is a list with one array per batch."""
         self._add(states, arrays, firsts)
-        for first, count, *of_batch in zip(firsts, examples, *arrays, strict=True):
-            losses = [of_batch[at : at + LOSS_ARRAYS] for at in range(0, self.width, LOSS_ARRAYS)]
-            rows = {count if has_known_examples(each) else len(each[0]) for each in losses}
-            for of_slice, chosen in sliced.slices_of("loss", states, first, count, rows):
-                part = [[array] for each in losses for array in part_of_loss(each, chosen, count)]
-                self._add(of_slice, part, [first])
+        if sliced.BY_SLICE not in states:
+            return
+        losses = [joined_losses(arrays[at : at + LOSS_ARRAYS], examples) for at in range(0, self.width, LOSS_ARRAYS)]
+        places = sliced.joined_places(firsts, examples)
+        rows = {len(each[0]) if len(each[0]) != len(each[2]) else len(places) for each in losses}
+        for of_slice, chosen in sliced.slices_of("loss", states, places, rows):
+            part = [[array] for each in losses for array in part_of_loss(each, chosen, len(places))]
+            self._add(of_slice, part, [places])
 
-    def _add(self, states: SetStates, arrays: list[list[NDArray[Any]]], firsts: Sequence[int | None]) -> None:
+    def _add(
+        self,
+        states: SetStates,
+        arrays: list[list[NDArray[Any]]],
+        firsts: Sequence[int | NDArray[np.intp] | None],
+    ) -> None:
         for number, (output, loss) in enumerate(self._losses.items()):
             own = arrays[LOSS_ARRAYS * number : LOSS_ARRAYS * (number + 1)]
             loss.add(states if output is None else within(states, _state(output)), own, firsts)
