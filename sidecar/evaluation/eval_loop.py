@@ -119,7 +119,7 @@ def evaluate_set(
     attempt before found, of which those that this rank takes over are returned instead of evaluating anything; empty if
     it takes over none. None: evaluate.
     """
-    counted = 0
+    counted, places = 0, list[NDArray[np.intp]]()
     pending, predicted = BatchBuffer(add), nonfinite.NonfiniteCounter()
     slices = {} if reader.slices is None else {sliced.BY_SLICE: sliced.new_counts(shard)}
     total = ExactSum((), "int64")
@@ -142,7 +142,7 @@ def evaluate_set(
         examples = reader.examples_in(batch)
         if reader.slices is not None and first is not None:
             reader.slices.put(batch, first, examples)
-            sliced.count(slices[sliced.BY_SLICE], reader.slices, first, examples)
+            places.append(np.arange(first, first + examples))
         pending.add(output.arrays, first)
         counted += examples
         predicted.add("prediction", output.finite, examples, number, first)
@@ -155,5 +155,6 @@ def evaluate_set(
     pending.flush()
     finish()
     conclude(states)
+    sliced.count(slices, reader.slices, places)
     total.add(np.int64(counted))
     return states | slices | {EXAMPLES: total} | nonfinite.states(shard, reader.nonfinite, predicted)

@@ -175,10 +175,12 @@ def new_counts(shard: Shard) -> KeyedStates:
     return KeyedStates(shard, lambda: {_COUNT: ExactSum((), "int64")})
 
 
-def count(counts: KeyedStates, table: SliceTable, first: int, examples: int) -> None:
-    """Count the examples of a batch, the first of which has this number."""
-    for key, rows in table.of(np.arange(first, first + examples)):
-        exact_sum(counts.of(key), _COUNT).add(np.int64(len(rows)))
+def count(states: Mapping[str, KeyedStates], table: SliceTable | None, places: Sequence[NDArray[np.intp]]) -> None:
+    """Count the examples with these numbers, given by batch, by slice. Nothing happens without slices or examples."""
+    if table is None or not places:
+        return
+    for key, rows in table.of(np.concatenate(places)):
+        exact_sum(states[BY_SLICE].of(key), _COUNT).add(np.int64(len(rows)))
 
 
 def counted(states: SetStates) -> dict[str, int]:
