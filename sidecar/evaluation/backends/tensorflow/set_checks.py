@@ -4,7 +4,7 @@ A number may be added up over batches and workers only if three things hold, and
 may break each of them:
 
 - A batch gives the same numbers again, after all other batches, and its first example alone at once. Otherwise
-  something is drawn at random or kept.
+  something is drawn at random or kept. A trace that can keep nothing (`graph_memory`) is asked once.
 - States add up, to the end of the set (`replay`).
 - The numbers do not depend on how examples are divided into batches. Batches 0 to 7 of the set are evaluated
   whole and in halves by the ranks that own them, so the findings are the same for any number of ranks. A finding
@@ -13,7 +13,9 @@ may break each of them:
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, Final
+
+import tensorflow as tf
 
 from sidecar.evaluation.backends.tensorflow.data import examples_in
 from sidecar.evaluation.backends.tensorflow.mergeability import (
@@ -31,6 +33,10 @@ from sidecar.evaluation.data.batch_source import Batch
 from sidecar.evaluation.first_batch import DIVIDED, REPEATED_CALLS, require_same_contents
 from sidecar.evaluation.repeatability import AFTER_OTHERS, REPEATED
 from sidecar.evaluation.states import SetStates
+
+_DIVIDED_OF_ALIKE: Final = (0, 1, 2, 4)
+"""Numbers of the batches that are evaluated in parts if the step keeps nothing, so that it cannot count its calls, and
+all examples have one shape, so that no batch is padded otherwise than others."""
 
 
 class SetChecks:
@@ -73,7 +79,7 @@ class SetChecks:
             if self._kept is None:
                 self._kept = _Kept(step, batch, seed, carried, evaluated)
                 self._kept.require_repeatable()
-            if place in DIVIDED:
+            if place in (_DIVIDED_OF_ALIKE if self._kept.is_repeatable and _are_alike(step.spec) else DIVIDED):
                 self._found |= _dependent(step, batch, seed, carried, evaluated)
         assert self._replay is not None, "`begin` was called"
         self._replay.add(batch, partial(step.changes, outputs), partial(step.run_from, seed, carried))
@@ -122,8 +128,10 @@ class _Kept:
         self._step, self.batch, self.seed, self.carried = step, batch, seed, carried
         self._evaluated, self._contents = evaluated, step.measurement.contents(step.outputs_of(evaluated))
         self._example = map_tensors(partial(part_of, 0, 1), batch)
+        self.is_repeatable = step.keeps_nothing and not any(self._contents.values())
+        """Whether no code of a user runs that could keep anything from batch to batch."""
         try:
-            self._alone = None if step.recurrent else self._run(self._example)
+            self._alone = None if step.recurrent or self.is_repeatable else self._run(self._example)
         except SIZE_ERRORS:  # the model accepts whole batches only
             self._alone = None
 
@@ -132,6 +140,8 @@ class _Kept:
 
     def require_repeatable(self) -> None:
         """Raise `EvaluationError` if a second evaluation gives other numbers: of one example, if the model takes it."""
+        if self.is_repeatable:
+            return
         if self._alone is None:
             require_equal(self._evaluated.arrays(), self._run(self.batch).arrays(), REPEATED)
         else:
@@ -141,10 +151,22 @@ class _Kept:
         """Raise `EvaluationError` if model or metrics give other numbers than before the other batches."""
         again = self._run(self.batch)
         require_equal(self._evaluated.arrays(), again.arrays(), AFTER_OTHERS)
-        for _ in range(REPEATED_CALLS):
+        for _ in range(0 if self.is_repeatable else REPEATED_CALLS):
             require_same_contents(self._contents, self._step.measurement.contents(self._step.outputs_of(again)))
             if self._alone is not None:
                 require_equal(self._alone.arrays(), self._run(self._example).arrays(), AFTER_OTHERS)
+
+
+def _are_alike(spec: Any) -> bool:
+    """Return whether examples have one shape and hold no texts, which a model may pad.
+
+    `spec`: the structure of batches, as nested `tf.TypeSpec`s.
+    """
+    leaves = [leaf for leaf in tf.nest.flatten(spec) if leaf is not None]
+    return all(
+        isinstance(leaf, tf.TensorSpec) and leaf.dtype != tf.string and leaf.shape[1:].is_fully_defined()
+        for leaf in leaves
+    )
 
 
 def _dependent(step: Step, batch: Batch, seed: Any, carried: list[Any], evaluated: Evaluation) -> set[str]:

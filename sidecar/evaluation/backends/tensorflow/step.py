@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -11,6 +11,7 @@ import tensorflow as tf
 from sidecar.evaluation.backends.tensorflow.compiled import CompiledMeasurement
 from sidecar.evaluation.backends.tensorflow.data import array_of, of_examples, repacked
 from sidecar.evaluation.backends.tensorflow.finite import finite_rows
+from sidecar.evaluation.backends.tensorflow.graph_memory import keeps_nothing
 from sidecar.evaluation.backends.tensorflow.libraries import layers_of
 from sidecar.evaluation.backends.tensorflow.measure import Measurement, measurement
 from sidecar.evaluation.backends.tensorflow.metrics_in_turn import LATE, Calls
@@ -145,6 +146,11 @@ class Step:
         """Evaluate a batch, as `_step` does. The first call traces it."""
         seed = self._no_seed if seed is NO_SEED else seed  # a conversion for each batch would cost more
         return Evaluation(*(self._function or self._step)(batch, start, seed, carried))
+
+    @property
+    def keeps_nothing(self) -> bool:
+        """Return whether no call of the traced step can have an effect on another."""
+        return self._function is not None and self._function.keeps_nothing
 
     @property
     def _is_compiled(self) -> bool:
@@ -296,6 +302,11 @@ class _TracedFunction:
             self._warm.add(shapes)
             self._trace(batch, *others)
         return self._trace(batch, *others)
+
+    @cached_property
+    def keeps_nothing(self) -> bool:
+        """Return whether no call can have an effect on another. It is called after the first call."""
+        return keeps_nothing(self._trace.graph)
 
     @property
     def traces(self) -> int:
