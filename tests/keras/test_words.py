@@ -1,6 +1,7 @@
 """Messages of an evaluation name only what the user of `SidecarEvaluator` can write."""
 
 import ast
+from functools import cache
 from pathlib import Path
 from typing import Final
 
@@ -27,6 +28,7 @@ def texts_in(node):
     return " ".join(text for text in found if isinstance(text, str))
 
 
+@cache
 def calls_in(path, name):
     """Return the calls of a name in a file."""
     tree = ast.walk(ast.parse(path.read_text()))
