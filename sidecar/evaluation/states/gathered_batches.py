@@ -6,7 +6,9 @@ ranks know all sizes, and in the second sum each rank fills its own part of one 
 """
 
 import base64
-from typing import Any, Final, Self
+import json
+from abc import ABC, abstractmethod
+from typing import Any, Final, Generic, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +23,8 @@ MAX_BYTES: Final = 64 << 20
 _BITS: Final = 40  # of the number of int64 that a rank contributes
 _HEAD: Final = 2  # numbers before the content of a batch: first example, or -1 if it is unknown, and number of bytes
 _WORD: Final = 8
+
+T = TypeVar("T")
 
 
 class GatheredBatches:
@@ -129,3 +133,56 @@ class GatheredBatches:
     def _require_within(self, size: int) -> None:
         if size > self._max_bytes:
             raise OverflowError(f"values of {size >> 20} MiB must be gathered, at most {self._max_bytes >> 20} can be")
+
+
+class GatheredText(ABC, Generic[T]):
+    """Keep few and small things by name. Each rank sends its own as a text, and all ranks merge those of all texts."""
+
+    def __init__(self, shard: Shard) -> None:
+        self._shard = shard
+        self._kept: dict[str, T] = {}
+
+    @property
+    def rows(self) -> int:
+        """Number of rows, which tell the size of the texts of all ranks."""
+        return GatheredBatches(self._shard).rows
+
+    @property
+    def width(self) -> int:
+        """Number of columns. The pack is longer: it has the texts of all ranks."""
+        return 1
+
+    def used(self) -> NDArray[np.bool_]:
+        """Return a bool for each row, as `GatheredBatches.used` does."""
+        return self._text().used()
+
+    def pack(self, rows: NDArray[np.bool_] | None = None) -> NDArray[np.int64]:
+        """Return a vector for the texts of all ranks, as `GatheredBatches.pack` does."""
+        return self._text().pack(rows)
+
+    def unpack(self, packed: NDArray[np.int64], rows: NDArray[np.bool_] | None = None) -> None:
+        """Replace what is kept by that of a pack, or of the sum of all ranks' packs."""
+        texts = GatheredBatches(self._shard)
+        texts.unpack(packed, rows)
+        self._kept = {}
+        for text in texts.contents():
+            self.merge(self.from_json(json.loads(text.tobytes())))
+
+    @abstractmethod
+    def merge(self, other: Self) -> None:
+        """Add what another state keeps. Raises `ValueError` if kinds differ."""
+
+    @abstractmethod
+    def to_json(self) -> dict[str, Any]:
+        """Return strict JSON: what is kept, by name."""
+
+    @classmethod
+    @abstractmethod
+    def from_json(cls, parsed: dict[str, Any]) -> Self:
+        """Build the state of a single rank from the output of `to_json`. Raises `RecordError` for anything else."""
+
+    def _text(self) -> GatheredBatches:
+        text = GatheredBatches(self._shard)
+        if self._kept:
+            text.put(self._shard.rank, np.frombuffer(json.dumps(self.to_json()).encode(), np.uint8))
+        return text

@@ -1,20 +1,13 @@
-"""Keep states by a key that only the data tell, such as the states of a metric by country. Imports numpy only.
+"""Keep states by a key that only the data tell, such as the states of a metric by country. Imports numpy only."""
 
-The states of a rank are few, and small. Each rank sends them as a text, and all ranks merge the states of all texts.
-"""
-
-import json
 import math
 from collections.abc import Callable, Mapping
 from typing import Any, Final, Self
 
-import numpy as np
-from numpy.typing import NDArray
-
 from sidecar.errors import RecordError, TaskError
 from sidecar.evaluation.data.shard import Shard
 from sidecar.evaluation.states.exact_sum import ExactSum
-from sidecar.evaluation.states.gathered_batches import GatheredBatches
+from sidecar.evaluation.states.gathered_batches import GatheredText
 from sidecar.evaluation.states.named_sums import MAX_ELEMENTS, NamedSums
 from sidecar.evaluation.states.state import SetStates
 
@@ -24,22 +17,12 @@ MOST_KEYS: Final = 10_000
 _KINDS: Final[Mapping[str, type[ExactSum | NamedSums]]] = {"sum": ExactSum, "named": NamedSums}
 
 
-class KeyedStates:
+class KeyedStates(GatheredText[SetStates]):
     """Keep exact sums by key and name. `new` returns the new states of a key: each is an `ExactSum` or `NamedSums`."""
 
     def __init__(self, shard: Shard, new: Callable[[], SetStates]) -> None:
-        self._shard, self._new = shard, new
-        self._by_key: dict[str, SetStates] = {}
-
-    @property
-    def rows(self) -> int:
-        """Number of rows, which tell the size of the texts of all ranks."""
-        return GatheredBatches(self._shard).rows
-
-    @property
-    def width(self) -> int:
-        """Number of columns. The pack is longer: it has the texts of all ranks."""
-        return 1
+        super().__init__(shard)
+        self._new = new
 
     @staticmethod
     def can_hold(states: SetStates) -> bool:
@@ -51,41 +34,25 @@ class KeyedStates:
 
     def of(self, key: str) -> SetStates:
         """Return the states of a key, to be added to; the first time makes them. Raises `TaskError` for too many."""
-        if key not in self._by_key:
+        if key not in self._kept:
             self._put(key, self._new())
-        return self._by_key[key]
+        return self._kept[key]
 
     def items(self) -> list[tuple[str, SetStates]]:
         """Return the states of each key, in the order of the keys."""
-        return sorted(self._by_key.items())
+        return sorted(self._kept.items())
 
     def merge(self, other: Self) -> None:
         """Add the states of another one, which are used here from now on. Raises `ValueError` if kinds differ."""
-        for key, theirs in other._by_key.items():
-            if key not in self._by_key:
+        for key, theirs in other._kept.items():
+            if key not in self._kept:
                 self._put(key, theirs)
                 continue
-            mine: Mapping[str, Any] = self._by_key[key]
+            mine: Mapping[str, Any] = self._kept[key]
             if mine.keys() != theirs.keys():
                 raise ValueError(f"states {', '.join(theirs)} cannot be merged into {', '.join(mine)}")
             for name, state in theirs.items():
                 mine[name].merge(state)
-
-    def used(self) -> NDArray[np.bool_]:
-        """Return a bool for each row, as `GatheredBatches.used` does."""
-        return self._text().used()
-
-    def pack(self, rows: NDArray[np.bool_] | None = None) -> NDArray[np.int64]:
-        """Return a vector for the texts of all ranks, as `GatheredBatches.pack` does."""
-        return self._text().pack(rows)
-
-    def unpack(self, packed: NDArray[np.int64], rows: NDArray[np.bool_] | None = None) -> None:
-        """Replace the states by those of a pack, or of the sum of all ranks' packs."""
-        texts = GatheredBatches(self._shard)
-        texts.unpack(packed, rows)
-        self._by_key = {}
-        for text in texts.contents():
-            self.merge(type(self).from_json(json.loads(text.tobytes())))
 
     def to_json(self) -> dict[str, Any]:
         """Return strict JSON: the states by key and name."""
@@ -104,17 +71,11 @@ class KeyedStates:
         return made
 
     def _put(self, key: str, states: SetStates) -> None:
-        if len(self._by_key) == MOST_KEYS:
+        if len(self._kept) == MOST_KEYS:
             raise TaskError(
                 f"Task(slices=…) makes more than {MOST_KEYS:,} slices, such as {key!r:.80}: return fewer, larger bins"
             )
-        self._by_key[key] = states
-
-    def _text(self) -> GatheredBatches:
-        text = GatheredBatches(self._shard)
-        if self._by_key:
-            text.put(self._shard.rank, np.frombuffer(json.dumps(self.to_json()).encode(), np.uint8))
-        return text
+        self._kept[key] = states
 
 
 def _state(parsed: dict[str, Any]) -> ExactSum | NamedSums:
