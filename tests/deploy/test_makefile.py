@@ -48,7 +48,7 @@ def packages(environment: Path) -> Path:
 def needing(*names: str) -> str:
     """Return the metadata of a project that needs these packages for everything."""
     extras = "".join(
-        f"{extra} = {list(names)}\n" for extra in ("tensorflow", "torch", "mlflow", "buckets", "dev", "docs")
+        f"{extra} = {list(names)}\n" for extra in ("tensorflow", "torch", "mlflow", "wandb", "buckets", "dev", "docs")
     )
     return f"[project]\ndependencies = {list(names)}\n[project.optional-dependencies]\n{extras}"
 

@@ -1,7 +1,9 @@
 """Compute the loss as Keras defines it, from the losses of single examples instead of the means of batches."""
 
 import math
+import operator
 from collections.abc import Callable, Mapping, Sequence
+from itertools import accumulate
 from typing import Any, Final
 
 import numpy as np
@@ -301,11 +303,13 @@ class _OutputLoss:
 
 
 def _are_of_columns(losses: Any, predictions: Any) -> bool:
-    """Return whether losses are known to be other than one for each row, such as those along axis 0."""
-    if not isinstance(predictions, tf.Tensor) or not predictions.shape.rank:
+    """Return whether losses are known to be other than one for each row, such as those along axis 0.
+
+    Rows may be flat: those of predictions (8, 4, 4, 3) are 8, 32, 128 or 384.
+    """
+    if not isinstance(predictions, tf.Tensor) or None in (*losses.shape[:1], *predictions.shape):
         return False
-    sizes = losses.shape[0], predictions.shape[0]
-    return None not in sizes and sizes[0] != sizes[1]
+    return bool(predictions.shape.rank) and losses.shape[0] not in accumulate(predictions.shape, operator.mul)
 
 
 def _state(output: Output) -> str:
