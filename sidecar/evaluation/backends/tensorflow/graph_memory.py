@@ -20,12 +20,12 @@ def keeps_nothing(graph: Any) -> bool:
     first_uses: dict[str, str] = {}  # of each resource, by its name in the graph; operations are in their order
     changed: set[str] = set()
     for operation in graph.get_operations():
-        for tensor in operation.inputs:
-            if tensor.dtype == tf.resource:
-                first_uses.setdefault(tensor.name, operation.type)
+        resources = [tensor.name for tensor in operation.inputs if tensor.dtype == tf.resource]
+        for name in resources:
+            first_uses.setdefault(name, operation.type)
         if operation.type in _ASSIGNMENTS:
-            changed.add(operation.inputs[0].name)
-        elif operation.op_def.is_stateful and operation.type not in _READS:
+            changed.update(resources)
+        elif (resources or operation.op_def.is_stateful) and operation.type not in _READS:
             return False
     if b"PyFunc" in graph.as_graph_def().SerializeToString():  # also in its functions
         return False

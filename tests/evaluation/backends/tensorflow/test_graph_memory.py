@@ -12,6 +12,8 @@ def steps(tf):
     keys = tf.constant(["a", "b"])
     table = tf.lookup.StaticHashTable(tf.lookup.KeyValueTensorInitializer(keys, tf.constant([1.0, 2.0])), 0.0)
 
+    inserted = tf.lookup.experimental.MutableHashTable(tf.string, tf.float32, 0.0)
+
     def reset_and_add(x):
         total.assign(tf.zeros(3))
         total.assign_add(x)
@@ -19,6 +21,11 @@ def steps(tf):
 
     def count_in_a_branch(x):
         return tf.cond(tf.reduce_sum(x) > 0, lambda: count.assign_add(x) + 0.0, lambda: x)
+
+    def insert(x):
+        before = inserted.lookup(keys[0])
+        inserted.insert(keys[0], before + 1.0)
+        return x + before
 
     def read_and_assign(x):
         before = total + 0.0
@@ -39,6 +46,8 @@ def steps(tf):
         "resets and adds": (reset_and_add, False),
         "counts": (lambda x: count.assign_add(x) + 0.0, True),
         "counts in a branch": (count_in_a_branch, True),
+        "counts in a row": (lambda x: count.scatter_add(tf.IndexedSlices(x[:1], [0])) + x, True),
+        "counts in a table": (insert, True),
         "reads and assigns": (read_and_assign, True),
         "draws": (lambda x: x + tf.random.uniform([3]), True),
         "calls Python": (by_python, True),
