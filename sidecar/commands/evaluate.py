@@ -34,10 +34,12 @@ from sidecar.protocol.records import Checkpoint, Result
 from sidecar.protocol.states import FailureKind
 from sidecar.protocol.weight_names import DCP_METADATA, main_weights
 from sidecar.settings import Settings, load
+from sidecar.settings.language_model import variables_of
 from sidecar.system.bucket_folder import BucketFolder, place_of
 from sidecar.system.bucket_url import is_url
 
 _HIDES_HINTS: Final = ("NOTIFY_SOCKET", "KUBERNETES_SERVICE_HOST")  # why a daemon without a hint refuses to start
+_CONFIGURATIONS: Final = ("config.json", "adapter_config.json")  # of a model, and of an adapter on one
 _MARKERS: Final = (saved_model.MARKER, orbax.MARKER, DCP_METADATA, dcp.UNCOORDINATED)
 
 
@@ -175,7 +177,7 @@ def evaluate(
     if decision.role == "chief":
         raise SettingsError(f"node {node!r} is the chief ({decision.source}), which never evaluates: {decision.remedy}")
     check_before_import(settings)
-    settings = with_framework(settings, Path.cwd())
+    settings = _with_model_of(path, with_framework(settings, Path.cwd()))
     rules = record_of(DiscoveryRules, settings)
     inspect = partial(inspect_one, path, root=settings.checkpoint_dir, rules=rules)
     try:
@@ -210,6 +212,13 @@ def evaluate(
         raise type(error)(f"{error}{remedy}{separator}logs of the worker processes: {logs}") from error
     _require_unchanged(path, found, inspect)
     return Evaluated(shown, result_of(done), save_to.absolute())
+
+
+def _with_model_of(path: Path, settings: Settings) -> Settings:
+    """Return settings whose table `[lm]` takes the model of this checkpoint, and not of a newer one next to it."""
+    if not any((path / name).is_file() for name in _CONFIGURATIONS):
+        return settings
+    return settings.model_copy(update={"worker_env": settings.worker_env | variables_of(settings.lm, [str(path)])})
 
 
 def evaluate_record(flags: Mapping[str, Any], checkpoint: Path, save_dir: Path | None) -> dict[str, Any]:
