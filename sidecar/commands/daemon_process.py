@@ -184,10 +184,18 @@ def _written(value: Any) -> str:
 
 def _why(log: Path, what: str) -> str:
     """Return what happened, with the last line of the log that says why."""
-    with log.open("rb") as file:
-        file.seek(max(0, log.stat().st_size - _TAIL_BYTES))
-        lines = [line for line in file.read().decode(errors="replace").splitlines() if line.strip()]
+    lines = [line for line in read_end(log, _TAIL_BYTES).splitlines() if line.strip()]
     return f"{what}: {lines[-1]}" if lines else what
+
+
+def read_end(path: Path, size: int) -> str:
+    """Return the last bytes of a file as text; empty if there is no file."""
+    try:
+        with path.open("rb") as file:
+            file.seek(max(0, path.stat().st_size - size))
+            return file.read().decode(errors="replace")
+    except FileNotFoundError:
+        return ""
 
 
 def _records(log: Path) -> Iterator[dict[str, Any]]:

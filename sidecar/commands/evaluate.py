@@ -39,7 +39,6 @@ from sidecar.system.bucket_folder import BucketFolder, place_of
 from sidecar.system.bucket_url import is_url
 
 _HIDES_HINTS: Final = ("NOTIFY_SOCKET", "KUBERNETES_SERVICE_HOST")  # why a daemon without a hint refuses to start
-_CONFIGURATIONS: Final = ("config.json", "adapter_config.json")  # of a model, and of an adapter on one
 _MARKERS: Final = (saved_model.MARKER, orbax.MARKER, DCP_METADATA, dcp.UNCOORDINATED)
 
 
@@ -216,7 +215,7 @@ def evaluate(
 
 def _with_model_of(path: Path, settings: Settings) -> Settings:
     """Return settings whose table `[lm]` takes the model of this checkpoint, and not of a newer one next to it."""
-    if not any((path / name).is_file() for name in _CONFIGURATIONS):
+    if not any((path / name).is_file() for name in pretrained_folder.DESCRIPTIONS):
         return settings
     return settings.model_copy(update={"worker_env": settings.worker_env | variables_of(settings.lm, [str(path)])})
 

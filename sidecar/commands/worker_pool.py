@@ -135,7 +135,7 @@ def _ray(settings: Settings, environ: Mapping[str, str], most: int | None) -> Ra
         ports=(settings.ports.start, settings.ports.stop - 1),
         logs=str(settings.worker_logs),
         directory=str(Path.cwd()),
-        # What a bucket holds is read from its pin, in the state directory.
+        # Checkpoints of a bucket are read from their pins, in the state directory.
         folders=(
             *(() if isinstance(settings.checkpoint_dir, BucketFolder) else (str(settings.checkpoint_dir),)),
             str(settings.state_dir),

@@ -219,8 +219,10 @@ class Value:
 
 
 MOST_FINISHED_SETS: Final = 64
+"""The most eval sets that are shown before the whole evaluation is over."""
+
 MOST_PARTIAL_NUMBERS: Final = 8
-"""The most numbers of an eval set, and such sets, that are shown before the whole evaluation is over."""
+"""The most numbers of each of them."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,7 @@ TIMEOUT_SECONDS: Final = 30.0  # receivers answer in seconds; a command that tak
 _KEYS: Final = ("command", "url", "secret_file", "authorization_file", "form", "deadline_seconds", "timeout_seconds")
 _OF_URLS: Final = ("secret_file", "authorization_file", "form")
 FORMS: Final = ("event", "slack", "discord", "teams")
-"""What is posted to a URL: the event, or the message of a chat program."""
+"""Bodies of a POST: the event, or the message of a chat program."""
 _REMEDY: Final = 'write a command, such as "notify-send sidecar", or a URL, such as "https://example.com/hook"'
 
 

@@ -74,16 +74,17 @@ def encodable(text: str) -> str:
 
 def shortened(value: Any, most: int = _SHOWN_CHARACTERS) -> str:
     """Return a value as Python writes it, cut to `most` characters, for a message about it."""
-    return _cut(repr(value), most)
+    return cut(repr(value), most)
 
 
 def shortened_without_password(value: Any) -> str:
     """Return a value as `shortened` does, without the users and passwords of URLs, also of one that is cut."""
     masked = without_password(value if isinstance(value, str) else repr(value))
-    return shortened(masked) if isinstance(value, str) else _cut(masked)
+    return shortened(masked) if isinstance(value, str) else cut(masked)
 
 
-def _cut(text: str, most: int = _SHOWN_CHARACTERS) -> str:
+def cut(text: str, most: int = _SHOWN_CHARACTERS) -> str:
+    """Return a text that is cut to `most` characters, with … as the last one."""
     return text if len(text) <= most else f"{text[: most - 1]}…"
 
 

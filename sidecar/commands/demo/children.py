@@ -12,6 +12,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import ClassVar, Final, Self
 
+from sidecar.commands.daemon_process import read_end
 from sidecar.errors import SidecarError
 from sidecar.system.child import ChildProcess, start
 
@@ -98,13 +99,3 @@ def stop(children: Sequence[Child], seconds: float) -> None:
         if child.process.wait_at_most(deadline - time.monotonic()) is None:
             raise child.failure(f"did not end within {seconds:.0f} s of SIGTERM")
         child.ended()
-
-
-def read_end(path: Path, size: int) -> str:
-    """Return the last bytes of a file as text; empty if there is no file."""
-    try:
-        with path.open("rb") as file:
-            file.seek(max(0, path.stat().st_size - size))
-            return file.read().decode(errors="replace")
-    except FileNotFoundError:
-        return ""

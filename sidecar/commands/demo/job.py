@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from sidecar.commands.daemon_process import SIDECAR, DaemonPort
-from sidecar.commands.demo.children import Child, Children, read_end
+from sidecar.commands.daemon_process import SIDECAR, DaemonPort, read_end
+from sidecar.commands.demo.children import Child, Children
 from sidecar.commands.demo.folder import Folder
 from sidecar.commands.demo.frameworks import LOCAL, TASKS, Framework
 

@@ -6,7 +6,7 @@ Everything comes from values that exist already. `ArchiveReader` answers at once
 from collections.abc import Callable, Iterator, Mapping
 from http import HTTPStatus
 from typing import Any, Final, Literal, Protocol
-from urllib.parse import parse_qs, quote
+from urllib.parse import parse_qs
 
 from sidecar.publishing.evaluation_archive.curve import LEAST_POINTS, MOST_POINTS, curve_json
 from sidecar.publishing.evaluation_archive.evaluations import ArchivedEvaluations, Part
@@ -16,6 +16,7 @@ from sidecar.publishing.http.response import HTML, Response, json_response, resp
 from sidecar.publishing.page.comparison import comparison_page
 from sidecar.publishing.page.document import Files, page
 from sidecar.publishing.page.evaluation import evaluation_page, evaluations_page, reading_page
+from sidecar.publishing.page.markup import quoted
 from sidecar.publishing.page.static_files import static_base, static_files
 
 MOST_ROWS: Final = 100
@@ -106,7 +107,7 @@ class PageViews:
                     "goal": series.goal,
                     "evaluations": series.points,
                     "data": series.data,
-                    "url": f"{self._base}/api/curve?set={_quoted(series.eval_set)}&metric={_quoted(series.metric)}",
+                    "url": f"{self._base}/api/curve?set={quoted(series.eval_set)}&metric={quoted(series.metric)}",
                 }
                 for series in self.archive.read(ArchivedEvaluations.series)
             ],
@@ -241,7 +242,3 @@ class _Parameters:
         if not least <= value <= most or value != value or (whole and not isinstance(value, int)):  # noqa: PLR0124 - NaN
             raise _UnusableParameterError(f"{name} is {'a whole' if whole else 'a'} number from {least} to {most}")
         return value
-
-
-def _quoted(name: str) -> str:
-    return quote(name, safe="", errors="surrogatepass")

@@ -3,7 +3,6 @@
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
-from urllib.parse import quote
 
 from sidecar.protocol.records import PHASES
 from sidecar.publishing.failures import ADVICE
@@ -17,6 +16,7 @@ from sidecar.publishing.page.markup import (
     head,
     lines,
     moment,
+    quoted,
     step,
     table,
     text,
@@ -229,7 +229,7 @@ def _by_label(
         for label in labels
     ]
     shown = table(heads, rows, caption=f"Numbers of each {kind}, the worst first", style="sortable")
-    metrics = " ".join(map(_quoted, by_metric))
+    metrics = " ".join(map(quoted, by_metric))
     return f'{shown}<div class="part-curve" data-metrics="{text(metrics)}" hidden></div>'
 
 
@@ -237,12 +237,8 @@ def _label(kind: str, eval_set: str, label: str, metric: str | None) -> str:
     """Return the name of a class or slice, which leads to its numbers of all evaluations: with scripts, as curves."""
     if metric is None:
         return text(label)
-    part = f"api/curve?set={_quoted(eval_set)}&{kind}={_quoted(label)}"
-    return f'<a class="part" href="{text(f"{part}&metric={_quoted(metric)}")}" title="its curves">{text(label)}</a>'
-
-
-def _quoted(name: str) -> str:
-    return quote(name, safe="", errors="surrogatepass")
+    part = f"api/curve?set={quoted(eval_set)}&{kind}={quoted(label)}"
+    return f'<a class="part" href="{text(f"{part}&metric={quoted(metric)}")}" title="its curves">{text(label)}</a>'
 
 
 def _rank(json: Details | None, sign: int) -> tuple[bool, float]:

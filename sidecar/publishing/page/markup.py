@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from html import escape
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 from sidecar.protocol.records import shown_step
 from sidecar.system.plain_text import number, one_line, printable
@@ -12,6 +12,11 @@ from sidecar.system.plain_text import number, one_line, printable
 def text(value: Any) -> str:
     """Return a value as text on one line: markup, control characters and changes of direction have no effect."""
     return "" if value is None else escape(one_line(str(value)))
+
+
+def quoted(name: str) -> str:
+    """Return a name as a part of an address."""
+    return quote(name, safe="", errors="surrogatepass")
 
 
 def lines(value: Any) -> str:

@@ -2,9 +2,8 @@
 
 from collections.abc import Mapping
 from typing import Any, Final
-from urllib.parse import quote
 
-from sidecar.publishing.page.markup import bounds, cell, head, step, table, text, value
+from sidecar.publishing.page.markup import bounds, cell, head, quoted, step, table, text, value
 from sidecar.system.plain_text import number
 
 GOALS: Final[Mapping[str | None, str]] = {
@@ -60,7 +59,7 @@ def _line(row: Mapping[str, Any], eval_set: str, name: str, json: dict[str, Any]
         cell(text(row["examples"].get(eval_set)), "number wide"),
     ]
     # Quoted names hold no slash, so that no other eval set and metric make the same identity.
-    identity = "/".join(quote(part, safe="", errors="surrogatepass") for part in (eval_set, name))
+    identity = "/".join(quoted(part) for part in (eval_set, name))
     return f'<tr id="number-{identity}">{"".join(cells)}</tr>'
 
 

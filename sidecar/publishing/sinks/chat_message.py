@@ -9,7 +9,7 @@ import json
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from sidecar.system.plain_text import one_line
+from sidecar.system.plain_text import cut, one_line
 
 _MOST_CHARACTERS: Final = 2000  # Discord's limit; the others take more
 _HOSTS: Final[dict[str, str]] = {
@@ -40,8 +40,7 @@ def chat_message(form: str, event: bytes) -> bytes:
     """
     if form == "event":
         return event
-    text = one_line(str(json.loads(event)["text"]))
-    shown = text if len(text) <= _MOST_CHARACTERS else f"{text[: _MOST_CHARACTERS - 1]}…"
+    shown = cut(one_line(str(json.loads(event)["text"])), _MOST_CHARACTERS)
     body: dict[str, Any]
     if form == "slack":
         body = {"text": shown.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")}

@@ -18,7 +18,7 @@ STEP: Final = "checkpoint_step"
 _QUIET: Final = {
     "silent": True,
     "console": "off",
-    # What describes a training program, and would be that of the daemon:
+    # These describe a training program, and would describe the daemon:
     "disable_git": True,
     "disable_code": True,
     "disable_job_creation": True,

@@ -1,6 +1,7 @@
 """Sinks that note what they get, and deliveries to them with short pauses."""
 
 import math
+import os
 import threading
 import time
 
@@ -18,6 +19,14 @@ from sidecar.publishing.sinks.journal_events import stored_entries
 from sidecar.publishing.sinks.sink import Evaluation
 
 PATIENCE_SECONDS = 60.0
+
+
+def without_variables(patch, prefix):
+    """Take the variables away whose names begin so: those of the caller must not change a test."""
+    for name in [name for name in os.environ if name.startswith(prefix)]:
+        patch.delenv(name)
+
+
 SHORT_PAUSES = (0.01, 0.5)
 
 

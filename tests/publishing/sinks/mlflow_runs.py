@@ -1,13 +1,12 @@
 """A real MLflow server, sinks that log to it, and its own client, which reads what was logged."""
 
-import os
 import time
 import warnings
 
 import pytest
 from fakes import ListLog
 from mlflow_server import PROGRAMS, MlflowServer
-from publishing.sinks.conftest import SHORT_PAUSES
+from publishing.sinks.conftest import SHORT_PAUSES, without_variables
 
 from sidecar.coordination.run import open_run
 from sidecar.coordination.storage import PosixStorage
@@ -24,8 +23,7 @@ BEGIN = 1769860800
 
 @pytest.fixture(autouse=True)
 def _clean(monkeypatch):
-    for name in [name for name in os.environ if name.startswith("MLFLOW_")]:
-        monkeypatch.delenv(name)
+    without_variables(monkeypatch, "MLFLOW_")
     monkeypatch.setenv("no_proxy", "*")
     monkeypatch.setenv("MLFLOW_DISABLE_TELEMETRY", "true")
 

@@ -2,7 +2,6 @@
 
 import contextlib
 import http.server
-import os
 import socketserver
 import subprocess
 import sys
@@ -12,6 +11,7 @@ import time
 import pytest
 from journals import Journal
 from processes import children
+from publishing.sinks.conftest import without_variables
 
 from sidecar.coordination.run import open_run
 from sidecar.coordination.storage import PosixStorage
@@ -66,8 +66,7 @@ def place(tmp_path_factory):
 @pytest.fixture(scope="module")
 def sink(answering, place):
     with pytest.MonkeyPatch.context() as patch:
-        for name in [name for name in os.environ if name.startswith("MLFLOW_")]:
-            patch.delenv(name)
+        without_variables(patch, "MLFLOW_")
         patch.setenv("no_proxy", "*")
         patch.setenv("MLFLOW_TRACKING_TOKEN", "t0p-secret")
         uri = f"http://127.0.0.1:{answering.server_port}"

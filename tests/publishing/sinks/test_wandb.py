@@ -1,7 +1,6 @@
 """Log to Weights & Biases with its real library, offline; and to servers that do not work."""
 
 import math
-import os
 import struct
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -10,6 +9,7 @@ from threading import Thread
 import pytest
 from journals import Journal
 from processes import children
+from publishing.sinks.conftest import without_variables
 
 from sidecar.coordination.run import open_run
 from sidecar.coordination.storage import PosixStorage
@@ -32,8 +32,7 @@ def state(tmp_path):
 def make(state, monkeypatch, tmp_path):
     """Make a sink; its processes end with the test."""
     made = []
-    for name in [name for name in os.environ if name.startswith("WANDB_")]:
-        monkeypatch.delenv(name)
+    without_variables(monkeypatch, "WANDB_")
     monkeypatch.setenv("HOME", str(tmp_path))  # no login of the user
 
     def make(seconds=5.0, key_file=None, **environ):
