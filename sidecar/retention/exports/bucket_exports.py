@@ -9,6 +9,7 @@ import contextlib
 import errno
 from typing import Final
 
+from sidecar.checkpoints.inspect import FETCHED
 from sidecar.errors import RecordError
 from sidecar.protocol.codec import dumps, loads
 from sidecar.protocol.record_limits import SMALL
@@ -32,7 +33,7 @@ from sidecar.system.confined import Folder, open_folder
 from sidecar.system.object_store import StoredObject
 
 _BEST: Final = "best.json"
-_RECORDS: Final = (*MANIFESTS, PIN_RECORD, ".fetched.json")  # what is not a file of the checkpoint
+_RECORDS: Final = (*MANIFESTS, PIN_RECORD, FETCHED)  # what is not a file of the checkpoint
 
 
 class BucketExports:
