@@ -142,6 +142,10 @@ def test_curves_of_classes_and_slices(tmp_path):
         assert found["lower"] == [0.0] * 3
         evaluated(1)
         run.tell()
+        end = time.monotonic() + PATIENCE_SECONDS
+        while ask_json(server, "/api/curves")["series"][0]["evaluations"] < 4:  # a thread takes what the loop reports
+            assert time.monotonic() < end
+            time.sleep(0.01)
         assert (found := curve("slice=night"))["values"][-1] == 1 / 4
         assert curve("class=nobody") == (404, "no evaluation has a class with this name and metric on this eval set\n")
         assert curve("class=dog&slice=night")[0] == 400
