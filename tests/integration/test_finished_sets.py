@@ -27,7 +27,7 @@ def test_a_worker_is_killed_in_the_second_set(sidecar, numpy_trainer, tmp_path):
     assert (lost["kind"], row["workers"]) == ("worker_died", 2)
     assert row["metrics"]["slow"] == row["metrics"]["gated"]
     assert row["metrics"]["slow"]["accuracy"]["value"] == saved["correct"] / saved["examples"]
-    assert not list(folder.glob(f".sidecar/**/{FINISHED_SETS}"))
+    daemon.until(lambda: not list(folder.glob(f".sidecar/**/{FINISHED_SETS}")), "finished sets to go")
 
     (gate / "hold-evaluate").touch()
     (again,) = numpy_trainer.save(folder, 200)
