@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any
 
 from sidecar.evaluation.data.shard import Shard
 from sidecar.evaluation.task import EvalSet, Task
-from sidecar.save_notice import notify
+from sidecar.protocol.save_notice import notify
 from sidecar.version import version as _version
 
 if TYPE_CHECKING:

@@ -14,10 +14,11 @@ from typing import Any, Final
 
 from numpy.typing import NDArray
 
-from sidecar.evaluation.batch_dependence import BatchDependence, kept_by_size, rows_differ, told_apart
+from sidecar.evaluation.batch_dependence import BatchDependence
 from sidecar.evaluation.eval_loop import BatchOutput
 from sidecar.evaluation.failures import task_error
 from sidecar.evaluation.repeatability import AFTER_OTHERS, REPEATED, are_equal
+from sidecar.evaluation.row_comparison import kept_by_size, rows_differ, told_apart
 from sidecar.evaluation.states import SetStates
 
 RequireEqual = Callable[[Sequence[NDArray[Any]], Sequence[NDArray[Any]], str], None]

@@ -6,16 +6,11 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from sidecar.evaluation.batch_dependence import (
-    UNTESTED,
-    contents_of,
-    metric_depends_on_batches,
-    states_differ,
-    states_of,
-)
+from sidecar.evaluation.batch_dependence import UNTESTED
 from sidecar.evaluation.data.plain_arrays import plain_array
 from sidecar.evaluation.data.structure import as_arrays, leaves
 from sidecar.evaluation.failures import task_error
+from sidecar.evaluation.metric_additivity import contents_of, metric_depends_on_batches, states_differ, states_of
 from sidecar.evaluation.metrics import sliced
 from sidecar.evaluation.metrics.foreign import InTurn, as_in_turn
 from sidecar.evaluation.metrics.metric import EvalBatch, EvalSetInfo, Metric, MetricResult

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sidecar.evaluation.backend import Int64s
-from sidecar.evaluation.batch_dependence import tolerance_for
+from sidecar.evaluation.row_comparison import tolerance_for
 from sidecar.evaluation.task import MAX_EVAL_SETS
 from sidecar.protocol.messages import Join
 

@@ -2,7 +2,6 @@
 
 import hashlib
 import importlib
-import importlib.util
 import sys
 import sysconfig
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ from types import ModuleType
 
 from sidecar.errors import TaskError
 from sidecar.evaluation.task import Task, call
+from sidecar.system.file_import import import_file
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,17 +57,7 @@ def _import_file(path: Path, reference: str) -> ModuleType:
     _search_first(str(path.parent))  # as for a script, modules next to it can be imported
     # Modules next to it can import it by its own name; but a task file keras.py must not replace Keras.
     name = f"sidecar_task_{path.stem}" if path.stem in sys.modules else path.stem
-    spec = importlib.util.spec_from_file_location(name, path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    try:
-        spec.loader.exec_module(module)
-    except BaseException:
-        del sys.modules[name]
-        raise
-    return module
+    return import_file(path, name)
 
 
 def _search_first(folder: str) -> None:

@@ -21,11 +21,11 @@ from typing import Any, Final
 import numpy as np
 
 from sidecar.errors import TaskError
-from sidecar.evaluation.batch_dependence import are_near
 from sidecar.evaluation.data.structure import map_leaves
 from sidecar.evaluation.failures import EvaluationError, following_from_code, task_error, without_advice
 from sidecar.evaluation.metrics.in_turn import ResultsInTurn, held_by, numbers_of
 from sidecar.evaluation.metrics.metric import EvalBatch, EvalSetInfo, MetricResult, value
+from sidecar.evaluation.row_comparison import are_near
 from sidecar.evaluation.states import GatheredBatches, SetStates
 from sidecar.protocol.records import Goal
 

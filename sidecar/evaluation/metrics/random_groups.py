@@ -15,10 +15,10 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from sidecar.evaluation.batch_dependence import are_near
 from sidecar.evaluation.data.shard import Shard
 from sidecar.evaluation.intervals import FEWEST, skewed, student_t
 from sidecar.evaluation.metrics.metric import EvalSetInfo, MetricResult
+from sidecar.evaluation.row_comparison import are_near
 from sidecar.evaluation.states import ExactSum, NamedSums
 from sidecar.protocol.records import Value
 

@@ -5,10 +5,8 @@ may hang: each error becomes one sentence, and importing and making have a time 
 """
 
 import copy
-import importlib.util
 import os
 import re
-import sys
 from collections.abc import Callable, Mapping
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
@@ -17,6 +15,7 @@ from typing import Any, Final
 from sidecar.errors import SettingsError
 from sidecar.publishing.sinks.sink import Evaluation, Sink, SinkRefusedError, SinkUnavailableError
 from sidecar.system.bounded_calls import BoundedCalls, HangingError
+from sidecar.system.file_import import import_file
 from sidecar.system.plain_text import one_line
 
 GROUP: Final = "sidecar.sinks"
@@ -82,16 +81,7 @@ def _named(name: str, reference: Any) -> tuple[str, Callable[[], Any]]:
     if not Path(source).is_absolute():
         raise SettingsError(f"{where}: write the whole path of the file, as /path/of/file.py:function")
 
-    def find() -> Any:
-        spec = importlib.util.spec_from_file_location(f"sidecar_sink_{name}", source)
-        assert spec is not None, "the name ends with .py"
-        assert spec.loader is not None, "likewise"
-        module = importlib.util.module_from_spec(spec)
-        sys.modules[spec.name] = module  # classes of the file can be copied then
-        spec.loader.exec_module(module)
-        return getattr(module, function)
-
-    return where, find
+    return where, lambda: getattr(import_file(Path(source), f"sidecar_sink_{name}"), function)
 
 
 def _installed(name: str) -> tuple[str, Callable[[], Any]]:

@@ -28,17 +28,7 @@ from sidecar.evaluation.backend import (
 )
 from sidecar.evaluation.backends.python.file_kinds import remedy_for
 from sidecar.evaluation.backends.python.loaded_files import LoadedFiles
-from sidecar.evaluation.batch_dependence import (
-    MODEL,
-    UNTESTED,
-    BatchDependence,
-    ends_of,
-    halves_of,
-    have_alike_rows,
-    is_telling,
-    rows_at,
-    rows_differ,
-)
+from sidecar.evaluation.batch_dependence import MODEL, UNTESTED, BatchDependence
 from sidecar.evaluation.data.array_source import ArraySource, finite_rows
 from sidecar.evaluation.data.batch_source import Batch
 from sidecar.evaluation.data.elements import parts_of, with_labels
@@ -59,6 +49,7 @@ from sidecar.evaluation.output_comparison import no_outputs, summary
 from sidecar.evaluation.path_alias import require_present
 from sidecar.evaluation.predictions_columns import PredictionsColumns
 from sidecar.evaluation.repeatability import RandomDraws
+from sidecar.evaluation.row_comparison import ends_of, halves_of, have_alike_rows, is_telling, rows_at, rows_differ
 from sidecar.evaluation.states import SetStates
 from sidecar.evaluation.task import EvalSet, Task, call
 

@@ -19,10 +19,10 @@ from sidecar.evaluation.backends.tensorflow.libraries import layers_of
 from sidecar.evaluation.backends.tensorflow.mergeability import map_tensors, part_of
 from sidecar.evaluation.backends.tensorflow.model import make_model, preprocessing_of
 from sidecar.evaluation.backends.tensorflow.restore import variables_of
-from sidecar.evaluation.batch_dependence import rows_differ, tolerance_for
 from sidecar.evaluation.data.batch_source import Batch
 from sidecar.evaluation.data.elements import parts_of
 from sidecar.evaluation.failures import task_error
+from sidecar.evaluation.row_comparison import rows_differ, tolerance_for
 from sidecar.evaluation.task import Task
 from sidecar.system.plain_text import listed
 

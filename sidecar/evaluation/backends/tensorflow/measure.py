@@ -32,20 +32,14 @@ from sidecar.evaluation.backends.tensorflow.model import has_own_test_step
 from sidecar.evaluation.backends.tensorflow.randomness import Randomness
 from sidecar.evaluation.backends.tensorflow.replay import Changes
 from sidecar.evaluation.backends.tensorflow.rounding import TOLERANCE
-from sidecar.evaluation.batch_dependence import (
-    UNTESTED,
-    BatchDependence,
-    contents_of,
-    metric_depends_on_batches,
-    states_differ,
-    states_of,
-)
+from sidecar.evaluation.batch_dependence import UNTESTED, BatchDependence
 from sidecar.evaluation.data.batch_source import Batch
 from sidecar.evaluation.data.elements import require_form_of_keras, with_labels
 from sidecar.evaluation.data.plain_arrays import read_only
 from sidecar.evaluation.data.shard import Shard
 from sidecar.evaluation.failures import CannotBeMergedError, task_error
 from sidecar.evaluation.measurement import rows_note
+from sidecar.evaluation.metric_additivity import contents_of, metric_depends_on_batches, states_differ, states_of
 from sidecar.evaluation.metrics import sliced
 from sidecar.evaluation.metrics.foreign import InTurn, as_in_turn
 from sidecar.evaluation.metrics.metric import EvalBatch, EvalSetInfo, Metric, MetricResult

@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from sidecar.evaluation.backends.tensorflow.data import rows_of
-from sidecar.evaluation.batch_dependence import halves_of
+from sidecar.evaluation.row_comparison import halves_of
 
 SIZE_ERRORS: Final = (ValueError, tf.errors.InvalidArgumentError)
 """Exceptions raised on a part of a batch by models that accept only whole batches."""

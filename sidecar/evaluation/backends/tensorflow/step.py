@@ -18,13 +18,14 @@ from sidecar.evaluation.backends.tensorflow.metrics_in_turn import LATE, Calls
 from sidecar.evaluation.backends.tensorflow.model import preprocessing_of
 from sidecar.evaluation.backends.tensorflow.recurrent import RecurrentStates
 from sidecar.evaluation.backends.tensorflow.replay import Changes
-from sidecar.evaluation.batch_dependence import MODEL, are_near, have_alike_rows, rows_differ, tolerance_for
+from sidecar.evaluation.batch_dependence import MODEL
 from sidecar.evaluation.data.batch_source import Batch
 from sidecar.evaluation.data.elements import parts_of
 from sidecar.evaluation.data.shard import Shard
 from sidecar.evaluation.metrics.metric import EvalSetInfo
 from sidecar.evaluation.npy_table import refused_column
 from sidecar.evaluation.predictions_columns import PredictionsColumns
+from sidecar.evaluation.row_comparison import are_near, have_alike_rows, rows_differ, tolerance_for
 from sidecar.evaluation.states import SetStates
 from sidecar.evaluation.task import Task
 

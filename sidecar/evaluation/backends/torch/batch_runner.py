@@ -24,7 +24,7 @@ from sidecar.evaluation.backends.torch.division import Division
 from sidecar.evaluation.backends.torch.lightning import LightningStep, is_lightning
 from sidecar.evaluation.backends.torch.step import Step
 from sidecar.evaluation.backends.torch.tensors import part_of, types_of_device, types_of_outputs
-from sidecar.evaluation.batch_dependence import BatchDependence, rows_differ, tolerance_for
+from sidecar.evaluation.batch_dependence import BatchDependence
 from sidecar.evaluation.data.batch_source import Batch
 from sidecar.evaluation.data.reader import EvalSetReader
 from sidecar.evaluation.data.shard import Shard
@@ -33,6 +33,7 @@ from sidecar.evaluation.failures import task_error
 from sidecar.evaluation.first_batch import FIRST_EXAMPLE, FirstBatch, tried
 from sidecar.evaluation.metrics.metric import EvalSetInfo, MetricResult
 from sidecar.evaluation.repeatability import RandomDraws
+from sidecar.evaluation.row_comparison import rows_differ, tolerance_for
 from sidecar.evaluation.states import ExactSum, SetStates, exact_sum
 from sidecar.evaluation.task import Task, call
 

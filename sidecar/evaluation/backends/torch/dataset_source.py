@@ -29,12 +29,12 @@ from sidecar.evaluation.backends.torch.ragged import (
 )
 from sidecar.evaluation.backends.torch.samplers import Listing, list_batches, list_batches_of
 from sidecar.evaluation.backends.torch.tensors import bits_of, finite_rows, leaves, map_leaves, rows_in
-from sidecar.evaluation.batch_dependence import halves_of
 from sidecar.evaluation.data.array_source import ArraySource
 from sidecar.evaluation.data.batch_source import Batch, Division
 from sidecar.evaluation.data.shard import Shard, all_to_first
 from sidecar.evaluation.failures import EvaluationError, first_line, task_error
 from sidecar.evaluation.remedy import UNLESS_BATCHED
+from sidecar.evaluation.row_comparison import halves_of
 from sidecar.evaluation.task import EvalSet, call
 
 _ONE_PROCESS: Final = (

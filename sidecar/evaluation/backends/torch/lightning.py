@@ -33,13 +33,14 @@ from sidecar.evaluation.backends.torch.torchmetrics_scales import (
     scale_of,
     takes_both,
 )
-from sidecar.evaluation.batch_dependence import UNTESTED, Divide, are_near, halves_of, tolerance_for
+from sidecar.evaluation.batch_dependence import UNTESTED
 from sidecar.evaluation.data.batch_source import Batch, Division
 from sidecar.evaluation.eval_loop import BatchOutput
 from sidecar.evaluation.failures import EvaluationError, task_error
 from sidecar.evaluation.metrics.in_turn import ResultsInTurn
 from sidecar.evaluation.metrics.metric import EvalSetInfo, MetricResult, value
 from sidecar.evaluation.outputs import Output, join_results
+from sidecar.evaluation.row_comparison import Divide, are_near, halves_of, tolerance_for
 from sidecar.evaluation.states import ExactSum, SetStates, exact_sum, named, within
 from sidecar.evaluation.task import Task
 

@@ -19,13 +19,13 @@ from torch import nn
 
 from sidecar.evaluation.backends.torch.tensors import is_short_integer, leaves, part_of, to_numpy
 from sidecar.evaluation.backends.torch.unreduced_loss import unreduced
-from sidecar.evaluation.batch_dependence import TOLERANCE, are_near, kept_by_size, rows_differ, told_apart
 from sidecar.evaluation.failures import EvaluationError, first_line, task_error
 from sidecar.evaluation.first_batch import REPEATED_CALLS
 from sidecar.evaluation.metrics.average import Average
 from sidecar.evaluation.metrics.metric import EvalSetInfo, MetricResult, value
 from sidecar.evaluation.metrics.positions import counting
 from sidecar.evaluation.repeatability import are_equal
+from sidecar.evaluation.row_comparison import TOLERANCE, are_near, kept_by_size, rows_differ, told_apart
 from sidecar.evaluation.states import ExactSum, SetStates, exact_sum
 from sidecar.evaluation.task import call
 from sidecar.protocol.records import Value

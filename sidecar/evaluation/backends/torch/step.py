@@ -34,21 +34,8 @@ from sidecar.evaluation.backends.torch.torchmetrics_scales import (
     refuse_two_scales,
     scale_note,
 )
-from sidecar.evaluation.batch_dependence import (
-    LABELS as LABELS_OF_STEP,
-)
-from sidecar.evaluation.batch_dependence import (
-    MODEL,
-    UNTESTED,
-    Divide,
-    ends_of,
-    halves_of,
-    have_alike_rows,
-    is_telling,
-    rows_at,
-    rows_differ,
-    tolerance_for,
-)
+from sidecar.evaluation.batch_dependence import LABELS as LABELS_OF_STEP
+from sidecar.evaluation.batch_dependence import MODEL, UNTESTED
 from sidecar.evaluation.data.batch_source import Batch, Division
 from sidecar.evaluation.data.elements import describe, unpack
 from sidecar.evaluation.data.third_part import naming_weights
@@ -60,6 +47,16 @@ from sidecar.evaluation.metrics.metric import EvalSetInfo, MetricResult
 from sidecar.evaluation.npy_table import plain_column
 from sidecar.evaluation.outputs import join_results
 from sidecar.evaluation.predictions_columns import PredictionsColumns
+from sidecar.evaluation.row_comparison import (
+    Divide,
+    ends_of,
+    halves_of,
+    have_alike_rows,
+    is_telling,
+    rows_at,
+    rows_differ,
+    tolerance_for,
+)
 from sidecar.evaluation.states import ExactSum, SetStates, exact_sum, named, within
 from sidecar.evaluation.task import Task, call
 
